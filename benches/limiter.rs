@@ -10,16 +10,16 @@
 //!
 //! Compare rows of one run only, because figures vary between machines and over time. The rows of `grant`, `refusal`,
 //! `keyed` and `redis` are interleaved, and a ratio is the median of the ratios within each round. "× base" compares
-//! with governor on the same clock.
+//! divides a figure by that of governor with the same clock.
 //!
 //! | section | columns |
 //! |---|---|
-//! | `grant`, `refusal` | "2 threads" and "8 tasks" share one limiter. A task yields after every 64 calls |
-//! | `keyed` | a million integer keys, each with a used permit. "Allocated" is the allocated memory per key, including unused capacity. "Resident" is the growth of the process in memory. "Same key" calls one key, "random keys" any key |
+//! | `grant`, `refusal` | in "2 threads" and "8 tasks", the threads or tasks share one limiter. A task yields after every 64 calls |
+//! | `keyed` | a million integer keys, one permit of each used. "Allocated" is the allocated memory per key, including unused capacity. "Resident" is the growth of the process's memory per key. "Same key" always acquires from one key, "random keys" from random keys |
 //! | `waiters` | "displacement" is the distance of a task from its position in FIFO order |
-//! | `fairness` | the fewest and the most grants of a task |
-//! | `window` | the most grants in any window: "steady" for a caller that calls continuously, "boundary" for one that starts shortly before a window ends. "Refill rate achieved" compares with the limiter's own refill rate |
-//! | `redis`, `redis-cost` | a redis-server that the bench starts; skipped if none is installed. The base is a bare `INCR` through the same client. "Per second" counts all tasks together |
+//! | `fairness` | the fewest and the most grants that one of the tasks got |
+//! | `window` | the most grants in any window: "steady" for a caller that calls continuously, "boundary" for a caller that starts shortly before a window ends. "Refill rate achieved" is the percentage of the limiter's configured refill rate |
+//! | `redis`, `redis-cost` | the bench starts a redis-server, or skips these sections if redis-server is not installed. The base is a bare `INCR` through the same client. "Per second" counts all tasks together |
 
 use std::{hint::black_box, io, sync::Arc, time::Duration};
 
@@ -39,15 +39,15 @@ use tower_resilience_ratelimiter::WindowType;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The bases of the ratios: governor with the same clock as the row.
+/// The names of the rows that are the bases of the ratios: governor with the standard clock and with quanta's clock.
 const GOVERNOR_STD: &str = "governor check, std clock";
 const GOVERNOR_QUANTA: &str = "governor check, quanta clock";
 
-/// Measures grants without a wait. The limiters refill a permit every nanosecond.
+/// Measures grants that need no wait. The limiters refill one permit per nanosecond.
 fn grant(settings: Settings) -> Result<Table, BoxError> {
     const BURST: u32 = 1_000_000_000;
     let ample = Quota::new(4_000_000_000, SECOND)?.with_burst(2_000_000_000)?.without_margin();
-    // A sliding window stores its grants, at most 1,000 within a microsecond.
+    // A sliding window stores each grant of the window, so its limit is only 1,000 per microsecond.
     let (limit, window) = (1_000, Duration::from_micros(1));
     let mut comparison = LimiterComparison::new(true)?;
 
@@ -109,7 +109,7 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     comparison.run("grant", "A grant without a wait", settings)
 }
 
-/// Measures refusals by limiters whose only permit of the hour is spent.
+/// Measures refusals by limiters that refill one permit per hour and have none left.
 fn refusal(settings: Settings) -> Result<Table, BoxError> {
     const HOUR: Duration = Duration::from_secs(3_600);
     let quota = Quota::new(2, HOUR)?.with_burst(1)?.without_margin();
@@ -145,17 +145,18 @@ fn refusal(settings: Settings) -> Result<Table, BoxError> {
     is_admitted(&mut peer);
     comparison.row("tower-resilience token bucket", GOVERNOR_STD, move || is_admitted(&mut peer));
 
-    comparison.run("refusal", "A refusal, the bucket empty", settings)
+    comparison.run("refusal", "A refusal by an empty limiter", settings)
 }
 
-/// Measures one bucket per key. A used permit is refilled after half a minute, so no key becomes idle during the setup.
+/// Measures a limiter with one bucket per key. A used permit is refilled after half a minute, so no key becomes idle
+/// during the setup.
 fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
     const GOVERNOR_STD: &str = "governor dashmap check_key, std clock";
     const GOVERNOR_QUANTA: &str = "governor dashmap check_key, quanta clock";
     const BURST: u32 = 100_000_000;
     let quota = Quota::new(BURST + 1_000_000, 365 * 86_400 * SECOND)?.with_burst(BURST)?.without_margin();
     let peer_quota = governor_quota(quota.refill_interval(), BURST)?;
-    // More than the number of keys, because the keys are not distributed evenly over the shards.
+    // The limit of keys is twice the number of keys, because the keys are not distributed evenly over the shards.
     let max_keys = 2 * keys as usize;
     let mut comparison = KeyedComparison::new(keys);
 
@@ -193,7 +194,7 @@ fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
     comparison.run("keyed", &format!("A bucket for each of {keys} keys"), settings)
 }
 
-/// Measures 10,000 tasks that wait at once, at 10,000 permits per second.
+/// Measures 10,000 tasks that wait at the same time for a limiter of 10,000 permits per second.
 fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxError> {
     const RATE: u32 = 10_000;
     const BURST: u32 = 100;
@@ -206,11 +207,11 @@ fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxE
         Column::new("rate achieved", "%", 1),
         Column::new("CPU", "ms", 1).plotted(),
         Column::new("× governor", "", 3),
-        Column::new("displacement, median", "positions", 0),
-        Column::new("displacement, worst", "positions", 0).plotted(),
+        Column::new("median displacement", "positions", 0),
+        Column::new("worst displacement", "positions", 0).plotted(),
         Column::new("wake-ups per grant", "", 2).plotted(),
     ];
-    let title = format!("{tasks} tasks waiting on {RATE}/s, burst {BURST}, {on}");
+    let title = format!("{tasks} queued tasks, served at {RATE} permits/s, burst {BURST}, on {on}");
     let mut rows = Vec::new();
     macro_rules! run {
         ($name:expr, $make:expr) => {{
@@ -234,17 +235,18 @@ fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxE
     Ok(table)
 }
 
-/// Measures 64 tasks that acquire permits in a loop, at 1,000 permits per second.
+/// Measures 64 tasks that acquire permits in loops from a limiter of 1,000 permits per second.
 fn fairness(length: Duration) -> Result<Table, BoxError> {
     const RATE: u32 = 1_000;
     const BURST: u32 = 10;
     let columns = [
-        Column::new("grants, least", "", 0),
-        Column::new("grants, most", "", 0),
-        Column::new("most ÷ least", "", 2).plotted(),
+        Column::new("fewest grants of a task", "", 0),
+        Column::new("most grants of a task", "", 0),
+        Column::new("most ÷ fewest", "", 2).plotted(),
         Column::new("rate achieved", "%", 1),
     ];
-    let title = format!("64 looping tasks on {RATE}/s, burst {BURST}, for {length:?}, 2 workers");
+    let title =
+        format!("64 tasks acquiring in loops, {RATE} permits/s, burst {BURST}, for {length:?}, on 2 workers");
     let mut table = Table::new("fairness", &title, columns);
     macro_rules! run {
         ($name:expr, $make:expr) => {{
@@ -262,7 +264,7 @@ fn fairness(length: Duration) -> Result<Table, BoxError> {
     Ok(table)
 }
 
-/// Measures the most grants in any window, for greedy callers of a quota of 100 per window.
+/// Measures the most grants in any window, for callers that acquire every permit of a quota of 100 per window.
 fn window(window: Duration) -> Result<Table, BoxError> {
     const LIMIT: u32 = 100;
     let quota = Quota::new(LIMIT, window)?.without_margin();
@@ -272,7 +274,7 @@ fn window(window: Duration) -> Result<Table, BoxError> {
         Column::new("quota used", "%", 1),
         Column::new("refill rate achieved", "%", 2),
     ];
-    let title = format!("Greedy callers, {LIMIT} per {window:?} (real time unless stated)");
+    let title = format!("Greedy callers of a quota of {LIMIT} per {window:?}, in real time unless stated");
     let mut table = Table::new("window", &title, columns);
     macro_rules! run {
         ($name:expr, $refill:expr, $make:expr) => {{
@@ -309,7 +311,7 @@ fn window(window: Duration) -> Result<Table, BoxError> {
         let peer = governor::RateLimiter::direct(governor_quota(interval, LIMIT)?);
         Ok(move || peer.check().is_ok())
     });
-    run!("leaky-bucket, fair, its default max", None, || {
+    run!("leaky-bucket, fair, default capacity", None, || {
         let peer = leaky(LIMIT as usize, window, None);
         Ok(move || peer.try_acquire(1))
     });
@@ -322,7 +324,7 @@ fn window(window: Duration) -> Result<Table, BoxError> {
         Ok(move || is_admitted(&mut peer))
     });
     for (name, strategy) in [
-        ("tower-resilience, its default", Err(WindowType::Fixed)),
+        ("tower-resilience, default strategy", Err(WindowType::Fixed)),
         ("tower-resilience token bucket", Ok(0)),
         ("tower-resilience sliding counter", Err(WindowType::SlidingCounter)),
         ("tower-resilience sliding log", Err(WindowType::SlidingLog)),
@@ -395,7 +397,7 @@ fn main() -> Result<(), BoxError> {
     };
     let mut report = Report::new(
         "limiter",
-        "rows interleaved where possible; base: governor on the same clock, or a bare INCR",
+        "rows are measured in turn where possible; base of ratios: governor with the same clock, or a bare INCR",
     );
     if wanted("grant") {
         report.add(grant(settings)?);
@@ -404,7 +406,7 @@ fn main() -> Result<(), BoxError> {
         report.add(refusal(settings)?);
     }
     if wanted("keyed") {
-        // Long samples, because each starts with caches that hold another row's keys.
+        // Each sample is long, because it starts with CPU caches that hold the keys of another row.
         let (keys, sample, rounds) = if quick { (10_000, 2, 3) } else { (1_000_000, 100, 15) };
         report.add(keyed(keys, Settings { sample: Duration::from_millis(sample), rounds })?);
     }

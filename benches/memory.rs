@@ -27,7 +27,7 @@ use tower_outbound_peers::{
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The row with the memory of a task itself, which is part of all other rows.
+/// The name of the row that measures the memory of a task itself. All other rows include that memory.
 const EMPTY_TASK: &str = "a task that does nothing";
 
 fn preset(quota: Quota, queue: usize) -> Result<StackBuilder, BoxError> {
@@ -46,7 +46,7 @@ fn idle_limiters() -> Result<Table, BoxError> {
         Column::new("heap", "bytes", 0).plotted(),
         Column::new("heap allocations", "", 0),
     ];
-    let mut table = Table::new("idle", "Idle, 100 per 60 s", columns);
+    let mut table = Table::new("idle", "An idle limiter or client, 100 per 60 s", columns);
     let mut row = |name, figures: Result<[f64; 3], BoxError>| {
         table.row(name, figures?.map(Some).to_vec());
         Ok::<_, BoxError>(())
@@ -59,10 +59,10 @@ fn idle_limiters() -> Result<Table, BoxError> {
         while limiter.try_acquire().is_ok() {}
         Ok(limiter)
     };
-    row("tower-outbound SlidingWindow, the quota spent", idle_memory(spent))?;
+    row("tower-outbound SlidingWindow, quota spent", idle_memory(spent))?;
     let keyed = || Ok(Keyed::new(|_| 0, move |_: &u64| TokenBucket::new(quota)));
-    row("tower-outbound Keyed, no key yet", idle_memory(keyed))?;
-    row("tower-outbound preset's layer", idle_memory(|| Ok(preset(quota, 1)?.layer()?)))?;
+    row("tower-outbound Keyed without keys", idle_memory(keyed))?;
+    row("tower-outbound layer of a preset", idle_memory(|| Ok(preset(quota, 1)?.layer()?)))?;
     row("tower-outbound client, TLS roots included", idle_memory(|| Ok(preset(quota, 1)?.client()?)))?;
 
     let interval = MINUTE / 100;
@@ -77,7 +77,8 @@ fn idle_limiters() -> Result<Table, BoxError> {
     Ok(table)
 }
 
-/// Calls `$run!(name, make)` for a stack and a client of this crate, as `for_each_waiting_limiter!` does for limiters.
+/// Calls `$run!(name, make)` for a stack and a client of this crate. `for_each_waiting_limiter!` does the same for
+/// limiters.
 macro_rules! for_each_stack {
     ($quota:expr, $queue:expr, $run:ident) => {{
         // Each row needs its own preset, because clones of a preset share the limiter.
@@ -100,9 +101,9 @@ fn waiting(tasks: usize, repetitions: usize) -> Result<Table, BoxError> {
         Column::new("total", "MiB", 1),
         Column::new("enqueue", "ns per call", 0),
         Column::new("cancel", "ns per call", 0),
-        Column::new("remaining after cancel", "bytes per call", 1),
+        Column::new("remaining after cancellation", "bytes per call", 1),
     ];
-    let title = format!("{tasks} tasks waiting at once, none served, 1 thread");
+    let title = format!("{tasks} queued tasks, none of them served, on 1 thread");
     let mut table = Table::new("waiting", &title, columns);
     macro_rules! run {
         ($name:expr, $burst:expr, $make:expr) => {{
@@ -119,7 +120,7 @@ fn waiting(tasks: usize, repetitions: usize) -> Result<Table, BoxError> {
         };
     }
     run!(EMPTY_TASK, 0, || Ok(pending::<bool>));
-    // The limiters refill one permit per 100 s, so that no waiter gets a permit during the run.
+    // The limiters refill one permit per 100 s, so that no waiting task gets a permit during the run.
     let per = Duration::from_secs(100);
     for_each_waiting_limiter!(1, per, 1, run);
     for_each_stack!(Quota::new(2, per)?.with_burst(1)?.without_margin(), tasks, run);
@@ -142,11 +143,11 @@ fn served(tasks: usize) -> Result<Table, BoxError> {
         Column::new("first to last grant", "ms", 0),
         Column::new("rate achieved", "%", 1),
         Column::new("CPU", "ms", 1).plotted(),
-        Column::new("displacement, median", "positions", 0),
-        Column::new("displacement, worst", "positions", 0).plotted(),
+        Column::new("median displacement", "positions", 0),
+        Column::new("worst displacement", "positions", 0).plotted(),
         Column::new("wake-ups per grant", "", 2),
     ];
-    let title = format!("{tasks} tasks waiting on {RATE}/s, burst {BURST}, 1 thread");
+    let title = format!("{tasks} queued tasks, served at {RATE} permits/s, burst {BURST}, on 1 thread");
     let mut table = Table::new("served", &title, columns);
     let ideal = second * (tasks as u32 - BURST) / RATE;
     macro_rules! run {
@@ -177,7 +178,7 @@ fn main() -> Result<(), BoxError> {
     let mut report = Report::new("memory", "allocated bytes, one thread");
     let tasks = arguments.pick(100_000, 2_000);
     if arguments.wants("idle") {
-        // Some limiters create timers, which need a runtime.
+        // The runtime is entered, because some limiters create timers.
         let runtime = runtime(1)?;
         let _entered = runtime.enter();
         report.add(idle_limiters()?);

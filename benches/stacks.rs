@@ -8,7 +8,7 @@
 //! - `--only SECTION` runs one of `stacks`, `stacks-info`.
 //! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md.
 //!
-//! All stacks have a request id, a log, a limit, a retry and a key. The preset also has two timeouts, a report, and
+//! All stacks have a request id, a log, a limit, a retry and a key. The preset also has two timeouts and a report, and
 //! reads the server's rate-limit headers. "× peer" compares the overheads over the bare service.
 
 use std::{rc::Rc, time::Duration};
@@ -22,7 +22,7 @@ use tower_outbound_peers::{
 };
 
 const UNLIMITED_RETRIES: &str = "tower-http + tower (retries not limited)";
-const BUFFERED: &str = "tower-http + tower, Buffer + RateLimit inside retry";
+const BUFFERED: &str = "tower-http + tower (Buffer + RateLimit inside retry)";
 const RESILIENCE: &str = "tower-http + tower-resilience";
 
 fn rows(runtime: &Rc<Runtime>) -> Result<Vec<ServiceRow>, BoxError> {
@@ -33,7 +33,7 @@ fn rows(runtime: &Rc<Runtime>) -> Result<Vec<ServiceRow>, BoxError> {
         .with_api_key(ApiKey::new("s3cret")?)
         .with_quota(quota)
         .layer()?;
-    // tower's `Buffer` spawns a worker task.
+    // The runtime is entered, because tower's `Buffer` spawns a worker task.
     let _entered = runtime.enter();
     let preset_stack = |name| ServiceRow::awaited(name, runtime, preset.layer(OkService));
     Ok(vec![
@@ -54,10 +54,10 @@ fn main() -> Result<(), BoxError> {
     let compare = |id, title| compare_calls(id, title, Ratio::OverBare, rows(&runtime)?, settings);
 
     if arguments.wants("stacks") {
-        report.add(compare("stacks", "A call that succeeds, no subscriber")?);
+        report.add(compare("stacks", "A call that succeeds, without a tracing subscriber")?);
     }
     if arguments.wants("stacks-info") {
-        report.add(at_info(|| compare("stacks-info", "A call that succeeds, INFO to a sink"))?);
+        report.add(at_info(|| compare("stacks-info", "A call that succeeds, with INFO logs"))?);
     }
     report.write(&arguments)
 }

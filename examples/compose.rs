@@ -1,5 +1,5 @@
-//! Composes the layers in a tower stack over hyper-util's client, with tower's concurrency limit below them, and prints
-//! the effect of each layer on one call. `--help` shows more.
+//! Composes the layers in a tower stack over hyper-util's client, with tower's concurrency limit inside the stack.
+//! Prints the effect of each layer on one call. `--help` shows more.
 #[path = "support/mod.rs"]
 mod support;
 
@@ -27,7 +27,7 @@ Usage: cargo run --example compose
 
   --help  this text
 
-A mock server on loopback responds 503 to the first attempt. It takes about 1 second.
+A mock server on loopback responds 503 to the first attempt. The program takes about 1 second.
 
 Exit status: 0, 1 if the call failed, 2 for an invalid argument, 130 after Ctrl-C.
 ";
@@ -39,10 +39,10 @@ async fn main() -> ExitCode {
 }
 
 async fn call() -> Result<(), BoxError> {
-    // The retry layer retries the first attempt.
+    // The mock server responds 503 to the first attempt, so the retry layer makes a second attempt.
     let faults = vec![(Trigger::Nth(1), MockResponse::Unavailable)];
     let server = MockServer::start(MockConfig { faults, ..MockConfig::new("compose", "s3cret") }).await?;
-    // The quota refills one permit per second, so that the retry waits for its permit.
+    // The quota refills one permit per second, so that the retry must wait for a permit.
     let limiter = TokenBucket::new(Quota::per_second(2)?.with_burst(1)?.without_margin());
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
@@ -61,8 +61,8 @@ async fn call() -> Result<(), BoxError> {
     let response = service.oneshot(request).await?;
     println!("{} after {} ms\n", response.status(), start.elapsed().as_millis());
 
-    let report = response.extensions().get::<Report>().ok_or("no report")?;
-    let id = report.request_id().ok_or("no request id")?;
+    let report = response.extensions().get::<Report>().ok_or("the response has no report")?;
+    let id = report.request_id().ok_or("the report has no request id")?;
     println!("request id  {} on each of {} attempts", id.to_str()?, report.attempt_count());
     for attempt in report.attempts() {
         let Some(Outcome::Response(status)) = attempt.outcome else {

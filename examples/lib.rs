@@ -1,4 +1,4 @@
-//! Arguments, errors and Ctrl-C, shared by the examples.
+//! Handles arguments, errors and Ctrl-C for all examples.
 
 use std::{
     env,
@@ -14,12 +14,12 @@ use std::{
 
 use tokio::{runtime, sync::watch, time::Instant};
 
-/// Returns the arguments of this program. Prints `help` and exits with 0 if one of them is `--help` or `-h`.
+/// Returns the arguments of the program. Prints `help` and exits with 0 if an argument is `--help` or `-h`.
 pub fn arguments(help: &str) -> Vec<String> {
     let arguments: Vec<_> =
         env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
     if arguments.iter().any(|argument| matches!(argument.as_str(), "--help" | "-h")) {
-        // Ignores errors, because a reader such as `head` may close the pipe early.
+        // Write errors are ignored, because a reader such as `head` may close the pipe early.
         let _ = io::stdout().write_all(help.as_bytes());
         process::exit(0);
     }
@@ -57,7 +57,8 @@ pub fn chain(error: &dyn Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// Runs `program` until it ends or until Ctrl-C. Returns the exit code: 0, 1 for an error, 130 after Ctrl-C.
+/// Runs `program` until it ends or until Ctrl-C. Returns the exit code: 0 for success, 1 for an error, 130 after
+/// Ctrl-C.
 ///
 /// Ctrl-C drops `program` and prints the partial summary.
 pub async fn run<P>(program: P, partial_summary: impl FnOnce() -> String) -> ExitCode
@@ -84,22 +85,23 @@ pub fn exit_code(result: Result<(), Box<dyn Error + Send + Sync>>) -> ExitCode {
     }
 }
 
-/// Listens for Ctrl-C and, on Unix, SIGTERM. It misses earlier signals, so create it before the first output.
+/// Listens for Ctrl-C and, on Unix, SIGTERM. Create the value before the program's first output, because earlier
+/// signals are missed.
 ///
 /// The program handles the first signal. A second signal ends the process immediately, even if the program is still
 /// shutting down, for example because its runtime waits for a DNS lookup.
 #[derive(Debug)]
 pub struct Interrupt {
     start: Instant,
-    /// The exit code for the first signal, or 0 before that signal.
+    /// The exit code of the first signal, or 0 if no signal has arrived.
     code: watch::Receiver<u8>,
 }
 
 impl Interrupt {
-    /// Starts to listen on a dedicated thread.
+    /// Starts to listen for signals on a dedicated thread.
     pub fn listen() -> Self {
         let (sender, code) = watch::channel(0);
-        // If the handler cannot be installed, the operating system ends the program on Ctrl-C.
+        // If the signal handler cannot be installed, the operating system ends the program on Ctrl-C.
         if let Ok(runtime) = runtime::Builder::new_current_thread().enable_io().build() {
             let signals = {
                 let _context = runtime.enter();
@@ -116,7 +118,7 @@ impl Interrupt {
         Self { start: Instant::now(), code }
     }
 
-    /// Waits for the first signal. Returns the shell's exit code for it: 130 for Ctrl-C, 143 for SIGTERM.
+    /// Waits for the first signal. Returns the shell's exit code for the signal: 130 for Ctrl-C, 143 for SIGTERM.
     ///
     /// Later calls return the same code immediately.
     pub async fn received(&mut self) -> ExitCode {
@@ -142,7 +144,7 @@ impl Signals {
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    /// Waits for a signal and returns its exit code.
+    /// Waits for a signal and returns the signal's exit code.
     async fn next(&mut self) -> u8 {
         let Self([interrupt, terminate]) = self;
         tokio::select! {
@@ -161,7 +163,7 @@ impl Signals {
         tokio::signal::windows::ctrl_c().map(Self)
     }
 
-    /// Waits for Ctrl-C and returns its exit code.
+    /// Waits for Ctrl-C and returns the exit code of Ctrl-C.
     async fn next(&mut self) -> u8 {
         self.0.recv().await;
         130

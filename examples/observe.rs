@@ -46,7 +46,7 @@ Usage: cargo run --example observe
 
   --help  this text
 
-The service is a mock server on loopback. It takes about 2 seconds.
+The service is a mock server on loopback. The program takes about 2 seconds.
 
 Exit status: 0, 1 if a call fails unexpectedly or a metric is missing, 2 for an invalid argument, 130 after Ctrl-C.
 ";
@@ -104,7 +104,7 @@ async fn calls() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Returns whether the text is a sample of a metric other than a bucket or a sum.
+/// Returns whether the line is a sample of a metric that is neither a histogram bucket nor a sum.
 fn is_single_value(line: &str) -> bool {
     let name = line.split(['{', ' ']).next().unwrap_or_default();
     !line.is_empty() && !line.starts_with('#') && !name.ends_with("_bucket") && !name.ends_with("_sum")
@@ -114,7 +114,8 @@ fn heading(text: &str) {
     println!("\n-- {text}");
 }
 
-/// Logs all events of attempts and retries. Other modules log at INFO only, at most one event per call.
+/// Installs a logger for all events of attempts and retries. Other modules log only events from INFO on, at most one
+/// per call.
 fn init_log() {
     let filter = Targets::new()
         .with_target("tower_outbound", LevelFilter::INFO)
@@ -124,7 +125,7 @@ fn init_log() {
     tracing_subscriber::registry().with(lines).with(filter).init();
 }
 
-/// Formats an event as time, level, target, fields of the call's span, and fields of the event.
+/// Formats a log event as time, level, target, fields of the call's span, and fields of the event.
 struct EventLine(Instant);
 
 impl<S, N> FormatEvent<S, N> for EventLine
@@ -151,11 +152,12 @@ where
     }
 }
 
-/// Starts the exporter. Returns the URL of its metrics page.
+/// Starts the Prometheus exporter. Returns the URL of the metrics page.
 fn start_exporter() -> Result<Uri, BoxError> {
     let mut tries = 0;
     let address = loop {
-        // The exporter does not report its port, so this finds a free one. Another process may take it first.
+        // The exporter does not report its port, so this function chooses a free port. Another process may take that
+        // port before the exporter does.
         let address = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
         let exporter = PrometheusBuilder::new()
             .with_http_listener(address)

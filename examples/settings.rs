@@ -27,11 +27,11 @@ Reads the configuration of services from TOML and the environment, calls one of 
 
 Usage: cargo run --example settings [-- FILE]
 
-  FILE    read this file instead, such as src/preset/sample.toml: print it with all defaults, and make no calls
+  FILE    only print this file with all defaults, such as src/preset/sample.toml, and make no calls
   --help  this text
 
 Environment variables override the file: APP_SERVICES__RATES__TIMEOUT__TOTAL=15s sets `services.rates.timeout.total`.
-Without FILE the service is a mock server on loopback. It takes less than a second.
+Without FILE, the service is a mock server on loopback. The program takes less than a second.
 
 Exit status: 0, 1 if FILE cannot be read or a value is invalid, 2 for an invalid argument, 130 after Ctrl-C.
 ";
@@ -43,7 +43,7 @@ struct Services {
 }
 
 impl Services {
-    /// Reads the file and overrides it by environment variables.
+    /// Reads the configuration from TOML text. Environment variables override the text.
     fn read(text: &str) -> Result<Self, BoxError> {
         let merged = Config::builder()
             .add_source(File::from_str(text, FileFormat::Toml))
@@ -53,7 +53,8 @@ impl Services {
     }
 }
 
-/// Reports the number of an invalid line without its text, because the text may contain the key.
+/// Converts the error to a message with the number of the invalid line. The line's text may contain the key, so the
+/// message omits the text.
 fn without_source_line(text: &str, error: ConfigError) -> BoxError {
     let ConfigError::FileParse { cause, .. } = error else { return error.into() };
     let Some(error) = cause.downcast_ref::<toml::de::Error>() else { return "not valid TOML".into() };
@@ -78,7 +79,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Prints a file with all defaults.
+/// Prints the configuration file with all defaults.
 fn show(path: &str) -> Result<(), BoxError> {
     let text = fs::read_to_string(path).map_err(|error| format!("cannot open `{path}`: {error}"))?;
     let services = Services::read(&text).map_err(|error| format!("{path}: {error}"))?;
@@ -102,7 +103,7 @@ async fn demonstrate() -> Result<(), BoxError> {
     let shown = toml::to_string(&services)?;
     println!("-- with all defaults\n{shown}");
     if shown.contains("k3y") {
-        return Err("the configuration shows the key".into());
+        return Err("the printed configuration contains the key".into());
     }
 
     let rates = services.services["rates"].client()?;
@@ -125,7 +126,7 @@ async fn demonstrate() -> Result<(), BoxError> {
                 client.map_err(|error| error.within("services.rates").into())
             });
         match rejected {
-            Ok(_) => return Err(format!("{mistake} was accepted").into()),
+            Ok(_) => return Err(format!("the invalid setting was accepted: {mistake}").into()),
             Err(error) => println!("{mistake}\n    {error}"),
         }
     }

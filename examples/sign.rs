@@ -1,9 +1,9 @@
-//! Signs requests with HMAC-SHA256, body included, and sends them to a server on loopback that checks the signature.
+//! Signs requests with HMAC-SHA256, including the body. A server on loopback checks the signatures.
 //!
-//! The scheme is an example. The signature covers `method \n path and query \n unix time \n hex(SHA-256(body))`, with
-//! the application's secret as the key. Replace it with the scheme of your service.
+//! The signature scheme is an example. The signature covers `method \n path and query \n unix time \n
+//! hex(SHA-256(body))`, with the application's secret as the key. Replace the scheme with that of your service.
 //!
-//! `cargo run --example sign`. `--help` shows more.
+//! `cargo run --example sign` runs the example. `--help` shows more.
 
 use std::{
     fmt::Write,
@@ -36,17 +36,17 @@ Usage: cargo run --example sign
 
   --help  this text
 
-The server on loopback accepts the correct secret and rejects another one. It takes less than a second.
+The server on loopback accepts the correct secret and rejects a wrong one. The program takes less than a second.
 
 Exit status: 0, 1 if a response is not the expected one, 2 for an invalid argument, 130 after Ctrl-C.
 ";
 
 const APP: &str = "app-17";
 const SECRET: &str = "s3cret-of-the-example";
-/// The maximum age of a signature. It limits the time in which an intercepted request can be replayed.
+/// The maximum age of a signature. An intercepted request can be replayed only within this time.
 const MAX_AGE: Duration = Duration::from_secs(300);
 
-/// Signs requests in the client.
+/// Signs the client's requests with HMAC-SHA256.
 struct HmacSigner {
     credentials: AppCredentials,
 }
@@ -58,7 +58,7 @@ impl Sign for HmacSigner {
 
     fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> Signing<'a> {
         Box::pin(async move {
-            // Each attempt has its own time. Otherwise the signature of a late retry would have expired.
+            // Each attempt signs the current time, because the signature of an earlier attempt may have expired.
             let time = now()?;
             let mac = mac(self.credentials.secret().expose(), head, &time, body.unwrap_or(&Bytes::new()))?;
             head.headers.insert("x-app-id", self.credentials.app_id().parse()?);
@@ -70,7 +70,7 @@ impl Sign for HmacSigner {
     }
 }
 
-/// Computes the signature, in the client and in the server.
+/// Computes the signature of a request. The client and the server both call this function.
 fn mac(secret: &str, head: &Parts, time: &str, body: &[u8]) -> Result<Hmac<Sha256>, BoxError> {
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes())?;
@@ -90,9 +90,15 @@ fn now() -> Result<String, BoxError> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs().to_string())
 }
 
-/// Verifies the signature in the server.
+/// Verifies the signature of a request that the server received.
 fn verify(head: &Parts, body: &[u8]) -> Result<(), BoxError> {
-    let header = |name| head.headers.get(name).ok_or(format!("no {name}"))?.to_str().map_err(BoxError::from);
+    let header = |name| {
+        head.headers
+            .get(name)
+            .ok_or(format!("the request has no header {name}"))?
+            .to_str()
+            .map_err(BoxError::from)
+    };
     let time = header("x-time")?;
     if now()?.parse::<u64>()?.abs_diff(time.parse()?) > MAX_AGE.as_secs() {
         return Err("expired signature".into());
@@ -103,7 +109,7 @@ fn verify(head: &Parts, body: &[u8]) -> Result<(), BoxError> {
     }
     let bytes: Result<Vec<u8>, _> =
         (0..signature.len() / 2).map(|at| u8::from_str_radix(&signature[2 * at..][..2], 16)).collect();
-    // `verify_slice` compares in constant time.
+    // `verify_slice` compares the signatures in constant time.
     mac(SECRET, head, time, body)?.verify_slice(&bytes?).map_err(|_| "wrong signature".into())
 }
 
@@ -111,7 +117,7 @@ async fn serve(request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> 
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let (status, message) = match verify(&head, &body) {
-        Ok(()) => (StatusCode::OK, format!("valid signature, {} bytes of body", body.len())),
+        Ok(()) => (StatusCode::OK, format!("valid signature, body of {} bytes", body.len())),
         Err(error) => (StatusCode::UNAUTHORIZED, error.to_string()),
     };
     let mut response = Response::new(Full::from(message));

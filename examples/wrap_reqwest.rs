@@ -37,7 +37,7 @@ Usage: cargo run --example wrap_reqwest
 
   --help  this text
 
-The mock server on loopback allows 5 requests per second and fails two requests. It takes about 10 seconds.
+The mock server on loopback allows 5 requests per second and fails two requests. The program takes about 10 seconds.
 
 Exit status: 0, 1 if a guarantee was broken, 2 for an invalid argument, 130 after Ctrl-C.
 ";
@@ -48,14 +48,14 @@ const QUOTA: (usize, Duration) = (5, Duration::from_secs(1));
 
 // ---- Code to copy --------------------------------------------------------------------------------------------------
 
-/// Sends reqwest's requests through a preset's layers. Clones are cheap. They share the limiter and the connections.
+/// Sends reqwest's requests through a preset's layers. Clones are cheap, and share the limiter and the connections.
 #[derive(Clone)]
 struct ApiClient(StackService<Reqwest>);
 
 impl ApiClient {
-    /// Returns the client that builds requests, such as `client.reqwest().post(url).json(&email)`.
+    /// Returns the reqwest client that builds requests, such as `client.reqwest().post(url).json(&email)`.
     ///
-    /// Pass them to `execute`. `RequestBuilder::send` would bypass the layers.
+    /// Pass the request builder to `execute`. `RequestBuilder::send` would bypass the layers.
     fn reqwest(&self) -> &reqwest::Client {
         self.0.get_ref().get_ref()
     }
@@ -70,7 +70,7 @@ impl ApiClient {
 
 // --------------------------------------------------------------------------------------------------------------------
 
-/// Configures a preset with the quota and the key of the service. Everything else has defaults.
+/// Configures a preset with the quota and the key of the service. All other settings are defaults.
 fn preset(server: &MockServer) -> Result<StackBuilder, BoxError> {
     let quota =
         Quota::new(QUOTA.0 as u32, QUOTA.1)?.with_burst(2)?.with_margin(Duration::from_millis(200))?;
@@ -115,7 +115,7 @@ async fn steps() -> Result<(), BoxError> {
     let mut succeeded = 0;
     for number in 1..=CALLS {
         let request = client.reqwest().get(format!("{}/v1/items/{number}", server.base_url()));
-        // Each call runs in its own task, as in a server's handler. Clones share the limiter and the connections.
+        // Each call runs in its own task, as in a server's handler. The clones share the limiter and the connections.
         let client = client.clone();
         let response = tokio::spawn(async move { client.execute(request).await }).await??;
         if let Some(report) =

@@ -1,4 +1,4 @@
-//! The clients under measurement: how each sends a request and reads the response.
+//! Defines how each measured client sends a request and reads the response.
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, Uri, Version, header::HOST};
@@ -31,7 +31,7 @@ fn get(uri: Uri) -> Result<Request<NoBody>, http::Error> {
     Request::get(uri).header("accept", "application/json").body(NoBody::new())
 }
 
-/// hyper's connection without a pool: one per task with HTTP/1.1, one for all tasks with HTTP/2.
+/// hyper's connection without a pool. With HTTP/1.1 each task has a connection, with HTTP/2 all tasks share one.
 pub(super) enum Connection {
     Http1(conn::http1::SendRequest<NoBody>, Uri),
     Http2(conn::http2::SendRequest<NoBody>, Uri),
@@ -53,7 +53,7 @@ impl Connection {
         Ok(Self::Http1(sender, uri))
     }
 
-    /// Returns another handle to an HTTP/2 connection, or `None` for HTTP/1.1.
+    /// Returns another handle to the same HTTP/2 connection, or `None` for HTTP/1.1.
     pub(super) fn shared(&self) -> Option<Self> {
         match self {
             Self::Http1(..) => None,
@@ -80,7 +80,7 @@ impl BenchClient for Connection {
     }
 }
 
-/// A service that takes absolute URIs: hyper-util's client, or a stack over it.
+/// A service that accepts absolute URIs: hyper-util's client, or a stack over hyper-util's client.
 pub(super) struct ServiceClient<S>(pub(super) S, pub(super) Uri);
 
 impl<S, B> BenchClient for ServiceClient<S>
@@ -96,7 +96,7 @@ where
     }
 }
 
-/// This crate's ready client.
+/// The ready client of this crate.
 pub(super) struct Outbound(pub(super) tower_outbound::Client);
 
 impl BenchClient for Outbound {

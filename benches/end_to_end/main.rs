@@ -31,10 +31,10 @@ use tower_outbound_peers::{
 
 use self::clients::{Connection, Middleware, NoBody, Outbound, Reqwest, ServiceClient};
 
-/// The base of the ratios.
+/// The name of the row that is the base of the ratios.
 const BARE: &str = "hyper-util client, bare";
 
-/// Creates hyper-util's client, configured as in this crate.
+/// Creates hyper-util's client with the settings of this crate's ready client.
 fn pooled<B>(version: Version) -> Client<HttpConnector, B>
 where
     B: http_body::Body + Send,
@@ -81,7 +81,7 @@ fn section(
     let transport = if http2 { Transport::new().with_http2_prior_knowledge() } else { Transport::new() };
     let client = preset(&base)?.client_with_transport(transport)?;
     comparison.row("tower-outbound client", async || Ok(Outbound(client.clone())))?;
-    comparison.repeat_at_info("tower-outbound client, INFO to a sink");
+    comparison.repeat_at_info("tower-outbound client, with INFO logs");
 
     let stack = preset(&base)?.layer()?.layer(pooled(version));
     comparison.row("tower-outbound stack over hyper-util", async || {
@@ -92,10 +92,10 @@ fn section(
     comparison.row("hyper-util + tower-http + tower-resilience", async || {
         Ok(ServiceClient(resilience.clone(), uri.clone()))
     })?;
-    comparison.repeat_at_info("hyper-util + tower-http + tower-resilience, INFO to a sink");
+    comparison.repeat_at_info("hyper-util + tower-http + tower-resilience, with INFO logs");
 
     let mut buffered = None;
-    comparison.row("hyper-util + tower-http + tower, Buffer", async || {
+    comparison.row("hyper-util + tower-http + tower with Buffer", async || {
         let stack = buffered.get_or_insert_with(|| tower_buffered(pooled::<NoBody>(version)));
         Ok(ServiceClient(stack.clone(), uri.clone()))
     })?;

@@ -1,8 +1,8 @@
 //! Measures the overhead of each layer and of the whole preset stack over a service that does nothing.
 //!
 //! Two comparisons use layers of other crates for the same work: `RetryLayer` with `tower::retry`, and request id, log
-//! and key with tower-http's layers. The second runs without a subscriber and with one that formats and discards every
-//! event.
+//! and key with tower-http's layers. The comparison with tower-http runs twice: without a tracing subscriber, and with
+//! a subscriber that formats and discards every event.
 //!
 //! `cargo bench --bench overhead` prints nanoseconds and allocations per call. The rows are interleaved: each round
 //! measures every row briefly, so that other load on the machine affects all rows. The table shows medians of the
@@ -14,12 +14,12 @@
 //!
 //! Whole stacks of other crates are in `benches/stacks.rs`, so that this crate's tests do not build those crates.
 //!
-//! In the section `retry` the first attempt of each call fails, and the backoff is zero. A real clock cannot measure
-//! this: tokio rounds every sleep up to its tick of 1 ms, a thousand times the cost of the retry. These rows use a
-//! paused clock that is exactly on a tick. There a sleep of zero is created and polled, but completes at its first
-//! poll.
+//! In the section `retry`, the first attempt of each call fails, and the backoff is zero. A real clock cannot measure
+//! such a call: tokio rounds every sleep up to its tick of 1 ms, a thousand times the cost of the retry. The rows of this
+//! section therefore use a paused clock that is exactly on a tick. On this clock a sleep of zero is created and
+//! polled, but completes at its first poll.
 
-#[allow(dead_code, unreachable_pub, unused_imports, reason = "the other benches use it as a library")]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "this bench uses a part of the shared code")]
 #[path = "../shared/mod.rs"]
 mod shared;
 mod tower_http_rows;
@@ -48,7 +48,7 @@ use self::shared::{
     tower_retry,
 };
 
-/// Responds with 503 and 200 alternately.
+/// Creates a service that responds with 503 and 200 alternately.
 fn alternately_failing<B>()
 -> impl Service<Request<B>, Response = Response<Empty<Bytes>>, Error = Infallible> + Clone {
     let failed = Rc::new(Cell::new(false));
@@ -60,11 +60,11 @@ fn alternately_failing<B>()
     })
 }
 
-const TOWER_RETRY: &str = "tower::retry (3 attempts, its ExponentialBackoff)";
-const FOUR_WITH_TOWER_RETRY: &str = "the four layers, with tower::retry";
+const TOWER_RETRY: &str = "tower::retry (3 attempts, tower's ExponentialBackoff)";
+const FOUR_WITH_TOWER_RETRY: &str = "request id, tower::retry, limit and auth layers";
 
 fn rows() -> Result<Vec<ServiceRow>, BoxError> {
-    // The quota is so large that no call waits. This measures the cost of the permit, not the wait.
+    // The quota is so large that no call waits. These rows measure the cost of a permit, not the wait.
     let quota =
         Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
     let limit = || RateLimitLayer::new(TokenBucket::new(quota));
@@ -99,13 +99,14 @@ fn rows() -> Result<Vec<ServiceRow>, BoxError> {
         ServiceRow::new("total timeout", total.layer(OkService)),
         ServiceRow::new("attempt timeout", attempt.layer(OkService)),
         ServiceRow::new(FOUR_WITH_TOWER_RETRY, four_with_tower_retry.service(OkService)),
-        ServiceRow::new("the four layers", four.service(OkService)).compared_with(FOUR_WITH_TOWER_RETRY),
+        ServiceRow::new("request id, retry, limit and auth layers", four.service(OkService))
+            .compared_with(FOUR_WITH_TOWER_RETRY),
         ServiceRow::new("full preset stack", preset.layer(OkService)),
     ])
 }
 
 fn retry_rows() -> Result<Vec<ServiceRow>, BoxError> {
-    // The runtime never runs, so its clock stays on the tick on which it starts.
+    // The paused runtime never runs, so its clock stays on the tick on which the runtime starts.
     let paused =
         Rc::new(tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?);
     let mut zero =
@@ -128,8 +129,10 @@ fn main() -> Result<(), BoxError> {
     let arguments = Arguments::parse(&sections.collect::<Vec<_>>())?;
     let settings =
         arguments.pick(CallSettings { rounds: 101, calls: 10_000 }, CallSettings { rounds: 5, calls: 1_000 });
-    let mut report =
-        Report::new("overhead", &format!("one thread, no subscriber unless one is named, {settings}"));
+    let mut report = Report::new(
+        "overhead",
+        &format!("one thread, no tracing subscriber unless the section names one, {settings}"),
+    );
     let compare = |id, title, rows| compare_calls(id, title, Ratio::Call, rows, settings);
 
     if arguments.wants("layers") {
@@ -138,13 +141,14 @@ fn main() -> Result<(), BoxError> {
     if arguments.wants("tower-http") {
         report.add(compare(
             "tower-http",
-            "Compared with tower-http, no subscriber",
+            "Compared with tower-http (no tracing subscriber)",
             tower_http_rows::rows()?,
         )?);
     }
     if arguments.wants("tower-http-info") {
         let rows = tower_http_rows::rows()?;
-        report.add(at_info(|| compare("tower-http-info", "Compared with tower-http, INFO to a sink", rows))?);
+        report
+            .add(at_info(|| compare("tower-http-info", "Compared with tower-http (with INFO logs)", rows))?);
     }
     #[cfg(feature = "metrics")]
     if arguments.wants("metrics") {
@@ -152,13 +156,14 @@ fn main() -> Result<(), BoxError> {
         report.add(with_metrics(|| compare("metrics", title, rows))?);
     }
     if arguments.wants("retry") {
-        // These rows come last, because tokio's clock is slower to read once any clock was paused.
-        report.add(compare("retry", "503, then 200, without backoff", retry_rows()?)?);
+        // The section `retry` runs last, because tokio's clock is slower to read after any runtime paused its clock.
+        report.add(compare("retry", "A retried call: 503, then 200, without backoff", retry_rows()?)?);
     }
     report.write(&arguments)
 }
 
-/// Runs `work` with metrics and a recorder. Metrics cannot be disabled again, but cost little without a recorder.
+/// Runs `work` with metrics enabled and a recorder installed. Metrics cannot be disabled again, but cost little without
+/// a recorder.
 #[cfg(feature = "metrics")]
 fn with_metrics<T>(work: impl FnOnce() -> T) -> T {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();

@@ -1,4 +1,4 @@
-//! Rows that compare request id, log and key with tower-http's layers.
+//! Defines the rows that compare this crate's request id, log and key layers with tower-http's layers.
 
 use super::shared::{BoxError, OkService, ServiceRow, tower_http_auth, tower_http_log};
 use tower::Layer;

@@ -1,13 +1,13 @@
-//! The command-line arguments, which are the same for every bench.
+//! Parses the command-line arguments, which are the same for every bench.
 
 use std::path::PathBuf;
 
 use super::BoxError;
 
-/// The length of the run, its sections, and the files that receive the figures.
+/// The parsed arguments: the length of the run, the selected sections, and the files that receive the figures.
 #[derive(Debug, Clone, Default)]
 pub struct Arguments {
-    /// Makes a short run that only checks that the bench works. Its figures mean little.
+    /// Makes a short run that only checks that the bench works. The figures of a short run mean little.
     pub quick: bool,
     only: Option<String>,
     pub(super) json: Option<PathBuf>,
@@ -28,13 +28,15 @@ impl Arguments {
                 "--json" => parsed.json = Some(value()?.into()),
                 "--svg" => parsed.svg = Some(value()?.into()),
                 "--markdown" => parsed.markdown = Some(value()?.into()),
-                // Cargo adds this one.
+                // Cargo adds the argument `--bench`.
                 "--bench" => {}
                 _ => return Err(format!("unknown argument `{argument}`").into()),
             }
         }
         if !sections.iter().any(|section| parsed.wants(section)) {
-            return Err(format!("`--only`: expected one of {}", sections.join(", ")).into());
+            return Err(
+                format!("invalid section after `--only`: expected one of {}", sections.join(", ")).into()
+            );
         }
         if parsed.only.is_some() && parsed.markdown.is_some() {
             return Err(
@@ -44,7 +46,7 @@ impl Arguments {
         Ok(parsed)
     }
 
-    /// Returns whether to run the section.
+    /// Returns whether the arguments select the section.
     pub fn wants(&self, section: &str) -> bool {
         self.only.as_deref().is_none_or(|only| only == section)
     }

@@ -1,4 +1,5 @@
-//! Measures sequential calls to services: nanoseconds and allocations per call. The rows are interleaved.
+//! Measures sequential calls to services, in nanoseconds and allocations per call. The rows of a table are measured in
+//! turn.
 
 use std::{
     convert::Infallible,
@@ -37,15 +38,16 @@ impl<B> Service<Request<B>> for OkService {
     }
 }
 
-/// Builds the request of every call.
+/// Builds the request that every measured call sends.
 pub fn get() -> Result<Request<Empty<Bytes>>, http::Error> {
-    // The header map allocates with its first header, as in real requests.
+    // The request has one header, because the header map allocates with its first header. Real requests have headers,
+    // too.
     Request::get("https://api.example.com/v1/resources")
         .header("accept", "application/json")
         .body(Empty::new())
 }
 
-/// Makes the given number of calls.
+/// Makes the given number of calls to the service.
 type MakeCalls = Box<dyn FnMut(usize) -> Result<(), BoxError>>;
 
 /// A service to measure, which is one row of the table.
@@ -53,7 +55,7 @@ pub struct ServiceRow {
     name: &'static str,
     peer: Option<&'static str>,
     make_calls: MakeCalls,
-    /// Nanoseconds per call, by round.
+    /// The nanoseconds per call, with one value for each round.
     rounds: Vec<f64>,
 }
 
@@ -64,7 +66,8 @@ impl fmt::Debug for ServiceRow {
 }
 
 impl ServiceRow {
-    /// Creates a row for a service that is ready and responds at the first poll. A pending poll is an error.
+    /// Creates a row for a service that is ready immediately and responds at the first poll. A pending poll is an
+    /// error.
     pub fn new<S, R, E>(name: &'static str, mut service: S) -> Self
     where
         S: Service<Request<Empty<Bytes>>, Response = Response<R>, Error = E> + 'static,
@@ -74,7 +77,7 @@ impl ServiceRow {
         Self { name, peer: None, make_calls: Box::new(make_calls), rounds: Vec::new() }
     }
 
-    /// Creates a row for a service that needs another task. The runtime is entered once for all calls of a round.
+    /// Creates a row for a service whose response depends on another task. All calls of a round run in one `block_on`.
     pub fn awaited<S, R, E>(name: &'static str, runtime: &Rc<Runtime>, mut service: S) -> Self
     where
         S: Service<Request<Empty<Bytes>>, Response = Response<R>, Error = E> + 'static,
@@ -93,12 +96,12 @@ impl ServiceRow {
         Self { name, peer: None, make_calls: Box::new(make_calls), rounds: Vec::new() }
     }
 
-    /// Compares the row with the row named `peer`, which does the same work.
+    /// Also compares this row with the row named `peer`, which does the same work.
     pub fn compared_with(self, peer: &'static str) -> Self {
         Self { peer: Some(peer), ..self }
     }
 
-    /// Uses the runtime's clock.
+    /// Measures this row within the runtime, so that the service uses the runtime's clock.
     pub fn on(mut self, runtime: &Rc<Runtime>) -> Self {
         let runtime = Rc::clone(runtime);
         let make_calls = move |calls| {
@@ -131,18 +134,18 @@ where
     let cx = &mut Context::from_waker(Waker::noop());
     let ready = service.poll_ready(cx).map_err(Into::into)?;
     if ready.is_pending() {
-        return Err("the service was not ready".into());
+        return Err("the measured service was not ready".into());
     }
     match pin!(service.call(get()?)).poll(cx) {
         Poll::Ready(response) => check(response),
-        Poll::Pending => Err("the call was pending".into()),
+        Poll::Pending => Err("the measured call was pending at its first poll".into()),
     }
 }
 
 fn check<R>(response: Result<Response<R>, impl Into<BoxError>>) -> Result<(), BoxError> {
     let response = response.map_err(Into::into)?;
     if black_box(&response).status() != StatusCode::OK {
-        return Err("the call failed".into());
+        return Err("the measured call failed".into());
     }
     Ok(())
 }
@@ -162,12 +165,12 @@ impl fmt::Display for CallSettings {
     }
 }
 
-/// The quantity that the ratio to the peer compares.
+/// The duration that is divided by the peer's duration to get the ratio.
 #[derive(Debug, Clone, Copy)]
 pub enum Ratio {
-    /// The whole call.
+    /// The ratio compares the duration of the whole call.
     Call,
-    /// The difference to the bare service.
+    /// The ratio compares the overhead: the duration of the call minus that of the bare service.
     OverBare,
 }
 
@@ -180,7 +183,7 @@ impl Ratio {
     }
 }
 
-/// Measures interleaved rows, and compares them with the first row, the bare service.
+/// Measures the rows in turn, and compares each with the first row, the bare service.
 ///
 /// Differences and ratios are computed within each round. The table shows their medians.
 pub fn compare_calls(
@@ -193,7 +196,7 @@ pub fn compare_calls(
     for round in 0..=settings.rounds {
         for row in &mut rows {
             let nanos = row.round(settings.calls)?;
-            // The first round warms up.
+            // The first round only warms up and is not measured.
             if round > 0 {
                 row.rounds.push(nanos);
             }
@@ -203,11 +206,11 @@ pub fn compare_calls(
 
     let columns = [
         Column::new("per call", "ns", 0),
-        Column::new("over bare", "ns", 0).plotted(),
-        Column::new("× bare", "", 2),
+        Column::new("over bare service", "ns", 0).plotted(),
+        Column::new("× bare service", "", 2),
         Column::new("× peer", "", 2),
-        Column::new("allocations over bare", "", 1).plotted(),
-        Column::new("bytes over bare", "", 0),
+        Column::new("allocations over bare service", "", 1).plotted(),
+        Column::new("bytes over bare service", "", 0),
     ];
     let mut table = Table::new(id, title, columns);
     let Some((bare, bare_heap)) = rows.first().map(|row| &row.rounds).zip(allocations.first()) else {

@@ -1,6 +1,7 @@
-//! Code that all benches share: arguments, report, measured calls, and the configured layers of tower and tower-http.
+//! Contains the code that all benches share: arguments, report, measured calls, and the configured layers of tower and
+//! tower-http.
 //!
-//! The bench `overhead` includes this folder directly, because it is built without the peers.
+//! The bench `overhead` includes this folder directly, because that bench is built without the package of the peers.
 
 mod arguments;
 mod calls;
@@ -16,17 +17,17 @@ pub use self::tower_layers::{
     RetryPolicy, TowerHttpLog, at_info, tower_http_auth, tower_http_log, tower_retry,
 };
 
-/// Any error.
+/// The error type of the benches.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Reads the machine's clock.
+/// Reads the operating system's monotonic clock.
 #[inline]
 #[allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Returns the median, or 0 without values.
+/// Returns the median of the values, or 0 if the list is empty.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

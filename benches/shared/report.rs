@@ -1,4 +1,4 @@
-//! Reports the figures as Markdown, JSON and a plot.
+//! Writes the measured figures as Markdown, JSON and a plot.
 
 use std::{
     fmt::{self, Write},
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Arguments, BoxError};
 
-/// A column of a table.
+/// A column of a table, with the unit of the figures.
 #[derive(Debug, Clone)]
 pub struct Column {
     name: String,
@@ -25,7 +25,7 @@ impl Column {
         Self { name: name.into(), unit, decimals, plotted: false }
     }
 
-    /// Adds the column to the plot.
+    /// Includes the column in the plot.
     pub fn plotted(self) -> Self {
         Self { plotted: true, ..self }
     }
@@ -35,7 +35,7 @@ impl Column {
     }
 }
 
-/// The table of one section.
+/// The table with the figures of one section.
 #[derive(Debug, Clone)]
 pub struct Table {
     id: &'static str,
@@ -57,7 +57,7 @@ impl Table {
         }
     }
 
-    /// Adds a row with one figure per column, or `None` for a figure that does not apply.
+    /// Adds a row with one figure per column, or `None` for a figure that does not apply to the row.
     pub fn row(&mut self, name: impl Into<String>, values: Vec<Option<f64>>) {
         self.rows.push((name.into(), values));
     }
@@ -72,7 +72,7 @@ impl Table {
             let mut row = Map::from_iter([("name".to_owned(), json!(name))]);
             let mut previous = "";
             for (column, value) in self.columns.iter().zip(values) {
-                // A ratio refers to the figure of the previous column.
+                // The JSON name of a ratio contains the name of the previous column, to which the ratio refers.
                 let ratio = column.name.starts_with('×');
                 let key = if ratio { format!("{previous} {}", column.name) } else { column.heading() };
                 row.insert(key, json!(value));
@@ -111,7 +111,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// All sections of one run.
+/// The report of one run, with the tables of all sections.
 #[derive(Debug, Clone)]
 pub struct Report {
     bench: &'static str,
@@ -120,7 +120,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Creates the report of a bench, and prints its method.
+    /// Creates the report of a bench, and prints how the bench measures.
     pub fn new(bench: &'static str, method: &str) -> Self {
         println!("{method}\n");
         Self { bench, tables: Vec::new(), skipped: Vec::new() }
@@ -138,7 +138,7 @@ impl Report {
         self.skipped.push((id, reason));
     }
 
-    /// Writes the requested files.
+    /// Writes the files that the arguments request.
     pub fn write(&self, arguments: &Arguments) -> Result<(), BoxError> {
         if let Some(path) = &arguments.json {
             fs::write(path, serde_json::to_string_pretty(&self.json(arguments.quick))? + "\n")?;
@@ -156,8 +156,13 @@ impl Report {
     fn replace_tables(&self, path: &Path, quick: bool) -> Result<(), BoxError> {
         let (start, end) = (format!("<!-- {} -->\n", self.bench), format!("<!-- end of {} -->", self.bench));
         let text = fs::read_to_string(path)?;
-        let missing =
-            || format!("{} does not contain the lines `{}` and `{end}`", path.display(), start.trim_end());
+        let missing = || {
+            format!(
+                "the file {} does not contain the lines `{}` and `{end}`",
+                path.display(),
+                start.trim_end()
+            )
+        };
         let (before, rest) = text.split_once(&start).ok_or_else(missing)?;
         let (_, after) = rest.split_once(&end).ok_or_else(missing)?;
         let mut tables = format!("\n{}\n\n", machine(quick));
@@ -170,7 +175,7 @@ impl Report {
         Ok(fs::write(path, format!("{before}{start}{tables}{end}{after}"))?)
     }
 
-    /// Returns the report as JSON, with unrounded figures and one object per row.
+    /// Returns the report as JSON, with unrounded figures and one object per table row.
     pub fn json(&self, quick: bool) -> Value {
         let sections: Vec<_> = self.tables.iter().map(Table::json).collect();
         let mut report =
@@ -200,7 +205,7 @@ impl Report {
                 let logarithmic = most > least * 40.0;
                 let length = |value: f64| match logarithmic {
                     _ if most <= 0.0 => 0.0,
-                    // The scale starts at half of the smallest figure, so that its bar is visible.
+                    // A logarithmic scale starts at half of the smallest figure, so that the smallest bar is visible.
                     true => ((value.max(least / 2.0) * 2.0 / least).ln() / (most * 2.0 / least).ln()) * BARS,
                     false => value / most * BARS,
                 };
@@ -237,7 +242,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(0, usize::from)
 }
 
-/// Describes the machine and its load before the run.
+/// Describes the processor and the load average before the run.
 fn machine(quick: bool) -> String {
     let of = |file, start| {
         let text = fs::read_to_string(file).ok()?;

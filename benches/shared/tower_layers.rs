@@ -13,8 +13,8 @@ use tower_http::{
 };
 use tracing::Level;
 
-/// A policy for `tower::retry` with the number of attempts, the idempotency rule and the common statuses of
-/// `RetryLayer`.
+/// A retry policy for `tower::retry` that is equivalent to `RetryLayer`: the same number of attempts, idempotency rule
+/// and retried statuses.
 #[derive(Debug, Clone)]
 pub struct RetryPolicy {
     left: u32,
@@ -22,12 +22,12 @@ pub struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Allows three attempts.
+    /// Creates a policy that allows three attempts.
     pub fn new(backoff: &mut ExponentialBackoffMaker) -> Self {
         Self { left: 2, backoff: backoff.make_backoff() }
     }
 
-    /// Returns whether the status is retried.
+    /// Returns whether the policy retries a response with this status.
     pub fn is_retryable(status: u16) -> bool {
         matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
     }
@@ -47,12 +47,12 @@ impl<B: Clone, R, E> Policy<Request<B>, Response<R>, E> for RetryPolicy {
     }
 }
 
-/// Creates tower's retry layer with this backoff. The default is tower's own backoff.
+/// Creates tower's retry layer with the given backoff, or with tower's default backoff.
 pub fn tower_retry(backoff: Option<&mut ExponentialBackoffMaker>) -> RetryLayer<RetryPolicy> {
     RetryLayer::new(RetryPolicy::new(backoff.unwrap_or(&mut ExponentialBackoffMaker::default())))
 }
 
-/// tower-http's layers for request id and log, outermost first.
+/// The type of tower-http's layers for request id and log, outermost first.
 pub type TowerHttpLog = (
     SetRequestIdLayer<MakeRequestUuid>,
     TraceLayer<SharedClassifier<ServerErrorsAsFailures>>,
@@ -61,8 +61,8 @@ pub type TowerHttpLog = (
 
 /// Creates tower-http's layers for request id and log.
 ///
-/// They create a span and log an event for each call at INFO, as `RequestIdLayer` does. The default level of tower-http
-/// is DEBUG.
+/// The layers create a span and log an event for each call at INFO, as `RequestIdLayer` does. tower-http's default
+/// level is DEBUG.
 pub fn tower_http_log() -> TowerHttpLog {
     let trace = TraceLayer::new_for_http()
         .make_span_with(DefaultMakeSpan::new().level(Level::INFO))
@@ -75,11 +75,11 @@ pub fn tower_http_auth() -> AddAuthorizationLayer {
     AddAuthorizationLayer::bearer("s3cret")
 }
 
-/// Runs `work` with a subscriber that formats all events from INFO on and discards them.
+/// Runs `work` with a tracing subscriber that formats all events from INFO on and discards the text.
 pub fn at_info<T>(work: impl FnOnce() -> T) -> T {
     let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
     let done = tracing::subscriber::with_default(subscriber, work);
-    // Clears the cached interest of the subscriber. Otherwise later rows would pay for a check of each event.
+    // The cached interest of the subscriber is cleared, because rows measured later would otherwise check every event.
     tracing::callsite::rebuild_interest_cache();
     done
 }

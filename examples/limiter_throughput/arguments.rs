@@ -2,7 +2,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use tower_outbound::{InvalidConfig, Quota};
 
-/// The limiter to measure, and the load on it.
+/// The parsed arguments: the limiter to measure, and the load on the limiter.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     pub(crate) quota: Quota,
@@ -23,7 +23,7 @@ const STRATEGY: &str = "token";
 const TASKS: &str = "64";
 const SECONDS: &str = "5";
 
-/// One day.
+/// The longest run is one day.
 const MAX_SECONDS: u64 = 86_400;
 const MAX_TASKS: usize = 1_000_000;
 
@@ -35,7 +35,7 @@ Measures the throughput of a limiter from which several tasks acquire permits in
 Usage: cargo run --release --example limiter_throughput -- [OPTIONS]
 
   --quota LIMIT/WINDOW   the most permits in any window of this length         [{QUOTA}]
-  --burst PERMITS        the permits granted back to back, token only          [a tenth of the limit]
+  --burst PERMITS        the permits granted at once, with token only          [a tenth of the limit]
   --margin DURATION      the quota's safety margin, which extends the window   [{MARGIN}]
   --strategy STRATEGY    token: a token bucket. window: a sliding window       [{STRATEGY}]
   --tasks TASKS          the number of concurrent tasks                        [{TASKS}]
@@ -61,7 +61,7 @@ impl Arguments {
                 None => (argument, None),
             };
             let slot = raw.slot(&name).ok_or_else(|| ArgumentError::unknown(&name))?;
-            // If the next argument is an option, the value is missing.
+            // If the next argument is also an option, this option has no value.
             let value = value.or_else(|| arguments.next_if(|next| !next.starts_with("--")));
             *slot = Some(value.ok_or_else(|| ArgumentError(format!("{name} has no value")))?);
         }
@@ -86,7 +86,7 @@ impl Arguments {
     }
 }
 
-/// The values of the options before they are parsed.
+/// The texts of the options before they are parsed.
 #[derive(Default)]
 struct RawArguments {
     quota: Option<String>,
@@ -161,7 +161,7 @@ fn duration(name: &str, text: &str) -> Result<Duration, ArgumentError> {
     quota.map(|quota| quota.margin()).map_err(|error| ArgumentError::invalid(name, text, &error))
 }
 
-/// An invalid argument: its name, its value, and the valid values.
+/// The error message for an invalid argument, with the argument's name, its value, and the valid values.
 #[derive(Debug)]
 pub(crate) struct ArgumentError(String);
 
@@ -175,7 +175,7 @@ impl ArgumentError {
         Self(format!("{name} `{value}`: expected {expected}"))
     }
 
-    /// Wraps an error of the crate, which contains the valid values.
+    /// Wraps an error of this crate, which already lists the valid values.
     fn invalid(name: &str, value: &str, error: &InvalidConfig) -> Self {
         Self(format!("{name} `{value}`: {error}"))
     }

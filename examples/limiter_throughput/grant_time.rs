@@ -18,21 +18,21 @@ use std::{
 
 use tokio::time::Instant;
 
-/// The times of a grant, in nanoseconds since the start of the run.
+/// The times of a permit's request and grant, in nanoseconds since the start of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrantTime {
-    /// The time of the request.
+    /// The time when the task requested the permit.
     pub(crate) requested: u64,
-    /// The lower bound of the grant.
+    /// The earliest possible time of the grant.
     pub(crate) earliest: u64,
-    /// The upper bound of the grant: the task resumed with its permit.
+    /// The latest possible time of the grant, when the task resumed with its permit.
     pub(crate) granted: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Clock {
     start: Instant,
-    /// The start of the current poll, or `NONE` between polls.
+    /// The start of the current poll, or `NONE` while no task is polled.
     poll: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct GrantTimer {
     waker: Arc<RecordingWaker>,
 }
 
-/// Wakes the task, and records the start of the poll that woke it.
+/// Wakes the task, and records the start of the poll that woke the task.
 struct RecordingWaker {
     clock: Arc<Clock>,
     woken_by_poll: AtomicU64,
@@ -68,7 +68,7 @@ impl Wake for RecordingWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let poll = self.clock.poll.load(Ordering::Relaxed);
-        // Outside of a poll the timer wakes the task. It grants nothing.
+        // A wake outside of any poll comes from the timer, which grants nothing.
         if poll != NONE {
             self.woken_by_poll.store(poll, Ordering::Relaxed);
         }
@@ -84,7 +84,7 @@ impl GrantTimer {
         Self { clock: Arc::clone(clock), waker: Arc::new(waker) }
     }
 
-    /// Waits for the grant. Returns its times, and whether the first poll was pending.
+    /// Waits for the grant. Returns the grant's times, and whether the first poll was pending.
     pub(crate) async fn measure<T, E>(
         &self,
         grant: impl Future<Output = Result<T, E>>,
@@ -96,7 +96,7 @@ impl GrantTimer {
             let now = self.clock.now();
             let waited = first.is_some();
             let requested = *first.get_or_insert(now);
-            // If no poll woke the task, the grant did not happen before its own poll.
+            // If no poll woke the task, the permit was granted in the last poll of the task itself.
             let woken = self.waker.woken_by_poll.swap(NONE, Ordering::Relaxed);
             let earliest = if woken == NONE { now } else { woken.max(requested) };
             self.clock.poll.store(now, Ordering::Relaxed);

@@ -17,21 +17,21 @@ use tower_outbound::{
 
 use crate::grant_time::{Clock, GrantTime, GrantTimer};
 
-/// The most grants of a run. They take 400 MB of memory.
+/// The largest number of grants in a run. They take 400 MB of memory.
 const MAX_GRANTS: u64 = 10_000_000;
 
-/// The state that the tasks share.
+/// The state that all tasks of the run share.
 pub(crate) struct Load {
     start: Instant,
     duration: Duration,
     clock: Arc<Clock>,
     requested: AtomicU64,
     granted: AtomicU64,
-    /// The grants of finished tasks.
+    /// The grants that the finished tasks got.
     grants: Mutex<Vec<Grant>>,
 }
 
-/// The grants of one task. The load receives them when the task ends or is aborted.
+/// The grants that one task got. When the task ends or is aborted, its grants move to the `Load`.
 struct Grants<'a> {
     load: &'a Load,
     own: Vec<Grant>,
@@ -43,7 +43,7 @@ impl Drop for Grants<'_> {
     }
 }
 
-/// A grant, with its position among all requests and among all grants.
+/// A grant, with its position among all requests and its position among all grants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grant {
     pub(crate) time: GrantTime,
@@ -51,15 +51,16 @@ pub(crate) struct Grant {
     pub(crate) grant_index: u64,
 }
 
-/// A finished run.
+/// The results of a finished run.
 pub(crate) struct Run {
     pub(crate) grants: Vec<Grant>,
     pub(crate) took: Duration,
-    /// Whether the run ended early, by Ctrl-C or because it reached the limit of grants.
+    /// Whether the run ended early, because of Ctrl-C or because it reached the largest number of grants.
     pub(crate) cut_short: bool,
-    /// The exit code after Ctrl-C.
+    /// The exit code if Ctrl-C ended the run.
     pub(crate) interrupted: Option<ExitCode>,
-    /// The CPU time of this thread, which ran the limiter and all tasks. `None` if the system does not report it.
+    /// The CPU time of the thread that ran the limiter and all tasks, or `None` if the operating system does not report
+    /// it.
     pub(crate) cpu: Option<Duration>,
 }
 
@@ -79,7 +80,7 @@ impl Load {
     }
 }
 
-/// Runs until the duration has passed or `interrupted` completes.
+/// Runs the tasks until the duration has passed or `interrupted` completes.
 pub(crate) async fn run<L>(
     load: &Arc<Load>,
     tasks: usize,
@@ -106,7 +107,7 @@ where
     let mut grants = mem::take(&mut *load.grants.lock().unwrap_or_else(PoisonError::into_inner));
     let cpu = cpu().zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
     let took = load.start.elapsed();
-    // The timer fires one or two milliseconds late. Grants after the end of the run do not count.
+    // The timer fires one or two milliseconds late. Grants after the end of the run are not counted.
     grants.retain(|grant: &Grant| u128::from(grant.time.granted) <= load.duration.as_nanos());
     Ok(Run { grants, cut_short: load.cut_short() || interrupted.is_some(), interrupted, took, cpu })
 }
@@ -115,15 +116,15 @@ async fn acquire_repeatedly<L: Limiter>(load: Arc<Load>, limiter: L, tasks: usiz
     let mut grants = Grants { load: &load, own: Vec::new() };
     let timer = GrantTimer::new(&load.clock).await;
     let acquire_all = async {
-        // All tasks may be queued at the same time.
+        // The queue has room for all tasks at the same time.
         let request = PermitRequest::new().with_max_queue(tasks);
         while load.start.elapsed() < load.duration && !load.cut_short() {
             let request_index = load.requested.fetch_add(1, Ordering::Relaxed);
-            // The limiter never refuses this request: it has cost 1, no deadline, and room in the queue.
+            // The limiter never refuses this request: the cost is 1, there is no deadline, and the queue has room.
             let Ok((time, waited)) = timer.measure(limiter.acquire_with(&request)).await else { return };
             let grant_index = load.granted.fetch_add(1, Ordering::Relaxed);
             grants.own.push(Grant { time, request_index, grant_index });
-            // Without a yield, a task that never waits would block the other tasks.
+            // The task yields, because a task that never waits for its permit would block the other tasks.
             if !waited {
                 tokio::task::yield_now().await;
             }
@@ -132,7 +133,7 @@ async fn acquire_repeatedly<L: Limiter>(load: Arc<Load>, limiter: L, tasks: usiz
     let _ = tokio::time::timeout_at(load.start + load.duration, acquire_all).await;
 }
 
-/// Returns the CPU time of the main thread.
+/// Returns the CPU time of the main thread, or `None` if the operating system does not report it.
 fn cpu() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)

@@ -24,7 +24,7 @@ use self::{
     load::{Load, Run},
 };
 
-// On one thread, the scheduler affects neither the order of the grants nor the CPU time.
+// The runtime has one thread, so that its scheduler affects neither the order of the grants nor the CPU time.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments =
@@ -48,7 +48,7 @@ async fn measure<L: Limiter + Send + Sync + 'static>(
     let mut interrupt = Interrupt::listen();
     print(&arguments.title())?;
     let load = Arc::new(Load::new(Instant::now(), arguments.duration));
-    // `select!` stops the progress output before the report is printed.
+    // `select!` stops the progress output before the program prints the report.
     let run: Run = tokio::select! {
         run = load::run(&load, arguments.tasks, &limiter, interrupt.received()) => run?,
         error = progress::show(load.start(), || snapshot(&limiter)) => return Err(error.into()),

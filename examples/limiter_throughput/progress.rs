@@ -6,9 +6,10 @@ use std::{
 use tokio::time::Instant;
 use tower_outbound::limit::Snapshot;
 
-/// Prints the progress every 100 ms on a terminal, replacing the previous output, and otherwise every second.
+/// Prints the progress of the run. On a terminal, prints every 100 ms and replaces the previous output. Otherwise
+/// prints every second.
 ///
-/// Returns only if stdout fails.
+/// Returns only if writing to stdout fails.
 pub(crate) async fn show(start: Instant, snapshot: impl Fn() -> Snapshot) -> io::Error {
     let mut out = io::stdout();
     let terminal = out.is_terminal();
@@ -29,7 +30,7 @@ pub(crate) async fn show(start: Instant, snapshot: impl Fn() -> Snapshot) -> io:
     }
 }
 
-/// Erases the progress from a terminal.
+/// Erases the progress output from a terminal.
 pub(crate) fn clear() -> io::Result<()> {
     let mut out = io::stdout();
     if out.is_terminal() { write!(out, "\r\x1b[2K") } else { writeln!(out) }

@@ -5,7 +5,7 @@ use crate::{
     load::{Grant, Run},
 };
 
-/// Returns the text of the report, and whether every window was within the quota.
+/// Returns the text of the report, and whether no window exceeded the quota.
 pub(crate) fn create(arguments: &Arguments, run: &Run) -> (String, bool) {
     let mut text = String::new();
     let mut row = |title: &str, value: String| {
@@ -31,11 +31,12 @@ pub(crate) fn create(arguments: &Arguments, run: &Run) -> (String, bool) {
     row(
         "order",
         match displacement(&run.grants, |grant| grant.time.earliest) {
-            0 => "every grant in FIFO order".to_owned(),
+            0 => "every permit was granted in FIFO order".to_owned(),
             worst => format!("a grant was up to {worst} positions away from FIFO order"),
         },
     );
-    // The scheduler decides in which order tasks with simultaneous grants continue.
+    // Several tasks may get their permits at the same time. The scheduler decides the order in which such tasks
+    // continue.
     match displacement(&run.grants, |grant| grant.grant_index) {
         0 => {}
         worst => row("", format!("a task continued up to {worst} positions away from FIFO order")),
@@ -57,13 +58,13 @@ pub(crate) fn create(arguments: &Arguments, run: &Run) -> (String, bool) {
     (text, fullest <= limit)
 }
 
-/// Returns the most permits that the limiter can grant in a closed interval of this length after its start.
+/// Returns the most permits that the limiter can grant in a closed interval of this length from its start.
 fn allowed(arguments: &Arguments, length: Duration) -> u64 {
     let quota = &arguments.quota;
     let fit = |interval: Duration| (length.as_nanos() / interval.as_nanos()) as u64;
     match arguments.strategy {
         Strategy::Token => u64::from(quota.burst()) + fit(quota.refill_interval()),
-        // Both ends belong to a window, so the next window begins a nanosecond later.
+        // Both ends belong to a closed window, so the next window begins one nanosecond after the end.
         Strategy::Window => {
             let window = quota.window() + quota.margin() + Duration::from_nanos(1);
             u64::from(quota.limit()) * (1 + fit(window))
@@ -76,9 +77,9 @@ fn percentile(sorted: &[u64], percent: usize) -> Duration {
     Duration::from_nanos(sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default())
 }
 
-/// Returns the largest difference between the positions of a grant in request order and in the order of `served`.
+/// Returns the largest distance between a grant's position in the order of requests and in the order of `served`.
 fn displacement(grants: &[Grant], served: impl Fn(&Grant) -> u64) -> usize {
-    // Requests that were not granted before the end of the run are left out.
+    // The order ignores requests that got no permit before the end of the run.
     let mut order: Vec<_> = grants.iter().map(|grant| (grant.request_index, served(grant), 0)).collect();
     order.sort_unstable();
     for (index, (_, _, position)) in order.iter_mut().enumerate() {
@@ -90,11 +91,11 @@ fn displacement(grants: &[Grant], served: impl Fn(&Grant) -> u64) -> usize {
 
 /// Returns the most grants that certainly happened within one closed window.
 ///
-/// A grant is certainly in a window if both its earliest time and the time when its task resumed are in it.
+/// A grant is certainly in a window if its earliest possible time and its latest possible time are both in the window.
 fn fullest_window(grants: &[Grant], window: Duration) -> usize {
     let window = window.as_nanos() as u64;
-    // A grant with a longer interval is certainly in no window. The count of a window is the number of other grants
-    // that ended by its end, minus those that began before it.
+    // A grant whose possible times span more than the window is certainly in no window. All other grants that ended by
+    // the window's end count, except those that began before the window.
     let certain = grants.iter().filter(|grant| grant.time.granted - grant.time.earliest <= window);
     let (mut begins, mut ends): (Vec<_>, Vec<_>) =
         certain.map(|grant| (grant.time.earliest, grant.time.granted)).unzip();
@@ -114,7 +115,10 @@ fn notes(arguments: &Arguments, run: &Run, percent: f64) -> Vec<String> {
     let Arguments { quota, strategy, duration, .. } = arguments;
     let mut notes = Vec::new();
     if run.cut_short && run.interrupted.is_none() {
-        notes.push("Ended early: the run reached the largest number of grants that it stores.".to_owned());
+        notes.push(
+            "The run ended early, because it reached the largest number of grants that this program stores."
+                .to_owned(),
+        );
     }
     if quota.window() > *duration && !run.cut_short {
         notes.push(format!(
@@ -122,7 +126,7 @@ fn notes(arguments: &Arguments, run: &Run, percent: f64) -> Vec<String> {
             quota.window().as_secs() + 1
         ));
     }
-    // The permits that are refilled in two ticks of tokio's timer, of a millisecond each, and one for the first waiter.
+    // The permits refilled in two ticks of tokio's timer, 1 ms each, plus one permit for the first waiter.
     let enough = 2_000_000_u128.div_ceil(quota.refill_interval().as_nanos().max(1)) + 1;
     if *strategy == Strategy::Token && u128::from(quota.burst()) < enough && percent < 99.0 {
         notes.push(format!(

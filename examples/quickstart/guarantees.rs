@@ -9,12 +9,13 @@ use crate::{
     table::Column,
 };
 
-/// The most calls that are reported one by one.
+/// The largest number of calls that are reported one by one.
 const MAX_REPORTED: usize = 5;
 
 /// Describes each guarantee that was broken.
 ///
-/// Checks the calls against the log of the mock server. For a real service, checks only that some call got a response.
+/// For a mock server, compares the calls with the server's log. For a real service, checks only that some call got a
+/// response.
 pub(crate) fn broken(column: &Column<'_>) -> Vec<String> {
     let mut broken = Vec::new();
     if column.calls.iter().all(|call| call.result.is_err()) {
@@ -30,7 +31,7 @@ pub(crate) fn broken(column: &Column<'_>) -> Vec<String> {
 fn check_log(log: &RequestLog, broken: &mut Vec<String>) {
     let violations = log.violations();
     if violations > 0 {
-        broken.push(format!("{violations} requests exceeded the limit"));
+        broken.push(format!("{violations} requests exceeded the service's limit"));
     }
     let unauthorized = log.unauthorized();
     if unauthorized > 0 {
@@ -44,7 +45,7 @@ fn check_log(log: &RequestLog, broken: &mut Vec<String>) {
 
 /// Returns whether the request arrived in the second half of a requested delay.
 ///
-/// In the first half it may have left before the client received the delay.
+/// A request in the first half may have left before the client received the delay.
 fn arrived_early(request: &ReceivedRequest, log: &RequestLog) -> bool {
     log.requests.iter().filter_map(requested_delay).any(|(start, delay)| {
         let since = request.at.saturating_duration_since(start);
@@ -52,7 +53,7 @@ fn arrived_early(request: &ReceivedRequest, log: &RequestLog) -> bool {
     })
 }
 
-/// Returns the delay that the response to this request requested, and its start.
+/// Returns the delay that the response to this request requested, and the start of that delay.
 fn requested_delay(request: &ReceivedRequest) -> Option<(Instant, Duration)> {
     Some((request.responded_at?, request.response.retry_after()?))
 }
@@ -71,11 +72,11 @@ fn check_calls(calls: &[Call], log: &RequestLog, broken: &mut Vec<String>) {
     let more = problems.len().saturating_sub(MAX_REPORTED);
     broken.extend(problems.into_iter().take(MAX_REPORTED));
     if more > 0 {
-        broken.push(format!("{more} more calls have such problems"));
+        broken.push(format!("{more} more calls broke a guarantee"));
     }
     let unknown: usize = received.values().map(Vec::len).sum();
     if unknown > 0 {
-        broken.push(format!("{unknown} requests belong to no call"));
+        broken.push(format!("{unknown} requests at the server belong to no call"));
     }
 }
 

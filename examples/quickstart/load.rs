@@ -7,7 +7,7 @@ use tower_outbound_examples::chain;
 
 use crate::targets::Target;
 
-/// A finished call.
+/// A finished call, with its response or error.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) number: usize,
@@ -24,7 +24,7 @@ impl Call {
     }
 }
 
-/// Calls all targets concurrently, each from several tasks. Each target stores its calls.
+/// Calls all targets concurrently, each from several tasks. Each target records its calls.
 pub(crate) async fn run(targets: &[Arc<Target>]) -> Result<(), BoxError> {
     let mut tasks = JoinSet::new();
     for target in targets {
@@ -70,15 +70,15 @@ async fn call(target: &Target, number: usize) -> Call {
     Call { number, method, took: started.elapsed(), report, result }
 }
 
-/// Reads the body to its end, so that the pool can reuse the connection.
+/// Reads the response body to its end, so that the connection pool can reuse the connection.
 async fn read(body: Body) -> Result<(), String> {
     const LIMIT: usize = 1024 * 1024;
     body.collect(LIMIT).await.map(drop).map_err(|error| chain(&*error))
 }
 
-/// Returns the query that identifies the call at the mock server.
+/// Returns the URL query that identifies the call at the mock server.
 ///
-/// The request id does not identify it, because the program checks that id.
+/// The request id cannot identify the call, because the program checks whether that id is correct.
 pub(crate) fn query(number: usize) -> String {
     format!("?call={number}")
 }

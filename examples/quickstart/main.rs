@@ -25,11 +25,12 @@ Calls three services through the presets of tower-outbound, and prints a table o
 
 Usage: cargo run --example quickstart [-- --log]
 
-  --log   write the crate's log to stderr: one event per call, and one for every pause that a server requests
+  --log   write the crate's log to stderr: one event per call, and one event per pause that a server requests
   --help  this text
 
 By default the services are mock servers on loopback. They check the key and enforce the documented limit in a sliding
-window. Now and then they respond 503, respond 429 with Retry-After, or drop the connection. It takes about 7 seconds.
+window. Now and then they respond 503, respond 429 with Retry-After, or drop the connection. The program takes about
+7 seconds.
 
 If the base URL of a service is in the environment, the program sends three GETs to the real service instead:
 
@@ -70,7 +71,7 @@ async fn run(targets: &[Arc<targets::Target>], interrupt: &mut Interrupt) -> Res
         writeln!(out, "{:<20} {kind} at {}, {}", target.name, target.base_url, target.limit)?;
     }
     writeln!(out)?;
-    // Dropping the load stops it before the table is printed.
+    // `select!` drops the load when Ctrl-C arrives, so no call runs while the table is printed.
     let interrupted = tokio::select! {
         done = load::run(targets) => done.map(|()| None)?,
         error = progress::show(targets, started) => return Err(error.into()),

@@ -8,9 +8,10 @@ use tokio::time::Instant;
 
 use crate::targets::Target;
 
-/// Prints the progress every 200 ms on a terminal, replacing the previous output, and otherwise every 2 s.
+/// Prints the progress of the calls. On a terminal, prints every 200 ms and replaces the previous output. Otherwise
+/// prints every 2 s.
 ///
-/// Returns only if stdout fails.
+/// Returns only if writing to stdout fails.
 pub(crate) async fn show(targets: &[Arc<Target>], started: Instant) -> io::Error {
     let mut out = io::stdout();
     let terminal = out.is_terminal();
@@ -31,7 +32,7 @@ pub(crate) async fn show(targets: &[Arc<Target>], started: Instant) -> io::Error
     }
 }
 
-/// Erases the progress from a terminal.
+/// Erases the progress output from a terminal.
 pub(crate) fn clear(out: &mut io::Stdout) -> io::Result<()> {
     if out.is_terminal() { write!(out, "\r\x1b[2K") } else { writeln!(out) }
 }

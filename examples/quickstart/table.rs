@@ -12,7 +12,7 @@ use crate::{load::Call, support::RequestLog};
 pub(crate) struct Column<'a> {
     pub(crate) name: &'a str,
     pub(crate) calls: &'a [Call],
-    /// `None` for a real service.
+    /// The log of the mock server, or `None` for a real service.
     pub(crate) server: Option<&'a RequestLog>,
 }
 
@@ -42,7 +42,7 @@ impl Column<'_> {
         self.reports().map(Report::waited).sum()
     }
 
-    /// Returns the percentile of the duration of a call.
+    /// Returns the given percentile of the calls' durations.
     fn percentile(&self, percent: usize) -> Duration {
         let mut durations: Vec<_> = self.calls.iter().map(|call| call.took).collect();
         durations.sort_unstable();
@@ -95,7 +95,7 @@ fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-/// The most failed calls that are listed for each service.
+/// The largest number of failed calls that are listed for each service.
 const MAX_LISTED: usize = 10;
 
 /// Lists the failed calls with their request ids. Returns an empty string if no call failed.

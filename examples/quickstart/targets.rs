@@ -17,42 +17,42 @@ use crate::{
     support::{MockConfig, MockResponse, MockServer, Trigger},
 };
 
-/// A service that the program calls, and the load on it.
+/// A service that the program calls, with the load for that service.
 pub(crate) struct Target {
     pub(crate) name: String,
-    /// A description of the limit.
+    /// A description of the service's limit.
     pub(crate) limit: &'static str,
     pub(crate) base_url: String,
     pub(crate) client: Client,
     pub(crate) path: String,
     pub(crate) load: Load,
-    /// `None` for a real service.
+    /// The mock server, or `None` for a real service.
     pub(crate) mock: Option<MockServer>,
     started: AtomicUsize,
     finished: Mutex<Vec<Call>>,
 }
 
-/// The calls to a target.
+/// The number and pace of the calls to a target.
 pub(crate) struct Load {
-    /// The largest number of calls.
+    /// The largest number of calls to the target.
     pub(crate) calls: usize,
     pub(crate) duration: Duration,
     pub(crate) tasks: usize,
     /// The time that each task sleeps between two calls.
     pub(crate) pause: Duration,
-    /// Every n-th call is a POST. The other calls are GETs.
+    /// Every n-th call is a POST, and all other calls are GETs.
     pub(crate) post_every: Option<usize>,
 }
 
 impl Load {
-    /// Long enough that calls wait for the limiters, and short enough that the program ends within 8 s.
+    /// The duration of the calls. Calls wait for the limiters within this time, and the program ends within 8 s.
     const DURATION: Duration = Duration::from_secs(5);
 
     fn mock(tasks: usize, pause: Duration) -> Self {
         Self { calls: usize::MAX, duration: Self::DURATION, tasks, pause, post_every: None }
     }
 
-    /// Makes three calls only, because calls of a real service may cost money.
+    /// Returns a load of only three calls, because calls of a real service may cost money.
     fn real() -> Self {
         Self { calls: 3, duration: Self::DURATION, tasks: 1, pause: Duration::ZERO, post_every: None }
     }
@@ -77,7 +77,7 @@ impl Target {
         Self { mock: Some(mock), load, ..self }
     }
 
-    /// Returns the number of the next call, from 1, or `None` if all calls of the load were made.
+    /// Returns the number of the next call, starting at 1, or `None` if all calls of the load were made.
     pub(crate) fn next(&self) -> Option<usize> {
         let number = self.started.fetch_add(1, Ordering::Relaxed) + 1;
         (number <= self.load.calls).then_some(number)
@@ -178,8 +178,8 @@ async fn realtime_messaging() -> Built {
     .await?;
     let credentials = AppCredentials::new("quickstart", ApiKey::new(key)?, ApiKey::new(secret)?)?;
     let preset = preset::realtime_messaging(&mock.base_url())?.with_authorize(
-        // The service's samples use the bearer header. The other two headers are made up for the mock server. See the
-        // service's manual for the real ones.
+        // The service's samples use the bearer header. The other two headers are made up for the mock server. For the
+        // real headers, see the service's manual.
         move |head| {
             let bearer = format!("Bearer {}", credentials.key().expose());
             head.headers.insert(AUTHORIZATION, sensitive(&bearer)?);
@@ -199,7 +199,7 @@ fn sensitive(value: &str) -> Result<HeaderValue, http::Error> {
     Ok(value)
 }
 
-/// Reads an environment variable. An empty variable counts as not set.
+/// Reads an environment variable. An empty value counts as not set.
 fn variable(name: &'static str) -> Result<Option<String>, InvalidConfig> {
     match env::var(name) {
         Ok(value) if !value.trim().is_empty() => Ok(Some(value.trim().to_owned())),

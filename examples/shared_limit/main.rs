@@ -1,4 +1,5 @@
-//! Shares one quota between four processes through Redis, which is killed and restarted meanwhile. `--help` shows more.
+//! Shares one quota between four processes through Redis. The program kills and restarts Redis during the run. `--help`
+//! shows more.
 
 #[path = "../support/fleet/mod.rs"]
 mod fleet;
@@ -24,16 +25,17 @@ use tower_outbound_examples::{Interrupt, arguments, exit_code, reject, reject_un
 use self::{report::Run, store::Store};
 
 const HELP: &str = "\
-Four processes of sixteen tasks each share a quota of 200 requests per second through Redis, and call a server that counts.
+Four processes share a quota of 200 requests per second through Redis. Each calls a counting server from sixteen tasks.
 
 Usage: cargo run --example shared_limit [-- [--refuse] [URL]]
 
-  URL       the URL of a running Redis or Valkey, such as redis://127.0.0.1:6379/, which is not stopped. The variable
-            REDIS_URL does the same. By default the program starts a redis-server, kills it, and restarts it.
-  --refuse  refuse every request while Redis does not reply. By default each process then uses a quarter of the quota
+  URL       the URL of a running Redis or Valkey, such as redis://127.0.0.1:6379/. The program does not stop that
+            server. The variable REDIS_URL does the same. By default the program starts a redis-server, kills it, and
+            restarts it.
+  --refuse  refuse every request while Redis does not reply, instead of using a quarter of the quota per process
   --help    this text
 
-It takes about 11 seconds.
+The program takes about 11 seconds.
 
 Exit status: 0, 1 if more requests arrived than the quota allows or the program cannot start, 2 for an invalid argument,
 130 after Ctrl-C, which prints the summary of the run so far.
@@ -42,14 +44,14 @@ Exit status: 0, 1 if more requests arrived than the quota allows or the program 
 const PROCESSES: usize = 4;
 const TASKS: usize = 16;
 
-/// The time that one row of the table covers.
+/// The time that one row of the printed table covers.
 const STEP: Duration = Duration::from_millis(500);
-/// The number of rows before Redis is killed, while it is down, and after its restart.
+/// The numbers of table rows before Redis is killed, while Redis is down, and after the restart of Redis.
 const STEPS: [u32; 3] = [9, 4, 7];
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    // The worker processes run this same executable.
+    // The worker processes run this same executable, with their configuration in an environment variable.
     match WorkerConfig::from_env() {
         Ok(None) => {}
         Ok(Some((number, config))) => return exit_code(fleet::run(number, config).await),
@@ -61,7 +63,7 @@ async fn main() -> ExitCode {
         match argument.as_str() {
             "--refuse" => fallback_share = 0,
             _ if argument.contains("://") => {
-                // Only parses the URL, because the limiter connects with its first request.
+                // The URL is only parsed here, because a limiter connects with its first request.
                 let parsed =
                     quota().and_then(|quota| RedisLimiter::token_bucket(&argument, "argument", [quota]));
                 if let Err(error) = parsed {
@@ -77,7 +79,7 @@ async fn main() -> ExitCode {
         Ok(code) => return code,
         Err(error) => error,
     };
-    // A terminal also sends Ctrl-C to redis-server and the workers. Their exit is then no error.
+    // A terminal also sends Ctrl-C to redis-server and the workers, so their exit is not an error.
     match timeout(Duration::from_millis(500), interrupt.received()).await {
         Ok(code) => {
             println!("{}the run was not complete", interrupt.title());
@@ -88,11 +90,12 @@ async fn main() -> ExitCode {
 }
 
 fn quota() -> Result<Quota, InvalidConfig> {
-    // The operating system suspends a process for tens of milliseconds now and then. A quarter of the margin covers it.
+    // The operating system sometimes suspends a process for tens of milliseconds. A quarter of the margin covers such a
+    // pause.
     Quota::per_second(200)?.with_margin(Duration::from_millis(200))
 }
 
-/// Starts the counting server and the workers, which send no requests yet.
+/// Starts the counting server and the workers. The workers send no requests before `go` is called.
 async fn start(
     url: Option<String>,
     fallback_share: u32,
@@ -114,7 +117,8 @@ async fn start(
     Ok((store, server, config, workers))
 }
 
-/// Prints a row for each step, and the summary. Stops Redis and the workers in any case.
+/// Runs the workers, prints a table row for each step, and prints the summary. Stops Redis and the workers even after
+/// an error.
 async fn run(
     url: Option<String>,
     fallback_share: u32,

@@ -11,14 +11,14 @@ use crate::{
 pub(crate) const HEADING: &str =
     "\nfrom second   arrivals   by process        redis   state of the limiters\n";
 
-/// The times and counts of a run.
+/// The times, the counts and the configuration of a run.
 pub(crate) struct Run {
     pub(crate) config: WorkerConfig,
     pub(crate) start: Instant,
     pub(crate) killed: Option<Instant>,
     pub(crate) restarted: Option<Instant>,
     pub(crate) end: Instant,
-    /// The number of scripts that Redis ran before it was killed.
+    /// The number of scripts that Redis ran from the start of the run until it was killed.
     pub(crate) script_calls: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn title(config: &WorkerConfig, store: &Store) -> String {
     )
 }
 
-/// Formats one step of the run.
+/// Formats the table row of one step.
 pub(crate) fn row(from: Duration, arrivals: &ArrivalLog, store: &Store, states: &[String]) -> String {
     let by_process: String =
         (0..PROCESSES).map(|process| format!("{:>4}", arrivals.count_of(process))).collect();
@@ -66,7 +66,8 @@ pub(crate) fn row(from: Duration, arrivals: &ArrivalLog, store: &Store, states: 
     row
 }
 
-/// Returns the number of processes in each state, such as `3 shared, 1 refusing`, or the one state of all processes.
+/// Returns the number of processes in each state, such as `3 shared, 1 refusing`, or a single state that all processes
+/// share.
 fn count_states(states: &[String]) -> String {
     let mut counts = BTreeMap::new();
     for state in states {
@@ -79,7 +80,8 @@ fn count_states(states: &[String]) -> String {
 }
 
 impl Run {
-    /// Returns the start of the measurement. A fresh Redis counts the first window as spent.
+    /// Returns the start of the measurement. The run's first window is not measured, because a fresh Redis counts it as
+    /// spent.
     fn measured_from(&self) -> Instant {
         self.start + STEP * 3
     }
@@ -87,7 +89,7 @@ impl Run {
     pub(crate) fn summary(&self, all: &ArrivalLog, events: &[Event]) -> String {
         let until = self.killed.unwrap_or(self.end);
         let mut text = String::new();
-        // An interrupted run may have ended before the measurement.
+        // If the run was interrupted early, there is no measurement to print.
         if until > self.measured_from() {
             text.push_str(&self.shares(all, events, until));
         }
@@ -155,7 +157,7 @@ impl Run {
     }
 }
 
-/// Lists the states of a process in their order.
+/// Lists the states that a process reported, in order.
 fn states(events: &[Event], process: usize) -> String {
     let states =
         events.iter().filter(|event| event.process == process).filter_map(|event| match &event.message {

@@ -12,9 +12,9 @@ use crate::{
     redis_server::RedisServer,
 };
 
-/// The Redis server of this run.
+/// The Redis server that the run uses.
 pub(crate) enum Store {
-    /// The URL of a server that was already running.
+    /// The URL of an external Redis server that was already running.
     External(String),
     Own {
         server: RedisServer,
@@ -37,18 +37,18 @@ impl Store {
         }
     }
 
-    /// Returns the address without credentials.
+    /// Returns the server's address without credentials.
     pub(crate) fn address(&self) -> String {
         let url = self.url();
         let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
         rest.rsplit('@').next().unwrap_or_default().trim_end_matches('/').to_owned()
     }
 
-    /// Fails if Redis does not reply. Otherwise the table would show refusals only.
+    /// Returns an error if Redis does not reply. Without Redis the table would show refusals only.
     pub(crate) async fn check(&self, config: &WorkerConfig) -> Result<(), BoxError> {
         let limiter = WorkerConfig { fallback_share: 0, ..config.clone() }.limiter()?;
         let request = PermitRequest::new().with_deadline(Instant::now() + Duration::from_secs(3));
-        // A refusal because the quota is spent also shows that Redis replies.
+        // A refusal because the quota is spent also proves that Redis replies.
         let _ = limiter.acquire_with(&request).await;
         if limiter.store() == State::Shared {
             return Ok(());
@@ -64,22 +64,22 @@ impl Store {
         matches!(self, Self::Own { down: true, .. })
     }
 
-    /// Kills the server and returns `true`, unless it is an external one.
+    /// Kills the Redis server and returns `true`, or returns `false` for an external server.
     pub(crate) fn kill(&mut self) -> io::Result<bool> {
         let Self::Own { server, down } = self else { return Ok(false) };
         *down = true;
         server.kill().map(|()| true)
     }
 
-    /// Restarts the server and returns `true`, unless it is an external one.
+    /// Restarts the Redis server and returns `true`, or returns `false` for an external server.
     pub(crate) fn restart(&mut self) -> io::Result<bool> {
         let Self::Own { server, down } = self else { return Ok(false) };
         *down = false;
         server.restart().map(|()| true)
     }
 
-    /// Returns the number of scripts that the server has run, or `None` for an external one, which may have other
-    /// clients.
+    /// Returns the number of scripts that the Redis server has run. Returns `None` for an external server, which may
+    /// have other clients.
     pub(crate) fn script_calls(&self) -> io::Result<Option<u64>> {
         match self {
             Self::Own { server, .. } => script_calls(server.port()).map(Some),

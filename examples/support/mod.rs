@@ -1,8 +1,8 @@
 //! A mock of a third-party service: a hyper server on loopback that speaks HTTP/1.1 and HTTP/2.
 //!
-//! It checks the key, enforces a quota, injects the configured faults, and records every request.
+//! The mock server checks the key, enforces a quota, injects the configured faults, and records every request.
 //!
-//! Examples and tests include it with `#[path = "../examples/support/mod.rs"] mod support;`.
+//! Examples and tests include this module with `#[path = "../examples/support/mod.rs"] mod support;`.
 #![allow(dead_code, unused_imports, reason = "each example and test uses a part of it")]
 
 mod request_log;
@@ -36,23 +36,23 @@ pub(crate) use self::{
 /// The configuration of a mock server.
 #[derive(Debug, Clone)]
 pub(crate) struct MockConfig {
-    /// The field `service` in the body of each response.
+    /// The value of the field `service` in the body of each response.
     pub(crate) name: &'static str,
-    /// The bearer token that `Authorization` must contain. Any other request gets a 401.
+    /// The bearer token that the `Authorization` header must contain. A request without this token gets a 401.
     pub(crate) key: String,
-    /// Further required headers. A request without them gets a 401.
+    /// Further required headers with their values. A request without one of these headers gets a 401.
     pub(crate) headers: Vec<(&'static str, String)>,
-    /// The largest number of requests in any window. Rejected requests count, too.
+    /// The largest number of requests in any window of this length. Rejected requests count, too.
     pub(crate) quota: Option<(usize, Duration)>,
-    /// The injected faults. The first entry whose trigger matches applies.
+    /// The injected faults. A request gets the first fault whose trigger matches.
     pub(crate) faults: Vec<(Trigger, MockResponse)>,
-    /// The time between the end of the request's body and its response.
+    /// The delay between the end of a request's body and the response.
     pub(crate) latency: Duration,
 }
 
-/// Selects the requests that get a fault, by their number.
+/// Selects the requests that get a fault, by the number of the request.
 ///
-/// Requests are numbered from 1 in the order of arrival, so that every run has the same faults.
+/// The requests are numbered from 1 in the order of arrival, so that every run has the same faults.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Trigger {
     Nth(usize),
@@ -60,7 +60,7 @@ pub(crate) enum Trigger {
 }
 
 impl MockConfig {
-    /// Returns a configuration without quota, faults and latency.
+    /// Creates a configuration without quota, faults and latency.
     pub(crate) fn new(name: &'static str, key: impl Into<String>) -> Self {
         Self {
             name,
@@ -72,7 +72,8 @@ impl MockConfig {
         }
     }
 
-    /// Returns 200, unless the quota is exceeded, a header is wrong, or a fault is triggered.
+    /// Returns the response to the request: 200, unless the quota is exceeded, a header is wrong, or a fault is
+    /// triggered.
     fn response(&self, log: &RequestLog, request: &ReceivedRequest) -> MockResponse {
         let over_quota = |(limit, window)| log.retry_after_if_over(limit, window, request.at);
         if let Some(retry_after) = self.quota.and_then(over_quota) {
@@ -98,16 +99,16 @@ impl Trigger {
     }
 }
 
-/// The number of responses of all mock servers of this program, by status. Dropped requests count as status 0.
+/// The number of responses of all mock servers of this program, by status. A dropped request counts as status 0.
 static SERVED: Mutex<BTreeMap<u16, usize>> = Mutex::new(BTreeMap::new());
 
-/// Returns the requests of all mock servers so far, for the summary of an interrupted program.
+/// Describes the requests that all mock servers have received so far, for the summary of an interrupted program.
 pub(crate) fn partial_summary() -> String {
     let served = SERVED.lock().unwrap_or_else(PoisonError::into_inner);
     format!("the server received {} requests, by status: {served:?}", served.values().sum::<usize>())
 }
 
-/// A running mock server. Dropping it stops the server and closes its connections.
+/// A running mock server. Dropping this value stops the server and closes its connections.
 #[derive(Debug)]
 pub(crate) struct MockServer {
     address: SocketAddr,
@@ -130,7 +131,7 @@ impl MockServer {
         Ok(Self { address, shared, server })
     }
 
-    /// Returns the base URL, such as `http://127.0.0.1:34567`.
+    /// Returns the server's base URL, such as `http://127.0.0.1:34567`.
     pub(crate) fn base_url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -158,7 +159,7 @@ impl Shared {
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    // Dropping the set with this task closes every connection.
+    // Dropping the `JoinSet` together with this task closes every connection.
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
@@ -168,7 +169,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         connections.spawn(async move {
             let service = service_fn(move |request| serve(Arc::clone(&shared), request));
             let builder = auto::Builder::new(TokioExecutor::new());
-            // A configured drop of the connection ends it with an error.
+            // A fault that drops the connection ends the connection with an error.
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });
     }

@@ -1,4 +1,4 @@
-//! Starts a redis-server on loopback.
+//! Starts a redis-server on loopback for examples and tests.
 #![allow(dead_code, reason = "each example and test uses a part of it")]
 
 use std::{
@@ -11,13 +11,14 @@ use std::{
     time::Duration,
 };
 
-/// The number of checks whether the server has started, one every 10 ms. A busy machine takes less than a minute.
+/// The largest number of checks whether redis-server has started. The checks are 10 ms apart, and a busy machine starts
+/// a server within a minute.
 const STARTUP_CHECKS: u32 = 6_000;
 
-/// The line that redis-server logs when it listens.
+/// The text that redis-server logs when it accepts connections.
 const READY: &str = "Ready to accept connections";
 
-/// A redis-server without persistence. Dropping the value kills the server.
+/// A running redis-server without persistence. Dropping this value kills the server.
 pub(crate) struct RedisServer {
     child: Child,
     port: u16,
@@ -26,7 +27,7 @@ pub(crate) struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts a server on a free port with additional arguments. `{port}` in an argument is replaced by the port.
+    /// Starts a redis-server on a free port with additional arguments. `{port}` in an argument is replaced by the port.
     pub(crate) fn start(arguments: &[&str]) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -40,7 +41,7 @@ impl RedisServer {
             let arguments: Vec<_> = arguments.iter().map(with_port).collect();
             match run(port, &directory, &arguments) {
                 Ok(child) => return Ok(Self { child, port, directory, arguments }),
-                // Another process has taken the port.
+                // Another process has taken the port, so the next attempt uses another port.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < 10 => tries += 1,
                 Err(error) => {
                     let _ = fs::remove_dir_all(&directory);
@@ -63,7 +64,7 @@ impl RedisServer {
         self.child.wait().map(drop)
     }
 
-    /// Restarts the server on the same port, without its data.
+    /// Restarts the server on the same port. The server's data is lost.
     pub(crate) fn restart(&mut self) -> io::Result<()> {
         self.kill()?;
         self.child = run(self.port, &self.directory, &self.arguments)?;
@@ -84,11 +85,11 @@ impl Drop for RedisServer {
 
 /// Returns a free port outside the ephemeral range.
 ///
-/// The operating system could assign an ephemeral port to a connection of another test before the server binds it, or
-/// while the server restarts.
+/// The operating system could assign an ephemeral port to a connection of another test before the server binds the
+/// port, or while the server restarts.
 pub(crate) fn free_port() -> io::Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Concurrent processes start at distant ports.
+    // Each process starts its search at a different port, so that concurrent processes rarely try the same port.
     let first = std::process::id().wrapping_mul(37);
     for _ in 0..1_000 {
         let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -97,7 +98,7 @@ pub(crate) fn free_port() -> io::Result<u16> {
             return Ok(port);
         }
     }
-    Err(io::Error::other("no port is free"))
+    Err(io::Error::other("found no free port for redis-server"))
 }
 
 fn run(port: u16, directory: &Path, arguments: &[String]) -> io::Result<Child> {
@@ -117,7 +118,8 @@ fn run(port: u16, directory: &Path, arguments: &[String]) -> io::Result<Child> {
         ),
         _ => error,
     })?;
-    // The log proves that this server is ready. A connection to the port could reach another process.
+    // The server's log proves that this server is ready. A connection to the port could reach a server of another
+    // process.
     for _ in 0..STARTUP_CHECKS {
         let ended = child.try_wait()?;
         let logged = fs::read_to_string(&log).unwrap_or_default();

@@ -14,22 +14,22 @@ pub(crate) struct RequestLog {
     pub(crate) requests: Vec<ReceivedRequest>,
 }
 
-/// A request as the mock server received it.
+/// A request that the mock server received.
 #[derive(Debug, Clone)]
 pub(crate) struct ReceivedRequest {
-    /// Counted from 1. The response's header `request-id` is `srv-<number>`.
+    /// The request's number, counted from 1. The response's header `request-id` is `srv-<number>`.
     pub(crate) number: usize,
-    /// The time of arrival.
+    /// The time when the request arrived.
     pub(crate) at: Instant,
     pub(crate) method: Method,
-    /// Path and query.
+    /// The path and query of the request.
     pub(crate) target: String,
     pub(crate) headers: HeaderMap,
-    /// Empty until the server has read it.
+    /// The request's body, which is empty until the server has read it.
     pub(crate) body: Bytes,
-    /// The response that the server sent, or will send.
+    /// The response that the server sent or will send to this request.
     pub(crate) response: MockResponse,
-    /// The time when the server responded, or `None` before that.
+    /// The time when the server responded, or `None` if the server has not responded yet.
     pub(crate) responded_at: Option<Instant>,
 }
 
@@ -48,19 +48,19 @@ impl ReceivedRequest {
         }
     }
 
-    /// Returns the value of a header, or an empty string if it is missing.
+    /// Returns the value of the header, or an empty string if the request has no such header.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
-    /// Returns the caller's `x-request-id`.
+    /// Returns the value of the request's header `x-request-id`.
     pub(crate) fn request_id(&self) -> &str {
         self.header("x-request-id")
     }
 }
 
 impl RequestLog {
-    /// Returns the number of requests whose response matches.
+    /// Returns the number of requests whose response satisfies `matches`.
     pub(crate) fn count(&self, matches: impl Fn(MockResponse) -> bool) -> usize {
         self.requests.iter().filter(|request| matches(request.response)).count()
     }
@@ -74,7 +74,7 @@ impl RequestLog {
         self.count(|response| response == MockResponse::Unauthorized)
     }
 
-    /// Returns the number of responses by status. Dropped requests count as status 0.
+    /// Returns the number of responses by status. A dropped request counts as status 0.
     pub(crate) fn statuses(&self) -> BTreeMap<u16, usize> {
         let mut counts = BTreeMap::new();
         for request in &self.requests {
@@ -97,7 +97,8 @@ impl RequestLog {
         self.requests.iter().map(|request| request.at).collect::<Arrivals>().most_in(window)
     }
 
-    /// Returns the `Retry-After`, in whole seconds, if a request that arrives now exceeds `limit` per `window`.
+    /// Returns the `Retry-After` in whole seconds for a request that arrives now, if that request exceeds `limit` per
+    /// `window`.
     pub(super) fn retry_after_if_over(
         &self,
         limit: usize,

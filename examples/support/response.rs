@@ -9,25 +9,25 @@ use hyper::{
 
 pub(super) type Response = hyper::Response<Full<Bytes>>;
 
-/// The response to a request, or its absence.
+/// The mock server's response to a request, or a dropped request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MockResponse {
-    /// 200.
+    /// The status 200.
     Ok,
-    /// 401, because the key or another required header is missing or wrong.
+    /// The status 401, because the key or another required header is missing or wrong.
     Unauthorized,
-    /// 429, because the request exceeds the quota. Do not configure it as a fault.
+    /// The status 429 for a request that exceeds the quota. Do not configure this response as a fault.
     OverQuota { retry_after: Duration },
-    /// A fault: 429 with `Retry-After: 1`, although the quota is not exceeded.
+    /// A fault: status 429 with `Retry-After: 1`, although the quota is not exceeded.
     Throttled,
-    /// A fault: 503.
+    /// A fault: status 503.
     Unavailable,
-    /// A fault: the server reads the request, then drops the connection, or resets the stream in HTTP/2.
+    /// A fault: the server reads the request and drops the connection. With HTTP/2 the server resets the stream.
     Dropped,
 }
 
 impl MockResponse {
-    /// Returns the status, or `None` if the server sends no response.
+    /// Returns the status of the response, or `None` if the server sends no response.
     pub(crate) fn status(self) -> Option<StatusCode> {
         match self {
             Self::Ok => Some(StatusCode::OK),

@@ -1,6 +1,6 @@
-//! Runs the examples as programs and checks `--help`, invalid arguments, Ctrl-C and their output.
+//! Runs the examples as programs. Checks `--help`, invalid arguments, Ctrl-C and the output.
 //!
-//! `cargo test` builds the examples first. `cargo test --test programs` alone does not: run `cargo build --examples`
+//! `cargo test` builds the examples first. `cargo test --test programs` alone does not, so run `cargo build --examples`
 //! before it.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
@@ -18,7 +18,7 @@ use std::{
 use tokio::time::Instant;
 use toml::Table;
 
-/// Returns the names in the manifest, so that the tests cover every new example.
+/// Returns the names of all examples in the manifest, so that the tests also cover a new example.
 fn names() -> Vec<String> {
     let manifest: Table = include_str!("../Cargo.toml").parse().unwrap();
     let examples = manifest["example"].as_array().unwrap().iter();
@@ -28,7 +28,7 @@ fn names() -> Vec<String> {
 fn command(name: &str) -> Command {
     let tests = env::current_exe().unwrap();
     let path: PathBuf = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
-    assert!(path.exists(), "{} is missing: run `cargo build --examples` first", path.display());
+    assert!(path.exists(), "the program {} is missing: run `cargo build --examples` first", path.display());
     Command::new(path)
 }
 
@@ -41,7 +41,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn help_prints_usage_and_exits_with_0() {
+fn each_example_prints_help_and_exits_with_0() {
     let names = names();
     assert_eq!(names.len(), 9);
     for name in names {
@@ -57,7 +57,7 @@ fn help_prints_usage_and_exits_with_0() {
 }
 
 #[test]
-fn rejects_invalid_arguments_with_exit_code_2() {
+fn each_example_rejects_invalid_arguments_with_exit_code_2() {
     let mut cases: Vec<(String, Vec<&str>, &str)> = Vec::new();
     for name in names() {
         cases.push((name.clone(), vec!["--no-such"], "unknown argument `--no-such`: expected "));
@@ -88,7 +88,7 @@ fn rejects_invalid_arguments_with_exit_code_2() {
     }
 }
 
-/// A running program that has printed its first line.
+/// A running example program that has printed its first line.
 struct Started {
     name: &'static str,
     child: Child,
@@ -104,7 +104,7 @@ fn start(name: &'static str) -> Started {
     Started { name, child, output, printed }
 }
 
-/// Sends SIGINT. Returns the exit code and the whole output.
+/// Sends SIGINT to the program. Returns the exit code and the whole output.
 fn interrupt(started: Started) -> (Option<i32>, String) {
     let Started { name, child, mut output, mut printed } = started;
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -115,7 +115,7 @@ fn interrupt(started: Started) -> (Option<i32>, String) {
 }
 
 #[test]
-fn ctrl_c_exits_with_130_and_prints_the_partial_summary() {
+fn each_example_prints_a_partial_summary_and_exits_with_130_after_ctrl_c() {
     let programs = [
         ("compose", "requests, by status: {"),
         ("limiter_throughput", "worst window"),
@@ -131,7 +131,7 @@ fn ctrl_c_exits_with_130_and_prints_the_partial_summary() {
     }
 }
 
-/// Runs shared_limit with a script in place of redis-server.
+/// Runs the example shared_limit with a shell script in place of redis-server.
 fn run_with_redis_server(name: &str, script: &str) -> Output {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&folder).unwrap();
@@ -148,7 +148,7 @@ fn run_with_redis_server(name: &str, script: &str) -> Output {
 }
 
 #[test]
-fn ctrl_c_exits_with_130_if_redis_server_ends_first() {
+fn shared_limit_exits_with_130_after_ctrl_c_even_if_redis_server_ends_first() {
     let output = run_with_redis_server("ends", "kill -INT $PPID; exit 1");
     let (printed, errors) = (text(&output.stdout), text(&output.stderr));
     assert_eq!((output.status.code(), errors.as_str()), (Some(130), ""), "{printed}");
@@ -156,8 +156,9 @@ fn ctrl_c_exits_with_130_if_redis_server_ends_first() {
 }
 
 #[test]
-fn second_ctrl_c_ends_a_hanging_program() {
-    // The program waits a minute for this server to start.
+fn second_ctrl_c_ends_a_program_that_still_waits_for_redis_server() {
+    // shared_limit waits up to a minute for redis-server to start. The script never starts a server and sends Ctrl-C
+    // repeatedly.
     let started = Instant::now();
     let output = run_with_redis_server("hangs", "while kill -INT $PPID; do sleep 0.1; done 2>/dev/null");
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
@@ -171,7 +172,7 @@ fn ctrl_c_ends_shared_limit_and_its_redis_server() {
         return;
     }
     let mut started = start("shared_limit");
-    // The first row of the table shows that the workers have started.
+    // The first row of the printed table shows that the workers have started.
     while !started.printed.contains("\n        0.0") {
         assert!(started.output.read_line(&mut started.printed).unwrap() > 0, "{}", started.printed);
     }
@@ -179,19 +180,19 @@ fn ctrl_c_ends_shared_limit_and_its_redis_server() {
     assert_eq!(code, Some(130), "{printed}");
     assert!(printed.contains("interrupted after ") && printed.contains("The server counted "), "{printed}");
     let address = printed.split_once("redis at ").unwrap().1.split_once(',').unwrap().0;
-    assert!(TcpStream::connect(address).is_err(), "redis-server at {address} still runs");
+    assert!(TcpStream::connect(address).is_err(), "redis-server at {address} still runs after Ctrl-C");
 }
 
 #[test]
-fn observe_prints_at_most_60_lines() {
+fn observe_example_prints_at_most_60_lines() {
     let output = run("observe", &[]);
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{printed}{}", text(&output.stderr));
-    assert!(printed.lines().count() <= 60, "{} lines: {printed}", printed.lines().count());
+    assert!(printed.lines().count() <= 60, "observe printed {} lines: {printed}", printed.lines().count());
 }
 
 #[test]
-fn settings_names_a_file_that_it_cannot_open() {
+fn settings_example_reports_the_name_of_a_file_that_cannot_be_opened() {
     let output = run("settings", &["no/such.toml"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(

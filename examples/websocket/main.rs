@@ -40,9 +40,9 @@ Usage: cargo run --example websocket
 
   --help  this text
 
-The server on loopback rejects some handshakes and drops two connections. It takes about 4 seconds.
+The server on loopback rejects some handshakes and drops two connections. The program takes about 4 seconds.
 
-Exit status: 0, 1 if it cannot reconnect, 2 for an invalid argument, 130 after Ctrl-C.
+Exit status: 0, 1 if the program cannot reconnect, 2 for an invalid argument, 130 after Ctrl-C.
 ";
 
 const KEY: &str = "k3y-of-the-example";
@@ -59,7 +59,7 @@ async fn exchange_all(echoed: &Cell<usize>) -> Result<(), BoxError> {
     let server = Server::start(
         KEY,
         [
-            // All three attempts of the first call fail.
+            // The server rejects all three attempts of the first call.
             Handshake::Unavailable,
             Handshake::Unavailable,
             Handshake::Unavailable,
@@ -73,9 +73,9 @@ async fn exchange_all(echoed: &Cell<usize>) -> Result<(), BoxError> {
     let messaging = preset::realtime_messaging(&server.base_url())?
         .with_api_key(ApiKey::new(KEY)?)
         .with_quota(Quota::per_second(5)?.with_burst(2)?)
-        // Over TLS a server may negotiate HTTP/2, which has no `Upgrade` header.
+        // A TLS server may negotiate HTTP/2, which has no `Upgrade` header.
         .client_with_transport(Transport::new().with_http1_only())?;
-    // Shorter than the defaults, so that the example ends soon.
+    // The delays are shorter than the defaults, so that the example ends soon.
     let backoff = ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(2))?;
     let mut reconnect = Reconnect::new(backoff);
 
@@ -101,7 +101,7 @@ async fn exchange_all(echoed: &Cell<usize>) -> Result<(), BoxError> {
             }
         };
         if echoed.get() < MESSAGES {
-            // There is no delay if reconnecting cannot help, for example if the server rejected the key.
+            // `delay` is `None` if reconnecting cannot help, for example because the server rejected the key.
             let delay = delay.ok_or("the failure is permanent")?;
             println!("{:5.2} s  reconnecting in {delay:.0?}", start.elapsed().as_secs_f64());
             tokio::time::sleep(delay).await;
@@ -135,7 +135,7 @@ fn attempts(response: &Response<Body>) -> usize {
     Report::from_response(response).map_or(0, Report::attempt_count)
 }
 
-/// Checks `Sec-WebSocket-Accept` against the key of the handshake, and returns the upgrade of the connection.
+/// Checks that the response's `Sec-WebSocket-Accept` matches the key of the handshake. Returns the upgraded connection.
 fn accepted(response: Response<Body>, key: &str) -> Result<OnUpgrade, BoxError> {
     let accept = response.headers().get(SEC_WEBSOCKET_ACCEPT);
     if accept.is_none_or(|accept| accept != &derive_accept_key(key.as_bytes())) {
@@ -144,7 +144,7 @@ fn accepted(response: Response<Body>, key: &str) -> Result<OnUpgrade, BoxError> 
     Ok(hyper::upgrade::on(response))
 }
 
-/// Sends messages and reads their echoes until all came back, or until the connection ends.
+/// Sends messages and reads their echoes until all messages came back or the connection ends.
 async fn exchange(connection: OnUpgrade, echoed: &Cell<usize>) -> Result<(), BoxError> {
     let connection = TokioIo::new(connection.await?);
     let mut socket = WebSocketStream::from_raw_socket(connection, Role::Client, None).await;
@@ -158,7 +158,7 @@ async fn exchange(connection: OnUpgrade, echoed: &Cell<usize>) -> Result<(), Box
 
 async fn next_text(socket: &mut Socket) -> Result<Utf8Bytes, BoxError> {
     loop {
-        match socket.next().await.ok_or("the stream has ended")?? {
+        match socket.next().await.ok_or("the WebSocket stream has ended")?? {
             Message::Text(text) => return Ok(text),
             // tungstenite replies to pings automatically.
             Message::Ping(_) | Message::Pong(_) => {}

@@ -1,4 +1,4 @@
-//! The delay before a WebSocket reconnects.
+//! Computes the delay before a WebSocket client reconnects.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -9,10 +9,10 @@ use http::Response;
 use tokio::time::Instant;
 use tower_outbound::{Body, Error, ExponentialBackoff, Report, call::StopReason};
 
-/// A connection that was open for this long resets the backoff.
+/// The time after which an open connection counts as stable. A stable connection resets the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 
-/// Counts connections that failed or were lost, and returns the delay before the next one.
+/// Counts the connections that failed or were lost, and returns the delay before the next connection.
 pub(crate) struct Reconnect {
     backoff: ExponentialBackoff,
     random: RandomState,
@@ -30,14 +30,14 @@ impl Reconnect {
         self.connected = Some(Instant::now());
     }
 
-    /// Returns the delay after the connection was lost.
+    /// Returns the delay before the next connection, after an open connection was lost.
     pub(crate) fn lost(&mut self) -> Duration {
         self.after(Duration::ZERO)
     }
 
     /// Returns the delay after the server rejected the handshake, or `None` if the failure is permanent.
     ///
-    /// The stack has already retried the call, so this is the delay before the next call.
+    /// The stack has already retried the handshake. The returned delay is the delay before the next call.
     pub(crate) fn rejected(&mut self, response: &Response<Body>) -> Option<Duration> {
         let report = Report::from_response(response);
         let requested = report.and_then(|report| report.attempts().last()?.requested_delay);
@@ -56,7 +56,7 @@ impl Reconnect {
         }
     }
 
-    /// Returns the backoff, or `requested` with jitter if that is longer.
+    /// Returns the backoff, or the requested delay with jitter if that delay is longer.
     fn after(&mut self, requested: Duration) -> Duration {
         if self.connected.take().is_some_and(|since| since.elapsed() >= STABLE_AFTER) {
             self.losses = 0;

@@ -1,4 +1,4 @@
-//! A WebSocket server on loopback that rejects handshakes and drops connections in a configured order.
+//! Runs a WebSocket server on loopback that rejects handshakes and drops connections in a configured order.
 
 use std::{
     convert::Infallible,
@@ -25,14 +25,14 @@ use tokio_tungstenite::{
     tungstenite::{Message, handshake::derive_accept_key, protocol::Role},
 };
 
-/// The response to a handshake.
+/// The server's response to a handshake.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Handshake {
-    /// 503.
+    /// Rejects the handshake with status 503.
     Unavailable,
-    /// 429 with `Retry-After: 1`.
+    /// Rejects the handshake with status 429 and `Retry-After: 1`.
     Throttled,
-    /// 101. The server echoes this number of messages, then drops the connection.
+    /// Accepts the handshake with status 101. The server echoes this number of messages and drops the connection.
     Accepted { messages: usize },
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct ReceivedRequest {
     pub(crate) request_id: String,
 }
 
-/// A running server. Dropping it stops accepting connections.
+/// A running server. Dropping this value stops accepting connections.
 pub(crate) struct Server {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -53,7 +53,7 @@ pub(crate) struct Server {
 
 struct Shared {
     key: HeaderValue,
-    /// The responses to the handshakes, in order. The last one applies to all later handshakes.
+    /// The responses to the handshakes, in order. The last response applies to all later handshakes.
     handshakes: Vec<Handshake>,
     requests: Mutex<Vec<ReceivedRequest>>,
 }
@@ -103,7 +103,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                 let response = respond(&shared, request);
                 async { Ok::<_, Infallible>(response) }
             });
-            // A client that disconnects ends the connection with an error.
+            // If the client disconnects, the connection ends with an error.
             let _ =
                 http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
         });
@@ -147,11 +147,11 @@ fn record(requests: &mut Vec<ReceivedRequest>, status: StatusCode, request_id: O
     requests.push(ReceivedRequest { at: Instant::now(), status, request_id });
 }
 
-/// Echoes this number of messages, then drops the connection without a close frame.
+/// Echoes the given number of messages, and drops the connection without a close frame.
 async fn echo(request: Request<Incoming>, messages: usize) {
     let Ok(upgraded) = hyper::upgrade::on(request).await else { return };
     let mut socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await;
-    // Servers send pings to detect dead connections.
+    // The server sends a ping, as real servers do to detect dead connections.
     if socket.send(Message::Ping(Bytes::new())).await.is_err() {
         return;
     }
@@ -164,7 +164,7 @@ async fn echo(request: Request<Incoming>, messages: usize) {
                     return;
                 }
             }
-            // The pong.
+            // The client's next message is the pong.
             Some(Ok(_)) => {}
             _ => return,
         }

@@ -1,5 +1,5 @@
-//! Compares the docs with the code. A code block that rustdoc ignores, because it needs another crate, must be in a
-//! test file, which may indent its paragraphs. The `[dependencies]` in the docs must match Cargo.toml.
+//! Compares the docs with the code. rustdoc ignores a code block that needs another crate, so a test file must contain
+//! that block. The `[dependencies]` in the docs must match Cargo.toml.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::{
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns a Markdown file's text, or the doc comments of a Rust file.
+/// Returns the text of a Markdown file, or the doc comments of a Rust file.
 fn documentation(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     if path.extension().is_some_and(|extension| extension == "md") {
@@ -45,7 +45,7 @@ fn ignored_blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-/// Adds all files with this extension to `found`.
+/// Adds all files in the folder that have this extension to `found`.
 fn add_files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -57,7 +57,8 @@ fn add_files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns `true` if the source contains these lines in sequence, all with the same additional indentation.
+/// Returns `true` if the source contains the lines of the paragraph in sequence, all with the same additional
+/// indentation.
 fn contains_paragraph(paragraph: &str, source: &str) -> bool {
     let (wanted, source): (Vec<_>, Vec<_>) = (paragraph.lines().collect(), source.lines().collect());
     source.windows(wanted.len()).any(|lines| {
@@ -69,7 +70,7 @@ fn contains_paragraph(paragraph: &str, source: &str) -> bool {
     })
 }
 
-/// Returns the lines of the dependency tables on a page.
+/// Returns the lines of the TOML dependency tables on a page.
 fn dependencies(page: &str) -> Vec<String> {
     let blocks = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let blocks = blocks.filter(|block| {
@@ -78,7 +79,7 @@ fn dependencies(page: &str) -> Vec<String> {
     blocks.flat_map(|block| block.lines().skip(1).map(str::to_owned)).collect()
 }
 
-/// Returns the quoted strings after `after` in an entry of Cargo.toml, up to the end of its list.
+/// Returns the quoted strings in a list of a Cargo.toml entry. The list starts after the text `after`.
 fn quoted<'a>(line: &'a str, after: &str) -> Vec<&'a str> {
     let rest = line.split_once(after).map_or("", |(_, rest)| rest);
     rest.split(']').next().unwrap().split('"').skip(1).step_by(2).collect()
@@ -91,7 +92,8 @@ fn version(line: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// The lines must name this crate's version and existing features, and the same versions of other crates as Cargo.toml.
+/// The dependency tables in the docs must name this crate's version, existing features, and the same versions of other
+/// crates as Cargo.toml.
 #[test]
 fn dependency_tables_of_the_docs_match_cargo_toml() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -124,7 +126,7 @@ fn dependency_tables_of_the_docs_match_cargo_toml() {
 }
 
 #[test]
-fn ignored_code_blocks_are_compiled_by_a_test() {
+fn each_ignored_code_block_is_compiled_in_a_test_file() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here.join("../..");
     let mut pages = vec![root.join("README.md")];
@@ -133,7 +135,7 @@ fn ignored_code_blocks_are_compiled_by_a_test() {
     let mut sources = Vec::new();
     add_files(here, "rs", &mut sources);
     sources.push(root.join("tests/adapter/otel.rs"));
-    // This file does not compile.
+    // mistakes.rs does not compile.
     sources.retain(|path| !path.ends_with("mistakes.rs"));
     let sources: Vec<_> = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
 
@@ -144,8 +146,12 @@ fn ignored_code_blocks_are_compiled_by_a_test() {
             let all = |source: &String| {
                 block.trim().split("\n\n").all(|paragraph| contains_paragraph(paragraph, source))
             };
-            assert!(sources.iter().any(all), "no test compiles this block of {}:\n{block}", path.display());
+            assert!(
+                sources.iter().any(all),
+                "no test file contains this code block of {}:\n{block}",
+                path.display()
+            );
         }
     }
-    assert_eq!(count, 5, "the number of ignored blocks has changed");
+    assert_eq!(count, 5, "the number of code blocks marked `ignore` has changed");
 }

@@ -1,4 +1,4 @@
-//! The layers over a single connection of hyper, without hyper-util's client and its pool.
+//! Tests the layers over a single connection of hyper, without hyper-util's client and connection pool.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::{
@@ -41,7 +41,8 @@ use tower_outbound::{
 type Content = Full<Bytes>;
 type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;
 
-/// HTTP/1 sends one request at a time. Clones wait for each other, and for the end of the previous response's body.
+/// A handle to an HTTP/1 connection, which sends one request at a time. A clone waits until the previous response's
+/// body has ended.
 struct Http1<B>(Arc<Mutex<http1::SendRequest<B>>>);
 
 impl<B> Clone for Http1<B> {
@@ -69,7 +70,7 @@ impl<B: Body + Send + 'static> Service<Request<B>> for Http1<B> {
     }
 }
 
-/// HTTP/2's handle is `Clone` and reports its readiness.
+/// A handle to an HTTP/2 connection. hyper's handle is `Clone` and reports when it is ready.
 struct Http2<B>(http2::SendRequest<B>);
 
 impl<B> Clone for Http2<B> {
@@ -114,7 +115,8 @@ async fn connect(url: &str) -> TokioIo<TcpStream> {
     TokioIo::new(TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap())
 }
 
-/// Responds with 503 and 200 in turn, or with 401 if a request has no key. Returns the URL and the number of requests.
+/// Starts a server that responds with 503 and 200 in turn, or with 401 if a request has no key. Returns the URL and the
+/// number of requests.
 async fn server() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -146,7 +148,7 @@ async fn server() -> (String, Arc<AtomicUsize>) {
     (url, count)
 }
 
-/// hyper's connection adds no `host` header for HTTP/1.
+/// Builds a PUT request. HTTP/1 requests get a `host` header, because hyper's connection does not add one.
 fn request(url: &str, version: Version) -> Request<Content> {
     let mut request =
         Request::put(format!("{url}/v1")).version(version).body(Content::from("letter")).unwrap();
@@ -221,7 +223,7 @@ async fn http2_connection_works_under_a_preset() {
     under_a_preset!(http2, Version::HTTP_2);
 }
 
-/// hyper returns a request that it could not send.
+/// If the connection is closed, hyper's error proves that the request was not sent.
 #[tokio::test]
 async fn request_on_a_closed_connection_counts_as_not_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,17 +1,17 @@
-//! The compiler's messages for the mistakes in mistakes.rs. Checks only the types in them and the texts of this crate,
-//! because the compiler's other text may change.
+//! Checks the compiler's messages for the mistakes in mistakes.rs. Only the named types and this crate's own texts are
+//! checked, because the compiler's other text may change.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::{path::Path, process::Command};
 
 const EXPECTED: &[&str] = &[
-    // Texts of this crate.
+    // The first texts are messages that this crate defines.
     "`Quota` is not a limiter",
     "made of a `Quota`",
     "`Mine` does not classify attempts",
     "`Duration` is not a custom backoff",
     "`&str` does not sign requests",
-    // The compiler's texts about closures and the bounds of a service.
+    // The remaining texts are the compiler's own, about closures and the bounds of a service.
     "expected a `Fn()` closure",
     "expected a `Fn(&mut http::request::Parts)` closure",
     "expected a `Fn(&tracing::span::Span, &mut HeaderMap)` closure",
@@ -25,10 +25,10 @@ const EXPECTED: &[&str] = &[
 
 #[test]
 #[ignore = "runs cargo check; .ci/run runs it"]
-fn compiler_explains_each_mistake() {
+fn compiler_message_explains_each_mistake() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(env!("CARGO"))
-        // The options of clippy in .ci/run, so that the dependencies are already built.
+        // The options equal those of clippy in .ci/run, so that the dependencies are already built.
         .args(["check", "--locked", "--all-features", "--test", "mistakes"])
         .current_dir(package.join("../.."))
         .env("RUSTC_WORKSPACE_WRAPPER", package.join("compilers/mistaken-rustc"))
@@ -38,5 +38,5 @@ fn compiler_explains_each_mistake() {
     let messages = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{messages}");
     let missing: Vec<_> = EXPECTED.iter().filter(|phrase| !messages.contains(**phrase)).collect();
-    assert!(missing.is_empty(), "missing: {missing:#?}\n{messages}");
+    assert!(missing.is_empty(), "missing compiler messages: {missing:#?}\n{messages}");
 }

@@ -1,4 +1,5 @@
-//! Typical mistakes, one in each function. Only messages.rs compiles them, to read the compiler's messages.
+//! Contains typical mistakes of users, one in each function. Only messages.rs compiles this file, to read the
+//! compiler's messages.
 #![cfg(outbound_mistakes)]
 #![allow(unused)]
 
@@ -21,7 +22,7 @@ use tower_outbound::{
 
 type Content = Full<Bytes>;
 
-/// The function that the crate's docs recommend around a stack that does not compile.
+/// Copy of the helper function that the crate's docs recommend for finding out why a stack does not compile.
 fn check<B, S: Service<Request<B>>>(service: S) -> S {
     service
 }

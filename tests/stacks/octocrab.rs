@@ -1,4 +1,4 @@
-//! The layers in the builder of octocrab, GitHub's client, with a server on loopback that records the requests.
+//! Tests the layers in the builder of octocrab, a GitHub client. A server on loopback records the requests.
 
 use std::{
     collections::VecDeque,
@@ -29,13 +29,13 @@ use tower_outbound::{
 };
 
 const WINDOW: Duration = Duration::from_millis(500);
-/// Longer than a request takes to reach the server on a busy machine.
+/// The window's margin is longer than a request takes to reach the server on a busy machine.
 const MARGIN: Duration = Duration::from_millis(500);
 
 type Seen = Arc<Mutex<Vec<(Instant, Method, HeaderMap)>>>;
 
-/// Starts a server that sends these responses, each a status and `retry-after-ms`, and then 200. Returns its URL and
-/// record.
+/// Starts a server that sends the scripted responses, and afterwards 200. Each scripted response has a status and an
+/// optional `retry-after-ms`. Returns the server's URL and record.
 async fn server(script: impl IntoIterator<Item = (u16, Option<&'static str>)>) -> (Uri, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -64,15 +64,15 @@ async fn server(script: impl IntoIterator<Item = (u16, Option<&'static str>)>) -
 
 fn github(uri: Uri, quota: Quota) -> Octocrab {
     let backoff = ExponentialBackoff::new(Duration::from_millis(10), Duration::from_millis(50)).unwrap();
-    // Retry changes the type of the body, but `with_layer` requires octocrab's body type. Retry is therefore part of
-    // the service.
+    // The retry layer changes the type of the body, but `with_layer` requires octocrab's body type. The retry layer is
+    // therefore part of the service.
     let stack = ServiceBuilder::new()
         .layer(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
         .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
         .service(Client::builder(TokioExecutor::new()).build_http());
     OctocrabBuilder::new_empty()
         .with_service(stack)
-        // Each further layer wraps the layers before it.
+        // Each call of `with_layer` wraps the layers added so far.
         .with_layer(&RequestIdLayer::new())
         .with_layer(&BaseUriLayer::new(uri))
         .with_auth(AuthState::None)
@@ -85,7 +85,7 @@ async fn get(github: &Octocrab) -> octocrab::Result<Value> {
 }
 
 #[tokio::test]
-async fn retries_a_get_after_a_503_but_not_a_post() {
+async fn get_is_retried_after_a_503_but_post_is_not() {
     let (uri, seen) = server([(503, None), (200, None), (503, None)]).await;
     let github = github(uri, Quota::per_second(100).unwrap());
     assert_eq!(get(&github).await.unwrap(), json!({ "message": "hello" }));
@@ -98,7 +98,7 @@ async fn retries_a_get_after_a_503_but_not_a_post() {
     assert!(ids[0] == ids[1] && ids[1] != ids[2], "{ids:?}");
 }
 
-/// Contains the README's code block. The connector connects to the test server, whatever the address.
+/// This test contains a code block of the README. For any host, the connector connects to the test server.
 #[tokio::test]
 async fn readme_stack_retries_a_503() -> Result<(), BoxError> {
     let (uri, seen) = server([(503, None)]).await;
@@ -123,7 +123,7 @@ async fn readme_stack_retries_a_503() -> Result<(), BoxError> {
 }
 
 #[tokio::test]
-async fn requested_delay_applies_to_the_next_caller() {
+async fn delay_requested_by_a_429_applies_to_the_next_call() {
     let (uri, seen) = server([(429, Some("150"))]).await;
     let github = github(uri, Quota::per_second(100).unwrap());
     github.post::<_, Value>("/issues", Some(&json!({ "title": "x" }))).await.unwrap_err();
@@ -134,7 +134,7 @@ async fn requested_delay_applies_to_the_next_caller() {
 }
 
 #[tokio::test]
-async fn no_window_exceeds_the_quota_with_retries() {
+async fn no_window_exceeds_the_quota_although_calls_are_retried() {
     let (uri, seen) = server([(503, None), (503, None)]).await;
     let github = github(uri, Quota::new(5, WINDOW).unwrap().with_margin(MARGIN).unwrap());
     let calls = (0..12).map(|_| {

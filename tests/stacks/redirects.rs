@@ -1,5 +1,5 @@
-//! Keys and the redirects of tower-http 0.6, which copies the headers of the first request to each hop. `tests/auth`
-//! tests tower-http 0.7.
+//! Tests which redirect targets receive the key. tower-http 0.6 copies the headers of the first request to each target.
+//! `tests/auth` tests tower-http 0.7.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::sync::{Arc, Mutex};
@@ -23,14 +23,14 @@ const URI: &str = "https://api.example.com/v1";
 type Content = Full<Bytes>;
 type Client = BoxCloneSyncService<Request<Content>, Response<Content>, BoxError>;
 
-/// Redirects from the API to another origin, and from there to the same origin again. Records for each request whether
-/// it contains the key.
+/// Starts a server that redirects from the API to another origin, and once more within that origin. The list records
+/// for each request whether the request contained the key.
 fn redirecting_server() -> (Client, Arc<Mutex<Vec<bool>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&seen);
     let server = service_fn(move |request: Request<Content>| {
         let text = format!("{} {:?}", request.uri(), header_values(request.headers()));
-        // The key, or `ann` and the key in base64.
+        // The base64 text is `ann`, a colon and the key.
         recorded.lock().unwrap().push(text.contains(KEY) || text.contains("YW5uOnMzY3JldC0wMTIzNDU2Nzg5"));
         let mut response = Response::new(Content::default());
         let next = match request.uri().path() {
@@ -47,7 +47,7 @@ fn redirecting_server() -> (Client, Arc<Mutex<Vec<bool>>>) {
     (BoxCloneSyncService::new(server), seen)
 }
 
-/// `Debug` of the headers would redact the sensitive values.
+/// Returns the values of all headers. The headers' own `Debug` output would redact sensitive values.
 fn header_values(headers: &http::HeaderMap) -> Vec<String> {
     headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into()).collect()
 }
@@ -76,7 +76,7 @@ where
 }
 
 #[tokio::test]
-async fn above_sends_the_key_to_its_own_origin_only() {
+async fn key_goes_only_to_its_origin_if_redirects_are_followed_outside_the_auth_layer() {
     for (name, placement) in placements() {
         let (server, seen) = redirecting_server();
         get(FollowRedirectLayer::new().layer(auth(placement).layer(server))).await;
@@ -84,16 +84,16 @@ async fn above_sends_the_key_to_its_own_origin_only() {
     }
 }
 
-/// As the docs of `auth` state. If this fails because 0.6 is stricter now, update the docs.
+/// The docs of `auth` describe this leak. If this test fails because tower-http 0.6 became stricter, update those docs.
 #[tokio::test]
-async fn below_leaks_a_key_in_a_header_with_every_policy() {
+async fn key_in_a_header_leaks_if_redirects_are_followed_inside_the_auth_layer() {
     for (name, placement) in placements() {
         let (server, seen) = redirecting_server();
         let service = auth(placement.clone()).layer(FollowRedirectLayer::new().layer(server));
         get(service).await;
         let expected = match name {
-            "bearer" | "basic" => [true, false, true], // leaks
-            "x-api-key" => [true, true, true],         // leaks
+            "bearer" | "basic" => [true, false, true], // The key leaks.
+            "x-api-key" => [true, true, true],         // The key leaks.
             _ => [true, false, false],
         };
         assert_eq!(*seen.lock().unwrap(), expected, "{name}");
@@ -106,7 +106,7 @@ async fn below_leaks_a_key_in_a_header_with_every_policy() {
         assert_eq!(
             *seen.lock().unwrap(),
             [true, false, leaks],
-            "{name}, with a policy that removes all headers"
+            "key placement {name}, redirect policy that removes all headers"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! The README's preset with a quota that is shared through Redis. `tests/redis` tests the limiter with real servers.
+//! Compiles the README's preset with a quota that is shared through Redis. `tests/redis` tests the limiter with real
+//! servers.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::time::Duration;
@@ -23,7 +24,7 @@ fn shared(key: &str) -> Result<Client, BoxError> {
 }
 
 #[test]
-fn readme_preset_takes_a_redis_limiter() {
+fn readme_preset_accepts_a_redis_limiter() {
     let client = shared("k3y").unwrap();
     assert!(!format!("{client:?}").contains("k3y"));
 }

@@ -1,5 +1,5 @@
-//! The layers over a function with a custom error and custom bodies. They implement `Debug`, `Send`, `Sync` and `Error`
-//! only where a layer requires it.
+//! Tests the layers over a function with a custom error and custom bodies. The error and body types implement `Debug`,
+//! `Send`, `Sync` and `Error` only where a layer requires it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::{
@@ -30,7 +30,7 @@ use tower_outbound::{
 
 const URL: &str = "https://api.example.com/v1";
 
-/// A custom error that converts to a `BoxError`, without `Error` and `Debug`.
+/// A custom error that converts to a `BoxError` but does not implement `Error` or `Debug`.
 enum CustomError {
     Lost(&'static str),
 }
@@ -52,7 +52,7 @@ impl From<CustomError> for BoxError {
     }
 }
 
-/// A custom body that is not `Send`, with custom data and a custom error.
+/// A custom body that is not `Send`, with a custom data type and a custom error type.
 struct LocalBody {
     text: Option<&'static str>,
     _not_send: Rc<()>,
@@ -92,9 +92,9 @@ fn request() -> Request<LocalBody> {
     Request::put(URL).body(body("letter")).unwrap()
 }
 
-/// All layers except `SignLayer` and `BodyIdleTimeoutLayer`, over a service that is not `Send`.
+/// Tests all layers except `SignLayer` and `BodyIdleTimeoutLayer`, over a service that is not `Send`.
 #[tokio::test(start_paused = true)]
-async fn single_layers_require_only_the_bounds_they_use() {
+async fn each_layer_requires_only_the_trait_bounds_that_it_uses() {
     let calls = Rc::new(Cell::new(0));
     let counting = Rc::clone(&calls);
     let service = service_fn(move |request: Request<ReplayBody<LocalBody>>| {
@@ -125,7 +125,7 @@ async fn single_layers_require_only_the_bounds_they_use() {
     assert_eq!(text(response.into_body()).await, b"response");
 }
 
-/// All layers except retry and `SignLayer` accept a body that does not implement `Body`.
+/// All layers except `RetryLayer` and `SignLayer` accept a body type that does not implement `Body`.
 #[tokio::test(start_paused = true)]
 async fn layers_that_read_no_body_accept_any_body_type() {
     struct NoBody;
@@ -142,7 +142,8 @@ async fn layers_that_read_no_body_accept_any_body_type() {
     assert!(stack.oneshot(Request::get(URL).body(NoBody).unwrap()).await.is_ok());
 }
 
-/// A preset's request body must be `Send`, because a signature may need it. Its response body need not.
+/// A preset requires a `Send` request body, because a signature may need the body. The response body need not be
+/// `Send`.
 #[tokio::test(start_paused = true)]
 async fn preset_accepts_a_function_with_a_custom_error() {
     type Content = http_body_util::Full<Bytes>;
@@ -168,7 +169,7 @@ async fn preset_accepts_a_function_with_a_custom_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn custom_error_is_the_source_of_the_error() {
+async fn custom_error_of_a_service_is_the_source_of_the_crates_error() {
     let service = service_fn(|_: Request<ReplayBody<LocalBody>>| async {
         Err::<Response<LocalBody>, _>(CustomError::Lost("every attempt"))
     });

@@ -1,4 +1,5 @@
-//! Runs calls of a preset's layer in tasks: `tokio::spawn` proves that their futures are `Send` and `'static`.
+//! Runs calls through a preset's layer in tasks. Each `tokio::spawn` proves that the call's future is `Send` and
+//! `'static`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 use axum::{Router, extract::State, routing::get};
@@ -47,7 +48,7 @@ fn get_from<B: Default>(server: &ScriptedServer) -> Request<B> {
     Request::get(format!("{}/v1", server.url())).body(B::default()).unwrap()
 }
 
-/// Adds a fixed header to each request.
+/// Signs each request with the fixed header `x-signature: signed`.
 struct Signer;
 
 impl Sign for Signer {
@@ -60,7 +61,7 @@ impl Sign for Signer {
 }
 
 #[tokio::test]
-async fn spawns_a_call_over_hyper_with_each_kind_of_credential() {
+async fn call_over_hyper_with_each_kind_of_credential_can_be_spawned() {
     let (server, service) = server().await;
     let authorize = |head: &mut request::Parts| {
         head.headers.insert("x-custom", "1".parse()?);
@@ -87,7 +88,7 @@ async fn spawns_a_call_over_hyper_with_each_kind_of_credential() {
 }
 
 #[tokio::test]
-async fn spawns_a_call_over_reqwest() {
+async fn call_over_reqwest_can_be_spawned() {
     let (server, service) = server().await;
     let builder = || reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
     let adapters = [Reqwest::new(builder()).unwrap(), Reqwest::from_client(builder().build().unwrap())];
@@ -105,7 +106,7 @@ async fn spawns_a_call_over_reqwest() {
 }
 
 #[tokio::test]
-async fn calls_from_an_axum_handler() {
+async fn axum_handler_can_make_a_call() {
     type Stack = StackService<Hyper<Full<Bytes>>>;
 
     async fn handler(State((stack, url)): State<(Stack, String)>) -> Result<String, StatusCode> {
@@ -122,7 +123,7 @@ async fn calls_from_an_axum_handler() {
 }
 
 #[tokio::test]
-async fn spawns_a_call_through_a_single_sign_layer() {
+async fn call_through_a_single_sign_layer_can_be_spawned() {
     let (server, service) = server().await;
     let origin = tower_outbound::auth::Origin::parse(&server.url()).unwrap();
     let stack = SignLayer::new(Signer, origin).unwrap().layer(hyper_without_replay());
@@ -133,7 +134,7 @@ async fn spawns_a_call_through_a_single_sign_layer() {
 }
 
 #[tokio::test]
-async fn spawns_a_call_behind_a_buffer() {
+async fn call_behind_a_buffer_can_be_spawned() {
     let (server, _) = server().await;
     let stack =
         ServiceBuilder::new().buffer(4).layer(keyed(&server).layer().unwrap()).service(hyper::<Body>());
@@ -143,7 +144,7 @@ async fn spawns_a_call_behind_a_buffer() {
 }
 
 #[tokio::test]
-async fn spawns_a_call_over_a_service_function() {
+async fn call_over_a_service_function_can_be_spawned() {
     let service = tower::service_fn(|_: Request<ReplayBody<Body>>| async {
         Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default()))
     });

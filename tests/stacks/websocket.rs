@@ -1,4 +1,4 @@
-//! Opens WebSockets of tokio-tungstenite through the whole stack.
+//! Tests WebSockets of tokio-tungstenite that are opened through the whole stack.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../examples/websocket/reconnect.rs"]
@@ -57,7 +57,7 @@ async fn open(client: &Client) -> WebSocketStream<TokioIo<Upgraded>> {
     WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Client, None).await
 }
 
-/// Receives the next message except pings.
+/// Receives the next WebSocket message that is not a ping.
 async fn receive(socket: &mut WebSocketStream<TokioIo<Upgraded>>) -> Option<Result<Message, WsError>> {
     loop {
         let next = socket.next().await;
@@ -68,7 +68,7 @@ async fn receive(socket: &mut WebSocketStream<TokioIo<Upgraded>>) -> Option<Resu
 }
 
 #[tokio::test]
-async fn opens_after_two_failures_and_carries_messages_both_ways() {
+async fn websocket_opens_after_two_failed_handshakes_and_echoes_messages() {
     let (server, preset) =
         start([Handshake::Unavailable, Handshake::Throttled, Handshake::Accepted { messages: 2 }]).await;
     let mut socket = open(&preset.client().unwrap()).await;
@@ -80,14 +80,17 @@ async fn opens_after_two_failures_and_carries_messages_both_ways() {
     let seen = server.requests();
     let statuses: Vec<_> = seen.iter().map(|seen| seen.status.as_u16()).collect();
     assert_eq!(statuses, [503, 429, 101]);
-    assert!(seen[2].at - seen[1].at >= Duration::from_secs(1), "earlier than Retry-After");
+    assert!(
+        seen[2].at - seen[1].at >= Duration::from_secs(1),
+        "the handshake was retried before the `Retry-After` had passed"
+    );
     assert!(
         seen[0].request_id.len() == 36 && seen.iter().all(|request| request.request_id == seen[0].request_id)
     );
 }
 
 #[tokio::test]
-async fn tries_a_wrong_key_once_and_takes_a_permit_for_each_opening() {
+async fn handshake_with_a_wrong_key_is_not_retried_and_each_handshake_takes_a_permit() {
     let (server, preset) = start([Handshake::Accepted { messages: 1 }]).await;
     let wrong = preset.clone().with_api_key(ApiKey::new("wrong").unwrap()).client().unwrap();
     let unauthorized = request_upgrade(&wrong).await;
@@ -96,7 +99,7 @@ async fn tries_a_wrong_key_once_and_takes_a_permit_for_each_opening() {
     assert_eq!(
         Reconnect::new(ExponentialBackoff::throttled()).rejected(&unauthorized),
         None,
-        "does not reconnect with a wrong key"
+        "the client must not reconnect with a wrong key"
     );
 
     let quota = Quota::new(1, Duration::from_millis(200)).unwrap();
@@ -110,7 +113,7 @@ async fn tries_a_wrong_key_once_and_takes_a_permit_for_each_opening() {
 }
 
 #[tokio::test]
-async fn reconnects_after_a_backoff_when_the_connection_drops() {
+async fn client_reconnects_after_a_backoff_if_the_connection_drops() {
     let (server, preset) = start([Handshake::Accepted { messages: 1 }]).await;
     let client = preset.client().unwrap();
     let backoff = ExponentialBackoff::new(Duration::from_millis(40), Duration::from_millis(80)).unwrap();
@@ -130,12 +133,12 @@ async fn reconnects_after_a_backoff_when_the_connection_drops() {
     }
 }
 
-/// The call returns the 429, because its deadline is too short for the requested delay. The reconnect loop waits for
-/// it.
+/// The call's deadline is too short for the delay that the 429 requests, so the call returns the 429. The reconnect
+/// loop waits for that delay.
 #[tokio::test]
-async fn reconnects_no_earlier_than_a_requested_delay_past_the_deadline() {
+async fn reconnect_waits_for_the_requested_delay_even_beyond_the_deadline() {
     let (server, preset) = start([Handshake::Throttled]).await;
-    // Shorter than the requested second, but long enough for a busy machine.
+    // The timeout is shorter than the requested delay of 1 s, but long enough for a busy machine.
     let client = preset.clone().with_total_timeout(Duration::from_millis(900)).client().unwrap();
     let start = Instant::now();
     let throttled = request_upgrade(&client).await;
@@ -144,7 +147,7 @@ async fn reconnects_no_earlier_than_a_requested_delay_past_the_deadline() {
     let mut reconnect = Reconnect::new(backoff);
     let wait = reconnect.rejected(&throttled).unwrap();
     assert!(wait >= Duration::from_secs(1), "{wait:?}");
-    // The limiter is paused, too. Its error carries the remaining wait.
+    // The 429 also paused the limiter. The limiter's error carries the remaining wait.
     let request = Request::get("/socket").body(Body::empty()).unwrap();
     let client = preset.with_total_timeout(Duration::from_millis(50)).client().unwrap();
     let error = client.request(request).await.unwrap_err();

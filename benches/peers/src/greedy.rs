@@ -1,18 +1,18 @@
-//! A caller that acquires every permit that it can get, and measures the most in any window.
+//! Runs a caller that acquires every permit that it can get, and measures the most grants in any window.
 
 use std::time::{Duration, Instant};
 
 use crate::{BoxError, now, runtime};
 
-/// The times at which the greedy caller calls.
+/// When the greedy caller tries to acquire permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
-    /// Calls continuously for almost five windows.
+    /// The caller tries continuously for almost five windows.
     Steady,
-    /// Calls across the boundary of a window, the worst case for full buckets and fixed windows.
+    /// The caller tries across the boundary of a window, the worst case for full buckets and fixed windows.
     ///
-    /// The caller sleeps for three windows and calls once. It sleeps again until shortly before that window ends, then
-    /// calls continuously for two windows.
+    /// The caller sleeps for three windows and calls once. After that call, the caller sleeps until shortly before the
+    /// window ends, and then calls continuously for two windows.
     Boundary,
 }
 
@@ -21,15 +21,15 @@ pub enum Pattern {
 pub struct Greedy {
     /// The most grants in any window.
     ///
-    /// Each grant happened between two readings of the clock. A grant counts only if it was certainly in the window.
+    /// Each grant happened between two readings of the clock. A grant counts only if both readings are in the window.
     pub worst: usize,
-    /// All grants.
+    /// The number of all grants.
     pub total: usize,
-    /// The time from the first grant to the last.
+    /// The time from the first grant to the last grant.
     pub took: Duration,
 }
 
-/// Acquires all permits of a limiter, which `make` creates within a runtime.
+/// Acquires every permit that a limiter grants. `make` creates the limiter within a runtime.
 pub fn greedy<O: FnMut() -> bool>(
     pattern: Pattern,
     window: Duration,
@@ -48,11 +48,11 @@ pub fn greedy<O: FnMut() -> bool>(
         };
         tokio::time::sleep(idle).await;
         let windows = if pattern == Pattern::Steady { 5 } else { 2 };
-        // Slightly less than whole windows, so that no further window begins.
+        // The run is slightly shorter than a whole number of windows, so that no further window begins.
         let end = now() + window * windows - window / 50;
         while now() < end {
             if !try_acquire(&mut attempt, &mut grants) {
-                // The runtime fires timers only when the task yields.
+                // The caller yields between attempts, because the runtime fires timers only when a task yields.
                 tokio::task::yield_now().await;
             }
         }
@@ -72,7 +72,7 @@ fn try_acquire(attempt: &mut impl FnMut() -> bool, grants: &mut Vec<(Instant, In
 
 /// Returns the most grants that were certainly in one closed window.
 ///
-/// Each grant is given as the clock readings before and after it.
+/// Each grant is a pair of clock readings, before and after the grant.
 pub fn most_in_window(grants: &[(Instant, Instant)], window: Duration) -> usize {
     let mut first = 0;
     let counts = grants.iter().enumerate().map(|(last, (_, after))| {

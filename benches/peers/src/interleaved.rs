@@ -1,4 +1,4 @@
-//! Measures interleaved rows.
+//! Measures the rows of a table in turn.
 //!
 //! Each round measures every row briefly, so that other load on the machine affects all rows. Ratios are computed
 //! within a round.
@@ -19,22 +19,22 @@ use tokio::runtime::Runtime;
 
 use crate::{BoxError, Column, Table, median, now, runtime};
 
-/// The number of calls between two checks of the clock or the stop flag.
+/// The number of calls between two readings of the clock or the stop flag.
 const BATCH: u64 = 64;
 
-/// The length of a sample and the number of rounds.
+/// The settings of a measurement: the length of a sample and the number of rounds.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// The length of one sample.
+    /// The length of one sample of one row.
     pub sample: Duration,
     /// The number of measured rounds. Each round takes one sample of each row.
     pub rounds: usize,
 }
 
-/// The totals of one sample.
+/// The totals of all calls in one sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sample {
-    /// The nanoseconds of all threads.
+    /// The time of all threads together, in nanoseconds.
     nanos: f64,
     calls: u64,
     granted: u64,
@@ -52,19 +52,19 @@ impl Sample {
 
 pub(crate) type Measure = Box<dyn FnMut(Duration) -> Result<Sample, BoxError>>;
 
-/// An operation that is measured in several setups and compared with the row named `base`.
+/// An operation that is measured in several setups. `base` is the name of the row to compare with.
 pub(crate) struct Row<const SETUPS: usize> {
     pub(crate) name: &'static str,
     pub(crate) base: &'static str,
     pub(crate) setups: [Option<Measure>; SETUPS],
 }
 
-/// Compares limiters on one thread, on two threads, and in eight tasks on two workers, with interleaved rows.
+/// Compares limiters on one thread, on two threads, and in eight tasks on two workers. The rows are interleaved.
 pub struct LimiterComparison {
     rows: Vec<Row<3>>,
     /// The allocations per call of each row.
     allocations: Vec<f64>,
-    /// The result that every call must have: granted or not.
+    /// The result that every call must have: `true` if granted.
     expected: bool,
     two_workers: Arc<Runtime>,
 }
@@ -95,7 +95,7 @@ impl LimiterComparison {
         }
     }
 
-    /// Adds a row for an operation that cannot be shared, measured on one thread only.
+    /// Adds a row for an operation that cannot be shared. The row is measured on one thread only.
     pub fn single<O>(&mut self, name: &'static str, base: &'static str, mut op: O)
     where
         O: FnMut() -> bool + 'static,
@@ -104,7 +104,7 @@ impl LimiterComparison {
         self.rows.push(Row { name, base, setups: [Some(on_one_thread(op)), None, None] });
     }
 
-    /// Adds a row for an asynchronous operation. Each setup creates its own on its runtime.
+    /// Adds a row for an asynchronous operation. Each setup creates the operation on its own runtime.
     pub fn on_runtime<M, O, F>(
         &mut self,
         name: &'static str,
@@ -143,7 +143,7 @@ impl LimiterComparison {
         Ok(())
     }
 
-    /// Measures the rows: the nanoseconds per call on each thread, and the ratio to the row's base.
+    /// Measures the nanoseconds per call on each thread, and the ratio to the row's base.
     pub fn run(mut self, id: &'static str, title: &str, settings: Settings) -> Result<Table, BoxError> {
         let figures = compare(&mut self.rows, self.expected, settings)?;
         let mut table = Table::new(
@@ -167,7 +167,7 @@ impl LimiterComparison {
     }
 }
 
-/// Returns the nanoseconds per call and the ratio to the base, for each row and setup.
+/// Returns the nanoseconds per call and the ratio to the base, for each row in each setup.
 pub(crate) fn compare<const SETUPS: usize>(
     rows: &mut [Row<SETUPS>],
     expected: bool,
@@ -183,7 +183,7 @@ pub(crate) fn compare<const SETUPS: usize>(
                 if granted != if expected { calls } else { 0 } {
                     return Err(format!("{}: {granted} of {calls} calls were granted", row.name).into());
                 }
-                // The first round warms up.
+                // The first round only warms up and is not measured.
                 if round > 0 && calls > 0 {
                     samples.push(sample.nanos / calls as f64);
                 }
@@ -202,7 +202,7 @@ pub(crate) fn compare<const SETUPS: usize>(
     Ok(rows.iter().zip(&samples).map(figures).collect())
 }
 
-/// Returns the allocations per call, after a warm-up that fills buffers.
+/// Returns the allocations per call, measured after a warm-up that fills buffers.
 fn allocations(mut calls: impl FnMut(u64)) -> f64 {
     calls(2_000);
     allocation_counter::measure(|| calls(1_000)).count_total as f64 / 1e3
@@ -304,7 +304,7 @@ where
     for task in tasks {
         sample = sample.plus(two_workers.block_on(task)?);
     }
-    // The time of the two workers, not of the eight tasks.
+    // The sample counts the time of the two workers, not of the eight tasks.
     Ok(Sample { nanos: 2.0 * start.elapsed().as_nanos() as f64, ..sample })
 }
 

@@ -1,4 +1,4 @@
-//! Measures limiters with one state per key: the memory of a key, and the time of a grant.
+//! Measures limiters with one state per key: the memory per key, and the duration of a grant.
 
 use std::{fmt, fs, rc::Rc};
 
@@ -7,22 +7,22 @@ use crate::{
     interleaved::{Row, compare, on_one_thread},
 };
 
-/// The memory per key, after every key was granted a permit.
+/// The memory per key, measured after every key got one permit.
 #[derive(Debug, Clone, Copy)]
 struct KeyMemory {
-    /// The allocated bytes, including unused capacity. They are exact and the same in every run.
+    /// The allocated bytes per key, including unused capacity. This figure is exact and the same in every run.
     allocated: f64,
-    /// The number of heap allocations.
+    /// The number of heap allocations per key.
     blocks: f64,
-    /// The growth of the process in memory. It includes the allocator's headers, alignment gaps and freed memory that
-    /// the allocator kept.
+    /// The growth of the process's resident memory per key. This figure includes the allocator's headers, alignment
+    /// gaps and freed memory that the allocator kept.
     resident: Option<f64>,
 }
 
-/// Compares limiters that hold the same keys, with interleaved rows.
+/// Compares limiters that hold the same keys. The rows are interleaved.
 pub struct KeyedComparison {
     keys: u32,
-    /// Keys drawn at random before the measurement.
+    /// The keys in the order of the calls, drawn at random before the measurement.
     order: Rc<[u32]>,
     rows: Vec<Row<2>>,
     memory: Vec<Option<KeyMemory>>,
@@ -40,7 +40,7 @@ impl fmt::Debug for KeyedComparison {
 impl KeyedComparison {
     /// Creates a comparison without rows.
     pub fn new(keys: u32) -> Self {
-        // Four draws per key, so that few keys are left out.
+        // The list has four random draws per key, so that few keys never occur.
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let draw = |_| {
             state ^= state << 13;
@@ -52,7 +52,8 @@ impl KeyedComparison {
         Self { keys, order, rows: Vec::new(), memory: Vec::new() }
     }
 
-    /// Adds a row. `make` returns a function that acquires a permit for a key, and creates the key at its first use.
+    /// Adds a row for a limiter. `make` returns a function that acquires a permit for a key. The first use of a key
+    /// creates its state.
     pub fn row<O>(
         &mut self,
         name: &'static str,
@@ -68,7 +69,8 @@ impl KeyedComparison {
             granted = (0..u64::from(self.keys)).all(&acquire);
             op = Some(acquire);
         });
-        let op = op.filter(|_| granted).ok_or_else(|| format!("{name}: a new key was refused"))?;
+        let op =
+            op.filter(|_| granted).ok_or_else(|| format!("{name}: the first permit of a key was refused"))?;
         let keys = f64::from(self.keys);
         let resident = before.zip(resident()).map(|(before, after)| (after - before) / keys);
         self.row_on_same_keys(name, base, op);
@@ -79,7 +81,7 @@ impl KeyedComparison {
         Ok(())
     }
 
-    /// Adds a row for another operation on the keys of an earlier row.
+    /// Adds a row for another operation on the limiter and keys of an earlier row.
     pub fn row_on_same_keys(
         &mut self,
         name: &'static str,
@@ -101,7 +103,7 @@ impl KeyedComparison {
         self.memory.push(None);
     }
 
-    /// Measures the rows: the memory per key, the nanoseconds per call, and the ratio to the row's base.
+    /// Measures the memory per key, the nanoseconds per call, and the ratio to the row's base.
     pub fn run(mut self, id: &'static str, title: &str, settings: Settings) -> Result<Table, BoxError> {
         let figures = compare(&mut self.rows, true, settings)?;
         let mut table = Table::new(
@@ -130,7 +132,7 @@ impl KeyedComparison {
     }
 }
 
-/// Returns the resident memory of this process in bytes, if the system reports it.
+/// Returns the resident memory of this process in bytes, or `None` if the operating system does not report it.
 fn resident() -> Option<f64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

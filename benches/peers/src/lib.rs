@@ -1,6 +1,7 @@
-//! Measures limiters, stacks and clients for the benches: this crate's and those of other crates, the peers.
+//! Measures limiters, stacks and clients for the benches. The peers are the crates that the benches compare with this
+//! crate.
 //!
-//! The package contains the measurements, the configured peers and the servers. The rows are in the benches.
+//! The package contains the measurements, the configured peers and the servers. The benches define the rows.
 
 mod greedy;
 mod interleaved;
@@ -35,7 +36,7 @@ pub use self::shared_quota::{Server, redis, redis_cost, redis_memory};
 pub use self::stacks::{tower_buffered, tower_resilience, tower_unlimited_retries};
 pub use self::waiters::{ServedWaiters, Shares, acquire_in_loops, serve_waiters};
 
-/// Polls the future once. Returns its output if it is ready.
+/// Polls the future once. Returns the output if the future is ready.
 #[inline]
 pub fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -44,7 +45,7 @@ pub fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     }
 }
 
-/// Creates a runtime. With one worker, everything runs on the thread that calls `block_on`.
+/// Creates a tokio runtime. With one worker, everything runs on the thread that calls `block_on`.
 pub fn runtime(workers: usize) -> io::Result<tokio::runtime::Runtime> {
     let mut builder = match workers {
         1 => tokio::runtime::Builder::new_current_thread(),

@@ -1,4 +1,4 @@
-//! Creates the limiters of the peers with comparable configurations.
+//! Creates the limiters of the peers with comparable settings.
 
 use std::{
     convert::Infallible,
@@ -14,7 +14,7 @@ use tower_resilience_ratelimiter::{RateLimiter as Resilience, RateLimiterLayer, 
 
 use crate::{BoxError, poll_once};
 
-/// A service that responds immediately.
+/// The type of a service that responds immediately.
 pub type NoOp = tower::util::ServiceFn<fn(()) -> Ready<Result<(), Infallible>>>;
 
 /// Creates a service that responds immediately.
@@ -22,10 +22,12 @@ pub fn no_op() -> NoOp {
     tower::service_fn(|()| ready(Ok(())))
 }
 
-/// Creates a quota of governor: `burst` permits immediately, and one more per interval.
+/// Creates a quota of governor that grants `burst` permits immediately and refills one permit per interval.
 pub fn governor_quota(interval: Duration, burst: u32) -> Result<governor::Quota, BoxError> {
-    let burst = NonZeroU32::new(burst).ok_or("the burst is 0")?;
-    Ok(governor::Quota::with_period(interval).ok_or("the interval is 0")?.allow_burst(burst))
+    let burst = NonZeroU32::new(burst).ok_or("the burst of a governor quota is 0")?;
+    Ok(governor::Quota::with_period(interval)
+        .ok_or("the refill interval of a governor quota is 0")?
+        .allow_burst(burst))
 }
 
 /// Creates tower's `RateLimit` around a service that does nothing.
@@ -33,7 +35,8 @@ pub fn tower_limit(limit: u64, window: Duration) -> RateLimit<NoOp> {
     RateLimit::new(no_op(), tower::limit::rate::Rate::new(limit, window))
 }
 
-/// Creates a leaky bucket with `refill` permits immediately and per interval. `max` overrides its default capacity.
+/// Creates a leaky bucket that starts with `refill` permits and refills the same number per interval. `max` overrides
+/// the default capacity.
 pub fn leaky(refill: usize, interval: Duration, max: Option<usize>) -> Arc<leaky_bucket::RateLimiter> {
     let mut builder = leaky_bucket::RateLimiter::builder();
     builder.initial(refill).refill(refill).interval(interval).fair(true);
@@ -43,7 +46,7 @@ pub fn leaky(refill: usize, interval: Duration, max: Option<usize>) -> Arc<leaky
     Arc::new(builder.build())
 }
 
-/// Creates a full bucket of `limit` permits that refills within the window.
+/// Creates a limiter of the crate ratelimit: a full bucket of `limit` permits that are refilled within the window.
 pub fn ratelimit(limit: u64, window: Duration) -> Result<Arc<ratelimit::Ratelimiter>, BoxError> {
     let builder = ratelimit::Ratelimiter::builder(limit).period(window).initial_available(limit);
     Ok(Arc::new(builder.build().map_err(|error| error.to_string())?))
@@ -51,7 +54,7 @@ pub fn ratelimit(limit: u64, window: Duration) -> Result<Arc<ratelimit::Ratelimi
 
 /// Creates a limiter of tower-resilience around a service that does nothing.
 ///
-/// `Ok` is the burst of a token bucket, `Err` is another strategy.
+/// With `Ok`, the limiter is a token bucket with this burst. With `Err`, the limiter uses the given type of window.
 pub fn resilience(
     limit: usize,
     window: Duration,
@@ -61,7 +64,7 @@ pub fn resilience(
     Ok(resilience_layer(limit, window, timeout, strategy)?.layer(no_op()))
 }
 
-/// Creates the same limiter as a layer.
+/// Creates a limiter of tower-resilience as a layer.
 pub fn resilience_layer(
     limit: usize,
     window: Duration,

@@ -7,22 +7,23 @@ use std::future::Future;
 
 use crate::{BoxError, now, runtime};
 
-/// The cost of each queued task, while none is served.
+/// The cost of each queued task. No task is served during the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct QueuedMemory {
-    /// The bytes on the heap, including the task that the runtime allocates.
+    /// The allocated bytes per task, including the task that the runtime allocates.
     pub bytes: f64,
-    /// The number of heap allocations.
+    /// The number of heap allocations per task.
     pub blocks: f64,
-    /// The nanoseconds to spawn and enqueue the task.
+    /// The time to spawn and enqueue a task, in nanoseconds.
     pub enqueue: f64,
-    /// The nanoseconds to cancel the task. Tasks are cancelled in FIFO order.
+    /// The time to cancel a task, in nanoseconds. The tasks are cancelled in FIFO order.
     pub cancel: f64,
-    /// The bytes that remain allocated after all tasks were cancelled.
+    /// The bytes per task that remain allocated after all tasks were cancelled.
     pub remaining: f64,
 }
 
-/// Acquires `burst` permits, then queues tasks on one thread. The limiter must not refill before all tasks are queued.
+/// Acquires `burst` permits, and then queues tasks on one thread. The limiter must refill no permit before all tasks
+/// are queued.
 pub fn queued_memory<W, F>(
     tasks: usize,
     burst: u32,
@@ -48,12 +49,12 @@ where
         runtime.block_on(async {
             for task in 0..tasks {
                 handles.push(tokio::spawn(wait()));
-                // In small batches, so that the runtime's own queue stays short.
+                // The tasks are spawned in small batches, so that the runtime's own queue stays short.
                 if task % 64 == 63 {
                     tokio::task::yield_now().await;
                 }
             }
-            // Lets the last tasks run, and the worker task of a limiter behind a channel.
+            // The yields let the last tasks run, and the worker task of a limiter behind a channel.
             for _ in 0..64 {
                 tokio::task::yield_now().await;
             }
@@ -61,7 +62,7 @@ where
         enqueue = start.elapsed().as_nanos() as f64;
     });
     if handles.iter().any(tokio::task::JoinHandle::is_finished) {
-        return Err("a task was served or refused".into());
+        return Err("a queued task was served or refused".into());
     }
     let mut cancel = 0.0;
     let cancelled = allocation_counter::measure(|| {
@@ -85,10 +86,10 @@ where
     })
 }
 
-/// Returns the size of the value, and the bytes and the number of its heap allocations.
+/// Returns the size of the created value in bytes, and the bytes and the number of the value's heap allocations.
 pub fn idle_memory<T>(make: impl FnOnce() -> Result<T, BoxError>) -> Result<[f64; 3], BoxError> {
     let mut value = None;
     let heap = allocation_counter::measure(|| value = Some(make()));
-    let value = value.ok_or("the closure did not run")??;
+    let value = value.ok_or("the closure that creates the value did not run")??;
     Ok([size_of_val(&value) as f64, heap.bytes_current as f64, heap.count_current as f64])
 }

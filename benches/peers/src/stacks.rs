@@ -1,6 +1,7 @@
-//! Stacks of the peers' layers, as close to this crate's preset as possible: request id, log, limit, retry and key.
+//! Creates stacks of the peers' layers, as close to this crate's preset as possible: request id, log, limit, retry and
+//! key.
 //!
-//! Unlike the preset, they have no deadline and no report, and do not read rate-limit headers.
+//! Unlike the preset, these stacks have no deadline and no report, and do not read rate-limit headers.
 
 use std::{error::Error, fmt::Display, time::Duration};
 
@@ -12,11 +13,11 @@ use tower_resilience_retry::RetryLayer;
 
 use crate::{BoxError, RetryPolicy, resilience_layer, tower_http_auth, tower_http_log, tower_retry};
 
-/// A limit that no bench reaches, so that no call waits.
+/// A limit so high that no call of a bench waits.
 const UNREACHED_LIMIT: u32 = 1_000_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The innermost service of a stack.
+/// The type of the innermost service of a stack.
 pub trait InnerService<B, R>:
     Service<Request<B>, Response = Response<R>, Error: Error + Send + Sync + 'static, Future: Send + 'static>
     + Clone
@@ -33,14 +34,14 @@ where
 {
 }
 
-/// The body of a request or a response.
+/// The trait bounds of a request or response body.
 pub trait Payload: Body<Data: Send, Error: Display> + Send + 'static {}
 
 impl<B: Body<Data: Send, Error: Display> + Send + 'static> Payload for B {}
 
 /// Creates a stack of tower-http and tower that does not limit retries.
 ///
-/// tower's `RateLimit` is not `Clone`, so it cannot be inside the retry layer. The stack is not `Clone` either, so
+/// tower's `RateLimit` is not `Clone`, so the limit is outside the retry layer. The stack is not `Clone` either, so
 /// tasks cannot share it.
 pub fn tower_unlimited_retries<S, B, R>(
     inner: S,
@@ -58,7 +59,8 @@ where
         .service(inner)
 }
 
-/// Creates a stack of tower-http and tower with the limit behind a `Buffer`, so that it also limits retries.
+/// Creates a stack of tower-http and tower whose limit is in a `Buffer` inside the retry layer. The limit therefore
+/// also applies to retries.
 pub fn tower_buffered<S, B, R>(
     inner: S,
 ) -> impl Service<

@@ -1,4 +1,4 @@
-//! Measures many tasks that wait for the same limiter.
+//! Measures many tasks that wait for permits of the same limiter.
 
 use std::{
     fs,
@@ -17,24 +17,24 @@ use crate::{BoxError, median, now, runtime};
 /// A task that gets no permit within this time counts as hanging.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The result for tasks that all waited at once.
+/// The figures of tasks that all waited for permits at the same time.
 #[derive(Debug, Clone, Copy)]
 pub struct ServedWaiters {
-    /// The time from the first grant to the last.
+    /// The time from the first grant to the last grant.
     pub took: Duration,
-    /// The CPU time of the process in milliseconds, if the system reports it.
+    /// The CPU time of the process in milliseconds, or `None` if the operating system does not report it.
     pub cpu: Option<f64>,
-    /// The distance of a grant from its position in FIFO order: the median and the maximum.
+    /// The distance of a grant from its position in FIFO order, as the median and the maximum of all grants.
     pub displacement: (f64, f64),
-    /// The number of times that a waiting task was polled again, per grant.
+    /// The number of times per grant that a waiting task was polled again.
     pub wakeups: f64,
 }
 
 /// Spawns tasks that wait for one permit each, on a runtime with `workers` workers.
 ///
-/// The tasks start in batches, and the runtime runs earlier tasks between two batches. If all started at once, the
-/// runtime's queue would be as long as the limiter's. On one thread, a task with a permit would then run after all
-/// tasks that have not requested one yet.
+/// The tasks start in batches, and the runtime runs the started tasks between two batches. If all tasks started at
+/// once, the runtime's queue would be as long as the limiter's. On one thread, a task with a permit would then run only
+/// after all tasks that have not requested a permit yet.
 pub fn serve_waiters<W, F>(
     workers: usize,
     tasks: usize,
@@ -64,12 +64,14 @@ where
         }
         let mut grants = Vec::with_capacity(tasks);
         for task in waiting {
-            let outcome = tokio::time::timeout(TIMEOUT, task).await.map_err(|_| "a task still waits")??;
-            grants.push(outcome.ok_or("a task was refused")?);
+            let outcome = tokio::time::timeout(TIMEOUT, task)
+                .await
+                .map_err(|_| "a task still waits for its permit")??;
+            grants.push(outcome.ok_or("the limiter refused a waiting task")?);
         }
         let cpu = cpu.zip(cpu_millis()).map(|(before, after)| after - before);
         let times = || grants.iter().map(|(_, _, time)| *time);
-        let (first, last) = times().min().zip(times().max()).ok_or("no task was granted a permit")?;
+        let (first, last) = times().min().zip(times().max()).ok_or("no waiting task got a permit")?;
         Ok(ServedWaiters {
             took: last - first,
             cpu,
@@ -84,15 +86,15 @@ where
 
 /// Calls `$run!(name, make)` for each limiter that can wait for a permit.
 ///
-/// Each limiter grants `$burst` permits immediately, then `$rate` per `$per`. Limiters that refill in steps get steps
-/// of the size of the burst.
+/// Each limiter grants `$burst` permits immediately, and then `$rate` permits per `$per`. A limiter that refills in
+/// steps refills `$burst` permits per step.
 #[macro_export]
 macro_rules! for_each_waiting_limiter {
     ($rate:expr, $per:expr, $burst:expr, $run:ident) => {{
         const MAX_QUEUE: usize = 200_000;
         const TIMEOUT: ::std::time::Duration = ::std::time::Duration::from_secs(365 * 86_400);
         let (rate, per, burst): (u32, ::std::time::Duration, u32) = ($rate, $per, $burst);
-        // The burst counts against the quota, so this quota refills `rate`.
+        // The burst counts against the quota, so this quota of `rate + burst` refills `rate` permits.
         let quota = ::tower_outbound::Quota::new(rate + burst, per)?.with_burst(burst)?.without_margin();
         let step = per * burst / rate;
         let request = ::tower_outbound::limit::PermitRequest::new().with_max_queue(MAX_QUEUE);
@@ -126,7 +128,7 @@ macro_rules! for_each_waiting_limiter {
         $run!("leaky-bucket, fair", || {
             let peer = $crate::leaky(burst as usize, step, Some(burst as usize));
             Ok(move || {
-                // An async block would store the future twice.
+                // `map` is used because an async block would store the future twice.
                 ::futures_util::FutureExt::map(::std::sync::Arc::clone(&peer).acquire_owned(1), |()| true)
             })
         });
@@ -144,17 +146,17 @@ macro_rules! for_each_waiting_limiter {
 /// The distribution of grants among tasks that acquire permits in a loop.
 #[derive(Debug, Clone, Copy)]
 pub struct Shares {
-    /// The fewest grants of a task.
+    /// The fewest grants that one of the tasks got.
     pub least: u64,
-    /// The most grants of a task.
+    /// The most grants that one of the tasks got.
     pub most: u64,
-    /// The grants of all tasks.
+    /// The number of grants of all tasks together.
     pub total: u64,
     /// The length of the run.
     pub took: Duration,
 }
 
-/// Runs tasks that acquire permits in a loop, on two workers, for `length`.
+/// Runs tasks that acquire permits in loops for `length`, on two workers.
 pub fn acquire_in_loops<W, F>(
     tasks: usize,
     length: Duration,
@@ -200,7 +202,7 @@ async fn count_polls<F: Future>(future: F) -> (F::Output, u64) {
     .await
 }
 
-/// Returns the CPU time of all running threads in milliseconds. Supports Linux only.
+/// Returns the CPU time of all running threads in milliseconds. Returns `None` on systems other than Linux.
 pub(crate) fn cpu_millis() -> Option<f64> {
     let tasks = fs::read_dir("/proc/self/task").ok()?;
     let nanos = tasks.flatten().filter_map(|task| {

@@ -8,7 +8,7 @@ use tower_outbound::{
 
 use super::Arrival;
 
-/// The requests that arrived at the server, compared with the quota.
+/// The requests that arrived at the counting server, with the quota that they must keep.
 #[derive(Debug, Clone)]
 pub(crate) struct ArrivalLog {
     arrivals: Vec<Arrival>,
@@ -20,7 +20,7 @@ impl ArrivalLog {
         Self { arrivals, quota }
     }
 
-    /// Returns the arrivals from `start` up to, but not including, `end`.
+    /// Returns the arrivals from `start` up to but not including `end`.
     pub(crate) fn between(&self, start: Instant, end: Instant) -> Self {
         let inside = self.arrivals.iter().filter(|arrival| start <= arrival.at && arrival.at < end);
         Self { arrivals: inside.copied().collect(), quota: self.quota }
@@ -30,7 +30,7 @@ impl ArrivalLog {
         self.arrivals.len()
     }
 
-    /// Returns the arrivals with the interval in which each happened.
+    /// Returns the arrivals, each with the interval in which the request arrived.
     pub(crate) fn times(&self) -> Arrivals {
         let time = |arrival: &Arrival| test_util::Arrival::between(sent_at(arrival), arrival.at);
         self.arrivals.iter().map(time).collect()
@@ -46,15 +46,15 @@ impl ArrivalLog {
 
     /// Returns the number of arrivals that certainly exceed the quota.
     ///
-    /// A request counts from its grant to its arrival, so a slow network breaks no window. Both ends of a window belong
-    /// to it.
+    /// A request may have arrived at any time between its grant and its recorded arrival, so a slow network breaks no
+    /// window. Both ends of a window belong to the window.
     pub(crate) fn violations(&self) -> usize {
         self.spans().filter(|span| *span <= self.quota.window()).count()
     }
 
     /// Returns the shortest interval that contains one request more than the limit.
     ///
-    /// The difference to the window is the unused part of margin and hold.
+    /// The difference between this interval and the quota's window is the unused part of the margin and the hold.
     pub(crate) fn shortest_excess_span(&self) -> Option<Duration> {
         self.spans().min()
     }
@@ -73,7 +73,7 @@ impl ArrivalLog {
     }
 }
 
-/// Returns the time of the grant.
+/// Returns the time when the limiter granted the request's permit.
 fn sent_at(arrival: &Arrival) -> Instant {
     arrival.at.checked_sub(arrival.transit).unwrap_or(arrival.at)
 }

@@ -2,7 +2,7 @@ use std::{env, fmt, net::SocketAddr, str::FromStr, time::Duration};
 
 use tower_outbound::{BoxError, Quota, adapter::RedisLimiter};
 
-/// The environment variable with the number and the configuration of a worker, in one line.
+/// The name of the environment variable with the number and the configuration of a worker, in one line.
 const VARIABLE: &str = "TOWER_OUTBOUND_FLEET";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,8 +11,8 @@ pub(crate) enum Algorithm {
     SlidingWindow,
 }
 
-/// The configuration of each worker process. It calls the server from several tasks as often as the shared quota
-/// allows.
+/// The configuration of the worker processes. Each worker calls the server from several tasks, as often as the shared
+/// quota allows.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerConfig {
     /// The address of the counting server.
@@ -23,7 +23,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) name: String,
     pub(crate) algorithm: Algorithm,
     pub(crate) quota: Quota,
-    /// While Redis does not reply, each process uses the quota divided by this number. 0 refuses every request instead.
+    /// The fallback while Redis does not reply: each process uses the quota divided by this number. With 0, every
+    /// request is refused.
     pub(crate) fallback_share: u32,
     pub(crate) tasks: usize,
 }
@@ -41,20 +42,21 @@ impl WorkerConfig {
         })
     }
 
-    /// The time within which a process must use a permit. After that the permit expires.
+    /// The time after which an unused permit expires.
     ///
-    /// The default for a window of a second is 20 ms. A busy machine now and then suspends a process for longer.
+    /// The default hold for a window of a second is 20 ms. A busy machine sometimes suspends a process for longer than
+    /// 20 ms.
     pub(crate) const HOLD: Duration = Duration::from_millis(50);
 
-    /// Returns the window that the limiter enforces: the quota's window, its margin and the hold.
+    /// Returns the window that the limiter enforces: the sum of the quota's window, the margin and the hold.
     pub(crate) fn enforced_window(quota: Quota) -> Duration {
         quota.window() + quota.margin() + Self::HOLD
     }
 
-    /// Returns the sustained rate, in requests per second.
+    /// Returns the sustained rate in requests per second.
     ///
-    /// In each [`enforced_window`](Self::enforced_window) a token bucket refills the limit without the burst, and a
-    /// sliding window the whole limit.
+    /// In each [`enforced_window`](Self::enforced_window), a token bucket refills the limit minus the burst, and a
+    /// sliding window refills the whole limit.
     pub(crate) fn rate(&self) -> f64 {
         let refilled = match self.algorithm {
             Algorithm::TokenBucket => self.quota.limit() - self.quota.burst(),
@@ -63,7 +65,7 @@ impl WorkerConfig {
         f64::from(refilled) / Self::enforced_window(self.quota).as_secs_f64()
     }
 
-    /// Passes the configuration and the number of the worker to the process that `command` starts.
+    /// Passes the configuration and the number of the worker to the process that `command` will start.
     pub(super) fn pass_to(&self, number: usize, command: &mut tokio::process::Command) {
         command.env(VARIABLE, format!("{number} {self}"));
     }
@@ -71,13 +73,15 @@ impl WorkerConfig {
     /// Returns the number and the configuration of this worker process, or `None` in any other process.
     pub(crate) fn from_env() -> Result<Option<(usize, Self)>, BoxError> {
         let Ok(line) = env::var(VARIABLE) else { return Ok(None) };
-        let (number, config) = line.split_once(' ').ok_or("expected a number and a configuration")?;
+        let (number, config) = line
+            .split_once(' ')
+            .ok_or("invalid worker configuration: expected a number and a configuration")?;
         Ok(Some((number.parse()?, config.parse()?)))
     }
 }
 
-/// Formats the configuration as one line for the worker's environment. It may contain the password of Redis, so do not
-/// log it.
+/// Formats the configuration as one line for the worker's environment. Do not log this line, because it may contain the
+/// password of Redis.
 impl fmt::Display for WorkerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, redis, name, algorithm, quota, fallback_share, tasks } = self;
@@ -96,7 +100,7 @@ impl FromStr for WorkerConfig {
         let [server, redis, name, algorithm, limit, window, burst, margin, fallback_share, tasks] =
             fields[..]
         else {
-            return Err("expected ten fields".into());
+            return Err("invalid worker configuration: expected ten fields".into());
         };
         let micros = |field: &str| field.parse().map(Duration::from_micros);
         let quota = Quota::new(limit.parse()?, micros(window)?)?;

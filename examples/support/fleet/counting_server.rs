@@ -13,19 +13,19 @@ use hyper::{Request, Response, body::Incoming, server::conn::http1, service::ser
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpListener, runtime::Builder, time::Instant};
 
-/// The request header with the number of the process.
+/// The name of the request header with the number of the sending process.
 pub(super) const PROCESS: &str = "x-process";
 
-/// The request header with the time of the grant, in microseconds of [`wall_clock`].
+/// The name of the request header with the time of the grant, in microseconds of [`wall_clock`].
 pub(super) const GRANTED_AT: &str = "x-granted-at";
 
-/// Reads the clock that all processes share.
+/// Reads the wall clock, which all processes share.
 #[allow(clippy::disallowed_methods, reason = "tokio's clock differs between processes")]
 pub(super) fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A hyper server on loopback that records the arrival of each request. It runs on a dedicated thread.
+/// A hyper server on loopback that records the arrival of each request. The server runs on a dedicated thread.
 #[derive(Debug, Clone)]
 pub(crate) struct CountingServer {
     address: SocketAddr,
@@ -35,14 +35,14 @@ pub(crate) struct CountingServer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
-    /// The time since the grant. The operating system may suspend the sender or the server, so the request arrived at
-    /// some moment in this interval.
+    /// The time between the grant and the arrival. The operating system may suspend the sender or the server, so the
+    /// request arrived at some moment in this interval.
     pub(crate) transit: Duration,
     pub(crate) process: usize,
 }
 
 impl CountingServer {
-    /// Starts the server, which runs until the program ends.
+    /// Starts the server. The server runs until the program ends.
     pub(crate) fn start() -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
@@ -71,7 +71,7 @@ impl CountingServer {
         self.address
     }
 
-    /// Returns the requests so far, in the order of arrival.
+    /// Returns the requests that have arrived so far, in the order of arrival.
     pub(crate) fn arrivals(&self) -> Vec<Arrival> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

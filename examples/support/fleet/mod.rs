@@ -1,4 +1,4 @@
-//! Several processes that share a quota through Redis, and a server that counts their requests.
+//! Runs several processes that share a quota through Redis, and a server that counts their requests.
 //!
 //! Each process runs the same executable as its parent. The example `shared_limit` and the tests include this module
 //! with `#[path = "../../examples/support/fleet/mod.rs"] mod fleet;`.

@@ -28,10 +28,10 @@ use super::{
     workers::Message,
 };
 
-/// The timeout of a call, including its wait for the limiter. A call that does not hang takes a few windows at most.
+/// The timeout of a call, including the wait for the limiter. A call that does not hang takes at most a few windows.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Runs a worker until its parent stops it. The process also ends when its parent ends.
+/// Runs a worker until its parent process stops the worker. The worker also ends when its parent ends.
 pub(crate) async fn run(number: usize, config: WorkerConfig) -> Result<(), BoxError> {
     let limiter = config.limiter()?;
     let results = Arc::new(Results::new(config.tasks));
@@ -62,8 +62,8 @@ pub(crate) async fn run(number: usize, config: WorkerConfig) -> Result<(), BoxEr
     send(&results.end())
 }
 
-/// Reads commands from stdin, one per line. The first starts the calls and the second stops them. Exits at the end of
-/// stdin.
+/// Reads commands from stdin, one per line. The first line starts the calls and the second line stops them. The process
+/// exits at the end of stdin.
 fn commands() -> mpsc::UnboundedReceiver<()> {
     let (sender, commands) = mpsc::unbounded_channel();
     thread::spawn(move || {
@@ -77,18 +77,18 @@ fn commands() -> mpsc::UnboundedReceiver<()> {
 
 fn send(message: &Message) -> Result<(), BoxError> {
     let mut out = io::stdout().lock();
-    // The test harness may have printed an incomplete line before.
+    // The message starts on a new line, because the test harness may have printed an incomplete line.
     writeln!(out, "\n{message}")?;
     Ok(out.flush()?)
 }
 
-/// The results of all calls, and the calls in progress.
+/// The results of all calls, and the start times of the calls in progress.
 struct Results {
     completed: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
     longest: Mutex<Duration>,
-    /// The start of each task's call.
+    /// The start of each task's current call.
     started: Vec<Mutex<Option<Instant>>>,
 }
 
@@ -103,7 +103,7 @@ impl Results {
         }
     }
 
-    /// Records the duration of the task's call.
+    /// Ends the task's current call, and records its duration if it is the longest.
     fn finish(&self, task: usize) {
         let took = locked(&self.started[task]).take().map_or(Duration::ZERO, |started| started.elapsed());
         let mut longest = locked(&self.longest);
@@ -111,7 +111,7 @@ impl Results {
     }
 
     fn end(&self) -> Message {
-        // The calls in progress count, so that a call that hangs is noticed.
+        // Calls in progress count, too, so that a hanging call shows up as the longest call.
         for task in 0..self.started.len() {
             self.finish(task);
         }
@@ -140,7 +140,7 @@ async fn call_repeatedly(
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(DEADLINE)?)
         .layer(RateLimitLayer::new(limiter))
-        // Runs directly below the limiter, in the same poll as the grant.
+        // This service runs directly inside the limiter, in the same poll as the grant.
         .map_request(|mut request: Request<Empty<Bytes>>| {
             let granted_at = u64::try_from(wall_clock().as_micros()).unwrap_or(u64::MAX);
             request.headers_mut().insert(GRANTED_AT, granted_at.into());

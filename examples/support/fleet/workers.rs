@@ -10,17 +10,17 @@ use tower_outbound::BoxError;
 
 use super::WorkerConfig;
 
-/// The running worker processes. Dropping the value kills them.
+/// The running worker processes. Dropping this value kills the processes.
 #[derive(Debug)]
 pub(crate) struct Workers {
     children: Vec<Child>,
-    /// Each worker ends when its stdin is closed, for example because this process was killed.
+    /// The stdin of each worker. A worker ends when its stdin is closed, for example because this process was killed.
     inputs: Vec<ChildStdin>,
     incoming: mpsc::UnboundedReceiver<Event>,
     events: Vec<Event>,
 }
 
-/// A message of a worker, and its time of arrival.
+/// A message from a worker, with the time when the message arrived.
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
     pub(crate) at: Instant,
@@ -28,28 +28,28 @@ pub(crate) struct Event {
     pub(crate) message: Message,
 }
 
-/// A line that a worker writes to stdout.
+/// A message that a worker writes to stdout as one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
     Ready,
     /// The state of the limiter's connection to Redis has changed.
     State(String),
-    /// The results of the worker, sent when it stops.
+    /// The results of the worker's calls, sent when the worker stops.
     End {
         completed: u64,
         refused: u64,
         failed: u64,
         longest: Duration,
     },
-    /// The worker's stdout was closed, because the process ended.
+    /// The end of the worker's stdout, which shows that the process has ended.
     Exited,
 }
 
-/// Longer than a busy machine takes to start or end a process.
+/// The timeout for the start or the end of a worker. Even a busy machine needs less time.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Workers {
-    /// Starts `count` workers with `command`. They send no requests before [`go`](Self::go).
+    /// Starts `count` workers with `command`. The workers send no requests before [`go`](Self::go) is called.
     pub(crate) async fn start(
         count: usize,
         config: &WorkerConfig,
@@ -62,8 +62,11 @@ impl Workers {
             config.pass_to(number, &mut command);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
             let mut child = command.spawn()?;
-            let (stdin, stdout) =
-                child.stdin.take().zip(child.stdout.take()).ok_or("the worker has no pipes")?;
+            let (stdin, stdout) = child
+                .stdin
+                .take()
+                .zip(child.stdout.take())
+                .ok_or("the worker process has no pipe for stdin or stdout")?;
             let sender = sender.clone();
             tokio::spawn(async move {
                 let mut lines = BufReader::new(stdout).lines();
@@ -90,7 +93,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Stops the workers and returns all their events. A worker that was killed has no [`Message::End`].
+    /// Stops the workers and returns all their events. The events of a killed worker contain no [`Message::End`].
     pub(crate) async fn stop(mut self) -> Result<Vec<Event>, BoxError> {
         for input in &mut self.inputs {
             let _ = input.write_all(b"stop\n").await;
@@ -115,7 +118,7 @@ impl Workers {
         self.children[number].kill().await
     }
 
-    /// Waits until every worker has sent a matching message. Fails if a worker ends before.
+    /// Waits until every worker has sent a matching message. Returns an error if a worker ends without such a message.
     async fn wait_for_all(&mut self, matches: impl Fn(&Message) -> bool) -> Result<(), BoxError> {
         let end = Instant::now() + TIMEOUT;
         let mut missing: Vec<_> = (0..self.children.len()).collect();
@@ -126,14 +129,15 @@ impl Workers {
         }
         while !missing.is_empty() {
             let event = tokio::time::timeout_at(end, self.incoming.recv());
-            let event =
-                event.await.map_err(|_| format!("no message from process {missing:?} in {TIMEOUT:?}"))?;
+            let event = event
+                .await
+                .map_err(|_| format!("no message from the worker processes {missing:?} in {TIMEOUT:?}"))?;
             let Some(event) = event else { break };
             let exited = event.message == Message::Exited && !matches(&Message::Exited);
             let number = event.process;
             self.store(event, &matches, &mut missing);
             if exited && missing.contains(&number) {
-                return Err(format!("process {number} has ended").into());
+                return Err(format!("the worker process {number} has ended early").into());
             }
         }
         Ok(())
@@ -146,7 +150,7 @@ impl Workers {
         self.events.push(event);
     }
 
-    /// Stores the events that have arrived.
+    /// Stores the events that have arrived so far.
     fn drain(&mut self) {
         while let Ok(event) = self.incoming.try_recv() {
             self.events.push(event);
@@ -154,7 +158,7 @@ impl Workers {
     }
 }
 
-/// Returns when the process first reported the state within this time.
+/// Returns when the process first reported the state within the given interval.
 pub(crate) fn first_seen(
     events: &[Event],
     process: usize,
@@ -180,7 +184,7 @@ impl fmt::Display for Message {
 }
 
 impl Message {
-    /// Returns `None` for other output, such as the lines of the test harness.
+    /// Parses a message. Returns `None` for other output, such as the lines of the test harness.
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<_> = line.strip_prefix('@')?.split(' ').collect();
         match fields[..] {

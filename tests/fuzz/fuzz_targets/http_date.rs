@@ -1,5 +1,5 @@
 #![no_main]
-//! `policy::parse_http_date`. The first line of the input is the current time, the rest is the date.
+//! Fuzzes `policy::parse_http_date`. The first line of the input is the current time, the rest is the date.
 
 use std::str;
 
@@ -14,8 +14,8 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = str::from_utf8(rest) else { return };
     let reference = httpdate::parse_http_date(text).ok();
     let Some(moment) = parse_http_date(text, || now) else {
-        // `httpdate` is lenient for asctime and RFC 850 dates: it skips characters and ignores trailing text. Only for an
-        // IMF-fixdate, which has a comma at this position, must both parsers reject the same text.
+        // The crate `httpdate` is lenient for asctime and RFC 850 dates: it skips characters and ignores trailing text.
+        // Only an IMF-fixdate, with a comma as its fourth character, must be rejected by both parsers.
         let fixdate = text.len() == "Sun, 06 Nov 1994 08:49:37 GMT".len() && text.as_bytes()[3] == b',';
         assert!(reference.is_none() || !fixdate, "{text:?}");
         return;
@@ -28,15 +28,29 @@ fuzz_target!(|data: &[u8]| {
     let two_digit_year = text.contains('-');
     if two_digit_year {
         let (now, hundred_years) = (since_1970(now), 2 * FIFTY_YEARS);
-        assert!(seconds <= now + FIFTY_YEARS && now <= seconds + hundred_years, "{text:?} at {now}");
+        assert!(
+            seconds <= now + FIFTY_YEARS && now <= seconds + hundred_years,
+            "{text:?} is parsed too far from the current time {now}"
+        );
     } else {
-        assert_eq!(parse_http_date(text, || at(0)), Some(moment), "{text:?}: the current time is irrelevant");
-        assert!(reference.is_none_or(|reference| reference == moment), "{text:?}: {reference:?}");
+        assert_eq!(
+            parse_http_date(text, || at(0)),
+            Some(moment),
+            "{text:?}: the current time must not change the parsed date"
+        );
+        assert!(
+            reference.is_none_or(|reference| reference == moment),
+            "{text:?}: httpdate parsed {reference:?} instead"
+        );
     }
 
     if seconds < YEAR_10000 {
         let formatted = httpdate::fmt_http_date(moment);
-        assert_eq!(parse_http_date(&formatted, || now), Some(moment), "{text:?} formatted as {formatted:?}");
+        assert_eq!(
+            parse_http_date(&formatted, || now),
+            Some(moment),
+            "{text:?} changes when formatted as {formatted:?} and parsed again"
+        );
         // Truncated and padded dates are rejected.
         for cut in [&formatted[1..], &formatted[..formatted.len() - 1]] {
             assert_eq!(parse_http_date(cut, || now), None, "{cut:?}");

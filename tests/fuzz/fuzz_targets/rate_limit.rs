@@ -1,5 +1,5 @@
 #![no_main]
-//! `policy::remaining`. The first line of the input is the current time, every other line is a header.
+//! Fuzzes `policy::remaining`. The first line of the input is the current time, every other line is a header.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -26,15 +26,19 @@ fuzz_target!(|data: &[u8]| {
     let list = with_clock(now, |wall| remaining(&headers, wall));
     check(&list);
     if headers.get_all("age").iter().any(|age| age.to_str().is_ok_and(|age| age.trim() == "1")) {
-        assert_eq!(list, [], "a response from a cache");
+        assert_eq!(
+            list,
+            [],
+            "a response with an `Age` above zero comes from a cache, so its headers must be ignored"
+        );
     }
 
-    // Repeated headers have no effect: the result stays valid, with the same tightest policy.
+    // Repeated headers may add policies, but the result stays valid and its tightest policy stays the same.
     let twice = with_clock(now, |wall| remaining(&doubled(&headers), wall));
     check(&twice);
     assert_eq!(tightest(&twice), tightest(&list), "{headers:?}");
 
-    // The lines of a list field can be joined into one.
+    // The lines of a list field, joined into one line, must give the same result.
     let lines: Vec<_> = headers.get_all("ratelimit").iter().filter_map(|line| line.to_str().ok()).collect();
     let separate = remaining(&rate_limit(&lines), || now);
     let non_empty: Vec<_> =
@@ -45,7 +49,8 @@ fuzz_target!(|data: &[u8]| {
 
     for line in lines {
         let reference: Vec<_> = reference(line).into_iter().take(MAX_POLICIES).collect();
-        // `sfv` also validates the content of byte sequences and display strings. This crate checks only their form.
+        // `sfv` also validates the content of byte sequences and display strings. This crate checks only the form of
+        // such values.
         if !reference.is_empty() || !line.contains([':', '%']) {
             let ours: Vec<_> = remaining(&rate_limit(&[line]), || at(0))
                 .into_iter()
@@ -56,7 +61,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Checks the properties of every result: order, number of policies, longest delay.
+/// Checks the properties of every result: the order, the number of policies and the longest delay.
 fn check(list: &[Remaining]) {
     let rank = |quota: &Remaining| (quota.left(), Reverse(quota.reset_after()));
     assert!(list.len() <= MAX_POLICIES);
@@ -72,12 +77,12 @@ fn tightest(list: &[Remaining]) -> Option<(u64, Duration)> {
 fn rate_limit(lines: &[&str]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in lines {
-        headers.append("ratelimit", HeaderValue::from_str(line).expect("a valid header value"));
+        headers.append("ratelimit", HeaderValue::from_str(line).expect("the line is a valid header value"));
     }
     headers
 }
 
-/// Parses a `RateLimit` field with `sfv`: as draft 10, otherwise as draft 07.
+/// Parses a `RateLimit` field with the crate `sfv`. The field is parsed as draft 10, or as draft 07 if that fails.
 fn reference(line: &str) -> Vec<(u64, Reverse<Duration>)> {
     let line = line.trim_matches([' ', '\t']);
     let list = Parser::new(line).parse::<List>().ok().and_then(items).filter(|items| !items.is_empty());
@@ -87,7 +92,8 @@ fn reference(line: &str) -> Vec<(u64, Reverse<Duration>)> {
     limits
 }
 
-/// Returns the remaining permits and the reset of each member of a draft 10 list. `None` if the field is invalid.
+/// Returns the remaining permits and the reset time of each member of a draft 10 list, or `None` if the field is
+/// invalid.
 fn items(list: List) -> Option<Vec<(u64, Reverse<Duration>)>> {
     let mut limits = Vec::new();
     for entry in list {
@@ -106,9 +112,9 @@ fn items(list: List) -> Option<Vec<(u64, Reverse<Duration>)>> {
     Some(limits)
 }
 
-/// Returns the remaining permits and the reset of a draft 07 dictionary.
+/// Returns the remaining permits and the reset time of a draft 07 dictionary.
 fn pair(fields: &Dictionary) -> Option<(u64, Reverse<Duration>)> {
-    // This crate rejects a field with an inner list.
+    // This crate rejects a field that contains an inner list.
     if fields.values().any(|entry| matches!(entry, ListEntry::InnerList(_))) {
         return None;
     }

@@ -1,5 +1,5 @@
 #![no_main]
-//! `policy::retry_after`. The first line of the input is the current time, every other line is a header.
+//! Fuzzes `policy::retry_after`. The first line of the input is the current time, every other line is a header.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,23 +17,28 @@ fuzz_target!(|data: &[u8]| {
     assert!(delay.is_none_or(|delay| delay <= MAX_REQUESTED_DELAY));
     assert_eq!(delay, expected(&headers, now), "{headers:?}");
 
-    // Repeated headers have no effect. An additional longer delay never shortens the result.
+    // Repeated headers do not change the result. An additional header with a longer delay never shortens the result.
     assert_eq!(with_clock(now, |wall| retry_after(&doubled(&headers), wall)), delay, "{headers:?}");
     let mut with_longer = headers.clone();
     with_longer.append(RETRY_AFTER, HeaderValue::from_static("86400"));
     let longer = with_clock(now, |wall| retry_after(&with_longer, wall));
     assert!(longer >= delay, "{headers:?}");
     assert!(longer == delay || longer == Some(Duration::from_secs(86_400)), "{headers:?}");
-    // A proxy may join repeated fields into one. Numeric fields then request the same delay.
+    // A proxy may join repeated header fields into one field. Joined numeric fields must request the same delay as the
+    // separate fields.
     for name in NAMES {
         let lines: Vec<_> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
         if name != "date" && !lines.is_empty() && lines.iter().all(|line| numbers(line).is_some()) {
             let mut joined = headers.clone();
-            joined.insert(name, HeaderValue::from_str(&lines.join(", ")).expect("valid header values"));
+            joined.insert(
+                name,
+                HeaderValue::from_str(&lines.join(", "))
+                    .expect("joined header values are a valid header value"),
+            );
             assert_eq!(with_clock(now, |wall| retry_after(&joined, wall)), delay, "{headers:?}");
         }
     }
-    // An additional invalid header has no effect.
+    // An additional invalid header does not change the result.
     for name in NAMES {
         let mut noise = headers.clone();
         noise.append(name, HeaderValue::from_static("soon"));
@@ -41,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// A plain second implementation of the documented rules.
+/// Computes the expected result with a plain second implementation of the documented rules.
 fn expected(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
     let values = |name: &str| -> Vec<&str> {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
@@ -60,7 +65,7 @@ fn expected(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
     values("retry-after").into_iter().filter_map(delay).max().map(|delay| delay.min(MAX_REQUESTED_DELAY))
 }
 
-/// Returns the largest number of a comma-separated list, rounded up. `None` if a member is not a number.
+/// Returns the largest number of a comma-separated list, rounded up, or `None` if a member of the list is not a number.
 fn numbers(text: &str) -> Option<u64> {
     let members: Option<Vec<u64>> =
         text.split(',').map(|member| rounded_up(member.trim_matches([' ', '\t']))).collect();

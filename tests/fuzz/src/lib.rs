@@ -1,4 +1,5 @@
-//! Converts fuzz input to times and headers. The input is lines of text, so that seeds and crashes are readable.
+//! Converts fuzz input to times and headers. The input consists of lines of text, so that seeds and crashes are
+//! readable.
 
 use std::{
     cell::Cell,
@@ -10,7 +11,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// The start of the year 10000, in seconds since 1970.
 pub const YEAR_10000: u64 = 253_402_300_800;
 
-/// Splits off the first line of `data`: the current time in seconds since 1970. An invalid number gives a fixed time.
+/// Splits off the first line of `data`, and parses the line as the current time in seconds since 1970. An invalid
+/// number gives a fixed time.
 pub fn now(data: &[u8]) -> (SystemTime, &[u8]) {
     let mut parts = data.splitn(2, |byte| *byte == b'\n');
     let (first, rest) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -25,10 +27,11 @@ pub fn at(seconds: u64) -> SystemTime {
 
 /// Converts a time to seconds since 1970.
 pub fn since_1970(moment: SystemTime) -> u64 {
-    moment.duration_since(UNIX_EPOCH).expect("not before 1970").as_secs()
+    moment.duration_since(UNIX_EPOCH).expect("the time is before 1970").as_secs()
 }
 
-/// Creates a header from each line. The first byte selects one of `names`, starting with `0`; the rest is the value.
+/// Creates a header from each line. The first byte of a line selects one of `names`, starting with `0`. The rest of the
+/// line is the header's value.
 pub fn headers(lines: &[u8], names: &[&'static str]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in lines.split(|byte| *byte == b'\n') {
@@ -41,7 +44,7 @@ pub fn headers(lines: &[u8], names: &[&'static str]) -> HeaderMap {
     headers
 }
 
-/// Repeats every header line: the copies follow the originals.
+/// Returns the headers with every header line repeated. The copies follow the originals.
 pub fn doubled(headers: &HeaderMap) -> HeaderMap {
     let mut doubled = headers.clone();
     for (name, value) in headers {
@@ -57,6 +60,6 @@ pub fn with_clock<T>(now: SystemTime, read: impl FnOnce(&dyn Fn() -> SystemTime)
         reads.set(reads.get() + 1);
         now
     });
-    assert!(reads.get() <= 1, "the clock was read {} times", reads.get());
+    assert!(reads.get() <= 1, "the parser read the clock {} times instead of at most once", reads.get());
     result
 }

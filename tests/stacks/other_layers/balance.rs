@@ -1,4 +1,4 @@
-//! tower's `Balance`, with its power-of-two-choices algorithm.
+//! Tests tower's `Balance`, with its power-of-two-choices algorithm.
 
 use std::{
     hash::{BuildHasherDefault, DefaultHasher},
@@ -25,9 +25,9 @@ use super::{
     support::{Content, Limited, Scripted::*, ScriptedService, get, secs},
 };
 
-/// `Balance` is not `Clone`, but a `Buffer` around it is.
+/// A stack needs a `Clone` service. `Balance` is not `Clone`, but a `Buffer` around it is.
 #[tokio::test(start_paused = true)]
-async fn below_works_inside_a_buffer() {
+async fn stack_over_balance_works_if_balance_is_in_a_buffer() {
     let clients = [ScriptedService::new([Status(200)]), ScriptedService::new([Status(200)])];
     let endpoints = ServiceList::new::<Request<ReplayBody<Content>>>(
         clients.clone().map(|client| Constant::new(client, 1)),
@@ -39,9 +39,9 @@ async fn below_works_inside_a_buffer() {
     assert_eq!(clients.iter().map(ScriptedService::calls).sum::<usize>(), 8);
 }
 
-/// All stacks of one layer share its limiter.
+/// All stacks that one `StackLayer` creates share the layer's limiter.
 #[tokio::test(start_paused = true)]
-async fn above_endpoints_of_one_layer_share_the_quota() {
+async fn balanced_stacks_of_one_stack_layer_share_the_quota() {
     let clients = [ScriptedService::new([Status(200)]), ScriptedService::new([Status(200)])];
     let layer = rates().layer().unwrap();
     let endpoints = ServiceList::new::<Request<Content>>(
@@ -52,13 +52,13 @@ async fn above_endpoints_of_one_layer_share_the_quota() {
     for _ in 0..11 {
         tower::Service::call(service.ready().await.unwrap(), get(URI)).await.unwrap();
     }
-    // The burst is 10. The quota refills the other 90 permits of a minute over 61 s.
+    // The burst is 10. The other 90 of the 100 permits are refilled within 61 s, one every 678 ms.
     let eleventh = start.elapsed().as_millis();
     assert!((677..690).contains(&eleventh), "{eleventh}");
     assert_eq!(clients.iter().map(ScriptedService::calls).sum::<usize>(), 11);
 }
 
-/// Makes twenty calls while one of the two endpoints never responds to its first call. Returns the number of responses.
+/// Makes 20 calls to two endpoints, one of which never responds to its first call. Returns the number of responses.
 async fn count_responses<S>(endpoints: [S; 2]) -> usize
 where
     S: Service<Request<Content>, Error: Into<BoxError>, Future: Send + 'static> + Load + 'static,
@@ -81,9 +81,9 @@ where
     responses.load(Relaxed)
 }
 
-/// `Balance` skips an endpoint that is not ready. A limiter is always ready, so it hides that its endpoint is not.
+/// `Balance` skips an endpoint that is not ready. A limiter is always ready, so it hides an endpoint that is not.
 #[tokio::test(start_paused = true)]
-async fn above_detects_load_by_pending_requests_but_not_by_readiness() {
+async fn balance_over_limiters_detects_load_by_pending_requests_but_not_by_readiness() {
     let clients = || {
         [ScriptedService::new([NoResponse]), ScriptedService::new([Status(200)])]
             .map(|client| Limited::over(client).with_permits(1))
@@ -95,16 +95,16 @@ async fn above_detects_load_by_pending_requests_but_not_by_readiness() {
     let by_load = count_responses(limited().map(with_load)).await;
     assert!(
         without_limiter >= 19 && by_readiness < 15 && by_load >= 19,
-        "{without_limiter} {by_readiness} {by_load}"
+        "responses: {without_limiter} without limiter, {by_readiness} by readiness, {by_load} by pending requests"
     );
 }
 
-/// While no endpoint is ready, requests wait in the buffer with their permits.
+/// While no endpoint of `Balance` is ready, requests that already have permits wait in the buffer.
 #[tokio::test(start_paused = true)]
-async fn below_keeps_the_window_only_while_an_endpoint_is_ready() {
+async fn window_over_a_buffered_balance_holds_only_while_an_endpoint_is_ready() {
     let slow = Delayed(60_000, 200);
     for (first_four, expected) in [([Status(200); 4], 4), ([slow; 4], 8)] {
-        // Both endpoints share one record. Each has two slots.
+        // Both endpoints use the same scripted service. Each endpoint allows two concurrent requests.
         let client = ScriptedService::new([&first_four[..], &[Status(200)]].concat());
         let endpoints = [(); 2].map(|()| ConcurrencyLimitLayer::new(2).layer(client.clone()));
         let endpoints = endpoints.map(|endpoint| Constant::new(endpoint, 1));

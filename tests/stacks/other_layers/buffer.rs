@@ -1,4 +1,4 @@
-//! tower's `Buffer`.
+//! Tests tower's `Buffer` around, between and inside the layers of this crate.
 
 use std::io;
 
@@ -24,7 +24,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn above_returns_the_error_inside_its_box_error() {
+async fn buffer_around_a_stack_returns_a_box_error_that_contains_the_crates_error() {
     let layer = rates().layer().unwrap();
     let service =
         BufferLayer::new(4).layer(layer.layer(ScriptedService::new([Io(io::ErrorKind::ConnectionReset)])));
@@ -34,7 +34,7 @@ async fn above_returns_the_error_inside_its_box_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn between_lets_outer_layers_recognize_an_inner_error() {
+async fn outer_layers_recognize_an_error_of_a_layer_inside_a_buffer() {
     let limit = RateLimitLayer::new(bucket(2)).with_max_wait(secs(1));
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
@@ -48,9 +48,9 @@ async fn between_lets_outer_layers_recognize_an_inner_error() {
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Refused]);
 }
 
-/// Requests with permits wait in the buffer, and leave together when it forwards them.
+/// Requests that have permits wait in the buffer. They leave together when the service behind the buffer becomes ready.
 #[tokio::test(start_paused = true)]
-async fn below_the_limiter_breaks_the_window() {
+async fn window_does_not_hold_if_a_buffer_is_inside_the_limiter() {
     for (below, expected) in [(true, 8), (false, 4)] {
         let slow = Delayed(60_000, 200);
         let client = ScriptedService::new([slow, slow, slow, slow, Status(200)]);
@@ -61,7 +61,7 @@ async fn below_the_limiter_breaks_the_window() {
             let service = limit.layer(BufferLayer::new(16).layer(inner));
             calls.extend((0..12).map(|_| tokio::spawn(service.clone().oneshot(get(URI)))));
         } else {
-            // In the opposite order the window holds.
+            // With the buffer outside the limiter, the window holds.
             let service = BufferLayer::new(16).layer(limit.layer(inner));
             calls.extend((0..12).map(|_| {
                 let call = service.clone().oneshot(get(URI));
@@ -71,13 +71,13 @@ async fn below_the_limiter_breaks_the_window() {
         for call in calls {
             call.await.unwrap().unwrap();
         }
-        assert_eq!(fullest_window(&client).max(4), expected, "buffer below the limiter: {below}");
+        assert_eq!(fullest_window(&client).max(4), expected, "buffer inside the limiter: {below}");
     }
 }
 
-/// The request is not retried, because the buffer still holds its body.
+/// A request that times out in the buffer is not retried, because the buffer still holds the request's body.
 #[tokio::test(start_paused = true)]
-async fn never_sends_a_request_that_timed_out_in_its_queue() {
+async fn buffer_never_sends_a_request_that_timed_out_in_the_queue() {
     let client = ScriptedService::new([Delayed(9_500, 200), Status(200)]);
     let inner = ConcurrencyLimitLayer::new(1).layer(client.clone());
     let first_call = tokio::spawn(inner.clone().oneshot(request("POST", URI)));
@@ -99,9 +99,9 @@ async fn never_sends_a_request_that_timed_out_in_its_queue() {
     assert_eq!(methods(&client), ["POST"]);
 }
 
-/// A buffer stops after the first error of `poll_ready`.
+/// A buffer stops forwarding requests after the first error of the service's `poll_ready`.
 #[tokio::test(start_paused = true)]
-async fn below_keeps_returning_the_error_of_a_failed_poll_ready() {
+async fn buffer_returns_the_error_of_a_failed_poll_ready_for_every_later_request() {
     let service = RetryLayer::new().layer(BufferLayer::new(4).layer(broken()));
     let error = service.oneshot(request("GET", URI)).await.unwrap_err();
     assert!(cause::<ServiceError>(&error).is_some());

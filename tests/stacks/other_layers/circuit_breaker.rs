@@ -1,4 +1,4 @@
-//! tower-resilience's circuit breaker.
+//! Tests tower-resilience's circuit breaker around, between and inside the layers of this crate.
 
 use std::{io::ErrorKind::ConnectionReset, time::Duration};
 
@@ -19,13 +19,14 @@ use super::{
 
 type BreakerError = CircuitBreakerError<BoxError>;
 
-/// Opens for a minute after two failures in a row.
+/// Creates a circuit breaker that opens for a minute after two failures in a row.
 fn breaker() -> CircuitBreakerLayer {
     let builder = CircuitBreakerLayer::builder().sliding_window_size(2).minimum_number_of_calls(2);
     builder.failure_rate_threshold(1.0).wait_duration_in_open(Duration::from_secs(60)).build().unwrap()
 }
 
-/// The conversion of the guide page: an open circuit counts as not sent, and the client's error is unwrapped.
+/// Converts the breaker's errors as the guide recommends: an open circuit counts as not sent, and the client's error is
+/// unwrapped.
 fn unwrap_breaker(error: CircuitBreakerError<BoxError>) -> BoxError {
     match error {
         open @ CircuitBreakerError::OpenCircuit => DeliveryError::not_sent(open).into(),
@@ -34,7 +35,7 @@ fn unwrap_breaker(error: CircuitBreakerError<BoxError>) -> BoxError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn above_counts_calls() {
+async fn breaker_around_retry_counts_calls() {
     let scripted = ScriptedService::new([Io(ConnectionReset)]);
     let service = ServiceBuilder::new().layer(breaker()).layer(RetryLayer::new()).service(scripted.clone());
     for _ in 0..2 {
@@ -48,7 +49,7 @@ async fn above_counts_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_counts_attempts_and_rejects_the_remaining_ones() {
+async fn breaker_inside_retry_counts_attempts_and_rejects_further_attempts_once_open() {
     let scripted = ScriptedService::new([Io(ConnectionReset)]);
     let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(breaker()).service(scripted.clone());
     let error = service.clone().oneshot(get(URI)).await.unwrap_err();
@@ -60,14 +61,14 @@ async fn below_counts_attempts_and_rejects_the_remaining_ones() {
     );
     assert_eq!(scripted.calls(), 2);
 
-    // The retry layer does not know the error's type, so it does not retry a POST.
+    // The retry layer does not recognize the breaker's error type, so it does not retry a POST.
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotIdempotent));
     assert_eq!(scripted.calls(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_post_if_an_open_circuit_is_converted_to_not_sent() {
+async fn post_is_retried_if_the_open_circuit_error_is_converted_to_outcome_not_sent() {
     let scripted = ScriptedService::new([Io(ConnectionReset)]);
     let (breaker, client) = (breaker(), scripted.clone());
     let service =
@@ -79,9 +80,10 @@ async fn retries_post_if_an_open_circuit_is_converted_to_not_sent() {
     assert_eq!(methods(&scripted), ["POST", "POST"]);
 }
 
-/// `source()` of the breaker's error does not return the error that it wraps.
+/// `source()` of a circuit breaker's error does not return the wrapped error. The retry layer therefore cannot read the
+/// outcome.
 #[tokio::test(start_paused = true)]
-async fn below_an_inner_error_proves_nothing_unless_it_is_unwrapped() {
+async fn connect_error_inside_a_breaker_error_counts_as_not_sent_only_if_unwrapped() {
     let scripted = ScriptedService::new([Refused, Status(200)]);
     let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(breaker()).service(scripted.clone());
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
@@ -95,7 +97,7 @@ async fn below_an_inner_error_proves_nothing_unless_it_is_unwrapped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn between_retry_and_limit_a_rejected_request_spends_no_permit() {
+async fn request_rejected_by_a_breaker_between_retry_and_limit_spends_no_permit() {
     let (scripted, limiter) = (ScriptedService::new([Io(ConnectionReset)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -106,10 +108,10 @@ async fn between_retry_and_limit_a_rejected_request_spends_no_permit() {
     assert_eq!((scripted.calls(), limiter.snapshot().granted), (2, 2));
 }
 
-/// By default, refusals of the limiter open a breaker because they are errors, although the server is healthy. Failed
-/// responses of the server do not open it.
+/// A breaker counts errors. By default, the limiter's refusals therefore open the breaker although the server is
+/// healthy, and failed responses do not.
 #[tokio::test(start_paused = true)]
-async fn above_needs_a_classifier_for_refusals_and_failed_responses() {
+async fn breaker_around_a_stack_needs_a_classifier_for_refusals_and_failed_responses() {
     type CallResult<B> = Result<http::Response<B>, Error>;
     let builder = || CircuitBreakerLayer::builder().sliding_window_size(2).minimum_number_of_calls(2);
     let limit = || RateLimitLayer::new(bucket(2)).with_max_wait(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! tower's `ConcurrencyLimit`, and a service with its own slots. A slot is a permit of the concurrency limit.
+//! Tests tower's `ConcurrencyLimit`, and a service with its own slots. A slot is a permit of the concurrency limit.
 
 use std::{io::ErrorKind::ConnectionReset, sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use super::{
     support::{Scripted::*, ScriptedService, get, secs},
 };
 
-/// Four requests hold all slots for a minute. The other eight wait for a slot with permits of the limiter, and must not
-/// leave together when the slots become free.
+/// Four requests hold all slots for a minute. Eight more requests have permits of the limiter and wait for slots. They
+/// must not leave together when the slots become free.
 #[tokio::test(start_paused = true)]
-async fn below_keeps_the_window_when_requests_wait_for_a_slot() {
+async fn window_holds_if_requests_with_permits_wait_for_a_slot() {
     let client = ScriptedService::new([
         Delayed(60_000, 200),
         Delayed(60_000, 200),
@@ -42,7 +42,7 @@ async fn below_keeps_the_window_when_requests_wait_for_a_slot() {
     assert_eq!(
         (client.calls(), fullest_window(&client) <= 4),
         (12, true),
-        "{} in 10 s",
+        "{} requests in 10 s",
         fullest_window(&client)
     );
 }
@@ -52,7 +52,7 @@ fn slow() -> TokenBucket {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_holds_no_slot_during_a_limiter_wait_or_backoff() {
+async fn call_holds_no_slot_of_an_inner_concurrency_limit_during_limiter_wait_or_backoff() {
     let slots = Slots::new(1, [Status(200)]);
     let service = RateLimitLayer::new(slow()).layer(slots.clone());
     service.clone().oneshot(get(URI)).await.unwrap();
@@ -71,7 +71,7 @@ async fn below_holds_no_slot_during_a_limiter_wait_or_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn above_holds_a_slot_during_limiter_wait_and_backoff() {
+async fn call_holds_a_slot_of_an_outer_concurrency_limit_during_limiter_wait_and_backoff() {
     for script in [[RetryAfter(503, "30"), Status(200)], [Status(200), Status(200)]] {
         let slots = Arc::new(Semaphore::new(1));
         let client = ScriptedService::new(script);
@@ -92,7 +92,7 @@ async fn above_holds_a_slot_during_limiter_wait_and_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn between_retry_and_limit_holds_a_slot_during_the_limiter_wait_only() {
+async fn slot_between_retry_and_limit_is_held_during_the_limiter_wait_but_not_the_backoff() {
     let slots = Arc::new(Semaphore::new(1));
     let client = ScriptedService::new([RetryAfter(503, "30"), Status(200)]);
     let service = ServiceBuilder::new()
@@ -112,7 +112,7 @@ async fn between_retry_and_limit_holds_a_slot_during_the_limiter_wait_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_returns_every_slot_however_a_call_ends() {
+async fn every_slot_is_returned_however_a_call_ends() {
     let ends = [
         ("success", Status(200), 2),
         ("a failed response", Status(503), 2),
@@ -133,7 +133,7 @@ async fn below_returns_every_slot_however_a_call_ends() {
             let calls = (0..3).map(|_| tokio::time::timeout(drop_after, service.clone().oneshot(get(URI))));
             let results = futures_util::future::join_all(calls).await;
             assert_eq!(slots.free(), slot_count, "{name}, dropped after {drop_after:?}");
-            // The total timeout ends all of them.
+            // The total timeout ends every call within an hour.
             assert!(drop_after < secs(3_600) || results.iter().all(Result::is_ok), "{name}");
             let errors = results.iter().flatten().filter_map(|result| result.as_ref().err());
             let refused = errors.filter(|error| error.is_rate_limited()).count();

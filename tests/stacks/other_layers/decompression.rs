@@ -1,4 +1,4 @@
-//! tower-http's `Decompression`.
+//! Tests tower-http's `Decompression` around and inside the preset's stack.
 
 use std::{
     convert::Infallible,
@@ -31,7 +31,7 @@ fn gzip(text: &[u8]) -> Bytes {
     encoder.finish().unwrap().into()
 }
 
-/// A body in frames of 64 bytes, which counts the bodies that were read to the end.
+/// A body in frames of 64 bytes. The server counts the bodies that the client read to the end.
 struct CountedBody {
     rest: Bytes,
     ended: Option<Arc<AtomicUsize>>,
@@ -46,7 +46,7 @@ impl Body for CountedBody {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if self.rest.is_empty() {
-            // Counts only once, because a decoder polls again.
+            // A decoder polls the body again after its end, so the end must be counted only once.
             if let Some(ended) = self.ended.take() {
                 ended.fetch_add(1, Relaxed);
             }
@@ -66,7 +66,7 @@ struct Server {
 type Inner = BoxCloneService<Request<ReplayBody<Content>>, Response<CountedBody>, tower::BoxError>;
 
 impl Server {
-    /// Responds with a 503 and this body, and then with 200 and `hello`, both compressed.
+    /// Responds first with 503 and the body `failure`, and later with 200 and `hello`. Both bodies are compressed.
     fn service(&self, failure: &[u8]) -> Inner {
         let (server, failure) = (self.clone(), gzip(failure));
         BoxCloneService::new(service_fn(move |request: Request<ReplayBody<Content>>| {
@@ -94,7 +94,7 @@ async fn check<B: Body<Data: bytes::Buf, Error: std::fmt::Debug>>(server: &Serve
     assert_eq!(Report::from_response(&response).unwrap().attempt_count(), 2);
     let text = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(text, "hello");
-    // Both attempts sent the same request, with the length of its body.
+    // Both attempts sent the same body and the same `content-length`.
     let seen = server.seen.lock().unwrap().clone();
     for (headers, body) in &seen {
         assert_eq!((body.as_ref(), &headers["accept-encoding"]), (&b"hello"[..], &"gzip".parse().unwrap()));
@@ -109,10 +109,10 @@ fn put() -> Request<Content> {
     request
 }
 
-/// The compressed body has one kilobyte instead of a megabyte, so it is read to the end and its connection can be
-/// reused.
+/// The failed response is 1 MiB long, or about 1 KiB compressed. The retry layer reads the compressed body to its end,
+/// so the connection can be reused.
 #[tokio::test(start_paused = true)]
-async fn above_drains_a_failed_response_compressed() {
+async fn stack_inside_decompression_drains_the_compressed_body_of_a_failed_response() {
     let server = Server::default();
     let layer = rates().layer().unwrap();
     let service = DecompressionLayer::new().layer(layer.layer(server.service(&[0; 1 << 20])));
@@ -122,7 +122,7 @@ async fn above_drains_a_failed_response_compressed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_counts_the_drained_bytes_decompressed() {
+async fn stack_around_decompression_limits_the_drained_bytes_by_decompressed_size() {
     for (failure, ended) in [(vec![0; 1 << 20], 0), (vec![0; 1 << 10], 1)] {
         let server = Server::default();
         let service = DecompressionLayer::new().layer(server.service(&failure));

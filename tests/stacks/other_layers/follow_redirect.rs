@@ -1,4 +1,5 @@
-//! tower-http's `FollowRedirect`. `tests/stacks/redirects.rs` and `tests/auth` test which hops receive the key.
+//! Tests tower-http's `FollowRedirect`. `tests/stacks/redirects.rs` and `tests/auth` test which redirect targets
+//! receive the key.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ fn ids(client: &ScriptedService) -> [String; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn above_each_hop_is_a_call_with_its_own_permits() {
+async fn each_redirect_followed_outside_the_request_id_layer_is_a_call_with_its_own_permits() {
     let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(503), Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(FollowRedirectLayer::new())
@@ -42,7 +43,7 @@ async fn above_each_hop_is_a_call_with_its_own_permits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn between_request_id_and_retry_hops_share_id_and_report() {
+async fn redirects_followed_between_request_id_and_retry_share_id_and_report() {
     let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
@@ -58,9 +59,9 @@ async fn between_request_id_and_retry_hops_share_id_and_report() {
     assert_eq!(first, second);
 }
 
-/// The retry layer takes the failure of the second hop for a failure of the POST, which was processed.
+/// The retry layer mistakes a failure at the redirect target for a failure of the POST, which the server processed.
 #[tokio::test(start_paused = true)]
-async fn below_retry_resends_a_processed_post_if_its_redirect_fails() {
+async fn retry_around_follow_redirect_resends_a_processed_post_if_the_redirect_fails() {
     let script = [SEE_OTHER, Refused, Status(200)];
     let client = ScriptedService::new(script);
     let below = ServiceBuilder::new().layer(RetryLayer::new()).layer(FollowRedirectLayer::new());
@@ -74,7 +75,7 @@ async fn below_retry_resends_a_processed_post_if_its_redirect_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_the_limiter_hops_take_no_permits() {
+async fn redirects_followed_inside_the_limiter_take_no_permits() {
     let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RateLimitLayer::new(limiter.clone()))

@@ -1,4 +1,4 @@
-//! tower's `LoadShed` with tower's `ConcurrencyLimit`.
+//! Tests tower's `LoadShed` together with tower's `ConcurrencyLimit`.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn below_a_rejected_post_is_retried() {
+async fn post_rejected_by_load_shed_inside_retry_is_retried() {
     let client = ScriptedService::new([Delayed(30, 200), Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -32,7 +32,7 @@ async fn below_a_rejected_post_is_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_returns_overloaded_after_every_attempt_was_rejected() {
+async fn call_fails_as_overloaded_if_load_shed_rejects_every_attempt() {
     let client = ScriptedService::new([NoResponse]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -46,9 +46,9 @@ async fn below_returns_overloaded_after_every_attempt_was_rejected() {
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::NotSent; 3]);
 }
 
-/// Above the limiter, a rejected request spends no permit.
+/// A request that `LoadShed` rejects spends no permit if `LoadShed` is outside the limiter.
 #[tokio::test(start_paused = true)]
-async fn below_the_limiter_a_rejected_request_spends_its_permit() {
+async fn request_rejected_by_load_shed_inside_the_limiter_spends_its_permit() {
     let (shed, slots) = (LoadShedLayer::new(), ConcurrencyLimitLayer::new(1));
     let client = ScriptedService::new([Delayed(30, 200)]);
     let limiter = bucket(20);
@@ -64,9 +64,9 @@ async fn below_the_limiter_a_rejected_request_spends_its_permit() {
     assert_eq!((client.calls(), limiter.snapshot().granted), (2, 3));
 }
 
-/// A limiter is always ready and waits in the call. Its settings bound the wait instead.
+/// A limiter is always ready, so `LoadShed` around it rejects no call. The limiter's own settings bound the wait.
 #[tokio::test(start_paused = true)]
-async fn above_rejects_nothing_without_a_concurrency_limit_below_it() {
+async fn load_shed_around_a_limiter_rejects_calls_only_with_a_concurrency_limit() {
     let limit = || RateLimitLayer::new(bucket(2));
     let plain = ServiceBuilder::new()
         .layer(LoadShedLayer::new())

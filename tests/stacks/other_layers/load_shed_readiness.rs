@@ -1,4 +1,4 @@
-//! tower's `LoadShed` above a service that is never ready, and above a service that becomes ready later.
+//! Tests tower's `LoadShed` over a service that is never ready, and over a service that becomes ready later.
 
 use http::{Request, Response};
 use tower::{
@@ -21,7 +21,7 @@ use super::{
     support::{Content, Limited, Scripted::*, ScriptedService, cause, get, millis, request, secs},
 };
 
-/// Returns a service with one slot, which a call holds for the next 100 ms.
+/// Returns a service that allows one concurrent call and is busy for the next 100 ms.
 async fn busy() -> Limited {
     let client = Limited::over(ScriptedService::new([Delayed(100, 200), Status(200)])).with_permits(1);
     tokio::spawn(client.clone().oneshot(get(URI)));
@@ -35,8 +35,8 @@ fn is_rejected(error: &BoxError) -> bool {
         || error.downcast_ref::<Error>().is_some_and(|error| cause::<Overloaded>(error).is_some())
 }
 
-/// Asserts that a call is rejected if `rejects` is `true`, and otherwise waits until the service is ready. Later calls
-/// succeed.
+/// If `rejects` is `true`, asserts that a call to a busy service is rejected. Otherwise asserts that the call waits
+/// until the service is ready. A later call must succeed.
 async fn check<L, S, R>(name: &str, layer: L, rejects: bool)
 where
     L: Layer<Limited, Service = S>,
@@ -45,23 +45,34 @@ where
     let never = Limited::over(ScriptedService::new([Status(200)])).with_permits(0);
     let called = tokio::time::timeout(secs(300), layer.layer(never.clone()).oneshot(get(URI))).await;
     let rejected = called.ok().and_then(Result::err).map(Into::into).is_some_and(|error| is_rejected(&error));
-    assert_eq!((rejected, never.calls()), (rejects, 0), "{name} over a service that is never ready");
+    assert_eq!(
+        (rejected, never.calls()),
+        (rejects, 0),
+        "LoadShed and {name} over a service that is never ready"
+    );
 
     let client = busy().await;
     let start = tokio::time::Instant::now();
     let service = layer.layer(client.clone());
     match service.clone().oneshot(get(URI)).await.map_err(Into::into) {
-        Ok(_) => assert!(!rejects && start.elapsed() >= millis(99), "{name} did not wait"),
+        Ok(_) => assert!(
+            !rejects && start.elapsed() >= millis(99),
+            "LoadShed and {name} did not wait for a busy service"
+        ),
         Err(error) => assert!(rejects && is_rejected(&error) && start.elapsed().is_zero(), "{name}: {error}"),
     }
     tokio::time::sleep(millis(100)).await;
-    assert!(service.oneshot(get(URI)).await.is_ok(), "{name} over a service that is ready again");
+    assert!(
+        service.oneshot(get(URI)).await.is_ok(),
+        "LoadShed and {name} over a service that is ready again"
+    );
     assert_eq!(client.calls(), if rejects { 2 } else { 3 }, "{name}");
 }
 
-/// Limit and retry poll the readiness of their service in the call, so `LoadShed` above them does not see it.
+/// The limit and retry layers poll the readiness of their service in the call. `LoadShed` around these layers therefore
+/// does not see that readiness.
 #[tokio::test(start_paused = true)]
-async fn above_rejects_over_layers_that_forward_readiness() {
+async fn load_shed_rejects_calls_only_around_layers_that_forward_readiness() {
     macro_rules! above {
         ($name:literal, $layer:expr, $rejects:expr) => {
             check($name, ServiceBuilder::new().layer(LoadShedLayer::new()).layer($layer), $rejects).await
@@ -78,9 +89,9 @@ async fn above_rejects_over_layers_that_forward_readiness() {
     above!("preset", rates().layer().unwrap(), false);
 }
 
-/// Retry and presets are missing here, because they retry a rejected request.
+/// This test omits the retry layer and the presets, because both retry a rejected request.
 #[tokio::test(start_paused = true)]
-async fn below_rejects_under_each_layer_without_retry() {
+async fn load_shed_inside_each_layer_without_retry_rejects_calls() {
     macro_rules! below {
         ($name:literal, $layer:expr) => {
             check($name, ServiceBuilder::new().layer($layer).layer(LoadShedLayer::new()), true).await
@@ -110,9 +121,9 @@ fn shedding(client: &Limited, limiter: &TokenBucket) -> Stack {
         .service(client.clone())
 }
 
-/// Each rejected attempt counts as not sent, for every method, and spends a permit.
+/// Each attempt that `LoadShed` rejects counts as not sent, for every method, and spends a permit.
 #[tokio::test(start_paused = true)]
-async fn below_a_later_attempt_reaches_a_service_that_became_ready() {
+async fn later_attempt_reaches_a_service_that_became_ready_behind_load_shed() {
     for method in ["GET", "POST"] {
         let (client, limiter) = (busy().await, bucket(20));
         let response = shedding(&client, &limiter).oneshot(request(method, URI)).await.unwrap();
@@ -121,13 +132,13 @@ async fn below_a_later_attempt_reaches_a_service_that_became_ready() {
             outcomes(report),
             [Outcome::NotSent, Outcome::NotSent, Outcome::Response(response.status())]
         );
-        // The client received the call that held the slot, and the last attempt.
+        // The client received the call that kept the service busy, and the last attempt of the tested call.
         assert_eq!((client.calls(), limiter.snapshot().granted), (2, 3), "{method}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_a_service_that_stays_unready_fails_as_not_sent() {
+async fn call_to_a_service_that_stays_unready_behind_load_shed_has_outcome_not_sent() {
     let (client, limiter) = (Limited::over(ScriptedService::new([Status(200)])).with_permits(0), bucket(20));
     let error = shedding(&client, &limiter).oneshot(request("POST", URI)).await.unwrap_err();
     assert!(error.is_service() && !error.is_rate_limited() && cause::<Overloaded>(&error).is_some());

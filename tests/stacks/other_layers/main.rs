@@ -1,5 +1,5 @@
-//! Layers of tower, tower-http and tower-resilience above, between and below the layers of this crate. Tests the
-//! effects that the page `tower_outbound::guide::other_layers` documents, on paused time.
+//! Tests layers of tower, tower-http and tower-resilience around, between and inside the layers of this crate, on
+//! paused time. The page `tower_outbound::guide::other_layers` documents the tested effects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod balance;
@@ -31,7 +31,7 @@ fn rates() -> StackBuilder {
     preset::currency_rates(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap())
 }
 
-/// Allows `limit` requests in any 10 s, and half of them in a burst.
+/// Creates a token bucket that allows `limit` requests in any 10 s, and half of that number in a burst.
 fn bucket(limit: u32) -> TokenBucket {
     let quota = Quota::new(limit, Duration::from_secs(10)).unwrap();
     TokenBucket::new(quota.with_burst(limit / 2).unwrap().without_margin())

@@ -1,4 +1,4 @@
-//! A client that takes a slot when it becomes ready, and returns it when its call has ended or is dropped.
+//! A client that takes a slot when it becomes ready. The client returns the slot when its call has ended or is dropped.
 
 use std::{
     sync::{Arc, Mutex},
@@ -71,7 +71,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let slot = self.slot.take().expect("called without a slot");
+        let slot = self.slot.take().expect("the client was called before it was ready");
         let response = self.client.call(request);
         Box::pin(async move {
             let response = response.await;

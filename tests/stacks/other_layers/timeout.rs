@@ -1,4 +1,4 @@
-//! tower's `Timeout`.
+//! Tests tower's `Timeout` around, between and inside the layers of this crate.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn above_drops_the_report_of_the_call() {
+async fn tower_timeout_around_a_stack_drops_the_report() {
     let preset = rates().with_total_timeout(secs(20)).with_attempt_timeout(secs(2)).layer().unwrap();
     let client = ScriptedService::new([NoResponse]);
     let service = TowerTimeoutLayer::new(secs(3)).layer(preset.layer(client.clone()));
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
-    // The inner total timeout elapses first, so its error arrives with a report.
+    // The attempt timeout of 2 s elapses before tower's timeout of 3 s, so the error has a report.
     assert!(
         error.downcast_ref::<Error>().is_some_and(|error| error.is_timeout() && error.report().is_some())
     );
@@ -41,7 +41,7 @@ async fn above_drops_the_report_of_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn above_drops_the_log_event_of_the_call() {
+async fn tower_timeout_around_a_stack_suppresses_the_log_event_of_the_call() {
     for (inner_first, expected) in [(true, &["call failed"][..]), (false, &[])] {
         let (capture, _guard) = Capture::all();
         let preset = rates().with_total_timeout(secs(if inner_first { 1 } else { 20 })).layer().unwrap();
@@ -50,13 +50,14 @@ async fn above_drops_the_log_event_of_the_call() {
         tokio::time::sleep(secs(60)).await;
         let events = capture.of("tower_outbound::call");
         let messages: Vec<_> = events.iter().map(|event| event.message.as_str()).collect();
-        assert_eq!(messages, expected, "inner timeout first: {inner_first}");
+        assert_eq!(messages, expected, "the stack's own timeout elapses first: {inner_first}");
     }
 }
 
-/// A call that cannot meet the deadline of this crate's timeout fails immediately. Under tower's timeout it waits.
+/// A call that cannot meet the deadline of this crate's timeout fails immediately. Under tower's timeout, such a call
+/// waits until the timeout elapses.
 #[tokio::test(start_paused = true)]
-async fn above_a_call_that_cannot_meet_it_waits_until_it_elapses() {
+async fn call_that_cannot_meet_the_timeout_fails_at_once_only_under_this_crates_layer() {
     for (deadline, expected) in [(true, Duration::ZERO), (false, secs(1))] {
         let limit = RateLimitLayer::new(bucket(2));
         let limited = limit.layer(ScriptedService::new([Status(200)]));
@@ -76,7 +77,7 @@ async fn above_a_call_that_cannot_meet_it_waits_until_it_elapses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_a_timed_out_attempt_counts_as_maybe_processed() {
+async fn attempt_ended_by_an_inner_tower_timeout_counts_as_maybe_processed() {
     for (method, sent, stop_reason) in
         [("GET", 3, StopReason::Exhausted), ("POST", 1, StopReason::NotIdempotent)]
     {
@@ -96,9 +97,9 @@ async fn below_a_timed_out_attempt_counts_as_maybe_processed() {
     }
 }
 
-/// Its time includes the wait for the limiter, and the retry layer cannot see that nothing was sent.
+/// tower's timeout around the limiter includes the wait for a permit. The retry layer cannot see that nothing was sent.
 #[tokio::test(start_paused = true)]
-async fn between_retry_and_limit_a_timeout_hides_that_nothing_was_sent() {
+async fn tower_timeout_between_retry_and_limit_hides_that_nothing_was_sent() {
     let client = ScriptedService::new([Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())

@@ -1,4 +1,4 @@
-//! tower-http's `Trace`.
+//! Tests tower-http's `Trace` around and inside the preset's stack.
 
 use std::{
     fmt::Debug,
@@ -23,7 +23,7 @@ use super::{
     support::{Scripted::*, ScriptedService, get},
 };
 
-/// Records the path of each span, as `parent/name`, and its URI.
+/// Records each span's `uri` field, and the span's path, such as `parent/name`.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<Seen>>>);
 
@@ -67,15 +67,15 @@ fn paths(spans: &[Seen]) -> Vec<&str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn above_its_span_contains_the_call_and_no_key() {
+async fn trace_span_around_a_stack_contains_the_call_span_and_no_key() {
     let spans = spans(true).await;
     assert_eq!(paths(&spans), ["request", "request/call", "request/call/attempt", "request/call/attempt"]);
     assert!(spans.iter().all(|(_, uri)| uri.as_ref().is_none_or(|uri| !uri.contains("s3cret"))));
 }
 
-/// Records the URI that is sent, with a key in the query.
+/// tower-http's span inside the stack records the URI that is sent, with a key in the query.
 #[tokio::test(start_paused = true)]
-async fn below_each_attempt_contains_its_span_with_a_query_key() {
+async fn trace_span_inside_each_attempt_span_records_a_key_in_the_query() {
     let spans = spans(false).await;
     let attempt = ["call/attempt", "call/attempt/request"];
     assert_eq!(paths(&spans), ["call", attempt[0], attempt[1], attempt[0], attempt[1]]);

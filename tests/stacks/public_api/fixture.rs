@@ -1,10 +1,12 @@
-//! Checks the search itself, with a generated crate whose public items use foreign types in every possible way.
+//! Checks the search for foreign types with a generated crate. The crate's public items use foreign types in every
+//! possible way.
 
 use std::{fs, path::Path};
 
 use super::{references, rustdoc_json};
 
-/// The search must find all items except those of `fine`. Each item's name states how it uses the foreign type.
+/// The source of the generated crate. The search must find every item that is not in the module `fine`. Each item's
+/// name states how the item uses the foreign type.
 const LIBRARY: &str = r#"
 pub mod adapter;
 
@@ -91,7 +93,7 @@ const EXPECTED: &[&str] = &[
 
 #[test]
 #[ignore = "documents a generated crate; .ci/run runs it"]
-fn finds_every_foreign_type_of_a_generated_crate() {
+fn search_finds_every_foreign_type_of_a_generated_crate() {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("planted_api");
     let others = ["foreign", "http", "reqwest"];
     let dependencies = others.map(|other| format!("{other} = {{ path = \"{other}\" }}\n")).concat();
@@ -121,9 +123,9 @@ fn finds_every_foreign_type_of_a_generated_crate() {
     let found: Vec<_> =
         references.iter().filter(|found| !found.is_allowed()).map(|found| found.item.as_str()).collect();
     for expected in EXPECTED {
-        assert!(found.contains(expected), "{expected} is not found: {found:?}");
+        assert!(found.contains(expected), "the search does not find the item `{expected}`: {found:?}");
     }
     for fine in ["fine", "Private", "_field", "its_adapter", "Own"] {
-        assert!(!found.contains(&fine), "{fine} is found: {references:#?}");
+        assert!(!found.contains(&fine), "the search reports the allowed item `{fine}`: {references:#?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Public signatures use no types of other crates, except of the ecosystem's base crates. Upgrading any other
-//! dependency is therefore no breaking change. Reads rustdoc's JSON description of the crate.
+//! Checks that public signatures use no types of other crates, except the ecosystem's base crates. Upgrading any other
+//! dependency is then no breaking change. The test reads rustdoc's JSON description of the crate.
 
 mod fixture;
 mod references;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use self::references::Reference;
 
-/// Crates whose types every caller uses anyway.
+/// The crates whose types every user of this crate uses anyway.
 const ECOSYSTEM: &[&str] = &[
     "std",
     "core",
@@ -28,11 +28,11 @@ const ECOSYSTEM: &[&str] = &[
     "tower_layer",
     "tower_service",
     "tracing",
-    // Defines `tracing::Level`.
+    // `tracing` re-exports `Level` from this crate.
     "tracing_core",
 ];
 
-/// Crates whose types only their own adapter uses, in the file or folder of that name in `src/adapter`.
+/// The crates whose types may appear only in their adapter, the file or folder with the crate's name in `src/adapter`.
 const ADAPTED: &[&str] = &["backoff", "reqwest"];
 
 impl Reference {
@@ -44,16 +44,16 @@ impl Reference {
                     Path::new(&self.file).strip_prefix("src/adapter").map(|file| file.with_extension(""));
                 file.is_ok_and(|file| file.starts_with(from))
             }
-            // The clock of the whole crate.
+            // `tokio::time::Instant` is the clock of the whole crate.
             "tokio" => self.path == "tokio::time::instant::Instant",
-            // The bounds of types that are read from JSON or configuration.
+            // serde's traits are bounds of the types that are read from JSON or configuration.
             "serde" | "serde_core" => self.path.contains("::de::") || self.path.contains("::ser::"),
             _ => false,
         }
     }
 }
 
-/// Returns rustdoc's JSON description of this package's library.
+/// Returns rustdoc's JSON description of the package's library.
 fn rustdoc_json(package: &str, root: &Path, target: &Path, options: &[&str]) -> Value {
     let rustdoc = Path::new(env!("CARGO_MANIFEST_DIR")).join("compilers/json-rustdoc");
     let status = Command::new(env!("CARGO"))
@@ -62,7 +62,7 @@ fn rustdoc_json(package: &str, root: &Path, target: &Path, options: &[&str]) -> 
         .args(["rustdoc", "-p", package, "--lib", "--target-dir"])
         .arg(target)
         .args(options)
-        // Items hidden from the docs are public, too.
+        // Items that are hidden from the docs are public, too.
         .args(["--", "-Zunstable-options", "--output-format", "json", "--document-hidden-items"])
         .status();
     assert!(status.unwrap().success());
@@ -74,13 +74,16 @@ fn rustdoc_json(package: &str, root: &Path, target: &Path, options: &[&str]) -> 
 #[ignore = "documents the whole crate; .ci/run runs it"]
 fn public_api_uses_types_of_ecosystem_crates_only() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    // The target folder of this test, so that the metadata of the dependencies is reused.
+    // The test uses the workspace's target folder, so that the metadata of the dependencies is reused.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let references =
         references::all(&rustdoc_json("tower-outbound", &root, target, &["--locked", "--all-features"]));
     let crates: BTreeSet<_> = references.iter().map(|reference| reference.from.as_str()).collect();
     for expected in ["http", "http_body", "bytes", "tower_service", "reqwest", "backoff"] {
-        assert!(crates.contains(expected), "no reference to {expected} was found: {crates:?}");
+        assert!(
+            crates.contains(expected),
+            "the search found no reference to the crate {expected}: {crates:?}"
+        );
     }
     let foreign: Vec<_> = references.iter().filter(|reference| !reference.is_allowed()).collect();
     assert!(foreign.is_empty(), "{foreign:#?}");

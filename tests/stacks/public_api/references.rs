@@ -1,16 +1,16 @@
-//! The references of a crate's public items to items of other crates.
+//! Finds the references of a crate's public items to items of other crates.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// An item of another crate that a public item uses.
+/// A public item's reference to an item of another crate.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Reference {
-    /// The other crate.
+    /// The name of the crate that the public item refers to.
     pub(crate) from: String,
     pub(crate) path: String,
-    /// The public item, and its file.
+    /// The name and the file of the public item.
     pub(crate) item: String,
     pub(crate) file: String,
 }
@@ -19,7 +19,7 @@ pub(crate) fn all(api: &Value) -> BTreeSet<Reference> {
     let mut found = BTreeSet::new();
     for item in api["index"].as_object().unwrap().values().filter(|item| item["crate_id"] == 0) {
         let implementation = &item["inner"]["impl"];
-        // Skips blanket implementations of other crates and auto traits.
+        // Blanket implementations of other crates and auto traits are skipped.
         if implementation["blanket_impl"].is_object() || implementation["is_synthetic"] == true {
             continue;
         }
@@ -38,7 +38,8 @@ impl Walk<'_> {
     fn walk(&mut self, value: &Value) {
         match value {
             Value::Object(members) => {
-                // A type or trait has a path, a re-export a source. The path of a primitive type has no id.
+                // In the JSON, a type or trait has a `path` and a re-export has a `source`. A primitive type's path has
+                // no id.
                 let path = members.get("path").or(members.get("source")).and_then(Value::as_str);
                 if let (Some(id), Some(path)) = (members.get("id"), path) {
                     self.add_item(id, path);
@@ -64,7 +65,7 @@ impl Walk<'_> {
                 self.add(from, &parts.join("::"));
             }
             None if self.api["index"][id.to_string()]["crate_id"] == 0 => {}
-            // rustdoc does not list this item, so the first segment of its path is the crate.
+            // rustdoc lists no path for some items. The first segment of the written path then names the crate.
             None => {
                 self.add(written.trim_start_matches("::").split("::").next().unwrap_or_default(), written)
             }
@@ -72,12 +73,12 @@ impl Walk<'_> {
     }
 
     fn add(&mut self, from: &str, path: &str) {
-        // pin_project_lite generates a private type of this name, to implement `Unpin`.
+        // The macro of pin_project_lite generates a private type `__Origin`, to implement `Unpin`.
         if !["pin_project_lite", "__Origin"].contains(&from) {
             self.found.insert(Reference {
                 from: from.to_owned(),
                 path: path.to_owned(),
-                // The name of a re-export is one level deeper.
+                // In the JSON, the name of a re-export is one level deeper than other names.
                 item: self.item["name"]
                     .as_str()
                     .or(self.item["inner"]["use"]["name"].as_str())

@@ -1,4 +1,4 @@
-//! Streams request and response bodies under a retry layer that records the request's body.
+//! Tests streamed request and response bodies under a retry layer that records the request's body.
 
 use std::{
     io::Write,
@@ -34,7 +34,7 @@ async fn post(
     body: impl Body<Data = Bytes, Error = BoxError> + Send + 'static,
 ) -> Response<ReqwestBody> {
     let mut request = Request::post(url).body(body).unwrap();
-    // HTTP/1 sends trailers only if the request announces them.
+    // HTTP/1 sends trailers only if the request's `trailer` header announces them.
     request.headers_mut().insert("trailer", "x-sum".parse().unwrap());
     request.headers_mut().insert("te", "trailers".parse().unwrap());
     within(quick_retry().layer(inner(wire)).oneshot(request)).await.unwrap()
@@ -50,7 +50,7 @@ async fn echo() -> Site {
 }
 
 #[tokio::test]
-async fn forwards_each_frame_before_the_next_one_exists() {
+async fn each_body_frame_is_forwarded_before_the_next_frame_exists() {
     for wire in WIRES {
         let site = echo().await;
         let (send, receive) = mpsc::unbounded_channel::<Frame<Bytes>>();
@@ -81,7 +81,7 @@ fn gzip(text: &str) -> Bytes {
 }
 
 #[tokio::test]
-async fn returns_trailers_after_compressed_and_plain_bodies() {
+async fn trailers_arrive_after_compressed_and_plain_bodies() {
     for wire in WIRES {
         for (compress, decompress) in [(false, false), (false, true), (true, false), (true, true)] {
             let site = Site::start(move |_, _| async move {
@@ -96,7 +96,7 @@ async fn returns_trailers_after_compressed_and_plain_bodies() {
                 response
             })
             .await;
-            let case = format!("{wire:?}, compressed: {compress}, decompressed: {decompress}");
+            let case = format!("{wire:?}, server compresses: {compress}, client decompresses: {decompress}");
             let client = if wire == Wire::Http2 { builder().http2_prior_knowledge() } else { builder() };
             let client = Reqwest::new(if decompress { client } else { client.no_gzip() }).unwrap();
             let request =
@@ -115,7 +115,7 @@ async fn returns_trailers_after_compressed_and_plain_bodies() {
 }
 
 #[tokio::test]
-async fn forwards_known_body_lengths() {
+async fn known_lengths_of_request_and_response_bodies_are_forwarded() {
     for wire in WIRES {
         let site = Site::start(|head, body| async move {
             assert_eq!(head.headers["content-length"], "5");
@@ -131,7 +131,7 @@ async fn forwards_known_body_lengths() {
 }
 
 #[tokio::test]
-async fn server_stops_sending_a_dropped_response_body() {
+async fn server_stops_sending_after_the_client_drops_the_response_body() {
     struct Dropped(Option<oneshot::Sender<()>>);
 
     impl Drop for Dropped {
@@ -160,10 +160,10 @@ async fn server_stops_sending_a_dropped_response_body() {
 }
 
 const CHUNK: usize = 64 * 1024;
-/// 256 MiB, more than the buffers of sockets and HTTP/2 windows hold.
+/// The large body has 4,096 chunks, or 256 MiB. That is more than the buffers of sockets and HTTP/2 windows hold.
 const CHUNKS: usize = 4096;
 
-/// Returns a body that counts the chunks that were polled.
+/// Returns a body of 256 MiB that counts its polled chunks.
 fn large_body(chunks_polled: &Arc<AtomicUsize>) -> impl Body<Data = Bytes, Error = BoxError> + Send + use<> {
     let (chunks_polled, chunk) = (Arc::clone(chunks_polled), Bytes::from(vec![7; CHUNK]));
     StreamBody::new(stream::iter(0..CHUNKS).map(move |_| {
@@ -172,7 +172,7 @@ fn large_body(chunks_polled: &Arc<AtomicUsize>) -> impl Body<Data = Bytes, Error
     }))
 }
 
-/// Waits until the count stops growing.
+/// Waits until the number of polled chunks stops growing, and returns that number.
 async fn stalled_count(chunks_polled: &AtomicUsize) -> usize {
     let mut last = 0;
     loop {
@@ -194,7 +194,7 @@ async fn length(mut body: impl Body<Data = Bytes, Error: std::fmt::Debug> + Unpi
 }
 
 #[tokio::test]
-async fn large_upload_waits_until_the_server_reads_it() {
+async fn large_upload_is_polled_only_as_fast_as_the_server_reads() {
     for wire in WIRES {
         let (chunks_polled, read) = (Arc::<AtomicUsize>::default(), Arc::new(Notify::new()));
         let reading = Arc::clone(&read);
@@ -218,7 +218,7 @@ async fn large_upload_waits_until_the_server_reads_it() {
 }
 
 #[tokio::test]
-async fn large_response_waits_until_the_caller_reads_it() {
+async fn large_response_is_sent_only_as_fast_as_the_caller_reads() {
     for wire in WIRES {
         let chunks_polled = Arc::<AtomicUsize>::default();
         let counter = Arc::clone(&chunks_polled);

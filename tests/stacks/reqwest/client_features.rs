@@ -1,4 +1,5 @@
-//! Features of reqwest below the layers: redirects, its own retries, proxies, default headers, `https_only` and gzip.
+//! Tests the features of a reqwest client inside the layers: redirects, reqwest's own retries, proxies, default
+//! headers, `https_only` and gzip.
 
 use std::time::Duration;
 
@@ -46,13 +47,13 @@ fn has_key(seen: &Seen) -> bool {
         || seen.headers.values().any(|value| value.to_str().is_ok_and(|value| value.contains(KEY)))
 }
 
-/// A builder that follows redirects. `Reqwest::new` overrides this setting.
+/// Returns a builder whose client follows redirects. `Reqwest::new` overrides this setting.
 fn following_redirects() -> reqwest::ClientBuilder {
     builder().redirect(reqwest::redirect::Policy::limited(5))
 }
 
 #[tokio::test]
-async fn returns_a_redirect_without_following_it() {
+async fn adapter_returns_a_redirect_response_without_following_it() {
     for placement in placements() {
         for method in [Method::GET, Method::POST] {
             for status in [301, 302, 303, 307, 308] {
@@ -69,7 +70,7 @@ async fn returns_a_redirect_without_following_it() {
 }
 
 #[tokio::test]
-async fn returns_a_redirect_with_an_invalid_location() {
+async fn adapter_returns_a_redirect_response_with_an_invalid_location() {
     for target in ["mailto:ann@example.com", "ftp://127.0.0.1/", "http://1.2.3.4.5/", "http://["] {
         let site = Site::redirecting(302, target.to_owned()).await;
         let service = quick_retry().layer(Reqwest::new(following_redirects().https_only(false)).unwrap());
@@ -78,9 +79,10 @@ async fn returns_a_redirect_with_an_invalid_location() {
     }
 }
 
-/// reqwest returns the same kind of error as for `https_only`, but the server processed this request.
+/// The server processed the POST before the redirect failed, although reqwest's error is of the same kind as for
+/// `https_only`.
 #[tokio::test]
-async fn from_client_redirect_to_another_scheme_counts_as_maybe_processed() {
+async fn post_redirected_to_another_scheme_by_a_given_client_counts_as_maybe_processed() {
     let site = Site::redirecting(302, format!("ftp://127.0.0.1/?k={KEY}")).await;
     let service = quick_retry().layer(Reqwest::from_client(following_redirects().build().unwrap()));
     let error = within(service.oneshot(request(Method::POST, &site.url))).await.unwrap_err();
@@ -90,9 +92,9 @@ async fn from_client_redirect_to_another_scheme_counts_as_maybe_processed() {
     assert!(!error_texts(&error).contains(KEY), "{error:?}");
 }
 
-/// As the docs of `from_client` state. The key leaks, but the first redirect fails.
+/// The docs of `from_client` describe this case: the key leaks, but the first redirect makes the call fail.
 #[tokio::test]
-async fn from_client_fails_without_retry_if_the_client_follows_a_redirect() {
+async fn call_over_a_redirecting_client_fails_without_retry_at_the_first_redirect() {
     for (status, method) in [(307, Method::GET), (302, Method::POST), (303, Method::POST)] {
         let elsewhere = Site::start(|_, _| async { Response::new(empty()) }).await;
         let site = Site::redirecting(status, format!("{}/there", elsewhere.url)).await;
@@ -105,14 +107,14 @@ async fn from_client_fails_without_retry_if_the_client_follows_a_redirect() {
         assert_eq!(site.seen().len() + elsewhere.seen().len(), 2);
         assert!(
             elsewhere.seen().iter().all(has_key),
-            "reqwest is stricter now: update the docs of `from_client`"
+            "reqwest no longer sends the key to the redirect target: update the docs of `from_client`"
         );
     }
 }
 
-/// The first server processed the POST. The refused connection to the second one proves nothing about it.
+/// The first server processed the POST. The refused connection to the redirect target does not prove the opposite.
 #[tokio::test]
-async fn from_client_refused_redirect_target_counts_as_maybe_processed() {
+async fn post_counts_as_maybe_processed_if_the_redirect_target_refuses_the_connection() {
     let refused = refusing();
     let site =
         Site::redirecting(302, format!("http://{}/there?k={KEY}", refused.local_addr().unwrap())).await;
@@ -123,9 +125,9 @@ async fn from_client_refused_redirect_target_counts_as_maybe_processed() {
     assert!(!error_texts(&error).contains(KEY), "{error:?}");
 }
 
-/// The URL is in the source of the error, which `without_url` does not change.
+/// The URL is in the source of reqwest's error. `without_url` does not remove the URL there.
 #[tokio::test]
-async fn error_of_a_redirect_does_not_contain_the_url() {
+async fn error_of_a_redirect_policy_does_not_contain_the_url() {
     let site = Site::redirecting(307, format!("http://127.0.0.1:1/?k={KEY}")).await;
     let policy = reqwest::redirect::Policy::custom(|attempt| {
         let url = attempt.url().to_string();
@@ -139,7 +141,7 @@ async fn error_of_a_redirect_does_not_contain_the_url() {
 }
 
 #[tokio::test]
-async fn from_client_returns_a_redirect_if_the_client_does_not_follow_it() {
+async fn redirect_response_is_returned_if_the_given_client_does_not_follow_redirects() {
     let site = Site::redirecting(302, "/there".to_owned()).await;
     let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     let service = quick_retry().layer(Reqwest::from_client(client));
@@ -147,8 +149,8 @@ async fn from_client_returns_a_redirect_if_the_client_does_not_follow_it() {
     assert_eq!((response.status().as_u16(), site.seen().len()), (302, 1));
 }
 
-/// By default, reqwest resends a body of bytes after REFUSED_STREAM and GOAWAY, without a permit and outside the
-/// report.
+/// By default, reqwest resends a bytes body after REFUSED_STREAM and GOAWAY. Such retries take no permit and are not in
+/// the report.
 #[tokio::test]
 async fn adapter_disables_the_retries_of_reqwest() {
     const REFUSED: &[Step] = &[Step::Reset(7)];
@@ -174,7 +176,7 @@ async fn adapter_disables_the_retries_of_reqwest() {
             }
         }
     }
-    // Without the adapter, reqwest retries. If this fails, update the docs.
+    // Without the adapter, reqwest retries. If this assertion fails, update the adapter's docs.
     let acts: &'static [Behavior] = &[Behavior::Steps(&[REFUSED, PROCESS_AND_RESPOND])];
     let server = Server::start(Wire::Http2, acts).await;
     let bare = prior_knowledge().build().unwrap().post(server.url()).body("letter").send();
@@ -182,7 +184,7 @@ async fn adapter_disables_the_retries_of_reqwest() {
 }
 
 #[tokio::test]
-async fn errors_and_debug_do_not_contain_a_query_key() {
+async fn key_in_the_query_appears_in_no_error_or_debug_output() {
     let refused = refusing();
     let refused_url = format!("http://{}/v1", refused.local_addr().unwrap());
     let reset = Server::start(Wire::Http1, &[Behavior::ResetInHeaders; 2]).await;
@@ -205,7 +207,7 @@ async fn errors_and_debug_do_not_contain_a_query_key() {
             assert!(!format!("{reqwest:?}").contains(KEY));
             let error: Error = match tokio::time::timeout(Duration::from_millis(300), call).await {
                 Ok(result) => result.unwrap_err(),
-                Err(_) => continue, // The client without a timeout, at the silent server.
+                Err(_) => continue, // A client without a timeout waits forever for the silent server.
             };
             assert!(!error_texts(&error).contains(KEY), "{error:?}");
         }
@@ -215,14 +217,14 @@ async fn errors_and_debug_do_not_contain_a_query_key() {
     let error = response.into_body().collect().await.unwrap_err();
     assert!(error.is::<reqwest::Error>() && !error_texts(&*error).contains(KEY), "{error:?}");
 
-    // Without the adapter, the error contains the key. If this fails, update the docs.
+    // Without the adapter, reqwest's error contains the key. If this assertion fails, update the adapter's docs.
     let bare = builder().build().unwrap().get(format!("{refused_url}?k={KEY}")).send().await.unwrap_err();
     assert!(error_texts(&bare).contains(KEY));
 }
 
-/// Otherwise the request that is sent would differ from the one that was signed.
+/// The adapter rejects such a URI, because the request that reqwest sends would differ from the signed request.
 #[tokio::test]
-async fn rejects_a_uri_that_reqwest_would_rewrite() {
+async fn adapter_rejects_a_uri_that_reqwest_would_rewrite() {
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     for target in ["/v1/../admin", "/v1?q='x'"] {
         let service = quick_retry().layer(Reqwest::new(builder()).unwrap());
@@ -234,9 +236,9 @@ async fn rejects_a_uri_that_reqwest_would_rewrite() {
     assert!(site.seen().is_empty());
 }
 
-/// The auth layer sends a key to loopback without TLS. A proxy would read it.
+/// The auth layer sends a key to loopback without TLS, so a proxy could read the key.
 #[tokio::test]
-async fn proxy_receives_a_key_for_loopback_unless_disabled() {
+async fn proxy_receives_the_key_for_loopback_unless_no_proxy_is_set() {
     let proxy = Site::start(|_, _| async { Response::new(text("from the proxy")) }).await;
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     let builder = || builder().proxy(reqwest::Proxy::all(&proxy.url).unwrap());
@@ -248,9 +250,10 @@ async fn proxy_receives_a_key_for_loopback_unless_disabled() {
     assert_eq!(site.seen().len(), 1);
 }
 
-/// reqwest adds them below the layers, for every origin, and does not replace existing headers.
+/// reqwest adds default headers inside the layers, for every origin. A default header does not replace an existing
+/// header.
 #[tokio::test]
-async fn default_headers_go_to_every_origin_and_do_not_replace_the_key() {
+async fn default_headers_of_reqwest_go_to_every_origin_and_do_not_replace_the_key() {
     let default = [("x-api-key", "default"), ("x-tenant", "7")];
     let headers =
         default.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
@@ -266,7 +269,7 @@ async fn default_headers_go_to_every_origin_and_do_not_replace_the_key() {
 }
 
 #[tokio::test]
-async fn https_only_rejects_an_http_url_without_retry() {
+async fn call_to_an_http_url_with_https_only_fails_without_retry() {
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     let service = quick_retry().layer(Reqwest::new(builder().https_only(true)).unwrap());
     let error = service.oneshot(request(Method::GET, &site.url)).await.unwrap_err();
@@ -274,9 +277,10 @@ async fn https_only_rejects_an_http_url_without_retry() {
     assert!(site.seen().is_empty());
 }
 
-/// 45 bytes decompress to 10 KiB. With reqwest's feature `gzip`, the cap counts the decompressed bytes.
+/// The response's 45 bytes decompress to 10 KiB. With reqwest's feature `gzip`, the body limit counts the decompressed
+/// bytes.
 #[tokio::test]
-async fn body_cap_counts_decompressed_bytes() {
+async fn body_limit_counts_decompressed_bytes() {
     const ZEROS: &[u8] = &[
         0x1f, 0x8b, 0x8, 0x0, 0x0, 0x0, 0x0, 0x0, 0x2, 0x3, 0xed, 0xc1, 0x1, 0xd, 0x0, 0x0, 0x0, 0xc2, 0xa0,
         0xf7, 0x4f, 0x6d, 0xe, 0x37, 0xa0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x80, 0x37, 0x3,

@@ -1,4 +1,4 @@
-//! Failures that reqwest reports in its own errors: of DNS, TLS, timeouts and connections.
+//! Tests failures of DNS, TLS, timeouts and connections that reqwest reports in its own error type.
 
 use std::{
     io,
@@ -24,13 +24,13 @@ use super::{
     stack::{METHODS, Wire, quick_retry, within},
 };
 
-/// A timeout that is expected to elapse.
+/// The length of a timeout that is expected to elapse during the test.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// A timeout that elapses after something else happened, also on a busy machine.
+/// The length of a timeout that must not elapse before another event of the test, even on a busy machine.
 const LONG_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Resolves no name, or never responds.
+/// A DNS resolver that finds no name, or never responds.
 enum FailingResolver {
     Unknown,
     Silent,
@@ -82,7 +82,7 @@ async fn dns_failure_and_dns_timeout_count_as_not_sent() {
 }
 
 #[tokio::test]
-async fn client_timeout_counts_as_maybe_processed() {
+async fn timeout_of_the_reqwest_client_counts_as_maybe_processed() {
     const SILENT: &[Behavior] = &[Behavior::Steps(&[&[Step::Process], &[Step::Process], &[Step::Process]])];
     let prior_knowledge = || builder().http2_prior_knowledge();
     for builder in [|| builder().timeout(SHORT_TIMEOUT), || builder().read_timeout(SHORT_TIMEOUT)] {
@@ -98,13 +98,13 @@ async fn client_timeout_counts_as_maybe_processed() {
             assert!(std::error::Error::source(&error).unwrap().is::<reqwest::Error>());
         }
     }
-    // Also during DNS resolution, because the error shows only that the time ran out.
+    // The outcome is the same during DNS resolution, because reqwest's error states only that the time ran out.
     let unresolved =
         builder().dns_resolver(std::sync::Arc::new(FailingResolver::Silent)).timeout(SHORT_TIMEOUT);
     let (error, outcomes, _) = call_and_fail(unresolved, &Method::POST, "http://api.example.com/").await;
     assert_eq!(outcomes, [Outcome::Timeout], "{error:?}");
 
-    // The timeout of this crate, on a connection that stays open.
+    // The timeout layer of this crate ends the attempt, although the connection stays open.
     let server = Server::start(Wire::Http2, SILENT).await;
     let service =
         TimeoutLayer::per_attempt(LONG_TIMEOUT).unwrap().layer(Reqwest::new(prior_knowledge()).unwrap());
@@ -115,7 +115,7 @@ async fn client_timeout_counts_as_maybe_processed() {
 }
 
 #[tokio::test]
-async fn client_timeout_in_the_response_body_is_a_body_error() {
+async fn timeout_of_the_reqwest_client_in_the_response_body_is_a_body_error() {
     for builder in [builder().timeout(LONG_TIMEOUT), builder().read_timeout(LONG_TIMEOUT)] {
         let site = Site::start(|_, _| async {
             let frames = futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, BoxError>>();
@@ -132,7 +132,7 @@ async fn client_timeout_in_the_response_body_is_a_body_error() {
     }
 }
 
-/// A connector that fails with rustls' error for an untrusted certificate.
+/// A connector layer that fails with rustls' error for an untrusted certificate.
 #[derive(Clone)]
 struct Untrusted<S>(S);
 
@@ -155,7 +155,7 @@ where
 }
 
 #[tokio::test]
-async fn does_not_retry_after_an_untrusted_certificate() {
+async fn call_is_not_retried_after_an_untrusted_certificate() {
     for method in METHODS {
         let builder = builder().connector_layer(tower::layer::layer_fn(Untrusted));
         let (error, outcomes, stop_reason) = call_and_fail(builder, &method, "http://127.0.0.1:1/").await;
@@ -169,7 +169,7 @@ async fn does_not_retry_after_an_untrusted_certificate() {
 }
 
 #[tokio::test]
-async fn https_request_without_tls_is_not_sent() {
+async fn https_request_over_reqwest_without_its_tls_feature_is_not_sent() {
     let site = Site::start(|_, _| async { http::Response::new(empty()) }).await;
     let (error, outcomes, _) =
         call_and_fail(builder(), &Method::POST, &site.url.replace("http:", "https:")).await;
@@ -179,7 +179,7 @@ async fn https_request_without_tls_is_not_sent() {
     );
 }
 
-/// Through the adapter, and through a custom service that returns reqwest's own error.
+/// Each failure is read through the adapter, and through a custom service that returns reqwest's own error.
 #[tokio::test]
 async fn error_kind_names_each_transport_failure() {
     let unbound = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -208,9 +208,9 @@ async fn error_kind_names_each_transport_failure() {
     }
 }
 
-/// The server repeats the key in the GOAWAY's debug data.
+/// The server repeats the client's key in the debug data of its GOAWAY frame.
 #[tokio::test]
-async fn redacts_the_debug_data_of_a_goaway() {
+async fn debug_data_of_a_goaway_is_redacted_in_every_error() {
     const KEY: &str = "5ecr3t-k3y";
     #[track_caller]
     fn assert_redacted(error: &(dyn std::error::Error + 'static)) {

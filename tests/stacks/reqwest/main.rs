@@ -1,5 +1,5 @@
-//! The layers over reqwest, with the failing servers of `tests/retry`. Also tests what reqwest does by itself, which
-//! the layers cannot see.
+//! Tests the layers over reqwest, with the failing servers of `tests/retry`. Also tests what reqwest itself does inside
+//! the layers, where the layers cannot see it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 #![allow(clippy::disallowed_methods, reason = "a test")]
 
@@ -36,7 +36,7 @@ use tower_outbound::{BoxError, Client, adapter::Reqwest, stack::StackBuilder};
 
 use self::stack::Wire;
 
-/// The service below the layers.
+/// The service inside the layers.
 type Inner = Reqwest;
 
 fn builder() -> reqwest::ClientBuilder {
@@ -57,8 +57,8 @@ fn ready_client(preset: &StackBuilder, wire: Wire) -> Client {
 
 type SiteResponse = Response<UnsyncBoxBody<bytes::Bytes, BoxError>>;
 
-/// A server over HTTP/1 and HTTP/2 that responds by a function and records the head of each request. Stops when
-/// dropped.
+/// A server for HTTP/1 and HTTP/2 that computes each response with a function and records the head of each request.
+/// Dropping the value stops the server.
 struct Site {
     url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -106,7 +106,7 @@ impl Site {
         Self { url, seen, _accepting: accepting }
     }
 
-    /// Redirects every request to `target`.
+    /// Starts a server that redirects every request to `target`.
     async fn redirecting(status: u16, target: String) -> Self {
         Self::start(move |_, _| {
             let response = Response::builder().status(status).header("location", &target);

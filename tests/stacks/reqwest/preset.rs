@@ -1,4 +1,4 @@
-//! Whole presets over reqwest.
+//! Tests whole presets over reqwest.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
@@ -42,7 +42,7 @@ async fn alternating_site() -> Site {
 }
 
 #[tokio::test]
-async fn each_attempt_has_the_key_and_the_request_id() {
+async fn each_attempt_sends_the_key_and_the_request_id() {
     for wire in [Wire::Http1, Wire::Http2] {
         let site = alternating_site().await;
         for (number, preset) in presets(&site.url).into_iter().enumerate() {
@@ -75,21 +75,21 @@ async fn attempts_wait_for_the_limiter_within_the_deadline() {
     let report = Report::from_response(&response).unwrap();
     assert!(start.elapsed() >= Duration::from_secs(1) && !report.waited().is_zero(), "{report:?}");
 
-    // The next permit is available in an hour, so a call that waits for it misses the test's timeout.
+    // The next permit is available in an hour. The test's own timeout would end a call that waits for that permit.
     let quota = Quota::new(2, Duration::from_secs(3_600)).unwrap().with_burst(1).unwrap();
     let short = preset.with_quota(quota).with_total_timeout(Duration::from_secs(3));
     let short = short.client_with_service(inner(Wire::Http1)).unwrap();
     let error = within(short.get("/v1")).await.map(drop);
     let error = match error {
-        // The first attempt got a 503, and the second attempt's permit is later than the deadline.
+        // The first attempt got a 503. The second attempt would get its permit after the deadline.
         Err(error) => error,
-        Ok(()) => panic!("returned a response"),
+        Ok(()) => panic!("the call returned a response although its deadline had passed"),
     };
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline), "{error:?}");
 }
 
 #[tokio::test]
-async fn attempt_timeout_ends_an_attempt_without_response() {
+async fn attempt_timeout_of_a_preset_ends_an_attempt_without_a_response() {
     let site = Site::start(|_, _| std::future::pending()).await;
     let [_, mail, _] = presets(&site.url);
     let client =
@@ -101,9 +101,9 @@ async fn attempt_timeout_ends_an_attempt_without_response() {
     assert_eq!(attempts.collect::<Vec<_>>(), [Some(Outcome::Timeout)]);
 }
 
-/// Sends a request of reqwest's builder, and converts the response to reqwest's type.
+/// Sends a request that reqwest's builder created, and converts the response to reqwest's type.
 #[tokio::test]
-async fn preset_over_a_reqwest_client_takes_reqwests_own_types() {
+async fn preset_over_a_reqwest_client_accepts_and_returns_reqwests_types() {
     let site = alternating_site().await;
     let [rates, _, _] = presets(&site.url);
     let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
@@ -112,7 +112,7 @@ async fn preset_over_a_reqwest_client_takes_reqwests_own_types() {
     let client = service.get_ref().get_ref();
     let request = client.get(format!("{}/v1?q=1", site.url)).header("x-custom", "7").build().unwrap();
     let request = Request::<reqwest::Body>::try_from(request).unwrap();
-    // In a task, like the handler of a server.
+    // The call runs in a task, as in a server's handler.
     let response = within(tokio::spawn(service.clone().oneshot(request))).await.unwrap().unwrap();
     let response = reqwest::Response::from(response.map(reqwest::Body::wrap));
     assert_eq!((response.status().as_u16(), site.seen().len()), (200, 2));
@@ -122,7 +122,7 @@ async fn preset_over_a_reqwest_client_takes_reqwests_own_types() {
     assert_eq!(site.seen()[1].headers["authorization"], "Bearer s3cret");
 }
 
-/// The timeout is in the request's extensions, which every attempt has.
+/// reqwest stores a request's timeout in the extensions, which every attempt gets.
 #[tokio::test]
 async fn timeout_of_a_reqwest_request_bounds_each_attempt() {
     let site = Site::start(|_, _| std::future::pending()).await;
@@ -136,7 +136,7 @@ async fn timeout_of_a_reqwest_request_bounds_each_attempt() {
     assert_eq!(outcomes, [Some(Outcome::Timeout); 3]);
 }
 
-/// `Client` and the layers require these bounds.
+/// The ready `Client` and the layers require these trait bounds of the adapter.
 #[test]
 fn adapter_is_clone_send_sync_and_debug() {
     fn shared<T: Clone + Send + Sync + std::fmt::Debug + 'static>(_: &T) {}

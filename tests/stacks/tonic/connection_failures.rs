@@ -1,4 +1,4 @@
-//! Failed connections. A call that is not idempotent is retried only if it was certainly not sent.
+//! Tests calls whose connection fails. A non-idempotent call is retried only if it was certainly not sent.
 
 use std::{
     io,
@@ -16,7 +16,8 @@ use tower_outbound::{ErrorKind, call::Outcome, error::DeliveryError};
 
 use super::*;
 
-/// Returns a socket that is bound but not listening, so it refuses connections and no other process gets its port.
+/// Returns the URL of a port that refuses connections. The socket is bound but does not listen, so no other process
+/// gets the port.
 fn refusing_socket() -> (TcpSocket, http::Uri) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -24,9 +25,9 @@ fn refusing_socket() -> (TcpSocket, http::Uri) {
     (socket, uri)
 }
 
-/// The connector starts the server when the channel connects for the second time.
+/// In this test, no server listens until the channel connects for the second time.
 #[tokio::test]
-async fn retries_a_call_that_found_no_connection() {
+async fn call_whose_connection_was_refused_is_retried() {
     let (socket, uri) = refusing_socket();
     let (socket, started) = (Mutex::new((0, Some(socket))), Arc::new(Mutex::new(None)));
     let starting = Arc::clone(&started);
@@ -39,7 +40,7 @@ async fn retries_a_call_that_found_no_connection() {
         }
         HttpConnector::new().oneshot(uri)
     });
-    // No method is declared idempotent.
+    // The retry layer treats every call as non-idempotent.
     let stack = ServiceBuilder::new()
         .layer(retry().with_idempotent(|_| false))
         .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
@@ -50,7 +51,7 @@ async fn retries_a_call_that_found_no_connection() {
 }
 
 #[tokio::test]
-async fn returns_unavailable_if_no_attempt_finds_a_connection() {
+async fn call_returns_unavailable_if_every_connection_is_refused() {
     let (_refuses, uri) = refusing_socket();
     let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
     let status = HealthClient::with_origin(stack, uri).check(request()).await.unwrap_err();
@@ -59,7 +60,7 @@ async fn returns_unavailable_if_no_attempt_finds_a_connection() {
     assert_eq!(error.report().map(Report::attempt_count), Some(3), "{error:?}");
 }
 
-/// Starts a server that reads each request and resets its stream. Returns the number of requests.
+/// Starts a server that reads each request and resets the request's stream. Returns the URL and the number of requests.
 async fn resetting_server(reason: h2::Reason) -> (http::Uri, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -80,7 +81,7 @@ async fn resetting_server(reason: h2::Reason) -> (http::Uri, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn retries_a_reset_call_if_it_is_idempotent_or_was_refused() {
+async fn call_on_a_reset_stream_is_retried_if_idempotent_or_refused() {
     let table = [
         (h2::Reason::INTERNAL_ERROR, false, 1),
         (h2::Reason::INTERNAL_ERROR, true, 3),
@@ -95,15 +96,15 @@ async fn retries_a_reset_call_if_it_is_idempotent_or_was_refused() {
     }
 }
 
-/// Marks a connect failure as not sent. A channel returns the same error type for every failure of its connector,
-/// including TLS.
+/// Marks the error as `not sent`, although a channel returns the same error type for TLS failures and all other
+/// failures of its connector.
 fn mark_connect_failure(error: tonic::transport::Error) -> BoxError {
     let is_connect_error = error.source().is_some_and(|source| source.is::<tonic::ConnectError>());
     if is_connect_error { DeliveryError::not_sent(error).into() } else { error.into() }
 }
 
 #[tokio::test]
-async fn retries_after_a_tls_failure_only_if_it_is_marked_not_sent() {
+async fn call_is_retried_after_a_tls_failure_only_if_its_error_is_marked_not_sent() {
     for (marked, expected) in [(false, &[Outcome::Failed][..]), (true, &[Outcome::NotSent; 3])] {
         let tls = tower::service_fn(|_: http::Uri| async {
             Err::<TokioIo<TcpStream>, _>(io::Error::new(io::ErrorKind::InvalidData, "handshake failed"))
@@ -115,18 +116,18 @@ async fn retries_after_a_tls_failure_only_if_it_is_marked_not_sent() {
             .map_err(move |error| if marked { mark_connect_failure(error) } else { error.into() })
             .service(Endpoint::from(uri.clone()).connect_with_connector_lazy(tls));
         let status = HealthClient::with_origin(stack, uri).check(request()).await.unwrap_err();
-        assert_eq!(status.code(), Code::Unavailable, "marked: {marked}");
+        assert_eq!(status.code(), Code::Unavailable, "error marked as not sent: {marked}");
         let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
         let attempts = error.report().unwrap().attempts();
         let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome).collect();
-        assert_eq!(outcomes, expected, "marked: {marked}");
+        assert_eq!(outcomes, expected, "error marked as not sent: {marked}");
     }
 }
 
-/// tonic wraps the errors of its channel in its own types.
+/// tonic wraps the channel's errors in error types of its own. This test reads the kind through them.
 #[tokio::test]
 async fn error_kind_names_the_failure_of_a_channel() {
-    // Accepts connections and never reads from them.
+    // The silent server accepts connections and never reads from them.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent: http::Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let (_refuses, refusing) = refusing_socket();

@@ -1,4 +1,4 @@
-//! The layers between a tonic client and tonic's channel, with a tonic server on loopback that records the calls.
+//! Tests the layers between a tonic client and tonic's channel. A tonic server on loopback records the calls.
 //!
 //! Real sockets need real time, so the waits are short and only their lower bounds are exact.
 
@@ -38,7 +38,7 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Retries with short backoffs. Only `Check` is declared idempotent.
+/// Creates a retry layer with short backoffs. Only the gRPC method `Check` is declared idempotent.
 fn retry() -> RetryLayer {
     let backoff = ExponentialBackoff::new(millis(20), millis(100)).unwrap();
     RetryLayer::new()
@@ -48,7 +48,7 @@ fn retry() -> RetryLayer {
         .with_throttled_backoff(backoff)
 }
 
-/// Returns all layers over a channel, in the documented order.
+/// Returns a channel wrapped in all layers, in the documented order.
 fn stack(
     uri: http::Uri,
     retry: RetryLayer,
@@ -71,7 +71,7 @@ fn stack(
         .layer(AttemptSpanLayer::new())
         .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), origin).unwrap())
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
-        // The channel takes tonic's own body.
+        // The channel accepts only tonic's own body type.
         .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
         .service(channel)
 }
@@ -94,7 +94,7 @@ async fn check_within(
 }
 
 #[tokio::test]
-async fn retries_unavailable_with_the_same_id_and_the_key() {
+async fn retry_after_unavailable_sends_the_same_request_id_and_key() {
     let server = Server::start([Scripted::Failure(Code::Unavailable), Scripted::Success]).await;
     let response = check(&server, retry()).await.unwrap();
     assert_eq!(response.get_ref().status, 1);
@@ -111,7 +111,7 @@ async fn retries_unavailable_with_the_same_id_and_the_key() {
     assert!(seen[0].metadata.contains_key("x-request-id"));
 }
 
-/// Contains the README's code block.
+/// This test contains a code block of the README.
 #[tokio::test]
 async fn readme_stack_retries_unavailable() -> Result<(), BoxError> {
     let server = Server::start([Scripted::Failure(Code::Unavailable), Scripted::Success]).await;
@@ -140,14 +140,14 @@ async fn readme_stack_retries_unavailable() -> Result<(), BoxError> {
 }
 
 #[tokio::test]
-async fn does_not_retry_a_method_that_is_not_declared_idempotent() {
+async fn method_not_declared_idempotent_is_not_retried() {
     let server = Server::start([Scripted::Failure(Code::Unavailable)]).await;
     let status = check(&server, retry().with_idempotent(|_| false)).await.unwrap_err();
     assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
 }
 
 #[tokio::test]
-async fn retries_a_call_whose_override_declares_it_idempotent() {
+async fn call_with_an_idempotent_override_is_retried() {
     let server = Server::start([Scripted::Failure(Code::Unavailable), Scripted::Success]).await;
     let uri = server.uri();
     let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
@@ -158,7 +158,7 @@ async fn retries_a_call_whose_override_declares_it_idempotent() {
 }
 
 #[tokio::test]
-async fn returns_other_codes_unless_the_classifier_retries_them() {
+async fn status_aborted_is_retried_only_if_the_classifier_allows_it() {
     let server = Server::start([Scripted::Failure(Code::Aborted)]).await;
     let status = check(&server, retry()).await.unwrap_err();
     assert_eq!((status.code(), status.message(), server.calls()), (Code::Aborted, "as scripted", 1));
@@ -170,7 +170,7 @@ async fn returns_other_codes_unless_the_classifier_retries_them() {
 }
 
 #[tokio::test]
-async fn retries_no_earlier_than_the_pushback() {
+async fn retry_waits_for_the_delay_in_the_pushback_header() {
     let server = Server::start([Scripted::Pushback(Code::ResourceExhausted, "150"), Scripted::Success]).await;
     let response = check(&server, retry()).await.unwrap();
     let seen = server.seen();
@@ -181,7 +181,7 @@ async fn retries_no_earlier_than_the_pushback() {
 }
 
 #[tokio::test]
-async fn pushback_pauses_the_next_call_of_the_limiter() {
+async fn pushback_header_delays_the_next_call_through_the_same_limiter() {
     let server = Server::start([Scripted::Pushback(Code::Unavailable, "150"), Scripted::Success]).await;
     let uri = server.uri();
     let once = retry().with_max_attempts(1).unwrap();
@@ -193,7 +193,7 @@ async fn pushback_pauses_the_next_call_of_the_limiter() {
 }
 
 #[tokio::test]
-async fn does_not_retry_after_a_negative_or_invalid_pushback() {
+async fn call_is_not_retried_after_a_negative_or_invalid_pushback_header() {
     for pushback in ["-1", "never"] {
         let server =
             Server::start([Scripted::Pushback(Code::Unavailable, pushback), Scripted::Success]).await;
@@ -203,14 +203,14 @@ async fn does_not_retry_after_a_negative_or_invalid_pushback() {
 }
 
 #[tokio::test]
-async fn ends_the_call_if_the_pushback_exceeds_max_retry_after() {
+async fn call_fails_if_the_pushback_delay_exceeds_max_retry_after() {
     let server = Server::start([Scripted::Pushback(Code::Unavailable, "121000"), Scripted::Success]).await;
     let status = check(&server, retry()).await.unwrap_err();
     assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
 }
 
 #[tokio::test]
-async fn status_of_a_missed_deadline_has_the_error_as_its_source() {
+async fn status_after_a_missed_deadline_has_the_crates_error_as_source() {
     let server = Server::start([Scripted::NoResponse]).await;
     let status = check_within(&server, retry(), millis(1_000)).await.unwrap_err();
     let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
@@ -219,7 +219,7 @@ async fn status_of_a_missed_deadline_has_the_error_as_its_source() {
 }
 
 #[tokio::test]
-async fn ends_the_call_if_the_pushback_exceeds_the_deadline() {
+async fn call_fails_if_the_pushback_delay_exceeds_the_deadline() {
     let server = Server::start([Scripted::Pushback(Code::Unavailable, "60000"), Scripted::Success]).await;
     let started = tokio::time::Instant::now();
     let status = check_within(&server, retry(), Duration::from_secs(30)).await.unwrap_err();
@@ -227,9 +227,9 @@ async fn ends_the_call_if_the_pushback_exceeds_the_deadline() {
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 
-/// The key is replaced after every call. Only an idempotent call is retried with the new key.
+/// `UNAUTHENTICATED` always makes the auth layer refresh its key. Only an idempotent call is retried with the new key.
 #[tokio::test]
-async fn replaces_a_rejected_key_and_retries_an_idempotent_call_with_it() {
+async fn rejected_key_is_replaced_and_only_an_idempotent_call_is_retried() {
     for (idempotent, first) in [(true, &["Bearer key-1", "Bearer key-2"][..]), (false, &["Bearer key-1"])] {
         let server = Server::start([Scripted::Failure(Code::Unauthenticated), Scripted::Success]).await;
         let (uri, number) = (server.uri(), AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! A tonic server on loopback that sends scripted responses and records the calls.
+//! Runs a tonic server on loopback that sends scripted responses and records the calls.
 
 use std::{
     future::Future,
@@ -20,12 +20,12 @@ use tonic_health::pb::{
     health_server::{Health, HealthServer},
 };
 
-/// The response to one call. The last response of a script repeats.
+/// The scripted response to one call. The last response of a script applies to all later calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scripted {
     Success,
     Failure(Code),
-    /// A failure with this `grpc-retry-pushback-ms`.
+    /// A failure that requests a delay with the trailer `grpc-retry-pushback-ms`.
     Pushback(Code, &'static str),
     NoResponse,
 }
@@ -108,7 +108,7 @@ impl Health for Server {
 
     type WatchStream = ResponseStream;
 
-    /// Sends three messages, and then the scripted status in the trailers.
+    /// Sends three messages, followed by the scripted status in the trailers.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<ResponseStream>, Status> {
         let (metadata, _, message) = request.into_parts();
         let end = self.respond(metadata, vec![message.service]).await;
@@ -118,7 +118,8 @@ impl Health for Server {
     }
 }
 
-/// A client-streaming method, as tonic's code generator would write it. Responds with the number of messages.
+/// A client-streaming method, written as tonic's code generator would write it. The method responds with the number of
+/// messages.
 #[derive(Clone)]
 struct Tally(Server);
 

@@ -1,13 +1,13 @@
-//! Streams of requests and responses, with trailers.
+//! Tests gRPC streams of requests and of responses, with trailers.
 
 use tonic::{client::Grpc, codegen::http::uri::PathAndQuery, metadata::MetadataMap};
 
 use super::*;
 
-/// Calls `Watch`. Returns its messages, and the trailers of a success or the status of a failure.
+/// Calls `Watch`. Returns the streamed messages, and the trailers of a success or the status of a failure.
 async fn watch(server: &Server) -> (Vec<i32>, Result<Option<MetadataMap>, Status>) {
     let uri = server.uri();
-    // Declares the call idempotent, so that a retry would be possible.
+    // The override declares the call idempotent, so that only the open stream can prevent a retry.
     let stack = stack(uri.clone(), retry().with_idempotent(|_| true), Duration::from_secs(10));
     let mut stream = HealthClient::with_origin(stack, uri).watch(request()).await.unwrap().into_inner();
     let mut messages = Vec::new();
@@ -21,15 +21,15 @@ async fn watch(server: &Server) -> (Vec<i32>, Result<Option<MetadataMap>, Status
 }
 
 #[tokio::test]
-async fn returns_all_messages_and_trailers_of_a_response_stream() {
+async fn response_stream_arrives_with_all_messages_and_trailers() {
     let server = Server::start([Scripted::Success]).await;
     let (messages, end) = watch(&server).await;
-    assert!(end.unwrap().is_some(), "no trailers");
+    assert!(end.unwrap().is_some(), "the response stream had no trailers");
     assert_eq!((messages.as_slice(), server.calls()), ([1, 2, 3].as_slice(), 1));
 }
 
 #[tokio::test]
-async fn returns_an_error_in_the_trailers_without_a_retry() {
+async fn error_in_the_trailers_is_returned_without_a_retry() {
     let server = Server::start([Scripted::Pushback(Code::Unavailable, "10"), Scripted::Success]).await;
     let (messages, end) = watch(&server).await;
     let status = end.unwrap_err();
@@ -39,7 +39,7 @@ async fn returns_an_error_in_the_trailers_without_a_retry() {
 }
 
 #[tokio::test]
-async fn retries_a_request_stream_from_its_first_message() {
+async fn retry_resends_a_request_stream_from_its_first_message() {
     let server = Server::start([Scripted::Failure(Code::Unavailable), Scripted::Success]).await;
     let uri = server.uri();
     let stack = stack(uri.clone(), retry().with_idempotent(|_| true), Duration::from_secs(10));

@@ -1,4 +1,5 @@
-//! Measures clients with interleaved rows. In each round the clients send one after another, each from all its tasks.
+//! Measures HTTP clients. In each round, the clients send requests one after another, and each client uses all of its
+//! tasks.
 
 use std::{
     fmt,
@@ -13,16 +14,16 @@ use tokio::{
 
 use crate::{BoxError, Column, Settings, Table, at_info, median, now, runtime, waiters::cpu_millis};
 
-/// A client under measurement. Each of its tasks calls it in a loop.
+/// A client under measurement. Several tasks call a clone of the client in a loop.
 pub trait BenchClient: Send + 'static {
-    /// Sends a request and reads the response to its end. Fails if the response is not the expected one.
+    /// Sends a request and reads the response to its end. Returns an error if the response is not the expected one.
     fn call(&mut self) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
-/// The microseconds of each call.
+/// The duration of each call in microseconds.
 type Latencies = Result<Vec<f64>, BoxError>;
 
-/// Tells a task to send requests until `stop`, and to return their latencies through `done`.
+/// The instruction for a task to send requests until `stop`, and to return the latencies through `done`.
 struct Assignment {
     stop: Instant,
     done: oneshot::Sender<Latencies>,
@@ -31,15 +32,15 @@ struct Assignment {
 struct Row {
     name: &'static str,
     at_info: bool,
-    /// The channels to the row's tasks, which keep their connections between two samples.
+    /// The channels to the tasks of the row. The tasks keep their connections between two samples.
     tasks: Vec<mpsc::UnboundedSender<Assignment>>,
     samples: Vec<Sample>,
 }
 
-/// The figures of one sample.
+/// The figures of one client in one round.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
-    /// Requests per second.
+    /// The number of requests per second.
     rate: f64,
     p50: f64,
     p99: f64,
@@ -47,7 +48,7 @@ struct Sample {
     cpu: Option<f64>,
 }
 
-/// Compares clients on one thread, each with the same number of requests in flight.
+/// Compares HTTP clients on one thread. Every client has the same number of requests in flight.
 pub struct ClientComparison {
     runtime: Runtime,
     in_flight: usize,
@@ -69,7 +70,7 @@ impl ClientComparison {
         Ok(Self { runtime: runtime(1)?, in_flight, rows: Vec::new() })
     }
 
-    /// Adds a row. `make` creates the client of each task, on the runtime of the comparison.
+    /// Adds a row for a client. `make` creates the client of each task, on the runtime of the comparison.
     pub fn row<C: BenchClient>(
         &mut self,
         name: &'static str,
@@ -88,7 +89,8 @@ impl ClientComparison {
         Ok(())
     }
 
-    /// Repeats the previous row with a subscriber that formats and discards all events from INFO on.
+    /// Adds a row that repeats the previous row with a tracing subscriber. The subscriber formats and discards all
+    /// events from INFO on.
     pub fn repeat_at_info(&mut self, name: &'static str) {
         if let Some(row) = self.rows.last() {
             let tasks = row.tasks.clone();
@@ -96,7 +98,7 @@ impl ClientComparison {
         }
     }
 
-    /// Measures the rows. The table has the medians of the samples, and the median ratios to the row named `base`.
+    /// Measures the rows. The table shows the medians of the samples, and the median ratios to the row named `base`.
     pub fn run(
         mut self,
         id: &'static str,
@@ -109,7 +111,7 @@ impl ClientComparison {
                 let measure = || row.sample(&self.runtime, settings.sample);
                 let sample = if row.at_info { at_info(measure) } else { measure() };
                 let sample = sample.map_err(|error| format!("{}: {error}", row.name))?;
-                // The first round connects and warms up.
+                // The first round opens the connections and warms up. Its figures are discarded.
                 if round > 0 {
                     row.samples.push(sample);
                 }
@@ -117,11 +119,11 @@ impl ClientComparison {
         }
         let columns = [
             Column::new("requests/s", "", 0),
-            Column::new("× bare", "", 3).plotted(),
+            Column::new("× bare client", "", 3).plotted(),
             Column::new("p50", "µs", 0),
             Column::new("p99", "µs", 0).plotted(),
             Column::new("client CPU per request", "µs", 2).plotted(),
-            Column::new("× bare", "", 3),
+            Column::new("× bare client", "", 3),
         ];
         let mut table = Table::new(id, title, columns);
         let base = self.rows.iter().find(|row| row.name == base).map(|row| row.samples.as_slice());
@@ -151,7 +153,7 @@ impl Row {
             let mut results = Vec::with_capacity(self.tasks.len());
             for task in &self.tasks {
                 let (done, result) = oneshot::channel();
-                task.send(Assignment { stop, done }).map_err(|_| "a task has ended")?;
+                task.send(Assignment { stop, done }).map_err(|_| "a task of the client has ended early")?;
                 results.push(result);
             }
             let mut latencies = Vec::new();
@@ -162,7 +164,7 @@ impl Row {
             let cpu = cpu.zip(cpu_millis()).map(|(before, after)| (after - before) * 1e3);
             latencies.sort_by(f64::total_cmp);
             let at = |share: f64| latencies.get((latencies.len() as f64 * share) as usize).copied();
-            let (p50, p99) = at(0.50).zip(at(0.99)).ok_or("no request completed")?;
+            let (p50, p99) = at(0.50).zip(at(0.99)).ok_or("no request completed during the sample")?;
             let calls = latencies.len() as f64;
             Ok(Sample { rate: calls / took.as_secs_f64(), p50, p99, cpu: cpu.map(|cpu| cpu / calls) })
         })
@@ -177,7 +179,7 @@ async fn run_task(mut client: impl BenchClient, mut assignments: mpsc::Unbounded
 
 async fn call_until(client: &mut impl BenchClient, stop: Instant) -> Latencies {
     let (mut latencies, mut before) = (Vec::with_capacity(1_024), now());
-    // At least one call, even if a busy machine has used up the sample.
+    // A task makes at least one call, even if a busy machine has used up the time of the sample.
     loop {
         client.call().await?;
         let after = now();

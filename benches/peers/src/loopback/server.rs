@@ -1,4 +1,4 @@
-//! A hyper server in a separate process, so that it shares no allocator, thread or runtime with the clients.
+//! Runs a hyper server in a separate process. The server then shares no allocator, thread or runtime with the clients.
 
 use std::{
     convert::Infallible,
@@ -22,15 +22,15 @@ use crate::{BoxError, runtime};
 pub const BODY: &str =
     r#"{"base":"EUR","date":"2025-01-01","rates":{"USD":1.0353,"GBP":0.8292,"CHF":0.9412}}"#;
 
-/// The argument that runs the bench as the server process.
+/// The command-line argument that makes the bench executable run as the server process.
 const SERVE: &str = "--serve";
 
-/// The server process. It ends when the value is dropped or this process ends.
+/// The server process. The process ends when this value is dropped or the bench ends.
 pub struct ServerProcess {
     process: Child,
-    /// The address for HTTP/1.1.
+    /// The server's address for HTTP/1.1.
     pub http1: SocketAddr,
-    /// The address for HTTP/2 with prior knowledge.
+    /// The server's address for HTTP/2 with prior knowledge.
     pub http2: SocketAddr,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Debug for ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts this executable again. Its `main` must call [`serve`] first.
+    /// Starts this executable a second time, as the server. The executable's `main` must call [`serve`] first.
     pub fn start() -> Result<Self, BoxError> {
         let mut process = Command::new(env::current_exe()?)
             .arg(SERVE)
@@ -55,7 +55,7 @@ impl ServerProcess {
         if let Some(output) = process.stdout.take() {
             BufReader::new(output).read_line(&mut line)?;
         }
-        let (http1, http2) = line.trim().split_once(' ').ok_or("the server did not start")?;
+        let (http1, http2) = line.trim().split_once(' ').ok_or("the server process did not start")?;
         Ok(Self { process, http1: http1.parse()?, http2: http2.parse()? })
     }
 }
@@ -67,13 +67,13 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Runs the server until the parent ends. Returns `false` immediately if this process is not the server.
+/// Runs the server until the parent process ends. Returns `false` immediately if this process is not the server.
 pub fn serve() -> Result<bool, BoxError> {
     if env::args().nth(1).as_deref() != Some(SERVE) {
         return Ok(false);
     }
     thread::spawn(|| {
-        // The parent writes nothing. Its end closes stdin.
+        // The parent process writes nothing to stdin. When the parent ends, stdin closes.
         _ = io::stdin().read(&mut [0]);
         std::process::exit(0);
     });

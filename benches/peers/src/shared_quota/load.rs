@@ -1,4 +1,4 @@
-//! Tasks that send queries to the Redis server, on their own runtime.
+//! Runs tasks that send queries to the Redis server, on a runtime of their own.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tower_outbound::{
 
 use crate::{BoxError, median, now, runtime};
 
-/// A bare round trip, or the acquisition of a permit.
+/// The measured operation: a bare round trip, or the acquisition of a permit.
 #[derive(Debug, Clone)]
 pub(super) enum Op {
     Incr(MultiplexedConnection),
@@ -30,17 +30,17 @@ impl Op {
     }
 }
 
-/// The figures of one sample.
+/// The figures that a load measured in one sample.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     pub(super) calls: f64,
     pub(super) took: Duration,
-    /// The median nanoseconds of a call.
+    /// The median duration of a call in nanoseconds.
     pub(super) median: f64,
 }
 
 impl Sample {
-    /// Returns the length of the sample divided by the calls of all tasks, in nanoseconds.
+    /// Returns the length of the sample in nanoseconds, divided by the calls of all tasks.
     pub(super) fn nanos(&self) -> f64 {
         self.took.as_nanos() as f64 / self.calls.max(1.0)
     }
@@ -48,7 +48,7 @@ impl Sample {
 
 pub(super) struct Load {
     runtime: Runtime,
-    /// Each operation has its own connection, which is driven by the runtime.
+    /// Each operation has its own connection, which the runtime drives.
     ops: Vec<Op>,
     /// The number of tasks that share each operation.
     tasks: usize,
@@ -70,7 +70,8 @@ impl Load {
         Ok(Self { runtime: runtime(1)?, ops, tasks: 1 })
     }
 
-    /// Acquires at least this number of permits from each limiter, from several tasks, so that few queries are needed.
+    /// Acquires at least this number of permits from each limiter. Several tasks acquire them, so that few queries are
+    /// needed.
     pub(super) fn fill(&self, permits: u32) -> Result<(), BoxError> {
         self.runtime.block_on(async {
             let ops = self.ops.iter().flat_map(|op| (0..64).map(|_| op.clone()));
@@ -82,14 +83,14 @@ impl Load {
         })
     }
 
-    /// Makes sequential calls from one task.
+    /// Makes the given number of sequential calls from one task.
     pub(super) fn calls(&self, calls: u32) -> Result<(), BoxError> {
         self.runtime.block_on(run_many(self.ops[0].clone(), calls))
     }
 
-    /// Runs all tasks in loops for `length`, after a warm-up that does not count.
+    /// Runs all tasks in loops for `length`, after a warm-up that is not measured.
     ///
-    /// The warm-up is needed because an unused lease shrinks.
+    /// An unused lease shrinks, so it must grow again during the warm-up.
     pub(super) fn sample(&self, warm_up: Duration, length: Duration) -> Result<Sample, BoxError> {
         let start = now() + warm_up;
         let stop = start + length;
@@ -104,7 +105,7 @@ impl Load {
         })
     }
 
-    /// Returns the allocations per call of one task, including those of the connection's task.
+    /// Returns the allocations per call of one task, including those of the task that drives the connection.
     pub(super) fn allocations(&self) -> Result<f64, BoxError> {
         const CALLS: u32 = 1_000;
         let mut outcome = Ok(());
@@ -120,7 +121,7 @@ async fn run_many(mut op: Op, calls: u32) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Returns the durations of the calls that began and ended between `start` and `stop`.
+/// Returns the durations of all calls that began and ended between `start` and `stop`.
 async fn run_until(mut op: Op, start: Instant, stop: Instant) -> Result<Vec<f64>, BoxError> {
     let (mut before, mut latencies) = (now(), Vec::new());
     loop {

@@ -1,6 +1,6 @@
 //! Measures the limiter that several processes share through Redis.
 //!
-//! It compares a grant with a bare round trip through the same client, and measures the load on the server.
+//! The module compares a grant with a bare round trip through the same client, and measures the load on the server.
 
 mod load;
 #[path = "../../../../examples/support/redis_server.rs"]
@@ -18,10 +18,10 @@ use tower_outbound::{Quota, adapter::RedisLimiter};
 use self::load::{Load, Sample};
 use crate::{BoxError, Column, Settings, Table, median};
 
-/// The number of permits in a lease.
+/// The number of permits that a limiter with a lease fetches with one query.
 const LEASE: u32 = 100;
 
-/// Short, so that the log of a sliding window soon has its full length.
+/// The window of the shared quotas. A short window lets the log of a sliding window soon reach its full length.
 const WINDOW: Duration = Duration::from_millis(50);
 
 /// The workers and tasks of each setup: one task on one thread, one task on two workers, 64 tasks on two workers.
@@ -35,7 +35,7 @@ enum Algorithm {
 }
 
 impl Algorithm {
-    /// Creates a limiter whose quota never makes a call wait.
+    /// Creates a limiter with a quota so large that no call waits.
     fn with_ample_quota(self, server: &Server, tasks: usize, lease: u32) -> Result<RedisLimiter, BoxError> {
         let quota = match self {
             Self::Bucket => Quota::new(4_000_000, WINDOW)?.with_burst(2_000_000)?.without_margin(),
@@ -44,9 +44,9 @@ impl Algorithm {
         self.limiter(server, quota, lease)
     }
 
-    /// Returns the number of permits in a full log, more than the load acquires within a window.
+    /// Returns the number of permits in a full log. A full log has more permits than the load acquires within a window.
     ///
-    /// The measurement starts with a full log.
+    /// Each measurement starts with a full log.
     fn log_size(self, tasks: usize, lease: u32) -> u32 {
         match self {
             Self::Bucket => 0,
@@ -56,14 +56,14 @@ impl Algorithm {
         }
     }
 
-    /// Creates a limiter in its own namespace.
+    /// Creates a limiter with its own namespace in Redis.
     fn limiter(self, server: &Server, quota: Quota, lease: u32) -> Result<RedisLimiter, BoxError> {
         let (url, name) = (server.url(), "bench");
         let limiter = match self {
             Self::Bucket => RedisLimiter::token_bucket(&url, name, [quota])?,
             Self::Window => RedisLimiter::sliding_window(&url, name, [quota])?,
         };
-        // The longest hold that is allowed, so that no permit expires while the machine is busy.
+        // The hold is the longest allowed, so that no permit expires while the machine is busy.
         let hold = quota.window().min(Duration::from_millis(100));
         let limiter =
             limiter.with_namespace(&server.new_namespace())?.with_timeout(Duration::from_secs(5))?;
@@ -71,16 +71,16 @@ impl Algorithm {
     }
 }
 
-/// The algorithm and the lease of each row, or `None` for the bare round trip.
+/// The name, the algorithm and the lease of each row. `None` is the bare round trip.
 const ROWS: [(&str, Option<(Algorithm, u32)>); 5] = [
-    ("bare INCR, same client", None),
+    ("bare INCR through the same client", None),
     ("tower-outbound RedisLimiter, bucket", Some((Algorithm::Bucket, 1))),
     ("tower-outbound RedisLimiter, bucket, lease of 100", Some((Algorithm::Bucket, LEASE))),
     ("tower-outbound RedisLimiter, window", Some((Algorithm::Window, 1))),
     ("tower-outbound RedisLimiter, window, lease of 100", Some((Algorithm::Window, LEASE))),
 ];
 
-/// Measures the client's cost of a permit, with interleaved rows in each setup.
+/// Measures the client's cost of a permit in each setup, with interleaved rows.
 pub fn redis(server: &Server, settings: Settings) -> Result<Table, BoxError> {
     let mut loads = Vec::new();
     for (name, limiter) in ROWS {
@@ -114,7 +114,7 @@ pub fn redis(server: &Server, settings: Settings) -> Result<Table, BoxError> {
         Column::new("allocations", "", 2),
     ];
     let mut table = Table::new("redis", "A permit of a quota shared through Redis, over loopback", columns);
-    // The median ratio of two rows in one setup.
+    // `ratio` returns the median ratio of two rows in one setup.
     let ratio = |row: usize, base: usize, setup: usize| {
         let rounds = samples[row][setup].iter().zip(&samples[base][setup]);
         median(rounds.map(|(own, base)| own.nanos() / base.nanos()).collect())

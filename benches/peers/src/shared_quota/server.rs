@@ -1,4 +1,4 @@
-//! A redis-server for the benches, and its statistics.
+//! Starts a redis-server for the benches, and reads its statistics.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use super::{Algorithm, load::Op, redis_server::RedisServer};
 use crate::{BoxError, runtime};
 
-/// A running redis-server. Dropping the value kills it.
+/// A running redis-server. Dropping this value kills the server.
 pub struct Server {
     process: RedisServer,
     control: Runtime,
@@ -28,9 +28,9 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Starts a server and waits for two seconds.
+    /// Starts a redis-server and waits for two seconds.
     ///
-    /// On a younger server the limiter counts the quota as spent, as after a restart.
+    /// On a server that started more recently, the limiter counts the quota as spent, as it does after a restart.
     pub fn start() -> Result<Self, BoxError> {
         let process = RedisServer::start(&[])?;
         let control = runtime(1)?;
@@ -47,7 +47,7 @@ impl Server {
         self.process.url()
     }
 
-    /// Returns a unique namespace.
+    /// Returns a unique namespace for the keys of one limiter.
     pub(super) fn new_namespace(&self) -> String {
         format!("bench-{}", self.namespaces.fetch_add(1, Ordering::Relaxed))
     }
@@ -72,7 +72,8 @@ impl Server {
         Ok(self.control.block_on(command.query_async(&mut connection))?)
     }
 
-    /// Returns the numeric fields of `INFO`. The statistics of a command are `<command>.calls` and `<command>.usec`.
+    /// Returns the numeric fields of Redis's `INFO`. The statistics of a command are `<command>.calls` and
+    /// `<command>.usec`.
     pub(super) fn info(&self) -> Result<HashMap<String, f64>, BoxError> {
         let text: String = self.query(redis::cmd("INFO").arg("all"))?;
         let mut figures = HashMap::new();
@@ -89,7 +90,7 @@ impl Server {
         Ok(figures)
     }
 
-    /// Returns the bytes of each key in the newest namespace, ordered by the length of the key's name.
+    /// Returns the memory of each key in the newest namespace in bytes, ordered by the length of the key's name.
     pub(super) fn key_sizes(&self) -> Result<Vec<f64>, BoxError> {
         let newest = self.namespaces.load(Ordering::Relaxed).saturating_sub(1);
         let mut keys: Vec<String> = self.query(redis::cmd("KEYS").arg(format!("bench-{newest}:*")))?;

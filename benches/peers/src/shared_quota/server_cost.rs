@@ -1,4 +1,4 @@
-//! Measures the load of the shared limiter on the Redis server, from the server's own statistics.
+//! Measures the load that the shared limiter puts on the Redis server, from the server's own statistics.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{BoxError, Column, Table};
 
-/// The number of concurrent limiters, each with its own connection.
+/// The number of concurrent limiters in one row. Each limiter has its own connection.
 const LIMITERS: usize = 32;
 
-/// Measures the permits per query and the server's time per query.
+/// Measures the permits per query, and the server's time per query.
 pub fn redis_cost(server: &Server, length: Duration) -> Result<Table, BoxError> {
     let columns = [
         Column::new("permits per query", "", 2),
@@ -76,7 +76,7 @@ pub fn redis_cost(server: &Server, length: Duration) -> Result<Table, BoxError> 
     Ok(table)
 }
 
-/// Measures the memory of one shared quota in the server.
+/// Measures the memory that one shared quota needs in the Redis server.
 pub fn redis_memory(server: &Server, quick: bool) -> Result<Table, BoxError> {
     let columns = [
         Column::new("state", "bytes", 0),
@@ -85,7 +85,7 @@ pub fn redis_memory(server: &Server, quick: bool) -> Result<Table, BoxError> {
     ];
     let mut table = Table::new("redis-memory", "Memory of a shared quota in the Redis server", columns);
     let mut row = |name: String, algorithm: Algorithm, permits: u32, lease: u32| -> Result<(), BoxError> {
-        // The log stores every permit of the quota.
+        // A sliding window's log stores every permit of the quota.
         let quota = Quota::new(permits, Duration::from_secs(1))?.without_margin();
         let op = Op::Acquire(algorithm.limiter(server, quota, lease)?);
         Load::new(1, 1, |_| Ok(op))?.calls(permits)?;
