@@ -1,5 +1,6 @@
-//! Log events whose level is disabled: nothing is formatted, and only the subject of the call's event is allocated.
-//! These tests need a process of their own, because `tracing` caches which levels are enabled for the whole process.
+//! Tests of log events whose level is disabled. Nothing is formatted, and at most the subject of a call's event is
+//! allocated.
+//! These tests run in a separate process, because `tracing` caches for the whole process which levels are enabled.
 
 use std::{
     convert::Infallible,
@@ -26,22 +27,23 @@ use tracing_subscriber::{Registry, filter::filter_fn, layer::SubscriberExt};
 
 use crate::{Content, NoOp, URI, allocations, serial};
 
-/// A call allocates one box for its subject: the parts of the request that its log event shows. It allocates none if the
-/// event's level is disabled for the whole process.
+/// The number of boxes that a call allocates for the parts of the request that its log event shows. A call allocates no
+/// box if the event's level is disabled for the whole process.
 const SUBJECT: u64 = 1;
 
-/// Disables every level. Without a subscriber, the maximum level of the previous one would still apply.
+/// Returns a subscriber that disables every level. Without a subscriber, the maximum level of the previous subscriber
+/// would still apply.
 fn all_disabled() -> impl Subscriber + Send + Sync {
     Registry::default().with(LevelFilter::OFF)
 }
 
-/// Enables the level of each event and formats it.
+/// Returns a subscriber that enables the level of every event and formats each event.
 fn all_enabled() -> impl Subscriber + Send + Sync {
     tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_writer(std::io::sink).finish()
 }
 
 #[test]
-fn a_disabled_level_allocates_nothing_for_spans_and_events() {
+fn spans_and_events_of_a_disabled_level_allocate_nothing() {
     let _serial = serial();
     let layers = (RequestIdLayer::new().with_service("rates"), RetryLayer::new());
     let without_layer = allocations(NoOp);
@@ -49,22 +51,38 @@ fn a_disabled_level_allocates_nothing_for_spans_and_events() {
     let stack = (layers.clone(), attempt.clone());
     let disabled = tracing::subscriber::with_default(all_disabled(), || {
         let disabled = allocations(layers.layer(NoOp));
-        assert_eq!(allocations(attempt.layer(NoOp)), without_layer, "the attempt's span, at level off");
-        assert_eq!(allocations(stack.layer(NoOp)), disabled, "the whole stack, at level off");
+        assert_eq!(
+            allocations(attempt.layer(NoOp)),
+            without_layer,
+            "the attempt's span allocates nothing at level OFF"
+        );
+        assert_eq!(
+            allocations(stack.layer(NoOp)),
+            disabled,
+            "the attempt's span adds no allocation to the stack at level OFF"
+        );
         disabled
     });
 
     let warn = Registry::default().with(LevelFilter::WARN);
     tracing::subscriber::with_default(warn, || {
-        assert_eq!(allocations(attempt.layer(NoOp)), without_layer, "the attempt's span, at level warn");
-        assert_eq!(allocations(stack.layer(NoOp)), disabled + SUBJECT, "the whole stack, at level warn");
+        assert_eq!(
+            allocations(attempt.layer(NoOp)),
+            without_layer,
+            "the attempt's span allocates nothing at level WARN"
+        );
+        assert_eq!(
+            allocations(stack.layer(NoOp)),
+            disabled + SUBJECT,
+            "the stack allocates only the subject at level WARN"
+        );
     });
-    // Proves that the count includes enabled events.
+    // The last assertion proves that the measurement includes the allocations of enabled events.
     tracing::subscriber::with_default(all_enabled(), || assert!(allocations(stack.layer(NoOp)) > disabled));
 }
 
-/// Measures one call of a whole stack. The server returns these statuses in order, a 429 with `Retry-After`. The call
-/// causes the log events of all layers, such as a wait for the limiter and the refresh of a key.
+/// Measures the allocations of one call through a whole stack. The server returns `statuses` in order, and adds
+/// `Retry-After` to a 429. The call causes log events of all layers, such as a wait for the limiter and a key refresh.
 fn measure_call(statuses: &'static [u16], (uri, id): (&str, &str)) -> AllocationInfo {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -103,10 +121,10 @@ fn total(allocated: AllocationInfo) -> (u64, u64) {
     (allocated.count_total, allocated.bytes_total)
 }
 
-/// `most` was counted without any event in the code. A higher number means that a disabled event formats a text, or that
-/// a dependency allocates more than before.
+/// The values of `most` were counted without any log event in the code. A higher number means that a disabled event
+/// formats text, or that a dependency allocates more than before.
 #[test]
-fn disabled_events_write_nothing_of_a_request_however_its_call_ends() {
+fn disabled_events_format_no_part_of_a_request_however_the_call_ends() {
     let _serial = serial();
     const LONG: usize = 500;
     let short = (URI, "x");
@@ -121,38 +139,54 @@ fn disabled_events_write_nothing_of_a_request_however_its_call_ends() {
         (&[401, 200], 52),
         (&[401, 401], 52),
     ] {
-        // With the feature `json` each response carries the key of its request: a map, its table and the key.
+        // With the feature `json`, each response carries its request's key. The key takes three allocations: a map, the map's
+        // table and the key itself.
         let most = most + if cfg!(feature = "json") { 3 * statuses.len() as u64 } else { 0 };
         let measure = || {
             let _initializes_lazily = measure_call(statuses, short);
             (total(measure_call(statuses, short)), total(measure_call(statuses, long)))
         };
         let (disabled, disabled_long) = tracing::subscriber::with_default(all_disabled(), measure);
-        assert!(disabled.0 <= most, "{} allocations, {statuses:?}", disabled.0);
-        // The id is copied with the request's head, once to keep for a retry and once for each further attempt.
+        assert!(
+            disabled.0 <= most,
+            "{} allocations, expected at most {most}, with statuses {statuses:?}",
+            disabled.0
+        );
+        // The request id is copied with the request's head: once to keep for a retry, and once for each further attempt.
         let copies = (statuses.len() * LONG) as u64;
         assert_eq!(
             disabled_long,
             (disabled.0, disabled.1 + copies),
-            "bytes depend on the length of the URI: {statuses:?}"
+            "the allocated bytes depend on the length of the URI, with statuses {statuses:?}"
         );
-        // The layer keeps the subject, because it does not check the target before the event.
+        // The layer allocates the subject, because it does not check whether the event's target is enabled.
         tracing::subscriber::with_default(other_target(), || {
             let ((count, bytes), long) = measure();
-            assert_eq!(count, disabled.0 + SUBJECT, "with another target enabled: {statuses:?}");
-            assert_eq!(long, (count, bytes + copies), "with another target enabled: {statuses:?}");
+            assert_eq!(
+                count,
+                disabled.0 + SUBJECT,
+                "allocations if only another target is enabled: {statuses:?}"
+            );
+            assert_eq!(
+                long,
+                (count, bytes + copies),
+                "allocated bytes if only another target is enabled: {statuses:?}"
+            );
         });
         tracing::subscriber::with_default(all_enabled(), || {
             let (short, long) = (total(measure_call(statuses, short)), total(measure_call(statuses, long)));
             let is_counted = short > disabled && long.1 > short.1 + 10_000;
-            assert!(is_counted, "the count does not include enabled events: {statuses:?}");
+            assert!(
+                is_counted,
+                "the measurement does not include enabled events, with statuses {statuses:?}"
+            );
         });
     }
 }
 
-/// The layer keeps the subject only if the maximum level of the process allows the event.
+/// `RequestIdLayer` allocates the subject of a log event only if the maximum level of the process allows the event.
 #[test]
-fn logs_a_completed_call_if_its_level_is_the_maximum_level() {
+fn completed_call_is_logged_if_its_level_equals_the_maximum_level() {
     let _serial = serial();
     for level in [Level::ERROR, Level::WARN, Level::INFO] {
         let count = Arc::new(AtomicUsize::new(0));
@@ -164,6 +198,6 @@ fn logs_a_completed_call_if_its_level_is_the_maximum_level() {
         let layers = RequestIdLayer::new().with_log_level(level);
         let only = Registry::default().with(LevelFilter::from(level)).with(counter);
         tracing::subscriber::with_default(only, || allocations(layers.layer(NoOp)));
-        assert!(count.load(Relaxed) > 0, "{level}");
+        assert!(count.load(Relaxed) > 0, "no event was logged at level {level}");
     }
 }

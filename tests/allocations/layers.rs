@@ -1,4 +1,4 @@
-//! The allocations of the limiter's layer and of auth, and the size of a rate-limited call.
+//! Tests of the allocations of `RateLimitLayer` and `AuthLayer`, and of the size of a rate-limited call's future.
 
 use std::{future::ready, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use tower_outbound::{
 use crate::{Content, NoOp, URI, allocations, serial};
 
 #[test]
-fn rate_limit_and_auth_allocate_only_the_credential_header() {
+fn rate_limit_layer_allocates_nothing_and_auth_layer_only_the_credential_header() {
     let _serial = serial();
     let without_layer = allocations(NoOp);
     let limit = RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100).unwrap()));
@@ -39,7 +39,7 @@ fn rate_limit_and_auth_allocate_only_the_credential_header() {
     assert_eq!(allocations(auth.layer(NoOp)), with_header);
 }
 
-/// Grants every permit, in `try_acquire_with` if it decides immediately, otherwise in `acquire_with`.
+/// Grants every permit: in `try_acquire_with` if `decides_immediately` is true, otherwise in `acquire_with`.
 #[derive(Debug, Clone)]
 struct CustomLimiter {
     decides_immediately: bool,
@@ -71,7 +71,7 @@ impl Limiter for CustomLimiter {
     }
 }
 
-/// Grants every permit with a ready future, which needs no box.
+/// Grants every permit through `Acquire::ready`, which allocates no box.
 #[derive(Debug, Clone)]
 struct ReadyLimiter;
 
@@ -81,13 +81,13 @@ impl Limiter for ReadyLimiter {
     }
 }
 
-/// A quota with a burst of five, which refills one permit per second.
+/// Returns a quota with a burst of five permits and a refill of one permit per second.
 fn quota() -> Quota {
     Quota::new(15, Duration::from_secs(10)).unwrap().with_burst(5).unwrap().without_margin()
 }
 
 #[test]
-fn any_limiter_allocates_only_the_box_of_a_custom_future() {
+fn erased_limiter_allocates_only_a_box_for_the_future_of_a_custom_limiter() {
     let _serial = serial();
     let without_layer = allocations(NoOp);
     for (limiter, expected) in [
@@ -103,11 +103,11 @@ fn any_limiter_allocates_only_the_box_of_a_custom_future() {
     }
 }
 
-/// On 64 bits. The timer of a wait alone takes 112 bytes.
+/// The bound applies to 64-bit platforms. The tokio timer of a waiting call alone takes 112 bytes.
 #[cfg(target_pointer_width = "64")]
 #[test]
-fn the_future_of_a_call_is_at_most_200_bytes_larger_than_its_request() {
+fn future_of_a_rate_limited_call_is_at_most_200_bytes_larger_than_its_request() {
     let future = RateLimitLayer::new(TokenBucket::new(quota())).layer(NoOp).call(Request::new(()));
     let overhead = size_of_val(&future) - size_of::<Request<()>>();
-    assert!(overhead <= 200, "{overhead} bytes");
+    assert!(overhead <= 200, "the future is {overhead} bytes larger than the request");
 }

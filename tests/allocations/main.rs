@@ -1,4 +1,4 @@
-//! The number of allocations of each layer. No subscriber is installed for this whole process.
+//! Tests of the number of allocations of each layer. The test process has no global tracing subscriber.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod disabled_events;
@@ -17,7 +17,7 @@ use tower::Service;
 
 const URI: &str = "https://api.example.com/v1";
 
-/// Runs the tests one by one, because `tracing` has one maximum level for the whole process.
+/// Locks a global mutex, so that only one test runs at a time. `tracing` has one maximum level for the whole process.
 fn serial() -> MutexGuard<'static, ()> {
     static SERIAL: Mutex<()> = Mutex::new(());
     SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
@@ -25,7 +25,7 @@ fn serial() -> MutexGuard<'static, ()> {
 
 type Content = http_body_util::Empty<bytes::Bytes>;
 
-/// Responds with an empty 200 immediately.
+/// A service that immediately responds with an empty 200.
 #[derive(Clone)]
 struct NoOp;
 
@@ -43,7 +43,7 @@ impl<B> Service<Request<B>> for NoOp {
     }
 }
 
-/// Returns the allocations of the second call. The first one may initialize lazily.
+/// Returns the number of allocations of the second call. The first call may also allocate for lazy initialization.
 fn allocations<S: Service<Request<Content>>>(mut service: S) -> u64 {
     let cx = &mut Context::from_waker(Waker::noop());
     let mut call = || {

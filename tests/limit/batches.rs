@@ -1,4 +1,4 @@
-//! Grants to several waiters at once: the head of a long queue sleeps longer and takes permits for a batch.
+//! Tests of batching: in a long queue, the first waiter sleeps longer and takes the permits of several waiters at once.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use tower_outbound::limit::{Limiter, PermitRequest};
 
 use crate::{costing, millis, refilling};
 
-/// Empties a queue that takes about a second. Returns the throughput as a share of the rate. The queue starts `phase`
-/// microseconds after a tick of tokio's timer.
+/// Queues requests for about one second of grants. Returns the measured throughput divided by `rate`. The requests are
+/// queued `phase` microseconds after a tick of tokio's timer.
 async fn throughput(rate: u32, burst: u32, cost: u32, phase: u64) -> f64 {
     tokio::time::sleep(millis(3)).await;
     tokio::time::advance(Duration::from_micros(phase)).await;
@@ -31,7 +31,7 @@ async fn throughput(rate: u32, burst: u32, cost: u32, phase: u64) -> f64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_of_the_cost_plus_2_ms_of_refill_sustains_any_rate() {
+async fn token_bucket_sustains_any_rate_if_its_burst_is_the_cost_plus_2_ms_of_refill() {
     for rate in [100_u32, 300, 450, 700, 900, 1_300, 2_700, 7_000, 10_000, 13_000] {
         for cost in [1, 2, 5] {
             let burst = (rate * 2).div_ceil(1_000) + cost;
@@ -40,7 +40,7 @@ async fn a_burst_of_the_cost_plus_2_ms_of_refill_sustains_any_rate() {
                     let throughput = throughput(rate, burst, cost, phase).await;
                     assert!(
                         throughput > 0.99,
-                        "{rate}/s, burst {burst}, cost {cost}, {phase} us: {throughput}"
+                        "{throughput} of the rate of {rate} permits/s, with burst {burst}, cost {cost}, {phase} us after a tick"
                     );
                 }
             }
@@ -65,7 +65,7 @@ async fn batching_delays_no_waiter_beyond_its_max_wait() {
                 acquire.await.unwrap();
                 assert!(
                     bound.is_none_or(|bound| start.elapsed() <= bound),
-                    "{:?}, {bound:?}",
+                    "waited {:?}, maximum wait: {bound:?}",
                     start.elapsed()
                 );
             }));
@@ -77,9 +77,10 @@ async fn batching_delays_no_waiter_beyond_its_max_wait() {
     }
 }
 
-/// Queues `calls` waiters at once, with a refill of one permit per millisecond. Returns how late each grant is.
+/// Queues `calls` waiters at once on a bucket that refills one permit per millisecond. Returns the time from each
+/// permit's refill to its grant.
 async fn lateness(calls: u64) -> Vec<Duration> {
-    // Starts at a tick of tokio's timer, long after the limiter was created.
+    // The measurement starts at a tick of tokio's timer, 10 s after the limiter was created.
     let bucket = refilling(1_000, 100).with_initial_burst(0);
     tokio::time::advance(millis(10_000)).await;
     let (bucket, start) = (bucket.with_initial_burst(0), Instant::now());
@@ -97,18 +98,18 @@ async fn lateness(calls: u64) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_queue_is_granted_in_batches_at_most_a_sixteenth_later() {
+async fn batching_delays_a_grant_by_at_most_5_ms() {
     let late = lateness(1_000).await;
     let batches = late.windows(2).filter(|pair| pair[0] <= pair[1]).count();
     assert!(
         (190..=350).contains(&batches),
-        "{batches} batches, expected one every 4 ms while the queue is long"
+        "{batches} batches, expected one batch every 4 ms while the queue is long"
     );
     assert!(late.iter().all(|late| *late <= millis(5)), "{late:?}");
-    // A queue that takes 16 ms in total.
+    // A queue of 16 waiters takes 16 ms in total, so the batches of such a queue are small.
     let late = lateness(16).await;
     assert!(late.iter().all(|late| *late <= millis(2)), "{late:?}");
-    // A single waiter is not delayed for a batch, whatever its cost.
+    // Batching does not delay a single waiter, whatever the waiter's cost.
     let bucket = refilling(1_000, 100).with_initial_burst(0);
     let start = Instant::now();
     bucket.acquire_with(&costing(50)).await.unwrap();

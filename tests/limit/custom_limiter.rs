@@ -1,4 +1,4 @@
-//! Custom limiters: which of their functions the layer calls, and in which order.
+//! Tests of custom limiters: which functions of a limiter `RateLimitLayer` calls, and in which order.
 
 use std::{
     future::ready,
@@ -23,7 +23,7 @@ use crate::{ReadyAfter, millis, ok_service};
 
 type Log = Arc<Mutex<Vec<&'static str>>>;
 
-/// Grants every permit without an issuer, and records the calls.
+/// Grants every permit without a permit issuer, and records each call of `acquire_with`.
 #[derive(Debug, Clone, Default)]
 struct LimiterWithoutIssuer(Log);
 
@@ -34,7 +34,7 @@ impl Limiter for LimiterWithoutIssuer {
     }
 }
 
-/// Grants every permit, and records the calls and the outcomes.
+/// Grants every permit, and records each call of `acquire_with` and the outcome of each permit.
 #[derive(Debug, Clone, Default)]
 struct RecordingLimiter(Log);
 
@@ -64,7 +64,7 @@ impl PermitIssuer for RecordingLimiter {
     }
 }
 
-/// Makes one call of a service that becomes ready after `delay` milliseconds. It fails if `status` is 0.
+/// Calls a service that becomes ready after `delay` milliseconds. The call fails if `status` is 0.
 async fn call<L: SelectLimiter + Clone + 'static>(limiter: L, status: u16, delay: u64) {
     let respond = move || async move {
         match status {
@@ -80,7 +80,7 @@ async fn call<L: SelectLimiter + Clone + 'static>(limiter: L, status: u16, delay
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_custom_limiter_learns_the_outcome_of_every_permit() {
+async fn custom_limiter_is_notified_of_the_outcome_of_every_permit() {
     for (status, delay, log) in [
         (200, 0, &["acquire", "completed"][..]),
         (429, 0, &["acquire", "completed"]),
@@ -93,21 +93,21 @@ async fn a_custom_limiter_learns_the_outcome_of_every_permit() {
         call(direct.clone(), status, delay).await;
         call(AnyLimiter::new(any.clone()), status, delay).await;
         for limiter in [&direct, &any] {
-            assert_eq!(*limiter.0.lock().unwrap(), log, "{status} after {delay} ms");
+            assert_eq!(*limiter.0.lock().unwrap(), log, "status {status}, service ready after {delay} ms");
         }
     }
-    // Without an issuer a permit expires as soon as time has passed.
+    // A permit without an issuer expires as soon as any time has passed since the grant.
     for (status, delay, log) in
         [(429, 0, &["acquire"][..]), (0, 0, &["acquire"]), (200, 1, &["acquire", "acquire"])]
     {
         let limiter = LimiterWithoutIssuer::default();
         call(limiter.clone(), status, delay).await;
-        assert_eq!(*limiter.0.lock().unwrap(), log, "{status} after {delay} ms");
+        assert_eq!(*limiter.0.lock().unwrap(), log, "status {status}, service ready after {delay} ms");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_released_permit_counts_as_not_sent() {
+async fn released_permit_counts_as_wasted_even_after_mark_sent() {
     let limiter = RecordingLimiter::default();
     let mut permit = limiter.acquire_with(&PermitRequest::new()).await.unwrap();
     permit.mark_sent(Instant::now());
@@ -116,7 +116,7 @@ async fn a_released_permit_counts_as_not_sent() {
     assert_eq!(*limiter.0.lock().unwrap(), ["acquire", "wasted"]);
 }
 
-/// The result of `try_acquire_with`.
+/// The decision that `DecidingLimiter::try_acquire_with` returns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Decision {
     Grant,
@@ -124,14 +124,14 @@ enum Decision {
     Undecided,
 }
 
-/// Returns the decision from `try_acquire_with`, and records the calls and the outcomes.
+/// A limiter whose `try_acquire_with` returns `decision`. The limiter records each call and the outcome of each permit.
 #[derive(Debug, Clone)]
 struct DecidingLimiter {
     decision: Decision,
     issuer: Arc<Issuer>,
 }
 
-/// Records for a `DecidingLimiter`. It keeps the default expiry: a permit expires as soon as time has passed.
+/// The permit issuer of `DecidingLimiter`. A permit expires by default as soon as any time has passed since the grant.
 #[derive(Debug, Default)]
 struct Issuer(Mutex<Vec<&'static str>>);
 
@@ -179,7 +179,7 @@ impl PermitIssuer for Issuer {
     }
 }
 
-/// Makes a call that ends at its first poll. Returns whether it succeeded.
+/// Makes a call that completes at its first poll. Returns whether the call succeeded.
 fn poll_call(limiter: impl SelectLimiter + Clone) -> bool {
     let mut future = task::spawn(RateLimitLayer::new(limiter).layer(ok_service()).call(Request::new(())));
     let outcome = assert_ready!(future.poll());
@@ -191,7 +191,7 @@ fn poll_call(limiter: impl SelectLimiter + Clone) -> bool {
 }
 
 #[test]
-fn the_layer_calls_try_acquire_first_and_acquire_only_if_undecided() {
+fn layer_calls_acquire_only_if_try_acquire_returns_none() {
     for (decision, calls) in [
         (Decision::Grant, &["try_acquire", "completed"][..]),
         (Decision::Refuse, &["try_acquire"]),
@@ -206,7 +206,7 @@ fn the_layer_calls_try_acquire_first_and_acquire_only_if_undecided() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_layer_replaces_an_expired_permit_with_try_acquire() {
+async fn layer_calls_try_acquire_to_replace_an_expired_permit() {
     let limiter = DecidingLimiter::new(Decision::Grant);
     let delayed = ReadyAfter::new(Duration::from_secs(1));
     let mut future = task::spawn(RateLimitLayer::new(limiter.clone()).layer(delayed).call(Request::new(())));

@@ -1,4 +1,4 @@
-//! Expired permits: when a permit expires, and how the layer replaces it.
+//! Tests of permit expiry: when a permit expires, and how `RateLimitLayer` replaces an expired permit.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use tower_outbound::{
 
 use crate::{ReadyAfter, costing, millis, one_per_second};
 
-/// Without a margin a permit expires after 1/32 of the window, at most 50 ms.
+/// Under a quota without a safety margin, a permit expires after 1/32 of the window or 50 ms, whichever is shorter.
 #[tokio::test(start_paused = true)]
-async fn permit_expires_after_a_quarter_of_the_margin() {
+async fn permit_expires_after_a_quarter_of_the_safety_margin() {
     let quota = |window, margin| Quota::new(10, millis(window)).unwrap().with_margin(millis(margin)).unwrap();
     for (quotas, longest) in [
         (vec![quota(60_000, 1_000)], 250),
@@ -53,18 +53,18 @@ async fn permit_expires_after_a_quarter_of_the_margin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_wait_and_max_queue_do_not_apply_when_a_permit_is_replaced() {
+async fn max_wait_and_max_queue_do_not_apply_when_an_expired_permit_is_replaced() {
     for (delay, granted) in [(50, 1), (51, 2)] {
         let limiter = TokenBucket::new(one_per_second());
         let layer = RateLimitLayer::new(limiter.clone()).with_max_wait(Duration::ZERO).with_max_queue(0);
-        // The bounds apply to the wait for the first permit only.
+        // The maximum wait and the maximum queue length apply only to the first permit of a call.
         layer.layer(ReadyAfter::new(millis(delay))).oneshot(Request::new(())).await.unwrap();
-        assert_eq!(limiter.snapshot().granted, granted, "ready after {delay} ms");
+        assert_eq!(limiter.snapshot().granted, granted, "inner service ready after {delay} ms");
     }
 }
 
-/// Returns a service that records when each request arrives. Its first response has this status and `Retry-After: 30`.
-/// The first `slow` responses take `delay`.
+/// Returns a service that records when each request arrives. The first response has the given status. The first `slow`
+/// responses take `delay`.
 fn slow_at_first(
     slow: usize,
     delay: Duration,
@@ -87,7 +87,7 @@ fn slow_at_first(
 }
 
 #[tokio::test(start_paused = true)]
-async fn replaces_permits_that_expired_before_the_inner_service_was_ready() {
+async fn layer_replaces_permits_that_expire_before_the_inner_service_is_ready() {
     for (margin, sliding) in [(0, false), (0, true), (500, false)] {
         let quota = Quota::per_second(10).unwrap().with_margin(Duration::from_millis(margin)).unwrap();
         let (service, arrivals) = slow_at_first(8, Duration::from_secs(10), 200);
@@ -104,12 +104,15 @@ async fn replaces_permits_that_expired_before_the_inner_service_was_ready() {
         }
         assert_eq!(arrivals.times().len(), 100);
         let most = arrivals.most_in(Duration::from_secs(1));
-        assert!(most <= 10, "margin {margin}, sliding {sliding}");
+        assert!(
+            most <= 10,
+            "{most} requests in one second, with a margin of {margin} ms, sliding window: {sliding}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_expires_permits_that_wait_for_the_inner_service() {
+async fn permits_of_calls_that_wait_for_the_inner_service_expire_when_a_pause_starts() {
     let (service, arrivals) = slow_at_first(1, Duration::from_secs(1), 429);
     let slot = tower::limit::ConcurrencyLimitLayer::new(1).layer(service);
     let limiter = TokenBucket::unlimited();
@@ -120,11 +123,11 @@ async fn a_pause_expires_permits_that_wait_for_the_inner_service() {
     }
     let arrivals = arrivals.times();
     assert!(arrivals[1] - arrivals[0] >= Duration::from_secs(31), "{:?}", arrivals[1] - arrivals[0]);
-    assert_eq!(limiter.snapshot().in_flight, 0, "a replaced permit is not counted twice");
+    assert_eq!(limiter.snapshot().in_flight, 0, "a replaced permit no longer counts as in flight");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unpolled_permit_expires_with_time_in_a_pause_or_if_none_remain() {
+async fn permit_of_an_unpolled_waiter_expires_by_time_or_by_new_server_limits() {
     let none_remain = [(HeaderName::from_static("ratelimit"), HeaderValue::from_static("\"a\";r=0;t=60"))];
     let none_remain = HeaderMap::from_iter(none_remain);
     for (limited, by_pause) in [(true, true), (true, false), (false, false)] {
@@ -136,7 +139,7 @@ async fn an_unpolled_permit_expires_with_time_in_a_pause_or_if_none_remain() {
         assert_pending!(second.poll());
         tokio::time::advance(Duration::from_millis(10_001)).await;
         assert_ready_ok!(first.poll());
-        // The second was granted together with the first. It is not polled before the next window.
+        // The second waiter was granted together with the first waiter, but is not polled before the next window.
         assert!(second.is_woken());
         if limited {
             match by_pause {
@@ -150,7 +153,11 @@ async fn an_unpolled_permit_expires_with_time_in_a_pause_or_if_none_remain() {
         } else {
             tokio::time::advance(Duration::from_secs(15)).await;
             assert_ready_ok!(second.poll());
-            assert_eq!(window.snapshot().available, 1, "the waiter took another permit, which counts now");
+            assert_eq!(
+                window.snapshot().available,
+                1,
+                "the waiter took a second permit, which counts in the current window"
+            );
         }
         assert_eq!(window.snapshot().queued, 0);
     }

@@ -1,4 +1,4 @@
-//! The FIFO queue: its order, wake-ups, and waiters that are dropped or no longer polled.
+//! Tests of the FIFO queue: the order of waiters, wake-ups, and waiters that are dropped or no longer polled.
 
 use std::{
     pin::Pin,
@@ -23,16 +23,19 @@ async fn a_new_request_does_not_overtake_waiters() {
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(waiting.poll());
-    // The permit that is available now belongs to the waiter.
+    // The refilled permit belongs to the waiter.
     tokio::time::advance(Duration::from_millis(1_500)).await;
     let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(newcomer.poll());
-    assert!(waiting.is_woken(), "the new request grants the permit to the head and wakes it");
+    assert!(
+        waiting.is_woken(),
+        "the new request grants the permit to the first waiter and wakes that waiter"
+    );
     assert_ready_ok!(waiting.poll());
 }
 
 #[tokio::test(start_paused = true)]
-async fn cheap_requests_do_not_overtake_a_costly_head() {
+async fn cheap_requests_do_not_overtake_a_costly_first_waiter() {
     let bucket = bucket(20, 10, 10);
     bucket.acquire_with(&costing(10)).await.unwrap();
     let start = Instant::now();
@@ -48,7 +51,7 @@ async fn cheap_requests_do_not_overtake_a_costly_head() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unpolled_future_is_not_queued_and_spends_nothing() {
+async fn unpolled_acquire_future_is_not_queued_and_spends_no_permits() {
     let bucket = bucket(11, 10, 1);
     let unpolled = bucket.acquire_with(&PermitRequest::new());
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
@@ -57,7 +60,7 @@ async fn an_unpolled_future_is_not_queued_and_spends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_waiter_is_granted_in_time_after_the_head_is_dropped() {
+async fn second_waiter_is_granted_on_time_after_the_first_waiter_is_dropped() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let start = Instant::now();
@@ -70,7 +73,7 @@ async fn the_next_waiter_is_granted_in_time_after_the_head_is_dropped() {
     assert_eq!(start.elapsed(), Duration::from_secs(1));
 }
 
-/// Counts how often a task was woken.
+/// A waker that counts its wake-ups.
 #[derive(Default)]
 struct Wakes(AtomicUsize);
 
@@ -81,7 +84,7 @@ impl Wake for Wakes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_wakes_at_most_two_waiters_however_long_the_queue() {
+async fn each_grant_wakes_at_most_two_waiters_whatever_the_queue_length() {
     const WAITERS: usize = 5_000;
     let bucket = bucket(1_100, 10, 100);
     for _ in 0..100 {
@@ -95,7 +98,7 @@ async fn a_grant_wakes_at_most_two_waiters_however_long_the_queue() {
     for waiter in &mut waiting {
         assert!(waiter.as_mut().poll(&mut cx).is_pending());
     }
-    // Polls only the front of the queue, because only the head has a timer.
+    // The loop polls only the first waiter, because only the first waiter has a timer.
     let mut granted = 0;
     while granted < WAITERS {
         match waiting[granted].as_mut().poll(&mut cx) {
@@ -107,11 +110,11 @@ async fn a_grant_wakes_at_most_two_waiters_however_long_the_queue() {
         }
     }
     let woken = wakes.0.load(Ordering::Relaxed);
-    assert!(woken <= 2 * WAITERS, "{woken} wake-ups for {WAITERS} grants");
+    assert!(woken <= 2 * WAITERS, "{woken} wake-ups for {WAITERS} grants, expected at most two per grant");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_that_moves_to_another_task_wakes_the_new_task() {
+async fn queued_future_wakes_only_the_task_that_polled_it_last() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let mut head = task::spawn(bucket.acquire_with(&PermitRequest::new()));
@@ -125,7 +128,7 @@ async fn a_future_that_moves_to_another_task_wakes_the_new_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_woken_waiter_that_is_not_polled_delays_others_for_at_most_100_ms() {
+async fn woken_but_unpolled_waiter_delays_new_requests_for_at_most_100_ms() {
     let bucket = refilling(1, 10);
     while bucket.try_acquire().is_ok() {}
     let mut head = task::spawn(bucket.acquire_with(&PermitRequest::new()));
@@ -133,14 +136,14 @@ async fn a_woken_waiter_that_is_not_polled_delays_others_for_at_most_100_ms() {
     assert_pending!(head.poll());
     assert_pending!(unpolled.poll());
     tokio::time::advance(millis(60_000)).await;
-    assert_ready_ok!(head.poll(), "the head takes its permit and wakes the second waiter");
+    assert_ready_ok!(head.poll(), "the first waiter takes a permit and wakes the second waiter");
     let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
-    assert_pending!(newcomer.poll(), "the new request yields to the woken waiter once");
+    assert_pending!(newcomer.poll(), "the first poll of a new request yields to the woken waiter");
     assert_ready_ok!(newcomer.poll());
     tokio::time::advance(millis(101)).await;
     assert_ready_ok!(
         task::spawn(bucket.acquire_with(&PermitRequest::new())).poll(),
-        "after 100 ms a new request no longer yields"
+        "100 ms after a wake-up, a new request no longer yields to the woken waiter"
     );
 }
 
@@ -161,17 +164,17 @@ async fn a_new_request_is_granted_after_all_woken_waiters_took_their_permits() {
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Adds a future. It joins the queue at its first poll.
+    /// Creates an acquire future. The future joins the queue at its first poll.
     Join,
-    /// Polls the future at this index modulo the number of futures.
+    /// Polls the future whose index is the number modulo the count of futures.
     Poll(usize),
-    /// Polls every woken future.
+    /// Polls every future that was woken.
     PollWoken,
-    /// Drops the future at this index modulo the number of futures.
+    /// Drops the future whose index is the number modulo the count of futures.
     Drop(usize),
-    /// Sleeps for this time, in milliseconds.
+    /// Sleeps for the given number of milliseconds.
     Sleep(u64),
-    /// Pauses the limiter for this time, in milliseconds.
+    /// Pauses the limiter for the given number of milliseconds.
     Pause(u64),
 }
 
@@ -187,7 +190,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Queues, polls and drops futures in any state: unpolled, queued, at the head, woken, or in a pause.
+/// Runs `steps` on futures in any state: not polled, queued, first in the queue, woken, or in a pause of the limiter.
 async fn run_steps(steps: &[Step]) -> Result<(), TestCaseError> {
     let bucket = refilling(1, 3);
     let mut waiting: Vec<task::Spawn<_>> = Vec::new();
@@ -204,7 +207,7 @@ async fn run_steps(steps: &[Step]) -> Result<(), TestCaseError> {
                 }
             }
             Step::PollWoken => {
-                // Repeats, because a polled waiter may wake others.
+                // The loop repeats, because polling one waiter may wake another waiter.
                 while let Some(at) = waiting.iter().position(task::Spawn::is_woken) {
                     if let Poll::Ready(permit) = waiting[at].poll() {
                         granted.push(permit.unwrap());
@@ -212,24 +215,28 @@ async fn run_steps(steps: &[Step]) -> Result<(), TestCaseError> {
                     }
                 }
                 let snapshot = bucket.snapshot();
-                prop_assert!(snapshot.queued == 0 || snapshot.available == 0, "idle permits: {:?}", snapshot);
+                prop_assert!(
+                    snapshot.queued == 0 || snapshot.available == 0,
+                    "permits are available although waiters are queued: {:?}",
+                    snapshot
+                );
             }
             Step::Drop(at) => {
                 if let Some(at) = index(at) {
                     let (before, woken) = (bucket.snapshot(), waiting[at].is_woken());
                     drop(waiting.remove(at));
                     let after = bucket.snapshot();
-                    prop_assert_eq!(after.granted, before.granted, "a dropped waiter spends nothing");
+                    prop_assert_eq!(after.granted, before.granted, "a dropped waiter must spend no permits");
                     let lost = before.in_flight - after.in_flight;
-                    prop_assert!(lost <= u64::from(woken), "{} permits lost", lost);
+                    prop_assert!(lost <= u64::from(woken), "dropping one waiter lost {} permits", lost);
                 }
             }
-            // Unlike `advance`, a sleep lets the runtime fire the timers.
+            // A sleep lets the runtime fire timers, unlike `tokio::time::advance`.
             Step::Sleep(time) => tokio::time::sleep(millis(*time)).await,
             Step::Pause(time) => bucket.pause_until(Instant::now() + millis(*time)),
         }
     }
-    // The remaining waiters are granted eventually, and no other permit is in flight.
+    // All remaining waiters are granted eventually. No permits other than the granted permits are in flight.
     bucket.resume();
     for permit in futures_util::future::join_all(waiting).await {
         granted.push(permit.unwrap());
@@ -245,7 +252,7 @@ proptest! {
     #![proptest_config(cases(1_000))]
 
     #[test]
-    fn a_dropped_waiter_loses_at_most_its_own_permit(steps in steps()) {
+    fn dropping_a_waiter_loses_at_most_one_permit(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap().block_on(run_steps(&steps))?;
     }

@@ -1,4 +1,4 @@
-//! Grants of token buckets and sliding windows: bursts, refill, several quotas and costs.
+//! Tests of the grants of token buckets and sliding windows: bursts, refill, multiple quotas and costs.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tower_outbound::{
 use crate::{bucket, costing, ok_service, permits};
 
 #[tokio::test(start_paused = true)]
-async fn grants_the_burst_at_once_and_the_rest_at_the_refill_rate() {
+async fn token_bucket_grants_the_burst_at_once_and_later_permits_at_the_refill_rate() {
     let bucket = bucket(100, 60, 10);
     let start = Instant::now();
     let mut grants = Vec::new();
@@ -25,10 +25,13 @@ async fn grants_the_burst_at_once_and_the_rest_at_the_refill_rate() {
         grants.push(start.elapsed());
     }
     assert!(grants[..10].iter().all(Duration::is_zero));
-    // 60 s / 90, and tokio's timer rounds up to the millisecond.
+    // The bucket refills 90 permits in 60 s. Tokio's timer rounds up to the next millisecond.
     for (number, grant) in grants[10..].iter().enumerate() {
         let due = Duration::from_secs_f64((number + 1) as f64 * 60.0 / 90.0);
-        assert!(*grant >= due && *grant <= due + Duration::from_millis(2), "{number}: {grant:?} {due:?}");
+        assert!(
+            *grant >= due && *grant <= due + Duration::from_millis(2),
+            "grant {number} came after {grant:?}, expected after {due:?}"
+        );
     }
 }
 
@@ -42,24 +45,25 @@ async fn sliding_window_grants_the_whole_quota_at_once_in_each_window() {
         grants.push(start.elapsed());
     }
     assert!(grants[..100].iter().all(Duration::is_zero));
-    // Both ends belong to the window, and tokio's timer rounds up to the millisecond.
+    // A window includes both of its ends, so the next window starts after more than 60 s. Tokio's timer rounds up to the
+    // next millisecond.
     let minute = Duration::from_millis(60_001);
     assert!(grants[100..200].iter().all(|at| *at == minute), "{:?}", &grants[100..102]);
     assert!(grants[200..].iter().all(|at| *at == 2 * minute));
 }
 
 #[tokio::test(start_paused = true)]
-async fn takes_permits_from_all_quotas_or_from_none() {
+async fn token_bucket_takes_permits_from_all_quotas_or_from_none() {
     let ten_a_second = Quota::per_second(10).unwrap().with_burst(5).unwrap().without_margin();
     let hundred_a_minute = Quota::per_minute(100).unwrap().with_burst(7).unwrap().without_margin();
     let bucket = TokenBucket::all_of([ten_a_second, hundred_a_minute]);
-    // The first quota grants five permits, and two of the second quota are left.
+    // After five grants the first quota has no permits left, and the second quota has two permits left.
     for _ in 0..5 {
         bucket.try_acquire().unwrap();
     }
     assert!(bucket.try_acquire().is_err());
     assert_eq!(bucket.snapshot().available, 0);
-    // Refusals by the first quota take no permits from the second.
+    // Refusals by the first quota take no permits from the second quota.
     for _ in 0..100 {
         assert!(bucket.try_acquire().is_err());
     }
@@ -68,13 +72,14 @@ async fn takes_permits_from_all_quotas_or_from_none() {
     for _ in 0..2 {
         bucket.try_acquire().unwrap();
     }
-    // The first quota has one more permit. The second refuses for 60 s / 93, less the elapsed time.
+    // The first quota has one permit left. The second quota refills one permit every 645 ms (60 s / 93), of which 600 ms
+    // have passed.
     let wait = bucket.try_acquire().unwrap_err().wait().unwrap();
     assert!((Duration::from_millis(45)..Duration::from_millis(46)).contains(&wait), "{wait:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn takes_a_cost_as_a_whole_and_refuses_one_above_the_quota() {
+async fn limiters_grant_a_cost_as_a_whole_and_refuse_a_cost_above_the_quota() {
     let bucket = bucket(20, 10, 10);
     bucket.acquire_with(&costing(7)).await.unwrap();
     let start = Instant::now();
@@ -82,7 +87,7 @@ async fn takes_a_cost_as_a_whole_and_refuses_one_above_the_quota() {
     assert_eq!(
         start.elapsed(),
         Duration::from_secs(2),
-        "three permits were available, and two more took a second each"
+        "three permits were available, and the refill of two more permits takes 2 s"
     );
     let refusal = bucket.acquire_with(&costing(11)).await.unwrap_err();
     assert_eq!((refusal.reason(), refusal.wait()), (Reason::TooCostly { largest: 10 }, None));
@@ -113,7 +118,7 @@ async fn takes_a_cost_as_a_whole_and_refuses_one_above_the_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_initial_burst_sets_the_permits_available_at_the_start() {
+async fn initial_burst_sets_how_many_permits_are_available_at_the_start() {
     for permits in [1, 4, 10] {
         let bucket = bucket(20, 10, 10).with_initial_burst(permits);
         let window = SlidingWindow::new(Quota::per_second(10).unwrap()).with_initial_burst(permits);
@@ -122,7 +127,7 @@ async fn an_initial_burst_sets_the_permits_available_at_the_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_initial_burst_of_zero_grants_nothing_at_the_start() {
+async fn initial_burst_of_zero_grants_no_permits_at_the_start() {
     let bucket = bucket(20, 10, 10).with_initial_burst(0);
     assert_eq!(bucket.snapshot().available, 0);
     assert_eq!(bucket.try_acquire().unwrap_err().wait(), Some(Duration::from_secs(1)));
@@ -133,7 +138,7 @@ async fn an_initial_burst_of_zero_grants_nothing_at_the_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn snapshot_shows_the_current_state() {
+async fn snapshot_shows_the_current_state_of_the_limiter() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
@@ -150,7 +155,7 @@ async fn snapshot_shows_the_current_state() {
 
 #[cfg(feature = "quanta")]
 #[tokio::test(start_paused = true)]
-async fn quanta_clock_does_not_follow_paused_time() {
+async fn quanta_clock_does_not_follow_the_paused_clock_of_tokio() {
     let hours = Quota::new(2, Duration::from_secs(36_000)).unwrap().with_burst(1).unwrap().without_margin();
     let bucket = TokenBucket::with_quanta_clock([hours]);
     bucket.try_acquire().unwrap();

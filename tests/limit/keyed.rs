@@ -1,4 +1,4 @@
-//! Keyed limiters: one limiter for each key, and the removal of idle keys.
+//! Tests of `Keyed`: a separate limiter for each key, and the removal of idle keys.
 
 use std::time::Duration;
 
@@ -26,19 +26,19 @@ async fn each_key_has_its_own_quota_and_idle_keys_are_removed() {
     service.clone().oneshot(to(0)).await.unwrap();
     assert!(
         service.clone().oneshot(to(0)).await.unwrap_err().is_rate_limited(),
-        "the permit of the first key is spent"
+        "the only permit of the first key is spent"
     );
 
-    // Keys in use are never removed, so a shard that is full of them refuses new keys.
+    // Keys in use are never removed. A shard that is full of keys in use refuses new keys.
     let mut refused = 0;
     for host in 1..200 {
         refused += usize::from(service.clone().oneshot(to(host)).await.is_err());
     }
     assert!(refused >= 199 - 16, "{refused}");
     assert!(keyed.len() <= 16);
-    assert!(service.clone().oneshot(to(0)).await.is_err(), "the permit of the first key is still spent");
+    assert!(service.clone().oneshot(to(0)).await.is_err(), "the only permit of the first key is still spent");
 
-    // A second later all keys are idle, and new keys replace them.
+    // After one second all keys are idle, and new keys replace the idle keys.
     advance(Duration::from_secs(1)).await;
     for host in 1_000..1_010 {
         service.clone().oneshot(to(host)).await.unwrap();
@@ -48,19 +48,20 @@ async fn each_key_has_its_own_quota_and_idle_keys_are_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn removes_idle_keys_even_if_there_is_room() {
+async fn keyed_limiter_removes_idle_keys_even_if_there_is_room_for_new_keys() {
     let quota = Quota::per_second(10).unwrap().without_margin();
     let keyed = Keyed::new(|_| 0, move |_: &u32| TokenBucket::new(quota));
     for key in 0..10_000 {
         keyed.limiter(&key).unwrap().try_acquire().unwrap();
         advance(Duration::from_millis(10)).await;
     }
-    // A permit is refilled after a ninth of a second, so about eleven keys are in use. Idle keys are removed a few at a time.
+    // A key is in use for a ninth of a second, and a new key is added every 10 ms. About eleven keys are therefore in use.
+    // Idle keys are removed a few at a time.
     assert!(keyed.len() < 500, "{}", keyed.len());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_in_use_until_all_its_quotas_are_fully_available() {
+async fn key_is_kept_until_every_quota_of_its_limiter_is_fully_available() {
     let quotas = [Quota::per_second(10).unwrap(), Quota::per_minute(20).unwrap()];
     let windows = Keyed::new(|_| 0, move |_: &u32| SlidingWindow::all_of(quotas));
     let mut granted = 0;
@@ -75,15 +76,16 @@ async fn a_key_is_in_use_until_all_its_quotas_are_fully_available() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn allows_any_maximum_of_keys() {
+async fn keyed_limiter_accepts_usize_max_as_the_maximum_number_of_keys() {
     let quota = Quota::per_second(10).unwrap().without_margin();
     let keyed = Keyed::with_max_keys(usize::MAX, |_| 0, move |_: &u32| TokenBucket::new(quota));
     assert!((0..1_000).all(|key| keyed.limiter(&key).is_ok()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_shard_replaces_any_idle_key() {
-    // Each of the 16 shards holds 40 keys, and half of them are idle after a second. Checking only a few would miss them.
+async fn full_shard_accepts_a_new_key_if_any_stored_key_is_idle() {
+    // Each of the 16 shards holds 40 keys, and half of the keys are idle after one second. A search of only a few keys
+    // would miss the idle keys.
     let long = Quota::new(2, Duration::from_secs(3_600)).unwrap().with_burst(1).unwrap().without_margin();
     let make = move |key: &u32| TokenBucket::new(if key % 2 == 0 { long } else { one_per_second() });
     let keyed = Keyed::with_max_keys(640, |_| 0, make);
@@ -102,18 +104,19 @@ async fn a_full_shard_replaces_any_idle_key() {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
+/// The reason why a key is in use.
 enum InUse {
-    /// Its spent permit is not refilled yet.
+    /// The spent permit of the key is not refilled yet.
     Spent,
-    /// Its request was dropped after it was sent, and may still reach the server.
+    /// A request of the key was dropped after it was sent, and may still reach the server.
     Unconfirmed,
-    /// Its limiter is paused.
+    /// The limiter of the key is paused.
     Paused,
-    /// Another clone of its limiter exists.
+    /// Another clone of the key's limiter exists.
     Cloned,
 }
 
-/// Asserts that key 0 is removed as soon as it is idle, and not before. Each shard has room for one key.
+/// Asserts that key 0 is removed as soon as the key is idle, and not earlier. Each shard has room for one key.
 macro_rules! assert_removed_when_idle {
     ($limiter:ident, $quotas:expr) => {
         for (in_use, idle_after) in [
@@ -123,7 +126,7 @@ macro_rules! assert_removed_when_idle {
             (InUse::Cloned, u64::MAX),
         ] {
             let keyed = Keyed::with_max_keys(16, |_| 0, move |_: &u32| $limiter::all_of($quotas));
-            // Other keys compete for its room.
+            // The other keys compete with key 0 for room.
             let is_kept = || {
                 for other in 1..500 {
                     let _ = keyed.limiter(&other);
@@ -140,20 +143,20 @@ macro_rules! assert_removed_when_idle {
             drop(permit);
             if in_use == InUse::Cloned {
                 advance(millis(100_000)).await;
-                assert!(is_kept(), "{in_use:?}");
+                assert!(is_kept(), "key 0 was removed although it is in use: {in_use:?}");
                 continue;
             }
             drop(limiter);
             advance(millis(idle_after - 200)).await;
-            assert!(is_kept(), "{in_use:?}");
+            assert!(is_kept(), "key 0 was removed although it is in use: {in_use:?}");
             advance(millis(200)).await;
-            assert!(!is_kept(), "{in_use:?}");
+            assert!(!is_kept(), "key 0 was kept although it is idle, after the state {in_use:?}");
         }
     };
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_in_use_while_spent_unconfirmed_paused_or_cloned() {
+async fn key_is_kept_until_its_limiter_is_idle() {
     let window = Quota::new(1, millis(1_000)).unwrap().without_margin();
     assert_removed_when_idle!(TokenBucket, [one_per_second()]);
     assert_removed_when_idle!(TokenBucket, [one_per_second(), one_per_second()]);

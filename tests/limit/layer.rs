@@ -1,4 +1,4 @@
-//! The layer: shared limiters, the readiness of the inner service, and cancelled calls.
+//! Tests of `RateLimitLayer`: shared limiters, the readiness of the inner service, and cancelled calls.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use tower_outbound::limit::{
 use crate::{ReadyAfter, bucket, millis, ok_service, one_per_second};
 
 #[tokio::test(start_paused = true)]
-async fn layers_and_clones_of_one_limiter_share_the_bucket() {
+async fn clones_of_a_layer_share_the_permits_of_one_limiter() {
     let layer = RateLimitLayer::new(bucket(11, 10, 1)).with_max_wait(Duration::ZERO);
     let (first, second) = (layer.layer(ok_service()), layer.clone().layer(ok_service()));
     first.clone().oneshot(Request::new(())).await.unwrap();
@@ -26,8 +26,8 @@ async fn layers_and_clones_of_one_limiter_share_the_bucket() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn does_not_hold_the_inner_service_ready_during_the_wait() {
-    // The inner service has one slot, and two requests wait in the limiter above it.
+async fn waiting_call_does_not_reserve_the_inner_service() {
+    // The inner service has one concurrency slot. Two requests wait for permits in the layer around the inner service.
     let layer = RateLimitLayer::new(bucket(11, 10, 1));
     let inner = tower::limit::ConcurrencyLimitLayer::new(1).layer(ok_service());
     let limited = layer.layer(inner.clone());
@@ -35,7 +35,10 @@ async fn does_not_hold_the_inner_service_ready_during_the_wait() {
     let waiting: Vec<_> = (0..2).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect();
     tokio::time::sleep(Duration::from_millis(500)).await;
     let mut other = inner;
-    assert!(task::spawn(other.ready()).poll().is_ready(), "the slot is free");
+    assert!(
+        task::spawn(other.ready()).poll().is_ready(),
+        "the concurrency slot is free while the requests wait for permits"
+    );
     drop(other);
     for waiter in waiting {
         waiter.await.unwrap().unwrap();
@@ -43,7 +46,7 @@ async fn does_not_hold_the_inner_service_ready_during_the_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_is_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
+async fn call_counts_as_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
     let bucket = bucket(15, 10, 5);
     let counts = || (bucket.snapshot().granted, bucket.snapshot().in_flight);
     let mut service = RateLimitLayer::new(bucket.clone()).layer(ok_service());
@@ -53,7 +56,7 @@ async fn a_call_is_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
     unpolled.await.unwrap();
     assert_eq!(counts(), (1, 0));
 
-    // Granted, and dropped before the inner service is ready.
+    // The next call is granted a permit, and is dropped before the inner service is ready.
     let semaphore = Arc::new(tokio::sync::Semaphore::new(0));
     let never_ready = tower::limit::ConcurrencyLimit::with_semaphore(ok_service(), semaphore);
     let mut granted =
@@ -65,7 +68,7 @@ async fn a_call_is_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_shows_the_name_and_the_state_of_each_type() {
+async fn debug_output_shows_the_name_and_the_state_of_each_type() {
     let bucket = TokenBucket::new(one_per_second());
     bucket.try_acquire().unwrap();
     let window = SlidingWindow::new(one_per_second());

@@ -1,7 +1,7 @@
-//! Limiters and their layer, on tokio's paused clock.
+//! Tests of the limiters and of `RateLimitLayer`, on tokio's paused clock.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-/// Runs each function as one test for each algorithm of the in-process limiters.
+/// Generates two tests from each function: one with `TokenBucket` and one with `SlidingWindow`.
 macro_rules! for_both_algorithms {
     ($($name:ident,)*) => {$(
         mod $name {
@@ -52,28 +52,28 @@ use tower_outbound::{
     limit::{Limiter, PermitRequest, SlidingWindow, Snapshot, TokenBucket},
 };
 
-/// A token bucket without a margin. It refills `limit - burst` permits in each `window` of seconds.
+/// Returns a token bucket without a safety margin. The bucket refills `limit - burst` permits every `window` seconds.
 fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {
     let quota = Quota::new(limit, Duration::from_secs(window)).unwrap();
     TokenBucket::new(quota.with_burst(burst).unwrap().without_margin())
 }
 
-/// A token bucket without a margin that refills `rate` permits per second.
+/// Returns a token bucket that refills `rate` permits per second, without a safety margin.
 fn refilling(rate: u32, burst: u32) -> TokenBucket {
     bucket(rate + burst, 1, burst)
 }
 
-/// A quota with a burst of one, which refills one permit per second.
+/// Returns a quota with a burst of one permit and a refill of one permit per second.
 fn one_per_second() -> Quota {
     Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin()
 }
 
-/// A limiter that a test pauses directly, without a response.
+/// A limiter that a test can pause directly, without a response from a server.
 trait Pause: Limiter {
     fn pause(&self, length: Duration);
 }
 
-/// The functions that the in-process limiters share but no public trait has.
+/// The functions that `TokenBucket` and `SlidingWindow` both have, although no public trait declares them.
 trait Algorithm: Pause + Send + Sync + 'static {
     fn of(quota: Quota) -> Self;
     fn unlimited() -> Self;
@@ -119,13 +119,13 @@ fn costing(number: u32) -> PermitRequest {
     PermitRequest::new().with_cost(permits(number))
 }
 
-/// Returns a service that responds with an empty 200 immediately.
+/// Returns a service that immediately responds with an empty 200.
 fn ok_service()
 -> impl Service<Request<()>, Response = Response<()>, Error = Infallible, Future: Send> + Clone + Send {
     tower::service_fn(|_: Request<()>| ready(Ok(Response::new(()))))
 }
 
-/// Becomes ready some time after its first poll, and then responds with an empty 200 immediately.
+/// A service that becomes ready `delay` after the first `poll_ready`. Each call immediately returns an empty 200.
 #[derive(Clone)]
 struct ReadyAfter {
     delay: Duration,

@@ -1,4 +1,5 @@
-//! The safety margin of a quota. Late timers, late polls, slow readiness and the network share it, a quarter each.
+//! Tests of a quota's safety margin. Late timers, late polls, slow readiness and network delays may each use up a
+//! quarter of the margin.
 
 use std::{
     convert::Infallible,
@@ -22,21 +23,24 @@ use tower_outbound::{
 
 use crate::{Pause, millis, support::cases::cases};
 
-/// The margin has four quarters. Every delay is a number of sixteenths of the margin.
+/// A quarter of the safety margin. The tests measure every delay in sixteenths of the margin.
 const QUARTER: u32 = 4;
 
-/// The delays of one call: from its wake to its poll, until its inner service is ready, and until it arrives.
+/// The delays of one call, in sixteenths of the safety margin.
 #[derive(Debug, Clone, Copy)]
 struct Delayed {
+    /// From the wake-up of the call to its poll.
     poll: u32,
+    /// From the first poll of the inner service to its readiness.
     ready: u32,
+    /// From the call of the inner service to the arrival at the server.
     network: u32,
 }
 
 const PROMPT: Delayed = Delayed { poll: 0, ready: 0, network: 0 };
 
-/// Mixes prompt calls with calls that use up every quarter. Polls and readiness may be even later, and then the permits
-/// expire.
+/// Mixes prompt calls with calls that use up their quarters of the safety margin. Even later polls or readiness make
+/// permits expire.
 fn late() -> impl Strategy<Value = Delayed> {
     let late = |(poll, ready, network)| Delayed { poll, ready, network };
     prop_oneof![
@@ -56,14 +60,14 @@ fn quota() -> impl Strategy<Value = Quota> {
     })
 }
 
-/// Becomes ready some time after its first poll, and records when each request arrives at the server.
+/// A service that becomes ready some time after its first poll, and records when each request arrives.
 #[derive(Clone)]
 struct Server {
     late: Delayed,
-    /// A sixteenth of the margin.
+    /// A sixteenth of the safety margin.
     part: Duration,
     first_polled_at: Option<Instant>,
-    /// When the service becomes ready, for the test to poll the call again.
+    /// When the service becomes ready. The test polls the call again at that time.
     ready_at: Arc<Mutex<Option<Instant>>>,
     arrivals: Arrivals,
 }
@@ -91,16 +95,17 @@ impl Service<Request<()>> for Server {
 
 /// A call that the test polls at chosen times.
 struct Call<F> {
-    /// `None` after its end.
+    /// `None` after the call has completed.
     future: Option<task::Spawn<F>>,
     late: Duration,
     woken_at: Option<Instant>,
-    /// When the inner service becomes ready. `None` after the poll that follows.
+    /// When the inner service becomes ready. The next poll of the call resets the time to `None`.
     ready_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl<F: Future> Call<F> {
-    /// Polls the call if it is due after a wake, or if its inner service is ready. Returns whether it polled.
+    /// Polls the call if its delay since the wake-up has passed or its inner service is ready. Returns whether the call was
+    /// polled.
     fn poll(&mut self, now: Instant) -> bool {
         let Some(future) = &mut self.future else { return false };
         if future.is_woken() {
@@ -116,8 +121,8 @@ impl<F: Future> Call<F> {
     }
 }
 
-/// Two groups of calls, some time apart. The first group queues behind a pause, so that the head grants permits to many
-/// calls at once, which are polled later.
+/// Two groups of calls, `after` sixteenths of the safety margin apart. The first group waits during a pause. Then the
+/// first waiter takes permits for many calls at once, and those calls are polled later.
 #[derive(Debug, Clone)]
 struct Groups {
     first: Vec<Delayed>,
@@ -125,7 +130,8 @@ struct Groups {
     second: Vec<Delayed>,
 }
 
-/// Runs the calls. The clock jumps by `steps`, so a timer fires up to one step late.
+/// Runs both groups of calls. Returns the arrivals of the requests. The clock advances by `steps`, so a timer fires up
+/// to one step late.
 async fn arrivals<L: Pause>(limiter: L, quota: Quota, groups: &Groups, steps: &[u32]) -> Arrivals {
     let (arrivals, part) = (Arrivals::new(), quota.margin() / (4 * QUARTER));
     let call = |late: &Delayed| {
@@ -138,7 +144,7 @@ async fn arrivals<L: Pause>(limiter: L, quota: Quota, groups: &Groups, steps: &[
             arrivals: arrivals.clone(),
         };
         let future = RateLimitLayer::new(limiter.clone()).layer(server).oneshot(Request::new(()));
-        // The first poll is due immediately.
+        // The first poll of a call is due immediately.
         let woken_at = Some(Instant::now() - part * late.poll);
         Call { future: Some(task::spawn(future)), late: part * late.poll, woken_at, ready_at }
     };
@@ -151,7 +157,7 @@ async fn arrivals<L: Pause>(limiter: L, quota: Quota, groups: &Groups, steps: &[
         if now >= start + part * groups.after {
             calls.extend(second.take().into_iter().flatten().map(call));
         }
-        // Repeats, because a polled call may wake others.
+        // The loop repeats, because polling one call may wake another call.
         while calls.iter_mut().fold(false, |polled, call| call.poll(now) | polled) {}
         if second.is_none() && calls.iter().all(|call| call.future.is_none()) {
             break;
@@ -170,9 +176,15 @@ fn assert_window_holds<L: Pause>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let arrivals = runtime.unwrap().block_on(async { arrivals(make(quota), quota, groups, steps).await });
     prop_assert_eq!(arrivals.times().len(), groups.first.len() + groups.second.len());
-    // Late timers do not use their quarter here, because a grant is counted when its timer fires, not when it is due.
+    // A grant counts from the moment its timer fires, even if the timer is late. Late timers therefore do not use up their
+    // quarter of the margin.
     let most = arrivals.most_in(quota.window() + quota.margin() / 4);
-    prop_assert!(most <= u64::from(quota.limit()), "{} under {}", most, quota);
+    prop_assert!(
+        most <= u64::from(quota.limit()),
+        "{} requests arrived in one window of the quota {}",
+        most,
+        quota
+    );
     Ok(())
 }
 
@@ -184,11 +196,11 @@ fn groups() -> impl Strategy<Value = Groups> {
         .prop_map(|(first, after, second)| Groups { first, after, second })
 }
 
-/// A burst of late calls, and a prompt group right behind it that uses up the rest of the limit.
+/// A burst of late calls, followed immediately by a group of prompt calls that uses up the rest of the limit.
 fn burst_then_group(quota: Quota) -> impl Strategy<Value = Groups> {
     late().prop_map(move |late| {
         let mut first = vec![late; quota.burst() as usize];
-        first[0] = PROMPT; // grants to all others
+        first[0] = PROMPT; // The first call takes the permits of all late calls.
         let after = 1 + late.poll + late.ready + late.network;
         Groups { first, after, second: vec![PROMPT; quota.limit() as usize + 1] }
     })
@@ -198,7 +210,8 @@ fn calls() -> impl Strategy<Value = (Quota, Groups)> {
     quota().prop_flat_map(|quota| (Just(quota), prop_oneof![groups(), burst_then_group(quota)]))
 }
 
-/// Steps of the clock, up to a quarter of the margin. With the smallest steps only, timers fire in time.
+/// Generates steps of the clock, each up to a quarter of the safety margin. If all steps have the smallest size, timers
+/// fire on time.
 fn steps() -> impl Strategy<Value = Vec<u32>> {
     let late = prop::collection::vec(prop_oneof![3 => Just(1), 1 => Just(QUARTER), 1 => 1..=QUARTER], 1..40);
     prop_oneof![Just(vec![1]), late]
@@ -208,7 +221,7 @@ proptest! {
     #![proptest_config(cases(250))]
 
     #[test]
-    fn token_bucket_holds_the_window_if_all_quarters_are_used_up(
+    fn token_bucket_keeps_its_quota_if_delays_use_up_the_whole_safety_margin(
         (quota, groups) in calls(),
         steps in steps(),
     ) {
@@ -216,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn sliding_window_holds_the_window_if_all_quarters_are_used_up(
+    fn sliding_window_keeps_its_quota_if_delays_use_up_the_whole_safety_margin(
         (quota, groups) in calls(),
         steps in steps(),
     ) {
@@ -224,9 +237,10 @@ proptest! {
     }
 }
 
-/// The worst case: a burst is granted by a late timer and arrives late, and a prompt group arrives right behind it.
+/// The worst case: a late timer grants a burst, the burst arrives late, and a group of prompt calls arrives right after
+/// the burst.
 #[test]
-fn late_timer_late_burst_and_prompt_group_together_hold_the_window() {
+fn limiters_keep_the_quota_if_prompt_calls_follow_a_late_burst() {
     let window = Duration::from_secs(16);
     let quota =
         Quota::new(100, window).and_then(|quota| quota.with_burst(20)?.with_margin(window / 4)).unwrap();
@@ -235,8 +249,8 @@ fn late_timer_late_burst_and_prompt_group_together_hold_the_window() {
         for timer in [0, QUARTER] {
             let late = Delayed { poll, ready, network: QUARTER };
             let mut first = vec![late; 20];
-            first[0] = PROMPT; // grants to all others
-            // The timer is due after one part.
+            first[0] = PROMPT; // The first call takes the permits of all late calls.
+            // The timer is due after one sixteenth of the safety margin.
             let mut steps = vec![1; 2_000];
             steps[0] += timer;
             let after = steps[0] + poll + ready + QUARTER;
@@ -247,7 +261,8 @@ fn late_timer_late_burst_and_prompt_group_together_hold_the_window() {
     }
 }
 
-/// Runs two calls behind a pause: the first grants to both, and the second is late. Returns the permits granted.
+/// Runs two calls that wait during a pause. The first call takes permits for both calls, and the second call is late.
+/// Returns the number of permits granted.
 async fn granted(quota: Quota, poll: Duration, ready: Duration) -> u64 {
     let bucket = TokenBucket::new(quota);
     let call = |ready| {
@@ -274,7 +289,7 @@ async fn granted(quota: Quota, poll: Duration, ready: Duration) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_layer_replaces_a_permit_held_longer_than_a_quarter_of_the_margin() {
+async fn layer_replaces_a_permit_held_longer_than_a_quarter_of_the_safety_margin() {
     let quota = Quota::new(10, Duration::from_secs(60)).and_then(|quota| quota.with_burst(5)).unwrap();
     let (quarter, longer) = (Duration::from_millis(250), Duration::from_nanos(250_000_001));
     for (poll, ready, expected) in [
@@ -288,12 +303,13 @@ async fn the_layer_replaces_a_permit_held_longer_than_a_quarter_of_the_margin() 
         assert_eq!(
             granted(quota, poll, ready).await,
             expected,
-            "polled after {poll:?}, ready after {ready:?}"
+            "call polled after {poll:?}, inner service ready after {ready:?}"
         );
     }
 }
 
-/// Becomes ready some time after its first poll, without waking the caller, and records when it is called.
+/// A service that becomes ready `delay` after its first poll, without waking the caller. The service records when each
+/// call is made.
 #[derive(Clone)]
 struct SlowService {
     delay: Duration,
@@ -318,7 +334,7 @@ impl Service<Request<()>> for SlowService {
 }
 
 #[tokio::test(start_paused = true)]
-async fn window_holds_however_late_polls_and_readiness_are() {
+async fn sliding_window_keeps_its_quota_however_late_polls_and_readiness_are() {
     let window = Duration::from_secs(10);
     let quota = Quota::new(2, window).unwrap().with_margin(Duration::from_secs(1)).unwrap();
     for (poll_delay, ready_delay) in
@@ -347,17 +363,21 @@ async fn window_holds_however_late_polls_and_readiness_are() {
         tokio::time::advance(millis(11_001)).await;
         poll(&[0]);
         tokio::time::advance(millis(poll_delay)).await;
-        // From here on, each call is polled as early as possible.
+        // The test polls the remaining calls every millisecond.
         for _ in 0..60_000 {
             poll(&[1, 2, 3]);
             tokio::time::advance(millis(1)).await;
         }
         let called_at = called_at.lock().unwrap().clone();
-        assert_eq!(called_at.len(), 4, "polled {poll_delay} ms late, ready after {ready_delay} ms");
+        assert_eq!(
+            called_at.len(),
+            4,
+            "call polled {poll_delay} ms late, service ready after {ready_delay} ms"
+        );
         let arrivals: Arrivals = called_at.iter().copied().collect();
         assert!(
             arrivals.most_in(window) <= 2,
-            "polled {poll_delay} ms late, ready after {ready_delay} ms: {called_at:?}"
+            "call polled {poll_delay} ms late, service ready after {ready_delay} ms: {called_at:?}"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! Allocations of limiters, and the memory of a sliding window's log, which does not depend on the quota or the costs.
+//! Tests of the limiters' allocations. The memory of a sliding window's log does not depend on the quota or on the
+//! costs of requests.
 
 use std::{future::ready, num::NonZeroU32, time::Duration};
 
@@ -16,19 +17,19 @@ fn largest() -> Quota {
     Quota::per_second(u32::MAX).unwrap()
 }
 
-/// Returns the most bytes that `work` has allocated at any moment.
+/// Returns the peak number of bytes that `work` allocates.
 fn peak(work: impl FnMut()) -> u64 {
     allocation_counter::measure(work).bytes_max
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_of_the_largest_cost_adds_one_entry_to_the_log() {
+async fn grant_of_the_largest_cost_adds_one_entry_to_the_log_of_a_sliding_window() {
     let window = SlidingWindow::new(largest());
     let bytes = peak(|| {
         window.try_acquire_many(ALL).unwrap();
         window.try_acquire_many(ALL).unwrap_err();
     });
-    assert!(bytes < 4_096, "{bytes} bytes");
+    assert!(bytes < 4_096, "peak of {bytes} bytes, expected less than 4,096 bytes");
     assert_eq!(window.snapshot().available, 0);
     tokio::time::advance(Duration::from_millis(1_063)).await;
     assert_eq!(window.snapshot().available, u32::MAX);
@@ -36,34 +37,34 @@ async fn a_grant_of_the_largest_cost_adds_one_entry_to_the_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_initial_burst_of_zero_adds_one_entry_for_each_quota() {
+async fn initial_burst_of_zero_adds_one_log_entry_for_each_quota() {
     let quotas = [largest(), Quota::per_hour(u32::MAX).unwrap()];
     let mut window = None;
     let bytes = peak(|| window = Some(SlidingWindow::all_of(quotas).with_initial_burst(0)));
-    assert!(bytes < 4_096, "{bytes} bytes");
+    assert!(bytes < 4_096, "peak of {bytes} bytes, expected less than 4,096 bytes");
     assert_eq!(window.unwrap().snapshot().available, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_log_has_one_entry_for_each_moment() {
+async fn grants_at_the_same_moment_share_one_entry_of_the_log() {
     let window = SlidingWindow::new(largest());
     let bytes = peak(|| {
         for _ in 0..10_000 {
             window.try_acquire_many(permits(1_000)).unwrap();
         }
     });
-    assert!(bytes < 4_096, "{bytes} bytes");
+    assert!(bytes < 4_096, "peak of {bytes} bytes, expected less than 4,096 bytes");
     for _ in 0..1_000 {
         window.try_acquire_many(permits(1_000)).unwrap();
         tokio::time::advance(Duration::from_nanos(1)).await;
     }
     let bytes = peak(|| window.set_quotas([largest().without_margin()]));
-    assert!(bytes < 2 * 16 * 1_024 + 4_096, "{bytes} bytes for 1,000 moments");
+    assert!(bytes < 2 * 16 * 1_024 + 4_096, "peak of {bytes} bytes for grants at 1,000 moments");
 }
 
-/// The sum of the costs exceeds 32 bits, and the forecasts reach decades ahead.
+/// The sum of the costs exceeds 32 bits, and the forecast waits last for decades.
 #[tokio::test(start_paused = true)]
-async fn many_waiters_of_the_largest_cost_are_served_in_order() {
+async fn waiters_with_the_largest_cost_are_granted_in_fifo_order() {
     let window = SlidingWindow::new(largest());
     window.try_acquire_many(ALL).unwrap();
     let mut waiting: Vec<_> =
@@ -80,7 +81,7 @@ async fn many_waiters_of_the_largest_cost_are_served_in_order() {
         assert_ready_ok!(waiter.poll());
     }
 
-    // The largest cost that a bucket can grant is its burst.
+    // A token bucket's burst is the largest cost that the bucket can grant.
     let bucket = TokenBucket::new(Quota::new(u32::MAX, Duration::from_secs(86_400)).unwrap());
     let burst = permits(u32::MAX / 10);
     bucket.try_acquire_many(burst).unwrap();
@@ -92,7 +93,7 @@ async fn many_waiters_of_the_largest_cost_are_served_in_order() {
     assert!(bucket.try_acquire_many(burst).unwrap_err().wait().unwrap() > Duration::from_secs(86_400) * 100);
 }
 
-/// A limiter creates its queue for the first request that has to wait. Most limiters of a `Keyed` never need one.
+/// A limiter allocates its queue for the first request that has to wait. Most limiters in a `Keyed` never need a queue.
 #[tokio::test(start_paused = true)]
 async fn an_immediate_grant_or_refusal_allocates_nothing() {
     let bucket = TokenBucket::new(one_per_second());

@@ -1,4 +1,5 @@
-//! `pause_until` and `resume`, which apply to all callers of the limiter. `server_limits` tests pauses by `Retry-After`.
+//! Tests of `pause_until` and `resume`, which apply to all callers of a limiter. The module `server_limits` tests the
+//! pauses that `Retry-After` requests.
 
 use std::time::Duration;
 
@@ -13,16 +14,16 @@ use tower_outbound::{
 use crate::{Algorithm, bucket};
 
 for_both_algorithms! {
-    a_pause_and_its_end_wake_only_the_head_of_the_queue,
+    start_and_end_of_a_pause_wake_only_the_first_waiter,
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_in_the_past_has_no_effect() {
+async fn pause_until_a_time_in_the_past_has_no_effect() {
     let limiter = TokenBucket::unlimited();
     tokio::time::advance(Duration::from_secs(1)).await;
     limiter.pause_until(Instant::now() - Duration::from_millis(1));
     assert!((0..100).all(|_| limiter.try_acquire().is_ok()));
-    // If the quotas are removed during a pause, not all waiters are granted at its end.
+    // After a pause, waiters are granted gradually even if the quotas were removed during the pause.
     let limiter = bucket(100, 60, 10);
     let start = Instant::now();
     limiter.pause_until(start + Duration::from_secs(10));
@@ -37,7 +38,7 @@ async fn a_pause_in_the_past_has_no_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_applies_to_all_callers_and_is_never_shortened() {
+async fn pause_applies_to_all_callers_and_is_never_shortened() {
     let bucket = TokenBucket::unlimited();
     let start = Instant::now();
     bucket.pause_until(start + Duration::from_secs(3));
@@ -46,7 +47,8 @@ async fn a_pause_applies_to_all_callers_and_is_never_shortened() {
     bucket.clone().pause_until(start + Duration::from_secs(5));
     bucket.pause_until(start + Duration::from_secs(2));
     let refusal = bucket.acquire_with(&PermitRequest::new().with_max_wait(Duration::ZERO)).await.unwrap_err();
-    // Without a quota the slow start doubles with each step of 100 ms, so the eleventh request leaves after 3 3/8 steps.
+    // Slow start doubles the rate after each step of 100 ms. The eleventh request is granted 3 3/8 steps (337.5 ms) after
+    // the pause.
     assert_eq!(refusal.wait(), Some(Duration::from_micros(4_337_500)));
     let mut left = Vec::new();
     for waiter in waiting {
@@ -55,11 +57,11 @@ async fn a_pause_applies_to_all_callers_and_is_never_shortened() {
     }
     assert_eq!(left, [5_000, 5_100, 5_150, 5_200, 5_225, 5_250, 5_275, 5_300, 5_313, 5_325]);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!((0..1_000).all(|_| bucket.try_acquire().is_ok()), "the slow start ends after 2 s");
+    assert!((0..1_000).all(|_| bucket.try_acquire().is_ok()), "slow start has ended 2 s after the pause");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_into_the_far_future_causes_a_refusal_and_no_panic() {
+async fn pause_until_the_far_future_causes_a_refusal_instead_of_a_panic() {
     let bucket = bucket(100, 60, 10);
     bucket.pause_until(Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
     let deadline = PermitRequest::new().with_deadline(Instant::now() + Duration::from_secs(60));
@@ -67,7 +69,7 @@ async fn a_pause_into_the_far_future_causes_a_refusal_and_no_panic() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resume_lifts_a_pause() {
+async fn resume_ends_a_pause_immediately() {
     let bucket = TokenBucket::unlimited();
     bucket.pause_until(Instant::now() + Duration::from_secs(99_999_999));
     let start = Instant::now();
@@ -78,7 +80,7 @@ async fn resume_lifts_a_pause() {
     assert_eq!(start.elapsed(), Duration::from_secs(1));
 }
 
-async fn a_pause_and_its_end_wake_only_the_head_of_the_queue<L: Algorithm>() {
+async fn start_and_end_of_a_pause_wake_only_the_first_waiter<L: Algorithm>() {
     let limiter = L::of(Quota::per_second(1).unwrap().without_margin());
     limiter.acquire_with(&PermitRequest::new()).await.unwrap();
     let mut waiting: Vec<_> =
@@ -87,7 +89,10 @@ async fn a_pause_and_its_end_wake_only_the_head_of_the_queue<L: Algorithm>() {
         assert_pending!(waiter.poll());
     }
     limiter.pause(Duration::from_secs(10));
-    assert!(!waiting.iter().skip(1).any(task::Spawn::is_woken), "the pause wakes only the head");
+    assert!(
+        !waiting.iter().skip(1).any(task::Spawn::is_woken),
+        "the start of the pause wakes only the first waiter"
+    );
     for _ in 0..3 {
         tokio::time::advance(Duration::from_secs(3)).await;
         if waiting[0].is_woken() {
@@ -99,5 +104,5 @@ async fn a_pause_and_its_end_wake_only_the_head_of_the_queue<L: Algorithm>() {
     assert!(waiting[0].is_woken());
     assert_ready_ok!(waiting[0].poll());
     let woken: Vec<_> = (1..waiting.len()).filter(|number| waiting[*number].is_woken()).collect();
-    assert_eq!(woken, [1], "the head wakes the next waiter, which arms its timer");
+    assert_eq!(woken, [1], "the first waiter wakes only the second waiter, which then arms a timer");
 }

@@ -1,4 +1,4 @@
-//! Property tests of the guarantees of limiters, for any quotas, pauses and callers.
+//! Property tests of the limiters' guarantees, with arbitrary quotas, pauses and callers.
 
 use std::{
     num::NonZeroU32,
@@ -18,7 +18,7 @@ use tower_outbound::{
 
 use crate::{Pause, costing, permits, support::cases::cases};
 
-/// The time between a caller and the one before it, the cost of its request, and when it gives up.
+/// A caller of `acquire_with`. `gap` is the time since the previous caller arrived.
 #[derive(Debug, Clone)]
 struct Caller {
     gap: Duration,
@@ -29,7 +29,7 @@ struct Caller {
 fn callers() -> impl Strategy<Value = Vec<Caller>> {
     let caller = (0..400_u64, 1..4_u32, prop::option::weighted(0.3, 0..3_000_u64));
     let caller = caller.prop_map(|(gap, cost, gives_up_after)| Caller {
-        // Half of the callers arrive together with the one before.
+        // Half of the gaps are zero, so half of the callers arrive together with the previous caller.
         gap: Duration::from_millis(gap.saturating_sub(200)),
         cost,
         gives_up_after: gives_up_after.map(Duration::from_millis),
@@ -44,8 +44,10 @@ fn quota() -> impl Strategy<Value = Quota> {
     })
 }
 
-/// Runs the callers on paused time and checks the guarantees of every limiter: at most the quota in any window, both ends
-/// included, FIFO order, and a grant for each waiter that is not dropped.
+/// Runs the callers on paused time and checks the guarantees of every limiter:
+/// - No window, including both of its ends, contains more grants than the quota allows.
+/// - Waiters are granted in FIFO order.
+/// - Every waiter that is not dropped is granted.
 fn assert_guarantees<L>(
     make: impl FnOnce() -> L,
     quotas: &[Quota],
@@ -72,12 +74,15 @@ where
             let (limiter, grants) = (limiter.clone(), Arc::clone(&grants));
             tasks.push(tokio::spawn(async move {
                 let wait = limiter.acquire_with(&costing(caller.cost));
-                // A caller that never gives up fails the assertion below if it is not granted within a day.
+                // The test fails if a caller that never gives up is not granted within one day.
                 let limit = caller.gives_up_after.unwrap_or(Duration::from_secs(86_400));
                 match tokio::time::timeout(limit, wait).await {
                     Ok(Ok(_)) => grants.lock().unwrap().push((number, Instant::now(), caller.cost)),
                     Ok(Err(refusal)) => assert!(matches!(refusal.reason(), Reason::TooCostly { .. })),
-                    Err(_) => assert!(caller.gives_up_after.is_some(), "never granted"),
+                    Err(_) => assert!(
+                        caller.gives_up_after.is_some(),
+                        "a caller that never gives up was not granted"
+                    ),
                 }
             }));
         }
@@ -93,9 +98,15 @@ where
     let arrivals: Arrivals = arrivals.collect();
     for quota in quotas {
         let most = arrivals.most_in(quota.window());
-        prop_assert!(most <= u64::from(quota.limit()), "{} under {}", most, quota);
+        prop_assert!(
+            most <= u64::from(quota.limit()),
+            "{} permits granted in one window of the quota {}",
+            most,
+            quota
+        );
     }
-    // Ignores callers that may give up, because one whose timeout ends at the time of the grant may be polled before its turn.
+    // The FIFO check ignores callers that may give up. A caller whose timeout ends at the moment of its grant may be polled
+    // early.
     let never_give_up = grants.iter().filter(|(number, _, _)| callers[*number].gives_up_after.is_none());
     prop_assert!(never_give_up.is_sorted_by_key(|(number, _, _)| *number), "{:?}", grants);
     Ok(())
@@ -105,7 +116,7 @@ proptest! {
     #![proptest_config(cases(1_000))]
 
     #[test]
-    fn the_window_holds_for_a_token_bucket(
+    fn token_bucket_never_exceeds_its_quota_in_any_window(
         quota in quota(),
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
@@ -114,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn the_window_holds_for_a_sliding_window(
+    fn sliding_window_never_exceeds_its_quota_in_any_window(
         quota in quota(),
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
@@ -123,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn the_window_holds_for_a_token_bucket_of_several_quotas(
+    fn token_bucket_with_several_quotas_never_exceeds_any_quota(
         quotas in prop::collection::vec(quota(), 1..4),
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
@@ -132,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn the_window_holds_for_a_sliding_window_of_several_quotas(
+    fn sliding_window_with_several_quotas_never_exceeds_any_quota(
         quotas in prop::collection::vec(quota(), 1..4),
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
@@ -142,12 +153,13 @@ proptest! {
 
     /// The wait that a refusal carries is exact if no earlier waiter is dropped.
     #[test]
-    fn requests_are_granted_at_the_forecast_time(
+    fn requests_are_granted_after_the_wait_that_a_refusal_forecasts(
         quota in quota(),
         sliding in any::<bool>(),
         costs in prop::collection::vec(1..4_u32, 1..40),
     ) {
-        // A sliding window leaves a gap before a cost that does not fit. The forecast does not include it.
+        // A sliding window leaves permits unused if the next cost does not fit. The forecast ignores such gaps, so every cost
+        // is one permit.
         let costs = if sliding { vec![1; costs.len()] } else { costs };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap().block_on(async {
@@ -160,7 +172,7 @@ proptest! {
     }
 }
 
-/// Compares the wait that each refusal carries with the time of the grant.
+/// Compares the wait in each refusal with the actual time until the grant.
 async fn assert_forecasts<L>(
     limiter: L,
     try_acquire: impl Fn(&L, NonZeroU32) -> Option<tower_outbound::error::Refusal>,
@@ -172,7 +184,7 @@ where
     let (start, mut before) = (Instant::now(), 0);
     let mut waiting = Vec::new();
     for cost in costs.iter().map(|cost| permits(*cost)) {
-        // Without a refusal, the request took its permits immediately.
+        // Without a refusal, the request was granted immediately and no wait can be compared.
         let Some(refusal) = try_acquire(&limiter, cost) else { continue };
         let Some(wait) = refusal.wait() else { continue };
         let mut acquire = task::spawn(limiter.acquire_with(&PermitRequest::new().with_cost(cost)));
@@ -183,8 +195,8 @@ where
     for (forecast, before, acquire) in waiting {
         acquire.await.unwrap();
         let late = Instant::now().saturating_duration_since(forecast);
-        // Each timer may fire a millisecond late and thereby delay all later permits. The head sleeps up to 4 ms longer, because
-        // it takes permits for a batch of waiters.
+        // Each timer may fire 1 ms late and delay all later grants. The first waiter sleeps up to 4 ms longer, because it takes
+        // permits for a batch of waiters.
         prop_assert!(Instant::now() >= forecast && late.as_millis() <= before + 4, "{:?}", late);
     }
     Ok(())

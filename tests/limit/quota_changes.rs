@@ -1,4 +1,4 @@
-//! `set_quotas`: replaces the quotas of a limiter that is in use.
+//! Tests of `set_quotas`, which replaces the quotas of a limiter that is in use.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tower_outbound::{
 use crate::{costing, permits};
 
 #[tokio::test(start_paused = true)]
-async fn repeated_changes_of_the_quota_lose_no_permits() {
+async fn repeated_quota_changes_lose_no_permits() {
     for every in [100, 300, 600, 700] {
         let quota = Quota::per_minute(100).unwrap().with_burst(1).unwrap().without_margin();
         let other = Quota::per_minute(101).unwrap().with_burst(1).unwrap().without_margin();
@@ -23,28 +23,35 @@ async fn repeated_changes_of_the_quota_lose_no_permits() {
             if start.elapsed() > Duration::from_secs(600) {
                 break;
             }
-            // Alternates the quota with one that hardly differs.
+            // The loop alternates between two quotas that differ by one permit per minute.
             bucket.set_quotas([if number % 3 == 0 { other } else { quota }]);
             granted += usize::from(bucket.try_acquire().is_ok());
             tokio::time::advance(Duration::from_millis(every)).await;
         }
         let least = 600_000 / 607_u64.next_multiple_of(every);
-        assert!(granted as u64 >= least && granted <= 991, "{granted} grants with a change every {every} ms");
+        assert!(
+            granted as u64 >= least && granted <= 991,
+            "{granted} grants with a quota change every {every} ms, expected {least} to 991"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn spent_permits_count_under_a_new_quota() {
+async fn permits_spent_before_a_quota_change_count_against_the_new_quota() {
     let before = Quota::new(20, Duration::from_secs(10)).unwrap().with_burst(10).unwrap().without_margin();
     let after = Quota::new(40, Duration::from_secs(10)).unwrap().with_burst(20).unwrap().without_margin();
     let bucket = TokenBucket::new(before);
     bucket.acquire_with(&costing(8)).await.unwrap();
     bucket.set_quotas([after]);
-    assert_eq!(bucket.snapshot().available, 2, "the larger burst becomes available gradually");
+    assert_eq!(
+        bucket.snapshot().available,
+        2,
+        "the additional permits of a larger burst become available gradually"
+    );
     tokio::time::advance(Duration::from_secs(5)).await;
     assert_eq!(bucket.snapshot().available, 12);
 
-    // The new quota applies to waiters. A waiter whose cost exceeds it is refused.
+    // The new quota also applies to queued waiters. A waiter whose cost exceeds the new burst is refused.
     let bucket = TokenBucket::new(before);
     bucket.acquire_with(&costing(10)).await.unwrap();
     let waiting = tokio::spawn(bucket.acquire_with(&costing(6)));
@@ -58,8 +65,8 @@ async fn spent_permits_count_under_a_new_quota() {
         .without_margin()]);
     assert_eq!(too_costly.await.unwrap().unwrap_err().reason(), Reason::TooCostly { largest: 8 });
     waiting.await.unwrap().unwrap();
-    // The waiter needs six permits, and the ten spent ones exceed the burst of eight by two. Eight permits are refilled, one
-    // every 10 s / 72.
+    // The ten spent permits exceed the new burst of eight by two, and the waiter needs six permits. The bucket must
+    // therefore refill eight permits, one every 10 s / 72.
     assert_eq!(start.elapsed().as_millis(), 1_112);
 
     let window = SlidingWindow::new(before);
@@ -69,7 +76,7 @@ async fn spent_permits_count_under_a_new_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changing_the_quota_and_back_grants_no_extra_permits() {
+async fn changing_a_quota_and_restoring_it_grants_no_extra_permits() {
     let minute = Duration::from_secs(60);
     let of = |limit, burst| Quota::new(limit, minute).unwrap().with_burst(burst).unwrap().without_margin();
     for bursts in [[10, 90, 90], [90, 10, 90], [10, 90, 10], [50, 99, 1]] {
@@ -86,7 +93,11 @@ async fn changing_the_quota_and_back_grants_no_extra_permits() {
                 tokio::time::advance(Duration::from_millis(100)).await;
             }
         }
-        assert!(grants.most_in(minute) <= 100, "{bursts:?}: {}", grants.most_in(minute));
+        assert!(
+            grants.most_in(minute) <= 100,
+            "bursts {bursts:?}: {} grants in one minute, expected at most 100",
+            grants.most_in(minute)
+        );
     }
     let window = SlidingWindow::new(of(100, 1));
     let mut grants = Vec::new();
@@ -100,9 +111,9 @@ async fn changing_the_quota_and_back_grants_no_extra_permits() {
     assert_eq!(grants.len(), 100);
 }
 
-/// The wait for a million permits at one per year is capped instead of overflowing.
+/// The wait for a million permits at one permit per year is capped, so that no calculation overflows.
 #[tokio::test(start_paused = true)]
-async fn a_change_to_a_quota_of_years_and_back_keeps_spent_permits() {
+async fn spent_permits_still_count_after_a_temporary_quota_of_one_permit_per_year() {
     let fast = Quota::per_second(2_000_000).unwrap().with_burst(1_000_000).unwrap().without_margin();
     let slow =
         Quota::new(2, Duration::from_secs(366 * 86_400)).unwrap().with_burst(1).unwrap().without_margin();

@@ -1,4 +1,4 @@
-//! Refusals: the bounds of a request, and the wait that a refusal carries.
+//! Tests of refusals: the maximum wait, deadline and queue length of a request, and the wait that a refusal carries.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tower_outbound::{
 use crate::{bucket, millis, one_per_second, permits, refilling};
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_spends_nothing_and_carries_the_necessary_wait() {
+async fn refusal_spends_no_permits_and_carries_the_wait_until_a_grant() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
@@ -30,13 +30,17 @@ async fn a_refusal_spends_nothing_and_carries_the_necessary_wait() {
         assert_eq!((refusal.reason(), refusal.wait()), (reason, Some(Duration::from_secs(2))));
         assert_eq!(now.elapsed(), Duration::ZERO, "the refusal is immediate");
     }
-    // A request whose bound equals the forecast is queued.
+    // A request whose maximum wait equals the forecast wait is queued.
     let fits = PermitRequest::new().with_max_wait(Duration::from_secs(2));
     let mut fits = task::spawn(bucket.acquire_with(&fits));
     assert_pending!(fits.poll());
     drop(waiting);
     fits.await.unwrap();
-    assert_eq!(now.elapsed(), Duration::from_secs(1), "the waiter before it was dropped");
+    assert_eq!(
+        now.elapsed(),
+        Duration::from_secs(1),
+        "the waiter is granted early, because the waiter ahead was dropped"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -51,8 +55,12 @@ async fn a_waiter_is_refused_as_soon_as_it_cannot_meet_its_deadline() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     bucket.pause_until(start + Duration::from_secs(100));
     assert_eq!(head.await.unwrap().unwrap_err().reason(), Reason::Deadline);
-    assert_eq!(start.elapsed(), Duration::from_secs(1), "refused at the pause, not at the deadline");
-    // The wait of a request that arrives during the pause includes the refill after the pause.
+    assert_eq!(
+        start.elapsed(),
+        Duration::from_secs(1),
+        "the waiter is refused when the pause starts, not at its deadline"
+    );
+    // A request that arrives during the pause would be granted 11 s after the pause, because another waiter is ahead.
     let refusal = bucket.acquire_with(&until(105)).await.unwrap_err();
     assert_eq!(refusal.wait(), Some(Duration::from_secs(110)));
     second.await.unwrap().unwrap();
@@ -60,7 +68,7 @@ async fn a_waiter_is_refused_as_soon_as_it_cannot_meet_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_wait_starts_when_the_request_is_queued() {
+async fn max_wait_is_measured_from_the_moment_a_request_is_queued() {
     let bucket = bucket(2, 6, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let start = Instant::now();
@@ -73,7 +81,7 @@ async fn max_wait_starts_when_the_request_is_queued() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_after_its_deadline_is_refused_and_spends_nothing() {
+async fn request_whose_deadline_has_passed_is_refused_and_spends_no_permits() {
     let (bucket, window) =
         (refilling(10, 10), SlidingWindow::new(Quota::per_second(10).unwrap().without_margin()));
     tokio::time::advance(millis(5_000)).await;
@@ -85,10 +93,10 @@ async fn a_request_after_its_deadline_is_refused_and_spends_nothing() {
     bucket.acquire_with(&now).await.unwrap();
 }
 
-/// The forecast of a sliding window ignores the gap before a cost that does not fit. The gap is known when the waiter is
-/// the head.
+/// A sliding window leaves permits unused if the next cost does not fit. The forecast for a queued request ignores such
+/// gaps until the request is first in the queue.
 #[tokio::test(start_paused = true)]
-async fn a_head_is_refused_with_the_wait_that_it_still_needs() {
+async fn first_waiter_is_refused_with_the_wait_that_it_still_needs() {
     let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap().without_margin());
     let two = permits(2);
     window.try_acquire().unwrap();

@@ -1,4 +1,5 @@
-//! `try_acquire_with`: it takes available permits without a future, and leaves every other decision to `acquire_with`.
+//! Tests of `try_acquire_with`, which takes available permits without a future. `acquire_with` makes every other
+//! decision.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::{costing, ok_service, permits};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A quota with this burst, which refills one permit per second.
+/// Returns a quota with the given burst and a refill of one permit per second.
 fn quota(burst: u32) -> Quota {
     Quota::new(burst + 10, 10 * SECOND).unwrap().with_burst(burst).unwrap().without_margin()
 }
@@ -26,7 +27,7 @@ fn is_granted(limiter: &impl Limiter) -> bool {
     limiter.try_acquire_with(&PermitRequest::new()).is_some_and(|outcome| outcome.is_ok())
 }
 
-/// Asserts that `try_acquire_with` returns `None`, without side effects.
+/// Asserts that `try_acquire_with` returns `None` and has no side effects.
 #[track_caller]
 fn assert_undecided(bucket: &TokenBucket, request: &PermitRequest) {
     let counts =
@@ -37,7 +38,7 @@ fn assert_undecided(bucket: &TokenBucket, request: &PermitRequest) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_acquire_counts_available_permits_like_acquire() {
+async fn try_acquire_changes_the_snapshot_like_acquire() {
     let (bucket, waited) = (TokenBucket::new(quota(5)), TokenBucket::new(quota(5)));
     let mut granted = Vec::new();
     for cost in [1, 3] {
@@ -64,11 +65,11 @@ async fn try_acquire_overtakes_neither_queued_nor_woken_waiters() {
     let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(waiting.poll());
     assert_undecided(&bucket, &PermitRequest::new());
-    // All three permits are available, and the first belongs to the waiter.
+    // All three permits are available, but the first permit belongs to the queued waiter.
     advance(4 * SECOND).await;
     assert_undecided(&bucket, &PermitRequest::new());
 
-    // The new request wakes the waiter and yields to it. The third permit stays available.
+    // The new request wakes the queued waiter and yields to that waiter. The third permit stays available.
     let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(newcomer.poll());
     assert!(waiting.is_woken() && bucket.snapshot().available == 1);
@@ -76,11 +77,11 @@ async fn try_acquire_overtakes_neither_queued_nor_woken_waiters() {
     assert_ready_ok!(waiting.poll());
     assert_undecided(&bucket, &PermitRequest::new());
     assert_ready_ok!(newcomer.poll());
-    assert!(is_granted(&bucket), "no waiter is left");
+    assert!(is_granted(&bucket), "no waiter is left in the queue");
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_acquire_leaves_server_limits_to_acquire() {
+async fn try_acquire_returns_none_while_server_limits_apply() {
     let bucket = TokenBucket::new(quota(5));
     bucket.pause_until(Instant::now() + SECOND);
     assert_undecided(&bucket, &PermitRequest::new());
@@ -100,7 +101,7 @@ async fn try_acquire_leaves_server_limits_to_acquire() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_can_never_be_granted_is_refused_once() {
+async fn request_that_can_never_be_granted_counts_as_one_refusal() {
     let bucket = TokenBucket::new(quota(5));
     let late = PermitRequest::new().with_deadline(Instant::now());
     advance(SECOND).await;
@@ -113,14 +114,14 @@ async fn a_request_that_can_never_be_granted_is_refused_once() {
         assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, number as u64 + 1));
     }
 
-    // A call counts one refusal, too.
+    // A call through the layer also counts as one refusal.
     let layer = RateLimitLayer::new(bucket.clone()).with_cost(|_| permits(6));
     assert!(layer.layer(ok_service()).oneshot(Request::new(())).await.is_err());
     assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, 3));
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_acquire_decides_only_for_buckets_of_one_unchanged_quota() {
+async fn try_acquire_decides_only_for_token_buckets_whose_single_quota_never_changed() {
     let changed = TokenBucket::new(quota(5));
     changed.set_quotas([quota(4)]);
     let several = TokenBucket::all_of([quota(5), quota(4)]);

@@ -1,4 +1,5 @@
-//! Deadlines of waiters and new requests while server limits apply. The limiter grants one permit per second.
+//! Tests of the deadlines of waiters and new requests under server limits. The limiter's own quota is one permit per
+//! second.
 
 use http::{Request, Response};
 use tokio::task::JoinHandle;
@@ -13,16 +14,18 @@ use super::{
 use crate::Algorithm;
 
 for_both_algorithms! {
-    a_waiter_is_refused_when_a_pause_exceeds_its_deadline,
-    a_waiter_is_refused_when_the_queue_after_a_pause_is_too_long,
-    a_waiter_is_refused_when_a_reset_exceeds_its_deadline,
-    a_new_request_is_queued_if_its_turn_after_a_reset_is_in_time,
+    waiter_is_refused_if_its_deadline_is_before_the_end_of_a_pause,
+    waiter_is_refused_if_the_queue_after_a_pause_is_too_long_for_its_deadline,
+    waiter_is_refused_if_its_deadline_is_before_the_reset_of_a_server_limit,
+    new_request_is_queued_if_its_deadline_allows_a_grant_after_the_reset,
 }
 
-/// When a call ended, in seconds, and the wait that its refusal carried. `None` if the call succeeded.
+/// The time when a call ended, and the wait that its refusal carried, both in seconds. The wait is `None` if the call
+/// succeeded.
 type Outcome = (f64, Option<f64>);
 
-/// Queues one waiter for each deadline. Half a second later the server sends this response.
+/// Queues one waiter for each deadline, in seconds. The server sends `response` after half a second. Returns the
+/// outcome of each waiter.
 async fn outcomes<L: Algorithm>(response: Response<()>, deadlines: &[u64]) -> Vec<Outcome> {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(one_per_second_limiter::<L>()));
@@ -48,10 +51,14 @@ fn spawn_waiter(server: &Server, service: &Service, deadline: u64) -> JoinHandle
     tokio::spawn(async move {
         let outcome = service.oneshot(Request::new(())).await;
         let wait = outcome.err().map(|error| {
-            assert!(error.is_rate_limited(), "{error:#} at {:?}", start.elapsed());
+            assert!(
+                error.is_rate_limited(),
+                "expected a refusal by the limiter, got {error:#} after {:?}",
+                start.elapsed()
+            );
             error.retry_after().expect("the refusal carries the wait").as_secs_f64()
         });
-        // Rounds down to half seconds, because tokio's timer rounds up to the millisecond.
+        // The time is rounded down to half a second, because tokio's timer rounds up to the next millisecond.
         ((start.elapsed().as_secs_f64() * 2.0).floor() / 2.0, wait)
     })
 }
@@ -64,7 +71,7 @@ async fn join(waiting: Vec<JoinHandle<Outcome>>) -> Vec<Outcome> {
     outcomes
 }
 
-/// Compares the ends exactly, and the waits up to the rounding of the quota.
+/// Compares the end times exactly. Waits may differ by up to 3 ms, because the quota's refill interval is rounded.
 #[track_caller]
 fn assert_outcomes(outcomes: &[Outcome], expected: &[Outcome]) {
     let same = |((at, wait), (expected_at, expected_wait)): (&Outcome, &Outcome)| match (wait, expected_wait)
@@ -75,7 +82,7 @@ fn assert_outcomes(outcomes: &[Outcome], expected: &[Outcome]) {
     };
     assert!(
         outcomes.len() == expected.len() && outcomes.iter().zip(expected).all(same),
-        "calls ended (at, with wait) {outcomes:?}, expected {expected:?}"
+        "calls ended with (end, wait) {outcomes:?}, expected {expected:?}"
     );
 }
 
@@ -87,7 +94,7 @@ fn refused(at: f64, wait: f64) -> Outcome {
     (at, Some(wait))
 }
 
-async fn a_waiter_is_refused_when_a_pause_exceeds_its_deadline<L: Algorithm>() {
+async fn waiter_is_refused_if_its_deadline_is_before_the_end_of_a_pause<L: Algorithm>() {
     // Without the pause every waiter would meet its deadline.
     let pause = response(429, &[("retry-after", "10")]);
     let outcomes = outcomes::<L>(pause, &[3, 60, 10, 60]).await;
@@ -96,29 +103,31 @@ async fn a_waiter_is_refused_when_a_pause_exceeds_its_deadline<L: Algorithm>() {
     assert_eq!(
         (outcomes[0].0, outcomes[2].0),
         (0.5, 0.5),
-        "refused at the pause, not at the deadline: {outcomes:?}"
+        "a waiter is refused when the pause starts, not at its deadline: {outcomes:?}"
     );
     assert_outcomes(&[outcomes[1], outcomes[3]], &[granted(10.5), granted(11.5)]);
 }
 
-async fn a_waiter_is_refused_when_the_queue_after_a_pause_is_too_long<L: Algorithm>() {
-    // The pause ends at 10.5 s, and then the limiter grants one permit per second.
+async fn waiter_is_refused_if_the_queue_after_a_pause_is_too_long_for_its_deadline<L: Algorithm>() {
+    // The pause ends at 10.5 s. After the pause the limiter grants one permit per second.
     let pause = response(429, &[("retry-after", "10")]);
     let outcomes = outcomes::<L>(pause, &[12, 12, 12, 60]).await;
     assert_outcomes(&outcomes, &[granted(10.5), granted(11.5), refused(0.5, 12.0), granted(12.5)]);
 }
 
-async fn a_waiter_is_refused_when_a_reset_exceeds_its_deadline<L: Algorithm>() {
-    // The first waiter takes the remaining permit. The others would be granted after the reset, at 60.5 s and 61.5 s.
+async fn waiter_is_refused_if_its_deadline_is_before_the_reset_of_a_server_limit<L: Algorithm>() {
+    // The first waiter takes the last remaining permit. The next waiters would be granted after the reset, at 60.5 s and
+    // 61.5 s.
     let outcomes = outcomes::<L>(remaining(1, 60), &[10, 10, 90, 10]).await;
     assert_outcomes(&outcomes, &[granted(1.0), refused(0.5, 60.0), granted(60.5), refused(0.5, 61.0)]);
 }
 
-async fn a_new_request_is_queued_if_its_turn_after_a_reset_is_in_time<L: Algorithm>() {
+async fn new_request_is_queued_if_its_deadline_allows_a_grant_after_the_reset<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(one_per_second_limiter::<L>()));
     server.respond_once(&service, remaining(3, 60)).await;
-    // Three waiters are granted at 1 s, 2 s and 3 s, and the others after the reset, at 60 s, 61 s and 62 s.
+    // The first three waiters are granted at 1 s, 2 s and 3 s. The later waiters would be granted after the reset, at 60 s,
+    // 61 s and 62 s.
     let waiting = spawn_waiters(&server, &service, &[90, 90, 90, 90, 62, 61]).await;
     let [first, second, third] = [1.0, 2.0, 3.0].map(granted);
     let expected = [first, second, third, granted(60.0), granted(61.0), refused(0.0, 62.0)];

@@ -1,4 +1,5 @@
-//! The forms of rate-limit headers: IETF drafts, `X-RateLimit-*`, dates, cached responses and very long values.
+//! Tests of the formats of rate-limit headers: IETF drafts, `X-RateLimit-*`, dates, cached responses and very long
+//! values.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,15 +10,15 @@ use super::{Server, ample_limiter, assert_all_succeed, remaining, response, seco
 use crate::Algorithm;
 
 for_both_algorithms! {
-    every_header_form_limits_requests_to_the_remaining_permits,
-    reset_timestamp_is_read_by_the_local_clock_without_a_date_header,
-    ignores_rate_limit_headers_of_cached_responses,
-    reads_headers_of_a_thousand_members,
+    every_header_format_limits_requests_to_the_remaining_permits,
+    reset_timestamp_is_compared_with_the_local_clock_if_the_date_header_is_missing,
+    limiter_ignores_the_rate_limit_headers_of_cached_responses,
+    limiter_reads_a_rate_limit_header_with_a_thousand_members,
     a_thousand_successive_policies_delay_no_request,
-    keeps_the_strictest_policy_beside_many_generous_ones,
+    limiter_keeps_the_strictest_policy_beside_many_generous_policies,
 }
 
-async fn every_header_form_limits_requests_to_the_remaining_permits<L: Algorithm>() {
+async fn every_header_format_limits_requests_to_the_remaining_permits<L: Algorithm>() {
     for permits in [0, 3] {
         let (date, reset) = ("Tue, 20 Aug 2013 14:50:41 GMT", (1_377_010_241 + 5).to_string());
         let left = permits.to_string();
@@ -44,10 +45,10 @@ async fn every_header_form_limits_requests_to_the_remaining_permits<L: Algorithm
     }
 }
 
-async fn reset_timestamp_is_read_by_the_local_clock_without_a_date_header<L: Algorithm>() {
+async fn reset_timestamp_is_compared_with_the_local_clock_if_the_date_header_is_missing<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
-    // The timestamp is in whole seconds, so the reset may be up to one second earlier.
+    // The reset timestamp has whole seconds, so the wait may be up to one second shorter than 5 s.
     let reset = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() + 5;
     let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", &reset.to_string())];
     server.respond_once(&service, response(200, &headers)).await;
@@ -56,7 +57,7 @@ async fn reset_timestamp_is_read_by_the_local_clock_without_a_date_header<L: Alg
     assert!(waited > seconds(3) && waited <= Duration::from_millis(5_002), "{waited:?}");
 }
 
-async fn ignores_rate_limit_headers_of_cached_responses<L: Algorithm>() {
+async fn limiter_ignores_the_rate_limit_headers_of_cached_responses<L: Algorithm>() {
     for (age, waits) in [("0", true), ("1", false), ("86400", false)] {
         for header in [("ratelimit", r#""default";r=0;t=5"#), ("x-ratelimit-remaining", "0")] {
             let server = Server::start();
@@ -70,17 +71,17 @@ async fn ignores_rate_limit_headers_of_cached_responses<L: Algorithm>() {
     }
 }
 
-async fn reads_headers_of_a_thousand_members<L: Algorithm>() {
-    // The test's own clock is paused, but another thread reads the real time.
+async fn limiter_reads_a_rate_limit_header_with_a_thousand_members<L: Algorithm>() {
+    // The clock of the test's thread is paused, but a new thread reads the real time.
     let start = std::thread::spawn(Instant::now).join().unwrap();
     let mut members: Vec<_> = (0..1_000).map(|number| format!(r#""p{number}";r=5000;t=86400"#)).collect();
     members[777] = r#""tight";r=2;t=5"#.to_owned();
     let (list, numbers) = (members.join(", "), vec!["7"; 1_000].join(","));
     let headers: [(&str, &str, usize); 4] = [
         ("ratelimit", &list, 2),
-        // A malformed end makes the whole value invalid.
+        // A malformed end makes the whole header value invalid.
         ("ratelimit", &format!("{list}, ;"), 100),
-        // A thousand remaining counts without a reset are invalid.
+        // A thousand numbers of remaining permits without a reset time are invalid.
         ("x-ratelimit-remaining", &numbers, 100),
         ("ratelimit", &"x".repeat(60_000), 100),
     ];
@@ -107,10 +108,11 @@ async fn a_thousand_successive_policies_delay_no_request<L: Algorithm>() {
     server.assert_arrivals(times(&[(100, 10.0)]));
 }
 
-async fn keeps_the_strictest_policy_beside_many_generous_ones<L: Algorithm>() {
+async fn limiter_keeps_the_strictest_policy_beside_many_generous_policies<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
-    // The number of stored policies is bounded. A server with a policy for each path must not displace the strictest one.
+    // The limiter stores a bounded number of policies. A server that sends one policy per path must not displace the
+    // strictest policy.
     for path in 0..20 {
         let header = format!(r#""path-{path}";r=100000;t=86400"#);
         server.respond_once(&service, response(200, &[("ratelimit", &header)])).await;

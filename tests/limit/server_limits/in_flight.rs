@@ -1,4 +1,4 @@
-//! Requests in flight: the server may not have counted them in the remaining permits that it reports.
+//! Tests of requests in flight. The server may not have counted such requests in the remaining permits that it reports.
 
 use std::{
     sync::{Arc, Mutex},
@@ -25,14 +25,14 @@ use super::{
 use crate::{Algorithm, support::cases::cases};
 
 for_both_algorithms! {
-    does_not_subtract_requests_that_the_server_has_counted,
+    limiter_does_not_subtract_requests_that_the_server_has_counted,
     a_late_response_does_not_raise_the_remaining_permits,
-    subtracts_requests_in_flight_from_the_remaining_permits,
+    limiter_subtracts_requests_in_flight_from_the_remaining_permits,
     a_completed_request_releases_its_whole_cost,
-    a_call_is_in_flight_until_its_response_failure_or_drop,
+    call_counts_as_in_flight_until_it_ends_or_is_dropped,
 }
 
-async fn does_not_subtract_requests_that_the_server_has_counted<L: Algorithm>() {
+async fn limiter_does_not_subtract_requests_that_the_server_has_counted<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
     for (permits, reset_after) in [(3, 5), (2, 4), (1, 3), (0, 2)] {
@@ -47,20 +47,21 @@ async fn does_not_subtract_requests_that_the_server_has_counted<L: Algorithm>() 
 async fn a_late_response_does_not_raise_the_remaining_permits<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
-    // The response to the first request arrives last and reports the permits that remained before the other two.
+    // The response to the first request arrives last and reports the permits that remained before the second and third
+    // request.
     server.will_respond(3.0, remaining(9, 10));
     server.will_respond(1.0, remaining(8, 10));
     server.will_respond(1.0, remaining(2, 10));
     let first = spawn_calls(&service, 3).await;
     tokio::time::sleep(seconds(4)).await;
-    // Two permits remain, and the server may not have counted the first request.
+    // Two permits remain, but the server may not have counted the first request yet.
     let rest = spawn_calls(&service, 5).await;
     assert_all_succeed(first).await;
     assert_all_succeed(rest).await;
     server.assert_arrivals(times(&[(3, 0.0), (1, 4.0), (4, 11.0)]));
 }
 
-async fn subtracts_requests_in_flight_from_the_remaining_permits<L: Algorithm>() {
+async fn limiter_subtracts_requests_in_flight_from_the_remaining_permits<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
     server.will_respond(1.0, remaining(5, 10));
@@ -81,11 +82,11 @@ async fn a_completed_request_releases_its_whole_cost<L: Algorithm>() {
     for _ in 0..3 {
         service.clone().oneshot(costing(5)).await.unwrap();
     }
-    // Ten permits remained, enough for two requests that cost five.
+    // The server reported ten remaining permits, enough for two requests that cost five permits each.
     server.assert_arrivals([0.0, 0.0, 0.0, 5.0]);
 }
 
-async fn a_call_is_in_flight_until_its_response_failure_or_drop<L: Algorithm>() {
+async fn call_counts_as_in_flight_until_it_ends_or_is_dropped<L: Algorithm>() {
     let (server, limiter) = (Server::start(), ample_limiter::<L>());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     let in_flight = || limiter.snapshot().in_flight;
@@ -104,14 +105,14 @@ async fn a_call_is_in_flight_until_its_response_failure_or_drop<L: Algorithm>() 
     assert_eq!(in_flight(), 7);
     dropped.abort();
     settle().await;
-    assert_eq!(in_flight(), 0, "dropped");
+    assert_eq!(in_flight(), 0, "a dropped call is no longer in flight");
 
-    // The server may count the failed request and the dropped one after its next response.
+    // The server may count the failed request and the dropped request only after sending its next response.
     server.respond_once(&service, remaining(12, 5)).await;
     assert_eq!(limiter.snapshot().available, 2);
     tokio::time::advance(seconds(11)).await;
 
-    // A request that is dropped in the queue, or refused, was never in flight.
+    // A request that is refused, or dropped while queued, was never in flight.
     server.respond_once(&service, remaining(0, 5)).await;
     let waiting = spawn_calls(&service, 3).await;
     assert_eq!((in_flight(), limiter.snapshot().queued), (0, 3));
@@ -121,24 +122,27 @@ async fn a_call_is_in_flight_until_its_response_failure_or_drop<L: Algorithm>() 
     assert!(no_wait.oneshot(Request::new(())).await.unwrap_err().is_rate_limited());
     assert_eq!((in_flight(), limiter.snapshot().queued), (0, 0));
 
-    // The next report is therefore not reduced.
+    // No request is in flight, so the limiter subtracts nothing from the next report of remaining permits.
     tokio::time::advance(seconds(5)).await;
     server.respond_once(&service, remaining(2, 5)).await;
     assert_eq!((in_flight(), limiter.snapshot().available), (0, 2));
 }
 
-/// The time between a request and the one before it, and the times that it and its response travel, in milliseconds.
+/// The timing of one request, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 struct Journey {
+    /// The time since the previous request was sent.
     gap: u64,
+    /// The time until the request reaches the server.
     request: u64,
+    /// The time until the response reaches the client.
     response: u64,
 }
 
 fn journeys() -> impl Strategy<Value = Vec<Journey>> {
     let journey = (0..300_u64, 0..800_u64, 0..800_u64);
     let journey = journey.prop_map(|(gap, request, response)| Journey {
-        // Two thirds of the requests are sent together with the one before.
+        // Two thirds of the gaps are zero, so two thirds of the requests are sent together with the previous request.
         gap: gap.saturating_sub(200),
         request,
         response,
@@ -152,7 +156,7 @@ proptest! {
     /// The server has one window of `limit` requests and reports the remaining permits with every response. Requests and
     /// responses overtake one another.
     #[test]
-    fn never_sends_more_requests_than_the_server_reports_remaining(
+    fn limiter_never_sends_more_requests_than_the_server_allows(
         limit in 1..40_u64, before_first_response in 1..10_usize, journeys in journeys(), unlimited: bool,
     ) {
         const WINDOW: u64 = 30;
@@ -186,7 +190,7 @@ proptest! {
                 request.extensions_mut().insert(journey);
                 service.clone().oneshot(request)
             };
-            // The first requests leave before any limit is known, the others after the first response.
+            // The first requests are sent before any limit is known. All later requests are sent after the first response.
             let mut journeys = journeys.into_iter();
             let mut calls = JoinSet::new();
             for journey in journeys.by_ref().take(before_first_response.min(limit as usize)) {
@@ -202,6 +206,6 @@ proptest! {
             }
             *arrived.lock().unwrap()
         });
-        prop_assert!(arrived <= limit, "{} of {}", arrived, limit);
+        prop_assert!(arrived <= limit, "{} requests arrived, but the server allows {}", arrived, limit);
     }
 }

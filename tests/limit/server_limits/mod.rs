@@ -1,4 +1,4 @@
-//! The rate-limit headers of responses, which the layer passes to the limiter.
+//! Tests of the rate-limit headers of responses, which `RateLimitLayer` passes to its limiter.
 
 mod deadlines;
 mod headers;
@@ -26,8 +26,8 @@ use tower_outbound::{
 
 use crate::Algorithm;
 
-/// Records when each request arrives, and returns the queued responses in order, each after its delay. Without a queued
-/// response it returns an empty 200 immediately.
+/// A server that records when each request arrives. Returns the queued responses in order, each after its delay. If no
+/// response is queued, the server immediately returns an empty 200.
 struct Server {
     start: Instant,
     responses: Mutex<VecDeque<(Duration, Response<()>)>>,
@@ -37,7 +37,7 @@ struct Server {
 type Service = BoxCloneSyncService<Request<()>, Response<()>, Error>;
 type Call = JoinHandle<Result<Response<()>, Error>>;
 
-/// The status of a queued response that stands for an I/O error.
+/// A queued response with this status stands for an I/O error.
 const RESET: u16 = 999;
 
 impl Server {
@@ -46,7 +46,7 @@ impl Server {
         Arc::new(Self { start, responses, arrivals })
     }
 
-    /// Queues a response, to be returned `delay` seconds after its request arrives.
+    /// Queues a response that the server returns `delay` seconds after a request arrives.
     fn will_respond(&self, delay: f64, response: Response<()>) {
         self.responses.lock().unwrap().push_back((Duration::from_secs_f64(delay), response));
     }
@@ -73,27 +73,29 @@ impl Server {
         BoxCloneSyncService::new(layer.layer(inner))
     }
 
-    /// Makes one call that gets this response, so that the limiter knows its headers. Does not record the arrival.
+    /// Makes one call that receives `response`, so that the limiter reads the headers of `response`. The arrival of the
+    /// call is not recorded.
     async fn respond_once(&self, service: &Service, response: Response<()>) {
         self.will_respond(0.0, response);
         service.clone().oneshot(Request::new(())).await.unwrap();
         self.arrivals.lock().unwrap().pop();
     }
 
-    /// Asserts the arrival times, in seconds since the start.
+    /// Asserts when the requests arrived, in seconds since the server was started.
     #[track_caller]
     fn assert_arrivals(&self, expected: impl AsRef<[f64]>) {
         let arrivals = self.arrivals.lock().unwrap();
         let arrivals: Vec<_> = arrivals.iter().map(|at| (*at - self.start).as_secs_f64()).collect();
         let expected = expected.as_ref();
-        // Tokio's timer rounds up to the millisecond, and no request may be early.
+        // A request may arrive up to 2 ms late, because tokio's timer rounds up to the next millisecond. No request may be
+        // early.
         let fits = |(at, due): (&f64, &f64)| (*due..=due + 0.002).contains(at);
         let same = arrivals.len() == expected.len() && arrivals.iter().zip(expected).all(fits);
-        assert!(same, "requests arrived at {arrivals:?}, expected {expected:?}");
+        assert!(same, "requests arrived at {arrivals:?} s, expected {expected:?} s");
     }
 }
 
-/// Expands pairs of a count and an arrival time.
+/// Takes pairs of a count and an arrival time. Returns each arrival time as often as its count says.
 fn times(groups: &[(usize, f64)]) -> Vec<f64> {
     groups.iter().flat_map(|(count, at)| std::iter::repeat_n(*at, *count)).collect()
 }
@@ -102,7 +104,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Returns a limiter whose own quota delays no request of these tests.
+/// Returns a limiter whose own quota is large enough to delay no request of the tests.
 fn ample_limiter<L: Algorithm>() -> L {
     L::of(Quota::per_second(1_000).unwrap().with_burst(500).unwrap().without_margin())
 }
@@ -116,19 +118,20 @@ fn response(status: u16, headers: &[(&str, &str)]) -> Response<()> {
     headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value)).body(()).unwrap()
 }
 
-/// Returns a 200 response with a `RateLimit` header of IETF draft 10.
+/// Returns a 200 response with a `RateLimit` header in the format of IETF draft 10.
 fn remaining(permits: u64, reset_after: u64) -> Response<()> {
     response(200, &[("ratelimit", &format!(r#""default";r={permits};t={reset_after}"#))])
 }
 
-/// Spawns calls in this order. Returns when each of them waits for the limiter, the server or time.
+/// Spawns `count` calls in order. Returns when every call has completed or waits for the limiter, the server or a
+/// timer.
 async fn spawn_calls(service: &Service, count: usize) -> Vec<Call> {
     let calls = (0..count).map(|_| tokio::spawn(service.clone().oneshot(Request::new(())))).collect();
     settle().await;
     calls
 }
 
-/// Lets the spawned tasks run until each waits, without advancing the clock.
+/// Runs the spawned tasks until every task waits, without advancing the clock.
 async fn settle() {
     for _ in 0..20 {
         tokio::task::yield_now().await;

@@ -1,4 +1,5 @@
-//! Remaining permits that the server reports: how long they apply, to whom, and how reports combine.
+//! Tests of the remaining permits that a server reports: how long a report applies, to which callers, and how reports
+//! combine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,15 +19,15 @@ use super::{
 use crate::Algorithm;
 
 for_both_algorithms! {
-    a_lower_report_replaces_a_higher_one,
-    spends_remaining_permits_by_cost_in_fifo_order,
-    several_policies_apply_together,
-    forgets_remaining_permits_after_their_reset,
-    server_limits_apply_to_all_callers_of_the_limiter_and_to_no_other,
+    lower_report_of_remaining_permits_replaces_a_higher_report,
+    limiter_spends_remaining_permits_by_cost_in_fifo_order,
+    several_policies_of_a_server_apply_together,
+    limiter_ignores_a_report_of_remaining_permits_after_its_reset_time,
+    server_limits_apply_to_all_callers_of_one_limiter_only,
 }
 
-async fn a_lower_report_replaces_a_higher_one<L: Algorithm>() {
-    // Another client uses the same quota of the server.
+async fn lower_report_of_remaining_permits_replaces_a_higher_report<L: Algorithm>() {
+    // The second report is lower because another client uses the same quota of the server.
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
     server.respond_once(&service, remaining(50, 5)).await;
@@ -35,12 +36,13 @@ async fn a_lower_report_replaces_a_higher_one<L: Algorithm>() {
     server.assert_arrivals(times(&[(2, 0.0), (8, 5.0)]));
 }
 
-async fn spends_remaining_permits_by_cost_in_fifo_order<L: Algorithm>() {
+async fn limiter_spends_remaining_permits_by_cost_in_fifo_order<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
     server.respond_once(&service, remaining(7, 5)).await;
     let mut calls = Vec::new();
-    // The second exceeds the two permits that remain after the first. The third would fit and must not overtake it.
+    // The second request costs more than the two permits that remain after the first request. The third request would fit,
+    // but must not overtake the second request.
     for cost in [5, 5, 1] {
         calls.push(tokio::spawn(service.clone().oneshot(costing(cost))));
     }
@@ -50,7 +52,7 @@ async fn spends_remaining_permits_by_cost_in_fifo_order<L: Algorithm>() {
     server.assert_arrivals([0.0, 5.0, 5.0]);
 }
 
-async fn several_policies_apply_together<L: Algorithm>() {
+async fn several_policies_of_a_server_apply_together<L: Algorithm>() {
     let (server, limiter) = (Server::start(), ample_limiter::<L>());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     let both = [("ratelimit", r#""second";r=1;t=2, "day";r=3;t=10"#)];
@@ -58,7 +60,7 @@ async fn several_policies_apply_together<L: Algorithm>() {
     assert_all_succeed(spawn_calls(&service, 6).await).await;
     server.assert_arrivals(times(&[(1, 0.0), (2, 2.0), (3, 10.0)]));
 
-    // A refusal carries the wait for the policy that resets last.
+    // A refusal carries the wait until the last exhausted policy resets.
     server
         .respond_once(&service, response(200, &[("ratelimit", r#""second";r=0;t=2, "day";r=0;t=10"#)]))
         .await;
@@ -67,7 +69,7 @@ async fn several_policies_apply_together<L: Algorithm>() {
     assert_eq!(error.retry_after().map(|wait| wait.as_secs()), Some(10));
 }
 
-async fn forgets_remaining_permits_after_their_reset<L: Algorithm>() {
+async fn limiter_ignores_a_report_of_remaining_permits_after_its_reset_time<L: Algorithm>() {
     let (server, limiter) = (Server::start(), ample_limiter::<L>());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     server.respond_once(&service, remaining(0, 2)).await;
@@ -80,7 +82,7 @@ async fn forgets_remaining_permits_after_their_reset<L: Algorithm>() {
     server.assert_arrivals(times(&[(101, 2.0), (2, 4.0)]));
 }
 
-async fn server_limits_apply_to_all_callers_of_the_limiter_and_to_no_other<L: Algorithm>() {
+async fn server_limits_apply_to_all_callers_of_one_limiter_only<L: Algorithm>() {
     for limits in [remaining(0, 5), response(429, &[("retry-after", "5")])] {
         let (server, limiter) = (Server::start(), ample_limiter::<L>());
         let layer = RateLimitLayer::new(limiter.clone());
@@ -141,7 +143,7 @@ async fn every_preset_follows_rate_limit_headers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_reset_extends_an_exhausted_policy() {
+async fn exhausted_policy_applies_until_the_latest_reset_time_that_the_server_reported() {
     let limiter = TokenBucket::unlimited();
     // Each permit belongs to a request whose response has not arrived yet.
     let mut permits: Vec<_> = (0..13).map(|_| limiter.try_acquire_owned().unwrap()).collect();
@@ -154,7 +156,7 @@ async fn a_later_reset_extends_an_exhausted_policy() {
     respond("\"q\";r=0;t=60");
     tokio::time::advance(Duration::from_millis(1_001)).await;
     assert!(limiter.try_acquire().is_err());
-    // Policies that have reset take no room, however many they were.
+    // Policies whose reset time has passed must not take up storage, whatever their number.
     for policy in ["\"a\";r=5;t=1", "\"b\";r=5;t=1", "\"c\";r=5;t=1", "\"d\";r=5;t=1", "\"e\";r=5;t=1"] {
         respond(policy);
     }

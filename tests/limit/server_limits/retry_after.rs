@@ -1,4 +1,4 @@
-//! Pauses that `Retry-After` requests.
+//! Tests of the pauses that a `Retry-After` header requests.
 
 use std::{
     sync::{Arc, Mutex},
@@ -17,14 +17,15 @@ use crate::Algorithm;
 
 for_both_algorithms! {
     retry_after_extends_a_pause_and_never_shortens_it,
-    retry_after_pauses_all_callers_only_on_429_503_and_529,
-    waiters_leave_a_pause_in_fifo_order_at_the_rate_of_the_quota,
+    retry_after_pauses_all_callers_only_if_the_status_is_429_503_or_529,
+    waiters_are_granted_in_fifo_order_at_the_rate_of_the_quota_after_a_pause,
 }
 
 async fn retry_after_extends_a_pause_and_never_shortens_it<L: Algorithm>() {
     let (server, limiter) = (Server::start(), ample_limiter::<L>());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
-    /// When a response arrives, its status and headers, and when the pause ends afterwards, in seconds since the start.
+    /// The arrival time of a response, its status and headers, and the resulting end of the pause. Times are in seconds
+    /// since the start.
     type Requested<'a> = (f64, u16, &'a [(&'a str, &'a str)], u64);
     let requested: [Requested<'_>; 5] = [
         (1.0, 429, &[("retry-after", "5")], 6),
@@ -40,7 +41,7 @@ async fn retry_after_extends_a_pause_and_never_shortens_it<L: Algorithm>() {
     let mut calls = spawn_calls(&service, requested.len()).await;
     for (at, _, _, until) in requested {
         tokio::time::sleep_until(server.start + Duration::from_secs_f64(at + 0.5)).await;
-        let paused = limiter.snapshot().paused_until.expect("a pause") - server.start;
+        let paused = limiter.snapshot().paused_until.expect("the limiter is paused") - server.start;
         assert!(
             paused >= seconds(until) && paused <= seconds(until) + Duration::from_millis(2),
             "{paused:?}"
@@ -52,8 +53,9 @@ async fn retry_after_extends_a_pause_and_never_shortens_it<L: Algorithm>() {
     assert_eq!(limiter.snapshot().paused_until, None);
 }
 
-/// With any other status, such as a redirect or a CDN's 522, `Retry-After` concerns only the call that received it.
-async fn retry_after_pauses_all_callers_only_on_429_503_and_529<L: Algorithm>() {
+/// With statuses other than 429, 503 and 529, such as a redirect or a CDN's 522, `Retry-After` affects only the call
+/// that received the header.
+async fn retry_after_pauses_all_callers_only_if_the_status_is_429_503_or_529<L: Algorithm>() {
     for (status, pauses) in [
         (429, true),
         (503, true),
@@ -81,7 +83,7 @@ async fn retry_after_pauses_all_callers_only_on_429_503_and_529<L: Algorithm>() 
     }
 }
 
-async fn waiters_leave_a_pause_in_fifo_order_at_the_rate_of_the_quota<L: Algorithm>() {
+async fn waiters_are_granted_in_fifo_order_at_the_rate_of_the_quota_after_a_pause<L: Algorithm>() {
     let (server, limiter) = (Server::start(), one_per_second_limiter::<L>());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     server.will_respond(1.0, response(429, &[("retry-after", "10")]));
@@ -102,7 +104,7 @@ async fn waiters_leave_a_pause_in_fifo_order_at_the_rate_of_the_quota<L: Algorit
         waiter.await.unwrap();
     }
     assert_eq!(*order.lock().unwrap(), (0..20).collect::<Vec<_>>());
-    // The first waiter may have left just before the pause, because one second had passed when the response arrived.
+    // The first waiter may have been granted just before the pause, because the 429 response arrives after one second.
     let arrivals = server.arrivals.lock().unwrap().clone();
     let after: Vec<_> = arrivals.into_iter().filter(|at| *at - server.start > seconds(2)).collect();
     assert!(after.len() >= 19 && after[0] - server.start >= seconds(11), "{after:?}");

@@ -1,4 +1,4 @@
-//! Unlimited limiters, which follow the server limits alone, and their slow start after a pause.
+//! Tests of unlimited limiters, which follow only the server's limits, and of slow start after a pause.
 
 use std::{
     convert::Infallible,
@@ -16,13 +16,13 @@ use super::{Server, assert_all_succeed, costing, remaining, response, seconds, s
 use crate::Algorithm;
 
 for_both_algorithms! {
-    an_unlimited_limiter_follows_the_server_limits_alone,
+    unlimited_limiter_follows_only_the_limits_of_the_server,
     slow_start_sends_few_requests_at_the_end_of_a_pause,
-    an_unlimited_limiter_uses_each_window_of_the_server_fully,
-    slow_start_grants_a_cost_above_the_remaining_permits_eventually,
+    unlimited_limiter_uses_the_whole_quota_of_the_server_in_each_window,
+    slow_start_eventually_grants_a_cost_above_the_remaining_permits,
 }
 
-async fn an_unlimited_limiter_follows_the_server_limits_alone<L: Algorithm>() {
+async fn unlimited_limiter_follows_only_the_limits_of_the_server<L: Algorithm>() {
     let (server, limiter) = (Server::start(), L::unlimited());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     assert_all_succeed(spawn_calls(&service, 1_000).await).await;
@@ -30,7 +30,7 @@ async fn an_unlimited_limiter_follows_the_server_limits_alone<L: Algorithm>() {
     server.respond_once(&service, remaining(2, 5)).await;
     assert_eq!(limiter.snapshot().available, 2);
     assert_all_succeed(spawn_calls(&service, 6).await).await;
-    // The slow start begins with the two permits that remained, and doubles within 100 ms.
+    // Slow start begins with two permits, as many as remained before the reset. Two more permits follow within 100 ms.
     let slow_start = [times(&[(1_002, 0.0), (2, 5.0)]), vec![5.05, 5.1]].concat();
     server.assert_arrivals(&slow_start);
     tokio::time::sleep(seconds(2)).await;
@@ -44,7 +44,7 @@ async fn slow_start_sends_few_requests_at_the_end_of_a_pause<L: Algorithm>() {
     let service = server.with_layer(&RateLimitLayer::new(L::unlimited()));
     server.respond_once(&service, response(429, &[("retry-after", "5")])).await;
     let waiting = spawn_calls(&service, 1_000).await;
-    // The server also rejects the first three requests that leave the pause, 120 ms after each arrives.
+    // The server also rejects the first three requests after the pause, 120 ms after the arrival of each request.
     for _ in 0..3 {
         server.will_respond(0.12, response(429, &[("retry-after", "5")]));
     }
@@ -52,18 +52,19 @@ async fn slow_start_sends_few_requests_at_the_end_of_a_pause<L: Algorithm>() {
     let mut arrivals = server.arrivals.lock().unwrap();
     assert!(
         *arrivals.last().unwrap() - server.start < Duration::from_secs_f64(16.34),
-        "all requests leave soon after the third pause"
+        "all requests must be sent soon after the third pause"
     );
     arrivals.truncate(8);
     drop(arrivals);
     server.assert_arrivals([5.0, 5.1, 10.22, 10.32, 15.34, 15.44, 15.49, 15.54]);
 }
 
-async fn an_unlimited_limiter_uses_each_window_of_the_server_fully<L: Algorithm>() {
+async fn unlimited_limiter_uses_the_whole_quota_of_the_server_in_each_window<L: Algorithm>() {
     let limiter = L::unlimited();
     let (start, sent, excess) =
         (Instant::now(), Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<u64>>::default());
-    // The server allows 100 requests in each second of its clock and reports that with every response.
+    // The server allows 100 requests in each second of its clock. Every response reports the remaining requests of the
+    // current second.
     let inner = {
         let (sent, excess) = (Arc::clone(&sent), Arc::clone(&excess));
         tower::service_fn(move |_: Request<()>| {
@@ -88,10 +89,13 @@ async fn an_unlimited_limiter_uses_each_window_of_the_server_fully<L: Algorithm>
     });
     futures_util::future::join_all(loops).await;
     let sent = sent.lock().unwrap().len();
-    assert!((1_900..=2_100).contains(&sent) && *excess.lock().unwrap() == 0, "{sent} of 2000");
+    assert!(
+        (1_900..=2_100).contains(&sent) && *excess.lock().unwrap() == 0,
+        "{sent} requests were sent, expected about 2,000 and none above the server's limit"
+    );
 }
 
-async fn slow_start_grants_a_cost_above_the_remaining_permits_eventually<L: Algorithm>() {
+async fn slow_start_eventually_grants_a_cost_above_the_remaining_permits<L: Algorithm>() {
     let (server, limiter) = (Server::start(), L::unlimited());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     server.respond_once(&service, remaining(1, 10)).await;
@@ -101,6 +105,6 @@ async fn slow_start_grants_a_cost_above_the_remaining_permits_eventually<L: Algo
     let last = tokio::spawn(server.with_layer(&bounded).oneshot(costing(2)));
     assert_all_succeed(calls).await;
     last.await.unwrap().unwrap();
-    // Five requests cost two permits each. The slow start begins with one permit and doubles every 100 ms.
+    // Five requests cost two permits each. Slow start begins with one permit per 100 ms, and the rate doubles every 100 ms.
     server.assert_arrivals([10.1, 10.2, 10.25, 10.3, 10.325]);
 }
