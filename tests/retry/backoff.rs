@@ -1,4 +1,4 @@
-//! The backoff between attempts, and its jitter.
+//! Tests the backoff between attempts, and the jitter of the backoff.
 
 use std::{
     collections::HashSet,
@@ -21,7 +21,7 @@ use super::{
     support::{Content, Scripted::*, ScriptedService, get, millis, request, secs},
 };
 
-/// Returns a service that responds with this status to the first attempt of each call, and with 200 to the others.
+/// Returns a service that responds with `status` to the first attempt of each call, and with 200 to each later attempt.
 fn fails_first_attempts(
     status: u16,
 ) -> impl Service<Request<ReplayBody<Content>>, Response = Response<Content>, Error = Infallible, Future: Send>
@@ -36,10 +36,10 @@ fn fails_first_attempts(
     })
 }
 
-/// Makes 1,000 calls at the same time. Returns the delay of each before its retry.
+/// Makes 1,000 concurrent calls. Returns the delay between the first attempt and the retry of each call.
 async fn delays_of_1000_calls(layer: RetryLayer, status: u16) -> Vec<Duration> {
     let calls = (0..1_000).map(|_| {
-        // Each call has its own service, as in an application that makes one for each task.
+        // Each call has its own service, as in an application that creates a service for each task.
         let service = layer.clone().without_budget().layer(fails_first_attempts(status));
         tokio::spawn(
             async move { report(&service.oneshot(get(URI)).await.unwrap()).attempts()[0].delay.unwrap() },
@@ -49,7 +49,7 @@ async fn delays_of_1000_calls(layer: RetryLayer, status: u16) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn spreads_the_retries_of_calls_that_fail_together() {
+async fn jitter_spreads_the_retries_of_calls_that_fail_at_the_same_time() {
     let second = secs(1);
     let always_at_the_cap = ExponentialBackoff::new(second, second).unwrap();
     for (layer, status, from, to) in [
@@ -60,8 +60,8 @@ async fn spreads_the_retries_of_calls_that_fail_together() {
     ] {
         let delays = delays_of_1000_calls(layer, status).await;
         let distinct: HashSet<_> = delays.iter().collect();
-        assert!(distinct.len() >= 900, "{} distinct delays", distinct.len());
-        // Each tenth of the range contains about a tenth of the delays.
+        assert!(distinct.len() >= 900, "only {} of 1,000 delays are distinct", distinct.len());
+        // Each tenth of the delay range contains about a tenth of the 1,000 delays.
         let mut tenths = [0; 10];
         for delay in &delays {
             assert!((millis(from)..=millis(to)).contains(delay), "{delay:?}");
@@ -73,7 +73,7 @@ async fn spreads_the_retries_of_calls_that_fail_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn spreads_the_retries_of_calls_with_the_same_requested_delay() {
+async fn jitter_spreads_the_retries_of_calls_with_the_same_requested_delay() {
     let service = service_fn(|request: Request<ReplayBody<Content>>| async move {
         let first = request.extensions().get::<CallContext>().unwrap().attempt() == 1;
         Response::builder()
@@ -88,11 +88,11 @@ async fn spreads_the_retries_of_calls_with_the_same_requested_delay() {
         .into_iter()
         .map(|response| report(&response.unwrap()).attempts()[0].delay)
         .collect();
-    assert!(delays.len() >= 900, "{}", delays.len());
+    assert!(delays.len() >= 900, "only {} of 1,000 delays are distinct", delays.len());
 }
 
 #[tokio::test(start_paused = true)]
-async fn delays_repeat_with_the_same_seed_and_differ_without_a_seed() {
+async fn backoff_delays_repeat_with_the_same_seed_and_differ_without_a_seed() {
     let delays = |layer: RetryLayer| async move {
         let service = layer.with_max_attempts(6).unwrap().layer(ScriptedService::new([Status(503)]));
         let response = service.oneshot(get(URI)).await.unwrap();
@@ -106,7 +106,7 @@ async fn delays_repeat_with_the_same_seed_and_differ_without_a_seed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn delays_double_up_to_the_cap_without_jitter() {
+async fn backoff_without_jitter_doubles_until_it_reaches_the_cap() {
     let backoff = ExponentialBackoff::new(secs(1), secs(5)).unwrap().with_jitter(Jitter::none());
     let layer = RetryLayer::new().with_backoff(backoff).with_max_attempts(6).unwrap();
     let start = Instant::now();
@@ -117,7 +117,7 @@ async fn delays_double_up_to_the_cap_without_jitter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn delays_keep_their_jitter_at_the_cap_after_2000_attempts() {
+async fn backoff_delays_at_the_cap_still_have_jitter_after_2000_attempts() {
     let layer = RetryLayer::new().without_budget().with_max_attempts(2_000).unwrap();
     let cap = ExponentialBackoff::transient().ceiling(u32::MAX);
     let response = layer.layer(ScriptedService::new([Status(503)])).oneshot(get(URI)).await.unwrap();
@@ -126,13 +126,14 @@ async fn delays_keep_their_jitter_at_the_cap_after_2000_attempts() {
     let at_the_cap = &delays[8..];
     assert!(at_the_cap.iter().all(|delay| (cap / 2..=cap).contains(delay)));
     let (least, most) = (at_the_cap.iter().min().unwrap(), at_the_cap.iter().max().unwrap());
-    assert!(*least < cap * 11 / 20 && *most > cap * 19 / 20, "{least:?} to {most:?}");
+    assert!(*least < cap * 11 / 20 && *most > cap * 19 / 20, "the delays range from {least:?} to {most:?}");
     assert!(at_the_cap.iter().collect::<HashSet<_>>().len() >= 1_900);
 }
 
-/// The calls stop because of a POST that may have been processed, the last attempt, or a requested delay that is too long.
+/// The first call stops because its POST may have been processed. The second call stops after its last attempt, and the
+/// third call stops because the requested delay is too long.
 #[tokio::test(start_paused = true)]
-async fn computes_no_backoff_if_the_call_stops() {
+async fn layer_computes_no_backoff_after_the_last_attempt_of_a_call() {
     let computed = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&computed);
     let custom_backoff = move || {
@@ -149,7 +150,7 @@ async fn computes_no_backoff_if_the_call_stops() {
         assert_eq!(computed.load(Ordering::Relaxed), delays, "{method}");
     }
 
-    // A stopped call takes nothing from the random numbers that all calls of the layer share.
+    // A call that stops without a retry draws no number from the random generator that all calls of the layer share.
     let delay_after = |earlier: &'static [&'static str]| async move {
         let layer = RetryLayer::new().with_seed(1).with_max_attempts(2).unwrap();
         let service = layer.layer(ScriptedService::new([Status(500)]));
@@ -162,12 +163,12 @@ async fn computes_no_backoff_if_the_call_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wakes_the_task_only_at_the_end_of_the_backoff() {
+async fn call_in_backoff_wakes_its_task_only_at_the_end_of_the_backoff() {
     let mut call = task::spawn(
         RetryLayer::new().layer(ScriptedService::new([Status(429), Status(200)])).oneshot(get(URI)),
     );
     assert_pending!(call.poll());
-    // Draining the body also wakes the task.
+    // Draining the response body also wakes the call's task.
     while call.is_woken() {
         assert_pending!(call.poll());
     }
@@ -179,7 +180,7 @@ async fn wakes_the_task_only_at_the_end_of_the_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holds_no_permit_of_a_concurrency_limit_during_the_backoff() {
+async fn call_holds_no_concurrency_permit_during_its_backoff() {
     let inner = ScriptedService::new([Headers(503, &[("retry-after", "60")]), Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -195,7 +196,7 @@ async fn holds_no_permit_of_a_concurrency_limit_during_the_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_without_a_failure_needs_no_runtime() {
+async fn call_without_a_retry_needs_no_tokio_runtime() {
     let thread_without_runtime = std::thread::spawn(|| {
         let mut call =
             task::spawn(RetryLayer::new().layer(ScriptedService::new([Status(404)])).oneshot(get(URI)));

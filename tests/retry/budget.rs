@@ -1,4 +1,4 @@
-//! The retry budget, which the calls of a layer share.
+//! Tests the retry budget, which all calls of a retry layer share.
 
 use std::{
     convert::Infallible,
@@ -25,7 +25,7 @@ use super::{
     support::{Content, Scripted::*, ScriptedService, get, millis, secs},
 };
 
-/// A server that responds to every request with the status that the test set last, and counts the requests.
+/// A server that responds to every request with the status of the latest `set_status` call, and counts the requests.
 #[derive(Clone)]
 struct Server {
     status: Arc<AtomicU16>,
@@ -64,7 +64,8 @@ impl Server {
         })
     }
 
-    /// Makes 100 calls in a minute, one every 600 ms. Returns the number of requests that the server receives.
+    /// Makes 100 calls in a minute, one every 600 ms. Returns the number of requests that the server receives,
+    /// including retries.
     async fn requests_for_100_calls(&self, layer: &RetryLayer) -> usize {
         let before = self.requests();
         for _ in 0..100 {
@@ -75,21 +76,24 @@ impl Server {
     }
 }
 
-/// Makes one call and returns the reason why it stopped.
+/// Makes one call and returns the call's stop reason.
 async fn stop_reason(layer: &RetryLayer, server: &Server) -> Option<StopReason> {
     report(&layer.layer(server.service()).oneshot(get(URI)).await.unwrap()).stop_reason()
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_at_most_a_tenth_of_failing_calls_after_the_first_minute() {
+async fn budget_allows_retries_of_a_tenth_of_failing_calls_after_the_first_minute() {
     for status in [429, 500, 503] {
         let (server, layer) = (Server::new(status), RetryLayer::new());
         let first = server.requests_for_100_calls(&layer).await;
-        // The full budget of 500 pays for 35 retries, or for 100 after throttled responses.
+        // A full budget of 500 credits pays for 35 retries, or for 100 retries after throttled responses.
         assert_eq!(first, if status == 429 { 200 } else { 135 }, "{status}");
         for minute in 2..=5 {
             let requests = server.requests_for_100_calls(&layer).await;
-            assert!((100..=110).contains(&requests), "{status}: {requests} requests in minute {minute}");
+            assert!(
+                (100..=110).contains(&requests),
+                "status {status}: {requests} requests in minute {minute}"
+            );
         }
         // Without a budget, nearly every call makes three attempts.
         let layer = RetryLayer::new().without_budget();
@@ -99,14 +103,14 @@ async fn retries_at_most_a_tenth_of_failing_calls_after_the_first_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_resume_once_successes_refill_the_budget() {
+async fn retries_resume_after_successes_have_refilled_the_budget() {
     let (server, budget) = (Server::new(503), Budget::new());
     let layer = RetryLayer::new().with_budget(budget.clone());
     server.requests_for_100_calls(&layer).await;
     assert_eq!(stop_reason(&layer, &server).await, Some(StopReason::Budget));
     assert_eq!(budget.left(), 500 - 35 * 14);
 
-    // The remaining credit of 10 and the gain of four successes pay for one retry.
+    // The remaining 10 credits and the 4 credits gained by four successes pay for one retry, which costs 14.
     server.set_status(200);
     for left in 11..=14 {
         assert_eq!(stop_reason(&layer, &server).await, Some(StopReason::Success));
@@ -115,9 +119,9 @@ async fn retries_resume_once_successes_refill_the_budget() {
     let inner = ScriptedService::new([Status(503), Status(200)]);
     let response = layer.layer(inner.clone()).oneshot(get(URI)).await.unwrap();
     assert_eq!((response.status().as_u16(), inner.calls()), (200, 2));
-    assert_eq!(budget.left(), 14, "a success after a retry returns the cost of the retry");
+    assert_eq!(budget.left(), 14, "a success after a retry should return the retry's cost to the budget");
 
-    // 600 successes fill the budget to its capacity of 500.
+    // 600 successes refill the budget to its capacity of 500 credits.
     for _ in 0..6 {
         server.requests_for_100_calls(&layer).await;
     }
@@ -127,11 +131,11 @@ async fn retries_resume_once_successes_refill_the_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clones_share_a_budget_and_separate_layers_do_not() {
+async fn clones_of_a_retry_layer_share_a_budget_and_separate_layers_do_not() {
     let server = Server::new(503);
     let layer = RetryLayer::new().with_max_attempts(100).unwrap();
     let service = layer.layer(server.service());
-    // The budget allows 35 retries, all of which the first of these calls makes.
+    // The shared budget pays for 35 retries, and the first call makes all 35 of them.
     for other in [layer.clone(), layer.clone().with_seed(3), layer.clone().with_max_attempts(2).unwrap()] {
         let attempts =
             report(&other.layer(server.service()).oneshot(get(URI)).await.unwrap()).attempt_count();
@@ -151,12 +155,12 @@ async fn clones_share_a_budget_and_separate_layers_do_not() {
     assert_eq!(
         stop_reason(&RetryLayer::new(), &server).await,
         Some(StopReason::Exhausted),
-        "a new layer has a full budget of its own"
+        "a new layer should have its own full budget"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn services_of_one_preset_share_the_budget() {
+async fn services_of_one_preset_share_a_retry_budget() {
     let preset = preset::realtime_messaging(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
     let retry = RetryLayer::new().with_budget(Budget::new().with_capacity(14).unwrap());
     let preset = preset.with_retry(retry);
@@ -168,7 +172,7 @@ async fn services_of_one_preset_share_the_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_first_result_without_a_delay_if_the_budget_is_spent() {
+async fn call_returns_its_first_result_immediately_if_the_budget_is_spent() {
     let budget = Budget::new().with_capacity(14).unwrap();
     let layer = RetryLayer::new().with_budget(budget);
     let server = Server::new(503);
@@ -180,7 +184,7 @@ async fn returns_the_first_result_without_a_delay_if_the_budget_is_spent() {
     assert_eq!(
         report(&response).attempts()[0].requested_delay,
         Some(secs(3)),
-        "the report keeps the requested delay"
+        "the report should contain the delay that the response requested"
     );
     assert_eq!(report(&response).attempts()[0].delay, None);
     let error = layer.layer(ScriptedService::new([Refused])).oneshot(get(URI)).await.unwrap_err();
@@ -189,7 +193,7 @@ async fn returns_the_first_result_without_a_delay_if_the_budget_is_spent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn concurrent_calls_cannot_overdraw_the_budget() {
+async fn concurrent_calls_cannot_overdraw_the_retry_budget() {
     for _ in 0..10 {
         let (server, budget) = (Server::new(503), Budget::new().with_capacity(145).unwrap());
         let layer = RetryLayer::new()

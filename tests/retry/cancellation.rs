@@ -1,4 +1,4 @@
-//! Cancels calls by dropping them while they wait.
+//! Tests that a call releases its resources if the caller drops the call while the call waits.
 
 use std::{
     convert::Infallible,
@@ -37,26 +37,26 @@ use super::{
     support::{Scripted::Status, ScriptedService, get, millis, secs},
 };
 
-/// The point at which a call waits.
+/// What a call waits for when the test drops the call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum WaitPoint {
-    /// The limiter queues the attempt.
+    /// The call waits in the queue of the rate limiter.
     Queue,
-    /// The inner service is not ready.
+    /// The call waits until the inner service is ready.
     Readiness,
-    /// The server has not responded.
+    /// The call waits for the server's response.
     Response,
-    /// The body of the failed response has not ended.
+    /// The call waits for the end of a failed response's body.
     Drain,
-    /// The backoff has not passed.
+    /// The call waits for the end of the backoff.
     Backoff,
 }
 
 const WAIT_POINTS: [WaitPoint; 5] =
     [WaitPoint::Queue, WaitPoint::Readiness, WaitPoint::Response, WaitPoint::Drain, WaitPoint::Backoff];
 
-/// Owns the bytes of a request's body. The count of the `Arc` shows whether they were freed.
-struct Owner(#[allow(dead_code, reason = "the test reads its count")] Arc<()>);
+/// Owns the bytes of a request body. The reference count of the `Arc` shows whether the bytes were freed.
+struct Owner(#[allow(dead_code, reason = "the test reads the reference count")] Arc<()>);
 
 impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {
@@ -64,8 +64,8 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// Returns a runtime on paused time and a counter of how often its thread was parked. On paused time a runtime parks once
-/// for each expiry of a timer, so the counter shows a leaked timer.
+/// Returns a runtime with a paused clock, and a counter of how often the runtime's thread was parked. With a paused
+/// clock, the thread is parked once for each timer that expires, so a leaked timer increases the count.
 fn runtime_with_park_counter() -> (Runtime, Arc<AtomicUsize>) {
     let parks = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&parks);
@@ -80,17 +80,18 @@ fn runtime_with_park_counter() -> (Runtime, Arc<AtomicUsize>) {
     (runtime, parks)
 }
 
-/// Returns how often the thread is parked during the next hour.
+/// Sleeps for an hour of the paused clock. Returns how often the runtime's thread was parked in that hour.
 async fn parks_in_an_hour(parks: &AtomicUsize) -> usize {
-    // Lets the timer wheel process the time that `advance` skipped, so that the count does not include it.
+    // A short sleep lets tokio's timer wheel process the time that `advance` skipped. The count starts after that
+    // sleep.
     tokio::time::sleep(millis(5)).await;
     let before = parks.load(Relaxed);
     tokio::time::sleep(secs(3_600)).await;
     parks.load(Relaxed) - before
 }
 
-/// Returns how often the thread of a runtime without any timer is parked during an hour, after the runtime has run for
-/// `age`.
+/// Advances the clock of a new runtime without timers by `age`. Returns how often the runtime's thread is parked in the
+/// following hour.
 fn parks_without_timers(age: Duration) -> usize {
     let (runtime, parks) = runtime_with_park_counter();
     runtime.block_on(async {
@@ -99,12 +100,12 @@ fn parks_without_timers(age: Duration) -> usize {
     })
 }
 
-/// Drops a call that waits at this point in its first or second attempt, and asserts that it releases its resources.
-/// Returns how long that took, and how often the thread is parked during the hour after it.
+/// Drops a call while the call waits at `point`, and asserts that the call's resources are released. Returns the age of
+/// the call when it is dropped, and how often the runtime's thread is parked in the following hour.
 async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsize) -> (Duration, usize) {
     let start = Instant::now();
     let case = format!("{point:?}, {}", if second_attempt { "second attempt" } else { "first attempt" });
-    // With a burst of 1, the attempt that has to wait in the queue finds no permit.
+    // With a burst of 1, the attempt that the test drops in the queue finds no permit.
     let quota = Quota::per_minute(100).unwrap().with_burst(if point == WaitPoint::Queue { 1 } else { 10 });
     let limiter = TokenBucket::new(quota.unwrap().without_margin());
     if point == WaitPoint::Queue && !second_attempt {
@@ -124,7 +125,7 @@ async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsiz
                 let respond = |status, body: RecordedBody| {
                     Ok::<_, Infallible>(Response::builder().status(status).body(body).unwrap())
                 };
-                // The retry layer records a body while the service reads it.
+                // The retry layer records a request body while the inner service reads the body.
                 let _ = http_body_util::BodyExt::collect(request.into_body()).await;
                 match point {
                     _ if first && second_attempt => respond(503, short_bodies.body()),
@@ -154,7 +155,7 @@ async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsiz
     }
     assert_pending!(call.poll(), "{case}");
     if second_attempt {
-        // Polls the call until it waits for its backoff.
+        // This loop polls the call until the call waits for the end of its backoff.
         while call.is_woken() {
             assert_pending!(call.poll(), "{case}");
         }
@@ -181,7 +182,7 @@ async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsiz
     let responses = usize::from(second_attempt) + usize::from(point == WaitPoint::Backoff);
     assert_eq!(short_bodies.drop_times().len(), responses, "{case}");
     assert!(stalled_bodies.drop_times().is_empty(), "{case}");
-    assert!(Arc::strong_count(&owner) > 1, "{case}: the request's body was not recorded");
+    assert!(Arc::strong_count(&owner) > 1, "{case}: the retry layer did not record the request's body");
 
     drop(call);
     let snapshot = limiter.snapshot();
@@ -196,9 +197,9 @@ async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsiz
         usize::from(point == WaitPoint::Drain),
         "{case}: the response's body is not dropped"
     );
-    assert_eq!(Handle::current().metrics().num_alive_tasks(), 0, "{case}: a task is running");
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 0, "{case}: a task still runs after the drop");
     drop(held_permit);
-    assert_eq!(semaphore.available_permits(), 1, "{case}: the concurrency limit lacks a permit");
+    assert_eq!(semaphore.available_permits(), 1, "{case}: the call kept its concurrency permit");
     let elapsed = start.elapsed();
     let parked = parks_in_an_hour(parks).await;
     assert_eq!(calls.load(Relaxed), sent, "{case}");
@@ -206,7 +207,7 @@ async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsiz
 }
 
 #[test]
-fn releases_all_resources_of_a_call_dropped_at_any_wait() {
+fn dropped_call_releases_all_resources_whatever_the_call_waits_for() {
     for point in WAIT_POINTS {
         for second_attempt in [false, true] {
             let (runtime, parks) = runtime_with_park_counter();
@@ -236,15 +237,19 @@ fn park_counter_detects_a_leaked_timer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn releases_the_service_and_spawns_no_task_if_dropped_in_backoff() {
+async fn call_dropped_in_its_backoff_releases_its_service_and_leaves_no_task() {
     let inner = ScriptedService::new([Status(503)]);
     let mut call = task::spawn(RetryLayer::new().layer(inner.clone()).oneshot(get(URI)));
     assert_pending!(call.poll());
-    assert_eq!(inner.calls(), 1, "the first attempt has failed");
+    assert_eq!(inner.calls(), 1, "only the first attempt should have called the service");
     assert!(inner.instances() > 1);
     drop(call);
     assert_eq!(inner.instances(), 1);
-    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0, "no task was spawned");
+    assert_eq!(
+        tokio::runtime::Handle::current().metrics().num_alive_tasks(),
+        0,
+        "the retry layer should not spawn a task"
+    );
     tokio::time::sleep(secs(60)).await;
     assert_eq!(inner.calls(), 1);
 }

@@ -1,4 +1,4 @@
-//! Runs a case of the decision table and compares its result.
+//! Makes the call that a row of the decision table describes, and compares the result with the row.
 
 use std::{collections::HashSet, convert::Infallible, io, time::Duration};
 
@@ -22,49 +22,51 @@ use super::{
     support::{Scripted, ScriptedService, cause, millis, secs},
 };
 
-/// The body of the request.
+/// The kind of request body in a row of the decision table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum RequestBody {
     Empty,
-    /// The text `hello` in one frame, with a known length.
+    /// The body is the text `hello` in one frame, with a known length.
     Buffered,
-    /// The text `hello` in two frames, without a known length.
+    /// The body is the text `hello` in two frames, without a known length.
     Streamed,
-    /// A body of one byte more than the default replay limit, in one frame with a known length.
+    /// The body is one byte longer than the default replay limit. The body has one frame and a known length.
     LargeBuffered,
-    /// A body of one byte more than the default replay limit, in several frames without a known length.
+    /// The body is one byte longer than the default replay limit. The body has several frames and no known length.
     LargeStreamed,
 }
 
-/// Decides on an attempt, or returns `None` for the default decision.
+/// Classifies an attempt, or returns `None` to use the default classifier.
 pub(crate) type Decide = fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision>;
 
-/// A setting that differs from the default.
+/// A setting of the decision table that differs from the default.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Setting {
     MaxAttempts(u32),
-    /// In seconds.
+    /// The longest requested delay that the retry layer accepts, in seconds.
     MaxRetryAfter(u64),
-    /// In bytes.
+    /// The replay limit in bytes.
     ReplayLimit(usize),
-    /// In milliseconds.
+    /// The timeout of the whole call, in milliseconds.
     TotalTimeout(u64),
-    /// In milliseconds.
+    /// The timeout of each attempt, in milliseconds.
     AttemptTimeout(u64),
     /// The deadline in the request's extensions, in milliseconds from the start of the call.
     RequestDeadline(u64),
     RetryOn(u16),
     NeverOn(u16),
     Classifier(Decide),
-    /// An override in the request's extensions, as are the next two.
+    /// An override in the request's extensions disables retries.
     WithoutRetries,
+    /// An override in the request's extensions sets the maximum number of attempts.
     RequestMaxAttempts(u32),
+    /// An override in the request's extensions declares the request idempotent.
     DeclaredIdempotent,
     /// The server honours an idempotency key.
     HonouredKey,
     /// The caller sets an idempotency key.
     CallerKey,
-    /// The delays of a custom backoff, in milliseconds.
+    /// The delays of a custom backoff after transient failures, in milliseconds.
     TransientBackoff(&'static [u64]),
     /// The delays of a custom backoff after throttled responses, in milliseconds.
     ThrottledBackoff(&'static [u64]),
@@ -72,15 +74,15 @@ pub(crate) enum Setting {
     WithoutBudget,
 }
 
-/// The result of the call.
+/// The result of a call in the decision table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum CallResult {
-    /// A response with this status.
+    /// The call returns a response with this status.
     Returns(u16),
-    /// The error of an attempt's timeout.
+    /// The call returns an error because its last attempt timed out.
     Timeout,
     DeadlineExceeded,
-    /// The I/O error of the inner service.
+    /// The call returns the I/O error of the inner service.
     IoError(io::ErrorKind),
 }
 use CallResult::*;
@@ -113,7 +115,8 @@ fn status(status: u16) -> StatusCode {
     StatusCode::from_u16(status).unwrap()
 }
 
-/// Makes the call of `row` and asserts its result, attempts, delays and requests. The seed determines the jitter.
+/// Makes the call that `row` describes. Asserts the call's result, attempts, delays and requests. `seed` determines the
+/// jitter of the backoff.
 pub(crate) async fn check(row: &Row, seed: u64) {
     let &(method, body, responses, settings, attempts, expected, stop_reason, delays) = row;
     let start = Instant::now();
@@ -168,7 +171,7 @@ pub(crate) async fn check(row: &Row, seed: u64) {
         Err(error) if error.is_timeout() => (Timeout, error.report()),
         Err(error) => (IoError(cause::<io::Error>(error).unwrap().kind()), error.report()),
     };
-    let report = report.expect("the result has a report");
+    let report = report.expect("the result should have a report");
     let attempt_reports = report.attempts();
     assert_eq!((actual, report.stop_reason()), (expected, Some(stop_reason)), "{row:?}");
     assert_eq!((inner.calls(), report.attempt_count()), (attempts, attempts), "{row:?}");
@@ -177,16 +180,19 @@ pub(crate) async fn check(row: &Row, seed: u64) {
     let planned: Vec<_> =
         attempt_reports.iter().map(|attempt| attempt.delay.zip(attempt.delay_reason)).collect();
     assert_eq!(planned.iter().flatten().count(), delays.len(), "{row:?}");
-    assert_eq!(planned.last(), Some(&None), "a delay after the last attempt: {row:?}");
+    assert_eq!(planned.last(), Some(&None), "the report has a delay after the last attempt: {row:?}");
     for ((delay, reason), (reasons, bounds)) in planned.iter().flatten().zip(delays) {
         let bounds = millis(*bounds.start())..=millis(*bounds.end());
-        assert!(bounds.contains(delay), "seed {seed}: {delay:?} not in {bounds:?}: {row:?}");
-        assert!(reasons.contains(reason), "seed {seed}: {reason:?}: {row:?}");
+        assert!(bounds.contains(delay), "seed {seed}: the delay {delay:?} is not in {bounds:?}: {row:?}");
+        assert!(reasons.contains(reason), "seed {seed}: unexpected delay reason {reason:?}: {row:?}");
     }
     for (pair, seen) in attempt_reports.windows(2).zip(&inner.seen()[1..]) {
         let slept = pair[1].started - pair[0].ended.unwrap();
         let planned = pair[0].delay.unwrap();
-        assert!(slept >= planned && slept < planned + millis(2), "{slept:?}, not {planned:?}: {row:?}");
+        assert!(
+            slept >= planned && slept < planned + millis(2),
+            "the call slept for {slept:?} instead of {planned:?}: {row:?}"
+        );
         assert_eq!(seen.at - start, pair[1].started);
     }
     if delays.is_empty()

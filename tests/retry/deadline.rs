@@ -1,4 +1,4 @@
-//! The deadline of a call, which a timeout layer, the request or another layer sets.
+//! Tests the deadline of a call. A timeout layer, the caller or a custom layer can set the deadline.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn retry_every_second() -> RetryLayer {
         .with_custom_backoff(|| std::iter::repeat(secs(1)))
 }
 
-/// Returns a limiter that grants its next permit after a minute.
+/// Returns a limiter that has no permit left and grants its next permit after 60 s.
 async fn limiter_without_permits() -> TokenBucket {
     let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap().without_margin());
     RateLimitLayer::new(bucket.clone())
@@ -46,7 +46,7 @@ async fn limiter_without_permits() -> TokenBucket {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_earlier_of_two_deadlines_bounds_the_retries() {
+async fn earlier_of_two_deadlines_limits_the_retries() {
     for (total, request_deadline) in
         [(Some(5_500), Some(2_500)), (Some(2_500), Some(5_500)), (Some(2_500), None)]
     {
@@ -56,14 +56,15 @@ async fn the_earlier_of_two_deadlines_bounds_the_retries() {
         let total = TimeoutLayer::total(millis(total.unwrap())).unwrap();
         let service = ServiceBuilder::new().layer(total).layer(retry_every_second()).service(inner.clone());
         let response = service.oneshot(request).await.unwrap();
-        // The attempts start at 0, 1 and 2 s. A fourth at 3 s would miss the deadline, so the call returns at 2 s.
+        // The attempts start at 0 s, 1 s and 2 s. The call returns at 2 s, because a fourth attempt at 3 s would miss
+        // the deadline of 2.5 s.
         assert_eq!((inner.calls(), report(&response).stop_reason()), (3, Some(StopReason::Deadline)));
         assert!((secs(2)..millis(2_010)).contains(&start.elapsed()), "{:?}", start.elapsed());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn obeys_a_deadline_that_another_layer_inserts() {
+async fn retry_layer_obeys_a_deadline_that_a_custom_layer_inserts() {
     let inner = ScriptedService::new([RetryAfter(503, "3"), Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
@@ -78,18 +79,22 @@ async fn obeys_a_deadline_that_another_layer_inserts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn starts_an_attempt_at_the_deadline_but_not_after_it() {
+async fn attempt_can_start_at_the_deadline_but_not_after_it() {
     for (late, calls) in [(0, 1), (1, 0)] {
         let inner = ScriptedService::new([Status(200)]);
         let deadline = Instant::now();
         tokio::time::advance(millis(late)).await;
         let result = RetryLayer::new().layer(inner.clone()).oneshot(get_with_deadline(deadline)).await;
-        assert_eq!((result.is_ok(), inner.calls()), (late == 0, calls), "{late} ms late");
+        assert_eq!(
+            (result.is_ok(), inner.calls()),
+            (late == 0, calls),
+            "the call starts {late} ms after the deadline"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_earlier_of_two_deadlines_cancels_an_attempt() {
+async fn earlier_of_two_deadlines_cancels_a_pending_attempt() {
     for (total, request_deadline) in [(5_500, 2_500), (2_500, 5_500)] {
         let total = TimeoutLayer::total(millis(total)).unwrap();
         let service = ServiceBuilder::new()
@@ -105,7 +110,7 @@ async fn the_earlier_of_two_deadlines_cancels_an_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_request_deadline_bounds_waits_but_cancels_no_attempt() {
+async fn request_deadline_limits_waits_but_cancels_no_attempt() {
     let inner = ScriptedService::new([Status(503)]);
     let start = Instant::now();
     let response = retry_every_second()
@@ -130,7 +135,7 @@ async fn the_request_deadline_bounds_waits_but_cancels_no_attempt() {
         retry_every_second().layer(inner.clone()).oneshot(get_with_deadline(start + secs(1))).await.unwrap();
     assert_eq!((inner.calls(), report(&response).stop_reason()), (1, Some(StopReason::Deadline)));
 
-    // The limiter refuses the wait of 60 s, because it also reads the deadline.
+    // The limiter refuses the request, because a wait of 60 s for a permit would exceed the deadline of 30 s.
     let limit = RateLimitLayer::new(limiter_without_permits().await);
     let start = Instant::now();
     let service = ServiceBuilder::new()
@@ -143,8 +148,9 @@ async fn the_request_deadline_bounds_waits_but_cancels_no_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_shortens_an_attempt_timeout() {
-    // In the first case a total timeout sets the deadline, in the second the request.
+async fn deadline_shortens_the_timeout_of_the_last_attempt() {
+    // A total timeout sets the deadline in the first case. The request's extensions set the deadline in the second
+    // case.
     for with_total_timeout in [true, false] {
         let retry = ServiceBuilder::new()
             .layer(retry_every_second())
@@ -161,7 +167,7 @@ async fn the_deadline_shortens_an_attempt_timeout() {
         let report = error.report().unwrap();
         assert_eq!(report.stop_reason(), Some(StopReason::Deadline));
         let attempts = report.attempts();
-        assert_eq!(attempts.len(), 3, "they start at 0, 11 and 22 s");
+        assert_eq!(attempts.len(), 3, "the attempts should start at 0 s, 11 s and 22 s");
         for attempt in &attempts[..2] {
             let duration = attempt.ended.unwrap() - attempt.started;
             assert!((secs(10)..millis(10_002)).contains(&duration), "{duration:?}");
@@ -171,7 +177,7 @@ async fn the_deadline_shortens_an_attempt_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn queueing_counts_against_the_deadline_but_not_the_attempt_timeout() {
+async fn queue_wait_counts_toward_the_deadline_but_not_the_attempt_timeout() {
     let stack = |bucket, total, response| {
         let inner = ScriptedService::new([response]);
         let service = ServiceBuilder::new()
@@ -182,14 +188,14 @@ async fn queueing_counts_against_the_deadline_but_not_the_attempt_timeout() {
             .service(inner.clone());
         (service, inner)
     };
-    // The call waits a minute for its permit. The attempt then takes 400 of its 500 ms.
+    // The call waits 60 s for a permit. Its attempt takes 400 ms, which is less than the attempt timeout of 500 ms.
     let (service, inner) = stack(limiter_without_permits().await, secs(61), Delayed(400, 200));
     let response = service.oneshot(get(URI)).await.unwrap();
     assert_eq!((response.status().as_u16(), inner.calls()), (200, 1));
     let waited = report(&response).waited();
     assert!((secs(59)..=secs(61)).contains(&waited), "{waited:?}");
 
-    // After the wait for the permit, 300 ms are left before the deadline.
+    // The call waits 60 s for a permit, which leaves 300 ms before the deadline.
     let bucket = limiter_without_permits().await;
     let left = secs(60) + millis(300);
     let start = Instant::now();
@@ -199,7 +205,7 @@ async fn queueing_counts_against_the_deadline_but_not_the_attempt_timeout() {
     assert!((left..left + millis(2)).contains(&start.elapsed()), "{:?}", start.elapsed());
     assert_eq!(error.report().unwrap().attempt_count(), 1);
 
-    // The limiter immediately refuses a wait beyond the deadline.
+    // The limiter immediately refuses a request that would wait for a permit beyond the deadline.
     let start = Instant::now();
     let (service, inner) = stack(limiter_without_permits().await, secs(59), Status(200));
     let error = service.oneshot(get(URI)).await.unwrap_err();
@@ -208,14 +214,14 @@ async fn queueing_counts_against_the_deadline_but_not_the_attempt_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_nothing_after_the_deadline() {
+async fn retry_and_timeout_layers_send_no_request_after_the_deadline() {
     tokio::time::advance(secs(10)).await;
     let inner = ScriptedService::new([Status(503)]);
     let past_deadline = || get_with_deadline(Instant::now() - secs(5));
     let error = RetryLayer::new().layer(inner.clone()).oneshot(past_deadline()).await.unwrap_err();
     assert!(error.is_deadline(), "{error:?}");
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
-    // A timeout layer without a retry layer also reads the deadline.
+    // A timeout layer without a retry layer also obeys the deadline in the request's extensions.
     let attempt = TimeoutLayer::per_attempt(secs(60)).unwrap();
     let service =
         attempt.layer(inner.clone().map_request(|request: Request<Content>| request.map(ReplayBody::new)));
@@ -224,7 +230,7 @@ async fn sends_nothing_after_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn makes_no_attempt_if_polled_after_the_deadline() {
+async fn call_polled_after_its_deadline_makes_no_further_attempt() {
     let inner = ScriptedService::new([Status(503)]);
     let service = RetryLayer::new().layer(inner.clone());
     let mut call = tokio_test::task::spawn(service.oneshot(get_with_deadline(Instant::now() + secs(2))));
@@ -235,7 +241,7 @@ async fn makes_no_attempt_if_polled_after_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_or_limit_layer_alone_obeys_the_request_deadline() {
+async fn timeout_or_limit_layer_without_a_retry_layer_obeys_the_request_deadline() {
     let start = Instant::now();
     let never_responds = || {
         ScriptedService::new([NoResponse])

@@ -1,4 +1,4 @@
-//! A decision table: which requests are retried, how often, and after which delay.
+//! Tests the retry layer with a table of requests, responses, settings and expected results.
 
 use std::{io::ErrorKind::*, ops::RangeInclusive};
 
@@ -23,35 +23,36 @@ use super::{
     support::Scripted::{self, *},
 };
 
-/// The possible reasons of a delay, at most two, and its bounds in milliseconds.
+/// The possible reasons for a delay, at most two, and the bounds of the delay in milliseconds.
 pub(crate) type ExpectedDelay = (&'static [DelayReason], RangeInclusive<u64>);
 
-/// The default backoff before the first, second, third and fourth retry.
+/// The expected default backoff before the first, second, third and fourth retry, in milliseconds.
 const TRANSIENT_1: ExpectedDelay = (&[DelayReason::Transient], 50..=100);
 const TRANSIENT_2: ExpectedDelay = (&[DelayReason::Transient], 100..=200);
 const TRANSIENT_3: ExpectedDelay = (&[DelayReason::Transient], 200..=400);
 const TRANSIENT_4: ExpectedDelay = (&[DelayReason::Transient], 400..=800);
 
-/// The default backoff after a throttled response, before the first and the second retry.
+/// The expected default backoff after a throttled response, before the first and the second retry.
 const THROTTLED_1: ExpectedDelay = (&[DelayReason::Throttled], 500..=1_000);
 const THROTTLED_2: ExpectedDelay = (&[DelayReason::Throttled], 1_000..=2_000);
 
-/// A delay that the server requests, plus jitter, in milliseconds.
+/// Expects a delay that the server requests, plus jitter. `bounds` are in milliseconds.
 const fn requested(bounds: RangeInclusive<u64>) -> ExpectedDelay {
     (&[DelayReason::Requested], bounds)
 }
 
-/// The longer of the throttled backoff and a requested delay within its bounds. The jitter decides which one is longer.
+/// Expects the throttled backoff or the requested delay, whichever is longer. The jitter decides which of the two is
+/// longer.
 const fn throttled_or_requested(bounds: RangeInclusive<u64>) -> ExpectedDelay {
     (&[DelayReason::Throttled, DelayReason::Requested], bounds)
 }
 
-/// A delay of a custom backoff, in milliseconds.
+/// Expects exactly this delay of a custom backoff, in milliseconds.
 const fn custom(delay: u64) -> ExpectedDelay {
     (&[DelayReason::Transient], delay..=delay)
 }
 
-/// A delay of a custom throttled backoff, in milliseconds.
+/// Expects exactly this delay of a custom backoff after a throttled response, in milliseconds.
 const fn custom_throttled(delay: u64) -> ExpectedDelay {
     (&[DelayReason::Throttled], delay..=delay)
 }
@@ -64,7 +65,7 @@ const AFTER_MS_LISTS: HeaderPairs = &[("retry-after-ms", "300, 1499.5"), ("retry
 const AFTER_LISTS: HeaderPairs = &[("retry-after", "3, 9.5"), ("retry-after", "2")];
 const X_AFTER_1500_MS: HeaderPairs = &[("x-ms-retry-after-ms", "1500")];
 
-/// Dates in each format, 10 s after the response's own date.
+/// Headers with a `retry-after` date in each format, 10 s after `date`. `AFTER_PAST_DATE` is 1 s before `date`.
 const AFTER_IMF_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT")];
 const AFTER_RFC850_DATE: HeaderPairs = &[DATE, ("retry-after", "Sunday, 06-Nov-94 08:49:47 GMT")];
 const AFTER_ASCTIME_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun Nov  6 08:49:47 1994")];
@@ -79,7 +80,7 @@ const RETRY_INVALID: HeaderPairs = &[("x-should-retry", "perhaps")];
 const NO_PERMITS: HeaderPairs = &[("x-ratelimit-remaining", "0")];
 const NO_PERMITS_FOR_3_S: HeaderPairs = &[("x-ratelimit-remaining", "0"), ("retry-after", "3")];
 
-/// Treats a 403 without remaining permits as throttled, because some services throttle with a 403.
+/// Classifies a 403 as throttled if no permits remain, because some services throttle with a 403.
 const THROTTLED_403: Decide = |_, attempt| match (attempt.outcome.status(), attempt.headers) {
     (Some(StatusCode::FORBIDDEN), Some(headers)) => {
         let no_permits = headers.get("x-ratelimit-remaining").is_some_and(|remaining| remaining == "0");
@@ -91,7 +92,7 @@ const ALWAYS_TRANSIENT: Decide = |_, _| Some(RetryDecision::Transient);
 const NEVER_RETRYABLE: Decide = |_, _| Some(RetryDecision::NotRetryable);
 const ALWAYS_SUCCESS: Decide = |_, _| Some(RetryDecision::Success);
 
-/// A row of the table. The column `n` is the number of attempts. The service repeats its last response.
+/// A row of the decision table. Column `n` is the number of attempts. The service repeats the last response of a row.
 pub(crate) type Row = (
     &'static str,
     RequestBody,
@@ -106,13 +107,13 @@ pub(crate) type Row = (
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
     // method,  body,          responses to the attempts,                settings,                        n, result,                     stop reason,           delays
-    // Successes, which need no retry.
+    // A successful response is returned without a retry.
     ("GET",     Empty,         &[Status(200)],                           &[],                             1, Returns(200),               Success,               &[]),
     ("POST",    Buffered,      &[Status(201)],                           &[],                             1, Returns(201),               Success,               &[]),
     ("GET",     Empty,         &[Status(204)],                           &[],                             1, Returns(204),               Success,               &[]),
     ("GET",     Empty,         &[Status(301)],                           &[],                             1, Returns(301),               Success,               &[]),
     ("GET",     Empty,         &[Status(304)],                           &[],                             1, Returns(304),               Success,               &[]),
-    // Statuses that are retried.
+    // A GET is retried after these statuses.
     ("GET",     Empty,         &[Status(408), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(429), Status(200)],              &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
     ("GET",     Empty,         &[Status(500), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
@@ -126,7 +127,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[Status(524), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(530), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(529), Status(200)],              &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
-    // Statuses that are not retried.
+    // A GET is not retried after these statuses.
     ("GET",     Empty,         &[Status(400)],                           &[],                             1, Returns(400),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Status(401)],                           &[],                             1, Returns(401),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Status(403)],                           &[],                             1, Returns(403),               NotRetryable,          &[]),
@@ -143,13 +144,13 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[Status(531)],                           &[],                             1, Returns(531),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Status(503), Status(404)],              &[],                             2, Returns(404),               NotRetryable,          &[TRANSIENT_1]),
     ("GET",     Empty,         &[RetryAfter(404, "1")],                  &[],                             1, Returns(404),               NotRetryable,          &[]),
-    // Idempotent methods other than GET.
+    // Idempotent methods other than GET are also retried.
     ("HEAD",    Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("OPTIONS", Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("TRACE",   Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Buffered,      &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("DELETE",  Empty,         &[Status(429), Status(200)],              &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
-    // Methods that are not idempotent.
+    // A method that is not idempotent is not retried if the server may have processed the request.
     ("POST",    Buffered,      &[Status(408)],                           &[],                             1, Returns(408),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Status(429)],                           &[],                             1, Returns(429),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Status(500)],                           &[],                             1, Returns(500),               NotIdempotent,         &[]),
@@ -169,7 +170,8 @@ const TABLE: &[Row] = &[
     ("PATCH",   Buffered,      &[NoResponse],                            &[AttemptTimeout(90)],           1, Timeout,                    NotIdempotent,         &[]),
     ("PURGE",   Empty,         &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
     ("get",     Empty,         &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
-    // A request that was not sent is retried with any method. Otherwise the method must be idempotent.
+    // A request that was not sent is retried with any method. A request that may have been sent is retried only if its
+    // method is idempotent.
     ("POST",    Buffered,      &[Refused, Status(200)],                  &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PATCH",   Buffered,      &[Refused, Refused, Status(200)],         &[],                             3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
     ("POST",    Buffered,      &[Refused],                               &[],                             3, IoError(ConnectionRefused), Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
@@ -181,7 +183,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[NoResponse, Status(200)],               &[AttemptTimeout(90)],           2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Buffered,      &[NoResponse],                            &[AttemptTimeout(90)],           3, Timeout,                    Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("GET",     Empty,         &[Io(ConnectionReset), NoResponse, Status(200)], &[AttemptTimeout(90)],    3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
-    // The maximum number of attempts.
+    // The number of attempts is limited.
     ("GET",     Empty,         &[Status(503)],                           &[],                             3, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("GET",     Empty,         &[Status(429)],                           &[],                             3, Returns(429),               Exhausted,             &[THROTTLED_1, THROTTLED_2]),
     ("GET",     Empty,         &[Status(503)],                           &[MaxAttempts(1)],               1, Returns(503),               Exhausted,             &[]),
@@ -190,7 +192,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[Status(503), Status(500), Status(502), Status(200)], &[MaxAttempts(4)],  4, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2, TRANSIENT_3]),
     ("GET",     Empty,         &[Status(429), Status(503), Status(200)], &[],                             3, Returns(200),               Success,               &[THROTTLED_1, TRANSIENT_2]),
     ("GET",     Empty,         &[Status(503), Status(429), Status(200)], &[],                             3, Returns(200),               Success,               &[TRANSIENT_1, THROTTLED_2]),
-    // Delays that the server requests.
+    // The server requests a delay before the retry.
     ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
     ("GET",     Empty,         &[RetryAfter(429, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_500)]),
     ("GET",     Empty,         &[RetryAfter(500, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
@@ -215,7 +217,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[RetryAfter(503, "Sun, 06 Nov 1994 08:49:47 GMT"), Status(200)], &[],     2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[RetryAfter(429, "120"), Status(200)],   &[],                             2, Returns(200),               Success,               &[requested(120_000..=120_500)]),
     ("GET",     Empty,         &[RetryAfter(503, "2"), RetryAfter(503, "4"), Status(200)], &[],           3, Returns(200),               Success,               &[requested(2_000..=2_050), requested(4_000..=4_100)]),
-    // Requested delays that are too long. The call returns the response immediately.
+    // The call returns the response immediately if the requested delay is too long.
     ("GET",     Empty,         &[RetryAfter(429, "121")],                &[],                             1, Returns(429),               RequestedDelayTooLong, &[]),
     ("GET",     Empty,         &[RetryAfter(503, "6")],                  &[MaxRetryAfter(5)],             1, Returns(503),               RequestedDelayTooLong, &[]),
     ("GET",     Empty,         &[RetryAfter(503, "5"), Status(200)],     &[MaxRetryAfter(5)],             2, Returns(200),               Success,               &[requested(5_000..=5_050)]),
@@ -223,7 +225,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[RetryAfter(503, "Fri, 31 Dec 9999 23:59:59 GMT")], &[],                  1, Returns(503),               RequestedDelayTooLong, &[]),
     ("GET",     Empty,         &[Status(503), RetryAfter(429, "121")],   &[],                             2, Returns(429),               RequestedDelayTooLong, &[TRANSIENT_1]),
     ("POST",    Buffered,      &[RetryAfter(429, "121")],                &[],                             1, Returns(429),               NotIdempotent,         &[]),
-    // Delays that end after the deadline. The call returns the response immediately.
+    // The call returns the response immediately if the delay before a retry would end after the deadline.
     ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[TotalTimeout(3_000)],          1, Returns(503),               Deadline,              &[]),
     ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[TotalTimeout(3_100)],          2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
     ("GET",     Empty,         &[Status(503)],                           &[TotalTimeout(50)],             1, Returns(503),               Deadline,              &[]),
@@ -231,14 +233,14 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[NoResponse],                            &[TotalTimeout(80)],             1, DeadlineExceeded,           Deadline,              &[]),
     ("GET",     Empty,         &[NoResponse],                            &[TotalTimeout(80), AttemptTimeout(90)], 1, DeadlineExceeded,   Deadline,              &[]),
     ("GET",     Empty,         &[Status(503), NoResponse],               &[TotalTimeout(500), AttemptTimeout(900)], 2, DeadlineExceeded, Deadline,              &[TRANSIENT_1]),
-    // The replay limit. A small body has 5 bytes.
+    // A body longer than the replay limit is not replayed. A small body has 5 bytes.
     ("PUT",     Buffered,      &[Status(503), Status(200)],              &[ReplayLimit(5)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Buffered,      &[Status(503)],                           &[ReplayLimit(4)],               1, Returns(503),               NotReplayable,         &[]),
     ("PUT",     Buffered,      &[Io(ConnectionReset)],                   &[ReplayLimit(4)],               1, IoError(ConnectionReset),   NotReplayable,         &[]),
     ("PUT",     Buffered,      &[Status(200)],                           &[ReplayLimit(0)],               1, Returns(200),               Success,               &[]),
-    // The service read nothing of the body, so the layer replays it at any size.
+    // A body that the service did not read is replayed whatever the replay limit.
     ("POST",    Buffered,      &[Refused, Status(200)],                  &[ReplayLimit(0)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
-    // Bodies of each kind, which the service reads completely, partly or not at all, or keeps.
+    // The service reads each kind of request body completely, partly or not at all, or keeps the body.
     ("PUT",     Streamed,      &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Streamed,      &[Io(ConnectionReset), Status(503), Status(200)], &[],                     3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
     ("PUT",     Streamed,      &[NoResponse, Status(200)],               &[AttemptTimeout(90)],           2, Returns(200),               Success,               &[TRANSIENT_1]),
@@ -271,7 +273,7 @@ const TABLE: &[Row] = &[
     ("PUT",     Buffered,      &[KeepsBody(503)],                        &[],                             1, Returns(503),               NotReplayable,         &[]),
     ("PUT",     Streamed,      &[KeepsBody(503)],                        &[],                             1, Returns(503),               NotReplayable,         &[]),
     ("GET",     Empty,         &[KeepsBody(503), Status(200)],           &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    // Custom rules. The rule that was added last is evaluated first.
+    // Among custom retry rules, the rule that was added last is evaluated first.
     ("GET",     Empty,         &[Status(409), Status(200)],              &[RetryOn(409)],                 2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(409)],                           &[RetryOn(409)],                 3, Returns(409),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("GET",     Empty,         &[Status(202), Status(200)],              &[RetryOn(202)],                 2, Returns(200),               Success,               &[TRANSIENT_1]),
@@ -302,12 +304,12 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[Refused],                               &[Classifier(NEVER_RETRYABLE)],  1, IoError(ConnectionRefused), NotRetryable,          &[]),
     ("GET",     Empty,         &[NoResponse],                            &[Classifier(NEVER_RETRYABLE), AttemptTimeout(90)], 1, Timeout, NotRetryable,          &[]),
     ("GET",     Empty,         &[Status(503)],                           &[Classifier(ALWAYS_SUCCESS)],   1, Returns(503),               Success,               &[]),
-    // A 101 ends the call, whatever a rule decides.
+    // A response with status 101 ends the call, whatever a custom rule decides.
     ("GET",     Empty,         &[Status(101)],                           &[],                             1, Returns(101),               Success,               &[]),
     ("GET",     Empty,         &[RetryAfter(101, "1")],                  &[Classifier(ALWAYS_TRANSIENT)], 1, Returns(101),               Success,               &[]),
     ("GET",     Empty,         &[Headers(101, RETRY_TRUE)],              &[RetryOn(101)],                 1, Returns(101),               Success,               &[]),
     ("GET",     Empty,         &[Status(503), Status(101)],              &[Classifier(ALWAYS_TRANSIENT)], 2, Returns(101),               Success,               &[TRANSIENT_1]),
-    // `x-should-retry`, which counts on a 4xx or 5xx.
+    // The header `x-should-retry` has an effect only in a response with a status of 400 to 599.
     ("GET",     Empty,         &[Headers(400, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Headers(404, RETRY_TRUE)],              &[],                             3, Returns(404),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("GET",     Empty,         &[Headers(429, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
@@ -335,7 +337,7 @@ const TABLE: &[Row] = &[
     ("POST",    Buffered,      &[Headers(503, RETRY_FALSE)],             &[HonouredKey],                  1, Returns(503),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Headers(503, RETRY_TRUE)],              &[NeverOn(503)],                 1, Returns(503),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Headers(409, RETRY_FALSE), Status(200)], &[RetryOn(409)],                2, Returns(200),               Success,               &[TRANSIENT_1]),
-    // Overrides in the request's extensions.
+    // Overrides in the request's extensions replace the settings of the retry layer.
     ("GET",     Empty,         &[Status(503)],                           &[WithoutRetries],               1, Returns(503),               Exhausted,             &[]),
     ("GET",     Empty,         &[Status(200)],                           &[WithoutRetries],               1, Returns(200),               Success,               &[]),
     ("POST",    Buffered,      &[Refused],                               &[WithoutRetries],               1, IoError(ConnectionRefused), Exhausted,             &[]),
@@ -350,7 +352,7 @@ const TABLE: &[Row] = &[
     ("POST",    Streamed,      &[AfterFirstFrame(503)],                  &[DeclaredIdempotent],           1, Returns(503),               NotReplayable,         &[]),
     ("PATCH",   Streamed,      &[Status(429)],                           &[DeclaredIdempotent, RequestMaxAttempts(2)], 2, Returns(429),  Exhausted,             &[THROTTLED_1]),
     ("PURGE",   Empty,         &[Status(503), Status(200)],              &[DeclaredIdempotent],           2, Returns(200),               Success,               &[TRANSIENT_1]),
-    // Idempotency keys that the server honours.
+    // A request with any method is retried if the server honours idempotency keys.
     ("POST",    Buffered,      &[Status(503), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("POST",    Buffered,      &[Status(429), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[THROTTLED_1]),
     ("POST",    Buffered,      &[RetryAfter(503, "3"), Status(200)],     &[HonouredKey],                  2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
@@ -367,7 +369,7 @@ const TABLE: &[Row] = &[
     ("PURGE",   Buffered,      &[Status(503), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(503), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Buffered,      &[Status(503), Status(200)],              &[HonouredKey, CallerKey],       2, Returns(200),               Success,               &[TRANSIENT_1]),
-    // Deadlines in the request's extensions. The earlier of two deadlines applies.
+    // The request's extensions contain a deadline. The earlier of two deadlines applies.
     ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[RequestDeadline(3_000)],       1, Returns(503),               Deadline,              &[]),
     ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[RequestDeadline(3_100)],       2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
     ("GET",     Empty,         &[Status(503)],                           &[RequestDeadline(50)],          1, Returns(503),               Deadline,              &[]),
@@ -377,7 +379,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[RequestDeadline(3_000), TotalTimeout(9_000)], 1, Returns(503), Deadline,             &[]),
     ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[RequestDeadline(9_000), TotalTimeout(3_000)], 1, Returns(503), Deadline,             &[]),
     ("POST",    Buffered,      &[Refused],                               &[RequestDeadline(50)],          1, IoError(ConnectionRefused), Deadline,              &[]),
-    // Custom backoffs. No attempt follows their last delay.
+    // A custom backoff with a limited number of delays allows one retry for each delay.
     ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[1_000, 2_000]), MaxAttempts(9)], 3, Returns(503), Exhausted,      &[custom(1_000), custom(2_000)]),
     ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[1_000, 2_000, 3_000])], 3, Returns(503),   Exhausted,             &[custom(1_000), custom(2_000)]),
     ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[])],        1, Returns(503),               Exhausted,             &[]),
@@ -391,7 +393,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[Status(503)],                           &[ThrottledBackoff(&[1])],       3, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("GET",     Empty,         &[Status(429)],                           &[ThrottledBackoff(&[5, 6]), MaxAttempts(9)], 3, Returns(429),  Exhausted,             &[custom_throttled(5), custom_throttled(6)]),
     ("GET",     Empty,         &[Status(429), Status(503), Status(429), Status(503), Status(200)], &[TransientBackoff(&[1, 2]), ThrottledBackoff(&[3, 4]), MaxAttempts(5)], 5, Returns(200), Success, &[custom_throttled(3), custom(1), custom_throttled(4), custom(2)]),
-    // The budget. A retry costs 14, or 5 after a throttled response.
+    // The budget limits the retries. A retry costs 14 credits, or 5 credits after a throttled response.
     ("GET",     Empty,         &[Status(503)],                           &[BudgetCapacity(14)],           2, Returns(503),               Budget,                &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(503)],                           &[BudgetCapacity(27)],           2, Returns(503),               Budget,                &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(503)],                           &[BudgetCapacity(28)],           3, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
@@ -406,7 +408,7 @@ const TABLE: &[Row] = &[
 ];
 
 #[tokio::test(start_paused = true)]
-async fn calls_end_as_in_the_decision_table() {
+async fn every_call_ends_as_the_decision_table_expects() {
     for row in TABLE {
         for seed in 0..20 {
             check(row, seed).await;

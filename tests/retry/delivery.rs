@@ -1,4 +1,4 @@
-//! Retries by delivery: the inner service's error states whether the request was sent.
+//! Tests retries after errors that state whether the request was sent.
 
 use std::{
     io::{self, ErrorKind::*},
@@ -26,7 +26,8 @@ use super::{
     support::{Broken, Content, Scripted::Status, ScriptedService, request},
 };
 
-/// Calls a service that returns this error once and then a 200. Returns the outcome of each attempt and the stop reason.
+/// Calls a service that returns `error` to the first attempt and a 200 to the second attempt. Returns the outcome of
+/// each attempt and the call's stop reason.
 async fn call(
     layer: &RetryLayer,
     method: &str,
@@ -48,7 +49,7 @@ fn not_sent() -> BoxError {
 }
 
 fn maybe_processed() -> BoxError {
-    // Without the `DeliveryError`, this source would prove that the request was not sent.
+    // A `ConnectionRefused` error without the `DeliveryError` would prove that the request was not sent.
     DeliveryError::maybe_processed(io::Error::from(ConnectionRefused)).into()
 }
 
@@ -59,7 +60,7 @@ fn not_sent_in_another_error() -> BoxError {
 const OK: Outcome = Outcome::Response(http::StatusCode::OK);
 
 #[tokio::test(start_paused = true)]
-async fn retries_post_after_not_sent_but_not_after_maybe_processed() {
+async fn post_is_retried_after_a_not_sent_error_but_not_after_a_maybe_processed_error() {
     let layer = RetryLayer::new();
     for method in ["POST", "PATCH", "PURGE"] {
         let retried = (vec![Outcome::NotSent, OK], Some(StopReason::Success));
@@ -71,7 +72,7 @@ async fn retries_post_after_not_sent_but_not_after_maybe_processed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_get_after_not_sent_and_after_maybe_processed() {
+async fn get_is_retried_after_a_not_sent_error_and_after_a_maybe_processed_error() {
     let layer = RetryLayer::new();
     for method in ["GET", "PUT", "DELETE"] {
         for (error, first) in [
@@ -86,15 +87,15 @@ async fn retries_get_after_not_sent_and_after_maybe_processed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_cannot_retry_post_after_maybe_processed() {
+async fn retry_if_rule_cannot_retry_post_after_a_maybe_processed_error() {
     let layer = RetryLayer::new().retry_if(|_, _| true);
     let stopped = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
     assert_eq!(call(&layer, "POST", maybe_processed).await, stopped);
 }
 
-/// The other I/O errors can also occur on an established connection, after the request was sent.
+/// I/O errors other than `ConnectionRefused` can also occur on an established connection, after the request was sent.
 #[tokio::test(start_paused = true)]
-async fn retries_post_after_an_io_error_only_if_connection_refused() {
+async fn post_is_retried_after_an_io_error_only_if_the_connection_was_refused() {
     let layer = RetryLayer::new();
     let stopped = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
     for error in [
@@ -111,7 +112,7 @@ async fn retries_post_after_an_io_error_only_if_connection_refused() {
 }
 
 #[test]
-fn delivery_error_displays_its_delivery_and_keeps_its_source() {
+fn delivery_error_displays_its_delivery_and_returns_its_source() {
     for (error, text) in
         [(not_sent(), "the request was not sent"), (maybe_processed(), "the request may have been processed")]
     {
@@ -123,10 +124,10 @@ fn delivery_error_displays_its_delivery_and_keeps_its_source() {
     assert_eq!(source.map(io::Error::kind), Some(ConnectionRefused));
 }
 
-/// The inner layer sends the POST twice, because its service honours the key. The outer layer does not know that key, and
-/// its retry would get another key from the inner layer.
+/// The inner retry layer may resend the POST, because the server honours the idempotency key of that layer. A retry of
+/// the outer layer would send another key, so the server could process the POST twice.
 #[tokio::test(start_paused = true)]
-async fn does_not_retry_post_that_an_inner_retry_layer_may_have_sent() {
+async fn outer_layer_does_not_retry_post_that_an_inner_retry_layer_may_have_sent() {
     let key = IdempotencyKey::bare();
     let inner_retry = RetryLayer::new().with_max_attempts(2).unwrap().with_honoured_idempotency_key(key);
     for (error, expected) in [(maybe_processed as fn() -> BoxError, 2), (not_sent, 3)] {
@@ -140,7 +141,7 @@ async fn does_not_retry_post_that_an_inner_retry_layer_may_have_sent() {
     }
 }
 
-/// Fails every second `poll_ready`, and otherwise forwards to the inner service.
+/// A service whose every second `poll_ready` fails. Requests are forwarded to the inner service.
 #[derive(Clone)]
 struct ReadyEveryOtherPoll {
     polls: Arc<AtomicUsize>,
@@ -166,7 +167,7 @@ impl Service<Request<ReplayBody<ReplayBody<Content>>>> for ReadyEveryOtherPoll {
 }
 
 #[tokio::test(start_paused = true)]
-async fn does_not_retry_post_that_an_inner_retry_layer_sent() {
+async fn outer_layer_does_not_retry_post_that_an_inner_retry_layer_has_sent() {
     let inner = ScriptedService::new([Status(503)]);
     let inner_retry = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
     let service = ServiceBuilder::new()

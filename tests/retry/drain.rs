@@ -1,4 +1,4 @@
-//! Drains the body of a failed response, so that its connection can be reused.
+//! Tests that the retry layer reads the body of a failed response, so that the connection can be reused.
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
@@ -19,38 +19,42 @@ use super::{
     support::{Content, get, millis, secs},
 };
 
-/// Makes a call whose first response is a 503 with a body of this kind and a requested delay of 1 s. Returns the times from
-/// that response to the drop of its body and to the retry, and the recorder.
+/// Makes a call whose first response is a 503 with a body of `kind` and a requested delay of 1 s. Returns the time from
+/// the 503 to the drop of its body, the time from the 503 to the retry, and the body recorder.
 async fn retry_after_503_with_body(kind: BodyKind) -> (Duration, Duration, BodyRecorder) {
     let (bodies, starts) = (BodyRecorder::new(kind), Rc::new(Cell::new(Vec::new())));
     let service = responds_503_once(&bodies, &[("retry-after", "1")], &starts);
     let response = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
     assert_eq!(response.status(), 200);
     let (starts, drop_times) = (starts.take(), bodies.drop_times());
-    assert_eq!(drop_times.len(), 1, "the caller owns the second body");
+    assert_eq!(
+        drop_times.len(),
+        1,
+        "only the first body should be dropped, because the caller owns the second body"
+    );
     (drop_times[0] - starts[0], starts[1] - starts[0], bodies)
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_a_failed_body_to_its_end_before_the_backoff() {
+async fn layer_reads_the_whole_body_of_a_failed_response_before_the_backoff() {
     for frames in [0, 1, 40, 64] {
         let (dropped, next, bodies) = retry_after_503_with_body(BodyKind::Frames(frames)).await;
         assert_eq!(dropped, Duration::ZERO, "{frames} frames");
         assert_eq!(bodies.bytes_read(), u64::from(frames) * 1_024);
-        assert_eq!(bodies.ends(), 1, "the body was read to its end");
+        assert_eq!(bodies.ends(), 1, "the layer should read the body to its end");
         assert!(next >= secs(1));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn stops_draining_an_endless_body_after_64_kib_and_one_frame() {
+async fn layer_reads_at_most_64_kib_and_one_frame_of_an_endless_response_body() {
     let (dropped, _, bodies) = retry_after_503_with_body(BodyKind::Endless).await;
     assert_eq!(dropped, Duration::ZERO);
     assert!((64 * 1_024..=72 * 1_024).contains(&bodies.bytes_read()), "{}", bodies.bytes_read());
 }
 
 #[tokio::test(start_paused = true)]
-async fn drops_a_stalled_or_slow_body_after_100_ms() {
+async fn layer_drops_a_stalled_or_slow_response_body_after_100_ms() {
     for kind in [BodyKind::Stalled, BodyKind::Trickling] {
         let (dropped, next, bodies) = retry_after_503_with_body(kind).await;
         assert!((millis(100)..=millis(101)).contains(&dropped), "{kind:?}: {dropped:?}");
@@ -59,25 +63,25 @@ async fn drops_a_stalled_or_slow_body_after_100_ms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_if_the_body_fails_while_drained() {
+async fn layer_retries_if_the_body_of_the_failed_response_returns_an_error() {
     let (dropped, next, _) = retry_after_503_with_body(BodyKind::Failing).await;
     assert_eq!(dropped, Duration::ZERO);
     assert!(next >= secs(1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn drops_a_stalled_body_at_the_end_of_the_backoff() {
+async fn layer_drops_a_stalled_response_body_at_the_end_of_the_backoff() {
     let (bodies, starts) = (BodyRecorder::new(BodyKind::Stalled), Rc::new(Cell::new(Vec::new())));
     let backoff = ExponentialBackoff::new(millis(20), secs(1)).unwrap();
     let service = responds_503_once(&bodies, &[], &starts);
     RetryLayer::new().with_backoff(backoff).layer(service).oneshot(get(URI)).await.unwrap();
     let starts = starts.take();
     assert!(starts[1] - starts[0] <= millis(21), "{:?}", starts[1] - starts[0]);
-    assert!(bodies.drop_times()[0] <= starts[1], "the body is dropped before the next attempt");
+    assert!(bodies.drop_times()[0] <= starts[1], "the layer should drop the body before the next attempt");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stalled_body_does_not_extend_a_requested_delay() {
+async fn stalled_response_body_does_not_extend_a_requested_delay() {
     let bodies = BodyRecorder::new(BodyKind::Stalled);
     let starts = Rc::new(Cell::new(Vec::new()));
     let service = responds_503_once(&bodies, &[("retry-after", "3")], &starts);
@@ -88,7 +92,7 @@ async fn a_stalled_body_does_not_extend_a_requested_delay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn drains_the_body_of_a_401_for_at_most_100_ms() {
+async fn layer_reads_the_body_of_a_401_for_at_most_100_ms() {
     for (kind, expected) in
         [(BodyKind::Frames(40), 0..=1), (BodyKind::Delayed, 10..=12), (BodyKind::Stalled, 100..=102)]
     {
@@ -104,14 +108,17 @@ async fn drains_the_body_of_a_401_for_at_most_100_ms() {
         RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
         let starts = starts.take();
         let elapsed = u64::try_from((starts[1] - starts[0]).as_millis()).unwrap();
-        assert!(expected.contains(&elapsed), "{kind:?}: {elapsed} ms");
+        assert!(expected.contains(&elapsed), "{kind:?}: the retry started after {elapsed} ms");
         assert_eq!(bodies.ends(), u64::from(kind != BodyKind::Stalled), "{kind:?}");
-        assert!(bodies.drop_times()[0] <= starts[1], "the body is dropped before the next attempt");
+        assert!(
+            bodies.drop_times()[0] <= starts[1],
+            "the layer should drop the body before the next attempt"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_last_response_with_its_body_unread() {
+async fn layer_returns_the_last_response_without_reading_its_body() {
     let bodies = BodyRecorder::new(BodyKind::Frames(3));
     let service = {
         let bodies = bodies.clone();
@@ -126,7 +133,7 @@ async fn returns_the_last_response_with_its_body_unread() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_a_101_unchanged_at_the_first_attempt() {
+async fn layer_returns_a_101_response_unchanged_without_a_retry() {
     #[derive(Debug, Clone, PartialEq)]
     struct UpgradeMark;
     let bodies = BodyRecorder::new(BodyKind::Stalled);

@@ -1,4 +1,4 @@
-//! The responses of gRPC servers. tests/stacks runs the layer against a real gRPC server.
+//! Tests retries after responses of gRPC servers. `tests/stacks` runs the retry layer against a real gRPC server.
 
 use std::{io::ErrorKind::ConnectionReset, time::Duration};
 
@@ -30,7 +30,7 @@ const HEADERS_WITHOUT_STATUS: HeaderPairs =
     &[("content-type", "application/grpc"), ("grpc-retry-pushback-ms", "5000")];
 const OK_WITH_PUSHBACK: HeaderPairs = &[("grpc-status", "0"), ("grpc-retry-pushback-ms", "5000")];
 
-/// Returns a layer that declares every gRPC call of these tests idempotent.
+/// Returns a retry layer that declares every gRPC call of these tests idempotent.
 fn idempotent_grpc() -> RetryLayer {
     RetryLayer::new().with_classify(Grpc::new()).with_idempotent(|head| head.uri.path() == "/v1")
 }
@@ -52,17 +52,17 @@ async fn call(
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_by_grpc_status_and_pushback() {
-    /// The shortest and the longest expected delay in milliseconds, or `None` without a retry.
+async fn grpc_status_and_pushback_decide_whether_a_call_is_retried() {
+    /// The shortest and the longest expected delay in milliseconds, or `None` if no retry is expected.
     type Delay = Option<(u64, u64)>;
     let table: [(Scripted, StopReason, Delay); 14] = [
-        // The gRPC status decides, because a gateway may change the HTTP status.
+        // The gRPC status decides whether the call is retried, because a gateway may change the HTTP status.
         (Headers(503, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
         (Headers(403, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
         (Headers(200, UNAVAILABLE), Success, Some((50, 101))),
         (Headers(200, RESOURCE_EXHAUSTED), Success, Some((500, 1_001))),
         (Headers(200, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
-        // The longer of the two requested delays applies, plus the jitter of the throttled backoff.
+        // If a response requests two delays, the longer delay applies, plus the jitter of the throttled backoff.
         (Headers(200, PUSHBACK_AND_RETRY_AFTER), Success, Some((7_000, 8_001))),
         (Headers(200, ZERO_PUSHBACK), Success, Some((50, 101))),
         (Headers(200, NEGATIVE_PUSHBACK), NotRetryable, None),
@@ -85,7 +85,7 @@ async fn retries_by_grpc_status_and_pushback() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grpc_status_does_not_prove_that_a_call_was_not_processed() {
+async fn layer_assumes_that_a_failed_grpc_call_may_have_been_processed() {
     let not_idempotent = || RetryLayer::new().with_classify(Grpc::new());
     for response in [
         Headers(200, UNAVAILABLE),
@@ -103,7 +103,7 @@ async fn a_grpc_status_does_not_prove_that_a_call_was_not_processed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_the_configured_grpc_codes_only() {
+async fn configured_grpc_codes_override_the_default_retry_decision() {
     let classify = Grpc::new().retry_on_code(GrpcCode::ABORTED).never_on_code(GrpcCode::UNAVAILABLE);
     for (response, expected) in [(Headers(200, ABORTED), Success), (Headers(200, UNAVAILABLE), NotRetryable)]
     {
@@ -111,7 +111,8 @@ async fn retries_the_configured_grpc_codes_only() {
         let (stop_reason, ..) = call(layer, "POST", [response, Status(200)]).await;
         assert_eq!(stop_reason, Some(expected), "{response:?}");
     }
-    // A configured code cannot make a success retryable. Rules are evaluated before the classifier.
+    // A successful response is not retried even if `retry_on_code` contains `GrpcCode::OK`. The `never_on` rule is
+    // evaluated before the gRPC classifier.
     let retries_ok = Grpc::new().retry_on_code(GrpcCode::OK);
     let layer = idempotent_grpc().with_classify(retries_ok);
     let (stop_reason, attempts, _) = call(layer, "POST", [Headers(200, OK_WITH_PUSHBACK), Status(200)]).await;
@@ -122,15 +123,15 @@ async fn retries_the_configured_grpc_codes_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_pushback_of_a_throttled_server_pauses_the_shared_limiter() {
+async fn pushback_of_a_throttled_grpc_server_pauses_the_shared_limiter() {
     const ABORTED_WITH_PUSHBACK: HeaderPairs = &[("grpc-status", "10"), ("grpc-retry-pushback-ms", "5000")];
     for (response, pause) in [
         (Headers(200, PUSHBACK_5_S), 5_000),
         (Headers(200, PUSHBACK_AND_RETRY_AFTER), 7_000),
-        // The gRPC status decides, not the HTTP status.
+        // The gRPC status decides whether the limiter pauses. The HTTP status has no effect.
         (Headers(503, PUSHBACK_5_S), 5_000),
         (Headers(403, PUSHBACK_5_S), 5_000),
-        // The limiter does not pause after these: they request a delay of one call, or no delay.
+        // The limiter does not pause after the following responses, because they delay only one call or no call.
         (Headers(200, ABORTED_WITH_PUSHBACK), 0),
         (Headers(200, NEGATIVE_PUSHBACK), 0),
         (Headers(200, HEADERS_WITHOUT_STATUS), 0),
@@ -148,7 +149,7 @@ async fn the_pushback_of_a_throttled_server_pauses_the_shared_limiter() {
 }
 
 #[test]
-fn ignores_a_pushback_in_a_response_that_is_not_grpc() {
+fn grpc_pushback_header_is_ignored_in_a_response_that_is_not_grpc() {
     let mut headers = http::HeaderMap::new();
     headers.insert("grpc-retry-pushback-ms", http::HeaderValue::from_static("5000"));
     for status in [200, 429, 503] {

@@ -1,4 +1,4 @@
-//! Idempotency keys, and requests that are declared idempotent.
+//! Tests idempotency keys, and requests that a rule or the caller declares idempotent.
 
 use std::{collections::HashSet, io::ErrorKind::ConnectionReset};
 
@@ -22,8 +22,8 @@ fn with_honoured_key() -> RetryLayer {
     RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare())
 }
 
-/// Makes a call that succeeds at the third attempt, if the layer makes that many. Returns the value of this header in each
-/// attempt, and asserts that no attempt has two.
+/// Makes a call that succeeds at its third attempt, unless the layer stops earlier. Returns the value of the header
+/// `name` in each attempt, and asserts that no attempt contains that header twice.
 async fn header_of_each_attempt(
     layer: &RetryLayer,
     name: &str,
@@ -45,7 +45,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_call_has_its_own_key_for_all_attempts() {
+async fn each_call_sends_its_own_idempotency_key_in_all_attempts() {
     let layer = with_honoured_key();
     let mut all_keys = HashSet::new();
     for method in ["POST", "POST", "PATCH", "PURGE"] {
@@ -59,9 +59,9 @@ async fn each_call_has_its_own_key_for_all_attempts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_calls_have_different_keys() {
+async fn concurrent_calls_send_different_idempotency_keys() {
     let inner = ScriptedService::new([Status(200)]);
-    // The calls of two layers start at the same paused time, on clones of their services.
+    // All calls start at the same time of the paused clock, on clones of the services of two retry layers.
     let services =
         [with_honoured_key().layer(inner.clone()), with_honoured_key().with_seed(1).layer(inner.clone())];
     let calls =
@@ -74,7 +74,7 @@ async fn concurrent_calls_have_different_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_layers_with_the_same_seed_send_different_keys() {
+async fn two_layers_with_the_same_seed_send_different_idempotency_keys() {
     let inner = ScriptedService::new([Status(200)]);
     for _ in 0..2 {
         let layer = RetryLayer::new().with_seed(1).with_honoured_idempotency_key(IdempotencyKey::bare());
@@ -85,7 +85,7 @@ async fn two_layers_with_the_same_seed_send_different_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_the_key_bare_or_quoted_in_the_configured_header() {
+async fn layer_sends_the_idempotency_key_bare_or_quoted_in_the_configured_header() {
     let token = HeaderName::from_static("x-request-token");
     for (key, name, quoted) in [
         (IdempotencyKey::bare(), KEY_HEADER, false),
@@ -103,7 +103,7 @@ async fn sends_the_key_bare_or_quoted_in_the_configured_header() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keeps_a_key_that_the_caller_set() {
+async fn layer_keeps_an_idempotency_key_that_the_caller_set() {
     for caller_key in ["caller-key", "\"quoted\"", "not a uuid at all"] {
         for key in [IdempotencyKey::bare(), IdempotencyKey::quoted()] {
             let mut request = request("POST", URI);
@@ -118,7 +118,7 @@ async fn keeps_a_key_that_the_caller_set() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn replaces_an_empty_key_of_the_caller() {
+async fn layer_replaces_an_empty_idempotency_key_of_the_caller() {
     for caller_key in ["", " ", "\"\""] {
         let inner = ScriptedService::new([Io(ConnectionReset), Status(200)]);
         let layer = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
@@ -131,20 +131,20 @@ async fn replaces_an_empty_key_of_the_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ignores_a_key_in_a_header_that_the_server_does_not_honour() {
+async fn layer_ignores_a_caller_key_in_a_header_that_the_server_does_not_honour() {
     let token = IdempotencyKey::bare().with_header(HeaderName::from_static("x-request-token"));
     let mut with_key = request("POST", URI);
     with_key.headers_mut().insert(KEY_HEADER, HeaderValue::from_static("caller-key"));
-    // The caller's header alone does not make the POST idempotent.
+    // An idempotency key of the caller does not make a POST idempotent if the server is not known to honour the key.
     assert_eq!(header_of_each_attempt(&RetryLayer::new(), KEY_HEADER, with_key.clone()).await.len(), 1);
-    // The layer adds a key in the honoured header.
+    // The layer adds an idempotency key in the header that the server honours.
     let layer = RetryLayer::new().with_honoured_idempotency_key(token);
     let tokens = header_of_each_attempt(&layer, "x-request-token", with_key).await;
     assert!(tokens.len() == 3 && tokens.iter().all(Option::is_some), "{tokens:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_no_key_by_default() {
+async fn layer_sends_no_idempotency_key_by_default() {
     let has_key = |headers: &HeaderMap| headers.keys().any(|name| name.as_str().contains("idempotency"));
     let inner = ScriptedService::new([Status(503)]);
     RetryLayer::new().layer(inner.clone()).oneshot(request("POST", URI)).await.unwrap();
@@ -157,8 +157,8 @@ async fn sends_no_key_by_default() {
             let response = service.oneshot(request(method, URI)).await.unwrap();
             assert_eq!(report(&response).stop_reason(), Some(NotIdempotent));
         }
-        assert_eq!(inner.calls() - before, 2, "the preset sends the POST and the PATCH once");
-        // A preset sends a key if its retry layer is configured for one.
+        assert_eq!(inner.calls() - before, 2, "the preset should send the POST once and the PATCH once");
+        // A preset sends an idempotency key if the retry layer of the preset is configured to send one.
         let keyed = ScriptedService::new([Status(503), Status(200)]);
         let service = preset().with_retry(with_honoured_key()).layer().unwrap().layer(keyed.clone());
         service.oneshot(request("POST", URI)).await.unwrap();
@@ -169,7 +169,7 @@ async fn sends_no_key_by_default() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_no_key_with_an_idempotent_method() {
+async fn layer_sends_no_idempotency_key_with_an_idempotent_method() {
     for (method, has_key) in [
         ("GET", false),
         ("HEAD", false),
@@ -184,14 +184,15 @@ async fn sends_no_key_with_an_idempotent_method() {
         assert_eq!(keys.len(), 3, "{method}");
         assert!(keys.iter().all(|key| key.is_some() == has_key), "{method}: {keys:?}");
     }
-    // A POST that the caller declares idempotent also gets a key, because the server does not see the declaration.
+    // A POST that the caller declares idempotent also gets an idempotency key, because the server does not see the
+    // declaration.
     let mut request = request("POST", URI);
     request.extensions_mut().insert(RetryOverride::new().with_idempotent());
     assert!(header_of_each_attempt(&with_honoured_key(), KEY_HEADER, request).await[0].is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_posts_that_a_rule_declares_idempotent() {
+async fn layer_retries_a_post_that_a_rule_declares_idempotent() {
     let search = |head: RequestHead<'_>| head.uri.path() == "/v1/searches" && *head.method == Method::POST;
     let layer = RetryLayer::new().with_idempotent(search);
     for (method, path, attempts) in [
@@ -205,7 +206,7 @@ async fn retries_posts_that_a_rule_declares_idempotent() {
         layer.layer(inner.clone()).oneshot(request(method, &uri)).await.unwrap();
         assert_eq!(inner.calls(), attempts, "{method} {path}");
     }
-    // An override in the request also declares it idempotent.
+    // An override in the request's extensions also declares a POST idempotent.
     let inner = ScriptedService::new([Status(503)]);
     let mut order = request("POST", URI);
     order.extensions_mut().insert(RetryOverride::new().with_idempotent());

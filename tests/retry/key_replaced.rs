@@ -1,4 +1,4 @@
-//! Resends the request after a 401 for which the auth layer replaced the key.
+//! Tests that a request is resent after a 401 if the auth layer has replaced the API key.
 
 use std::{
     convert::Infallible,
@@ -29,17 +29,17 @@ use super::{
     support::{Content, Scripted::Status, ScriptedService, get, millis, request, secs},
 };
 
-/// Marks the response as the auth layer does after it replaced the key.
+/// Marks a response as the auth layer does after replacing the API key.
 fn mark_key_replaced<B>(mut response: Response<B>) -> Response<B> {
     response.extensions_mut().insert(KeyReplaced);
     response
 }
 
 #[tokio::test(start_paused = true)]
-async fn stacked_retry_layers_resend_once_per_call() {
+async fn stacked_retry_layers_resend_a_request_only_once_after_a_401() {
     let single_attempt = || RetryLayer::new().with_max_attempts(1).unwrap();
     for with_request_id in [false, true] {
-        // The script ends with a 200, so that a layer that always resends fails the test instead of looping.
+        // The script ends with a 200. A layer that resends after every 401 therefore fails the test instead of looping.
         let inner = ScriptedService::new([[Status(401); 9].as_slice(), &[Status(200)]].concat());
         let service = ServiceBuilder::new()
             .option_layer(with_request_id.then(RequestIdLayer::new))
@@ -59,9 +59,9 @@ async fn stacked_retry_layers_resend_once_per_call() {
     }
 }
 
-/// The resend does not count as one of the three attempts, so the layer sends four requests.
+/// A resend with a new API key does not count as one of the three attempts, so the layer sends four requests.
 #[tokio::test(start_paused = true)]
-async fn a_custom_rule_can_retry_the_401_after_the_resend() {
+async fn custom_rule_can_retry_a_401_after_the_resend_with_a_new_key() {
     let inner = ScriptedService::new([[Status(401); 9].as_slice(), &[Status(200)]].concat());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().retry_on(StatusCode::UNAUTHORIZED).with_max_attempts(3).unwrap())
@@ -72,7 +72,7 @@ async fn a_custom_rule_can_retry_the_401_after_the_resend() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outer_layer_resends_if_the_inner_layer_may_not() {
+async fn outer_layer_resends_after_a_401_if_the_inner_layer_may_not_retry() {
     let inner = ScriptedService::new([Status(401), Status(200)]);
     let without_retries = |mut request: Request<_>| {
         request.extensions_mut().insert(RetryOverride::new().without_retries());
@@ -88,7 +88,7 @@ async fn an_outer_layer_resends_if_the_inner_layer_may_not() {
     assert_eq!((response.status().as_u16(), inner.calls()), (200, 2));
 }
 
-/// An empty body that has ended, ends after a time, or never ends.
+/// An empty body that has already ended, ends after a delay, or never ends.
 enum EmptyBody {
     Ended,
     EndsAfter(Pin<Box<tokio::time::Sleep>>),
@@ -125,8 +125,8 @@ impl Body for EmptyBody {
     }
 }
 
-/// Returns a service that responds to its first request after `delay` with a 401, whose body ends after `body_length` or
-/// never, and with 200 to the others.
+/// Returns a service that responds 401 to the first request after `delay`, and 200 to later requests. The body of the
+/// 401 ends after the time `body_length`, or never if `body_length` is `None`.
 fn responds_401_once(
     delay: Duration,
     body_length: Option<Duration>,
@@ -149,14 +149,14 @@ fn responds_401_once(
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_a_401_that_cannot_be_drained_before_the_deadline() {
+async fn layer_returns_a_401_whose_body_cannot_be_drained_before_the_deadline() {
     for (delay, body_length, expected) in [
         (950, None, 401),
         (950, Some(millis(5)), 401),
         (905, None, 401),
         (890, None, 200),
         (890, Some(millis(5)), 200),
-        // This body has ended, so there is nothing to drain.
+        // A body that has already ended need not be drained.
         (950, Some(Duration::ZERO), 200),
     ] {
         let (calls, start) = (Arc::default(), Instant::now());
@@ -165,7 +165,7 @@ async fn returns_a_401_that_cannot_be_drained_before_the_deadline() {
             body_length,
             &calls,
         ));
-        let case = format!("401 after {delay} ms, its body ends after {body_length:?}");
+        let case = format!("the 401 arrives after {delay} ms and its body ends after {body_length:?}");
         let response = service.oneshot(get(URI)).await.expect(&case);
         assert_eq!(
             (response.status().as_u16(), calls.load(Relaxed)),
@@ -175,7 +175,7 @@ async fn returns_a_401_that_cannot_be_drained_before_the_deadline() {
         if expected == 401 {
             assert!(
                 (0..=1).contains(&(start.elapsed().as_millis() - u128::from(delay))),
-                "the 401 is returned at once: {case}"
+                "the layer should return the 401 immediately: {case}"
             );
             assert_eq!(report(&response).stop_reason(), Some(StopReason::Deadline));
             assert_eq!(report(&response).retry_after(), Some(millis(100)));

@@ -1,4 +1,4 @@
-//! Retries above a rate limiter.
+//! Tests a retry layer whose inner service has a rate limiter.
 
 use std::{
     sync::{Arc, Mutex},
@@ -19,7 +19,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_acquires_a_permit_and_reports_its_wait() {
+async fn each_attempt_acquires_a_permit_and_reports_the_wait_for_it() {
     let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -33,7 +33,7 @@ async fn each_attempt_acquires_a_permit_and_reports_its_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ends_the_call_if_the_limiter_refuses_a_retry() {
+async fn call_ends_if_the_limiter_refuses_a_retry() {
     let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
     let inner = ScriptedService::new([Status(503)]);
     let service = ServiceBuilder::new()
@@ -47,10 +47,10 @@ async fn ends_the_call_if_the_limiter_refuses_a_retry() {
     assert_eq!(report.attempts()[1].outcome, Some(Outcome::Refused));
 }
 
-/// The limiter refuses the first attempt because of its wait. Neither the second attempt's error nor the call's error
-/// contains that wait.
+/// The limiter refuses the first attempt because the wait for a permit is too long. Neither the second attempt's error
+/// nor the call's error contains the refused wait.
 #[tokio::test(start_paused = true)]
-async fn reports_a_refused_wait_only_in_the_error_of_its_attempt() {
+async fn refused_wait_appears_only_in_the_error_of_the_refused_attempt() {
     let errors = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&errors);
     let retry_every_error = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {

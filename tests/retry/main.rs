@@ -1,4 +1,5 @@
-//! The retry layer over a scripted service on tokio's paused clock. `transport` runs it over real connections.
+//! Tests the retry layer over a scripted service on tokio's paused clock. The module `transport` tests the retry layer
+//! over real connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod backoff;
@@ -40,15 +41,15 @@ const URI: &str = "https://api.example.com/v1";
 /// The names and values of response headers.
 type HeaderPairs = &'static [(&'static str, &'static str)];
 
-/// The `date` header of responses with a date in `retry-after`.
+/// The `date` header of test responses that have a date in their `retry-after` header.
 const DATE: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
 
-/// Returns the report in the response's extensions.
+/// Returns the call report in the response's extensions.
 fn report<B>(response: &Response<B>) -> &Report {
-    response.extensions().get().expect("the response has a report")
+    response.extensions().get().expect("the response should have a report")
 }
 
-/// Returns a classifier that applies `decide`, and [`DefaultClassifier`] where that returns `None`.
+/// Returns a classifier that calls `decide`, and applies [`DefaultClassifier`] if `decide` returns `None`.
 fn classifier<F>(decide: F) -> impl Classify + 'static
 where
     F: Fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Properties of a call with any settings and any sequence of responses.
+//! Tests properties of calls with random settings and random responses.
 
 use std::{
     io::ErrorKind::{BrokenPipe, ConnectionReset},
@@ -29,27 +29,27 @@ struct Settings {
     seed: u64,
     method: &'static str,
     max_attempts: u32,
-    /// The override in the request's extensions.
+    /// The maximum number of attempts in the request's extensions, or `None` for the layer's maximum.
     request_max_attempts: Option<u32>,
     /// Whether the server honours an idempotency key.
     honours_key: bool,
-    /// Whether the request's extensions declare it idempotent.
+    /// Whether the request's extensions declare the request idempotent.
     declared_idempotent: bool,
-    /// The transient and the throttled backoff: base and cap in milliseconds, jitter in percent.
+    /// The transient and the throttled backoff. Each has a base and a cap in milliseconds and a jitter in percent.
     backoffs: [(u64, u64, u8); 2],
-    /// In seconds.
+    /// The longest requested delay that the layer accepts, in seconds.
     max_retry_after: u64,
-    /// The capacity of the budget.
+    /// The capacity of the retry budget, or `None` for no budget.
     budget: Option<u32>,
-    /// In milliseconds.
+    /// The timeout of the whole call, in milliseconds.
     total_timeout: Option<u64>,
-    /// The deadline in the request's extensions, in milliseconds from the start.
+    /// The deadline in the request's extensions, in milliseconds from the start of the call.
     request_deadline: Option<u64>,
-    /// In milliseconds.
+    /// The timeout of each attempt, in milliseconds.
     attempt_timeout: u64,
 }
 
-/// A call that has ended.
+/// The timing, requests, attempts and stop reason of a call that has ended.
 struct EndedCall {
     start: Instant,
     duration: Duration,
@@ -129,7 +129,7 @@ fn layer(settings: &Settings) -> RetryLayer {
     }
 }
 
-/// Makes a call on paused time.
+/// Makes a call on a runtime with a paused clock.
 fn call(layer: RetryLayer, responses: &[Scripted], settings: &Settings) -> EndedCall {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -168,7 +168,7 @@ fn call(layer: RetryLayer, responses: &[Scripted], settings: &Settings) -> Ended
     })
 }
 
-/// Returns the delay that this response requests, in milliseconds.
+/// Returns the delay that `response` requests, in milliseconds.
 fn requested_delay(response: Scripted) -> u64 {
     match response {
         RetryAfter(_, seconds) => seconds.parse::<u64>().unwrap() * 1_000,
@@ -176,7 +176,7 @@ fn requested_delay(response: Scripted) -> u64 {
     }
 }
 
-/// Returns the response to the attempt with this index. The last response repeats.
+/// Returns the scripted response to the attempt with index `attempt`. The last response repeats.
 fn response_to(responses: &[Scripted], attempt: usize) -> Scripted {
     responses[attempt.min(responses.len() - 1)]
 }
@@ -189,14 +189,15 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn attempts_delays_and_costs_stay_within_the_settings(responses in responses(), settings in settings()) {
+    fn attempts_delays_and_retry_costs_stay_within_the_configured_limits(responses in responses(), settings in settings()) {
         let ended = call(layer(&settings), &responses, &settings);
         let max_attempts = settings.request_max_attempts.unwrap_or(settings.max_attempts) as usize;
         prop_assert!((1..=max_attempts).contains(&ended.seen.len()));
         prop_assert_eq!(ended.attempts.len(), ended.seen.len());
         prop_assert!(ended.stop_reason.is_some());
 
-        // No attempt starts before the requested delay has passed, or if that delay is too long.
+        // No retry starts before the requested delay has passed, and no retry follows a requested delay that is too
+        // long.
         for (index, pair) in ended.attempts.windows(2).enumerate() {
             let requested = requested_delay(response_to(&responses, index));
             let failed = pair[0].ended.unwrap();
@@ -204,13 +205,13 @@ proptest! {
             prop_assert!(requested <= settings.max_retry_after * 1_000);
         }
 
-        // The call ends before the earlier deadline.
+        // The call ends before the earlier of its two deadlines.
         let deadline = settings.total_timeout.into_iter().chain(settings.request_deadline).min().map(millis);
         if let Some(deadline) = deadline {
             let delays: Duration = ended.attempts.iter().filter_map(|attempt| attempt.delay).sum();
             prop_assert!(delays < deadline);
-            // A timer expires at the next tick of a millisecond.
-            prop_assert!(ended.duration < deadline + millis(2), "{:?} of {deadline:?}", ended.duration);
+            // A tokio timer expires at the next tick of 1 ms, so a call can end slightly after its deadline.
+            prop_assert!(ended.duration < deadline + millis(2), "the call took {:?} with a deadline of {deadline:?}", ended.duration);
             for (index, seen) in ended.seen.iter().enumerate().skip(1) {
                 let earlier = &ended.attempts[index - 1];
                 let planned = earlier.ended.unwrap() + earlier.delay.unwrap();
@@ -218,14 +219,14 @@ proptest! {
             }
         }
 
-        // The retries cost at most the capacity of the budget.
+        // The retries of a call cost at most the capacity of the budget.
         let retries = || (0..ended.seen.len() - 1).map(|index| response_to(&responses, index));
         let spent: u32 = retries().map(|response| if is_throttled(response) { 5 } else { 14 }).sum();
-        prop_assert!(settings.budget.is_none_or(|capacity| spent <= capacity), "{spent} spent");
+        prop_assert!(settings.budget.is_none_or(|capacity| spent <= capacity), "the retries cost {spent}");
     }
 
     #[test]
-    fn retries_maybe_processed_requests_only_if_they_are_idempotent(
+    fn maybe_processed_request_is_retried_only_if_it_is_idempotent(
         responses in responses(),
         settings in settings(),
     ) {
@@ -234,11 +235,11 @@ proptest! {
         let idempotent = idempotent_method || settings.honours_key || settings.declared_idempotent;
         let was_sent = |index: &usize| !matches!(response_to(&responses, *index), Refused);
         let maybe_processed = (0..ended.seen.len()).filter(was_sent).count();
-        prop_assert!(idempotent || maybe_processed <= 1, "{maybe_processed} attempts");
+        prop_assert!(idempotent || maybe_processed <= 1, "the server may have processed {maybe_processed} attempts");
         let keys: Vec<_> = ended.seen.iter().map(|seen| seen.head.headers.get("idempotency-key")).collect();
         let needs_key = settings.honours_key && ["POST", "PATCH"].contains(&settings.method);
         prop_assert!(keys.iter().all(|key| key.is_some() == needs_key && *key == keys[0]), "{keys:?}");
-        // No attempt follows a response that is not retryable, unless that attempt timed out before the response.
+        // No retry follows a response that is not retryable, unless the attempt timed out before the response.
         for index in 0..ended.seen.len() - 1 {
             let response = response_to(&responses, index);
             let not_retryable = matches!(response, Status(200 | 404 | 409 | 101) | Delayed(_, 200) | BeforeBody(200));
@@ -247,7 +248,7 @@ proptest! {
     }
 
     #[test]
-    fn each_delay_is_within_the_bounds_of_its_reason(responses in responses(), settings in settings()) {
+    fn each_delay_is_within_the_bounds_for_its_delay_reason(responses in responses(), settings in settings()) {
         let ended = call(layer(&settings), &responses, &settings);
         for (index, attempt) in ended.attempts.iter().enumerate() {
             let Some(delay) = attempt.delay else { continue };
@@ -263,14 +264,14 @@ proptest! {
                     (ceiling - spread).max(requested)..=ceiling
                 }
             };
-            // Rounding can add a nanosecond.
+            // Rounding can change a delay by a nanosecond.
             let (delay, from, to) = (delay.as_secs_f64(), bounds.start() - 1e-9, bounds.end() + 1e-9);
-            prop_assert!((from..=to).contains(&delay), "{delay} not in {bounds:?}");
+            prop_assert!((from..=to).contains(&delay), "the delay of {delay} s is not in {bounds:?}");
         }
     }
 
     #[test]
-    fn waits_exactly_for_the_delays_of_a_custom_backoff(
+    fn call_waits_exactly_for_the_delays_of_a_custom_backoff(
         responses in responses(),
         settings in settings(),
         steps in prop::collection::vec(0..5_000_u64, 0..6),
@@ -286,7 +287,7 @@ proptest! {
             let Some(delay) = attempt.delay else { continue };
             let response = response_to(&responses, index);
             let step = if is_throttled(response) { throttled_steps.next() } else { steps.next() };
-            let step = millis(step.expect("a retry without a step of the backoff"));
+            let step = millis(step.expect("no retry should follow after the last delay of the backoff"));
             let requested = millis(requested_delay(response));
             match attempt.delay_reason.unwrap() {
                 DelayReason::Requested => {

@@ -1,4 +1,4 @@
-//! Calls over an inner service that is not ready yet, or whose `poll_ready` fails.
+//! Tests calls to an inner service that is not ready yet, or whose `poll_ready` fails.
 
 use std::{
     error::Error as _,
@@ -35,16 +35,16 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn waits_for_readiness_before_each_attempt() {
+async fn call_waits_until_the_service_is_ready_before_each_attempt() {
     let (mut service, mut handle) =
         tower_test::mock::spawn_layer::<Request<ReplayBody<Content>>, Response<Content>, _>(
             RetryLayer::new().with_seed(1),
         );
     handle.allow(0);
-    assert!(service.poll_ready::<Request<Content>>().is_ready(), "the retry layer is always ready");
+    assert!(service.poll_ready::<Request<Content>>().is_ready(), "the retry layer should always be ready");
     let mut call = task::spawn(service.call(get(URI)));
     assert_pending!(call.poll());
-    assert!(handle.poll_request().is_pending(), "the mock is not ready yet");
+    assert!(handle.poll_request().is_pending(), "the layer should send no request before the mock is ready");
     handle.allow(1);
     assert!(call.is_woken());
     assert_pending!(call.poll());
@@ -57,7 +57,8 @@ async fn waits_for_readiness_before_each_attempt() {
     assert_pending!(call.poll());
     let (second, response) = handle.next_request().await.unwrap();
     assert_eq!(second.extensions().get::<CallContext>().unwrap().attempt(), 2);
-    drop(second); // A body is not replayed while the service holds it.
+    // The layer does not replay a body that the service still holds.
+    drop(second);
     response.send_error(io::Error::from(BrokenPipe));
     assert_pending!(call.poll());
     tokio::time::advance(millis(205)).await;
@@ -68,8 +69,8 @@ async fn waits_for_readiness_before_each_attempt() {
     assert_eq!(assert_ready_ok!(call.poll()).status(), 200);
 }
 
-/// Reads one entry of its script for each `poll_ready`. `Some` makes the service ready for a call with that result. `None`
-/// makes `poll_ready` fail, and the layer must not poll that clone again.
+/// A service that reads one script entry at each `poll_ready`. `Some` makes the service ready for a call with the
+/// scripted result. `None` makes `poll_ready` fail, and the layer must not poll a failed clone again.
 struct ScriptedReadiness {
     script: Arc<[Option<Scripted>]>,
     polls: Arc<AtomicUsize>,
@@ -95,7 +96,7 @@ impl Service<Request<ReplayBody<Content>>> for ScriptedReadiness {
     type Future = <ScriptedService as Service<Request<ReplayBody<Content>>>>::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        assert!(!self.failed, "polled again after `poll_ready` failed");
+        assert!(!self.failed, "the layer polled a service again whose `poll_ready` had failed");
         match self.script.get(self.polls.fetch_add(1, Relaxed)).copied().flatten() {
             Some(response) => {
                 let inner = self.next.insert(ScriptedService::new([response]));
@@ -109,11 +110,11 @@ impl Service<Request<ReplayBody<Content>>> for ScriptedReadiness {
     }
 
     fn call(&mut self, request: Request<ReplayBody<Content>>) -> Self::Future {
-        self.next.take().expect("called before it was ready").call(request)
+        self.next.take().expect("the layer called a service that was not ready").call(request)
     }
 }
 
-/// Makes a call. Returns its status or error, the outcome of each attempt and the stop reason.
+/// Makes a call. Returns the call's status or error, the outcome of each attempt and the stop reason.
 async fn call(
     method: &str,
     script: &[Option<Scripted>],
@@ -131,14 +132,14 @@ async fn call(
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_earlier_error_if_the_service_is_not_ready_for_a_retry() {
+async fn call_returns_the_last_attempt_error_if_the_service_is_not_ready_for_a_retry() {
     let (result, outcomes, stop_reason) = call("GET", &[Some(Io(ConnectionReset)), None]).await;
     let error = result.unwrap_err();
     let source = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
     assert_eq!(source.kind(), ConnectionReset);
     assert_eq!((outcomes.as_slice(), stop_reason), (&[Failed, NotSent, NotSent][..], Some(Exhausted)));
 
-    // After two failed attempts, the call returns the error of the second.
+    // If two attempts failed, the call returns the error of the second attempt.
     let script = [Some(Io(ConnectionReset)), Some(Io(BrokenPipe)), None];
     let (result, outcomes, _) = call("GET", &script).await;
     assert_eq!(cause::<io::Error>(&result.unwrap_err()).unwrap().kind(), BrokenPipe);
@@ -146,7 +147,7 @@ async fn returns_the_earlier_error_if_the_service_is_not_ready_for_a_retry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_post_until_an_attempt_may_have_been_sent() {
+async fn layer_retries_post_until_an_attempt_may_have_been_sent() {
     let (result, outcomes, stop_reason) = call("POST", &[Some(Refused), None]).await;
     assert_eq!(cause::<io::Error>(&result.unwrap_err()).unwrap().kind(), ConnectionRefused);
     assert_eq!((outcomes.as_slice(), stop_reason), (&[NotSent, NotSent, NotSent][..], Some(Exhausted)));
@@ -157,7 +158,7 @@ async fn retries_post_until_an_attempt_may_have_been_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_the_request_once_the_service_becomes_ready() {
+async fn layer_sends_the_request_when_the_service_becomes_ready() {
     let ok = StatusCode::OK;
     for method in ["PUT", "POST"] {
         let (result, outcomes, stop_reason) = call(method, &[None, None, Some(Status(200))]).await;
@@ -173,7 +174,7 @@ async fn sends_the_request_once_the_service_becomes_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_readiness_error_if_no_attempt_was_sent() {
+async fn call_returns_the_readiness_error_if_no_attempt_was_sent() {
     let service = RetryLayer::new().with_max_attempts(1).unwrap().layer(ScriptedReadiness::new(&[]));
     let error = service.oneshot(request("GET", URI)).await.unwrap_err();
     assert_eq!(error.source().unwrap().downcast_ref(), Some(&Broken));
@@ -183,14 +184,14 @@ async fn returns_the_readiness_error_if_no_attempt_was_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_readiness_error_after_a_failed_response() {
+async fn call_returns_the_readiness_error_after_a_503_response() {
     let (result, outcomes, _) = call("GET", &[Some(Status(503)), None]).await;
     assert_eq!(cause(&result.unwrap_err()), Some(&Broken));
     assert_eq!(outcomes, [Outcome::Response(StatusCode::SERVICE_UNAVAILABLE), NotSent, NotSent]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_put_and_post_with_a_body_if_readiness_fails() {
+async fn layer_retries_put_and_post_with_a_body_if_readiness_fails() {
     for method in ["PUT", "POST"] {
         let error = RetryLayer::new().layer(broken()).oneshot(request(method, URI)).await.unwrap_err();
         assert_eq!(cause(&error), Some(&Broken));
@@ -200,7 +201,7 @@ async fn retries_put_and_post_with_a_body_if_readiness_fails() {
     }
 }
 
-/// Becomes ready `times` times. After that, `poll_ready` fails.
+/// A service that becomes ready `times` times. Every later `poll_ready` fails.
 #[derive(Clone)]
 struct ReadyTimes {
     times: usize,
@@ -226,7 +227,7 @@ impl Service<Request<ReplayBody<Content>>> for ReadyTimes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_earlier_error_if_readiness_fails_below_a_limiter() {
+async fn readiness_error_of_a_rate_limited_service_does_not_replace_an_earlier_error() {
     let service =
         ReadyTimes { times: 1, polls: Arc::default(), inner: ScriptedService::new([Io(ConnectionReset)]) };
     let service = ServiceBuilder::new()
@@ -238,7 +239,7 @@ async fn returns_the_earlier_error_if_readiness_fails_below_a_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_post_if_readiness_fails_below_a_limiter() {
+async fn layer_retries_post_if_a_rate_limited_service_is_not_ready() {
     let service = ReadyTimes { times: 0, polls: Arc::default(), inner: ScriptedService::new([Status(200)]) };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -249,7 +250,7 @@ async fn retries_post_if_readiness_fails_below_a_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_readiness_error_after_an_error_and_a_response() {
+async fn call_returns_the_readiness_error_after_an_error_and_a_503_response() {
     let service = ReadyTimes {
         times: 2,
         polls: Arc::default(),

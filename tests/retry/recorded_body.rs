@@ -27,21 +27,22 @@ use super::{
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum BodyKind {
-    /// This many frames of 1 KiB, and then the end.
+    /// The body ends after this many frames of 1 KiB.
     Frames(u32),
-    /// Frames of 8 KiB, without a delay and without an end.
+    /// The body never ends and returns frames of 8 KiB without a delay.
     Endless,
-    /// 10 bytes every 10 ms, without an end.
+    /// The body never ends and returns 10 bytes every 10 ms.
     Trickling,
-    /// 10 bytes after 10 ms, and then the end.
+    /// The body returns 10 bytes after 10 ms and ends.
     Delayed,
-    /// No frame and no end.
+    /// The body returns no frame and never ends.
     Stalled,
-    /// A frame of 1 KiB, and then an error.
+    /// The body returns a frame of 1 KiB and an error.
     Failing,
 }
 
-/// Makes bodies of one kind and records the bytes that were read, the ends that were reached and the times of the drops.
+/// Creates bodies of one kind. Records the number of bytes read, the number of bodies read to the end, and the time of
+/// each drop.
 #[derive(Clone)]
 pub(crate) struct BodyRecorder {
     kind: BodyKind,
@@ -50,7 +51,7 @@ pub(crate) struct BodyRecorder {
     drop_times: Arc<Mutex<Vec<Instant>>>,
 }
 
-/// A body that reports to its [`BodyRecorder`].
+/// A body that reports every read and its drop to a [`BodyRecorder`].
 pub(crate) struct RecordedBody {
     frames: u32,
     timer: Option<Pin<Box<tokio::time::Sleep>>>,
@@ -124,8 +125,8 @@ impl Drop for RecordedBody {
     }
 }
 
-/// Returns a service that responds 503 to its first request and 200 to the others, with recorded bodies. It adds the time
-/// of each request to `starts`.
+/// Returns a service that responds 503 to the first request and 200 to later requests, with recorded bodies. The
+/// service adds the time of each request to `starts`.
 pub(crate) fn responds_503_once(
     bodies: &BodyRecorder,
     headers: HeaderPairs,

@@ -1,4 +1,4 @@
-//! `Debug` output shows no data of the request and no header value.
+//! Tests that `Debug` output contains no request data and no header value.
 
 use std::{
     io::ErrorKind::ConnectionReset,
@@ -17,7 +17,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn debug_of_a_call_shows_neither_head_nor_body() {
+async fn debug_output_of_a_call_contains_no_request_head_or_body() {
     let mut request = request("PUT", "https://api.example.com/v1?key=s3cret");
     request.headers_mut().insert("x-key", HeaderValue::from_static("s3cret"));
     *request.body_mut() = Full::from("s3cret");
@@ -30,7 +30,7 @@ async fn debug_of_a_call_shows_neither_head_nor_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_of_an_attempt_result_shows_no_header_value() {
+async fn debug_output_of_an_attempt_result_contains_no_header_value() {
     let results = Arc::new(Mutex::new(String::new()));
     let recorded = Arc::clone(&results);
     let layer = RetryLayer::new().retry_on(StatusCode::CONFLICT).retry_if(move |_, attempt| {

@@ -1,4 +1,4 @@
-//! The report and the error of a call.
+//! Tests the report and the error of a call.
 
 use std::{
     error::Error as _,
@@ -22,7 +22,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn reports_every_attempt_of_a_call_that_succeeds() {
+async fn report_of_a_successful_call_contains_every_attempt() {
     let inner = ScriptedService::new([
         Headers(429, &[("retry-after", "2")]),
         Io(ConnectionReset),
@@ -60,13 +60,13 @@ async fn reports_every_attempt_of_a_call_that_succeeds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reports_every_attempt_of_a_call_that_fails_and_its_last_error() {
+async fn failed_call_returns_its_last_error_and_a_report_of_every_attempt() {
     let inner =
         ScriptedService::new([Headers(503, &[("retry-after", "2")]), Io(ConnectionReset), Io(BrokenPipe)]);
     let error = RetryLayer::new().layer(inner).oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_service() && !error.is_timeout() && !error.is_auth());
     let source = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
-    assert_eq!(source.kind(), BrokenPipe, "the error of the last attempt");
+    assert_eq!(source.kind(), BrokenPipe, "the call should return the error of the last attempt");
     let report = error.report().unwrap();
     assert_eq!((report.stop_reason(), report.attempt_count()), (Some(Exhausted), 3));
     let attempts = report.attempts();
@@ -79,7 +79,7 @@ async fn reports_every_attempt_of_a_call_that_fails_and_its_last_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_source_of_an_error_can_be_downcast() {
+async fn every_error_in_the_source_chain_can_be_downcast() {
     #[derive(Debug)]
     struct Outer(io::Error);
     impl std::fmt::Display for Outer {
@@ -95,7 +95,7 @@ async fn every_source_of_an_error_can_be_downcast() {
     let service = service_fn(|_: Request<ReplayBody<Content>>| async {
         Err::<Response<Content>, _>(Outer(ConnectionRefused.into()))
     });
-    // The layer does not know `Outer`, so the source inside it does not prove that the request was not sent.
+    // The retry layer does not know the type `Outer`, so it assumes that the request may have been sent.
     let error = RetryLayer::new().layer(service).oneshot(request("POST", URI)).await.unwrap_err();
     let outer = error.source().unwrap().downcast_ref::<Outer>().unwrap();
     assert_eq!(outer.0.kind(), ConnectionRefused);
@@ -106,7 +106,7 @@ async fn every_source_of_an_error_can_be_downcast() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn replaces_the_report_of_a_call_that_the_inner_service_made() {
+async fn report_of_a_call_replaces_the_report_of_a_nested_call() {
     let service = tower::service_fn(|_: Request<ReplayBody<Content>>| async {
         let own_call = RetryLayer::new()
             .with_max_attempts(1)

@@ -1,4 +1,4 @@
-//! The request that each attempt sends.
+//! Tests the request that each attempt sends.
 
 use std::{cell::Cell, convert::Infallible, io::ErrorKind::*, rc::Rc};
 
@@ -20,10 +20,10 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn every_attempt_has_the_same_request_head() {
+async fn every_attempt_sends_the_same_request_head() {
     #[derive(Clone)]
     struct CallerExtension;
-    // The layer stores a head in another way if the caller added an extension or the headers are large.
+    // The size of the headers and the caller's extensions decide how the layer stores the request head.
     for (with_extension, length) in [(false, 10), (false, 10_000), (true, 10)] {
         let inner = ScriptedService::new([Status(503), Io(ConnectionReset), Status(200)]);
         let mut request = request("PUT", "https://api.example.com/v1?q=1");
@@ -47,14 +47,14 @@ async fn every_attempt_has_the_same_request_head() {
             assert!(many.iter().eq(["a", "b"]));
             assert!(many.iter().map(HeaderValue::is_sensitive).eq([false, true]));
             assert_eq!(seen.head.headers["x-long"], long);
-            assert_eq!(seen.head.headers.len(), 3, "no header was added");
+            assert_eq!(seen.head.headers.len(), 3, "the layer should not add a header");
             assert_eq!(seen.head.extensions.get::<CallerExtension>().is_some(), with_extension);
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn passes_the_attempt_number_to_the_inner_service() {
+async fn layer_passes_the_attempt_number_to_the_inner_service() {
     let inner = ScriptedService::new([Status(503), Status(503), Status(200)]);
     RetryLayer::new().layer(inner.clone()).oneshot(get(URI)).await.unwrap();
     let numbers: Vec<_> = inner.seen().into_iter().map(|seen| seen.attempt).collect();
@@ -62,7 +62,7 @@ async fn passes_the_attempt_number_to_the_inner_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn replays_a_streamed_body_with_its_trailers() {
+async fn layer_replays_a_streamed_body_with_its_trailers() {
     let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), HeaderValue::from_static("42"))]);
     let frames = [
         Frame::data(Bytes::from_static(b"one ")),
@@ -87,7 +87,7 @@ async fn replays_a_streamed_body_with_its_trailers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_a_stream_over_the_replay_limit_once_and_complete() {
+async fn layer_sends_a_stream_over_the_replay_limit_completely_but_only_once() {
     for (limit, attempts, stop_reason) in [(30, 2, Success), (29, 1, NotReplayable)] {
         let frames =
             [[1; 10], [2; 10], [3; 10]].map(|data| Ok::<_, Infallible>(Frame::data(Bytes::from_owner(data))));
@@ -100,9 +100,9 @@ async fn sends_a_stream_over_the_replay_limit_once_and_complete() {
     }
 }
 
-/// An HTTP/1 client stops reading the body at its `content-length`, and does not poll for the end.
+/// An HTTP/1 client reads `content-length` bytes of a request body and does not poll for the body's end.
 #[tokio::test(start_paused = true)]
-async fn replays_a_body_read_to_its_content_length_unless_trailers_follow() {
+async fn layer_replays_a_body_read_to_its_content_length_unless_trailers_follow() {
     for (headers, attempts) in [
         (&[][..], 1),
         (&[("content-length", "5")], 2),
@@ -124,7 +124,7 @@ async fn replays_a_body_read_to_its_content_length_unless_trailers_follow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn does_not_replay_a_partly_read_body() {
+async fn layer_does_not_replay_a_partly_read_body() {
     let calls = Rc::new(Cell::new(0));
     let service = service_fn(|request: Request<_>| {
         calls.set(calls.get() + 1);
@@ -141,7 +141,7 @@ async fn does_not_replay_a_partly_read_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn does_not_replay_a_body_that_the_service_still_holds() {
+async fn layer_does_not_replay_a_body_that_the_service_still_holds() {
     let held = Rc::new(Cell::new(None));
     let service = service_fn(|request: Request<ReplayBody<_>>| {
         let held = Rc::clone(&held);
@@ -164,7 +164,7 @@ async fn does_not_replay_a_body_that_the_service_still_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn replays_a_body_that_an_early_response_left_unread() {
+async fn layer_replays_a_body_that_the_service_did_not_read() {
     let bodies = Rc::new(Cell::new(Vec::new()));
     let service = service_fn(|request: Request<ReplayBody<Content>>| {
         let bodies = Rc::clone(&bodies);

@@ -1,4 +1,4 @@
-//! The delay that the server requests, before which no attempt starts.
+//! Tests the delay that the server requests before a retry.
 
 use std::{
     cell::Cell,
@@ -19,7 +19,7 @@ use super::{
     support::{Content, Scripted::*, ScriptedService, get, millis, secs},
 };
 
-/// Returns the time from a response with this status and these headers to the retry.
+/// Returns the time from a response with `status` and `headers` to the retry.
 async fn delay_before_retry(headers: HeaderPairs, status: u16, seed: u64) -> Duration {
     let inner = ScriptedService::new([Headers(status, headers), Status(200)]);
     let service = RetryLayer::new().with_seed(seed).layer(inner.clone());
@@ -29,8 +29,8 @@ async fn delay_before_retry(headers: HeaderPairs, status: u16, seed: u64) -> Dur
 }
 
 #[tokio::test(start_paused = true)]
-async fn never_retries_before_the_requested_delay() {
-    /// The requested delay in milliseconds, and the headers that request it.
+async fn layer_never_retries_before_the_requested_delay_has_passed() {
+    /// The requested delay in milliseconds, and the headers that request the delay.
     type Case = (u64, HeaderPairs);
     let cases: [Case; 5] = [
         (1_000, &[("retry-after", "1")]),
@@ -41,22 +41,22 @@ async fn never_retries_before_the_requested_delay() {
     ];
     for (requested, headers) in cases {
         for seed in 0..200 {
-            // The timer ticks in milliseconds. Each call starts at another point within a tick.
+            // The ticks of tokio's timer are 1 ms apart. Each call starts at a different point within a tick.
             tokio::time::advance(Duration::from_micros(seed * 37 % 1_000)).await;
             for status in [429, 503] {
                 let waited = delay_before_retry(headers, status, seed).await;
                 assert!(
                     waited >= millis(requested),
-                    "{status}: retried after {waited:?} instead of {requested} ms"
+                    "{status}: the retry started after {waited:?} instead of {requested} ms"
                 );
             }
         }
     }
 }
 
-/// The backoff already contains jitter. A longer requested delay gets its own.
+/// The backoff already contains jitter, so only a requested delay longer than the backoff gets additional jitter.
 #[tokio::test(start_paused = true)]
-async fn adds_no_jitter_to_a_requested_delay_within_the_backoff() {
+async fn requested_delay_gets_jitter_only_if_longer_than_the_backoff() {
     for (requested, within_backoff) in [("2", true), ("1", true), ("3", false)] {
         let mut waits = Vec::new();
         for seed in 0..20 {
@@ -67,12 +67,12 @@ async fn adds_no_jitter_to_a_requested_delay_within_the_backoff() {
             waits.push(seen[1].at - seen[0].at);
         }
         let exact = waits.iter().all(|wait| *wait <= millis(2_002));
-        assert_eq!(exact, within_backoff, "requested {requested} s: {waits:?}");
+        assert_eq!(exact, within_backoff, "requested delay of {requested} s: the calls waited {waits:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn jitter_only_lengthens_a_requested_delay() {
+async fn jitter_never_shortens_a_requested_delay() {
     let mut waits = Vec::new();
     for seed in 0..200 {
         waits.push(delay_before_retry(&[("retry-after", "3")], 429, seed).await);
@@ -83,7 +83,7 @@ async fn jitter_only_lengthens_a_requested_delay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_deadline_cap_or_backoff_shortens_a_requested_delay() {
+async fn no_setting_of_the_layer_shortens_a_requested_delay() {
     let short = ExponentialBackoff::new(millis(1), millis(2)).unwrap();
     for layer in [
         RetryLayer::new().with_backoff(short).with_throttled_backoff(short),
@@ -92,7 +92,8 @@ async fn no_deadline_cap_or_backoff_shortens_a_requested_delay() {
     ] {
         for status in [503, 429] {
             let response = RetryAfter(status, "5");
-            // The call waits for the whole delay if the deadline allows that. Otherwise it stops.
+            // The call waits for the whole requested delay if that delay ends before the deadline. Otherwise, the call
+            // stops.
             for (total, attempts) in [(secs(4), 1), (secs(5), 1), (secs(9), 2)] {
                 let inner = ScriptedService::new([response, Status(200)]);
                 let service = TimeoutLayer::total(total).unwrap().layer(layer.layer(inner.clone()));
@@ -109,7 +110,7 @@ async fn no_deadline_cap_or_backoff_shortens_a_requested_delay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_response_at_once_if_the_requested_delay_is_too_long() {
+async fn call_returns_the_response_immediately_if_the_requested_delay_is_too_long() {
     let start = Instant::now();
     let inner = ScriptedService::new([Headers(429, &[("retry-after", "3600"), ("x-why", "quota")])]);
     let response = RetryLayer::new().layer(inner).oneshot(get(URI)).await.unwrap();
@@ -122,7 +123,7 @@ async fn returns_the_response_at_once_if_the_requested_delay_is_too_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_for_a_requested_delay_of_three_years() {
+async fn call_waits_for_a_requested_delay_of_three_years() {
     // A single timer of tokio covers at most 2.2 years.
     let inner = ScriptedService::new([Headers(503, &[("retry-after", "100000000")]), Status(200)]);
     let service = RetryLayer::new().with_max_retry_after(Duration::MAX).layer(inner.clone());
@@ -133,7 +134,7 @@ async fn waits_for_a_requested_delay_of_three_years() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_the_requested_delay_from_rate_limit_headers_of_a_429() {
+async fn requested_delay_is_read_from_the_rate_limit_headers_of_a_429() {
     let throttled = |rate_limit: &'static str| {
         let service = tower::service_fn(move |_: Request<ReplayBody<Content>>| async move {
             let response = Response::builder().status(429).header("ratelimit", rate_limit);
@@ -149,12 +150,19 @@ async fn reads_the_requested_delay_from_rate_limit_headers_of_a_429() {
     assert_eq!(report(&response).stop_reason(), Some(RequestedDelayTooLong));
     assert_eq!(report(&response).retry_after(), Some(secs(300)));
     let response = throttled("\"d\";r=1;t=300").await.unwrap();
-    assert_eq!(report(&response).attempts()[0].requested_delay, None, "a permit remains");
+    assert_eq!(
+        report(&response).attempts()[0].requested_delay,
+        None,
+        "no delay should be requested while a permit remains"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_a_date_relative_to_the_wall_clock_if_the_response_has_no_date() {
-    #[allow(clippy::disallowed_methods, reason = "the layer compares the date with the wall clock")]
+async fn retry_after_date_is_compared_with_the_wall_clock_without_a_date_header() {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the layer compares the `retry-after` date with the wall clock"
+    )]
     let now = SystemTime::now();
     tokio::time::advance(secs(3_600)).await;
     let until = HeaderValue::try_from(http_date(now + secs(3_600 + 30))).unwrap();
@@ -165,11 +173,11 @@ async fn reads_a_date_relative_to_the_wall_clock_if_the_response_has_no_date() {
     });
     let response = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
     let requested = report(&response).attempts()[0].requested_delay.unwrap();
-    // A date has no fraction of a second, and the wall clock does not pause.
+    // A `retry-after` date has whole seconds, and the wall clock runs on while tokio's clock is paused.
     assert!((secs(25)..=secs(30)).contains(&requested), "{requested:?}");
 }
 
-/// Formats a time of the years 1970 to 2099 as in `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Formats a time between 1970 and 2099 as an HTTP date, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn http_date(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap().as_secs();
     let (mut days, second) = (seconds / 86_400, seconds % 86_400);
@@ -201,5 +209,5 @@ fn http_date(time: SystemTime) -> String {
         }
         left -= length;
     }
-    panic!("a year has twelve months");
+    panic!("the day is after the last month of the year");
 }

@@ -1,4 +1,4 @@
-//! The credit that a retry spends from the budget and gets back.
+//! Tests how much of the retry budget a retry costs, and when a success returns the cost.
 
 use std::{iter, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_costs_14_or_5_if_throttled_and_a_success_returns_its_cost() {
+async fn retry_costs_14_or_5_if_throttled_until_a_success_returns_the_cost() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
     for (script, left) in [
@@ -27,7 +27,7 @@ async fn a_retry_costs_14_or_5_if_throttled_and_a_success_returns_its_cost() {
         (vec![Status(429), Status(404)], 481),
         (vec![Status(503)], 453),
         (vec![Status(429)], 443),
-        // A success returns the cost of the last retry only.
+        // A success returns only the cost of the last retry to the budget.
         (vec![Status(503), Status(200)], 443),
         (vec![Status(429), Status(503), Status(200)], 438),
         (vec![Status(503), Status(429), Status(200)], 424),
@@ -41,7 +41,7 @@ async fn a_retry_costs_14_or_5_if_throttled_and_a_success_returns_its_cost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_101_after_a_retry_returns_its_cost() {
+async fn status_101_after_a_retry_returns_the_cost_of_the_retry() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
     let response =
@@ -51,7 +51,7 @@ async fn a_101_after_a_retry_returns_its_cost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_without_a_retry_costs_nothing() {
+async fn call_without_a_retry_spends_no_budget() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
     let with_short_deadline = |mut request: Request<Content>| {
@@ -88,7 +88,7 @@ async fn a_call_without_a_retry_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_refused_by_the_limiter_costs_nothing() {
+async fn retry_refused_by_the_limiter_spends_no_budget() {
     let budget = Budget::new();
     let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap().without_margin());
     let service = ServiceBuilder::new()
@@ -99,13 +99,14 @@ async fn a_retry_refused_by_the_limiter_costs_nothing() {
     assert_eq!(budget.left(), 500);
 }
 
-/// Returns a limiter that grants `burst` permits at once, and the next one later than any call of these tests ends.
+/// Returns a limiter that grants `burst` permits immediately. The limiter grants no further permit before the test has
+/// ended.
 fn limit_with_burst(burst: u32) -> RateLimitLayer<TokenBucket> {
     let quota = Quota::new(burst + 1, secs(3_600)).and_then(|quota| quota.with_burst(burst));
     RateLimitLayer::new(TokenBucket::new(quota.unwrap()))
 }
 
-/// Drops a call during its second attempt. Returns the credit that is left of 500.
+/// Drops a call during its second attempt. Returns the remaining credits of a budget that started with 500 credits.
 async fn credit_left_after_drop<S, R>(inner: S) -> u32
 where
     S: Service<Request<ReplayBody<Content>>, Response = Response<R>, Error: Into<BoxError>> + Clone,
@@ -113,12 +114,12 @@ where
 {
     let budget = Budget::new();
     let call = RetryLayer::new().with_budget(budget.clone()).layer(inner).oneshot(get(URI));
-    assert!(timeout(secs(20), call).await.is_err(), "the call ended before it was dropped");
+    assert!(timeout(secs(20), call).await.is_err(), "the call ended before the test dropped the call");
     budget.left()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_retry_keeps_its_cost() {
+async fn dropped_retry_does_not_return_its_cost_to_the_budget() {
     let inner = ScriptedService::new([Status(503), NoResponse]);
     let queued = ServiceBuilder::new().layer(limit_with_burst(1)).service(inner.clone());
     assert_eq!((credit_left_after_drop(queued).await, inner.calls()), (486, 1));
@@ -129,13 +130,13 @@ async fn a_dropped_retry_keeps_its_cost() {
     assert_eq!(
         credit_left_after_drop(ScriptedService::new([Status(503), NoResponse])).await,
         486,
-        "without a limiter"
+        "a dropped retry without a limiter should cost 14"
     );
 }
 
-/// The server receives the retry and responds 401. The resend with another key stays in the queue or is refused.
+/// The server responds 401 to the retry, and the limiter queues or refuses the resend with another API key.
 #[tokio::test(start_paused = true)]
-async fn a_retry_keeps_its_cost_if_its_resend_is_not_sent() {
+async fn retry_does_not_return_its_cost_if_a_resend_after_401_is_not_sent() {
     let mark_key_replaced = |mut response: Response<_>| {
         if response.status() == 401 {
             response.extensions_mut().insert(KeyReplaced);

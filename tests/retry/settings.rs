@@ -1,23 +1,23 @@
-//! The settings of the layer: the values that are rejected, and their `Debug` output.
+//! Tests which settings of the retry layer are rejected, and which settings the `Debug` output shows.
 
 use tower_outbound::retry::{RetryLayer, RetryOverride};
 
 use super::support::millis;
 
 #[test]
-fn rejects_zero_max_attempts_of_a_layer() {
+fn retry_layer_rejects_zero_max_attempts() {
     let error = RetryLayer::new().with_max_attempts(0).unwrap_err();
     assert_eq!((error.field(), error.value()), ("max attempts", "0"));
 }
 
 #[test]
-fn rejects_zero_max_attempts_of_a_request() {
+fn request_override_rejects_zero_max_attempts() {
     let error = RetryOverride::new().with_max_attempts(0).unwrap_err();
     assert_eq!((error.field(), error.value()), ("max attempts", "0"));
 }
 
 #[test]
-fn debug_of_a_layer_shows_its_settings() {
+fn debug_output_of_a_retry_layer_shows_its_settings() {
     let layer =
         RetryLayer::new().with_max_attempts(7).unwrap().with_custom_backoff(|| std::iter::repeat(millis(1)));
     let debug = format!("{layer:?}");
@@ -28,7 +28,7 @@ fn debug_of_a_layer_shows_its_settings() {
         "Budget { left: 500",
         "replay_limit: ",
     ] {
-        assert!(debug.contains(setting), "{setting} in {debug}");
+        assert!(debug.contains(setting), "`{setting}` is missing in {debug}");
     }
     let debug = format!("{:?}", RetryLayer::new().without_budget());
     assert!(

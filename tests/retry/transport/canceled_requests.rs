@@ -1,7 +1,7 @@
-//! Requests that hyper reports as canceled, because their connection closed before they were written.
+//! Tests requests that hyper reports as canceled because the connection closed before hyper wrote the request.
 //!
-//! hyper-util itself retries such a request if the connection was used before. The tests disable this, so that the layer
-//! receives the error. They also pause hyper-util's tasks to control the order of events.
+//! hyper-util retries a canceled request by itself if the connection was used before. The tests disable that retry, so
+//! that the retry layer receives the error. The tests also pause hyper-util's tasks to control the order of events.
 
 use std::{
     future::Future,
@@ -75,7 +75,7 @@ fn stack(server: &Server, gate: &Gate) -> Stack {
     Stack::retry_layer(client, server.url())
 }
 
-/// Waits until the runtime has processed all earlier socket events. The events of a new connection come after them.
+/// Waits for the events of a new connection, so that the runtime has processed all earlier socket events.
 async fn process_socket_events() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (client, server) =
@@ -101,7 +101,7 @@ async fn send_through(
 }
 
 #[tokio::test]
-async fn retries_any_method_if_a_reused_connection_closes_before_the_write() {
+async fn layer_retries_any_method_if_a_reused_connection_closes_before_the_request_is_written() {
     for method in METHODS {
         let (gate, server) =
             (Gate::default(), Server::start(Wire::Http1, &[Behavior::RespondThenWait]).await);
@@ -117,7 +117,7 @@ async fn retries_any_method_if_a_reused_connection_closes_before_the_write() {
 }
 
 #[tokio::test]
-async fn retries_any_method_if_a_new_connection_closes_before_the_write() {
+async fn layer_retries_any_method_if_a_new_connection_closes_before_the_request_is_written() {
     for method in METHODS {
         let (gate, server) = (Gate::default(), Server::start(Wire::Http1, &[Behavior::CloseAtOnce]).await);
         let mut stack = stack(&server, &gate);

@@ -1,4 +1,4 @@
-//! Connection failures over HTTP/1 and HTTP/2: refused connections, and connections that end before, within or after the
+//! Tests connection failures over HTTP/1 and HTTP/2. A connection is refused, or ends before, within or after the
 //! response headers.
 
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ async fn returns_the_error_if_every_connection_is_refused() {
     }
 }
 
-/// The authorize closure runs once before each attempt, and starts the server before the second one.
+/// The authorize closure runs once before each attempt, and starts the server before the second attempt.
 #[tokio::test]
 async fn retries_any_method_after_a_refused_connection() {
     for (wire, method) in CASES {
@@ -76,7 +76,8 @@ async fn does_not_reuse_a_connection_that_the_server_closed() {
     }
 }
 
-/// The server does not read the request, but the client cannot know that.
+/// The server closes the connection without reading the request, but the client cannot know whether the request was
+/// read.
 #[tokio::test]
 async fn retries_only_get_if_the_server_closes_a_reused_connection() {
     for (wire, method) in CASES {

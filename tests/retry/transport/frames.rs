@@ -1,4 +1,4 @@
-//! A minimal HTTP/2 server (RFC 9113) that writes its frames by hand, so that it can fail at any point.
+//! A minimal HTTP/2 server (RFC 9113) that writes its frames by hand, so that the server can fail at any point.
 
 use std::io;
 
@@ -10,18 +10,19 @@ use tokio::{
 
 use super::server::{Behavior, Log, end_connection};
 
-/// A step that the server takes after it has read a whole request.
+/// A step that the HTTP/2 server takes after reading a whole request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Step {
     /// Counts the request as processed, and sends nothing.
     Process,
     /// Sends the informational response 103.
     EarlyHints,
-    /// Sends the response, 200.
+    /// Sends a response with status 200.
     Respond,
-    /// Sends RST_STREAM with this reason.
+    /// Sends RST_STREAM with this error code.
     Reset(u32),
-    /// Sends GOAWAY with this reason. Its last stream id is the id of the request plus `id_offset`.
+    /// Sends GOAWAY with `reason` as the error code. The last stream id in the frame is the request's stream id plus
+    /// `id_offset`.
     GoAway { reason: u32, id_offset: i64 },
     /// Closes the connection.
     Close,
@@ -40,13 +41,13 @@ const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// `:status: 200`, an entry of HPACK's static table.
+/// The header `:status: 200`, encoded as an entry of HPACK's static table.
 const STATUS_200: &[u8] = &[0x88];
 
-/// `:status: 103`. Index 8 of the static table is the name `:status`.
+/// The header `:status: 103`. Index 8 of HPACK's static table is the name `:status`.
 const STATUS_103: &[u8] = &[0x08, 3, b'1', b'0', b'3'];
 
-/// The highest stream id: 31 bits.
+/// The highest HTTP/2 stream id, which has 31 bits.
 pub(crate) const HIGHEST_ID: i64 = 0x7fff_ffff;
 
 struct Connection {
@@ -64,7 +65,8 @@ pub(crate) async fn serve(mut stream: TcpStream, behavior: Behavior, log: &Log) 
     if behavior == Behavior::CloseAtOnce {
         return Ok(());
     }
-    stream.read_exact(&mut [0; 24]).await?; // the client's preface
+    // The client's connection preface has 24 bytes.
+    stream.read_exact(&mut [0; 24]).await?;
     let mut connection = Connection { stream };
     connection.write_frame(SETTINGS, 0, 0, &[]).await?;
     for number in 0.. {
@@ -74,7 +76,7 @@ pub(crate) async fn serve(mut stream: TcpStream, behavior: Behavior, log: &Log) 
             Behavior::CloseAfterRequest => &[Step::Process, Step::Close],
             Behavior::ResetInHeaders => {
                 log.process(method);
-                // A HEADERS frame of 100 bytes, of which only the first byte is sent.
+                // The server announces a HEADERS frame of 100 bytes, and sends only the first of these bytes.
                 connection.stream.write_all(&[0, 0, 100, HEADERS, END_HEADERS, 0, 0, 0, 1, 0x88]).await?;
                 return connection.stream.set_zero_linger();
             }
@@ -114,8 +116,8 @@ pub(crate) async fn serve(mut stream: TcpStream, behavior: Behavior, log: &Log) 
 }
 
 impl Connection {
-    /// Reads a request to its end, and acknowledges SETTINGS and PING frames. After the first request, also waits
-    /// for the client's SETTINGS acknowledgement, so that no late frame of the client arrives after the server has closed.
+    /// Reads a whole request, and acknowledges SETTINGS and PING frames. After the first request, also waits for the
+    /// client's SETTINGS acknowledgement, which must not arrive after the server has closed the connection.
     async fn read_request(&mut self) -> io::Result<(u32, Method)> {
         let (mut method, mut acknowledged) = (None, false);
         loop {
@@ -125,7 +127,8 @@ impl Connection {
                 SETTINGS if frame.flags & ACK == 0 => self.write_frame(SETTINGS, ACK, 0, &[]).await?,
                 SETTINGS => acknowledged = true,
                 PING if frame.flags & ACK == 0 => self.write_frame(PING, ACK, 0, &frame.payload).await?,
-                // hyper's client sends the method first. The static table has entries for GET and POST.
+                // hyper's client sends the method as the first header. HPACK's static table has entries for GET and
+                // POST.
                 HEADERS => {
                     method = Some(match frame.payload[0] {
                         0x82 => Method::GET,

@@ -1,4 +1,4 @@
-//! HTTP/2 resets, GOAWAY frames and interim responses: which of them prove that a request was not processed.
+//! Tests which HTTP/2 resets, GOAWAY frames and interim responses prove that a request was not processed.
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -22,10 +22,10 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 
 const REFUSED: &[Step] = &[Reset(REFUSED_STREAM)];
 
-/// The offset from the id of the request's stream to the client's stream before it.
+/// The offset from the request's stream id to the id of the client's previous stream.
 const PREVIOUS_STREAM: i64 = -2;
 
-/// Sends a POST and a GET through each setup, on a new connection or, if `reused`, after another request.
+/// Sends a POST and a GET through each setup. If `reused` is true, the connection has served another request before.
 async fn check_calls(
     reused: bool,
     behaviors: &'static [Behavior],
@@ -52,18 +52,19 @@ async fn retries_any_method_after_a_refused_stream() {
         (true, &[Behavior::Steps(&[PROCESS_AND_RESPOND, REFUSED])]),
     ] {
         check_calls(reused, behaviors, |server, method, call| {
-            call.assert_retried_after(Outcome::NotSent, &format!("{method} {reused}"));
+            call.assert_retried_after(Outcome::NotSent, &format!("{method}, reused connection: {reused}"));
             assert_eq!(
                 (server.processed(method), server.connections()),
                 (1, 1),
-                "the retry uses the same connection"
+                "the retry should use the same connection"
             );
         })
         .await;
     }
 }
 
-/// A 103 contradicts a refusal (RFC 9113 §8.7). hyper does not expose the 103, so the layer sees only the refusal.
+/// A 103 response contradicts the refusal of a stream (RFC 9113 §8.7). hyper does not expose the 103 response, so the
+/// layer sees only the refusal.
 #[tokio::test]
 async fn retries_after_a_refused_stream_even_if_a_103_preceded_it() {
     const BEHAVIORS: &[Behavior] = &[Behavior::Steps(&[&[EarlyHints, Reset(REFUSED_STREAM)]])];
@@ -72,7 +73,7 @@ async fn retries_after_a_refused_stream_even_if_a_103_preceded_it() {
         assert_eq!(
             (server.processed(method), server.connections()),
             (1, 1),
-            "the retry uses the same connection"
+            "the retry should use the same connection"
         );
     })
     .await;
@@ -88,7 +89,8 @@ async fn skips_a_103_before_the_response() {
     .await;
 }
 
-/// A proxy forwards an upload whose source fails. The source refused a stream; the server did not.
+/// A proxy forwards an upload whose source fails. The source refuses the proxy's stream, but the server does not refuse
+/// the POST.
 #[tokio::test]
 async fn does_not_retry_post_if_its_body_fails_with_refused_stream() {
     for wire in [Wire::Http1, Wire::Http2] {
@@ -118,8 +120,8 @@ async fn retries_only_get_after_a_stream_reset_for_another_reason() {
     }
 }
 
-/// A GOAWAY whose last stream id is lower than the request's proves that the request was not processed. h2's error does
-/// not contain that id, so the layer cannot know.
+/// A GOAWAY proves that a request was not processed if the last stream id is lower than the request's stream id. The
+/// layer does not know the last stream id, because h2's error does not contain it.
 #[tokio::test]
 async fn retries_only_get_after_a_goaway_below_the_request() {
     for (reused, behaviors) in [
@@ -136,7 +138,8 @@ async fn retries_only_get_after_a_goaway_below_the_request() {
                 &[GoAway { reason: NO_ERROR, id_offset: PREVIOUS_STREAM }],
             ])],
         ),
-        // A graceful shutdown: the first GOAWAY announces it, the second one has the last stream id.
+        // In a graceful shutdown, the first GOAWAY announces the shutdown. The second GOAWAY contains the last stream
+        // id.
         (
             true,
             &[Behavior::Steps(&[

@@ -1,4 +1,5 @@
-//! Retries after transport failures. The servers fail in many ways and count the requests that they process.
+//! Tests retries after transport failures. The servers fail in many ways and count the requests that they process. The
+//! tests verify three rules:
 //!
 //! - No POST is processed twice.
 //! - A request that was provably not sent is retried, whatever its method.
@@ -22,7 +23,7 @@ use tower_outbound::{Body, Client, body::ReplayBody, client::Transport, stack::S
 
 use self::stack::Wire;
 
-/// The service below the retry layer.
+/// The HTTP client inside the retry layer.
 type Inner = HyperClient<HttpConnector, ReplayBody<Body>>;
 
 fn inner(wire: Wire) -> Inner {

@@ -1,5 +1,5 @@
-//! Request bodies that are read from another connection and fail. Their error looks like a failed connect of the client,
-//! although the server has already received part of the request.
+//! Tests request bodies that are read from another connection and fail. The error of such a body looks like a failed
+//! connect of the client, although the server has already received part of the request.
 
 use std::{
     convert::Infallible,
@@ -36,7 +36,7 @@ use super::{
 
 type Content = UnsyncBoxBody<Bytes, BoxError>;
 
-/// An error type that the layer does not know.
+/// An error type that the retry layer does not know.
 #[derive(Debug)]
 struct Unknown(BoxError);
 
@@ -74,7 +74,7 @@ async fn start_server() -> (String, Arc<AtomicUsize>) {
     (url, seen)
 }
 
-/// A custom HTTP/1.1 client, which returns the errors of its connection and of the body as they are. After each chunk, it
+/// A custom HTTP/1.1 client that returns connection errors and body errors unchanged. After each chunk, the client
 /// waits until the server has seen the request.
 async fn send(
     request: Request<ReplayBody<Content>>,
@@ -98,7 +98,8 @@ async fn send(
     Ok(Response::new(Full::default().map_err(BoxError::from).boxed_unsync()))
 }
 
-/// Returns errors of a body whose source refuses connections: bare, and wrapped by a client.
+/// Returns three errors of a request body whose source refuses connections. An HTTP client has wrapped the second
+/// error.
 async fn connect_errors() -> [BoxError; 3] {
     let socket = refusing();
     let uri: Uri = format!("http://{}/", socket.local_addr().unwrap()).parse().unwrap();
@@ -108,9 +109,9 @@ async fn connect_errors() -> [BoxError; 3] {
 }
 
 #[tokio::test]
-async fn does_not_retry_a_sent_request_whose_body_could_not_connect() {
+async fn layer_does_not_retry_a_sent_request_whose_body_returns_a_connect_error() {
     for method in METHODS {
-        // With the last replay limit, the body fails after it has exceeded the limit.
+        // With the replay limit of 2 bytes, the body exceeds the limit before the body fails.
         for (failure, limit) in connect_errors().await.into_iter().zip([1024, 1024, 2]) {
             let (url, seen) = start_server().await;
             let counter = Arc::clone(&seen);
@@ -136,7 +137,7 @@ async fn does_not_retry_a_sent_request_whose_body_could_not_connect() {
 }
 
 #[tokio::test]
-async fn retries_any_method_if_a_custom_client_cannot_connect() {
+async fn layer_retries_any_method_if_a_custom_client_cannot_connect() {
     for method in METHODS {
         let socket = refusing();
         let url = format!("http://{}/v1", socket.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! A server with a scripted behavior for each connection. It counts the requests that it processes.
+//! A server with a scripted behavior for each connection. The server counts the requests that it processes.
 
 use std::{
     io,
@@ -23,13 +23,13 @@ use super::{
 pub(crate) enum Behavior {
     /// Responds to every request.
     Respond,
-    /// Responds to one request, closes the connection, and waits until the client has closed it too.
+    /// Responds to one request, closes the connection, and waits until the client has also closed the connection.
     RespondThenClose,
     /// Responds to one request, and closes the connection after [`Server::close_connection`].
     RespondThenWait,
-    /// Responds to one request, and closes the connection when the next one arrives, without reading it.
+    /// Responds to one request. Closes the connection without reading the next request when that request arrives.
     RespondThenIgnore,
-    /// Closes the connection before it reads anything.
+    /// Closes the connection before reading any byte.
     CloseAtOnce,
     /// Processes one request, and closes the connection without a response.
     CloseAfterRequest,
@@ -37,7 +37,7 @@ pub(crate) enum Behavior {
     ResetInHeaders,
     /// Processes one request, and closes the connection within the response body.
     CloseInBody,
-    /// HTTP/2 only: one list of steps for each request. Responds to further requests.
+    /// Takes one list of HTTP/2 steps for each request. Responds to further requests.
     Steps(&'static [&'static [Step]]),
 }
 
@@ -47,7 +47,7 @@ impl Behavior {
     }
 }
 
-/// Stops when it is dropped.
+/// A test server that stops when it is dropped.
 pub(crate) struct Server {
     url: String,
     log: Arc<Log>,
@@ -89,7 +89,7 @@ impl Server {
                 let log = Arc::clone(&server_log);
                 tokio::spawn(async move {
                     stream.set_nodelay(true).unwrap();
-                    // The tests check how the client sees the end of a connection.
+                    // The result is ignored, because the tests check how the client sees the end of a connection.
                     let _ = match wire {
                         Wire::Http1 => serve_http1(stream, behavior, &log).await,
                         Wire::Http2 => frames::serve(stream, behavior, &log).await,
@@ -119,7 +119,7 @@ impl Server {
         self.log.close.notify_one();
     }
 
-    /// Waits until a connection has ended.
+    /// Waits until the server has ended a connection.
     pub(crate) async fn connection_ended(&self) {
         stack::within(self.log.ended.notified()).await;
     }
@@ -155,7 +155,7 @@ async fn serve_http1(mut stream: TcpStream, behavior: Behavior, log: &Log) -> io
     Ok(())
 }
 
-/// Ends a connection after its first response.
+/// Ends a connection after the first response.
 pub(crate) async fn end_connection(mut stream: TcpStream, behavior: Behavior, log: &Log) -> io::Result<()> {
     match behavior {
         Behavior::RespondThenClose => {
@@ -188,7 +188,7 @@ async fn process(stream: &mut TcpStream, log: &Log) -> io::Result<()> {
     }
 }
 
-/// Returns a socket that is bound and does not listen, so its port refuses connections and no other process can get it.
+/// Returns a bound socket that does not listen. Its port refuses connections, and no other process can bind that port.
 pub(crate) fn refusing() -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

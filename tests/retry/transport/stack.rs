@@ -1,4 +1,4 @@
-//! The stacks under test, and assertions about the results of their calls.
+//! The service stacks under test, and assertions about the results of their calls.
 
 use std::{future::Future, time::Duration};
 
@@ -31,7 +31,7 @@ pub(crate) enum Wire {
     Http2,
 }
 
-/// The two ways to get retries over an HTTP client.
+/// The two ways to add retries to an HTTP client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Setup {
     RetryLayer,
@@ -40,7 +40,7 @@ pub(crate) enum Setup {
 
 pub(crate) const SETUPS: [Setup; 2] = [Setup::RetryLayer, Setup::ReadyClient];
 
-#[allow(clippy::large_enum_variant, reason = "a test has few of them")]
+#[allow(clippy::large_enum_variant, reason = "a test creates few stacks")]
 pub(crate) enum Stack {
     Layer { service: Retry<Inner>, url: String },
     Client(Client),
@@ -54,7 +54,7 @@ pub(crate) struct CallResult {
     pub(crate) stop_reason: Option<StopReason>,
 }
 
-/// Three attempts with almost no backoff.
+/// Returns a retry layer with three attempts and a backoff of at most 5 ms.
 pub(crate) fn quick_retry() -> RetryLayer {
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
     RetryLayer::new().with_backoff(backoff)
@@ -97,7 +97,7 @@ impl Stack {
             Self::Client(client) => match within(client.request(request)).await {
                 Ok(response) => {
                     let report_and_status = (Report::from_response(&response).cloned(), response.status());
-                    // Otherwise, its connection cannot return to the pool.
+                    // An unread response body would keep the connection out of the pool.
                     let _ = within(response.into_body().collect(1024)).await;
                     Ok(report_and_status)
                 }
@@ -127,7 +127,7 @@ impl CallResult {
 }
 
 /// Asserts that the client retries a GET, but not a POST, because the server may have processed the first attempt.
-/// `processed` is the number of times that the server did.
+/// `processed` is the number of times that the server processed the first attempt.
 pub(crate) fn assert_only_get_is_retried(
     server: &Server,
     method: &Method,
@@ -147,13 +147,13 @@ pub(crate) fn assert_only_get_is_retried(
     }
 }
 
-/// Panics after 60 s, so that a test cannot hang.
+/// Waits for `future`. Panics after 60 s, so that a test cannot hang.
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("the future is not ready within 60 s")
 }
 
-/// Lets the other tasks of this thread run until they wait, without letting time pass. After a response was read, a task
-/// of hyper returns the connection to its pool.
+/// Lets the other tasks of this thread run until all of them wait. For example, a task of hyper returns a connection to
+/// the pool after the response was read.
 pub(crate) async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
