@@ -10,7 +10,7 @@ use tower_outbound::call::{Outcome, StopReason};
 use super::*;
 
 #[tokio::test]
-async fn calls_the_closure_only_for_requests_to_its_origin() {
+async fn credential_closure_is_called_only_for_requests_to_the_allowed_origin() {
     let calls = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&calls);
     let sign = move |head: &mut Parts| -> Result<(), BoxError> {
@@ -26,7 +26,7 @@ async fn calls_the_closure_only_for_requests_to_its_origin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failing_closure_ends_the_call_before_sending() {
+async fn failing_credential_closure_ends_the_call_before_sending() {
     let fail = |_: &mut Parts| -> Result<(), BoxError> { Err(Broken.into()) };
     let layer = closure_layer(fail);
     let server = ScriptedService::new([Status(200)]);
@@ -45,7 +45,7 @@ async fn failing_closure_ends_the_call_before_sending() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_the_closure_for_every_attempt() {
+async fn credential_closure_is_called_for_every_attempt() {
     let count = AtomicU32::new(0);
     let rotate = move |head: &mut Parts| -> Result<(), BoxError> {
         let version = count.fetch_add(1, Ordering::Relaxed);

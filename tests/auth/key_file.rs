@@ -39,7 +39,7 @@ impl Drop for KeyFile {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_a_changed_file_after_the_check_interval() {
+async fn changed_key_file_is_read_after_the_check_interval() {
     let file = KeyFile::new("rotates", "key-1\n");
     let server = Server::accepting("key");
     let client = client(KeySource::from_file_every(&file.0, secs(30)).unwrap(), &server);
@@ -58,7 +58,7 @@ async fn reads_a_changed_file_after_the_check_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keeps_the_old_key_and_reports_an_error_if_the_file_is_unusable() {
+async fn old_key_is_kept_and_an_error_is_reported_if_the_key_file_is_unusable() {
     let file = KeyFile::new("vanishes", "key-1");
     let server = Server::accepting("key");
     let keys = KeySource::from_file(&file.0).unwrap();
@@ -80,7 +80,7 @@ async fn keeps_the_old_key_and_reports_an_error_if_the_file_is_unusable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_the_file_immediately_after_a_401() {
+async fn key_file_is_read_immediately_after_a_401() {
     let file = KeyFile::new("rejected", "key-1");
     let server = Server::accepting("key-2");
     let client = client(KeySource::from_file_every(&file.0, secs(3_600)).unwrap(), &server);
@@ -102,7 +102,7 @@ async fn reads_the_file_immediately_after_a_401() {
 }
 
 #[test]
-fn rejects_a_missing_file_at_construction() {
+fn missing_key_file_is_rejected_at_construction() {
     assert_eq!(KeySource::from_file("no/such/file").unwrap_err().field(), "api key");
     let preset = preset::currency_rates("https://host").unwrap().with_key_file("no/such/file");
     assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
@@ -111,7 +111,7 @@ fn rejects_a_missing_file_at_construction() {
 /// The second rejected request waits for the read that the first one started. A named pipe blocks that read.
 #[cfg(unix)]
 #[test]
-fn request_that_is_rejected_during_a_file_read_gets_the_new_key() {
+fn request_rejected_during_a_key_file_read_gets_the_new_key() {
     use std::{io::Write, process::Command, sync::mpsc, thread};
 
     let file = KeyFile::new("slow", "key-1");
@@ -149,7 +149,7 @@ fn request_that_is_rejected_during_a_file_read_gets_the_new_key() {
 /// replaced the pipe.
 #[cfg(unix)]
 #[test]
-fn reads_the_file_again_if_its_key_is_rejected_during_the_read() {
+fn key_file_is_read_again_if_its_key_is_rejected_during_the_read() {
     use std::{io::Write, process::Command, thread};
 
     let file = KeyFile::new("outdated", "key-1");
@@ -177,7 +177,7 @@ fn reads_the_file_again_if_its_key_is_rejected_during_the_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_a_changed_key_and_the_first_of_several_failed_reads() {
+async fn changed_key_and_only_the_first_of_several_failed_file_reads_are_logged() {
     let file = KeyFile::new("logged", "key-1");
     let keys = KeySource::from_file(&file.0).unwrap();
     let (log, _guard) = Capture::at(LevelFilter::INFO);

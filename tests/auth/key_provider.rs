@@ -15,7 +15,7 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_requests_share_one_refresh() {
+async fn concurrent_requests_share_one_key_refresh() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(millis(100), &[Fetch::Expiring(60)]);
     let client = client(provider, &server);
@@ -34,7 +34,7 @@ async fn concurrent_requests_share_one_refresh() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_the_old_key_during_a_refresh_before_its_expiry() {
+async fn unexpired_key_is_sent_while_its_refresh_runs() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(millis(500), &[Fetch::Expiring(1_000)]);
     let keys = KeySource::from(provider);
@@ -60,7 +60,7 @@ async fn sends_the_old_key_during_a_refresh_before_its_expiry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_completes_during_the_call_that_started_it() {
+async fn key_refresh_completes_during_the_call_that_started_the_refresh() {
     let fetches = FetchCount(Arc::default());
     let counter = fetches.clone();
     let keys = KeySource::from(RefreshingKey::new(move || {
@@ -81,7 +81,7 @@ async fn refresh_completes_during_the_call_that_started_it() {
 }
 
 #[test]
-fn call_outside_a_runtime_leaves_the_refresh_to_the_next_call() {
+fn call_outside_a_runtime_leaves_the_key_refresh_to_the_next_call() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let fetches = FetchCount(Arc::default());
@@ -113,7 +113,7 @@ fn call_outside_a_runtime_leaves_the_refresh_to_the_next_call() {
 
 /// Both keys expire between `poll_ready` and `call`. The layer sends the newer one, which the server may still accept.
 #[tokio::test(start_paused = true)]
-async fn sends_the_newer_of_two_expired_keys() {
+async fn auth_layer_sends_the_newer_of_two_expired_keys() {
     let server = Server::accepting("key-");
     let fetches = FetchCount(Arc::default());
     let counter = fetches.clone();
@@ -137,7 +137,7 @@ async fn sends_the_newer_of_two_expired_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_continues_after_some_waiting_calls_are_dropped() {
+async fn key_refresh_continues_after_some_waiting_calls_are_dropped() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(secs(2), &[Fetch::Expiring(60)]);
     let client = client(provider, &server);
@@ -160,7 +160,7 @@ async fn refresh_continues_after_some_waiting_calls_are_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_continues_after_all_waiting_calls_are_dropped() {
+async fn key_refresh_continues_after_all_waiting_calls_are_dropped() {
     let server = Server::accepting("key");
     for pause in [millis(100), secs(3), millis(10_200), secs(59)] {
         let (provider, fetches) = key_provider(secs(2), &[Fetch::Expiring(60)]);
@@ -219,7 +219,7 @@ async fn reused_service_sends_the_current_key_with_each_request() {
 
 /// For example, tests with a runtime each may share a client in a static.
 #[test]
-fn starts_another_refresh_if_the_runtime_of_the_first_has_ended() {
+fn key_refresh_restarts_if_its_runtime_has_ended() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(secs(1), &[Fetch::Expiring(60)]);
     let client = client(provider, &server);
@@ -231,7 +231,7 @@ fn starts_another_refresh_if_the_runtime_of_the_first_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn backs_off_after_a_failed_refresh_while_the_old_key_is_valid() {
+async fn provider_backs_off_after_failed_refreshes_while_the_old_key_is_valid() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Expiring(100), Fetch::Fails]);
     let keys = KeySource::from(provider);
@@ -265,7 +265,7 @@ async fn backs_off_after_a_failed_refresh_while_the_old_key_is_valid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_refresh_fails_all_waiting_requests() {
+async fn failed_key_refresh_fails_all_waiting_requests() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(secs(1), &[Fetch::Fails, Fetch::Expiring(60)]);
     let client = client(provider, &server);
@@ -284,7 +284,7 @@ async fn failed_refresh_fails_all_waiting_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_fails_if_the_provider_hangs_panics_or_returns_an_expired_key() {
+async fn key_refresh_fails_if_the_provider_hangs_panics_or_returns_an_expired_key() {
     let server = Server::accepting("key");
     for (fetch, message, expected) in [
         (Fetch::Hangs, "gave no key within 10s", secs(10)),
@@ -320,7 +320,7 @@ async fn requests_that_wait_for_a_key_stay_within_the_quota() {
 }
 
 #[tokio::test]
-async fn sends_no_key_to_another_origin() {
+async fn request_to_another_origin_is_sent_without_a_key() {
     let server = Server::accepting("");
     let (provider, _) = key_provider(Duration::ZERO, &[Fetch::Fails]);
     let response = client(provider, &server).oneshot(get("https://other.example.com")).await.unwrap();

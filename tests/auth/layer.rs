@@ -11,7 +11,7 @@ use support::{
 use super::*;
 
 #[tokio::test]
-async fn forwards_method_headers_extensions_and_body() {
+async fn auth_layer_forwards_method_headers_extensions_and_body() {
     let mut request = request("DELETE", URI);
     request.headers_mut().insert("x-other", HeaderValue::from_static("1"));
     request.extensions_mut().insert(7_u8);
@@ -24,14 +24,14 @@ async fn forwards_method_headers_extensions_and_body() {
 }
 
 #[tokio::test]
-async fn returns_an_error_of_the_inner_service() {
+async fn auth_layer_returns_the_error_of_the_inner_service() {
     let error = bearer_layer(URI).layer(ScriptedService::new([Refused])).oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_service());
     assert!(support::cause::<std::io::Error>(&error).is_some());
 }
 
 #[test]
-fn layer_and_service_are_clone_send_and_sync() {
+fn auth_layer_and_its_service_are_clone_send_and_sync() {
     fn assert_clone_send_sync<T: Clone + Send + Sync>(_: &T) {}
     let layer = bearer_layer(URI);
     assert_clone_send_sync(&layer);

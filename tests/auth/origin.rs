@@ -12,7 +12,7 @@ use tower_outbound::Body;
 use super::*;
 
 #[tokio::test]
-async fn sends_the_key_only_to_its_scheme_host_and_port() {
+async fn key_is_sent_only_to_the_allowed_scheme_host_and_port() {
     let (https, other_port, loopback) =
         ("https://api.example.com", "https://api.example.com:8443", "http://127.0.0.1:8080");
     for (allowed, uri, has_key) in [
@@ -55,7 +55,7 @@ async fn sends_the_key_only_to_its_scheme_host_and_port() {
 }
 
 #[tokio::test]
-async fn rejects_a_uri_without_an_origin_before_sending() {
+async fn request_whose_uri_has_no_origin_is_rejected_before_sending() {
     let server = ScriptedService::new([Status(200)]);
     for uri in ["/v1/x", "/", "*"] {
         let error = bearer_layer(URI).layer(server.clone()).oneshot(get(uri)).await.unwrap_err();
@@ -71,7 +71,7 @@ async fn rejects_a_uri_without_an_origin_before_sending() {
 }
 
 #[test]
-fn rejects_a_plaintext_origin_at_construction() {
+fn auth_layer_construction_rejects_a_plaintext_origin() {
     for (url, displayed) in [
         ("http://api.example.com", "http://api.example.com:80"),
         ("http://10.0.0.1:8080", "http://10.0.0.1:8080"),
@@ -93,7 +93,7 @@ fn rejects_a_plaintext_origin_at_construction() {
 }
 
 #[tokio::test]
-async fn with_plaintext_sends_the_key_without_tls_to_that_origin_only() {
+async fn with_plaintext_allows_the_key_without_tls_for_one_origin_only() {
     let url = "http://gateway.internal:8080";
     let layer = AuthLayer::new(key(), origin(url).with_plaintext()).unwrap();
     assert!(forwarded_head(&layer, get(url)).await.headers.contains_key(AUTHORIZATION));
@@ -103,7 +103,7 @@ async fn with_plaintext_sends_the_key_without_tls_to_that_origin_only() {
 }
 
 #[tokio::test]
-async fn sends_the_key_without_tls_to_loopback_addresses() {
+async fn loopback_addresses_receive_the_key_without_tls() {
     for url in [
         "http://localhost",
         "http://LOCALHOST:3000",
@@ -121,7 +121,7 @@ async fn sends_the_key_without_tls_to_loopback_addresses() {
 }
 
 #[tokio::test]
-async fn sends_no_key_to_the_target_of_a_cross_origin_redirect() {
+async fn target_of_a_cross_origin_redirect_receives_no_key() {
     const TO_OTHER_HOST: &[(&str, &str)] = &[("location", "https://evil.test/collect?from=api")];
     const BACK_TO_ORIGIN: &[(&str, &str)] = &[("location", "https://api.example.com/v2")];
     const TO_PLAINTEXT: &[(&str, &str)] = &[("location", "http://api.example.com/v2")];

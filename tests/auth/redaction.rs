@@ -26,7 +26,7 @@ fn assert_redacted(value: &dyn Debug, secrets: &[&str]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_errors_and_debug_output_contain_no_key_of_a_provider_or_file() {
+async fn no_key_of_a_provider_or_file_appears_in_logs_errors_or_debug_output() {
     let (log, subscriber) = capture::Capture::subscriber(LevelFilter::TRACE);
     // This subscriber is global. Otherwise tracing could have disabled an event for this thread already, because
     // another test emitted it first without a subscriber.
@@ -99,7 +99,7 @@ async fn logs_errors_and_debug_output_contain_no_key_of_a_provider_or_file() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_output_contains_no_fixed_key() {
+async fn debug_output_never_contains_a_fixed_key() {
     let assert_redacted = |value: &dyn Debug| assert_redacted(value, &[KEY, "0123456789"]);
     assert_redacted(&key());
     assert_redacted(&KeyPlacement::query("api_key").unwrap());
@@ -157,7 +157,7 @@ impl Future for PendingFuture {
 }
 
 #[tokio::test]
-async fn construction_errors_contain_no_key() {
+async fn errors_for_invalid_keys_and_origins_contain_no_key() {
     for invalid in ["s3cret-0123456789\n", "s3cret 0123456789", "s3cret-0123456789ü", "\0s3cret-0123456789"]
     {
         let error = ApiKey::new(invalid).unwrap_err();
@@ -174,7 +174,7 @@ async fn construction_errors_contain_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keeps_the_server_request_id_unless_it_contains_the_key() {
+async fn server_request_id_is_reported_unless_it_contains_the_key() {
     async fn is_kept(auth: &AuthLayer, headers: &'static [(&'static str, &'static str)]) -> bool {
         let service = ServiceBuilder::new()
             .layer(RequestIdLayer::new())

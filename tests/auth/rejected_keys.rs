@@ -12,7 +12,7 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_401s_cause_one_refresh_and_one_resend_each() {
+async fn concurrent_401s_share_one_refresh_and_each_request_is_resent_once() {
     for latency in [Duration::ZERO, millis(300)] {
         let server = Server::accepting("key-2").with_latency(millis(20));
         let (provider, fetches) = key_provider(latency, &[Fetch::Expiring(3_600)]);
@@ -26,7 +26,7 @@ async fn concurrent_401s_cause_one_refresh_and_one_resend_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_a_second_401_without_another_refresh() {
+async fn second_401_is_returned_without_another_refresh() {
     let server = Server::accepting("no key");
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
     let client = client(provider, &server);
@@ -47,7 +47,7 @@ async fn returns_a_second_401_without_another_refresh() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn replaces_a_long_used_key_immediately() {
+async fn key_rejected_after_long_use_is_replaced_immediately() {
     let server = Server::accepting("key-1");
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
     let client = client(provider, &server);
@@ -65,7 +65,7 @@ async fn replaces_a_long_used_key_immediately() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_401_to_the_old_key_does_not_replace_the_new_key() {
+async fn late_401_for_an_old_key_does_not_replace_the_new_key() {
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
     let keys = KeySource::from(provider);
     let old = keys.current().await.unwrap();
@@ -77,7 +77,7 @@ async fn late_401_to_the_old_key_does_not_replace_the_new_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rejection_during_a_refresh_starts_no_second_refresh() {
+async fn key_rejected_during_a_refresh_starts_no_second_refresh() {
     let (provider, fetches) = key_provider(secs(1), &[Fetch::Expiring(1_000)]);
     let keys = KeySource::from(provider);
     let old = keys.current().await.unwrap();
@@ -90,7 +90,7 @@ async fn rejection_during_a_refresh_starts_no_second_refresh() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_401_if_the_refresh_fails() {
+async fn call_returns_the_401_if_the_key_refresh_fails() {
     let server = Server::accepting("no key");
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails]);
     let client = client(provider, &server);
@@ -101,7 +101,7 @@ async fn returns_the_401_if_the_refresh_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rejection_starts_a_refresh_again_after_the_backoff() {
+async fn rejected_key_starts_a_refresh_only_after_the_backoff() {
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails, Fetch::Lasting]);
     let keys = KeySource::from(provider);
     let key = keys.current().await.unwrap();
@@ -116,7 +116,7 @@ async fn rejection_starts_a_refresh_again_after_the_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sets_no_key_replaced_extension_for_a_fixed_key_or_the_callers_key() {
+async fn key_replaced_is_not_set_for_a_fixed_key_or_a_key_set_by_the_caller() {
     let server = Server::accepting("no key");
     let fixed = client(ApiKey::new("fixed").unwrap(), &server);
     let response = send(&fixed).await.unwrap();
@@ -132,7 +132,7 @@ async fn sets_no_key_replaced_extension_for_a_fixed_key_or_the_callers_key() {
 
 /// Each resend acquires its own permit.
 #[tokio::test(start_paused = true)]
-async fn resends_stay_within_the_quota() {
+async fn resends_after_a_401_stay_within_the_quota() {
     let server = Server::accepting("key-2");
     let (provider, _) = key_provider(millis(100), &[Fetch::Lasting]);
     let quota = Quota::new(10, secs(10)).unwrap();
@@ -162,7 +162,7 @@ fn slow_provider() -> (RefreshingKey, Arc<Mutex<&'static str>>, FetchCount) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fetches_again_if_the_key_is_rejected_during_the_fetch() {
+async fn provider_is_called_again_if_a_fetch_returns_a_key_that_was_just_rejected() {
     let (provider, stored, fetches) = slow_provider();
     let server = Server::accepting("key-1");
     let client = client(provider, &server);
@@ -190,7 +190,7 @@ async fn fetches_again_if_the_key_is_rejected_during_the_fetch() {
 
 /// The server rejects the only key in the vault.
 #[tokio::test(start_paused = true)]
-async fn fetches_at_most_twice_while_the_vault_has_only_the_rejected_key() {
+async fn provider_is_called_at_most_twice_if_the_vault_has_only_the_rejected_key() {
     let (provider, _, fetches) = slow_provider();
     let server = Server::accepting("key-1");
     let client = client(provider, &server);

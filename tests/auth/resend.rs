@@ -53,7 +53,7 @@ async fn send_to_script(
 }
 
 #[tokio::test(start_paused = true)]
-async fn resends_every_method_once_with_the_new_key() {
+async fn request_of_any_method_is_resent_once_with_the_new_key() {
     for method in ["GET", "POST", "PATCH"] {
         let server = Server::accepting("key-2");
         let (provider, fetches) = key_provider(millis(300), &[Fetch::Lasting]);
@@ -73,7 +73,7 @@ async fn resends_every_method_once_with_the_new_key() {
 
 /// The server takes longer than the longest backoff of the provider to reject a key, so each 401 replaces the key.
 #[tokio::test(start_paused = true)]
-async fn returns_the_second_401_even_if_the_provider_has_more_keys() {
+async fn second_401_is_returned_even_if_the_provider_has_more_keys() {
     for retry in [RetryLayer::new(), RetryLayer::new().with_max_attempts(9).unwrap(), resend_only().0] {
         let server = Server::accepting("no key").with_latency(secs(25));
         let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
@@ -90,7 +90,7 @@ async fn returns_the_second_401_even_if_the_provider_has_more_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resends_with_the_key_that_another_call_has_fetched() {
+async fn request_is_resent_with_the_key_that_another_call_fetched() {
     let server = Server::accepting("key-2").with_latency(secs(5));
     let (provider, fetches) = key_provider(millis(100), &[Fetch::Lasting]);
     let keys = KeySource::from(provider);
@@ -107,7 +107,7 @@ async fn resends_with_the_key_that_another_call_has_fetched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn does_not_resend_a_fixed_key() {
+async fn request_with_a_fixed_key_is_not_resent_after_a_401() {
     let server = Server::accepting("no key");
     let client = client(ApiKey::new("fixed").unwrap(), &server);
     let response = RetryLayer::new().layer(client).oneshot(get(URI)).await.unwrap();
@@ -116,7 +116,7 @@ async fn does_not_resend_a_fixed_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_401_if_the_body_cannot_be_replayed() {
+async fn call_returns_the_401_if_the_request_body_cannot_be_replayed() {
     let within_limit = RetryLayer::new().with_replay_limit(5);
     let script = [Status(401), Status(200)];
     assert_eq!(
@@ -137,7 +137,7 @@ async fn returns_the_401_if_the_body_cannot_be_replayed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resend_counts_neither_as_an_attempt_nor_against_the_budget() {
+async fn resend_with_a_new_key_does_not_count_toward_max_attempts_or_budget() {
     let budget = Budget::new();
     let retry = RetryLayer::new().with_max_attempts(2).unwrap().with_budget(budget.clone());
     for (script, stop_reason, left) in [
@@ -160,7 +160,7 @@ async fn resend_counts_neither_as_an_attempt_nor_against_the_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_rules_apply_to_the_second_401_only() {
+async fn retry_rules_for_401_apply_only_to_the_second_401() {
     let never = RetryLayer::new().never_on(StatusCode::UNAUTHORIZED);
     assert_eq!(
         send_to_script(&never, get(URI), &[Status(401), Status(200)]).await,
@@ -183,7 +183,7 @@ async fn retry_rules_apply_to_the_second_401_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_can_disable_the_resend() {
+async fn retry_override_of_a_request_can_disable_the_resend() {
     let script = [Status(401), Status(200)];
     for (own, expected) in [
         (RetryOverride::new().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
@@ -256,7 +256,7 @@ async fn limiter_can_refuse_a_resend() {
 
 /// A custom layer that replaces keys sets the same extension as the auth layer.
 #[tokio::test(start_paused = true)]
-async fn ignores_the_key_replaced_extension_unless_the_status_is_401() {
+async fn retry_layer_ignores_key_replaced_unless_the_status_is_401() {
     for (status, expected) in [(401, 2), (403, 1), (200, 1)] {
         let server = ScriptedService::new([Status(status), Status(200)]);
         let marked = ServiceBuilder::new()
@@ -272,7 +272,7 @@ async fn ignores_the_key_replaced_extension_unless_the_status_is_401() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_401s_in_a_preset_cause_one_refresh() {
+async fn concurrent_401s_in_a_preset_stack_share_one_key_refresh() {
     let server = Server::accepting("key-2").with_latency(millis(20));
     let (provider, fetches) = key_provider(millis(300), &[Fetch::Lasting]);
     let preset = preset::realtime_messaging(URI).unwrap().with_keys(provider).with_retry(resend_only().0);
@@ -290,7 +290,7 @@ async fn concurrent_401s_in_a_preset_cause_one_refresh() {
 
 /// The server may have processed a gRPC call before it returned `UNAUTHENTICATED`.
 #[tokio::test(start_paused = true)]
-async fn resends_an_idempotent_grpc_call_once_after_unauthenticated() {
+async fn idempotent_grpc_call_is_resent_once_after_unauthenticated() {
     const UNAUTHENTICATED: Scripted =
         Headers(200, &[("content-type", "application/grpc"), ("grpc-status", "16")]);
     for (method, declared_idempotent, expected) in [
