@@ -1,4 +1,4 @@
-//! Keys that are read from a file.
+//! Tests of keys that are read from a key file.
 
 use std::{
     env, fs,
@@ -11,7 +11,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::{support::capture::Capture, *};
 
-/// A key file that is removed on drop.
+/// A temporary key file. `Drop` removes the file.
 struct KeyFile(PathBuf);
 
 impl KeyFile {
@@ -72,7 +72,7 @@ async fn old_key_is_kept_and_an_error_is_reported_if_the_key_file_is_unusable() 
         send(&client).await.unwrap();
         let error = keys.last_error().map(|error| format!("{error} {error:?}"));
         match content {
-            Some("key-1") => assert!(error.is_none(), "the file is valid again"),
+            Some("key-1") => assert!(error.is_none(), "the key file is valid again"),
             _ => assert!(error.is_some_and(|error| error.contains("vanishes") && !error.contains("s3cret"))),
         }
     }
@@ -88,13 +88,13 @@ async fn key_file_is_read_immediately_after_a_401() {
     assert_eq!(
         (response.status().as_u16(), server.keys().len()),
         (401, 1),
-        "the file has the same key, so the 401 is returned"
+        "the file still has the rejected key, so the call returns the 401"
     );
     file.write("key-2");
     assert_eq!(
         send_with_resend(client.clone()).await.unwrap().status(),
         401,
-        "the file is read at most once a second"
+        "the key file is read at most once a second"
     );
     advance(secs(1)).await;
     let results = run_concurrently(100, || send_with_resend(client.clone())).await;
@@ -108,7 +108,8 @@ fn missing_key_file_is_rejected_at_construction() {
     assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
 }
 
-/// The second rejected request waits for the read that the first one started. A named pipe blocks that read.
+/// The first rejected request starts to read the key file, and the second rejected request waits for the same read. The
+/// key file is a named pipe, which blocks the read.
 #[cfg(unix)]
 #[test]
 fn request_rejected_during_a_key_file_read_gets_the_new_key() {
@@ -131,10 +132,10 @@ fn request_rejected_during_a_key_file_read_gets_the_new_key() {
         })
     };
     let first = spawn_rejected_request(sender.clone());
-    // Opening the pipe blocks until the first request opens it for reading.
+    // Opening the named pipe for writing blocks until the first request opens the pipe for reading.
     let mut pipe = fs::OpenOptions::new().write(true).open(&file).unwrap();
     let second = spawn_rejected_request(sender);
-    // Neither request gets a key before the read ends.
+    // Neither request gets a key before the read of the key file ends.
     assert!(receiver.recv_timeout(millis(50)).is_err());
     pipe.write_all(b"key-2").unwrap();
     drop(pipe);
@@ -145,8 +146,8 @@ fn request_rejected_during_a_key_file_read_gets_the_new_key() {
     second.join().unwrap().unwrap();
 }
 
-/// The read of a named pipe begins before the rejection and returns the old key. By then, a file with a new key has
-/// replaced the pipe.
+/// The key file is a named pipe, and a read of the pipe starts before the server rejects the old key. The read returns
+/// the old key, but a file with the new key has replaced the pipe before the read ends.
 #[cfg(unix)]
 #[test]
 fn key_file_is_read_again_if_its_key_is_rejected_during_the_read() {
@@ -163,7 +164,7 @@ fn key_file_is_read_again_if_its_key_is_rejected_during_the_read() {
         let keys = keys.clone();
         move || tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(keys.current())
     });
-    // Opening the pipe blocks until the reader opens it.
+    // Opening the named pipe for writing blocks until the reader opens the pipe for reading.
     let mut pipe = fs::OpenOptions::new().write(true).open(&file).unwrap();
     assert!(keys.reject(&old));
     let mut waiting = tokio_test::task::spawn(keys.current());

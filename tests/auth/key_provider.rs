@@ -1,4 +1,4 @@
-//! Keys from a provider: refreshes, their timing and their failures.
+//! Tests of keys from a key provider: when a refresh starts, who waits for a refresh, and how a refresh fails.
 
 use std::error::Error as _;
 
@@ -25,7 +25,7 @@ async fn concurrent_requests_share_one_key_refresh() {
             async move { send(&client).await.unwrap().status() }
         });
         assert!(statuses.await.iter().all(|status| *status == 200));
-        assert_eq!(fetches.count(), round, "one refresh for all 50 requests");
+        assert_eq!(fetches.count(), round, "all 50 requests share one refresh");
         let (keys, expected) = (server.keys(), format!("key-{round}"));
         assert_eq!(keys.len(), 50 * round);
         assert!(keys[50 * (round - 1)..].iter().all(|key| *key == expected), "{keys:?}");
@@ -42,7 +42,7 @@ async fn unexpired_key_is_sent_while_its_refresh_runs() {
     send(&client).await.unwrap();
     advance(secs(799)).await;
     send(&client).await.unwrap();
-    assert_eq!(fetches.count(), 1, "the refresh starts only after four fifths of the lifetime");
+    assert_eq!(fetches.count(), 1, "the refresh starts only after four fifths of the key's lifetime");
     advance(secs(1)).await;
     let before = Instant::now();
     for _ in 0..3 {
@@ -51,7 +51,7 @@ async fn unexpired_key_is_sent_while_its_refresh_runs() {
     assert_eq!(
         (before.elapsed(), fetches.count()),
         (Duration::ZERO, 2),
-        "the first request starts the refresh, and no request waits for it"
+        "the first request starts the refresh of the key, and no request waits for the refresh"
     );
     tokio::time::sleep(millis(500)).await;
     send(&client).await.unwrap();
@@ -76,7 +76,7 @@ async fn key_refresh_completes_during_the_call_that_started_the_refresh() {
     advance(secs(850)).await;
     let slow = support::ScriptedService::new([support::Scripted::Delayed(600, 200)]);
     layer(keys.clone()).layer(slow).oneshot(get(URI)).await.unwrap();
-    assert_eq!(fetches.count(), 2, "the key is fetched before the next request");
+    assert_eq!(fetches.count(), 2, "the new key is fetched before the next request");
     assert_eq!(keys.current().await.unwrap().expose(), "key-2");
 }
 
@@ -97,7 +97,7 @@ fn call_outside_a_runtime_leaves_the_key_refresh_to_the_next_call() {
     let keys = KeySource::from(RefreshingKey::new(provider).with_backoff(backoff));
     runtime.block_on(async {
         let key = keys.current().await.unwrap();
-        assert!(keys.reject(&key), "the next call fetches another key");
+        assert!(keys.reject(&key), "the next call fetches a new key");
         assert!(keys.current().await.is_err());
     });
     let server = Server::accepting("key-");
@@ -111,7 +111,8 @@ fn call_outside_a_runtime_leaves_the_key_refresh_to_the_next_call() {
     });
 }
 
-/// Both keys expire between `poll_ready` and `call`. The layer sends the newer one, which the server may still accept.
+/// Two keys expire between `poll_ready` and `call`. The auth layer sends the newer key, which the server may still
+/// accept.
 #[tokio::test(start_paused = true)]
 async fn auth_layer_sends_the_newer_of_two_expired_keys() {
     let server = Server::accepting("key-");
@@ -141,8 +142,8 @@ async fn key_refresh_continues_after_some_waiting_calls_are_dropped() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(secs(2), &[Fetch::Expiring(60)]);
     let client = client(provider, &server);
-    // All three calls wait for the refresh that the first one started. The first two are dropped after half of its
-    // time.
+    // The first call starts a key refresh of 2 s, and all three calls wait for the refresh. The test drops the first
+    // two calls after 1 s.
     let mut first = spawn(send(&client));
     let mut second = spawn(send(&client));
     let mut third = spawn(send(&client));
@@ -170,13 +171,13 @@ async fn key_refresh_continues_after_all_waiting_calls_are_dropped() {
         let before = Instant::now();
         assert_eq!(send(&client).await.unwrap().status(), 200);
         let waited = secs(2).saturating_sub(pause + millis(10));
-        // The next refresh starts after 48 s of the 60 s that the key is valid.
+        // The key is valid for 60 s, so the next refresh is due when the key is 48 s old.
         let expected = if pause > secs(50) { 2 } else { 1 };
         assert_eq!((before.elapsed(), fetches.count()), (waited, expected), "{pause:?}");
     }
 }
 
-/// Between these calls, no request is in flight that could poll the refresh.
+/// The calls are so rare that no request in flight polls the key refresh. A background task completes the refresh.
 #[tokio::test(start_paused = true)]
 async fn occasional_calls_never_wait_for_the_next_key() {
     for interval in [secs(10), secs(15), secs(100)] {
@@ -198,7 +199,7 @@ async fn occasional_calls_never_wait_for_the_next_key() {
 
 #[tokio::test(start_paused = true)]
 async fn reused_service_sends_the_current_key_with_each_request() {
-    /// Sends a request through this instance instead of a clone.
+    /// Sends a request through the given client instead of a clone of the client.
     async fn send(client: &mut Client, uri: &str) {
         let ready = ServiceExt::<Request<Content>>::ready(client).await.unwrap();
         ready.call(get(uri)).await.unwrap();
@@ -217,7 +218,7 @@ async fn reused_service_sends_the_current_key_with_each_request() {
     assert_eq!((fetches.count(), server.keys()), (3, vec![String::new(), String::new(), "key-3".to_owned()]));
 }
 
-/// For example, tests with a runtime each may share a client in a static.
+/// Several tests may share a client in a static, for example, although each test has its own tokio runtime.
 #[test]
 fn key_refresh_restarts_if_its_runtime_has_ended() {
     let server = Server::accepting("key");
@@ -237,22 +238,22 @@ async fn provider_backs_off_after_failed_refreshes_while_the_old_key_is_valid() 
     let keys = KeySource::from(provider);
     let client = client(keys.clone(), &server);
     let started = Instant::now();
-    // The first request from 80 s on starts a refresh. The next ones follow after a backoff of 1, 2, 4 and 8 s.
+    // The first request after 80 s starts a key refresh. The provider retries the failed refresh after 1, 2, 4 and 8 s.
     for (at, expected) in
         [(0, 1), (79, 1), (80, 2), (80, 2), (81, 3), (82, 3), (83, 4), (86, 4), (87, 5), (95, 6)]
     {
         advance((started + secs(at)) - Instant::now()).await;
-        assert_eq!(send(&client).await.unwrap().status(), 200, "{at}");
-        assert_eq!(fetches.count(), expected, "{at}");
+        assert_eq!(send(&client).await.unwrap().status(), 200, "at {at} s");
+        assert_eq!(fetches.count(), expected, "at {at} s");
     }
     assert!(server.keys().iter().all(|key| key == "key-1"));
     assert_eq!(keys.last_error().unwrap().source().unwrap().to_string(), "the vault is unavailable");
-    // At 100 s the key expires.
+    // The key expires 100 s after the start of the test.
     advance((started + secs(100)) - Instant::now()).await;
     let error = send(&client).await.unwrap_err();
     assert!(error.is_auth() && !error.is_service() && !error.is_timeout(), "{error:?}");
     let cause: &KeyError = support::cause(&error).unwrap();
-    assert_eq!(cause.retry_in(), Some(secs(11)), "the backoff of 16 s began at 95 s");
+    assert_eq!(cause.retry_in(), Some(secs(11)), "the refresh that failed at 95 s began a backoff of 16 s");
     assert_eq!(
         format!("{error:#}"),
         "credential could not be attached: the key provider failed, next attempt in 11s: the vault is unavailable"
@@ -260,7 +261,7 @@ async fn provider_backs_off_after_failed_refreshes_while_the_old_key_is_valid() 
     assert_eq!(
         (fetches.count(), server.keys().len()),
         (6, 10),
-        "the call starts no refresh and sends no request"
+        "a call without a valid key during the backoff starts no refresh and sends no request"
     );
 }
 
@@ -304,7 +305,7 @@ async fn key_refresh_fails_if_the_provider_hangs_panics_or_returns_an_expired_ke
     }
 }
 
-/// The limiter replaces a permit that expires while its request waits for a key.
+/// A permit of the limiter expires if its request waits too long for a key. The limiter replaces the expired permit.
 #[tokio::test(start_paused = true)]
 async fn requests_that_wait_for_a_key_stay_within_the_quota() {
     let server = Server::accepting("key");

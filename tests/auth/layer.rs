@@ -1,4 +1,4 @@
-//! The effect of the layer on requests, responses and errors.
+//! Tests of how the auth layer treats requests, responses and errors.
 
 use std::{future::Future as _, pin::pin, task::Waker};
 
@@ -38,7 +38,7 @@ fn auth_layer_and_its_service_are_clone_send_and_sync() {
     assert_clone_send_sync(&layer.layer(ScriptedService::new([Status(200)])).clone());
 }
 
-/// A key is allocated at the first request. Later requests share it.
+/// Only the first request with a key allocates its header value. Later requests share the same header value.
 #[tokio::test(start_paused = true)]
 async fn attaching_a_cached_key_allocates_nothing() {
     let provider = RefreshingKey::new(|| async { Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k")?)) });
@@ -50,7 +50,7 @@ async fn attaching_a_cached_key_allocates_nothing() {
         let mut service = layer.layer(inner);
         let mut cx = Context::from_waker(Waker::noop());
         let mut allocated = 0;
-        // The first request creates the header value, so only the second one counts.
+        // The first request allocates the header value, so the test only counts the allocations of the second request.
         for _ in 0..2 {
             let mut request = Request::get(URI).body(()).unwrap();
             request.headers_mut().reserve(4);

@@ -1,4 +1,4 @@
-//! The origins that a key is sent to.
+//! Tests of the origins to which the auth layer sends a key.
 
 use std::error::Error as _;
 
@@ -50,7 +50,7 @@ async fn key_is_sent_only_to_the_allowed_scheme_host_and_port() {
         let value = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
         let expected = has_key.then(|| format!("Bearer {KEY}"));
         assert_eq!(value, expected.as_deref().map(str::as_bytes), "{allowed} {uri}");
-        assert_eq!(head.uri, uri.parse::<Uri>().unwrap(), "the URI is unchanged");
+        assert_eq!(head.uri, uri.parse::<Uri>().unwrap(), "the auth layer does not change the URI");
     }
 }
 
@@ -65,7 +65,8 @@ async fn request_whose_uri_has_no_origin_is_rejected_before_sending() {
         assert!(cause.contains("names no origin"), "{cause}");
     }
     assert_eq!(server.calls(), 0);
-    // A URI of `CONNECT` has a host and a port but no scheme. It is forwarded without the key.
+    // The URI of a `CONNECT` request has a host and a port but no scheme. The auth layer forwards the request without
+    // the key.
     let head = forwarded_head(&bearer_layer(URI), request("CONNECT", "api.example.com:443")).await;
     assert!(!head.headers.contains_key(AUTHORIZATION));
 }
@@ -143,18 +144,18 @@ async fn target_of_a_cross_origin_redirect_receives_no_key() {
         };
         let server = ScriptedService::new(script.clone());
         follow_redirects(bearer_layer(URI).layer(server.clone()), get(URI)).await;
-        assert_eq!(has_key(&server), expected, "bearer");
+        assert_eq!(has_key(&server), expected, "key in the bearer header");
         let server = ScriptedService::new(script.clone());
         follow_redirects(query_layer().layer(server.clone()), get(URI)).await;
-        assert_eq!(has_key(&server), expected, "query");
+        assert_eq!(has_key(&server), expected, "key in the query");
         let server = ScriptedService::new(script);
         follow_redirects(closure.layer(server.clone()), get(URI)).await;
-        assert_eq!(has_key(&server), expected, "closure");
+        assert_eq!(has_key(&server), expected, "key in a header set by a closure");
     }
 }
 
-/// Follows redirects and repeats all headers of the request, as a redirect layer without a list of sensitive headers
-/// does.
+/// Follows redirects and copies all headers to the next request, as a redirect layer without a list of sensitive
+/// headers does.
 async fn follow_redirects<S>(mut service: S, mut next: Request<Content>) -> Response<Body>
 where
     S: Service<Request<Content>, Response = Response<Body>, Error = Error>,
@@ -169,7 +170,7 @@ where
     panic!("too many redirects");
 }
 
-/// Returns the header values. `Debug` of a `HeaderMap` would hide the sensitive ones.
+/// Returns all header values as strings. `Debug` of a `HeaderMap` would hide the sensitive values.
 fn header_values(head: &Parts) -> Vec<String> {
     head.headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
 }

@@ -1,4 +1,4 @@
-//! Where a request carries its key: a header or the query.
+//! Tests of where a request carries the API key: in a header or in the query.
 
 use std::error::Error as _;
 
@@ -129,14 +129,14 @@ async fn request_is_rejected_if_the_query_key_makes_its_uri_too_long() {
     assert_eq!(cause, "the url with the key in its query is longer than 65,534 bytes");
     assert!(KeyPlacement::query("").is_err());
 
-    // The limit is exact to one byte.
+    // A path and query of 65,534 bytes is accepted, and a path and query of 65,535 bytes is rejected.
     for (excess, fits) in [(0, true), (1, false)] {
         let path = "x".repeat(65_534 - "/?api_key=".len() - KEY.len() + excess);
         let result = query_layer()
             .layer(server.clone())
             .oneshot(get(&format!("https://api.example.com/{path}")))
             .await;
-        assert_eq!(result.is_ok(), fits, "{excess}");
+        assert_eq!(result.is_ok(), fits, "{excess} bytes over the limit");
     }
 }
 

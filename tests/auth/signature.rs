@@ -1,4 +1,4 @@
-//! Signatures over the head and the body of a request.
+//! Tests of signatures over the head and the body of a request.
 
 use http::{HeaderValue, request::Parts};
 use http_body_util::StreamBody;
@@ -15,7 +15,7 @@ use tower_outbound::{
 
 use super::*;
 
-/// Writes the app id, the method, the path and the body that it receives as the signature, in plain text.
+/// A signer whose signature is the plain text of the app id, the method, the path and the body.
 struct PlainTextSigner {
     credentials: AppCredentials,
     limit: Option<usize>,
