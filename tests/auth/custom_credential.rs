@@ -1,4 +1,4 @@
-//! Credentials that a closure adds.
+//! Tests of credentials that a closure adds to each request.
 
 use std::{error::Error as _, sync::atomic::AtomicU32};
 
@@ -10,7 +10,7 @@ use tower_outbound::call::{Outcome, StopReason};
 use super::*;
 
 #[tokio::test]
-async fn calls_the_closure_only_for_requests_to_its_origin() {
+async fn credential_closure_is_called_only_for_requests_to_the_allowed_origin() {
     let calls = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&calls);
     let sign = move |head: &mut Parts| -> Result<(), BoxError> {
@@ -22,11 +22,11 @@ async fn calls_the_closure_only_for_requests_to_its_origin() {
     let layer = closure_layer(sign);
     assert_eq!(forwarded_head(&layer, request("PUT", URI)).await.headers["x-signature"], "PUT /v1");
     assert!(forwarded_head(&layer, get("https://other.example.com/v1")).await.headers.is_empty());
-    assert_eq!(calls.load(Ordering::Relaxed), 1, "the closure is not called for another origin");
+    assert_eq!(calls.load(Ordering::Relaxed), 1, "the layer does not call the closure for another origin");
 }
 
 #[tokio::test(start_paused = true)]
-async fn failing_closure_ends_the_call_before_sending() {
+async fn failing_credential_closure_ends_the_call_before_sending() {
     let fail = |_: &mut Parts| -> Result<(), BoxError> { Err(Broken.into()) };
     let layer = closure_layer(fail);
     let server = ScriptedService::new([Status(200)]);
@@ -34,7 +34,7 @@ async fn failing_closure_ends_the_call_before_sending() {
     assert!(error.is_auth() && !error.is_service() && !error.is_timeout());
     assert_eq!(error.source().unwrap().downcast_ref(), Some(&Broken));
 
-    // The retry layer does not retry it, not even for a GET.
+    // The retry layer does not retry after a failed closure, not even a GET.
     let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(layer).service(server.clone());
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_auth());
@@ -45,7 +45,7 @@ async fn failing_closure_ends_the_call_before_sending() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_the_closure_for_every_attempt() {
+async fn credential_closure_is_called_for_every_attempt() {
     let count = AtomicU32::new(0);
     let rotate = move |head: &mut Parts| -> Result<(), BoxError> {
         let version = count.fetch_add(1, Ordering::Relaxed);

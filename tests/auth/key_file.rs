@@ -1,4 +1,4 @@
-//! Keys that are read from a file.
+//! Tests of keys that are read from a key file.
 
 use std::{
     env, fs,
@@ -11,7 +11,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::{support::capture::Capture, *};
 
-/// A key file that is removed on drop.
+/// A temporary key file. `Drop` removes the file.
 struct KeyFile(PathBuf);
 
 impl KeyFile {
@@ -39,7 +39,7 @@ impl Drop for KeyFile {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_a_changed_file_after_the_check_interval() {
+async fn changed_key_file_is_read_after_the_check_interval() {
     let file = KeyFile::new("rotates", "key-1\n");
     let server = Server::accepting("key");
     let client = client(KeySource::from_file_every(&file.0, secs(30)).unwrap(), &server);
@@ -58,7 +58,7 @@ async fn reads_a_changed_file_after_the_check_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keeps_the_old_key_and_reports_an_error_if_the_file_is_unusable() {
+async fn old_key_is_kept_and_an_error_is_reported_if_the_key_file_is_unusable() {
     let file = KeyFile::new("vanishes", "key-1");
     let server = Server::accepting("key");
     let keys = KeySource::from_file(&file.0).unwrap();
@@ -72,7 +72,7 @@ async fn keeps_the_old_key_and_reports_an_error_if_the_file_is_unusable() {
         send(&client).await.unwrap();
         let error = keys.last_error().map(|error| format!("{error} {error:?}"));
         match content {
-            Some("key-1") => assert!(error.is_none(), "the file is valid again"),
+            Some("key-1") => assert!(error.is_none(), "the key file is valid again"),
             _ => assert!(error.is_some_and(|error| error.contains("vanishes") && !error.contains("s3cret"))),
         }
     }
@@ -80,7 +80,7 @@ async fn keeps_the_old_key_and_reports_an_error_if_the_file_is_unusable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_the_file_immediately_after_a_401() {
+async fn key_file_is_read_immediately_after_a_401() {
     let file = KeyFile::new("rejected", "key-1");
     let server = Server::accepting("key-2");
     let client = client(KeySource::from_file_every(&file.0, secs(3_600)).unwrap(), &server);
@@ -88,13 +88,13 @@ async fn reads_the_file_immediately_after_a_401() {
     assert_eq!(
         (response.status().as_u16(), server.keys().len()),
         (401, 1),
-        "the file has the same key, so the 401 is returned"
+        "the file still has the rejected key, so the call returns the 401"
     );
     file.write("key-2");
     assert_eq!(
         send_with_resend(client.clone()).await.unwrap().status(),
         401,
-        "the file is read at most once a second"
+        "the key file is read at most once a second"
     );
     advance(secs(1)).await;
     let results = run_concurrently(100, || send_with_resend(client.clone())).await;
@@ -102,16 +102,17 @@ async fn reads_the_file_immediately_after_a_401() {
 }
 
 #[test]
-fn rejects_a_missing_file_at_construction() {
+fn missing_key_file_is_rejected_at_construction() {
     assert_eq!(KeySource::from_file("no/such/file").unwrap_err().field(), "api key");
     let preset = preset::currency_rates("https://host").unwrap().with_key_file("no/such/file");
     assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
 }
 
-/// The second rejected request waits for the read that the first one started. A named pipe blocks that read.
+/// The first rejected request starts to read the key file, and the second rejected request waits for the same read. The
+/// key file is a named pipe, which blocks the read.
 #[cfg(unix)]
 #[test]
-fn request_that_is_rejected_during_a_file_read_gets_the_new_key() {
+fn request_rejected_during_a_key_file_read_gets_the_new_key() {
     use std::{io::Write, process::Command, sync::mpsc, thread};
 
     let file = KeyFile::new("slow", "key-1");
@@ -131,10 +132,10 @@ fn request_that_is_rejected_during_a_file_read_gets_the_new_key() {
         })
     };
     let first = spawn_rejected_request(sender.clone());
-    // Opening the pipe blocks until the first request opens it for reading.
+    // Opening the named pipe for writing blocks until the first request opens the pipe for reading.
     let mut pipe = fs::OpenOptions::new().write(true).open(&file).unwrap();
     let second = spawn_rejected_request(sender);
-    // Neither request gets a key before the read ends.
+    // Neither request gets a key before the read of the key file ends.
     assert!(receiver.recv_timeout(millis(50)).is_err());
     pipe.write_all(b"key-2").unwrap();
     drop(pipe);
@@ -145,11 +146,11 @@ fn request_that_is_rejected_during_a_file_read_gets_the_new_key() {
     second.join().unwrap().unwrap();
 }
 
-/// The read of a named pipe begins before the rejection and returns the old key. By then, a file with a new key has
-/// replaced the pipe.
+/// The key file is a named pipe, and a read of the pipe starts before the server rejects the old key. The read returns
+/// the old key, but a file with the new key has replaced the pipe before the read ends.
 #[cfg(unix)]
 #[test]
-fn reads_the_file_again_if_its_key_is_rejected_during_the_read() {
+fn key_file_is_read_again_if_its_key_is_rejected_during_the_read() {
     use std::{io::Write, process::Command, thread};
 
     let file = KeyFile::new("outdated", "key-1");
@@ -163,7 +164,7 @@ fn reads_the_file_again_if_its_key_is_rejected_during_the_read() {
         let keys = keys.clone();
         move || tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(keys.current())
     });
-    // Opening the pipe blocks until the reader opens it.
+    // Opening the named pipe for writing blocks until the reader opens the pipe for reading.
     let mut pipe = fs::OpenOptions::new().write(true).open(&file).unwrap();
     assert!(keys.reject(&old));
     let mut waiting = tokio_test::task::spawn(keys.current());
@@ -177,7 +178,7 @@ fn reads_the_file_again_if_its_key_is_rejected_during_the_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_a_changed_key_and_the_first_of_several_failed_reads() {
+async fn changed_key_and_only_the_first_of_several_failed_file_reads_are_logged() {
     let file = KeyFile::new("logged", "key-1");
     let keys = KeySource::from_file(&file.0).unwrap();
     let (log, _guard) = Capture::at(LevelFilter::INFO);

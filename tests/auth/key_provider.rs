@@ -1,4 +1,4 @@
-//! Keys from a provider: refreshes, their timing and their failures.
+//! Tests of keys from a key provider: when a refresh starts, who waits for a refresh, and how a refresh fails.
 
 use std::error::Error as _;
 
@@ -15,7 +15,7 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_requests_share_one_refresh() {
+async fn concurrent_requests_share_one_key_refresh() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(millis(100), &[Fetch::Expiring(60)]);
     let client = client(provider, &server);
@@ -25,7 +25,7 @@ async fn concurrent_requests_share_one_refresh() {
             async move { send(&client).await.unwrap().status() }
         });
         assert!(statuses.await.iter().all(|status| *status == 200));
-        assert_eq!(fetches.count(), round, "one refresh for all 50 requests");
+        assert_eq!(fetches.count(), round, "all 50 requests share one refresh");
         let (keys, expected) = (server.keys(), format!("key-{round}"));
         assert_eq!(keys.len(), 50 * round);
         assert!(keys[50 * (round - 1)..].iter().all(|key| *key == expected), "{keys:?}");
@@ -34,7 +34,7 @@ async fn concurrent_requests_share_one_refresh() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_the_old_key_during_a_refresh_before_its_expiry() {
+async fn unexpired_key_is_sent_while_its_refresh_runs() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(millis(500), &[Fetch::Expiring(1_000)]);
     let keys = KeySource::from(provider);
@@ -42,7 +42,7 @@ async fn sends_the_old_key_during_a_refresh_before_its_expiry() {
     send(&client).await.unwrap();
     advance(secs(799)).await;
     send(&client).await.unwrap();
-    assert_eq!(fetches.count(), 1, "the refresh starts only after four fifths of the lifetime");
+    assert_eq!(fetches.count(), 1, "the refresh starts only after four fifths of the key's lifetime");
     advance(secs(1)).await;
     let before = Instant::now();
     for _ in 0..3 {
@@ -51,7 +51,7 @@ async fn sends_the_old_key_during_a_refresh_before_its_expiry() {
     assert_eq!(
         (before.elapsed(), fetches.count()),
         (Duration::ZERO, 2),
-        "the first request starts the refresh, and no request waits for it"
+        "the first request starts the refresh of the key, and no request waits for the refresh"
     );
     tokio::time::sleep(millis(500)).await;
     send(&client).await.unwrap();
@@ -60,7 +60,7 @@ async fn sends_the_old_key_during_a_refresh_before_its_expiry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_completes_during_the_call_that_started_it() {
+async fn key_refresh_completes_during_the_call_that_started_the_refresh() {
     let fetches = FetchCount(Arc::default());
     let counter = fetches.clone();
     let keys = KeySource::from(RefreshingKey::new(move || {
@@ -76,12 +76,12 @@ async fn refresh_completes_during_the_call_that_started_it() {
     advance(secs(850)).await;
     let slow = support::ScriptedService::new([support::Scripted::Delayed(600, 200)]);
     layer(keys.clone()).layer(slow).oneshot(get(URI)).await.unwrap();
-    assert_eq!(fetches.count(), 2, "the key is fetched before the next request");
+    assert_eq!(fetches.count(), 2, "the new key is fetched before the next request");
     assert_eq!(keys.current().await.unwrap().expose(), "key-2");
 }
 
 #[test]
-fn call_outside_a_runtime_leaves_the_refresh_to_the_next_call() {
+fn call_outside_a_runtime_leaves_the_key_refresh_to_the_next_call() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let fetches = FetchCount(Arc::default());
@@ -97,7 +97,7 @@ fn call_outside_a_runtime_leaves_the_refresh_to_the_next_call() {
     let keys = KeySource::from(RefreshingKey::new(provider).with_backoff(backoff));
     runtime.block_on(async {
         let key = keys.current().await.unwrap();
-        assert!(keys.reject(&key), "the next call fetches another key");
+        assert!(keys.reject(&key), "the next call fetches a new key");
         assert!(keys.current().await.is_err());
     });
     let server = Server::accepting("key-");
@@ -111,9 +111,10 @@ fn call_outside_a_runtime_leaves_the_refresh_to_the_next_call() {
     });
 }
 
-/// Both keys expire between `poll_ready` and `call`. The layer sends the newer one, which the server may still accept.
+/// Two keys expire between `poll_ready` and `call`. The auth layer sends the newer key, which the server may still
+/// accept.
 #[tokio::test(start_paused = true)]
-async fn sends_the_newer_of_two_expired_keys() {
+async fn auth_layer_sends_the_newer_of_two_expired_keys() {
     let server = Server::accepting("key-");
     let fetches = FetchCount(Arc::default());
     let counter = fetches.clone();
@@ -137,12 +138,12 @@ async fn sends_the_newer_of_two_expired_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_continues_after_some_waiting_calls_are_dropped() {
+async fn key_refresh_continues_after_some_waiting_calls_are_dropped() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(secs(2), &[Fetch::Expiring(60)]);
     let client = client(provider, &server);
-    // All three calls wait for the refresh that the first one started. The first two are dropped after half of its
-    // time.
+    // The first call starts a key refresh of 2 s, and all three calls wait for the refresh. The test drops the first
+    // two calls after 1 s.
     let mut first = spawn(send(&client));
     let mut second = spawn(send(&client));
     let mut third = spawn(send(&client));
@@ -160,7 +161,7 @@ async fn refresh_continues_after_some_waiting_calls_are_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_continues_after_all_waiting_calls_are_dropped() {
+async fn key_refresh_continues_after_all_waiting_calls_are_dropped() {
     let server = Server::accepting("key");
     for pause in [millis(100), secs(3), millis(10_200), secs(59)] {
         let (provider, fetches) = key_provider(secs(2), &[Fetch::Expiring(60)]);
@@ -170,13 +171,13 @@ async fn refresh_continues_after_all_waiting_calls_are_dropped() {
         let before = Instant::now();
         assert_eq!(send(&client).await.unwrap().status(), 200);
         let waited = secs(2).saturating_sub(pause + millis(10));
-        // The next refresh starts after 48 s of the 60 s that the key is valid.
+        // The key is valid for 60 s, so the next refresh is due when the key is 48 s old.
         let expected = if pause > secs(50) { 2 } else { 1 };
         assert_eq!((before.elapsed(), fetches.count()), (waited, expected), "{pause:?}");
     }
 }
 
-/// Between these calls, no request is in flight that could poll the refresh.
+/// The calls are so rare that no request in flight polls the key refresh. A background task completes the refresh.
 #[tokio::test(start_paused = true)]
 async fn occasional_calls_never_wait_for_the_next_key() {
     for interval in [secs(10), secs(15), secs(100)] {
@@ -198,7 +199,7 @@ async fn occasional_calls_never_wait_for_the_next_key() {
 
 #[tokio::test(start_paused = true)]
 async fn reused_service_sends_the_current_key_with_each_request() {
-    /// Sends a request through this instance instead of a clone.
+    /// Sends a request through the given client instead of a clone of the client.
     async fn send(client: &mut Client, uri: &str) {
         let ready = ServiceExt::<Request<Content>>::ready(client).await.unwrap();
         ready.call(get(uri)).await.unwrap();
@@ -217,9 +218,9 @@ async fn reused_service_sends_the_current_key_with_each_request() {
     assert_eq!((fetches.count(), server.keys()), (3, vec![String::new(), String::new(), "key-3".to_owned()]));
 }
 
-/// For example, tests with a runtime each may share a client in a static.
+/// Several tests may share a client in a static, for example, although each test has its own tokio runtime.
 #[test]
-fn starts_another_refresh_if_the_runtime_of_the_first_has_ended() {
+fn key_refresh_restarts_if_its_runtime_has_ended() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(secs(1), &[Fetch::Expiring(60)]);
     let client = client(provider, &server);
@@ -231,28 +232,28 @@ fn starts_another_refresh_if_the_runtime_of_the_first_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn backs_off_after_a_failed_refresh_while_the_old_key_is_valid() {
+async fn provider_backs_off_after_failed_refreshes_while_the_old_key_is_valid() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Expiring(100), Fetch::Fails]);
     let keys = KeySource::from(provider);
     let client = client(keys.clone(), &server);
     let started = Instant::now();
-    // The first request from 80 s on starts a refresh. The next ones follow after a backoff of 1, 2, 4 and 8 s.
+    // The first request after 80 s starts a key refresh. The provider retries the failed refresh after 1, 2, 4 and 8 s.
     for (at, expected) in
         [(0, 1), (79, 1), (80, 2), (80, 2), (81, 3), (82, 3), (83, 4), (86, 4), (87, 5), (95, 6)]
     {
         advance((started + secs(at)) - Instant::now()).await;
-        assert_eq!(send(&client).await.unwrap().status(), 200, "{at}");
-        assert_eq!(fetches.count(), expected, "{at}");
+        assert_eq!(send(&client).await.unwrap().status(), 200, "at {at} s");
+        assert_eq!(fetches.count(), expected, "at {at} s");
     }
     assert!(server.keys().iter().all(|key| key == "key-1"));
     assert_eq!(keys.last_error().unwrap().source().unwrap().to_string(), "the vault is unavailable");
-    // At 100 s the key expires.
+    // The key expires 100 s after the start of the test.
     advance((started + secs(100)) - Instant::now()).await;
     let error = send(&client).await.unwrap_err();
     assert!(error.is_auth() && !error.is_service() && !error.is_timeout(), "{error:?}");
     let cause: &KeyError = support::cause(&error).unwrap();
-    assert_eq!(cause.retry_in(), Some(secs(11)), "the backoff of 16 s began at 95 s");
+    assert_eq!(cause.retry_in(), Some(secs(11)), "the refresh that failed at 95 s began a backoff of 16 s");
     assert_eq!(
         format!("{error:#}"),
         "credential could not be attached: the key provider failed, next attempt in 11s: the vault is unavailable"
@@ -260,12 +261,12 @@ async fn backs_off_after_a_failed_refresh_while_the_old_key_is_valid() {
     assert_eq!(
         (fetches.count(), server.keys().len()),
         (6, 10),
-        "the call starts no refresh and sends no request"
+        "a call without a valid key during the backoff starts no refresh and sends no request"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_refresh_fails_all_waiting_requests() {
+async fn failed_key_refresh_fails_all_waiting_requests() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(secs(1), &[Fetch::Fails, Fetch::Expiring(60)]);
     let client = client(provider, &server);
@@ -284,7 +285,7 @@ async fn failed_refresh_fails_all_waiting_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_fails_if_the_provider_hangs_panics_or_returns_an_expired_key() {
+async fn key_refresh_fails_if_the_provider_hangs_panics_or_returns_an_expired_key() {
     let server = Server::accepting("key");
     for (fetch, message, expected) in [
         (Fetch::Hangs, "gave no key within 10s", secs(10)),
@@ -304,7 +305,7 @@ async fn refresh_fails_if_the_provider_hangs_panics_or_returns_an_expired_key() 
     }
 }
 
-/// The limiter replaces a permit that expires while its request waits for a key.
+/// A permit of the limiter expires if its request waits too long for a key. The limiter replaces the expired permit.
 #[tokio::test(start_paused = true)]
 async fn requests_that_wait_for_a_key_stay_within_the_quota() {
     let server = Server::accepting("key");
@@ -320,7 +321,7 @@ async fn requests_that_wait_for_a_key_stay_within_the_quota() {
 }
 
 #[tokio::test]
-async fn sends_no_key_to_another_origin() {
+async fn request_to_another_origin_is_sent_without_a_key() {
     let server = Server::accepting("");
     let (provider, _) = key_provider(Duration::ZERO, &[Fetch::Fails]);
     let response = client(provider, &server).oneshot(get("https://other.example.com")).await.unwrap();

@@ -1,4 +1,4 @@
-//! The effect of the layer on requests, responses and errors.
+//! Tests of how the auth layer treats requests, responses and errors.
 
 use std::{future::Future as _, pin::pin, task::Waker};
 
@@ -11,7 +11,7 @@ use support::{
 use super::*;
 
 #[tokio::test]
-async fn forwards_method_headers_extensions_and_body() {
+async fn auth_layer_forwards_method_headers_extensions_and_body() {
     let mut request = request("DELETE", URI);
     request.headers_mut().insert("x-other", HeaderValue::from_static("1"));
     request.extensions_mut().insert(7_u8);
@@ -24,21 +24,21 @@ async fn forwards_method_headers_extensions_and_body() {
 }
 
 #[tokio::test]
-async fn returns_an_error_of_the_inner_service() {
+async fn auth_layer_returns_the_error_of_the_inner_service() {
     let error = bearer_layer(URI).layer(ScriptedService::new([Refused])).oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_service());
     assert!(support::cause::<std::io::Error>(&error).is_some());
 }
 
 #[test]
-fn layer_and_service_are_clone_send_and_sync() {
+fn auth_layer_and_its_service_are_clone_send_and_sync() {
     fn assert_clone_send_sync<T: Clone + Send + Sync>(_: &T) {}
     let layer = bearer_layer(URI);
     assert_clone_send_sync(&layer);
     assert_clone_send_sync(&layer.layer(ScriptedService::new([Status(200)])).clone());
 }
 
-/// A key is allocated at the first request. Later requests share it.
+/// Only the first request with a key allocates its header value. Later requests share the same header value.
 #[tokio::test(start_paused = true)]
 async fn attaching_a_cached_key_allocates_nothing() {
     let provider = RefreshingKey::new(|| async { Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k")?)) });
@@ -50,7 +50,7 @@ async fn attaching_a_cached_key_allocates_nothing() {
         let mut service = layer.layer(inner);
         let mut cx = Context::from_waker(Waker::noop());
         let mut allocated = 0;
-        // The first request creates the header value, so only the second one counts.
+        // The first request allocates the header value, so the test only counts the allocations of the second request.
         for _ in 0..2 {
             let mut request = Request::get(URI).body(()).unwrap();
             request.headers_mut().reserve(4);

@@ -1,4 +1,4 @@
-//! Tests of the auth layer, its key sources and its signatures. Test services stand in for the server.
+//! Tests of the auth layer, of key sources and of request signatures. A test service stands in for the server.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod custom_credential;
@@ -49,7 +49,8 @@ fn key() -> ApiKey {
     ApiKey::new(KEY).unwrap()
 }
 
-/// A server that records the key and time of each request, and returns 401 unless the key starts with `accepted`.
+/// A test server that records the key and the time of each request. The server returns 401 unless the key starts with
+/// `accepted`.
 #[derive(Clone)]
 struct Server {
     seen: Arc<Mutex<Vec<(Instant, String)>>>,
@@ -66,7 +67,7 @@ impl Server {
         Self { latency, ..self }
     }
 
-    /// Replaces the accepted key.
+    /// Makes the server accept `key` instead of the previous key.
     fn accept(&self, key: &'static str) {
         *self.accepted.lock().unwrap() = key;
     }
@@ -98,7 +99,7 @@ impl<B: Body<Data: Send, Error: Debug> + Send + 'static> Service<Request<B>> for
         async move {
             assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "hello");
             if !latency.is_zero() {
-                // Wakes the task several times, as a real connection does.
+                // Several short sleeps wake the task several times, as a real connection does.
                 for _ in 0..4 {
                     tokio::time::sleep(latency / 4).await;
                 }
@@ -109,12 +110,13 @@ impl<B: Body<Data: Send, Error: Debug> + Send + 'static> Service<Request<B>> for
     }
 }
 
-/// The result of one fetch by a key provider.
+/// The result of one fetch by the key provider of a test.
 #[derive(Clone, Copy)]
 enum Fetch {
-    /// Returns a key that expires after this many seconds: `key-1` at the first fetch, `key-2` at the second.
+    /// The fetch returns a key that expires after the given number of seconds: `key-1` at the first fetch, `key-2` at
+    /// the second.
     Expiring(u64),
-    /// Returns a key that does not expire.
+    /// The fetch returns a key that does not expire.
     Lasting,
     Fails,
     Panics,
@@ -131,15 +133,15 @@ impl FetchCount {
     }
 }
 
-/// Returns a provider and the count of its fetches. Each fetch takes `latency` and has the next result of `script`,
-/// whose last result repeats. The provider's backoff is 1 s, 2 s, 4 s and so on, up to 20 s.
+/// Returns a key provider and a counter of its fetches. Each fetch takes `latency` and has the next result of `script`,
+/// whose last result repeats. After failed fetches the provider backs off for 1 s, 2 s, 4 s and so on, up to 20 s.
 fn key_provider(latency: Duration, script: &'static [Fetch]) -> (RefreshingKey, FetchCount) {
     let fetches = FetchCount(Arc::default());
     let counter = fetches.clone();
     let provider = move || {
         let number = counter.0.fetch_add(1, Ordering::Relaxed);
         async move {
-            // Wakes the task several times, as a real connection does.
+            // Several short sleeps wake the task several times, as a real connection does.
             for _ in 0..4 {
                 tokio::time::sleep(latency / 4).await;
             }
@@ -169,19 +171,19 @@ fn bearer_layer(url: &str) -> AuthLayer {
     AuthLayer::new(key(), origin(url)).unwrap()
 }
 
-/// Returns a layer that sends the key in the query parameter `api_key`.
+/// Returns an auth layer that sends the key in the query parameter `api_key`.
 fn query_layer() -> AuthLayer {
     bearer_layer(URI).with_placement("query:api_key".parse().unwrap())
 }
 
-/// Returns a layer that calls `credential` with the head of each request.
+/// Returns an auth layer that calls `credential` with the head of each request.
 fn closure_layer(
     credential: impl Fn(&mut Parts) -> Result<(), BoxError> + Send + Sync + 'static,
 ) -> AuthLayer {
     AuthLayer::from_fn(credential, origin(URI)).unwrap()
 }
 
-/// Sends a request through the layer and returns the head that the inner service received.
+/// Sends a request through the layer and returns the request head that the inner service received.
 async fn forwarded_head(layer: &AuthLayer, request: Request<Content>) -> Parts {
     let server = support::ScriptedService::new([support::Scripted::Status(200)]);
     layer.layer(server.clone()).oneshot(request).await.unwrap();
@@ -198,7 +200,8 @@ async fn send(client: &Client) -> Result<Response<Content>, Error> {
     client.clone().oneshot(get(URI)).await
 }
 
-/// Sends a request through a retry layer that allows one attempt. It only resends a request whose key was replaced.
+/// Sends a request through a retry layer that allows one attempt. The retry layer only resends a request whose key was
+/// replaced.
 async fn send_with_resend<S>(service: S) -> Result<Response<Content>, Error>
 where
     S: Service<Request<ReplayBody<Content>>, Response = Response<Content>, Error = Error> + Clone,

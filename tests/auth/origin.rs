@@ -1,4 +1,4 @@
-//! The origins that a key is sent to.
+//! Tests of the origins to which the auth layer sends a key.
 
 use std::error::Error as _;
 
@@ -12,7 +12,7 @@ use tower_outbound::Body;
 use super::*;
 
 #[tokio::test]
-async fn sends_the_key_only_to_its_scheme_host_and_port() {
+async fn key_is_sent_only_to_the_allowed_scheme_host_and_port() {
     let (https, other_port, loopback) =
         ("https://api.example.com", "https://api.example.com:8443", "http://127.0.0.1:8080");
     for (allowed, uri, has_key) in [
@@ -50,12 +50,12 @@ async fn sends_the_key_only_to_its_scheme_host_and_port() {
         let value = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
         let expected = has_key.then(|| format!("Bearer {KEY}"));
         assert_eq!(value, expected.as_deref().map(str::as_bytes), "{allowed} {uri}");
-        assert_eq!(head.uri, uri.parse::<Uri>().unwrap(), "the URI is unchanged");
+        assert_eq!(head.uri, uri.parse::<Uri>().unwrap(), "the auth layer does not change the URI");
     }
 }
 
 #[tokio::test]
-async fn rejects_a_uri_without_an_origin_before_sending() {
+async fn request_whose_uri_has_no_origin_is_rejected_before_sending() {
     let server = ScriptedService::new([Status(200)]);
     for uri in ["/v1/x", "/", "*"] {
         let error = bearer_layer(URI).layer(server.clone()).oneshot(get(uri)).await.unwrap_err();
@@ -65,13 +65,14 @@ async fn rejects_a_uri_without_an_origin_before_sending() {
         assert!(cause.contains("names no origin"), "{cause}");
     }
     assert_eq!(server.calls(), 0);
-    // A URI of `CONNECT` has a host and a port but no scheme. It is forwarded without the key.
+    // The URI of a `CONNECT` request has a host and a port but no scheme. The auth layer forwards the request without
+    // the key.
     let head = forwarded_head(&bearer_layer(URI), request("CONNECT", "api.example.com:443")).await;
     assert!(!head.headers.contains_key(AUTHORIZATION));
 }
 
 #[test]
-fn rejects_a_plaintext_origin_at_construction() {
+fn auth_layer_construction_rejects_a_plaintext_origin() {
     for (url, displayed) in [
         ("http://api.example.com", "http://api.example.com:80"),
         ("http://10.0.0.1:8080", "http://10.0.0.1:8080"),
@@ -93,7 +94,7 @@ fn rejects_a_plaintext_origin_at_construction() {
 }
 
 #[tokio::test]
-async fn with_plaintext_sends_the_key_without_tls_to_that_origin_only() {
+async fn with_plaintext_allows_the_key_without_tls_for_one_origin_only() {
     let url = "http://gateway.internal:8080";
     let layer = AuthLayer::new(key(), origin(url).with_plaintext()).unwrap();
     assert!(forwarded_head(&layer, get(url)).await.headers.contains_key(AUTHORIZATION));
@@ -103,7 +104,7 @@ async fn with_plaintext_sends_the_key_without_tls_to_that_origin_only() {
 }
 
 #[tokio::test]
-async fn sends_the_key_without_tls_to_loopback_addresses() {
+async fn loopback_addresses_receive_the_key_without_tls() {
     for url in [
         "http://localhost",
         "http://LOCALHOST:3000",
@@ -121,7 +122,7 @@ async fn sends_the_key_without_tls_to_loopback_addresses() {
 }
 
 #[tokio::test]
-async fn sends_no_key_to_the_target_of_a_cross_origin_redirect() {
+async fn target_of_a_cross_origin_redirect_receives_no_key() {
     const TO_OTHER_HOST: &[(&str, &str)] = &[("location", "https://evil.test/collect?from=api")];
     const BACK_TO_ORIGIN: &[(&str, &str)] = &[("location", "https://api.example.com/v2")];
     const TO_PLAINTEXT: &[(&str, &str)] = &[("location", "http://api.example.com/v2")];
@@ -143,18 +144,18 @@ async fn sends_no_key_to_the_target_of_a_cross_origin_redirect() {
         };
         let server = ScriptedService::new(script.clone());
         follow_redirects(bearer_layer(URI).layer(server.clone()), get(URI)).await;
-        assert_eq!(has_key(&server), expected, "bearer");
+        assert_eq!(has_key(&server), expected, "key in the bearer header");
         let server = ScriptedService::new(script.clone());
         follow_redirects(query_layer().layer(server.clone()), get(URI)).await;
-        assert_eq!(has_key(&server), expected, "query");
+        assert_eq!(has_key(&server), expected, "key in the query");
         let server = ScriptedService::new(script);
         follow_redirects(closure.layer(server.clone()), get(URI)).await;
-        assert_eq!(has_key(&server), expected, "closure");
+        assert_eq!(has_key(&server), expected, "key in a header set by a closure");
     }
 }
 
-/// Follows redirects and repeats all headers of the request, as a redirect layer without a list of sensitive headers
-/// does.
+/// Follows redirects and copies all headers to the next request, as a redirect layer without a list of sensitive
+/// headers does.
 async fn follow_redirects<S>(mut service: S, mut next: Request<Content>) -> Response<Body>
 where
     S: Service<Request<Content>, Response = Response<Body>, Error = Error>,
@@ -169,7 +170,7 @@ where
     panic!("too many redirects");
 }
 
-/// Returns the header values. `Debug` of a `HeaderMap` would hide the sensitive ones.
+/// Returns all header values as strings. `Debug` of a `HeaderMap` would hide the sensitive values.
 fn header_values(head: &Parts) -> Vec<String> {
     head.headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
 }

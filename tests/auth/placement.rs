@@ -1,4 +1,4 @@
-//! Where a request carries its key: a header or the query.
+//! Tests of where a request carries the API key: in a header or in the query.
 
 use std::error::Error as _;
 
@@ -11,7 +11,7 @@ use super::*;
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 #[tokio::test]
-async fn layer_sends_a_key_of_each_source_in_each_placement() {
+async fn auth_layer_sends_keys_from_every_source_in_every_placement() {
     let path = std::env::temp_dir().join(format!("tower-outbound-placement-{}", std::process::id()));
     std::fs::write(&path, "key-1").unwrap();
     let sources = || {
@@ -45,7 +45,7 @@ async fn layer_sends_a_key_of_each_source_in_each_placement() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn preset_sends_a_key_of_each_source_in_each_placement() {
+async fn preset_sends_keys_from_every_source_in_the_chosen_placement() {
     let preset = || preset::currency_rates(URI).unwrap();
     let provider = || key_provider(millis(10), &[Fetch::Lasting]).0;
     let key = ApiKey::new("key-1").unwrap();
@@ -81,14 +81,14 @@ async fn preset_sends_a_key_of_each_source_in_each_placement() {
 }
 
 #[tokio::test]
-async fn marks_the_authorization_header_as_sensitive() {
+async fn auth_layer_marks_the_authorization_header_as_sensitive() {
     let head = forwarded_head(&bearer_layer(URI), get(URI)).await;
     assert!(head.headers[AUTHORIZATION].is_sensitive());
     assert_eq!(head.headers.len(), 1);
 }
 
 #[tokio::test]
-async fn keeps_the_authorization_header_of_the_request() {
+async fn auth_layer_keeps_an_authorization_header_set_by_the_caller() {
     let mut request = get(URI);
     request.headers_mut().insert(AUTHORIZATION, HeaderValue::from_static("Basic b3du"));
     let head = forwarded_head(&bearer_layer(URI), request).await;
@@ -96,7 +96,7 @@ async fn keeps_the_authorization_header_of_the_request() {
 }
 
 #[tokio::test]
-async fn adds_a_query_key_only_to_requests_for_its_origin() {
+async fn query_key_is_added_only_to_requests_to_the_allowed_origin() {
     let layer = query_layer();
     for (uri, expected) in [
         ("https://api.example.com/v1", "https://api.example.com/v1?api_key=s3cret-0123456789"),
@@ -118,7 +118,7 @@ async fn adds_a_query_key_only_to_requests_for_its_origin() {
 }
 
 #[tokio::test]
-async fn rejects_a_uri_that_the_query_key_makes_too_long() {
+async fn request_is_rejected_if_the_query_key_makes_its_uri_too_long() {
     let long = format!("https://api.example.com/{}", "x".repeat(65_510));
     let server = ScriptedService::new([Status(200)]);
     let error = query_layer().layer(server.clone()).oneshot(get(&long)).await.unwrap_err();
@@ -129,19 +129,19 @@ async fn rejects_a_uri_that_the_query_key_makes_too_long() {
     assert_eq!(cause, "the url with the key in its query is longer than 65,534 bytes");
     assert!(KeyPlacement::query("").is_err());
 
-    // The limit is exact to one byte.
+    // A path and query of 65,534 bytes is accepted, and a path and query of 65,535 bytes is rejected.
     for (excess, fits) in [(0, true), (1, false)] {
         let path = "x".repeat(65_534 - "/?api_key=".len() - KEY.len() + excess);
         let result = query_layer()
             .layer(server.clone())
             .oneshot(get(&format!("https://api.example.com/{path}")))
             .await;
-        assert_eq!(result.is_ok(), fits, "{excess}");
+        assert_eq!(result.is_ok(), fits, "{excess} bytes over the limit");
     }
 }
 
 #[tokio::test]
-async fn sends_every_character_that_a_key_may_contain() {
+async fn key_with_every_allowed_character_reaches_the_server() {
     let characters: String = (b'!'..=b'~').map(char::from).collect();
     let layer = AuthLayer::new(ApiKey::new(&characters).unwrap(), origin(URI)).unwrap();
     assert_eq!(forwarded_head(&layer, get(URI)).await.headers[AUTHORIZATION], format!("Bearer {characters}"));

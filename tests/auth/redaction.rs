@@ -1,4 +1,4 @@
-//! Logs, errors and debug output contain no key.
+//! Tests that logs, errors and debug output contain no key.
 
 use std::{error::Error as _, pin::Pin};
 
@@ -14,22 +14,22 @@ use tracing::level_filters::LevelFilter;
 
 use super::*;
 
-/// The keys of [`key_provider`] and of the key file, in plain text, in base64, and in base64 after a user name.
+/// The keys of [`key_provider`] and of the key file: as plain text, as base64, and as base64 after a user name.
 const PROVIDER_KEYS: &[&str] = &["key-1", "key-2", "a2V5LT", "YW5uOmtleS0"];
 
 /// Asserts that the debug output contains none of `secrets`.
 fn assert_redacted(value: &dyn Debug, secrets: &[&str]) {
     let output = format!("{value:?} {value:#?}");
     for secret in secrets {
-        assert!(!output.contains(secret), "{secret} in {output}");
+        assert!(!output.contains(secret), "the output contains the secret {secret}: {output}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_errors_and_debug_output_contain_no_key_of_a_provider_or_file() {
+async fn no_key_of_a_provider_or_file_appears_in_logs_errors_or_debug_output() {
     let (log, subscriber) = capture::Capture::subscriber(LevelFilter::TRACE);
-    // This subscriber is global. Otherwise tracing could have disabled an event for this thread already, because
-    // another test emitted it first without a subscriber.
+    // The subscriber is global, because tracing caches that nobody listens to an event. Another test without a
+    // subscriber may emit the same event first.
     tracing::subscriber::set_global_default(subscriber).unwrap();
 
     let server = Server::accepting("key-2");
@@ -75,7 +75,7 @@ async fn logs_errors_and_debug_output_contain_no_key_of_a_provider_or_file() {
     std::fs::remove_file(&path).unwrap();
     assert_redacted(&file.last_error(), PROVIDER_KEYS);
 
-    // The stack of a preset, with the key in the query.
+    // A preset and its calls also print no key if the key is sent in the query.
     let preset =
         preset::currency_rates(URI).unwrap().with_keys(keys).with_key_placement("query:k".parse().unwrap());
     assert_redacted(&preset, PROVIDER_KEYS);
@@ -92,14 +92,14 @@ async fn logs_errors_and_debug_output_contain_no_key_of_a_provider_or_file() {
         "key changed",
         "the key file could not be read again",
     ] {
-        assert!(log.contains(event), "{event} missing in {log}");
+        assert!(log.contains(event), "the event `{event}` is missing in the log: {log}");
     }
     assert_redacted(&log, PROVIDER_KEYS);
     assert!(log.contains("tower_outbound::auth") && log.contains("retry_in_ms=1000"), "{log}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_output_contains_no_fixed_key() {
+async fn debug_output_never_contains_a_fixed_key() {
     let assert_redacted = |value: &dyn Debug| assert_redacted(value, &[KEY, "0123456789"]);
     assert_redacted(&key());
     assert_redacted(&KeyPlacement::query("api_key").unwrap());
@@ -118,12 +118,12 @@ async fn debug_output_contains_no_fixed_key() {
         assert!(output.starts_with(start), "{output}");
     }
 
-    // A client's future may contain the request.
+    // The debug output of a client's future may contain the request.
     let pending = tower::service_fn(|request: Request<Content>| PendingFuture(request));
     let mut call = spawn(bearer.layer(pending).call(get(URI)));
     assert_pending!(call.poll());
     assert_redacted(&call);
-    // An error of the client may contain the head of the request.
+    // The message of a client's error may contain the request head.
     let failing = tower::service_fn(|request: Request<Content>| async move {
         Err::<Response<Content>, _>(BoxError::from(format!("failed: {request:?}")))
     });
@@ -131,7 +131,7 @@ async fn debug_output_contains_no_fixed_key() {
     assert_redacted(&error);
     assert!(
         error.source().unwrap().to_string().contains("authorization"),
-        "the name of the header is no secret"
+        "an error may contain the header name `authorization`"
     );
 
     let preset = preset::currency_rates(URI).unwrap().with_api_key(key());
@@ -157,7 +157,7 @@ impl Future for PendingFuture {
 }
 
 #[tokio::test]
-async fn construction_errors_contain_no_key() {
+async fn errors_for_invalid_keys_and_origins_contain_no_key() {
     for invalid in ["s3cret-0123456789\n", "s3cret 0123456789", "s3cret-0123456789ü", "\0s3cret-0123456789"]
     {
         let error = ApiKey::new(invalid).unwrap_err();
@@ -174,7 +174,7 @@ async fn construction_errors_contain_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keeps_the_server_request_id_unless_it_contains_the_key() {
+async fn server_request_id_is_reported_unless_it_contains_the_key() {
     async fn is_kept(auth: &AuthLayer, headers: &'static [(&'static str, &'static str)]) -> bool {
         let service = ServiceBuilder::new()
             .layer(RequestIdLayer::new())

@@ -1,4 +1,4 @@
-//! The effect of a 401 on the key: replacement, backoff and the `KeyReplaced` extension for the retry layer.
+//! Tests of how a 401 affects the API key: replacement, backoff and the `KeyReplaced` extension for the retry layer.
 
 use http::HeaderValue;
 use tokio::time::advance;
@@ -12,33 +12,33 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_401s_cause_one_refresh_and_one_resend_each() {
+async fn concurrent_401s_share_one_refresh_and_each_request_is_resent_once() {
     for latency in [Duration::ZERO, millis(300)] {
         let server = Server::accepting("key-2").with_latency(millis(20));
         let (provider, fetches) = key_provider(latency, &[Fetch::Expiring(3_600)]);
         let client = client(provider, &server);
         let results = run_concurrently(100, || send_with_resend(client.clone())).await;
         assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
-        assert_eq!(fetches.count(), 2, "one fetch for the first key and one for its replacement");
+        assert_eq!(fetches.count(), 2, "the provider fetches the first key and one replacement");
         let keys = server.keys();
         assert_eq!((keys.len(), keys.iter().filter(|key| *key == "key-1").count()), (200, 100));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_a_second_401_without_another_refresh() {
+async fn second_401_is_returned_without_another_refresh() {
     let server = Server::accepting("no key");
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
     let client = client(provider, &server);
     let response = send_with_resend(client.clone()).await.unwrap();
     assert_eq!((response.status().as_u16(), server.keys().len(), fetches.count()), (401, 2, 2));
     assert!(response.extensions().get::<KeyReplaced>().is_none(), "the second 401 causes no resend");
-    // The backoff after the second 401 prevents another fetch.
+    // The backoff after the second 401 prevents another fetch of a key.
     for _ in 0..10 {
         assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
     }
     assert_eq!((server.keys().len(), fetches.count()), (12, 2));
-    // The backoff grows, so ten calls per second for a minute cause at most nine fetches.
+    // The provider's backoff grows, so ten rejected calls per second cause at most nine fetches in a minute.
     for _ in 0..600 {
         advance(millis(100)).await;
         assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
@@ -47,7 +47,7 @@ async fn returns_a_second_401_without_another_refresh() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn replaces_a_long_used_key_immediately() {
+async fn key_rejected_after_long_use_is_replaced_immediately() {
     let server = Server::accepting("key-1");
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
     let client = client(provider, &server);
@@ -58,57 +58,61 @@ async fn replaces_a_long_used_key_immediately() {
         assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 200, "{next}");
         assert_eq!(fetches.count(), round + 2);
     }
-    // The backoff is the shortest one again, because the earlier rejections were long ago.
+    // The server accepted each key for an hour, so the provider backs off for only 1 s before the next fetch.
     advance(secs(1)).await;
     server.accept("key-5");
     assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_401_to_the_old_key_does_not_replace_the_new_key() {
+async fn late_401_for_an_old_key_does_not_replace_the_new_key() {
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
     let keys = KeySource::from(provider);
     let old = keys.current().await.unwrap();
-    assert!(keys.reject(&old) && keys.reject(&old), "both requests are to be resent");
+    assert!(keys.reject(&old) && keys.reject(&old), "both rejected requests may be resent");
     let new = keys.current().await.unwrap();
-    assert!(keys.reject(&old), "the key is replaced already, so the request is to be resent");
+    assert!(keys.reject(&old), "the old key is already replaced, so the rejected request may be resent");
     assert_eq!(keys.current().await.unwrap(), new);
     assert_eq!(fetches.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn rejection_during_a_refresh_starts_no_second_refresh() {
+async fn key_rejected_during_a_refresh_starts_no_second_refresh() {
     let (provider, fetches) = key_provider(secs(1), &[Fetch::Expiring(1_000)]);
     let keys = KeySource::from(provider);
     let old = keys.current().await.unwrap();
     advance(secs(850)).await;
-    // The key is due for a refresh. This call starts it and gets the old key.
+    // The key is due for a refresh. The call of `current` starts the refresh and returns the old key.
     assert_eq!(keys.current().await.unwrap(), old);
     assert!(keys.reject(&old));
-    assert_ne!(keys.current().await.unwrap(), old, "calls wait for the new key once the old one is rejected");
+    assert_ne!(keys.current().await.unwrap(), old, "a call waits for the new key if the old key is rejected");
     assert_eq!(fetches.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_401_if_the_refresh_fails() {
+async fn call_returns_the_401_if_the_key_refresh_fails() {
     let server = Server::accepting("no key");
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails]);
     let client = client(provider, &server);
     assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
     assert_eq!((server.keys().len(), fetches.count()), (2, 2));
     assert_eq!(send_with_resend(client).await.unwrap().status(), 401);
-    assert_eq!((server.keys().len(), fetches.count()), (3, 2), "no fetch during the backoff");
+    assert_eq!(
+        (server.keys().len(), fetches.count()),
+        (3, 2),
+        "the provider fetches no key during its backoff"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn rejection_starts_a_refresh_again_after_the_backoff() {
+async fn rejected_key_starts_a_refresh_only_after_the_backoff() {
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails, Fetch::Lasting]);
     let keys = KeySource::from(provider);
     let key = keys.current().await.unwrap();
     assert!(keys.reject(&key));
-    assert!(keys.current().await.is_err(), "the refresh fails");
+    assert!(keys.current().await.is_err(), "the key refresh fails");
     advance(millis(999)).await;
-    assert!(!keys.reject(&key), "the backoff lasts one second");
+    assert!(!keys.reject(&key), "the backoff after a failed key refresh lasts one second");
     advance(millis(1)).await;
     assert!(keys.reject(&key));
     assert_eq!(keys.current().await.unwrap().expose(), "key-3");
@@ -116,7 +120,7 @@ async fn rejection_starts_a_refresh_again_after_the_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sets_no_key_replaced_extension_for_a_fixed_key_or_the_callers_key() {
+async fn key_replaced_is_not_set_for_a_fixed_key_or_a_key_set_by_the_caller() {
     let server = Server::accepting("no key");
     let fixed = client(ApiKey::new("fixed").unwrap(), &server);
     let response = send(&fixed).await.unwrap();
@@ -130,9 +134,9 @@ async fn sets_no_key_replaced_extension_for_a_fixed_key_or_the_callers_key() {
     assert_eq!((server.keys(), fetches.count()), (vec!["fixed".to_owned(), "own".to_owned()], 1));
 }
 
-/// Each resend acquires its own permit.
+/// The resend of a request acquires its own permit from the limiter.
 #[tokio::test(start_paused = true)]
-async fn resends_stay_within_the_quota() {
+async fn resends_after_a_401_stay_within_the_quota() {
     let server = Server::accepting("key-2");
     let (provider, _) = key_provider(millis(100), &[Fetch::Lasting]);
     let quota = Quota::new(10, secs(10)).unwrap();
@@ -145,8 +149,9 @@ async fn resends_stay_within_the_quota() {
     server.times().into_iter().collect::<Arrivals>().assert_within(quota);
 }
 
-/// Returns a provider, the key in its vault, and the count of its fetches. A fetch reads the key at its start and takes
-/// 10 s. Keys expire after 100 s, so that a refresh starts after 80 s.
+/// Returns a key provider, the key in the provider's vault, and a counter of the provider's fetches. A fetch takes 10 s
+/// and returns the key that the vault contained when the fetch started. A key expires after 100 s, so a refresh is due
+/// after 80 s.
 fn slow_provider() -> (RefreshingKey, Arc<Mutex<&'static str>>, FetchCount) {
     let (stored, fetches) = (Arc::new(Mutex::new("key-1")), FetchCount(Arc::default()));
     let (vault, counter) = (Arc::clone(&stored), fetches.clone());
@@ -162,7 +167,7 @@ fn slow_provider() -> (RefreshingKey, Arc<Mutex<&'static str>>, FetchCount) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fetches_again_if_the_key_is_rejected_during_the_fetch() {
+async fn provider_is_called_again_if_a_fetch_returns_a_key_that_was_just_rejected() {
     let (provider, stored, fetches) = slow_provider();
     let server = Server::accepting("key-1");
     let client = client(provider, &server);
@@ -170,14 +175,14 @@ async fn fetches_again_if_the_key_is_rejected_during_the_fetch() {
     tokio::time::sleep(secs(80)).await;
     send(&client).await.unwrap();
     tokio::time::sleep(secs(1)).await;
-    assert_eq!(fetches.count(), 2, "the refresh has started");
+    assert_eq!(fetches.count(), 2, "the refresh of the key has started");
     *stored.lock().unwrap() = "key-2";
     server.accept("key-2");
     let results = run_concurrently(20, || send_with_resend(client.clone())).await;
     assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
-    assert_eq!(fetches.count(), 3, "all requests share one more fetch");
+    assert_eq!(fetches.count(), 3, "all 20 requests share one more fetch");
 
-    // A fetch is not repeated if it returns another key than the rejected one.
+    // The provider does not repeat a fetch that returned a key other than the rejected key.
     tokio::time::sleep(secs(60)).await;
     *stored.lock().unwrap() = "key-3";
     tokio::time::sleep(secs(20)).await;
@@ -190,7 +195,7 @@ async fn fetches_again_if_the_key_is_rejected_during_the_fetch() {
 
 /// The server rejects the only key in the vault.
 #[tokio::test(start_paused = true)]
-async fn fetches_at_most_twice_while_the_vault_has_only_the_rejected_key() {
+async fn provider_is_called_at_most_twice_if_the_vault_has_only_the_rejected_key() {
     let (provider, _, fetches) = slow_provider();
     let server = Server::accepting("key-1");
     let client = client(provider, &server);

@@ -1,4 +1,4 @@
-//! Resends by the retry layer after a 401 whose key was replaced.
+//! Tests of resends. The retry layer resends a request after a 401 if the auth layer replaced the rejected key.
 
 use http::StatusCode;
 use support::{
@@ -24,11 +24,11 @@ use super::*;
 
 const UNAUTHORIZED: Outcome = Outcome::Response(StatusCode::UNAUTHORIZED);
 
-/// Returns a layer that makes no retries, because it allows one attempt and its budget is spent. It still resends a
-/// request whose key was replaced.
+/// Returns a retry layer with its budget. The layer makes no retries, because `max_attempts` is 1 and the budget is
+/// empty. The layer still resends a request whose key was replaced.
 fn resend_only() -> (RetryLayer, Budget) {
     let budget = Budget::new().with_capacity(14).unwrap();
-    // A retry in its backoff takes all of the budget.
+    // A call that waits for its first retry has spent the whole budget.
     let failing = RetryLayer::new().with_budget(budget.clone()).layer(ScriptedService::new([Status(503)]));
     assert!(tokio_test::task::spawn(failing.oneshot(get(URI))).poll().is_pending());
     assert_eq!(budget.left(), 0);
@@ -39,8 +39,8 @@ fn report<B>(response: &Response<B>) -> &Report {
     Report::from_response(response).unwrap()
 }
 
-/// Sends the request to a server that follows `script`, with a provider that returns a new key at each fetch. Returns
-/// the status of the response, the stop reason and the number of requests that the server received.
+/// Sends the request to a server that follows `script`. The key provider returns a new key at each fetch. Returns the
+/// status of the response, the stop reason and the number of requests that the server received.
 async fn send_to_script(
     retry: &RetryLayer,
     request: Request<Content>,
@@ -53,7 +53,7 @@ async fn send_to_script(
 }
 
 #[tokio::test(start_paused = true)]
-async fn resends_every_method_once_with_the_new_key() {
+async fn request_of_any_method_is_resent_once_with_the_new_key() {
     for method in ["GET", "POST", "PATCH"] {
         let server = Server::accepting("key-2");
         let (provider, fetches) = key_provider(millis(300), &[Fetch::Lasting]);
@@ -67,21 +67,24 @@ async fn resends_every_method_once_with_the_new_key() {
         let reason = attempts[0].delay_reason.unwrap();
         assert_eq!((attempts[0].delay, reason.as_str()), (Some(Duration::ZERO), "key_replaced"));
         assert_eq!((attempts[1].delay, report(&response).stop_reason()), (None, Some(StopReason::Success)));
-        assert_eq!(budget.left(), 1, "the budget was spent, and a success at the first attempt returns 1");
+        assert_eq!(budget.left(), 1, "the budget was empty, and the successful call added 1 to the budget");
     }
 }
 
-/// The server takes longer than the longest backoff of the provider to reject a key, so each 401 replaces the key.
+/// The server rejects a key after 25 s. The provider backs off for at most 20 s, so each 401 replaces the key.
 #[tokio::test(start_paused = true)]
-async fn returns_the_second_401_even_if_the_provider_has_more_keys() {
+async fn second_401_is_returned_even_if_the_provider_has_more_keys() {
     for retry in [RetryLayer::new(), RetryLayer::new().with_max_attempts(9).unwrap(), resend_only().0] {
         let server = Server::accepting("no key").with_latency(secs(25));
         let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
         let service = (retry, layer(provider)).layer(server.clone());
         for round in 1..=3 {
             let call = timeout(secs(3_600), service.clone().oneshot(get(URI)));
-            let response = call.await.expect("the call ends").unwrap();
-            assert!(response.extensions().get::<KeyReplaced>().is_some(), "the second key was replaced, too");
+            let response = call.await.expect("the call ends within an hour").unwrap();
+            assert!(
+                response.extensions().get::<KeyReplaced>().is_some(),
+                "the auth layer replaced the second key, too"
+            );
             assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (401, 2));
             assert_eq!(report(&response).stop_reason(), Some(StopReason::NotRetryable));
             assert_eq!((server.keys().len(), fetches.count()), (2 * round, 2 * round));
@@ -90,24 +93,24 @@ async fn returns_the_second_401_even_if_the_provider_has_more_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resends_with_the_key_that_another_call_has_fetched() {
+async fn request_is_resent_with_the_key_that_another_call_fetched() {
     let server = Server::accepting("key-2").with_latency(secs(5));
     let (provider, fetches) = key_provider(millis(100), &[Fetch::Lasting]);
     let keys = KeySource::from(provider);
     let slow = layer(keys.clone()).layer(server.clone());
     let fast = layer(keys).layer(server.clone().with_latency(Duration::ZERO));
-    // Both requests carry key-1. The first one gets its 401 after the second one has replaced the key.
+    // Both requests carry `key-1`. The slow request gets its 401 after the fast request has replaced the key.
     let slow = tokio::spawn(send_with_resend(slow));
     sleep(secs(1)).await;
     assert_eq!(send_with_resend(fast).await.unwrap().status(), 200);
     assert_eq!((server.keys().len(), fetches.count()), (3, 2));
     assert_eq!(slow.await.unwrap().unwrap().status(), 200);
     assert_eq!(server.keys(), ["key-1", "key-1", "key-2", "key-2"]);
-    assert_eq!(fetches.count(), 2, "the second resend needs no fetch");
+    assert_eq!(fetches.count(), 2, "the resend of the slow request needs no key fetch");
 }
 
 #[tokio::test(start_paused = true)]
-async fn does_not_resend_a_fixed_key() {
+async fn request_with_a_fixed_key_is_not_resent_after_a_401() {
     let server = Server::accepting("no key");
     let client = client(ApiKey::new("fixed").unwrap(), &server);
     let response = RetryLayer::new().layer(client).oneshot(get(URI)).await.unwrap();
@@ -116,7 +119,7 @@ async fn does_not_resend_a_fixed_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_401_if_the_body_cannot_be_replayed() {
+async fn call_returns_the_401_if_the_request_body_cannot_be_replayed() {
     let within_limit = RetryLayer::new().with_replay_limit(5);
     let script = [Status(401), Status(200)];
     assert_eq!(
@@ -128,7 +131,7 @@ async fn returns_the_401_if_the_body_cannot_be_replayed() {
         send_to_script(&over_limit, request("POST", URI), &script).await,
         (401, StopReason::NotReplayable, 1)
     );
-    // A body that the server has not read to its end cannot be replayed, either.
+    // The retry layer cannot replay a request body that the server has not read to the end.
     let script = [Scripted::KeepsBody(401), Status(200)];
     assert_eq!(
         send_to_script(&within_limit, request("POST", URI), &script).await,
@@ -137,12 +140,13 @@ async fn returns_the_401_if_the_body_cannot_be_replayed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resend_counts_neither_as_an_attempt_nor_against_the_budget() {
+async fn resend_with_a_new_key_does_not_count_toward_max_attempts_or_budget() {
     let budget = Budget::new();
     let retry = RetryLayer::new().with_max_attempts(2).unwrap().with_budget(budget.clone());
     for (script, stop_reason, left) in [
         ([401, 503, 200], StopReason::Success, 500),
-        // A successful call returns the cost of its retry, also after a resend.
+        // A successful call returns the cost of its retry to the budget, even if the call was also resent with a new
+        // key.
         ([503, 401, 200], StopReason::Success, 500),
         ([401, 503, 503], StopReason::Exhausted, 486),
         ([503, 401, 503], StopReason::Exhausted, 472),
@@ -152,7 +156,7 @@ async fn resend_counts_neither_as_an_attempt_nor_against_the_budget() {
         assert_eq!(send_to_script(&retry, get(URI), &script.map(Status)).await, expected, "{script:?}");
         assert_eq!(budget.left(), left, "{script:?}");
     }
-    // The retry after the resend has the shortest backoff.
+    // A retry that follows a resend with a new key has the backoff of a first retry.
     let server = ScriptedService::new([Status(401), Status(503), Status(200)]);
     let layer = layer(key_provider(Duration::ZERO, &[Fetch::Lasting]).0);
     let response = (retry, layer).layer(server).oneshot(get(URI)).await.unwrap();
@@ -160,19 +164,20 @@ async fn resend_counts_neither_as_an_attempt_nor_against_the_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_rules_apply_to_the_second_401_only() {
+async fn retry_rules_for_401_apply_only_to_the_second_401() {
     let never = RetryLayer::new().never_on(StatusCode::UNAUTHORIZED);
     assert_eq!(
         send_to_script(&never, get(URI), &[Status(401), Status(200)]).await,
         (200, StopReason::Success, 2)
     );
-    // `x-should-retry: false` does not prevent the resend, because the server does not know of the new key.
+    // The server that sends `x-should-retry: false` does not know of the new key, so the header does not prevent the
+    // resend.
     let no_retry = Scripted::Headers(401, &[("x-should-retry", "false")]);
     assert_eq!(
         send_to_script(&never, get(URI), &[no_retry, Status(200)]).await,
         (200, StopReason::Success, 2)
     );
-    // A rule that retries after a 401 is subject to the usual limits.
+    // `retry_on(401)` still retries at most `max_attempts` times, and only idempotent requests.
     let eager = RetryLayer::new().with_max_attempts(2).unwrap();
     let eager = eager.retry_on(StatusCode::UNAUTHORIZED);
     assert_eq!(send_to_script(&eager, get(URI), &[Status(401)]).await, (401, StopReason::Exhausted, 3));
@@ -183,7 +188,7 @@ async fn retry_rules_apply_to_the_second_401_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_can_disable_the_resend() {
+async fn retry_override_of_a_request_can_disable_the_resend() {
     let script = [Status(401), Status(200)];
     for (own, expected) in [
         (RetryOverride::new().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
@@ -205,7 +210,7 @@ async fn resend_obeys_the_requested_delay_and_the_deadline() {
     let attempt = &report(&response).attempts()[0];
     assert_eq!((attempt.delay, attempt.delay_reason), (Some(secs(3)), Some(DelayReason::Requested)));
     assert!(server.seen()[1].at - server.seen()[0].at >= secs(3));
-    // A requested delay of zero is ignored, so the reason is the replaced key.
+    // The retry layer ignores a requested delay of zero, so the reported reason for the delay is the replaced key.
     let service = (RetryLayer::new(), layer(key_provider(Duration::ZERO, &[Fetch::Lasting]).0));
     let response = service
         .layer(ScriptedService::new([RetryAfter(401, "0"), Status(200)]))
@@ -240,7 +245,7 @@ async fn limiter_can_refuse_a_resend() {
             .service(server.clone());
         let result = service.clone().oneshot(get(URI)).await;
         assert_eq!((result.is_ok(), server.calls()), (succeeds, quota as usize));
-        // The call returns the refusal instead of the 401, whose body is drained already.
+        // The call returns the limiter's refusal instead of the 401, because the body of the 401 is already drained.
         if let Err(error) = result {
             assert!(error.is_rate_limited() && error.retry_after().unwrap() > secs(59), "{error:?}");
             let outcomes = error.report().unwrap().attempts();
@@ -249,14 +254,14 @@ async fn limiter_can_refuse_a_resend() {
         }
         assert!(
             service.oneshot(get(URI)).await.unwrap_err().is_rate_limited(),
-            "all {quota} permits are spent"
+            "the quota of {quota} is spent"
         );
     }
 }
 
-/// A custom layer that replaces keys sets the same extension as the auth layer.
+/// A custom layer that replaces keys sets the extension `KeyReplaced`, as the auth layer does.
 #[tokio::test(start_paused = true)]
-async fn ignores_the_key_replaced_extension_unless_the_status_is_401() {
+async fn retry_layer_ignores_key_replaced_unless_the_status_is_401() {
     for (status, expected) in [(401, 2), (403, 1), (200, 1)] {
         let server = ScriptedService::new([Status(status), Status(200)]);
         let marked = ServiceBuilder::new()
@@ -272,7 +277,7 @@ async fn ignores_the_key_replaced_extension_unless_the_status_is_401() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_401s_in_a_preset_cause_one_refresh() {
+async fn concurrent_401s_in_a_preset_stack_share_one_key_refresh() {
     let server = Server::accepting("key-2").with_latency(millis(20));
     let (provider, fetches) = key_provider(millis(300), &[Fetch::Lasting]);
     let preset = preset::realtime_messaging(URI).unwrap().with_keys(provider).with_retry(resend_only().0);
@@ -283,14 +288,14 @@ async fn concurrent_401s_in_a_preset_cause_one_refresh() {
     assert_eq!(
         (fetches.count(), keys.len()),
         (2, 100),
-        "one fetch for the first key and one for its replacement, and two attempts for each call"
+        "the provider fetches the first key and one replacement, and each of the 50 calls makes two attempts"
     );
     assert_eq!(keys.iter().filter(|key| *key == "key-1").count(), 50);
 }
 
 /// The server may have processed a gRPC call before it returned `UNAUTHENTICATED`.
 #[tokio::test(start_paused = true)]
-async fn resends_an_idempotent_grpc_call_once_after_unauthenticated() {
+async fn idempotent_grpc_call_is_resent_once_after_unauthenticated() {
     const UNAUTHENTICATED: Scripted =
         Headers(200, &[("content-type", "application/grpc"), ("grpc-status", "16")]);
     for (method, declared_idempotent, expected) in [
@@ -311,24 +316,24 @@ async fn resends_an_idempotent_grpc_call_once_after_unauthenticated() {
             let key = |seen: &support::Seen| seen.header("authorization").unwrap().replace("Bearer ", "");
             server.seen().iter().map(key).collect()
         };
-        assert_eq!(sent_keys(&server), expected, "{method} {declared_idempotent}");
+        assert_eq!(sent_keys(&server), expected, "{method}, declared idempotent: {declared_idempotent}");
         assert_eq!(
             response.headers()["grpc-status"],
             "16",
-            "{method} {declared_idempotent}: resent only once"
+            "the call is resent only once: {method}, declared idempotent: {declared_idempotent}"
         );
-        assert!(budget.left() < 14, "the resend returns no cost to the budget");
+        assert!(budget.left() < 14, "the resend does not refill the budget");
         let before = fetches.count();
         service.oneshot(request("GET", URI)).await.unwrap();
         assert!(
             before >= 1 && sent_keys(&server).last().unwrap() == "key-2",
-            "{method} {declared_idempotent}: {:?}",
+            "{method}, declared idempotent: {declared_idempotent}, sent keys: {:?}",
             sent_keys(&server)
         );
     }
 }
 
-/// A negative or invalid `grpc-retry-pushback-ms` prevents the resend, and a positive one delays it.
+/// A negative or invalid `grpc-retry-pushback-ms` prevents the resend, and a positive value delays the resend.
 #[tokio::test(start_paused = true)]
 async fn grpc_pushback_delays_or_prevents_the_resend() {
     for (pushback, expected) in [("-1", (1, 0)), ("soon", (1, 0)), ("0", (2, 0)), ("250", (2, 250))] {
@@ -344,7 +349,7 @@ async fn grpc_pushback_delays_or_prevents_the_resend() {
         service.clone().oneshot(request("POST", URI)).await.unwrap();
         let elapsed = start.elapsed().as_millis();
         assert_eq!((server.calls(), elapsed / 10 * 10), expected, "{pushback}");
-        // The key is replaced also if the pushback prevents the resend.
+        // The auth layer replaces the key even if the pushback prevents the resend.
         service.oneshot(request("POST", URI)).await.unwrap();
         let last = server.seen().last().unwrap().header("authorization").unwrap().to_owned();
         assert_eq!((last.as_str(), fetches.count()), ("Bearer key-2", 2), "{pushback}");

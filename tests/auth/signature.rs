@@ -1,4 +1,4 @@
-//! Signatures over the head and the body of a request.
+//! Tests of signatures over the head and the body of a request.
 
 use http::{HeaderValue, request::Parts};
 use http_body_util::StreamBody;
@@ -15,7 +15,7 @@ use tower_outbound::{
 
 use super::*;
 
-/// Writes the app id, the method, the path and the body that it receives as the signature, in plain text.
+/// A signer whose signature is the plain text of the app id, the method, the path and the body.
 struct PlainTextSigner {
     credentials: AppCredentials,
     limit: Option<usize>,
@@ -47,7 +47,7 @@ fn sign_layer(limit: Option<usize>) -> SignLayer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn signer_receives_the_body_only_if_it_sets_a_limit() {
+async fn signer_receives_the_body_only_if_the_signer_sets_a_body_limit() {
     for (limit, signature) in [(None, "app POST /v1 None"), (Some(5), "app POST /v1 Some(b\"hello\")")] {
         let server = ScriptedService::new([Scripted::Status(200)]);
         sign_layer(limit).layer(server.clone()).oneshot(request("POST", URI)).await.unwrap();
@@ -58,7 +58,7 @@ async fn signer_receives_the_body_only_if_it_sets_a_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_output_contains_no_secret() {
+async fn debug_output_of_the_sign_layer_contains_no_secret() {
     let layer = sign_layer(None);
     let mut service = layer.layer(ScriptedService::new([Scripted::NoResponse]));
     let (layer_debug, service_debug) = (format!("{layer:?}"), format!("{service:?}"));
@@ -77,7 +77,7 @@ async fn debug_output_contains_no_secret() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rejects_a_body_over_the_limit_before_sending() {
+async fn body_over_the_limit_of_the_signer_is_rejected_before_sending() {
     let server = ScriptedService::new([Scripted::Status(200)]);
     let error = sign_layer(Some(4)).layer(server.clone()).oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!((error.is_auth(), support::cause::<BodyTooLarge>(&error).unwrap().limit()), (true, 4));
@@ -85,7 +85,7 @@ async fn rejects_a_body_over_the_limit_before_sending() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn signs_each_attempt_of_a_streamed_body() {
+async fn every_attempt_with_a_streamed_body_is_signed() {
     let frames = ["he", "llo"].map(|data| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(data))));
     let body = Body::new(StreamBody::new(futures_util::stream::iter(frames)));
     let server = ScriptedService::new([Scripted::Status(503), Scripted::Status(200)]);
@@ -102,7 +102,7 @@ async fn signs_each_attempt_of_a_streamed_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn signs_only_for_allowed_origins() {
+async fn only_requests_to_allowed_origins_are_signed() {
     let other = "https://other.example.com/v1";
     let server = ScriptedService::new([Scripted::Status(200)]);
     sign_layer(None).layer(server.clone()).oneshot(get(other)).await.unwrap();

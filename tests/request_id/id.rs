@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn adds_a_uuid_of_version_7_in_36_characters() {
+async fn request_id_is_a_version_7_uuid_of_36_characters() {
     let server = ScriptedService::new([Status(200)]);
     for _ in 0..100 {
         RequestIdLayer::new().layer(server.clone()).oneshot(get(URI)).await.unwrap();
@@ -28,7 +28,7 @@ async fn adds_a_uuid_of_version_7_in_36_characters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_attempts_of_a_call_carry_the_same_id() {
+async fn all_attempts_of_a_call_carry_the_same_request_id() {
     let server =
         ScriptedService::new([Status(503), Io(ConnectionReset), Status(200), Status(503), Status(200)]);
     let service =
@@ -41,7 +41,7 @@ async fn all_attempts_of_a_call_carry_the_same_id() {
 }
 
 #[tokio::test]
-async fn keeps_the_id_in_the_header_of_the_request() {
+async fn request_id_layer_keeps_an_id_in_the_request_header() {
     let server = ScriptedService::new([Status(200)]);
     let mut request = get(URI);
     request.headers_mut().insert("x-request-id", HeaderValue::from_static("own-1"));
@@ -51,7 +51,7 @@ async fn keeps_the_id_in_the_header_of_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uses_the_id_in_the_extensions_of_the_request() {
+async fn request_id_layer_uses_an_id_in_the_request_extensions() {
     let with_extension = || {
         let mut request = get(URI);
         request.extensions_mut().insert(RequestId(HeaderValue::from_static("extension-1")));
@@ -76,7 +76,7 @@ async fn uses_the_id_in_the_extensions_of_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_a_custom_maker_once_for_each_call_without_an_id() {
+async fn custom_id_maker_is_called_once_for_each_call_without_an_id() {
     let count = AtomicU64::new(7);
     let maker = move || HeaderValue::from(count.fetch_add(1, Ordering::Relaxed));
     let server = ScriptedService::new([Status(503), Status(200)]);
@@ -91,7 +91,7 @@ async fn calls_a_custom_maker_once_for_each_call_without_an_id() {
 }
 
 #[tokio::test]
-async fn sends_the_id_in_a_custom_header() {
+async fn request_id_is_sent_in_a_custom_header() {
     let server = ScriptedService::new([Status(200)]);
     let layer = RequestIdLayer::new().with_header(header("x-correlation-id"));
     let response = layer.layer(server.clone()).oneshot(get(URI)).await.unwrap();
@@ -102,7 +102,7 @@ async fn sends_the_id_in_a_custom_header() {
 }
 
 #[tokio::test]
-async fn two_layers_generate_different_random_parts() {
+async fn two_request_id_layers_generate_ids_with_different_random_parts() {
     let random_part = |layer: RequestIdLayer| async move {
         let response = layer.layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
         report(&response).request_id().unwrap().to_str().unwrap()[14..].to_owned()
@@ -111,7 +111,7 @@ async fn two_layers_generate_different_random_parts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn concurrent_calls_have_distinct_ids() {
+async fn concurrent_calls_have_distinct_request_ids() {
     let (layer, server) = (RequestIdLayer::new(), ScriptedService::new([Status(200)]));
     let calls: Vec<_> =
         (0..1_000).map(|_| tokio::spawn(layer.clone().layer(server.clone()).oneshot(get(URI)))).collect();
@@ -125,7 +125,7 @@ async fn concurrent_calls_have_distinct_ids() {
 }
 
 #[tokio::test]
-async fn inner_service_can_read_the_id_from_the_call_context() {
+async fn inner_service_can_read_the_request_id_from_the_call_context() {
     let server = ScriptedService::new([Status(200)]);
     RequestIdLayer::new().layer(server.clone()).oneshot(get(URI)).await.unwrap();
     let head = &server.seen()[0].head;

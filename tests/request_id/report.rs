@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn response_and_error_carry_a_report_with_the_id() {
+async fn response_and_error_carry_a_report_with_the_request_id() {
     let server = ScriptedService::new([
         Headers(503, &[("request-id", "theirs-1")]),
         Headers(200, &[("request-id", "theirs-2")]),
@@ -32,7 +32,7 @@ async fn response_and_error_carry_a_report_with_the_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn timeout_and_refusal_carry_the_id() {
+async fn timeout_error_and_limiter_refusal_carry_the_request_id() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(secs(1)).unwrap())
@@ -51,7 +51,7 @@ async fn timeout_and_refusal_carry_the_id() {
 }
 
 #[tokio::test]
-async fn does_not_add_the_id_to_the_headers_of_the_response() {
+async fn request_id_is_not_added_to_the_response_headers() {
     let response =
         RequestIdLayer::new().layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
     assert!(response.headers().is_empty(), "{:?}", response.headers());
@@ -61,7 +61,7 @@ async fn does_not_add_the_id_to_the_headers_of_the_response() {
 
 /// The inner layer decides for the call context and for the report, because both layers share them.
 #[tokio::test]
-async fn inner_of_two_layers_sets_the_service_name_and_the_id() {
+async fn inner_of_two_request_id_layers_sets_the_service_name_and_the_id() {
     let outer = RequestIdLayer::new().with_service("outer").with_header(header("x-outer-id"));
     let inner = RequestIdLayer::new()
         .with_service("inner")

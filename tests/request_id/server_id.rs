@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn reads_the_server_id_from_the_first_known_header() {
+async fn server_request_id_is_read_from_the_first_known_header() {
     type Case = (&'static [(&'static str, &'static str)], Option<&'static str>);
     let cases: [Case; 8] = [
         (&[("x-request-id", "a")], Some("a")),
@@ -38,7 +38,7 @@ async fn reads_the_server_id_from_the_first_known_header() {
 }
 
 #[tokio::test]
-async fn reads_the_next_header_if_the_id_in_the_first_is_too_long() {
+async fn next_header_is_read_if_the_server_id_in_the_first_header_is_too_long() {
     for (length, is_kept) in [(128, true), (129, false), (65_536, false)] {
         let long = "x".repeat(length);
         let scripted =
@@ -52,7 +52,7 @@ async fn reads_the_next_header_if_the_id_in_the_first_is_too_long() {
 }
 
 #[tokio::test]
-async fn reads_the_server_id_from_custom_headers() {
+async fn server_request_id_is_read_from_custom_headers() {
     let scripted = Headers(200, &[("x-request-id", "a"), ("x-trace", "t"), ("x-span", "s")]);
     for (headers, expected) in [
         (vec![header("x-trace")], Some("t")),
@@ -68,7 +68,7 @@ async fn reads_the_server_id_from_custom_headers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn report_of_each_attempt_has_the_server_id_of_its_response() {
+async fn report_has_the_server_request_id_of_each_attempt() {
     let script =
         [Headers(503, &[("cf-ray", "one")]), Headers(503, &[]), Headers(200, &[("x-request-id", "three")])];
     let service = ServiceBuilder::new()
@@ -86,7 +86,7 @@ async fn report_of_each_attempt_has_the_server_id_of_its_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn error_keeps_the_server_id_of_the_last_response() {
+async fn error_keeps_the_server_request_id_of_the_last_response() {
     let server = ScriptedService::new([Headers(503, &[("request-id", "theirs")]), Io(ConnectionReset)]);
     let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(RetryLayer::new()).service(server);
     let error = service.oneshot(get(URI)).await.unwrap_err();
@@ -95,7 +95,7 @@ async fn error_keeps_the_server_id_of_the_last_response() {
 
 /// A layer above the retry layer, such as a cache, returns its own response.
 #[tokio::test(start_paused = true)]
-async fn keeps_the_server_id_of_the_last_attempt_if_the_response_is_replaced() {
+async fn report_keeps_the_server_request_id_if_a_layer_replaces_the_response() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .map_response(|_: Response<_>| {
@@ -109,7 +109,7 @@ async fn keeps_the_server_id_of_the_last_attempt_if_the_response_is_replaced() {
 
 /// The inner service makes another call and returns its response, which has the report of that call.
 #[tokio::test]
-async fn keeps_the_server_id_if_the_response_has_the_report_of_a_nested_call() {
+async fn report_has_the_server_request_id_of_a_nested_call() {
     let inner =
         RequestIdLayer::new().layer(ScriptedService::new([Headers(200, &[("x-request-id", "theirs")])]));
     let (sender, receiver) = std::sync::mpsc::channel();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn logs_each_attempt_at_debug_with_the_documented_fields() {
+async fn each_attempt_is_logged_at_debug_with_the_documented_fields() {
     let throttled = &[("retry-after", "2"), ("request-id", "theirs")];
     let script = [Headers(429, throttled), Io(ConnectionReset), Delayed(30, 200)];
     let capture = capture_events(LevelFilter::DEBUG, &script, "GET", URI).await;
@@ -52,7 +52,7 @@ async fn logs_each_attempt_at_debug_with_the_documented_fields() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_attempts_have_the_documented_error_types() {
+async fn events_of_failed_attempts_have_the_documented_error_types() {
     for (response, error_type, delivery) in [
         (Refused, "connect_refused", "not_sent"),
         (Io(ConnectionReset), "reset", "maybe_processed"),
@@ -84,7 +84,7 @@ async fn failed_attempts_have_the_documented_error_types() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_each_backoff_and_the_end_of_the_retries_at_debug() {
+async fn each_backoff_and_the_end_of_the_retries_are_logged_at_debug() {
     let capture =
         capture_events(LevelFilter::DEBUG, &[Status(503), Status(503), Status(503)], "GET", URI).await;
     let events = capture.of(RETRY);
@@ -102,7 +102,7 @@ async fn logs_each_backoff_and_the_end_of_the_retries_at_debug() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_waits_for_the_limiter_at_debug_and_pauses_at_info() {
+async fn limiter_waits_are_logged_at_debug_and_pauses_at_info() {
     let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates".to_owned()))
@@ -127,7 +127,7 @@ async fn logs_waits_for_the_limiter_at_debug_and_pauses_at_info() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_only_the_call_at_level_info() {
+async fn only_the_event_of_the_call_is_logged_at_level_info() {
     let capture =
         capture_events(LevelFilter::INFO, &[Status(503), Status(503), Status(503)], "GET", URI).await;
     let events = capture.ours();
@@ -140,7 +140,7 @@ async fn logs_only_the_call_at_level_info() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_of_the_crate_are_in_the_call_span() {
+async fn every_event_of_a_call_is_in_the_span_of_the_call() {
     let capture = capture_spans(&[Status(503), Status(503), Status(503)], "GET", URI).await;
     let events = capture.lines();
     let messages_and_scopes: Vec<_> =

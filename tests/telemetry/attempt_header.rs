@@ -14,7 +14,7 @@ fn attempt_numbers(server: &ScriptedService) -> Vec<Option<String>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_the_attempt_number_only_if_a_header_is_set() {
+async fn attempt_number_is_sent_only_if_a_header_is_configured() {
     let numbered = AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
     let preset = preset::realtime_messaging(URI).unwrap().with_api_key(ApiKey::new("k3y").unwrap());
     for (attempt, expected) in
@@ -33,7 +33,7 @@ async fn sends_the_attempt_number_only_if_a_header_is_set() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn numbers_attempts_without_the_retry_layer() {
+async fn attempts_are_numbered_even_without_the_retry_layer() {
     let (capture, _guard) = Capture::all();
     let numbered = || AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
     let server = ScriptedService::new([Status(200)]);
@@ -70,7 +70,7 @@ async fn numbers_attempts_without_the_retry_layer() {
 /// The first attempt fails in `poll_ready`. It has a number, but the second attempt is no resend, because nothing was
 /// sent.
 #[tokio::test(start_paused = true)]
-async fn counts_no_resend_if_the_first_attempt_was_not_sent() {
+async fn resend_count_is_absent_if_the_first_attempt_was_not_sent() {
     /// Returns an error from the first `poll_ready`, counted over all clones.
     #[derive(Clone, Default)]
     struct FailsFirstReady(Arc<AtomicBool>);
@@ -100,7 +100,7 @@ async fn counts_no_resend_if_the_first_attempt_was_not_sent() {
 
 /// A resend with a new key has a number, a span and an event, as a retry has.
 #[tokio::test(start_paused = true)]
-async fn counts_and_logs_a_resend_with_a_new_key() {
+async fn resend_with_a_new_key_is_numbered_and_logged() {
     let (capture, _guard) = Capture::all();
     let server = ScriptedService::new([Status(401), Status(200)]);
     let fetches = AtomicU32::new(0);
@@ -130,7 +130,7 @@ async fn counts_and_logs_a_resend_with_a_new_key() {
 }
 
 #[test]
-fn debug_output_shows_the_header_and_the_propagation() {
+fn debug_output_of_the_attempt_span_layer_shows_header_and_propagation() {
     let layer = AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
     let layer = layer.with_propagation(|_: &tracing::Span, _: &mut http::HeaderMap| {});
     assert_eq!(format!("{layer:?}"), "AttemptSpanLayer { header: Some(\"x-attempt\"), propagates: true }");

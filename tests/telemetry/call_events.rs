@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn logs_a_completed_call_once_without_the_fields_of_its_span() {
+async fn event_of_a_completed_call_does_not_repeat_the_fields_of_its_span() {
     let script = [Status(503), Headers(200, &[("request-id", "theirs")])];
     let capture =
         capture_events(LevelFilter::DEBUG, &script, "PUT", "https://api.example.com:8443/v1/x?q=1").await;
@@ -40,7 +40,7 @@ async fn logs_a_completed_call_once_without_the_fields_of_its_span() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn omits_empty_fields_and_names_the_server_if_the_call_has_no_service() {
+async fn event_without_a_service_name_contains_the_server_address_and_no_empty_fields() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     RequestIdLayer::new()
         .layer(ScriptedService::new([Status(200)]))
@@ -63,7 +63,7 @@ async fn omits_empty_fields_and_names_the_server_if_the_call_has_no_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_completed_calls_at_the_configured_level_and_failed_ones_at_warn() {
+async fn completed_calls_are_logged_at_the_configured_level_and_failed_calls_at_warn() {
     for level in [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE] {
         let (capture, _guard) = Capture::at(LevelFilter::TRACE);
         let layer = RequestIdLayer::new().with_log_level(level);
@@ -78,7 +78,7 @@ async fn logs_completed_calls_at_the_configured_level_and_failed_ones_at_warn() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_a_failed_call_at_warn_and_a_rejected_request_at_info() {
+async fn failed_calls_are_logged_at_warn_and_rejected_requests_at_info() {
     let (warn, info) = (Level::WARN, Level::INFO);
     for (script, method, level, status, error_type, attempts, stop_reason) in [
         ([Status(404), Status(404), Status(404)], "GET", info, Some("404"), None, 1, None),
@@ -177,7 +177,7 @@ async fn grpc_status_is_in_the_event_of_the_call_and_in_the_attempt_span() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_grpc_server_failures_at_warn() {
+async fn grpc_server_failures_are_logged_at_warn() {
     for code in 0..=16 {
         let response = ScriptedResponse::status(200).with_header("grpc-status", &code.to_string());
         let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
@@ -193,7 +193,7 @@ async fn logs_grpc_server_failures_at_warn() {
 
 /// The body of the request cannot be replayed, so the call returns the 401 without a resend.
 #[tokio::test(start_paused = true)]
-async fn logs_a_401_at_info_if_the_resend_is_impossible() {
+async fn returned_401_is_logged_at_info_if_a_resend_is_impossible() {
     let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
     let key_replaced =
         tower::util::MapResponse::new(ScriptedService::new([Status(401)]), |mut response: Response<_>| {
@@ -207,7 +207,7 @@ async fn logs_a_401_at_info_if_the_resend_is_impossible() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_redirects_and_upgrades_at_info() {
+async fn redirects_and_upgrades_are_logged_at_info() {
     for status in [101, 204, 301, 304] {
         let capture = capture_events(LevelFilter::DEBUG, &[Status(status)], "GET", URI).await;
         assert_eq!(capture.of(CALL)[0].level, Level::INFO, "{status}");
@@ -215,7 +215,7 @@ async fn logs_redirects_and_upgrades_at_info() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_no_event_for_a_dropped_call() {
+async fn dropped_call_logs_no_event() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let mut call =
         task::spawn(RequestIdLayer::new().layer(ScriptedService::new([NoResponse])).oneshot(get(URI)));
@@ -226,7 +226,7 @@ async fn logs_no_event_for_a_dropped_call() {
 
 /// Uses the default format of tracing-subscriber, with the timestamp.
 #[tokio::test(start_paused = true)]
-async fn event_of_a_plain_get_has_at_most_240_characters() {
+async fn log_line_of_a_plain_get_call_has_at_most_240_characters() {
     let text = Arc::new(Mutex::new(Vec::new()));
     let writer = {
         let text = Arc::clone(&text);

@@ -46,7 +46,7 @@ async fn filter_can_select_events_by_their_fields() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_name_service_and_request_id_if_the_call_span_is_disabled() {
+async fn events_contain_service_and_request_id_if_the_call_span_is_disabled() {
     let capture = capture_events(LevelFilter::WARN, &[Status(500)], "POST", URI).await;
     let [event] = &capture.ours()[..] else { panic!("expected one event") };
     assert_eq!((event.fields["service"].as_str(), event.fields["request_id"].len()), ("rates", 36));
@@ -72,7 +72,7 @@ async fn events_name_service_and_request_id_if_the_call_span_is_disabled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn creates_no_spans_at_level_warn() {
+async fn no_span_is_created_at_level_warn() {
     let (capture, _guard) = Capture::at(LevelFilter::WARN);
     let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
     layers.layer(ScriptedService::new([Status(500)])).oneshot(get(URI)).await.unwrap();

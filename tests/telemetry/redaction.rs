@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn log_events_contain_no_query_key_header_body_or_user_info() {
+async fn no_secret_from_the_uri_key_headers_or_body_appears_in_log_events() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let uri = "https://me:s3cret-user@api.example.com/v1?token=s3cret-query";
     let scripts: [&[Scripted]; 5] = [
@@ -37,7 +37,7 @@ async fn log_events_contain_no_query_key_header_body_or_user_info() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn spans_contain_no_key_query_or_user_info() {
+async fn no_secret_from_the_uri_or_the_key_appears_in_spans() {
     let (capture, _guard) = Capture::all();
     let preset = preset::currency_rates(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
     for preset in [preset.clone(), preset.with_key_placement("query:s3cret-name".parse().unwrap())] {

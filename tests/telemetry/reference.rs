@@ -30,7 +30,7 @@ fn documented_rows(docs: &str) -> BTreeSet<Row> {
 
 #[test]
 #[should_panic(expected = "row outside a table")]
-fn parser_rejects_a_row_outside_a_table() {
+fn documentation_parser_rejects_a_row_outside_a_table() {
     let head = "//! | target | level | event | when | fields |\n//! |---|---|---|---|---|\n";
     let row = "//! | `a` | info | b | c | `d` |\n";
     assert_eq!(documented_rows(&[head, row].concat()).len(), 1);

@@ -49,7 +49,7 @@ async fn each_attempt_has_a_client_span_in_the_span_of_its_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn spans_record_the_error_type_of_failures_only() {
+async fn spans_record_an_error_type_only_for_failures() {
     for (response, error_type) in [
         (Status(200), None),
         (Status(304), None),
@@ -132,7 +132,7 @@ async fn attempt_span_excludes_the_wait_for_the_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_of_the_client_are_in_the_attempt_span_until_it_is_dropped() {
+async fn client_events_are_in_the_attempt_span_even_during_drop() {
     struct Client;
 
     struct LogsOnDrop;
@@ -208,7 +208,7 @@ async fn attempt_span_records_that_the_deadline_ended_the_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempt_span_records_no_deadline_after_a_response() {
+async fn attempt_span_records_no_deadline_error_after_a_response() {
     let (capture, _guard) = Capture::all();
     let mut service = (TimeoutLayer::total(secs(1)).unwrap(), AttemptSpanLayer::new())
         .layer(ScriptedService::new([Status(200)]));

@@ -17,13 +17,13 @@ use super::*;
 
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready: GET /v1; before each call")]
-async fn panics_if_called_before_ready_without_printing_the_query() {
+async fn panic_of_a_call_before_ready_does_not_print_the_query() {
     drop(ScriptedService::new([200]).call(get()));
 }
 
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready")]
-async fn panics_if_one_readiness_is_used_for_two_calls() {
+async fn scripted_service_panics_if_called_twice_after_one_poll_ready() {
     let mut service = ScriptedService::new([200]);
     assert!(ServiceExt::<Request<Full<Bytes>>>::ready(&mut service).await.unwrap().call(get()).await.is_ok());
     drop(service.call(get()));
@@ -49,12 +49,12 @@ impl Service<Request<Full<Bytes>>> for CallsAClone {
 
 #[tokio::test]
 #[should_panic(expected = "no clone takes over its readiness")]
-async fn panics_if_a_layer_calls_a_clone_that_is_not_ready() {
+async fn scripted_service_panics_if_a_layer_calls_a_clone_that_is_not_ready() {
     let _ = CallsAClone(ScriptedService::new([200])).oneshot(get()).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn accepts_callers_that_poll_readiness() {
+async fn scripted_service_accepts_a_caller_that_polls_readiness_before_each_call() {
     let service = ScriptedService::new([200]);
     let arrivals = Arrivals::new();
     let mut stack = ServiceBuilder::new().map_request(recording(&arrivals)).service(service.clone());
@@ -67,7 +67,7 @@ async fn accepts_callers_that_poll_readiness() {
 
 /// The docs of `ScriptedService` advise this test with tower's `ConcurrencyLimit`.
 #[tokio::test(start_paused = true)]
-async fn retry_layer_holds_no_permit_during_backoff() {
+async fn retry_layer_holds_no_concurrency_permit_during_backoff() {
     let (service, permits) = (ScriptedService::new([503, 200]), Arc::new(Semaphore::new(2)));
     let limited = ConcurrencyLimit::with_semaphore(service.clone(), Arc::clone(&permits));
     let mut retried = task::spawn(RetryLayer::new().layer(limited.clone()).oneshot(get()));

@@ -25,7 +25,7 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test]
-async fn returns_responses_in_order_and_repeats_the_last() {
+async fn scripted_service_returns_responses_in_order_and_repeats_the_last() {
     let service = ScriptedService::new([500, 404, 200]);
     let mut statuses = Vec::new();
     for _ in 0..5 {
@@ -36,7 +36,7 @@ async fn returns_responses_in_order_and_repeats_the_last() {
 }
 
 #[tokio::test]
-async fn panics_if_the_script_is_empty() {
+async fn scripted_service_panics_if_the_script_is_empty() {
     let empty = ScriptedService::new([0_u16; 0]);
     let panic = AssertUnwindSafe(call(&empty)).catch_unwind().await.unwrap_err();
     assert_eq!(panic_message(panic), "the script has no answer for GET /v1");
@@ -44,7 +44,7 @@ async fn panics_if_the_script_is_empty() {
 }
 
 #[tokio::test]
-async fn function_chooses_the_response_by_the_request() {
+async fn function_can_choose_the_response_for_each_request() {
     let service = ScriptedService::from_fn(|seen| match seen.header("x-attempt") {
         Some("2") => ScriptedResponse::status(200).with_body(seen.number.to_string()),
         _ => 503.into(),
@@ -60,7 +60,7 @@ async fn function_chooses_the_response_by_the_request() {
 }
 
 #[tokio::test]
-async fn responds_with_the_scripted_status_headers_and_body() {
+async fn response_has_the_scripted_status_headers_and_body() {
     let response =
         ScriptedResponse::status(418).with_header("a", "1").with_header("a", "2").with_body("short");
     let response = call(&ScriptedService::new([response])).await.unwrap();
@@ -77,7 +77,7 @@ async fn responds_with_the_scripted_status_headers_and_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_scripted_errors_after_scripted_delays() {
+async fn scripted_errors_are_returned_after_scripted_delays() {
     let service = ScriptedService::new([
         ScriptedResponse::refused(),
         ScriptedResponse::io_error(io::ErrorKind::BrokenPipe).with_delay(secs(2)),
@@ -98,7 +98,7 @@ async fn returns_scripted_errors_after_scripted_delays() {
 }
 
 #[tokio::test]
-async fn reads_as_much_of_the_request_body_as_scripted() {
+async fn scripted_service_reads_only_the_scripted_part_of_the_request_body() {
     let frames = || {
         let trailers: HeaderMap = [("x-sum".parse().unwrap(), "9".parse().unwrap())].into_iter().collect();
         [Frame::data("one"), Frame::data("two"), Frame::trailers(trailers)]
@@ -132,7 +132,7 @@ async fn reads_as_much_of_the_request_body_as_scripted() {
 }
 
 #[tokio::test]
-async fn returns_the_request_body_error() {
+async fn scripted_service_returns_the_error_of_the_request_body() {
     let broken =
         StreamBody::new(futures_util::stream::iter([Err::<Frame<Bytes>, _>(io::Error::other("torn"))]));
     let service = ScriptedService::new([200]);
@@ -141,7 +141,7 @@ async fn returns_the_request_body_error() {
 }
 
 #[test]
-fn panics_if_the_scripted_response_is_invalid() {
+fn constructing_an_invalid_scripted_response_panics() {
     let cases: [(fn(), &str); 5] = [
         (|| drop(ScriptedResponse::status(99)), "invalid status 99: expected 100 to 999"),
         (|| drop(ScriptedResponse::status(200).with_header("a b", "c")), "invalid header name \"a b\""),

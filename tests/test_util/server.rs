@@ -26,7 +26,7 @@ fn post(server: &ScriptedServer) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn serves_and_records_http1_and_http2() {
+async fn scripted_server_serves_and_records_http1_and_http2_requests() {
     for (http2, version) in [(false, Version::HTTP_11), (true, Version::HTTP_2)] {
         let script = ScriptedService::new([
             ScriptedResponse::status(404).with_header("x-server", "2").with_body("nothing"),

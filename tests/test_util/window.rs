@@ -24,7 +24,7 @@ fn at(times: impl IntoIterator<Item = u64>) -> Arrivals {
 }
 
 #[test]
-fn window_includes_both_of_its_ends() {
+fn sliding_window_includes_both_of_its_ends() {
     let quota = Quota::per_second(3).unwrap();
     let start = Instant::now();
     let with_last_at = |offset: Duration| {
@@ -41,7 +41,7 @@ fn window_includes_both_of_its_ends() {
 
 /// A bucket of 100 that refills 100 per minute grants 200 in the first minute.
 #[test]
-fn reports_the_window_in_which_a_naive_bucket_exceeds_its_quota() {
+fn assert_within_reports_the_window_in_which_a_naive_bucket_exceeds_its_quota() {
     let times = [0; 100].into_iter().chain((1..=200).map(|number| number * 600));
     let arrivals = at(times.map(|time| 5_000 + time).chain([0]));
     let quota = Quota::per_minute(100).unwrap();
@@ -67,7 +67,7 @@ fn assert_within_excludes_the_margin_from_the_window() {
 }
 
 #[test]
-fn counts_permits_instead_of_arrivals() {
+fn assert_within_counts_permits_instead_of_arrivals() {
     let start = Instant::now();
     let with_second_cost = |second: u32| {
         [(0, 4), (500, second)].map(|(time, cost)| Arrival::from(start + millis(time)).with_permits(cost))
@@ -80,7 +80,7 @@ fn counts_permits_instead_of_arrivals() {
 }
 
 #[test]
-fn handles_no_arrivals_and_the_shortest_and_longest_windows() {
+fn most_in_handles_no_arrivals_and_the_shortest_and_longest_windows() {
     assert_eq!(at([]).most_in(secs(1)), 0);
     at([]).assert_within(Quota::per_second(1).unwrap());
     assert_eq!(at([0, 1, 9_999_999]).most_in(Duration::MAX), 3);
@@ -89,13 +89,13 @@ fn handles_no_arrivals_and_the_shortest_and_longest_windows() {
 
 #[test]
 #[should_panic(expected = "an arrival ends 1ms before it began")]
-fn panics_if_an_arrival_ends_before_it_begins() {
+fn arrival_that_ends_before_it_begins_panics() {
     let start = Instant::now();
     Arrival::between(start + millis(1), start);
 }
 
 #[tokio::test(start_paused = true)]
-async fn counts_all_requests_above_a_limiter_and_permitted_ones_below() {
+async fn arrivals_count_all_requests_before_a_limiter_and_permitted_requests_after_it() {
     let quota = Quota::per_second(10).unwrap();
     let (above, below) = (Arrivals::new(), Arrivals::new());
     let service = ScriptedService::new([200]);
@@ -117,7 +117,7 @@ proptest! {
 
     /// Compares with a simple implementation, which counts every window that starts with an arrival.
     #[test]
-    fn finds_the_fullest_window(
+    fn most_in_finds_the_fullest_window(
         arrivals in prop::collection::vec((0..300_u64, 0..40_u64, 0..4_u32), 0..40), window in 0..200_u64,
     ) {
         let within = |start: u64, (from, length, _): &&(u64, u64, u32)| {

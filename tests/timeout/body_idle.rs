@@ -58,7 +58,7 @@ where
 }
 
 #[test]
-fn rejects_zero_and_names_the_setting() {
+fn error_for_a_zero_body_idle_timeout_names_the_setting() {
     let error = BodyIdleTimeoutLayer::new(Duration::ZERO).unwrap_err();
     assert_eq!(error.to_string(), "invalid body idle timeout `0ns`: expected more than zero");
 }
@@ -93,7 +93,7 @@ async fn body_without_any_frame_ends_with_a_timeout_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_frame_resets_the_timeout() {
+async fn each_frame_resets_the_body_idle_timeout() {
     let start = Instant::now();
     let mut body = pass_through(idle_timeout(millis(100)), frames([99; 50])).await;
     for _ in 0..50 {
@@ -105,7 +105,7 @@ async fn each_frame_resets_the_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn frame_wins_over_a_timeout_in_the_same_tick() {
+async fn frame_wins_over_an_idle_timeout_in_the_same_timer_tick() {
     let mut body = pass_through(idle_timeout(millis(100)), frames([100, 100, 101])).await;
     assert_eq!(next_data(&mut body).await, "part");
     assert_eq!(next_data(&mut body).await, "part");
@@ -113,7 +113,7 @@ async fn frame_wins_over_a_timeout_in_the_same_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn frame_wins_over_the_timeout_if_the_reader_polls_late() {
+async fn ready_frame_wins_over_an_expired_idle_timeout() {
     let mut body = pass_through(idle_timeout(millis(100)), frames([50])).await;
     let mut reading = task::spawn(body.frame());
     assert_pending!(reading.poll());
@@ -122,7 +122,7 @@ async fn frame_wins_over_the_timeout_if_the_reader_polls_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_between_reads_does_not_count() {
+async fn time_between_two_reads_does_not_count_toward_the_idle_timeout() {
     let mut body = pass_through(idle_timeout(millis(100)), frames([0, 99, 99])).await;
     for _ in 0..3 {
         sleep(secs(60)).await;
@@ -135,7 +135,7 @@ async fn time_between_reads_does_not_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_timeout_a_frame_may_take_a_day() {
+async fn frame_may_take_a_day_without_an_idle_timeout() {
     let day = 24 * 60 * 60 * 1000;
     for layer in [BodyIdleTimeoutLayer::none(), idle_timeout(Duration::MAX)] {
         let start = Instant::now();
@@ -145,7 +145,7 @@ async fn without_a_timeout_a_frame_may_take_a_day() {
 }
 
 #[test]
-fn immediate_frames_need_no_runtime() {
+fn ready_frames_need_no_tokio_runtime() {
     for layer in [BodyIdleTimeoutLayer::none(), idle_timeout(secs(1))] {
         let mut body = assert_ready!(task::spawn(pass_through(layer, frames([0, 0, 0]))).poll());
         for _ in 0..3 {
@@ -157,7 +157,7 @@ fn immediate_frames_need_no_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn passes_on_size_hint_end_and_trailers() {
+async fn idle_timeout_preserves_size_hint_end_of_stream_and_trailers() {
     for layer in [BodyIdleTimeoutLayer::none(), idle_timeout(secs(1))] {
         let mut body = pass_through(layer, Full::new(Bytes::from_static(b"five!"))).await;
         assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(5), false));
@@ -176,7 +176,7 @@ async fn passes_on_size_hint_end_and_trailers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn passes_on_errors_of_the_body_unchanged() {
+async fn idle_timeout_returns_body_errors_unchanged() {
     let broken = || stream::iter([Err::<Frame<Bytes>, _>(io::Error::other("broken"))]);
     for layer in [BodyIdleTimeoutLayer::none(), idle_timeout(secs(1))] {
         let error = pass_through(layer, StreamBody::new(broken())).await.frame().await.unwrap().unwrap_err();

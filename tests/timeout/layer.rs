@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn rejects_zero_and_names_the_setting() {
+fn error_for_a_zero_timeout_names_the_setting() {
     for (result, field) in [
         (TimeoutLayer::total(Duration::ZERO), "total timeout"),
         (TimeoutLayer::per_attempt(Duration::ZERO), "attempt timeout"),
@@ -15,7 +15,7 @@ fn rejects_zero_and_names_the_setting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn response_wins_over_a_timeout_in_the_same_tick() {
+async fn response_wins_over_a_timeout_in_the_same_timer_tick() {
     for layer in [total(millis(100)), per_attempt(millis(100))] {
         let response = layer.layer(ScriptedService::new([Delayed(100, 200)])).oneshot(get(URI)).await;
         assert_eq!(response.unwrap().status(), 200, "{layer:?}");
@@ -24,7 +24,7 @@ async fn response_wins_over_a_timeout_in_the_same_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn response_wins_over_the_timeout_if_the_task_is_polled_late() {
+async fn ready_response_wins_over_an_expired_timeout() {
     for layer in [total(millis(100)), per_attempt(millis(100))] {
         let server = ScriptedService::new([Delayed(50, 200)]);
         let mut call = task::spawn(layer.layer(server).oneshot(get(URI)));
@@ -36,7 +36,7 @@ async fn response_wins_over_the_timeout_if_the_task_is_polled_late() {
 }
 
 #[test]
-fn immediate_response_needs_no_runtime() {
+fn immediate_response_needs_no_tokio_runtime() {
     for layer in [total(secs(1)), per_attempt(secs(1))] {
         let service = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
         let mut call = task::spawn(layer.layer(service).oneshot(Request::new(())));
@@ -65,7 +65,7 @@ async fn dropping_the_call_drops_the_inner_future() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn accepts_the_longest_duration() {
+async fn timeout_of_the_longest_duration_is_accepted() {
     for layer in [total(Duration::MAX), per_attempt(Duration::MAX)] {
         let response = layer.layer(ScriptedService::new([Delayed(60_000, 200)])).oneshot(get(URI)).await;
         assert_eq!(response.unwrap().status(), 200);
@@ -73,7 +73,7 @@ async fn accepts_the_longest_duration() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keeps_the_source_of_an_error_of_the_inner_service() {
+async fn timeout_layer_keeps_the_source_of_an_inner_error() {
     let error = total(secs(1)).layer(ScriptedService::new([Refused])).oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_service() && !error.is_timeout());
     assert!(support::cause::<std::io::Error>(&error).is_some());

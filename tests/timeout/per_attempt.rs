@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn slow_attempt_returns_a_timeout_but_no_deadline_error() {
+async fn slow_attempt_returns_a_timeout_error_that_is_no_deadline_error() {
     let start = Instant::now();
     let error =
         per_attempt(secs(2)).layer(ScriptedService::new([NoResponse])).oneshot(get(URI)).await.unwrap_err();
@@ -14,7 +14,7 @@ async fn slow_attempt_returns_a_timeout_but_no_deadline_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shortens_to_the_time_left_until_the_deadline() {
+async fn attempt_timeout_is_shortened_to_the_time_left_before_the_deadline() {
     for (total_millis, attempt_millis, expected, is_deadline) in [
         (1000, 5000, 1000, true),
         (5000, 1000, 1000, false),
@@ -33,7 +33,7 @@ async fn shortens_to_the_time_left_until_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn does_not_retry_post_after_an_attempt_timeout() {
+async fn post_is_not_retried_after_an_attempt_timeout() {
     let server = ScriptedService::new([NoResponse]);
     let service =
         ServiceBuilder::new().layer(RetryLayer::new()).layer(per_attempt(secs(1))).service(server.clone());

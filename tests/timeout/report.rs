@@ -18,7 +18,7 @@ async fn error_before_the_deadline_has_a_report_without_a_stop_reason() {
 
 /// Layers between the request id layer and the timeout see the id in the error.
 #[tokio::test(start_paused = true)]
-async fn attempt_timeout_sets_the_request_id_in_its_error() {
+async fn attempt_timeout_error_contains_the_request_id() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .map_err(|error: Error| {
@@ -32,7 +32,7 @@ async fn attempt_timeout_sets_the_request_id_in_its_error() {
 
 /// The inner service makes another call, whose error already has a report.
 #[tokio::test(start_paused = true)]
-async fn keeps_the_report_of_a_nested_call() {
+async fn error_keeps_the_report_of_a_nested_call() {
     let inner =
         RetryLayer::new().with_max_attempts(2).unwrap().layer(ScriptedService::new([Refused, Refused]));
     let nested = service_fn(move |_: Request<Content>| inner.clone().oneshot(get(URI)));
@@ -41,7 +41,7 @@ async fn keeps_the_report_of_a_nested_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn total_timeout_alone_reports_no_attempts() {
+async fn total_timeout_without_a_retry_layer_reports_no_attempts() {
     let service = total(secs(1)).layer(ScriptedService::new([Status(200)]));
     let response = service.oneshot(get(URI)).await.unwrap();
     assert!(response.extensions().get::<Report>().is_none_or(|report| report.attempt_count() == 0));

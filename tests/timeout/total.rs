@@ -16,7 +16,7 @@ async fn slow_call_returns_a_deadline_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn third_attempt_gets_the_time_that_two_attempts_have_left() {
+async fn third_attempt_gets_only_the_time_left_before_the_deadline() {
     let service = ServiceBuilder::new()
         .layer(total(secs(5)))
         .layer(RetryLayer::new())
@@ -54,7 +54,7 @@ async fn report_contains_the_attempt_that_the_deadline_interrupted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deadline_covers_readiness_and_the_wait_for_the_limiter() {
+async fn deadline_covers_poll_ready_and_the_wait_for_the_limiter() {
     let never_ready = tower::limit::ConcurrencyLimit::new(ScriptedService::new([Status(200)]), 0);
     let service = ServiceBuilder::new().layer(total(secs(3))).layer(RetryLayer::new()).service(never_ready);
     let start = Instant::now();
@@ -77,7 +77,7 @@ async fn deadline_covers_readiness_and_the_wait_for_the_limiter() {
 /// A per-attempt timeout also ends at the deadline. The total timeout has its own timer, because nothing may poll the
 /// other one.
 #[tokio::test(start_paused = true)]
-async fn deadline_does_not_depend_on_the_timer_of_the_attempt() {
+async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
     // The per-attempt timeout is above the total timeout, so it does not know the deadline.
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
