@@ -1,11 +1,11 @@
-//! Configuration from files: the effect of each field, errors, serialization, and the redaction of keys.
+//! Tests configuration files: the effect of each field, errors, serialization, and the redaction of keys.
 #![cfg(feature = "serde")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod errors;
 mod fields;
 mod round_trip;
-// The sample file uses the fields of all features.
+// The sample file contains fields that exist only with all features.
 #[cfg(feature = "native-roots")]
 mod sample_file;
 
