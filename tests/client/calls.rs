@@ -1,4 +1,4 @@
-//! Requests as the server receives them, responses as the caller receives them, and the redaction of the key.
+//! Tests what the server receives, what the caller receives, and that the key is redacted.
 
 use std::{
     io,
@@ -36,7 +36,7 @@ const PRESETS: [(&str, PresetFn); 3] = [
 ];
 
 #[tokio::test]
-async fn every_preset_sends_key_content_type_and_request_id() {
+async fn every_preset_sends_the_key_a_content_type_and_a_request_id() {
     for (name, preset) in PRESETS {
         let server = Server::start(Wire::Http1, |_, seen| async move {
             let mut reply = reply(200, format!("to {}", seen.method));
@@ -74,13 +74,13 @@ async fn every_preset_sends_key_content_type_and_request_id() {
         assert_ne!(
             seen[0].header("x-request-id"),
             seen[1].header("x-request-id"),
-            "each call has its own id"
+            "each call has its own request id"
         );
     }
 }
 
 #[tokio::test]
-async fn keeps_headers_that_the_caller_has_set() {
+async fn client_keeps_headers_that_the_caller_has_set() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let request = Request::patch("/v1")
         .header(CONTENT_TYPE, "text/csv")
@@ -102,7 +102,7 @@ async fn keeps_headers_that_the_caller_has_set() {
 }
 
 #[tokio::test]
-async fn sends_a_stream_of_unknown_length_in_chunks() {
+async fn client_sends_a_body_of_unknown_length_in_chunks() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let frames = ["a", "", "bc"].map(|data| Ok::<_, BoxError>(Frame::data(Bytes::from(data))));
     let body = Body::new(StreamBody::new(stream::iter(frames)));
@@ -112,7 +112,7 @@ async fn sends_a_stream_of_unknown_length_in_chunks() {
 }
 
 #[tokio::test]
-async fn the_response_to_head_has_a_content_length_and_no_body() {
+async fn response_to_a_head_request_has_a_content_length_and_no_body() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let request = Request::head("/v1").body(tower_outbound::Body::empty()).unwrap();
     let response = within(client(&server).request(request)).await.unwrap();
@@ -121,7 +121,7 @@ async fn the_response_to_head_has_a_content_length_and_no_body() {
 }
 
 #[tokio::test]
-async fn collect_fails_with_body_too_large_above_its_limit() {
+async fn collect_returns_body_too_large_if_the_body_exceeds_the_limit() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let response = within(client(&server).get("/")).await.unwrap();
     let error = within(response.into_body().collect(7)).await.unwrap_err();
@@ -129,24 +129,24 @@ async fn collect_fails_with_body_too_large_above_its_limit() {
 }
 
 #[tokio::test]
-async fn collect_fails_without_a_retry_if_the_body_is_truncated() {
+async fn truncated_response_body_is_an_error_and_is_not_retried() {
     let server = Server::start(Wire::Http1, |_, _| async { Some(cut_off(200)) }).await;
     let response = within(client(&server).get("/")).await.unwrap();
     assert!(within(response.into_body().collect(1024)).await.is_err());
-    assert_eq!(server.seen().len(), 1, "a call is not retried after its response headers");
+    assert_eq!(server.seen().len(), 1, "a call is not retried after its response headers have arrived");
 }
 
 #[tokio::test]
-async fn a_spawned_call_can_outlive_its_client() {
+async fn spawned_call_can_outlive_its_client() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let call = tokio::spawn(client(&server).get("/"));
     assert_eq!(within(call).await.unwrap().unwrap().status(), 200);
 }
 
-/// hyper-util receives the URI with the key in its query, and its errors become sources of the call's error.
+/// The URI that hyper-util receives may contain the key. Errors of hyper-util become sources of the call's error.
 #[tokio::test]
-async fn errors_do_not_show_the_key() {
-    // The port refuses connections, because the socket does not listen.
+async fn no_error_shows_the_key() {
+    // The port refuses connections, because the socket is bound but does not listen.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let refusing_url = format!("http://{}", socket.local_addr().unwrap());
@@ -160,9 +160,9 @@ async fn errors_do_not_show_the_key() {
     }
 }
 
-/// Covers the events of all crates, because hyper-util also logs.
+/// Checks the log events of all crates, because hyper-util also logs.
 #[tokio::test]
-async fn logs_do_not_show_the_key() {
+async fn no_log_event_shows_the_key() {
     let calls = || async {
         for (wire, transport) in
             [(Wire::Http1, Transport::new()), (Wire::Http2, Transport::new().with_http2_prior_knowledge())]
@@ -178,9 +178,9 @@ async fn logs_do_not_show_the_key() {
         let fmt = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
         Dispatch::new(fmt.with_writer(log.clone()).finish())
     };
-    // With only one subscriber, the first thread that reaches an event decides for all threads whether it is enabled. The
-    // threads of other tests have no subscriber, so they would disable it. A second subscriber, created after all events
-    // are registered, makes `tracing` evaluate each of them again.
+    // While only one subscriber exists, the first thread that reaches an event decides for all threads whether the
+    // event is enabled. Threads of other tests have no subscriber, so they would disable the event. Creating a second
+    // subscriber after the first calls makes `tracing` evaluate every event again.
     let _first = subscriber();
     calls().await;
     let second = subscriber();

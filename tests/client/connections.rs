@@ -1,4 +1,4 @@
-//! Reuse, sharing and closing of connections.
+//! Tests when connections are reused, shared and closed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,13 +24,14 @@ async fn sequential_calls_reuse_one_connection() {
     assert_eq!((server.connections(), server.seen().len()), (1, 5));
 }
 
-/// The body arrives slowly. A response that arrives as a whole needs no drain.
+/// The failed response arrives in parts. A response that arrives at once would not need to be drained.
 #[tokio::test]
-async fn drains_a_failed_response_and_reuses_its_connection() {
+async fn client_drains_a_failed_response_and_reuses_its_connection() {
     let pause = Duration::from_millis(100);
     let backoff = ExponentialBackoff::new(pause, pause).unwrap().with_jitter(Jitter::none());
     let mut connections = Vec::new();
-    // On a busy machine, the drain may take longer than its 100 ms, so one success in ten rounds is enough.
+    // The client drains a response for at most 100 ms, which may not suffice on a busy machine. Therefore one success
+    // in ten rounds is enough.
     for _ in 0..10 {
         let server = Server::start(Wire::Http1, |number, _| async move {
             Some(if number == 1 { slow(503) } else { reply(200, "fine") })
@@ -45,11 +46,11 @@ async fn drains_a_failed_response_and_reuses_its_connection() {
             return;
         }
     }
-    panic!("connections: {connections:?}");
+    panic!("no round reused its connection; connections in each round: {connections:?}");
 }
 
 #[tokio::test]
-async fn retries_without_draining_a_long_or_stalled_response() {
+async fn client_retries_without_draining_a_long_or_stalled_response() {
     let long = || reply(503, vec![b'x'; 16 * 1024 * 1024]);
     for failed in [long, || endless(503), || stalled(503)] {
         let server = Server::start(Wire::Http1, move |number, _| async move {
@@ -64,7 +65,7 @@ async fn retries_without_draining_a_long_or_stalled_response() {
 }
 
 #[tokio::test]
-async fn an_endless_failed_response_ends_only_its_http2_stream() {
+async fn abandoning_an_endless_http2_response_resets_only_its_stream() {
     let server = Server::start(Wire::Http2, |number, _| async move {
         Some(if number == 1 { endless(503) } else { reply(200, "fine") })
     })
@@ -75,7 +76,7 @@ async fn an_endless_failed_response_ends_only_its_http2_stream() {
     assert_eq!((server.connections(), server.seen().len()), (1, 2));
 }
 
-/// The server responds only after it has received all requests, so they are concurrent.
+/// The server responds only after it has received all 64 requests, so that all calls are concurrent.
 #[tokio::test]
 async fn sixty_four_concurrent_calls_share_one_http2_connection() {
     let all = Arc::new(Barrier::new(64));
@@ -103,7 +104,7 @@ async fn sixty_four_concurrent_calls_share_one_http2_connection() {
 }
 
 #[tokio::test]
-async fn dropping_a_call_cancels_it_at_the_server_without_a_retry() {
+async fn dropping_a_call_cancels_the_request_at_the_server_without_a_retry() {
     for wire in [Wire::Http1, Wire::Http2] {
         let (arrived, dropped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (arriving, dropping) = (Arc::clone(&arrived), Arc::clone(&dropped));
@@ -125,7 +126,7 @@ async fn dropping_a_call_cancels_it_at_the_server_without_a_retry() {
         .await;
         let client = preset(&server.url()).client_with_transport(transport).unwrap();
         tokio::select! {
-            result = within(client.get("/")) => panic!("{result:?}"),
+            result = within(client.get("/")) => panic!("the call ended before the server responded: {result:?}"),
             () = arrived.notified() => {}
         }
         within(dropped.notified()).await;

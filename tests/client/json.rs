@@ -1,4 +1,4 @@
-//! JSON calls: their values, errors, deadlines and size limits.
+//! Tests the values, errors, deadlines and size limits of JSON calls.
 
 use std::{
     collections::HashMap,
@@ -31,7 +31,7 @@ struct Rate {
     value: f64,
 }
 
-/// Starts a server that sends this response to every request.
+/// Starts a server that responds to every request with `status` and `body`. Also returns a client of the server.
 async fn server_and_client(status: u16, body: impl Into<Bytes>) -> (Server, Client) {
     let body = body.into();
     let server = Server::start(Wire::Http1, move |_, _| {
@@ -43,19 +43,19 @@ async fn server_and_client(status: u16, body: impl Into<Bytes>) -> (Server, Clie
     (server, client)
 }
 
-/// Returns whether the error is about the status of the response.
+/// Returns whether the error contains a response status that is not a success.
 fn has_error_status(error: &JsonError) -> bool {
     error.status().is_some_and(|status| !status.is_success())
 }
 
-/// Returns the error of a call with this response.
+/// Returns the error of a JSON call if the server responds with `status` and `body`.
 async fn error_for(status: u16, body: impl Into<Bytes>) -> JsonError {
     let (_server, client) = server_and_client(status, body).await;
     client.get_json::<Rate>("/v1/rate").await.unwrap_err()
 }
 
 #[tokio::test]
-async fn sends_and_receives_json_values() {
+async fn client_sends_and_receives_json_values() {
     let (server, client) = server_and_client(200, r#"{"code":"EUR","value":1.5}"#).await;
     let euro = Rate { code: "EUR".to_owned(), value: 1.5 };
     assert_eq!(client.get_json::<Rate>("/v1/rate?of=EUR").await.unwrap(), euro);
@@ -71,14 +71,14 @@ async fn sends_and_receives_json_values() {
 }
 
 #[tokio::test]
-async fn keeps_an_accept_header_of_the_request_or_the_preset() {
+async fn client_keeps_the_accept_header_of_a_request_or_preset() {
     let (server, client) = server_and_client(200, "null").await;
     let request = Request::get("/").header("accept", "application/own+json").body("").unwrap();
     client.request_json::<()>(request).await.unwrap();
     let accept = http::HeaderValue::from_static("application/preset+json");
     let preset = preset(&server.url()).with_header(http::header::ACCEPT, accept);
     preset.client().unwrap().get_json::<()>("/").await.unwrap();
-    // A call without JSON has no `accept` by default.
+    // By default, a call that does not use JSON sends no `accept` header.
     within(client.get("/")).await.unwrap();
     let accepted: Vec<_> =
         server.seen().iter().map(|seen| seen.header("accept").map(str::to_owned)).collect();
@@ -87,7 +87,7 @@ async fn keeps_an_accept_header_of_the_request_or_the_preset() {
 }
 
 #[tokio::test]
-async fn reads_an_empty_body_as_null() {
+async fn client_decodes_an_empty_response_body_as_json_null() {
     let (_server, client) = server_and_client(204, "").await;
     client.get_json::<()>("/").await.unwrap();
     assert_eq!(client.get_json::<Option<Rate>>("/").await.unwrap(), None);
@@ -95,7 +95,7 @@ async fn reads_an_empty_body_as_null() {
 }
 
 #[tokio::test]
-async fn a_status_error_has_the_request_id_and_an_excerpt_of_the_body() {
+async fn status_error_contains_the_request_id_and_an_excerpt_of_the_body() {
     let error = error_for(422, r#"{"error":"no such currency","hint":"ISO\u00204217"}"#).await;
     assert!(has_error_status(&error) && error.decode_error().is_none() && error.call().is_none());
     assert_eq!(error.status(), Some(StatusCode::UNPROCESSABLE_ENTITY));
@@ -108,7 +108,7 @@ async fn a_status_error_has_the_request_id_and_an_excerpt_of_the_body() {
 }
 
 #[tokio::test]
-async fn a_decode_error_shows_the_position_of_the_invalid_json() {
+async fn decode_error_shows_the_position_of_the_invalid_json() {
     let error = error_for(200, r#"{"code":"EUR","value":"much"}"#).await;
     assert!(error.decode_error().is_some() && !has_error_status(&error));
     assert_eq!((error.status(), error.excerpt()), (Some(StatusCode::OK), r#"{"code":"EUR","value":"much"}"#));
@@ -120,7 +120,7 @@ async fn a_decode_error_shows_the_position_of_the_invalid_json() {
 }
 
 #[tokio::test]
-async fn an_error_shows_no_body_and_its_excerpt_redacts_the_key() {
+async fn error_text_shows_no_body_and_excerpt_redacts_the_key() {
     let body = format!(r#"{{"error":"wrong key {KEY}","value":"{KEY}"}}"#);
     for status in [401, 200] {
         let error = error_for(status, body.clone()).await;
@@ -128,7 +128,7 @@ async fn an_error_shows_no_body_and_its_excerpt_redacts_the_key() {
         assert!(!shown.contains("wrong") && !shown.contains("value"), "{shown}");
         assert_eq!(error.excerpt(), r#"{"error":"wrong key [redacted]","value":"[redacted]"}"#);
     }
-    // The excerpt may end within the key.
+    // With some of these padding lengths, the excerpt ends in the middle of the key.
     for padding in 1_000..1_030 {
         let body = format!("{}{KEY}{}", "x".repeat(padding), "y".repeat(4_000));
         let error = error_for(500, body).await;
@@ -136,9 +136,9 @@ async fn an_error_shows_no_body_and_its_excerpt_redacts_the_key() {
     }
 }
 
-/// The messages of serde and of a custom `Deserialize` may quote the body.
+/// Error messages of serde and of a custom `Deserialize` implementation may quote the response body.
 #[tokio::test]
-async fn an_error_shows_no_message_of_a_deserializer() {
+async fn error_text_shows_no_message_of_a_deserializer() {
     #[derive(Debug)]
     struct Quoting;
     impl<'de> Deserialize<'de> for Quoting {
@@ -164,9 +164,9 @@ async fn an_error_shows_no_message_of_a_deserializer() {
     }
 }
 
-/// The server rejects the first key, so the call also sends a second one.
+/// The server rejects the first key, so the call also sends a second key.
 #[tokio::test]
-async fn the_excerpt_redacts_every_key_that_the_call_sent() {
+async fn body_excerpt_redacts_every_key_that_the_call_sent() {
     let number = AtomicUsize::new(0);
     let keys = RefreshingKey::new(move || {
         let key = ApiKey::new(format!("k3ysecret{}", number.fetch_add(1, Relaxed)));
@@ -184,7 +184,7 @@ async fn the_excerpt_redacts_every_key_that_the_call_sent() {
     assert_eq!(error.excerpt(), "[redacted] is expired, [redacted] is unknown");
 }
 
-/// Returns a client whose response bodies start immediately and never end.
+/// Returns a client that receives response bodies that start immediately and never end.
 fn stalled_client(status: u16, preset: StackBuilder) -> Client {
     let service = tower::service_fn(move |_: Request<_>| {
         let start = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from("[1,")))]);
@@ -196,7 +196,7 @@ fn stalled_client(status: u16, preset: StackBuilder) -> Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_covers_the_response_body() {
+async fn deadline_of_a_json_call_covers_the_response_body() {
     let preset = preset("http://127.0.0.1:9").with_total_timeout(Duration::from_secs(7));
     let client = stalled_client(200, preset.clone());
     for method in ["get", "post", "request"] {
@@ -219,7 +219,7 @@ async fn the_deadline_covers_the_response_body() {
     assert!(client.request_json::<Vec<u8>>(get).await.unwrap_err().is_timeout());
     assert_eq!(start.elapsed().as_secs(), 2);
 
-    // The excerpt of an error response is read for at most a second.
+    // The client reads the excerpt of an error response for at most one second.
     for (limit, elapsed) in [(7_000, 1_000), (300, 300)] {
         let preset = preset.clone().with_total_timeout(Duration::from_millis(limit));
         let start = Instant::now();
@@ -230,7 +230,7 @@ async fn the_deadline_covers_the_response_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stalled_response_body_is_a_timeout() {
+async fn stalled_response_body_returns_a_timeout_error() {
     let preset = preset("http://127.0.0.1:9").with_body_idle_timeout(Duration::from_secs(3));
     let start = Instant::now();
     let error = stalled_client(200, preset).get_json::<Vec<u8>>("/v1").await.unwrap_err();
@@ -239,7 +239,7 @@ async fn a_stalled_response_body_is_a_timeout() {
 }
 
 #[tokio::test]
-async fn limits_the_excerpt_to_1_kib_and_the_body_to_max_json() {
+async fn excerpt_is_limited_to_1_kib_and_body_is_limited_to_max_json() {
     let error = error_for(404, vec![b'a'; 3 * 1024 * 1024]).await;
     assert_eq!(error.excerpt(), format!("{}...", "a".repeat(1024)));
     let error = error_for(404, "é".repeat(2_000)).await;
@@ -249,7 +249,7 @@ async fn limits_the_excerpt_to_1_kib_and_the_body_to_max_json() {
 }
 
 #[tokio::test]
-async fn reports_a_failed_call_and_an_unserializable_body() {
+async fn json_error_reports_a_failed_call_or_an_unserializable_body() {
     let (server, client) = server_and_client(200, "null").await;
     let error = client.get_json::<()>("https://elsewhere.example.com/").await.unwrap_err();
     assert!(error.call().unwrap().is_invalid_request() && error.status().is_none(), "{error}");

@@ -1,4 +1,4 @@
-//! The ready client against real servers on loopback, over HTTP/1.1, HTTP/2 and TLS.
+//! Tests the ready client against real servers on loopback, over HTTP/1.1, HTTP/2 and TLS.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -26,16 +26,16 @@ use tower_outbound::{
 
 use self::support::server::Server;
 
-/// The tests search errors, logs and wrong destinations for this key.
+/// The API key of the tests, which must not appear in errors, in logs or at wrong servers.
 const KEY: &str = "k3y-of-the-tests";
 
-/// Three attempts with almost no backoff.
+/// Returns a retry layer with three attempts and a backoff of at most 5 ms.
 fn quick_retry() -> RetryLayer {
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
     RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff)
 }
 
-/// A preset without a quota, so that no test waits for a permit.
+/// Returns a preset without a quota, so that no test waits for a permit.
 fn preset(base_url: &str) -> StackBuilder {
     preset::realtime_messaging(base_url)
         .unwrap()
@@ -55,12 +55,12 @@ fn outcomes(report: &Report) -> Vec<Outcome> {
     report.attempts().iter().filter_map(|attempt| attempt.outcome).collect()
 }
 
-/// Returns the whole body, of at most 1 MiB.
+/// Reads the whole response body, which may have at most 1 MiB.
 async fn text(response: Response<Body>) -> Bytes {
     response.into_body().collect(1024 * 1024).await.unwrap()
 }
 
-/// Returns the status after reading the body, so that the connection returns to the pool.
+/// Reads the response body, so that the connection returns to the pool. Returns the status.
 async fn status(call: tower_outbound::client::ResponseFuture) -> StatusCode {
     let response = call.await.unwrap();
     let status = response.status();

@@ -1,5 +1,4 @@
-//! The key in redirected requests, with tower-http's `FollowRedirect` above or below the auth layer, for each key
-//! placement.
+//! Tests which redirected requests contain the key, with tower-http's `FollowRedirect` above or below the auth layer.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,21 +16,21 @@ use tower_outbound::{
 };
 
 const KEY: &str = "s3cret-0123456789";
-/// The base64 form of `ann:` and the key.
+/// The base64 form of `ann:` followed by the key, as basic authentication sends the key.
 const BASE64_KEY: &str = "YW5uOnMzY3JldC0wMTIzNDU2Nzg5";
 
 const URI: &str = "https://api.example.com/v1";
 const SAME_ORIGIN: &str = "https://api.example.com/v2";
 const OTHER_ORIGIN: &str = "https://evil.test/collect";
-/// A target that redirects again, within its origin.
+/// A redirect target that redirects again, to another path of its origin.
 const TWO_REDIRECTS: &str = "https://evil.test/twice";
 
 type Content = Full<Bytes>;
 type Client = BoxCloneSyncService<Request<Content>, Response<Content>, BoxError>;
 type Seen = Arc<Mutex<Vec<(Uri, bool)>>>;
 
-/// Redirects `/v1` to `target` and `/twice` to `/thrice`, and responds to other paths with 200. Records the URI of each
-/// request, and whether the request contained the key.
+/// Returns a service that redirects `/v1` to `target` and `/twice` to `/thrice`, and responds to other paths with 200.
+/// The service records the URI of each request, and whether the request contained the key.
 fn server(target: &'static str) -> (Client, Seen) {
     let seen = Seen::default();
     let record = Arc::clone(&seen);
@@ -70,7 +69,7 @@ fn auth(placement: KeyPlacement) -> AuthLayer {
     layer.unwrap().with_placement(placement)
 }
 
-/// The default policy follows a redirect only if the request has no body.
+/// Creates a request without a body, because tower-http's default policy does not redirect a request with a body.
 fn get(uri: &str) -> Request<Content> {
     Request::get(uri).body(Content::default()).unwrap()
 }
@@ -81,7 +80,7 @@ fn has_key(seen: &Seen) -> Vec<bool> {
 }
 
 #[tokio::test]
-async fn redirects_above_auth_send_the_key_only_to_its_origin() {
+async fn key_is_sent_only_to_its_origin_if_follow_redirect_is_above_auth() {
     for (name, placement) in placements() {
         for (target, expected) in [
             (OTHER_ORIGIN, [true, false]),
@@ -100,7 +99,7 @@ async fn redirects_above_auth_send_the_key_only_to_its_origin() {
 }
 
 #[tokio::test]
-async fn redirects_above_auth_send_the_key_to_allowed_origins() {
+async fn key_is_sent_to_allowed_origins_if_follow_redirect_is_above_auth() {
     let allowed = Origin::parse("https://files.example.com").unwrap();
     for (name, placement) in placements() {
         for (target, expected) in [("https://files.example.com/v2", true), (OTHER_ORIGIN, false)] {
@@ -115,10 +114,10 @@ async fn redirects_above_auth_send_the_key_to_allowed_origins() {
     assert_eq!(plaintext.unwrap_err().field(), "origin");
 }
 
-/// The documentation of `auth` describes these leaks. If tower-http becomes stricter, this test fails and the documentation
-/// needs a change.
+/// The documentation of the `auth` module describes which redirects leak the key. If tower-http becomes stricter, this
+/// test fails and the documentation needs a change.
 #[tokio::test]
-async fn redirects_below_auth_leak_a_key_in_a_custom_header() {
+async fn follow_redirect_below_auth_leaks_a_key_in_a_custom_header() {
     for (name, placement) in placements() {
         let (other_origin, seen_other) = server(OTHER_ORIGIN);
         let (same_origin, seen_same) = server(SAME_ORIGIN);
@@ -128,7 +127,7 @@ async fn redirects_below_auth_leak_a_key_in_a_custom_header() {
         }
         let expected = match name {
             "bearer" | "basic" => ([true, false], [true, true]),
-            "x-api-key" => ([true, true], [true, true]), // the key leaks
+            "x-api-key" => ([true, true], [true, true]), // tower-http keeps custom headers, so the key leaks.
             _ => ([true, false], [true, false]),
         };
         assert_eq!(
@@ -140,7 +139,7 @@ async fn redirects_below_auth_leak_a_key_in_a_custom_header() {
 }
 
 #[tokio::test]
-async fn redirects_below_auth_leak_no_key_if_they_remove_all_headers() {
+async fn follow_redirect_below_auth_leaks_no_key_if_its_policy_removes_all_headers() {
     for (name, placement) in placements() {
         let (server, seen) = server(OTHER_ORIGIN);
         let policy = Limited::new(5).and::<_, Content, BoxError>(FilterCredentials::new().remove_all());
@@ -150,9 +149,9 @@ async fn redirects_below_auth_leak_no_key_if_they_remove_all_headers() {
     }
 }
 
-/// In tower-http 0.6, the second redirect sent the key that the first one had removed.
+/// In tower-http 0.6, the second redirect sent the key that the first redirect had removed.
 #[tokio::test]
-async fn a_second_redirect_leaks_only_a_key_that_the_first_leaked() {
+async fn second_redirect_leaks_no_key_that_the_first_redirect_removed() {
     for (name, placement) in placements() {
         let (server, seen) = server(TWO_REDIRECTS);
         let above = FollowRedirectLayer::new().layer(auth(placement.clone()).layer(server.clone()));

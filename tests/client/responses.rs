@@ -1,4 +1,4 @@
-//! Every status is returned as a response. A timeout or an invalid response is an error.
+//! Tests that every HTTP status is returned as a response, and that a timeout or an invalid response is an error.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn returns_a_404_with_its_body_without_a_retry() {
+async fn client_returns_a_404_with_its_body_without_a_retry() {
     let server = Server::start(Wire::Http1, |_, _| async { Some(reply(404, "no such thing")) }).await;
     let response = within(client(&server).get("/v1/none")).await.unwrap();
     assert_eq!(response.status(), 404);
@@ -33,7 +33,7 @@ async fn returns_a_404_with_its_body_without_a_retry() {
 }
 
 #[tokio::test]
-async fn returns_the_last_503_with_its_body_after_three_attempts() {
+async fn client_returns_the_last_503_with_its_body_after_three_attempts() {
     let server = Server::with_statuses(Wire::Http1, [503]).await;
     let response = within(client(&server).get("/")).await.unwrap();
     assert_eq!(response.status(), 503);
@@ -43,7 +43,7 @@ async fn returns_the_last_503_with_its_body_after_three_attempts() {
 }
 
 #[tokio::test]
-async fn returns_a_redirect_without_following_it() {
+async fn client_returns_a_redirect_without_following_it() {
     let target = Server::with_statuses(Wire::Http1, [200]).await;
     let location = format!("{}/v2", target.url());
     let server = Server::start(Wire::Http1, move |_, _| {
@@ -59,7 +59,7 @@ async fn returns_a_redirect_without_following_it() {
 }
 
 #[tokio::test]
-async fn returns_a_timeout_if_no_attempt_gets_a_response() {
+async fn call_returns_a_timeout_error_if_no_attempt_gets_a_response() {
     let server = Server::start(Wire::Http1, |_, _| std::future::pending()).await;
     let client = preset(&server.url())
         .with_attempt_timeout(Duration::from_millis(50))
@@ -74,7 +74,7 @@ async fn returns_a_timeout_if_no_attempt_gets_a_response() {
 }
 
 #[tokio::test]
-async fn does_not_retry_post_after_a_timeout() {
+async fn client_does_not_retry_post_after_a_timeout() {
     let server = Server::start(Wire::Http1, |_, _| std::future::pending()).await;
     let client = preset(&server.url()).with_attempt_timeout(Duration::from_millis(50)).client().unwrap();
     let error = within(client.post("/", "once")).await.unwrap_err();
@@ -86,7 +86,7 @@ async fn does_not_retry_post_after_a_timeout() {
 }
 
 #[tokio::test]
-async fn ends_a_stalled_body_after_the_idle_timeout() {
+async fn stalled_body_returns_an_error_after_the_idle_timeout() {
     for wire in [Wire::Http1, Wire::Http2] {
         let http2 = matches!(wire, Wire::Http2);
         let server = Server::start(wire, |number, _| async move {
@@ -95,7 +95,7 @@ async fn ends_a_stalled_body_after_the_idle_timeout() {
         .await;
         let transport = Transport::new();
         let transport = if http2 { transport.with_http2_prior_knowledge() } else { transport };
-        // Long enough for the body of the second response on a busy machine.
+        // The limit is long enough for the body of the second response on a busy machine.
         let limit = Duration::from_millis(1_000);
         let client =
             preset(&server.url()).with_body_idle_timeout(limit).client_with_transport(transport).unwrap();
@@ -105,7 +105,7 @@ async fn ends_a_stalled_body_after_the_idle_timeout() {
         let start = Instant::now();
         let error = within(response.into_body().collect(1024)).await.unwrap_err();
         assert!(start.elapsed() >= limit);
-        let error = error.downcast_ref::<Error>().expect("an error of this crate");
+        let error = error.downcast_ref::<Error>().expect("the error of the body is an error of this crate");
         assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
         assert_eq!(error.to_string(), "response body stalled for 1s");
 
@@ -116,7 +116,7 @@ async fn ends_a_stalled_body_after_the_idle_timeout() {
 }
 
 #[tokio::test]
-async fn waits_for_a_stalled_body_without_an_idle_timeout() {
+async fn stalled_body_stays_pending_without_an_idle_timeout() {
     let server = Server::start(Wire::Http1, |_, _| async { Some(stalled(200)) }).await;
     let mut body = within(client(&server).get("/")).await.unwrap().into_body();
     assert_eq!(within(body.frame()).await.unwrap().unwrap().into_data().unwrap(), "a part");
@@ -124,7 +124,7 @@ async fn waits_for_a_stalled_body_without_an_idle_timeout() {
 }
 
 #[tokio::test]
-async fn returns_an_error_if_the_response_is_not_http() {
+async fn call_returns_an_error_if_the_response_is_not_http() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = tokio::spawn(async move {
@@ -140,7 +140,7 @@ async fn returns_an_error_if_the_response_is_not_http() {
 }
 
 #[tokio::test]
-async fn returns_an_upgraded_connection_after_one_attempt() {
+async fn client_returns_an_upgraded_connection_after_one_attempt() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = tokio::spawn(async move {
@@ -155,7 +155,7 @@ async fn returns_an_upgraded_connection_after_one_attempt() {
         let mut message = [0; 4];
         stream.read_exact(&mut message).await.unwrap();
         stream.write_all(&message).await.unwrap();
-        // A second connection would already be waiting to be accepted.
+        // If the client had opened a second connection, `accept` would return the connection immediately.
         tokio::time::timeout(Duration::ZERO, listener.accept()).await.is_err()
     });
     let request = http::Request::get("/socket").header("connection", "upgrade").header("upgrade", "echo");
@@ -171,5 +171,5 @@ async fn returns_an_upgraded_connection_after_one_attempt() {
     socket.write_all(b"echo").await.unwrap();
     socket.read_exact(&mut received[5..]).await.unwrap();
     assert_eq!(&received, b"helloecho");
-    assert!(server.await.unwrap(), "the call opens one connection");
+    assert!(server.await.unwrap(), "the call opens only one connection");
 }

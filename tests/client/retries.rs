@@ -1,4 +1,4 @@
-//! Retries and replayed bodies over real connections.
+//! Tests retries and replayed request bodies over real connections.
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -20,7 +20,7 @@ const UNAVAILABLE: Outcome = Outcome::Response(StatusCode::SERVICE_UNAVAILABLE);
 const OK: Outcome = Outcome::Response(StatusCode::OK);
 
 #[tokio::test]
-async fn retries_get_after_503_with_the_same_headers() {
+async fn client_retries_get_after_503_with_the_same_headers() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let response = within(client(&server).get("/v1?q=1")).await.unwrap();
     assert_eq!(response.status(), 200);
@@ -34,7 +34,7 @@ async fn retries_get_after_503_with_the_same_headers() {
 }
 
 #[tokio::test]
-async fn does_not_retry_post_after_503() {
+async fn client_does_not_retry_post_after_503() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let response = within(client(&server).post("/v1", "once")).await.unwrap();
     assert_eq!(response.status(), 503);
@@ -45,8 +45,9 @@ async fn does_not_retry_post_after_503() {
 }
 
 #[tokio::test]
-async fn replays_the_body_of_a_put_unchanged() {
-    // Larger than any single read or write of hyper, and without repetition, so that a lost or moved part is noticed.
+async fn client_resends_the_body_of_a_retried_put_unchanged() {
+    // The content is larger than any single read or write of hyper. No part of the content repeats, so the test detects
+    // lost or moved parts.
     let content: Vec<u8> = (0..300_000_u32).map(|at| ((at * 31) >> 3) as u8).collect();
     let chunks: Vec<_> = content
         .chunks(7_000)
@@ -62,13 +63,13 @@ async fn replays_the_body_of_a_put_unchanged() {
         assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (200, 3));
         let seen = server.seen();
         assert_eq!(seen.len(), 3);
-        // Not `assert_eq`, which would print 300 KB.
+        // A failed `assert_eq` would print 300 KB.
         assert!(seen.iter().all(|seen| seen.body == expected && seen.method == Method::PUT));
     }
 }
 
 #[tokio::test]
-async fn does_not_retry_a_body_above_the_replay_limit() {
+async fn client_does_not_retry_a_request_if_its_body_exceeds_the_replay_limit() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let client = preset(&server.url()).with_retry(quick_retry().with_replay_limit(3)).client().unwrap();
     let request = Request::put("/v1").body("four").unwrap();
@@ -79,8 +80,8 @@ async fn does_not_retry_a_body_above_the_replay_limit() {
 }
 
 #[tokio::test]
-async fn does_not_retry_post_after_the_server_read_it() {
-    // hyper-util may itself retry a request on a reused connection.
+async fn client_does_not_retry_post_after_the_server_has_read_the_request() {
+    // On a reused connection, hyper-util itself may retry a request.
     for reused in [false, true] {
         let server = Server::start(Wire::Http1, |_, seen| async move {
             (seen.method == Method::GET).then(|| reply(200, "fine"))
@@ -102,7 +103,7 @@ async fn does_not_retry_post_after_the_server_read_it() {
 }
 
 #[tokio::test]
-async fn retries_get_after_a_closed_connection() {
+async fn client_retries_get_after_the_server_closed_the_connection() {
     let server =
         Server::start(Wire::Http1, |number, _| async move { (number == 3).then(|| reply(200, "at last")) })
             .await;
@@ -113,7 +114,7 @@ async fn retries_get_after_a_closed_connection() {
 }
 
 #[tokio::test]
-async fn returns_the_error_if_every_connection_closes() {
+async fn call_returns_an_error_if_the_server_closes_every_connection() {
     let server = Server::start(Wire::Http1, |_, _| async { None }).await;
     let error = within(client(&server).get("/v1")).await.unwrap_err();
     assert!(error.is_service(), "{error:?}");
@@ -122,7 +123,7 @@ async fn returns_the_error_if_every_connection_closes() {
     assert_eq!(server.seen().len(), 3);
 }
 
-/// A body with an exact `size_hint` and the default `is_end_stream`, which is false even after the last frame.
+/// A body with an exact `size_hint`. The default `is_end_stream` of the body returns false even after the last frame.
 struct SizedFrames(Vec<&'static str>);
 
 impl http_body::Body for SizedFrames {
@@ -145,14 +146,14 @@ impl http_body::Body for SizedFrames {
 }
 
 #[tokio::test]
-async fn replays_a_body_of_known_length_that_was_not_polled_to_its_end() {
+async fn client_replays_a_body_of_known_length_that_was_not_polled_to_its_end() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let request = http::Request::put("/v1").body(Body::new(SizedFrames(vec!["hel", "lo"]))).unwrap();
     assert_eq!(status(client(&server).request(request)).await, 200);
     assert!(server.seen().iter().all(|seen| seen.body == "hello"), "{:?}", server.seen());
     assert_eq!(server.seen().len(), 2);
 
-    // Only the `content-length` header has the length of this stream.
+    // Only the `content-length` header states the length of this stream.
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let frames = ["hel", "lo"].map(|chunk| {
         Ok::<_, std::convert::Infallible>(http_body::Frame::data(Bytes::from_static(chunk.as_bytes())))

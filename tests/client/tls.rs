@@ -1,4 +1,4 @@
-//! TLS: the negotiation of the HTTP version, and the verification of certificates.
+//! Tests the negotiation of the HTTP version over TLS, and the verification of certificates.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn client(url: &str, transport: Transport) -> Client {
 }
 
 #[tokio::test]
-async fn negotiates_http2_if_the_server_supports_it_and_http1_otherwise() {
+async fn client_negotiates_http2_if_the_server_supports_http2_and_http1_otherwise() {
     for (protocols, version) in [
         (&["h2", "http/1.1"][..], Version::HTTP_2),
         (&["http/1.1"], Version::HTTP_11),
@@ -31,7 +31,7 @@ async fn negotiates_http2_if_the_server_supports_it_and_http1_otherwise() {
     ] {
         let certificate = certificate();
         let server = Server::with_statuses(wire(&certificate, protocols), [503, 200]).await;
-        // The certificate is valid for the address and for the name.
+        // The certificate is valid for the address 127.0.0.1 and for the name localhost.
         for url in [server.url(), server.url().replace("127.0.0.1", "localhost")] {
             let response = within(client(&url, trusting(&certificate)).get("/v1?q=1")).await.unwrap();
             assert_eq!((response.status().as_u16(), response.version()), (200, version), "{protocols:?}");
@@ -45,9 +45,10 @@ async fn negotiates_http2_if_the_server_supports_it_and_http1_otherwise() {
 }
 
 #[tokio::test]
-async fn sixty_four_concurrent_calls_share_one_negotiated_connection() {
+async fn sixty_four_concurrent_calls_share_one_negotiated_http2_connection() {
     let certificate = certificate();
-    // Each request except the first waits until the server has received all of them.
+    // The server responds to the first request immediately, and to the 64 concurrent requests only after all 64 have
+    // arrived.
     let all = Arc::new(Barrier::new(64));
     let server = Server::start(wire(&certificate, &["h2", "http/1.1"]), move |number, seen| {
         let all = Arc::clone(&all);
@@ -60,7 +61,8 @@ async fn sixty_four_concurrent_calls_share_one_negotiated_connection() {
     })
     .await;
     let client = client(&server.url(), trusting(&certificate));
-    // Only after a handshake does the client know that the server supports HTTP/2 and that calls can share a connection.
+    // The first handshake tells the client that the server supports HTTP/2. Concurrent calls can share a connection
+    // only after this handshake.
     assert_eq!(within(status(client.get("/"))).await, 200);
     settle().await;
     let calls = (0..64).map(|number| {
@@ -72,7 +74,7 @@ async fn sixty_four_concurrent_calls_share_one_negotiated_connection() {
 }
 
 #[tokio::test]
-async fn sends_nothing_to_a_server_with_an_untrusted_certificate() {
+async fn client_sends_nothing_to_a_server_with_an_untrusted_certificate() {
     let (certificate, other_certificate) = (certificate(), certificate());
     let server = Server::with_statuses(wire(&certificate, &["h2", "http/1.1"]), [200]).await;
     for transport in
@@ -81,18 +83,22 @@ async fn sends_nothing_to_a_server_with_an_untrusted_certificate() {
         let error = within(client(&server.url(), transport).post("/v1", "secret")).await.unwrap_err();
         assert!(error.is_service(), "{error:?}");
         let report = error.report().unwrap();
-        // A retry would not help, and would delay the report of a possible attack.
+        // A retry after a certificate error would not help, and would delay the report of a possible attack.
         assert_eq!(
             (outcomes(report), report.stop_reason()),
             (vec![Outcome::NotSent], Some(StopReason::NotRetryable))
         );
-        assert!(chain(&error).contains("certificate"), "the error names the certificate: {}", chain(&error));
+        assert!(
+            chain(&error).contains("certificate"),
+            "the error mentions the certificate: {}",
+            chain(&error)
+        );
     }
     assert!(server.connections() > 0 && server.seen().is_empty());
 }
 
 #[tokio::test]
-async fn rejects_a_certificate_for_another_name() {
+async fn client_rejects_a_certificate_for_another_host_name() {
     let certificate = rcgen::generate_simple_self_signed(["api.example.com".to_owned()]).unwrap();
     let server = Server::with_statuses(wire(&certificate, &[]), [200]).await;
     let error = within(client(&server.url(), trusting(&certificate)).get("/")).await.unwrap_err();
@@ -100,7 +106,7 @@ async fn rejects_a_certificate_for_another_name() {
 }
 
 #[tokio::test]
-async fn sends_nothing_to_a_server_without_tls() {
+async fn client_sends_nothing_to_an_https_url_if_the_server_has_no_tls() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let url = server.url().replace("http:", "https:");
     let error = within(client(&url, Transport::new()).get("/")).await.unwrap_err();
@@ -117,7 +123,7 @@ async fn http2_prior_knowledge_works_over_tls() {
 }
 
 #[test]
-fn rejects_invalid_certificates_at_construction() {
+fn transport_rejects_invalid_root_certificates_at_construction() {
     for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
         let error = Transport::new().with_root_certificates(pem.as_bytes()).unwrap_err();
         assert_eq!(error.field(), "root certificates", "{pem}: {error}");
@@ -125,7 +131,7 @@ fn rejects_invalid_certificates_at_construction() {
 }
 
 #[tokio::test]
-async fn http1_only_uses_http1_even_if_the_server_supports_http2() {
+async fn http1_only_transport_uses_http1_even_if_the_server_supports_http2() {
     let certificate = certificate();
     let server = Server::with_statuses(wire(&certificate, &["h2", "http/1.1"]), [200]).await;
     let transport = trusting(&certificate).with_http1_only();

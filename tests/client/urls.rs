@@ -1,4 +1,4 @@
-//! URLs below the base URL, and the client as a tower service.
+//! Tests URLs below the base URL, and the client as a tower service.
 
 use http::Request;
 use tower::{Service, ServiceExt};
@@ -10,7 +10,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn appends_paths_to_the_base_url() {
+async fn client_appends_paths_to_the_base_url() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let client = preset(&format!("{}/api/v1/", server.url())).client().unwrap();
     let paths = ["rates?base=EUR&at=2024-01-01T00:00", "/rates", "?q", "", "a%20b/%2F?q=https://evil.test/"];
@@ -30,7 +30,7 @@ async fn appends_paths_to_the_base_url() {
 }
 
 #[tokio::test]
-async fn sends_nothing_to_a_url_outside_of_the_base_url() {
+async fn client_sends_nothing_to_a_url_outside_of_the_base_url() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let other = Server::with_statuses(Wire::Http1, [200]).await;
     let (authority, foreign) = (other.url().replace("http:", ""), other.url());
@@ -64,7 +64,7 @@ async fn sends_nothing_to_a_url_outside_of_the_base_url() {
 }
 
 #[tokio::test]
-async fn accepts_paths_and_absolute_urls_below_the_base_url() {
+async fn client_accepts_paths_and_absolute_urls_below_the_base_url() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let mut client = preset(&format!("{}/api", server.url())).client().unwrap();
     for uri in ["/v1?q=1#top".to_owned(), format!("{}/api/v2?page=2#top", server.url())] {
@@ -94,9 +94,9 @@ async fn the_client_works_below_tower_layers() {
     assert_eq!((response.status().as_u16(), server.seen()[0].path_and_query()), (200, "/v1"));
 }
 
-/// User info may hold a password, and HTTP/2 forbids it in `:authority` (RFC 9113 §8.3.1).
+/// User info in a URL may contain a password. HTTP/2 forbids user info in `:authority` (RFC 9113 §8.3.1).
 #[tokio::test]
-async fn rejects_a_url_with_user_info() {
+async fn client_rejects_a_url_with_user_info() {
     let transports = [Transport::new(), Transport::new().with_http2_prior_knowledge()];
     for (wire, transport) in [Wire::Http1, Wire::Http2].into_iter().zip(transports) {
         let server = Server::with_statuses(wire, [200]).await;

@@ -1,4 +1,4 @@
-//! The text of errors and reports.
+//! Tests the `Display` and `Debug` text of errors and reports.
 
 use tower::Layer;
 use tower_outbound::Report;
@@ -9,7 +9,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn debug_shows_cause_attempts_stop_reason_and_id_in_one_line() {
+async fn debug_text_of_an_error_shows_cause_attempts_stop_reason_and_request_id_in_one_line() {
     let (_socket, address) = refusing_address();
     let error = error_of_client(&format!("http://{address}"), tcp(), false, no_body).await;
     let id = error.request_id().unwrap().to_str().unwrap().to_owned();
@@ -21,7 +21,7 @@ async fn debug_shows_cause_attempts_stop_reason_and_id_in_one_line() {
     if cfg!(target_os = "linux") {
         assert_eq!(shown, expected);
     }
-    assert_eq!(format!("{error:#?}"), shown, "the alternate format is one line too");
+    assert_eq!(format!("{error:#?}"), shown, "the alternate `Debug` format is also one line");
     assert_eq!(error.to_string(), format!("connection refused after 3 attempts (request id {id})"));
     assert!(format!("{error:#}").starts_with(&format!("{error}: client error (Connect): tcp connect error")));
     let report = error.report().unwrap();
@@ -33,7 +33,7 @@ async fn debug_shows_cause_attempts_stop_reason_and_id_in_one_line() {
 
 #[cfg(feature = "json")]
 #[tokio::test]
-async fn debug_shows_the_error_of_a_json_call_in_one_line() {
+async fn debug_text_of_a_json_error_is_one_line() {
     let (_socket, address) = refusing_address();
     let client = preset(&format!("http://{address}")).client().unwrap();
     let error = client.get_json::<()>("/v1").await.unwrap_err();
@@ -49,7 +49,7 @@ async fn debug_shows_the_error_of_a_json_call_in_one_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn display_shows_a_report_in_one_line() {
+async fn display_text_of_a_report_is_one_line() {
     for (script, method, expected) in [
         (&[Status(503), Refused, Status(200)][..], "GET", "3 attempts (503, not sent, 200), success"),
         (&[Status(404)], "GET", "1 attempt (404), not_retryable"),
@@ -65,7 +65,7 @@ async fn display_shows_a_report_in_one_line() {
         };
         assert_eq!(shown, expected);
     }
-    // The report also shows how long the call waited for the limiter.
+    // The text of a report also shows how long the call waited for the limiter.
     let quota = tower_outbound::Quota::per_minute(2).unwrap().with_burst(1).unwrap().without_margin();
     let preset = preset("http://127.0.0.1").with_quota(quota);
     let service = preset.layer().unwrap().layer(ScriptedService::new([Status(200)]));

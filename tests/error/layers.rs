@@ -1,4 +1,4 @@
-//! The kinds and messages of the layers' own errors.
+//! Tests the kinds and messages of the errors that the layers create.
 
 use std::num::NonZeroU32;
 
@@ -24,7 +24,7 @@ fn assert_error(error: &Error, kind: ErrorKind, kind_text: &str, message: &str) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_failure_of_a_layer_has_its_kind_and_message() {
+async fn each_error_of_a_layer_has_its_own_kind_and_message() {
     let unresponsive = || ScriptedService::new([NoResponse]);
     let attempt = TimeoutLayer::per_attempt(secs(2)).unwrap();
     let error = attempt.layer(unresponsive()).oneshot(get(URI)).await.unwrap_err();
@@ -83,7 +83,7 @@ fn unlimited() -> RateLimitLayer<TokenBucket> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stalled_response_body_has_the_kind_body_timeout() {
+async fn stalled_response_body_returns_an_error_of_kind_body_timeout() {
     let stalled = || {
         let frames = futures_util::stream::pending::<Result<Frame<Bytes>, BoxError>>();
         http::Response::new(StreamBody::new(frames))
@@ -96,16 +96,16 @@ async fn a_stalled_response_body_has_the_kind_body_timeout() {
     assert_error(error, ErrorKind::BodyTimeout, "body_timeout", "response body stalled for 5s");
 }
 
-/// A service over a single connection can fail in `poll_ready`.
+/// A service that uses a single connection can return an error from `poll_ready`.
 #[tokio::test(start_paused = true)]
-async fn a_poll_ready_error_has_the_kind_of_its_cause() {
+async fn poll_ready_error_has_the_kind_of_its_cause() {
     let unready = Unready(|| std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
     let error = unlimited().layer(unready).oneshot(get(URI)).await.unwrap_err();
     assert_error(&error, ErrorKind::ConnectRefused, "connect_refused", "connection refused");
 }
 
 #[tokio::test(start_paused = true)]
-async fn timeouts_of_tower_and_tokio_below_the_layers_are_attempt_timeouts() {
+async fn timeout_errors_of_tower_and_tokio_have_the_kind_attempt_timeout() {
     let unresponsive = || ScriptedService::new([NoResponse]);
     let by_tower = tower::timeout::Timeout::new(unresponsive(), secs(1));
     let by_tokio =
@@ -120,9 +120,9 @@ async fn timeouts_of_tower_and_tokio_below_the_layers_are_attempt_timeouts() {
     }
 }
 
-/// The layer measures the time until the deadline, in nanoseconds.
+/// The timeout layer measures the time until the deadline in nanoseconds.
 #[tokio::test(start_paused = true)]
-async fn the_message_rounds_the_time_to_a_deadline_to_milliseconds() {
+async fn deadline_error_message_rounds_the_duration_to_milliseconds() {
     let mut request = get(URI);
     let deadline = tokio::time::Instant::now() + Duration::from_nanos(2_000_000_123);
     request.extensions_mut().insert(tower_outbound::call::Deadline(deadline));

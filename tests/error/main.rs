@@ -1,10 +1,10 @@
-//! Errors: their kind, their text, their source chain, and the redaction of text from the server.
+//! Tests the kind, the text and the source chain of errors, and the redaction of text from the server.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod display;
 mod layers;
-#[cfg_attr(not(feature = "rustls"), allow(dead_code, reason = "one server is for TLS"))]
+#[cfg_attr(not(feature = "rustls"), allow(dead_code, reason = "only tests with TLS use `close_at_once`"))]
 mod peer;
 mod redaction;
 mod source_chain;
@@ -32,7 +32,7 @@ use tower_outbound::{
 type Content = UnsyncBoxBody<Bytes, BoxError>;
 type Connector = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
 
-/// Three attempts with almost no backoff.
+/// Returns a retry layer with three attempts and a backoff of 1 ms.
 fn quick_retry() -> RetryLayer {
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
     let backoff = backoff.with_jitter(Jitter::none());
@@ -47,12 +47,12 @@ fn preset(url: &str) -> StackBuilder {
         .with_retry(quick_retry())
 }
 
-/// A connector without TLS.
+/// Returns a TCP connector without TLS.
 fn tcp() -> Connector {
     BoxCloneSyncService::new(HttpConnector::new().map_err(BoxError::from))
 }
 
-/// A request body that fails after one frame.
+/// Returns a request body that fails after its first frame.
 fn broken_body() -> Content {
     let frames = [Ok(Frame::data(Bytes::from("x"))), Err("the disk is gone".into())];
     StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync()
@@ -62,14 +62,14 @@ fn no_body() -> Content {
     http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Returns the error of a call through a ready client over this connector.
+/// Sends a request through a ready client that uses `connector`, and returns the error.
 async fn error_of_client(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
     let client = preset(url).client_with_service(client).unwrap();
     client.request(request(url, Body::new(body()))).await.unwrap_err()
 }
 
-/// Returns the error of a call through single layers over this connector.
+/// Sends a request through a stack of single layers that uses `connector`, and returns the error.
 async fn error_of_layers(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
     let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(quick_retry()).service(client);
@@ -80,7 +80,7 @@ fn request<B>(url: &str, body: B) -> http::Request<B> {
     http::Request::put(format!("{url}/v1")).body(body).unwrap()
 }
 
-/// Returns an address that refuses connections while the socket exists, because the socket is bound and does not listen.
+/// Returns a socket and its address. The address refuses connections, because the socket is bound but does not listen.
 fn refusing_address() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

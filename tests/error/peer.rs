@@ -1,4 +1,4 @@
-//! Servers that each fail in one way.
+//! Servers for tests. Each server fails in one particular way.
 
 use std::{future::Future, io::Write, net::SocketAddr};
 
@@ -7,7 +7,8 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// Runs `serve` for each connection. The server has its own thread, so the test's log subscriber does not see its events.
+/// Starts a server that runs `serve` for each connection. The server has its own thread, so the test's log subscriber
+/// does not receive the server's events.
 pub(crate) fn serve<F, W>(serve: F) -> SocketAddr
 where
     F: Fn(TcpStream) -> W + Send + Sync + 'static,
@@ -28,7 +29,7 @@ where
     address
 }
 
-/// Reads the headers of a request, or the HTTP/2 preface.
+/// Reads from the stream until the end of the request headers or of the HTTP/2 preface.
 pub(crate) async fn read_head(stream: &mut TcpStream) {
     let mut read = Vec::new();
     while !read.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -59,7 +60,7 @@ pub(crate) async fn garbage(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-/// Resets or closes the connection after a request has arrived.
+/// Resets or closes the HTTP/2 connection after the first request has arrived.
 pub(crate) async fn end_http2(stream: TcpStream, reset: bool) {
     let stream = stream.into_std().unwrap();
     let raw = TcpStream::from_std(stream.try_clone().unwrap()).unwrap();
@@ -79,14 +80,15 @@ pub(crate) async fn reset_http2_stream(stream: TcpStream) {
     }
 }
 
-/// The point of a response at which the GOAWAY is sent.
+/// The part of a response before which the server sends a GOAWAY frame.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Before {
     Response,
     EndOfBody,
 }
 
-/// Ends each HTTP/2 connection with a GOAWAY whose debug data is the request's `authorization`.
+/// Ends each HTTP/2 connection with a GOAWAY frame. The debug data of the frame is the request's `authorization`
+/// header.
 pub(crate) async fn echo_in_goaway(stream: TcpStream, before: Before) {
     let stream = stream.into_std().unwrap();
     let mut raw = stream.try_clone().unwrap();
@@ -97,12 +99,12 @@ pub(crate) async fn echo_in_goaway(stream: TcpStream, before: Before) {
         let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
         stream.send_data("part".into(), false).unwrap();
         body = Some(stream);
-        // The client must receive the response before the GOAWAY.
+        // The client must receive the start of the response before the GOAWAY frame.
         let flushed = std::future::poll_fn(|cx| connection.poll_closed(cx));
         let _ = tokio::time::timeout(std::time::Duration::from_millis(20), flushed).await;
     }
     let authorization = request.headers()["authorization"].as_bytes();
-    // Type 7 is GOAWAY, on stream 0, with the last stream id and the reason ENHANCE_YOUR_CALM.
+    // The HTTP/2 frame has type 7 (GOAWAY), stream 0, last stream id 0 and error code 11 (ENHANCE_YOUR_CALM).
     let length = u8::try_from(8 + authorization.len()).unwrap();
     let mut frame = vec![0, 0, length, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
     frame.extend_from_slice(authorization);
@@ -113,20 +115,20 @@ pub(crate) async fn echo_in_goaway(stream: TcpStream, before: Before) {
     drop((body, respond));
 }
 
-/// Sends the request's `authorization` in the header `te`, which HTTP/2 forbids in a response.
+/// Responds with a `te` header that contains the request's `authorization` header. HTTP/2 forbids this response header.
 pub(crate) async fn echo_in_te(stream: TcpStream) {
     let stream = stream.into_std().unwrap();
     let mut raw = stream.try_clone().unwrap();
     let mut connection = h2::server::handshake(TcpStream::from_std(stream).unwrap()).await.unwrap();
-    // Dropping the streams would reset them.
+    // Dropping a responder would reset its HTTP/2 stream.
     let mut responders = Vec::new();
     while let Some(Ok((request, respond))) = connection.accept().await {
         let authorization = request.headers()["authorization"].as_bytes();
         let stream = u8::try_from(respond.stream_id().as_u32()).unwrap();
-        // `:status: 200` from HPACK's static table, and a literal field.
+        // The header block has `:status: 200` from HPACK's static table, and `te` as a literal field.
         let mut fields = vec![0x88, 0, 2, b't', b'e', u8::try_from(authorization.len()).unwrap()];
         fields.extend_from_slice(authorization);
-        // Type 1 is HEADERS, with the flags END_STREAM and END_HEADERS.
+        // The HTTP/2 frame has type 1 (HEADERS) and flags 5 (END_STREAM and END_HEADERS).
         let mut frame = vec![0, 0, u8::try_from(fields.len()).unwrap(), 1, 5, 0, 0, 0, stream];
         frame.extend_from_slice(&fields);
         raw.write_all(&frame).unwrap();

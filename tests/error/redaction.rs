@@ -1,4 +1,4 @@
-//! Errors, reports and logs do not show the key, even if the server repeats it in a GOAWAY, a header or its certificate.
+//! Tests that no error, report or log shows a key that the server repeats in a GOAWAY frame, a header or a certificate.
 
 use std::{error::Error as StdError, fmt::Debug};
 
@@ -24,7 +24,7 @@ fn assert_debug_redacted(value: &dyn Debug) {
     assert!(!shown.contains(KEY), "{shown}");
 }
 
-/// Asserts that no error of the chain shows the key, and that the last one is the GOAWAY.
+/// Asserts that no error of the source chain shows the key, and that the last error is the redacted GOAWAY.
 #[track_caller]
 fn assert_goaway_redacted(error: &(dyn StdError + 'static)) {
     let mut next = Some(error);
@@ -35,7 +35,7 @@ fn assert_goaway_redacted(error: &(dyn StdError + 'static)) {
         assert!(!last.contains(KEY) && !format!("{error:#}").contains(KEY), "{error:#}");
         next = error.source();
     }
-    assert_eq!(last, GOAWAY_MESSAGE, "the error keeps only the reason of the GOAWAY");
+    assert_eq!(last, GOAWAY_MESSAGE, "the last error of the chain keeps only the reason of the GOAWAY");
 }
 
 fn goaway_server(before: Before) -> String {
@@ -50,7 +50,7 @@ fn http2_transport() -> Transport {
     Transport::new().with_http2_prior_knowledge()
 }
 
-/// Returns the level and the target of each log record that contains the key, of any crate.
+/// Returns the level and the target of each log record, of any crate, that contains the key.
 fn records_with_key(capture: &Capture) -> Vec<(String, String)> {
     let records = capture.take().into_iter().filter(|record| record.contains(KEY));
     let leaks = records.map(|record| {
@@ -60,12 +60,12 @@ fn records_with_key(capture: &Capture) -> Vec<(String, String)> {
     leaks.collect()
 }
 
-/// Asserts that only h2, hyper and hyper-util log the key, and only at levels below INFO, which the documented filter
-/// `h2=info,hyper=info,hyper_util=info,tonic=info` drops.
+/// Asserts that only h2, hyper and hyper-util log the key, and only at the levels DEBUG and TRACE. The documented
+/// filter `h2=info,hyper=info,hyper_util=info,tonic=info` drops these log events.
 #[track_caller]
 fn assert_filter_drops_the_key(capture: &Capture) {
     let leaks = records_with_key(capture);
-    assert!(!leaks.is_empty(), "h2 logs the key");
+    assert!(!leaks.is_empty(), "the log of h2 contains the key");
     for (level, target) in leaks {
         let filtered = ["h2", "hyper", "hyper_util"].contains(&target.split("::").next().unwrap());
         assert!(filtered && ["DEBUG", "TRACE"].contains(&level.as_str()), "{level} {target}");
@@ -82,13 +82,14 @@ async fn call_errors_redact_the_debug_data_of_a_goaway() {
     assert_eq!((error.kind(), error.report().unwrap().attempt_count()), (ErrorKind::Closed, 3));
     assert!(format!("{error:?}").ends_with(&format!(": {GOAWAY_MESSAGE}")), "{error:?}");
 
-    // The redacted error does not prove that the request was not sent, so a POST is not retried.
+    // After redaction, the error no longer shows whether the server processed the request. Therefore a POST is not
+    // retried.
     let error =
         keyed(&url).client_with_transport(http2_transport()).unwrap().post("/v1", "").await.unwrap_err();
     assert_goaway_redacted(&error);
     assert_eq!(error.report().unwrap().attempt_count(), 1);
 
-    // Single layers instead of a preset.
+    // A stack of single layers redacts the same error as a preset.
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(quick_retry()).service(client);
     let mut request = request(&url, no_body());
@@ -110,13 +111,13 @@ async fn response_body_errors_redact_the_debug_data_of_a_goaway() {
         assert_goaway_redacted(&error);
     }
 
-    // A response body of another type than hyper's.
+    // The response body is boxed, so its type is not hyper's body type.
     let boxed = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let boxed = boxed.map_response(|response: http::Response<_>| response.map(BodyExt::boxed));
     let client = keyed(&url).client_with_service(boxed).unwrap();
     assert_goaway_redacted(&*client.get("/v1").await.unwrap().into_body().collect(1_024).await.unwrap_err());
 
-    // A preset's layer over hyper's client.
+    // A preset's layer also redacts the error if the inner service is a client of hyper-util.
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let service = tower::Layer::layer(&keyed(&url).layer().unwrap(), client);
     let response = service.oneshot(request(&url, no_body())).await.unwrap();
@@ -124,7 +125,7 @@ async fn response_body_errors_redact_the_debug_data_of_a_goaway() {
     assert_filter_drops_the_key(&capture);
 }
 
-/// The request body is the response body of another server, which sends the GOAWAY.
+/// The request body is the response body of a second server, which sends the GOAWAY frame.
 #[tokio::test]
 async fn request_body_errors_redact_the_debug_data_of_a_goaway() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
@@ -144,7 +145,7 @@ async fn request_body_errors_redact_the_debug_data_of_a_goaway() {
     assert_filter_drops_the_key(&capture);
 }
 
-/// The key provider calls a token server, which sends the GOAWAY.
+/// The key provider calls a token server, which sends the GOAWAY frame.
 #[tokio::test]
 async fn key_provider_errors_redact_the_debug_data_of_a_goaway() {
     let tokens = goaway_server(Before::Response);
@@ -166,7 +167,7 @@ async fn key_provider_errors_redact_the_debug_data_of_a_goaway() {
 }
 
 #[tokio::test]
-async fn errors_and_own_log_events_redact_the_te_of_a_response() {
+async fn errors_and_log_events_of_this_crate_redact_the_te_header_of_a_response() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let url = format!("http://{}", peer::serve(peer::echo_in_te));
     let error = keyed(&url).client_with_transport(http2_transport()).unwrap().get("/v1").await.unwrap_err();
@@ -176,7 +177,7 @@ async fn errors_and_own_log_events_redact_the_te_of_a_response() {
     assert_filter_drops_the_key(&capture);
 }
 
-/// The certificate may have hundreds of names, and rustls lists them all in its error.
+/// A certificate may contain hundreds of names, and an error of rustls lists all of them.
 #[cfg(feature = "rustls")]
 #[tokio::test]
 async fn tls_errors_redact_the_names_in_a_certificate() {
@@ -199,6 +200,6 @@ async fn tls_errors_redact_the_names_in_a_certificate() {
     assert!(source.source().is_none());
     assert_eq!(source.to_string(), "invalid peer certificate: not valid for name \"127.0.0.1\"");
     assert!(!format!("{error:#}").contains(KEY), "{error:#}");
-    // A retry would not change the certificate.
+    // The call is not retried, because a retry would not change the server's certificate.
     assert_eq!((error.kind(), error.report().unwrap().attempt_count()), (ErrorKind::Tls, 1));
 }

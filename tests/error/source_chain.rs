@@ -1,4 +1,4 @@
-//! `Error::find_in` searches boxes, wrappers and source chains.
+//! Tests that `Error::find_in` searches boxes, wrappers and source chains.
 
 use std::{error::Error as StdError, fmt};
 
@@ -10,7 +10,7 @@ use super::{
     *,
 };
 
-/// A wrapper that does not implement `Error`, like `anyhow::Error` and `eyre::Report`.
+/// An error wrapper that does not implement `Error`, like `anyhow::Error` and `eyre::Report`.
 struct Anyhow(BoxError);
 
 impl std::ops::Deref for Anyhow {
@@ -37,7 +37,7 @@ impl StdError for Context {
 }
 
 #[tokio::test(start_paused = true)]
-async fn find_in_finds_the_error_in_boxes_and_wrappers() {
+async fn find_in_returns_the_error_inside_boxes_and_wrappers() {
     async fn refused_call() -> Error {
         quick_retry().layer(ScriptedService::new([Refused])).oneshot(get("http://h/")).await.unwrap_err()
     }

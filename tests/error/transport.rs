@@ -1,4 +1,4 @@
-//! The kinds and messages of network and server failures.
+//! Tests the kinds and messages of the errors that network and server failures cause.
 
 use std::{io, net::SocketAddr, vec};
 
@@ -8,7 +8,7 @@ use tower_outbound::{ErrorKind, attempt_span::AttemptSpanLayer};
 
 use super::{peer, *};
 
-/// A connector whose resolver fails for every name.
+/// Returns a connector whose DNS resolver fails for every name.
 fn without_dns() -> Connector {
     let resolver =
         service_fn(|_: Name| async { Err::<vec::IntoIter<SocketAddr>, _>(io::Error::other("nxdomain")) });
@@ -49,7 +49,7 @@ fn assert_error(name: &str, error: &Error, kind: ErrorKind, message: &str, attem
     );
 }
 
-/// A failure of the transport and the error that it causes.
+/// A transport failure, and the error that the failure causes.
 struct Case {
     name: &'static str,
     url: String,
@@ -62,7 +62,7 @@ struct Case {
 }
 
 impl Case {
-    /// A request over HTTP/1 without a body, which is retried.
+    /// Creates a case with an HTTP/1 request without a body. The client makes three attempts.
     fn new(
         name: &'static str,
         url: &str,
@@ -78,14 +78,14 @@ impl Case {
         Self { http2: true, ..self }
     }
 
-    /// A request that is not retried, because its body fails.
+    /// Gives the request a body that fails. The client therefore does not retry the request.
     fn with_broken_body(self) -> Self {
         Self { body: broken_body, attempts: 1, ..self }
     }
 }
 
 #[tokio::test]
-async fn each_transport_failure_has_its_kind_and_message() {
+async fn each_transport_failure_has_its_own_kind_and_message() {
     use ErrorKind::*;
 
     let (_socket, address) = refusing_address();
@@ -105,23 +105,36 @@ async fn each_transport_failure_has_its_kind_and_message() {
     let closed = "connection closed before the response";
     let protocol = "http protocol error";
     let cases = [
-        Case::new("refused", refused, tcp(), ConnectRefused, "connection refused"),
-        Case::new("refused, http/2", refused, tcp(), ConnectRefused, "connection refused").over_http2(),
-        Case::new("no such name", unresolved, without_dns(), Dns, "dns lookup failed"),
-        Case::new("unreachable", unresolved, unreachable, Connect, "could not connect"),
-        Case::new("unknown", unresolved, unknown, Connect, "could not connect"),
-        Case::new("reset", resets, tcp(), Reset, reset),
-        Case::new("reset, http/2", resets_http2, tcp(), Reset, reset).over_http2(),
-        Case::new("stream reset", resets_stream, tcp(), Reset, reset).over_http2(),
-        Case::new("closed", closes, tcp(), Closed, closed),
-        Case::new("closed, http/2", closes_http2, tcp(), Closed, closed).over_http2(),
-        Case::new("garbage", no_http, tcp(), Protocol, protocol),
-        Case::new("garbage, http/2", no_http, tcp(), Protocol, protocol).over_http2(),
-        Case::new("broken body", no_response, tcp(), ErrorKind::Body, "request body failed")
-            .with_broken_body(),
-        Case::new("broken body, http/2", no_response, tcp(), ErrorKind::Body, "request body failed")
-            .with_broken_body()
+        Case::new("refused connection", refused, tcp(), ConnectRefused, "connection refused"),
+        Case::new("refused connection over HTTP/2", refused, tcp(), ConnectRefused, "connection refused")
             .over_http2(),
+        Case::new("unknown host name", unresolved, without_dns(), Dns, "dns lookup failed"),
+        Case::new("unreachable host", unresolved, unreachable, Connect, "could not connect"),
+        Case::new("unknown connector error", unresolved, unknown, Connect, "could not connect"),
+        Case::new("HTTP/1 connection reset", resets, tcp(), Reset, reset),
+        Case::new("HTTP/2 connection reset", resets_http2, tcp(), Reset, reset).over_http2(),
+        Case::new("HTTP/2 stream reset", resets_stream, tcp(), Reset, reset).over_http2(),
+        Case::new("HTTP/1 connection closed", closes, tcp(), Closed, closed),
+        Case::new("HTTP/2 connection closed", closes_http2, tcp(), Closed, closed).over_http2(),
+        Case::new("response that is not HTTP/1", no_http, tcp(), Protocol, protocol),
+        Case::new("response that is not HTTP/2", no_http, tcp(), Protocol, protocol).over_http2(),
+        Case::new(
+            "failing request body over HTTP/1",
+            no_response,
+            tcp(),
+            ErrorKind::Body,
+            "request body failed",
+        )
+        .with_broken_body(),
+        Case::new(
+            "failing request body over HTTP/2",
+            no_response,
+            tcp(),
+            ErrorKind::Body,
+            "request body failed",
+        )
+        .with_broken_body()
+        .over_http2(),
     ];
     for Case { name, url, connector, http2, body, kind, message, attempts } in cases {
         let error = error_of_client(&url, connector.clone(), http2, body).await;
@@ -131,7 +144,7 @@ async fn each_transport_failure_has_its_kind_and_message() {
     }
 }
 
-/// Reads the request, and never responds.
+/// Reads the request and never responds.
 async fn read_only(mut stream: TcpStream) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -143,9 +156,10 @@ async fn read_only(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-/// Applications use each of these timeouts around a connector.
+/// An application may put a connector into a timeout of tokio or tower. The operating system also has a connect
+/// timeout.
 #[tokio::test(start_paused = true)]
-async fn a_timeout_of_the_connector_has_the_kind_connect_timeout() {
+async fn timeout_error_of_the_connector_has_the_kind_connect_timeout() {
     let never = || service_fn(|_: Uri| std::future::pending::<Result<TokioIo<TcpStream>, BoxError>>());
     let by_tokio = service_fn(move |uri: Uri| async move {
         tokio::time::timeout(Duration::from_secs(1), never().oneshot(uri)).await.map_err(BoxError::from)?
@@ -154,9 +168,9 @@ async fn a_timeout_of_the_connector_has_the_kind_connect_timeout() {
     let by_system = failing(|| io::Error::from(io::ErrorKind::TimedOut).into());
     let message = "timed out while connecting";
     for (name, connector) in [
-        ("tokio", BoxCloneSyncService::new(by_tokio)),
-        ("tower", BoxCloneSyncService::new(by_tower)),
-        ("system", by_system),
+        ("timeout of tokio", BoxCloneSyncService::new(by_tokio)),
+        ("timeout of tower", BoxCloneSyncService::new(by_tower)),
+        ("timeout of the operating system", by_system),
     ] {
         let url = "https://nowhere.invalid";
         let error = error_of_client(url, connector.clone(), false, no_body).await;
@@ -168,7 +182,7 @@ async fn a_timeout_of_the_connector_has_the_kind_connect_timeout() {
 
 #[cfg(feature = "rustls")]
 #[tokio::test]
-async fn a_failed_tls_handshake_has_the_kind_tls() {
+async fn failed_tls_handshake_returns_an_error_of_kind_tls() {
     use tower_outbound::client::Transport;
 
     let certificate = super::support::certificate::certificate();
@@ -198,9 +212,9 @@ async fn a_failed_tls_handshake_has_the_kind_tls() {
     assert!(server.seen().is_empty() && plain.seen().is_empty());
 }
 
-/// A custom service may return bare I/O errors, without an error of hyper around them.
+/// A custom service may return an I/O error that is not wrapped in an error of hyper.
 #[tokio::test(start_paused = true)]
-async fn an_io_error_of_a_custom_service_determines_the_kind() {
+async fn io_error_of_a_custom_service_determines_the_kind_of_the_call_error() {
     use io::ErrorKind::*;
     for (io, kind) in [
         (ConnectionRefused, ErrorKind::ConnectRefused),
@@ -221,9 +235,9 @@ async fn an_io_error_of_a_custom_service_determines_the_kind() {
     }
 }
 
-/// The same I/O errors of a failed connect would have other kinds.
+/// An I/O error such as `HostUnreachable` has another kind if it occurs while connecting.
 #[tokio::test(start_paused = true)]
-async fn an_io_error_of_an_established_connection_has_the_kind_closed() {
+async fn io_error_of_an_established_connection_has_the_kind_closed() {
     use io::ErrorKind::*;
     for io in [HostUnreachable, NetworkUnreachable, AddrNotAvailable, TimedOut, UnexpectedEof] {
         let head = b"GET /v1 HTTP/1.1\r\n\r\n";
@@ -240,7 +254,7 @@ async fn an_io_error_of_an_established_connection_has_the_kind_closed() {
 }
 
 #[tokio::test]
-async fn a_request_that_http2_cannot_send_has_the_kind_invalid_request() {
+async fn request_that_http2_cannot_send_returns_an_error_of_kind_invalid_request() {
     let stream = TcpStream::connect(peer::serve(peer::reset_http2_stream)).await.unwrap();
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();

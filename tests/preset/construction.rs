@@ -1,17 +1,17 @@
-//! Errors at the construction of a preset's layer or client.
+//! Tests the errors at the construction of a preset's layer or client.
 
 use tower_outbound::{auth::Origin, client::Transport};
 
 use super::*;
 
 #[test]
-fn the_error_names_a_missing_environment_variable() {
+fn construction_error_names_the_missing_environment_variable() {
     for (variable, preset) in PRESETS {
         let preset = preset("http://localhost").unwrap();
         let error = preset.clone().with_key_env("TOWER_OUTBOUND_NOT_SET").client().unwrap_err();
         assert_eq!(error.field(), "api key");
         assert!(error.to_string().contains("TOWER_OUTBOUND_NOT_SET"), "{error}");
-        // The variable may be set where the tests run.
+        // The preset's environment variable may be set on the machine that runs the tests.
         if env::var_os(variable).is_none() {
             let error = preset.layer().unwrap_err();
             assert!(error.to_string().contains(variable), "{error}");
@@ -20,7 +20,7 @@ fn the_error_names_a_missing_environment_variable() {
 }
 
 #[test]
-fn the_error_for_a_missing_key_names_the_alternatives() {
+fn error_for_a_missing_key_names_the_setters_that_provide_a_key() {
     let preset =
         StackBuilder::new("https://host").unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
     let error = preset.layer().unwrap_err().to_string();
@@ -32,7 +32,7 @@ fn the_error_for_a_missing_key_names_the_alternatives() {
 }
 
 #[test]
-fn rejects_a_name_of_other_than_visible_ascii_characters() {
+fn preset_name_must_have_1_to_253_visible_ascii_characters() {
     let named = |name: &str| preset_with_key("https://host").with_name(name);
     for (name, valid) in [("", false), ("a b", false), ("a\n", false), ("é", false), ("a", true)] {
         assert_eq!(
@@ -47,7 +47,7 @@ fn rejects_a_name_of_other_than_visible_ascii_characters() {
 }
 
 #[test]
-fn rejects_an_attempt_timeout_longer_than_the_total_timeout() {
+fn attempt_timeout_longer_than_the_total_timeout_is_rejected() {
     let preset = preset_with_key("https://host").with_total_timeout(SECOND).with_attempt_timeout(2 * SECOND);
     let error = preset.layer().unwrap_err();
     assert_eq!((error.field(), error.value()), ("attempt timeout", "2s"));
@@ -58,12 +58,12 @@ fn rejects_an_attempt_timeout_longer_than_the_total_timeout() {
     );
     assert!(
         preset_with_key("https://host").with_total_timeout(SECOND).layer().is_ok(),
-        "the default attempt timeout is shortened to the total timeout"
+        "the default attempt timeout is lowered to the total timeout"
     );
 }
 
 #[test]
-fn rejects_timeouts_of_zero() {
+fn timeouts_of_zero_are_rejected() {
     let attempt = preset_with_key("https://host").with_attempt_timeout(Duration::ZERO);
     assert_eq!(attempt.layer().unwrap_err().field(), "attempt timeout");
     assert_eq!(attempt.with_total_timeout(Duration::ZERO).layer().unwrap_err().field(), "total timeout");
@@ -72,7 +72,7 @@ fn rejects_timeouts_of_zero() {
 }
 
 #[test]
-fn rejects_a_key_without_tls_except_to_loopback_or_if_allowed() {
+fn preset_rejects_an_http_url_for_a_key_unless_it_is_loopback_or_allowed() {
     for url in ["http://api.example.com", "http://10.0.0.1:8080", "http://127.0.0.1.example.com"] {
         let preset = preset_with_key(url);
         let error = preset.client().unwrap_err();
@@ -88,7 +88,7 @@ fn rejects_a_key_without_tls_except_to_loopback_or_if_allowed() {
 }
 
 #[test]
-fn accepts_a_url_without_tls_if_there_is_no_credential() {
+fn preset_accepts_an_http_url_if_there_is_no_credential() {
     let other_origin = Origin::parse("http://elsewhere.example.com").unwrap();
     let preset =
         StackBuilder::new("http://api.example.com").unwrap().with_name("custom").without_credential();
@@ -98,7 +98,7 @@ fn accepts_a_url_without_tls_if_there_is_no_credential() {
 }
 
 #[test]
-fn rejects_an_invalid_base_url() {
+fn preset_rejects_an_invalid_base_url() {
     for url in [
         "",
         "api.example.com",
@@ -128,9 +128,9 @@ fn rejects_an_invalid_base_url() {
     }
 }
 
-/// Otherwise, the key would go to the default port of the scheme, where another server may listen.
+/// If an invalid port were ignored, the key would go to the scheme's default port, where another server may listen.
 #[test]
-fn rejects_an_invalid_port() {
+fn preset_rejects_a_base_url_with_an_invalid_port() {
     for url in ["https://api.example.com:99999", "https://api.example.com:port/v1", "http://127.0.0.1:70000"]
     {
         let error = preset::currency_rates(url).map(drop).expect_err(url);
@@ -139,13 +139,13 @@ fn rejects_an_invalid_port() {
 }
 
 #[test]
-fn rejects_a_query_parameter_without_a_name() {
+fn key_placement_rejects_a_query_parameter_without_a_name() {
     let error = KeyPlacement::query("").unwrap_err();
     assert_eq!(error.field(), "query parameter");
 }
 
 #[test]
-fn rejects_an_invalid_transport() {
+fn preset_rejects_a_transport_with_an_invalid_timeout() {
     for (transport, field) in [
         (Transport::new().with_idle_timeout(Duration::MAX), "idle timeout"),
         (Transport::new().with_idle_timeout(Duration::ZERO), "idle timeout"),

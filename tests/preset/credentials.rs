@@ -1,4 +1,4 @@
-//! Where a preset sends its credential, and where it does not.
+//! Tests where in a request, and to which servers, a preset sends its credential.
 
 use std::sync::{
     Arc,
@@ -14,9 +14,9 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test]
-async fn sends_the_key_of_an_environment_variable() {
+async fn client_sends_the_key_from_an_environment_variable() {
     let server = server().await;
-    // Cargo sets this variable for every test.
+    // Cargo sets the environment variable `CARGO_PKG_NAME` for every test.
     let client =
         preset::email_delivery(&server.url()).unwrap().with_key_env("CARGO_PKG_NAME").client().unwrap();
     status(&client, "/").await.unwrap();
@@ -24,9 +24,9 @@ async fn sends_the_key_of_an_environment_variable() {
 }
 
 #[tokio::test]
-async fn sends_a_query_key_only_in_its_parameter() {
+async fn key_with_query_placement_is_sent_only_in_the_query_parameter() {
     for preset in [preset::currency_rates, preset::email_delivery] {
-        // The order of the setters does not matter.
+        // The order of `with_key_placement` and `with_api_key` does not matter.
         for placement_first in [true, false] {
             let server = server().await;
             let preset = preset(&server.url()).unwrap();
@@ -50,7 +50,7 @@ async fn sends_a_query_key_only_in_its_parameter() {
 }
 
 #[tokio::test]
-async fn calls_the_authorize_closure_for_every_attempt() {
+async fn authorize_closure_runs_for_every_attempt() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let credentials = AppCredentials::new("app", key(), ApiKey::new("s3cret").unwrap()).unwrap();
     let client = preset::realtime_messaging(&server.url())
@@ -76,7 +76,7 @@ async fn calls_the_authorize_closure_for_every_attempt() {
 }
 
 #[tokio::test]
-async fn sends_nothing_if_the_authorize_closure_fails() {
+async fn client_sends_nothing_if_the_authorize_closure_fails() {
     let server = server().await;
     let client = preset_with_key(&server.url())
         .with_authorize(|_: &mut request::Parts| Err("no access to the vault".into()))
@@ -91,7 +91,7 @@ async fn sends_nothing_if_the_authorize_closure_fails() {
 }
 
 #[tokio::test]
-async fn replaces_a_rejected_key_and_resends_the_request_once() {
+async fn client_replaces_a_rejected_key_and_resends_the_request_once() {
     let server = Server::start(Wire::Http1, |number, seen| async move {
         let status = if seen.header("authorization") == Some("Bearer key-2") { 200 } else { 401 };
         Some(reply(status, format!("response {number}")))
@@ -119,14 +119,14 @@ async fn replaces_a_rejected_key_and_resends_the_request_once() {
     );
     assert!(seen.iter().all(|seen| seen.method == "POST" && seen.body == "a letter"));
     assert_eq!(seen[0].header("x-request-id"), seen[1].header("x-request-id"));
-    assert_eq!(server.connections(), 1, "the body of the 401 is drained, so that its connection is reused");
-    // Later calls send the new key.
+    assert_eq!(server.connections(), 1, "the client drains the 401 response, and reuses the connection");
+    // Calls after the replacement send the new key.
     assert_eq!(status(&client, "/").await.unwrap(), 200);
     assert_eq!((server.seen().len(), key_count.load(Ordering::Relaxed)), (3, 2));
 }
 
 #[tokio::test]
-async fn without_credential_sends_none_until_a_later_setter_adds_one() {
+async fn client_without_credential_sends_no_key_unless_a_later_setter_adds_a_key() {
     let server = server().await;
     let preset =
         StackBuilder::new(&server.url()).unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
@@ -136,11 +136,11 @@ async fn without_credential_sends_none_until_a_later_setter_adds_one() {
     assert_eq!((seen.header("authorization"), seen.path_and_query()), (None, "/v1"));
     let keyed = preset.without_credential().with_api_key(key()).client().unwrap();
     status(&keyed, "/").await.unwrap();
-    assert!(server.seen()[1].header("authorization").is_some(), "the later setter wins");
+    assert!(server.seen()[1].header("authorization").is_some(), "the later setter `with_api_key` wins");
 }
 
 #[tokio::test]
-async fn sends_the_key_over_plaintext_if_allowed() {
+async fn preset_layer_sends_the_key_over_plaintext_if_allowed() {
     let layer = preset_with_key("http://api.example.com").with_plaintext().layer().unwrap();
     let service =
         ServiceBuilder::new().layer(layer).service_fn(|request: Request<ReplayBody<_>>| async move {
@@ -151,7 +151,7 @@ async fn sends_the_key_over_plaintext_if_allowed() {
 }
 
 #[tokio::test]
-async fn sends_no_key_to_another_origin() {
+async fn preset_layer_sends_no_key_to_another_origin() {
     let layer = preset_with_key("https://host").layer().unwrap();
     let service =
         ServiceBuilder::new().layer(layer).service_fn(|request: Request<ReplayBody<_>>| async move {
@@ -162,7 +162,7 @@ async fn sends_no_key_to_another_origin() {
 }
 
 #[test]
-fn debug_shows_no_key() {
+fn debug_text_shows_no_key() {
     let credentials = AppCredentials::new("app", key(), key()).unwrap();
     let preset = preset_with_key("http://localhost");
     for preset in [

@@ -1,4 +1,4 @@
-//! The default headers that a preset sends with every request.
+//! Tests the default headers that a preset sends with every request.
 
 use http::{
     HeaderName, HeaderValue, Method,
@@ -18,7 +18,7 @@ fn value(text: &'static str) -> HeaderValue {
     HeaderValue::from_static(text)
 }
 
-/// Sends a request, and returns the value of one header as the service received it.
+/// Sends a request to a scripted service. Returns the value of the header `name` that the service received.
 async fn received(preset: &StackBuilder, request: Request<Body>, name: &HeaderName) -> Option<String> {
     let service = ScriptedService::new([ScriptedResponse::status(200)]);
     preset.client_with_service(service.clone()).unwrap().request(request).await.unwrap();
@@ -32,7 +32,7 @@ fn request(method: Method, body: impl Into<Body>) -> Request<Body> {
 }
 
 #[tokio::test]
-async fn a_custom_stack_sends_a_json_content_type_only_with_a_body() {
+async fn custom_stack_sends_a_json_content_type_only_with_a_body() {
     for (method, body, expected) in [
         (Method::GET, "", None),
         (Method::DELETE, "", None),
@@ -46,7 +46,7 @@ async fn a_custom_stack_sends_a_json_content_type_only_with_a_body() {
 }
 
 #[tokio::test]
-async fn the_three_presets_send_a_json_content_type_without_a_body() {
+async fn three_presets_send_a_json_content_type_even_without_a_body() {
     for (_, preset) in PRESETS {
         let preset = preset("https://host").unwrap().with_api_key(key());
         for body in ["", "{}"] {
@@ -57,7 +57,7 @@ async fn the_three_presets_send_a_json_content_type_without_a_body() {
 }
 
 #[tokio::test]
-async fn sends_the_default_headers_with_every_attempt() {
+async fn client_sends_the_default_headers_with_every_attempt() {
     let service = ScriptedService::new([503, 503, 200].map(ScriptedResponse::status));
     let client = custom()
         .with_retry(RetryLayer::new().with_backoff(ExponentialBackoff::new(MILLI, MILLI).unwrap()))
@@ -77,7 +77,7 @@ async fn sends_the_default_headers_with_every_attempt() {
 }
 
 #[tokio::test]
-async fn keeps_headers_that_the_caller_has_set() {
+async fn request_header_set_by_the_caller_replaces_the_default_header() {
     let preset = custom()
         .with_header(VERSION, value("1"))
         .with_header(CONTENT_TYPE, value("application/xml"))
@@ -105,12 +105,12 @@ async fn only_a_ready_client_sends_the_default_user_agent() {
     assert_eq!(
         received(&preset, request(Method::GET, ""), &USER_AGENT).await,
         None,
-        "another client may set its own user agent"
+        "a stack over a custom client sends no default user agent"
     );
 }
 
 #[test]
-fn rejects_a_key_header_that_the_stack_sets_itself() {
+fn stack_rejects_a_key_header_that_the_stack_itself_sets() {
     for name in ["accept", "content-type", "user-agent", "x-request-id"].map(HeaderName::from_static) {
         let error =
             custom().with_key_placement(KeyPlacement::header(name.clone()).unwrap()).layer().unwrap_err();
@@ -127,7 +127,7 @@ fn rejects_a_key_header_that_the_stack_sets_itself() {
 }
 
 #[test]
-fn rejects_a_default_header_for_framing_or_credentials() {
+fn stack_rejects_a_default_header_for_framing_or_credentials() {
     let api_key = HeaderName::from_static("x-api-key");
     let framing = ["connection", "content-length", "host", "te", "transfer-encoding", "upgrade"];
     let framing = framing.map(HeaderName::from_static);

@@ -1,4 +1,4 @@
-//! Requests that leave no room in `http::HeaderMap`, whose `insert` panics above 24,576 fields.
+//! Tests requests with a full `http::HeaderMap`. Its method `insert` panics if there are more than 24,576 fields.
 
 use http::{HeaderMap, HeaderName, HeaderValue, request};
 use tower::{Layer, Service};
@@ -12,7 +12,7 @@ use tower_outbound::{
 
 use super::*;
 
-/// The number of fields that fit in `http::HeaderMap`.
+/// The maximum number of fields in an `http::HeaderMap`.
 const MAX_FIELDS: usize = 24_576;
 const URI: &str = "https://host/v1";
 
@@ -24,7 +24,7 @@ fn request_with_fields(uri: &str, count: usize) -> Request<Body> {
     request
 }
 
-/// Asserts that the layer rejects a request without room for another field.
+/// Asserts that the layer rejects a request whose header map has no room for another field.
 async fn assert_rejects<L, S>(layer: L)
 where
     L: Layer<ScriptedService, Service = S>,
@@ -32,11 +32,11 @@ where
 {
     let service = ScriptedService::new([ScriptedResponse::status(200)]);
     let Err(error) = layer.layer(service.clone()).oneshot(request_with_fields(URI, MAX_FIELDS)).await else {
-        panic!("the layer sent the request")
+        panic!("the layer accepted the request")
     };
     assert!(error.is_invalid_request(), "{error:?}");
     assert!(format!("{error:#}").contains("the request has more than 6,000 header fields"), "{error:#}");
-    assert_eq!(service.calls(), 0, "the request is not sent");
+    assert_eq!(service.calls(), 0, "the inner service receives no request");
 }
 
 struct Signer;
@@ -51,7 +51,7 @@ impl Sign for Signer {
 }
 
 #[tokio::test]
-async fn each_layer_rejects_a_request_without_room_for_its_field() {
+async fn each_layer_rejects_a_request_without_room_for_the_header_of_the_layer() {
     let origin = || Origin::parse(URI).unwrap();
     assert_rejects(RequestIdLayer::new()).await;
     assert_rejects(RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare())).await;
@@ -77,9 +77,9 @@ async fn each_layer_rejects_a_request_without_room_for_its_field() {
     assert_rejects(preset_with_key(URI).layer().unwrap()).await;
 }
 
-/// hyper and hyper-util also add fields, with methods that panic.
+/// hyper and hyper-util also add header fields, with methods that panic if the header map is full.
 #[tokio::test]
-async fn a_client_rejects_a_request_without_room_for_hypers_fields() {
+async fn client_rejects_a_request_without_room_for_the_headers_of_hyper() {
     let transports = [Transport::new(), Transport::new().with_http2_prior_knowledge()];
     for (wire, transport) in [Wire::Http1, Wire::Http2].into_iter().zip(transports) {
         let server = Server::with_statuses(wire, [200]).await;

@@ -1,4 +1,4 @@
-//! The limiter of a preset: shared between clients, replaced by another one, custom, or keyed by tenant.
+//! Tests the limiter of a preset, which may be shared between clients, replaced, custom, or keyed by tenant.
 
 use std::{
     num::NonZeroU32,
@@ -20,7 +20,7 @@ fn window_of(preset: &StackBuilder) -> SlidingWindow {
     SlidingWindow::all_of(preset.quotas().iter().copied())
 }
 
-/// Starts concurrent calls, and returns the time until each request leaves.
+/// Starts concurrent calls. Returns, for each request, the time from the start until the service received the request.
 async fn departures(preset: &StackBuilder, calls: usize) -> Vec<Duration> {
     let (service, scripted) = stack(&preset.clone().with_total_timeout(HOUR), [ok()]);
     let start = Instant::now();
@@ -47,7 +47,7 @@ async fn clones_and_clients_of_a_preset_share_its_limiter() {
 }
 
 #[tokio::test]
-async fn each_preset_and_each_new_quota_has_its_own_limiter() {
+async fn each_new_preset_and_each_new_quota_gets_its_own_limiter() {
     let server = server().await;
     let preset = preset_with_key(&server.url()).with_quota(hourly_quota());
     let others = [
@@ -64,18 +64,22 @@ async fn each_preset_and_each_new_quota_has_its_own_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sliding_window_grants_exactly_the_quota_at_once() {
+async fn sliding_window_immediately_grants_exactly_the_quota() {
     let preset = preset_with_key("https://host");
     let quotas = preset.quotas().to_vec();
     let immediate = |times: &[Duration]| times.iter().filter(|time| time.is_zero()).count();
-    assert_eq!(immediate(&departures(&preset, 101).await), 10, "the burst of the default bucket");
+    assert_eq!(
+        immediate(&departures(&preset, 101).await),
+        10,
+        "the default token bucket immediately grants its burst of 10 permits"
+    );
 
     let preset = preset.clone().with_limiter(window_of(&preset));
     let times = departures(&preset, 101).await;
     assert_eq!(immediate(&times), 100);
     assert!(
         times[100] >= MINUTE + SECOND,
-        "the next permit comes after the window and its margin: {:?}",
+        "permit 101 is granted after the window and the margin: {:?}",
         times[100]
     );
     assert_eq!(preset.quotas(), quotas);
@@ -101,7 +105,7 @@ async fn presets_with_the_same_limiter_share_its_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_later_setter_of_quota_and_limiter_wins() {
+async fn later_call_of_with_quota_or_with_limiter_wins() {
     let preset = preset_with_key("https://host").with_limit(|layer| layer.with_max_wait(Duration::ZERO));
     let window = || SlidingWindow::new(Quota::new(1, HOUR).unwrap());
     let limited = preset.clone().with_quota(hourly_quota()).with_limiter(window());
@@ -122,7 +126,7 @@ async fn the_later_setter_of_quota_and_limiter_wins() {
 }
 
 #[test]
-fn a_limiter_erased_twice_can_still_be_downcast() {
+fn limiter_inside_two_any_limiters_can_be_downcast() {
     let bucket = TokenBucket::new(hourly_quota());
     let direct = format!("{:?}", AnyLimiter::new(bucket.clone()));
     assert!(direct.contains("available: 2"), "{direct}");
@@ -133,7 +137,7 @@ fn a_limiter_erased_twice_can_still_be_downcast() {
     assert!(twice.downcast_ref::<SlidingWindow>().is_none());
 }
 
-/// A custom limiter that records its calls.
+/// A custom limiter that records how the rate limit layer calls the limiter.
 #[derive(Debug, Clone, Default)]
 struct RecordingLimiter {
     calls: Arc<Mutex<Vec<LimiterCall>>>,
@@ -153,7 +157,7 @@ impl RecordingLimiter {
         self.calls.lock().unwrap().push(call);
     }
 
-    /// Returns the calls since the last `take`.
+    /// Returns the calls that were recorded since the previous `take`.
     fn take(&self) -> Vec<LimiterCall> {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
@@ -186,7 +190,7 @@ impl PermitIssuer for RecordingLimiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_custom_limiter_sees_permit_requests_responses_and_drops() {
+async fn custom_limiter_is_called_for_permit_requests_responses_and_drops() {
     let limiter = RecordingLimiter::default();
     let two = NonZeroU32::new(2).unwrap();
     let preset = preset_with_exact_delays()
@@ -211,7 +215,8 @@ async fn a_custom_limiter_sees_permit_requests_responses_and_drops() {
         ]
     );
 
-    // The service takes one call at a time. The second call waits with its permit, and then checks that it has not expired.
+    // The service handles one call at a time. The second call keeps its permit while waiting, and then the layer checks
+    // whether the permit has expired.
     let service = ServiceBuilder::new()
         .layer(preset.layer().unwrap())
         .layer(ConcurrencyLimitLayer::new(1))
@@ -226,7 +231,7 @@ async fn a_custom_limiter_sees_permit_requests_responses_and_drops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_a_custom_limiter_fails_the_call() {
+async fn call_fails_if_a_custom_limiter_refuses_the_permit() {
     let preset = preset_with_exact_delays()
         .with_limiter(RecordingLimiter { refuses: true, ..RecordingLimiter::default() });
     let (service, scripted) = stack(&preset, [ok()]);
@@ -236,14 +241,14 @@ async fn a_refusal_of_a_custom_limiter_fails_the_call() {
     assert_eq!(scripted.calls(), 0);
 }
 
-/// A struct that names the types of keyed limiters in its fields.
+/// The types of keyed limiters can be written in the fields of a struct.
 struct TenantLimiters {
     buckets: KeyedBucket<String>,
     windows: KeyedWindow<String>,
 }
 
 impl TenantLimiters {
-    /// The tenant is the host of the request.
+    /// Creates limiters for which the tenant is the host of the request.
     fn new() -> Self {
         let quota = hourly_quota();
         Self {
@@ -260,7 +265,7 @@ impl TenantLimiters {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_keyed_limiter_gives_each_tenant_its_own_quota() {
+async fn keyed_limiter_gives_each_tenant_its_own_quota() {
     let tenants = TenantLimiters::new();
     let presets = [preset_with_key("https://a"), preset_with_key("https://a")];
     let [preset, other] =
@@ -283,7 +288,7 @@ async fn a_keyed_limiter_gives_each_tenant_its_own_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_pauses_only_its_tenant() {
+async fn retry_after_header_pauses_only_the_tenant_of_the_request() {
     let tenants = TenantLimiters::new();
     let preset = preset_with_exact_delays().with_limiter(tenants.buckets.clone()).with_plaintext();
     let keyed = preset.limiter().downcast_ref::<KeyedBucket<String>>().unwrap();
@@ -299,7 +304,7 @@ async fn retry_after_pauses_only_its_tenant() {
 }
 
 #[test]
-fn an_erased_keyed_limiter_can_be_downcast() {
+fn keyed_limiter_inside_any_limiters_can_be_downcast() {
     let bucket = TokenBucket::new(hourly_quota());
     for erased in [AnyLimiter::new(bucket.clone()), AnyLimiter::new(AnyLimiter::new(bucket.clone()))] {
         assert_eq!(erased.downcast_ref::<TokenBucket>().unwrap().snapshot().available, 2);

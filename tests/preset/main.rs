@@ -1,4 +1,4 @@
-//! Presets: errors at construction, credentials, default headers, limiters, and the whole stack.
+//! Tests presets: errors at construction, credentials, default headers, limiters, and the whole stack.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -41,7 +41,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 type PresetFn = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
-/// The three presets, each with the environment variable of its key.
+/// The three presets, each with the environment variable that contains its key.
 const PRESETS: [(&str, PresetFn); 3] = [
     ("CURRENCY_RATES_API_KEY", preset::currency_rates),
     ("EMAIL_DELIVERY_API_KEY", preset::email_delivery),
@@ -56,7 +56,8 @@ fn preset_with_key(base_url: &str) -> StackBuilder {
     preset::currency_rates(base_url).unwrap().with_api_key(key())
 }
 
-/// Retry delays of exactly 100 ms and 200 ms. Two permits immediately, then one per minute.
+/// Returns a preset whose retry delays are exactly 100 ms and 200 ms. The quota grants two permits immediately, and
+/// then one permit per minute.
 fn preset_with_exact_delays() -> StackBuilder {
     let backoff = ExponentialBackoff::new(100 * MILLI, SECOND).unwrap().with_jitter(Jitter::none());
     preset_with_key("https://host")
@@ -64,12 +65,12 @@ fn preset_with_exact_delays() -> StackBuilder {
         .with_retry(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
 }
 
-/// Two permits immediately, and the next one after an hour.
+/// Returns a quota that grants two permits immediately, and the third permit after an hour.
 fn hourly_quota() -> Quota {
     Quota::new(3, HOUR).unwrap().with_burst(2).unwrap().without_margin()
 }
 
-/// A server on loopback that responds with 200.
+/// Starts a server on loopback that responds with 200.
 async fn server() -> Server {
     Server::with_statuses(Wire::Http1, [200]).await
 }
@@ -98,14 +99,14 @@ fn throttled(retry_after: &str) -> ScriptedResponse {
 
 type Stack = BoxCloneService<Request<Empty<Bytes>>, Response<IdleBody<Body>>, Error>;
 
-/// The preset's layer over a scripted service, which repeats its last response.
+/// Returns a stack of the preset's layer and a scripted service. The scripted service repeats its last response.
 fn stack<const N: usize>(preset: &StackBuilder, script: [ScriptedResponse; N]) -> (Stack, ScriptedService) {
     let service = ScriptedService::new(script);
     let stack = ServiceBuilder::new().layer(preset.layer().unwrap()).service(service.clone());
     (BoxCloneService::new(stack), service)
 }
 
-/// Returns the time from `start` to the arrival of each request.
+/// Returns, for each request, the time from `start` until the service received the request.
 fn arrivals(service: &ScriptedService, start: Instant) -> Vec<Duration> {
     service.seen().iter().map(|seen| seen.at - start).collect()
 }

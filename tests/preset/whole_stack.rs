@@ -1,4 +1,4 @@
-//! The layers of a preset together, on paused time.
+//! Tests all layers of a preset together, with tokio's clock paused.
 
 use http::request;
 use tower_outbound::{
@@ -9,14 +9,15 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn one_deadline_covers_backoff_attempt_timeout_and_queue() {
+async fn total_timeout_covers_backoff_attempt_timeouts_and_the_limiter_queue() {
     let preset = preset_with_exact_delays().with_total_timeout(2 * MINUTE);
     let (service, scripted) =
         stack(&preset, [ScriptedResponse::status(503), ScriptedResponse::never(), ok()]);
     let start = Instant::now();
     let response = service.oneshot(get("https://host/v1")).await.unwrap();
 
-    // An immediate 503, 100 ms of backoff, 10 s of attempt timeout, 200 ms of backoff, and the wait for a permit.
+    // The first attempt gets a 503, and the second attempt, after a backoff of 100 ms, times out after 10 s. The third
+    // attempt, after a backoff of 200 ms, waits for a permit.
     assert_eq!(arrivals(&scripted, start), [Duration::ZERO, 100 * MILLI, MINUTE]);
     assert_eq!((response.status().as_u16(), start.elapsed()), (200, MINUTE));
     let report = response.extensions().get::<Report>().unwrap();
@@ -32,15 +33,15 @@ async fn one_deadline_covers_backoff_attempt_timeout_and_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fails_fast_if_the_permit_of_a_retry_would_be_too_late() {
+async fn call_fails_fast_if_a_retry_would_get_its_permit_after_the_deadline() {
     let preset = preset_with_exact_delays().with_total_timeout(MINUTE / 2);
     let (service, scripted) = stack(&preset, [ScriptedResponse::status(503), ScriptedResponse::never()]);
     let start = Instant::now();
     let error = service.oneshot(get("https://host/v1")).await.unwrap_err();
 
     assert_eq!(arrivals(&scripted, start), [Duration::ZERO, 100 * MILLI]);
-    assert_eq!(start.elapsed(), 10_300 * MILLI, "fails before the deadline of 30 s");
-    // The error is the failure of the last attempt. The report has the reason why no attempt followed.
+    assert_eq!(start.elapsed(), 10_300 * MILLI, "the call fails before its deadline of 30 s");
+    // The error is the timeout of the second attempt. The report states why no third attempt was sent.
     assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
     assert_eq!(error.retry_after(), Some(49_700 * MILLI));
     assert_eq!(error.report().unwrap().attempts()[2].outcome, Some(Outcome::Refused));
@@ -48,7 +49,7 @@ async fn fails_fast_if_the_permit_of_a_retry_would_be_too_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn timeouts_limit_each_attempt_and_the_whole_call() {
+async fn attempt_timeout_limits_each_attempt_and_total_timeout_limits_the_call() {
     let preset = preset_with_exact_delays().with_quota(Quota::per_minute(1000).unwrap());
     let (service, scripted) = stack(&preset, [ScriptedResponse::never()]);
     let start = Instant::now();
@@ -67,7 +68,7 @@ async fn timeouts_limit_each_attempt_and_the_whole_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_requested_delay_applies_to_every_caller() {
+async fn requested_delay_of_one_response_applies_to_every_caller() {
     let preset = preset_with_exact_delays().with_quota(Quota::per_minute(1000).unwrap());
     let (service, scripted) = stack(&preset, [throttled("7"), ok()]);
     let start = Instant::now();
@@ -83,9 +84,9 @@ async fn a_requested_delay_applies_to_every_caller() {
     assert!(arrivals[1..].iter().all(|time| *time >= 7 * SECOND && *time < 8 * SECOND), "{arrivals:?}");
 }
 
-/// Sends four times the limit of each preset, and checks every window of one minute.
+/// Sends four times as many requests as each preset's limit, and checks every window of one minute.
 #[tokio::test(start_paused = true)]
-async fn the_documented_quotas_hold_in_every_window() {
+async fn no_window_exceeds_the_documented_quota_of_a_preset() {
     for (preset, limit) in [(preset::currency_rates as PresetFn, 100), (preset::email_delivery, 1000)] {
         let preset = preset("https://host").unwrap().with_api_key(key()).with_total_timeout(HOUR);
         let (service, scripted) = stack(&preset, [ok()]);
@@ -111,7 +112,7 @@ async fn calls_without_a_quota_do_not_wait() {
 }
 
 #[test]
-fn a_stack_returns_its_inner_service() {
+fn stack_gives_access_to_its_inner_service() {
     #[derive(Debug, Clone, PartialEq)]
     struct Inner(u8);
 

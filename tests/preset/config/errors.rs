@@ -1,16 +1,16 @@
-//! The errors of invalid configurations: their path, their message, and the redaction of keys.
+//! Tests the paths and messages of errors of invalid configurations, and the redaction of keys.
 
 use tower_outbound::preset::StackConfig;
 
 use super::{parse, parse_with_defaults};
 
-/// Returns toml's error message, without its excerpt of the file.
+/// Returns the message of the TOML parse error, without the excerpt of the file.
 fn parse_error(text: &str) -> String {
     toml::from_str::<StackConfig>(text).unwrap_err().message().to_owned()
 }
 
 #[test]
-fn parse_errors_name_the_value_and_the_expected_form() {
+fn parse_errors_name_the_invalid_value_and_the_expected_format() {
     for (text, expected) in [
         (
             "timeout.total = 60",
@@ -99,7 +99,8 @@ fn parse_errors_name_the_position_in_the_file() {
     );
 }
 
-/// Readers such as the crate `config` report the path of a table, and the error of this crate adds the field to it.
+/// A reader of files, such as the crate `config`, may report only the path of a table. The error of this crate adds the
+/// field to that path.
 #[test]
 fn parse_errors_name_the_path_of_the_field() {
     for (text, expected) in [
@@ -162,7 +163,7 @@ fn construction_errors_name_the_path_of_the_field() {
             "key_env = 'TOWER_OUTBOUND_NOT_SET'",
             "key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()",
         ),
-        // A user may write the key itself instead of the variable's name.
+        // A user may write the key itself into `key_env` instead of the name of a variable.
         (
             "key_env = 's3cret-value-by-mistake'",
             "key_env: invalid api key `in an environment variable`: expected the name of a variable that is set, of letters, digits and _, and not the key itself",
@@ -238,7 +239,7 @@ fn construction_errors_name_the_path_of_the_field() {
         ),
     ] {
         let config = parse_with_defaults(text);
-        // Creates the layer first, because a build without TLS also rejects the client of an https URL.
+        // The layer is created before the client, because a build without TLS rejects every client of an https URL.
         let error = config.layer().and_then(|_| config.client()).unwrap_err();
         assert_eq!(error.to_string(), expected, "{text}");
         assert!(!format!("{error:?}").contains("s3 cret"), "{error:?}");
@@ -264,7 +265,7 @@ fn construction_errors_name_the_path_of_the_field() {
     );
 }
 
-/// A parse error quotes a part of the file, so these fields are checked only after parsing.
+/// A parse error quotes a part of the file. Fields that may contain a key are therefore checked only after parsing.
 #[test]
 fn errors_do_not_quote_a_key_in_a_url_or_key_placement() {
     for field in [

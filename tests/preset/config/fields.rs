@@ -1,4 +1,4 @@
-//! Each field of a configuration has the same effect as its setter.
+//! Tests that each field of a configuration has the same effect as its setter in code.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type PresetFn = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
-/// Compares two builders by their `Debug` text, which shows every setting.
+/// Asserts that the configuration creates the builder `code`. Compares the `Debug` texts, which show every setting.
 #[track_caller]
 fn assert_same(config: &StackConfig, code: &StackBuilder) {
     let builder = StackBuilder::from_config(config).unwrap();
@@ -31,7 +31,7 @@ fn assert_same(config: &StackConfig, code: &StackBuilder) {
 }
 
 #[test]
-fn an_empty_configuration_equals_its_preset() {
+fn configuration_without_optional_fields_equals_its_preset() {
     const URL: &str = "https://host/v1";
     let presets: [(&str, PresetFn, &str); 4] = [
         ("currency_rates", preset::currency_rates, "CURRENCY_RATES_API_KEY"),
@@ -56,7 +56,7 @@ fn an_empty_configuration_equals_its_preset() {
 }
 
 #[test]
-fn every_field_has_the_effect_of_its_setter() {
+fn every_field_has_the_same_effect_as_its_setter() {
     let config = parse_with_defaults(
         "name = 'plan-b'
         allow_plaintext = true
@@ -113,7 +113,7 @@ fn every_field_has_the_effect_of_its_setter() {
         .with_retry(retry.clone());
     assert_same(&config, &code);
 
-    // The configurations of single layers.
+    // Single layers also have a configuration.
     let config: RetryLayer = toml::from_str("max_attempts = 7").unwrap();
     let layer = RetryLayer::new().with_max_attempts(7).unwrap();
     assert_eq!(format!("{config:?}"), format!("{layer:?}"));
@@ -148,7 +148,7 @@ fn allowed_origins_receive_the_key_and_need_tls() {
 }
 
 #[test]
-fn a_budget_can_be_disabled_or_below_the_default_costs() {
+fn retry_budget_can_be_disabled_or_smaller_than_the_default_costs() {
     let layer = |text: &str| format!("{:?}", toml::from_str::<RetryLayer>(text).unwrap());
     assert_eq!(layer("budget.enabled = false"), format!("{:?}", RetryLayer::new().without_budget()));
     let small = "budget = { capacity = 5, retry_cost = 3, throttled_cost = 2, success_gain = 1 }";
@@ -156,7 +156,7 @@ fn a_budget_can_be_disabled_or_below_the_default_costs() {
 }
 
 #[test]
-fn files_and_code_parse_a_quota_alike() {
+fn configuration_parses_a_quota_in_the_same_way_as_from_str() {
     for (text, expected) in [
         ("10/1s", "10/1s, burst 1, margin 62500us"),
         ("10/1s, margin 0s", "10/1s, burst 1, margin 0s"),
@@ -176,7 +176,7 @@ fn files_and_code_parse_a_quota_alike() {
     assert_quotas(&parse_with_defaults("preset = 'realtime_messaging'"), &[]);
 }
 
-/// Asserts the quotas of a configuration, before and after it is written and read.
+/// Asserts the quotas of a configuration, and that writing and reading the configuration preserves the quotas.
 #[track_caller]
 fn assert_quotas(config: &StackConfig, expected: &[Quota]) {
     let quotas = |config| StackBuilder::from_config(config).unwrap().quotas().to_vec();
@@ -186,7 +186,7 @@ fn assert_quotas(config: &StackConfig, expected: &[Quota]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_initial_burst_of_0_delays_the_first_permit() {
+async fn initial_burst_of_0_delays_the_first_permit() {
     let wait = async |text: &str| {
         let limit: RateLimitConfig = toml::from_str(text).unwrap();
         let start = tokio::time::Instant::now();
@@ -201,7 +201,7 @@ async fn an_initial_burst_of_0_delays_the_first_permit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_on_and_never_on_select_the_retried_statuses() {
+async fn retried_statuses_follow_retry_on_and_never_on() {
     use tower::{Layer, ServiceExt, service_fn};
     let attempts = async |status: u16, text: &str| {
         let count = std::sync::atomic::AtomicU32::new(0);
@@ -223,7 +223,7 @@ async fn retry_on_and_never_on_select_the_retried_statuses() {
 }
 
 #[test]
-fn a_name_is_any_visible_ascii_text() {
+fn name_may_be_any_visible_ascii_text_of_at_most_253_characters() {
     let name = |name: &str| {
         let config = parse_with_defaults(&format!("name = {}", toml::Value::from(name)));
         config.layer()?;

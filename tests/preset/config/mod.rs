@@ -1,9 +1,9 @@
-//! Configuration from files: the effect of each field, errors, serialization, and the redaction of keys.
+//! Tests configuration files: the effect of each field, errors, serialization, and the redaction of keys.
 
 mod errors;
 mod fields;
 mod round_trip;
-// The sample file uses the fields of all features.
+// The sample file contains fields that exist only with all features.
 #[cfg(feature = "native-roots")]
 mod sample_file;
 

@@ -1,4 +1,4 @@
-//! Writing and reading a configuration preserves everything except the key.
+//! Tests that writing and reading a configuration preserves everything except the key.
 
 use http::StatusCode;
 use proptest::prelude::*;
@@ -31,13 +31,13 @@ const EVERY_FIELD: &str = "
     budget = { enabled = true, capacity = 900, retry_cost = 600, throttled_cost = 17, success_gain = 18 }
     honoured_idempotency_key = { quoted = true, header = 'x-token' }";
 
-/// Returns the `Debug` text, which shows every field.
+/// Returns the `Debug` text of a configuration, which shows every field.
 fn debug_text(config: &StackConfig) -> String {
     format!("{config:#?}")
 }
 
 #[test]
-fn a_configuration_survives_writing_and_reading() {
+fn writing_and_reading_preserves_a_configuration() {
     for text in
         [EVERY_FIELD, "", "base_url = 'https://host'", "retry.budget.enabled = false\nlimit.quota = []"]
     {
@@ -52,7 +52,7 @@ fn a_configuration_survives_writing_and_reading() {
 }
 
 #[test]
-fn only_the_last_rule_for_each_status_is_written() {
+fn only_the_last_retry_rule_for_each_status_is_serialized() {
     let [error, busy] = [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::SERVICE_UNAVAILABLE];
     let layer = RetryLayer::new().never_on(error).retry_on(busy).retry_on(error).never_on(busy);
     let written = serde_json::to_value(&layer).unwrap();
@@ -62,7 +62,7 @@ fn only_the_last_rule_for_each_status_is_written() {
 }
 
 #[test]
-fn the_key_is_used_but_not_written_or_shown() {
+fn key_of_a_configuration_is_neither_serialized_nor_shown() {
     let config = parse_with_defaults("");
     let shown = [
         toml::to_string(&config).unwrap(),
@@ -79,7 +79,7 @@ fn the_key_is_used_but_not_written_or_shown() {
 }
 
 #[test]
-fn a_duration_of_any_length_survives_writing_and_reading() {
+fn writing_and_reading_preserves_a_duration_of_any_length() {
     proptest!(|(nanos: u64, seconds in 0..u64::MAX)| {
         let written = std::time::Duration::new(seconds, u32::try_from(nanos % 1_000_000_000).unwrap());
         let [whole, rest] = [written.as_secs(), u64::from(written.subsec_nanos())];
@@ -89,9 +89,9 @@ fn a_duration_of_any_length_survives_writing_and_reading() {
 }
 
 proptest! {
-    /// Parsing and building return an error or a result for any text.
+    /// Parsing a configuration and building a stack return a value or an error for any text.
     #[test]
-    fn no_file_causes_a_panic(
+    fn parsing_a_configuration_of_any_text_does_not_panic(
         text in "\\PC{0,40}",
         name in proptest::sample::select(vec![
             "preset", "name", "base_url", "api_key", "key_placement", "allowed_origins", "limit.quota", "limit.max_queue",

@@ -1,4 +1,4 @@
-//! The sample file in the documentation.
+//! Tests the sample configuration file in the documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,24 +7,24 @@ use tower_outbound::{preset::StackConfig, stack::StackBuilder};
 
 const SAMPLE: &str = include_str!("../../../src/preset/sample.toml");
 
-/// The file format of an application with several services.
+/// The configuration file of an application that calls several services.
 #[derive(Debug, Deserialize)]
 struct Services {
     services: BTreeMap<String, StackConfig>,
 }
 
-/// Returns the path of every field below `path`, such as `retry.backoff.base`. The errors of unknown fields
-/// list all names.
+/// Returns the path of every field below `path`, such as `retry.backoff.base`. The error for an unknown field lists the
+/// names of all fields.
 fn field_paths(path: &str) -> BTreeSet<String> {
     let Err(error) = toml::from_str::<StackConfig>(&format!("{path}bogus = 0")) else {
-        panic!("{path}bogus is accepted")
+        panic!("the unknown field `{path}bogus` is accepted")
     };
     let message = error.message();
     let Some(names) = message.strip_prefix("unknown field `bogus`, expected ") else {
         return BTreeSet::from([path.trim_end_matches('.').to_owned()]);
     };
     let names = names.split('`').skip(1).step_by(2);
-    // These fields accept any value while parsing, so they list no names.
+    // The parser accepts any value for these three fields, so no parse error lists the names of their fields.
     let paths = |name| match name {
         "api_key" | "base_url" | "key_placement" => BTreeSet::from([String::from(name)]),
         name => field_paths(&format!("{path}{name}.")),
@@ -32,7 +32,7 @@ fn field_paths(path: &str) -> BTreeSet<String> {
     names.flat_map(paths).collect()
 }
 
-/// Returns the path of every value that is not a table.
+/// Returns the path of every TOML value that is not a table.
 fn value_paths(path: &str, value: &toml::Value) -> BTreeSet<String> {
     match value {
         toml::Value::Table(table) => {
@@ -47,24 +47,28 @@ fn value_paths(path: &str, value: &toml::Value) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_sample_shows_every_field() {
+fn sample_file_contains_every_field() {
     let fields = field_paths("");
     assert!(fields.len() > 40 && fields.contains("retry.throttled_backoff.jitter"), "{fields:?}");
     let sample: toml::Table = toml::from_str(SAMPLE).unwrap();
     let services = sample["services"].as_table().unwrap();
     let shown: BTreeSet<_> = services.values().flat_map(|service| value_paths("", service)).collect();
-    assert_eq!(fields.difference(&shown).collect::<Vec<_>>(), [""; 0], "missing in the sample");
-    assert_eq!(shown.difference(&fields).collect::<Vec<_>>(), [""; 0], "unknown fields in the sample");
+    assert_eq!(fields.difference(&shown).collect::<Vec<_>>(), [""; 0], "the sample file lacks fields");
+    assert_eq!(
+        shown.difference(&fields).collect::<Vec<_>>(),
+        [""; 0],
+        "the sample file contains unknown fields"
+    );
 }
 
 #[test]
-fn the_sample_shows_the_defaults() {
+fn sample_file_shows_the_default_values() {
     let config: Services = toml::from_str(SAMPLE).unwrap();
     let minimal = super::parse("preset = 'currency_rates'\nbase_url = 'https://rates.example.com'");
     let settings = |config: &StackConfig| {
         let builder = StackBuilder::from_config(config).unwrap();
         let mut table: toml::Table = toml::from_str(&toml::to_string(config).unwrap()).unwrap();
-        // The defaults of these fields depend on the preset. The builder's name and quotas show them.
+        // The defaults of these fields depend on the preset. The test compares the builder's name and quotas instead.
         for field in ["name", "key_env", "key_file_interval", "limit"] {
             table.remove(field);
         }
@@ -76,7 +80,7 @@ fn the_sample_shows_the_defaults() {
 }
 
 #[test]
-fn every_service_of_the_sample_is_valid() {
+fn every_service_in_the_sample_file_is_valid() {
     let config: Services = toml::from_str(SAMPLE).unwrap();
     for (name, service) in &config.services {
         let preset = StackBuilder::from_config(service).unwrap();
