@@ -1,5 +1,5 @@
-//! Whole stacks: the guarantees, tower's contract, leaked keys, hostile servers and load tests. Also checks the order of
-//! the crate's modules.
+//! Tests of whole stacks: the guarantees, tower's contract, leaked keys, hostile servers and load tests. The module
+//! `module_order` checks the dependencies between the crate's modules.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod contract;
