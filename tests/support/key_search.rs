@@ -102,7 +102,7 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
 
 /// Without this test, a search that finds nothing would hide every leak.
 #[test]
-fn finds_a_key_in_every_encoding() {
+fn search_finds_a_key_in_every_encoding() {
     use percent_encoding::{CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 
     const SOME: &percent_encoding::AsciiSet = &CONTROLS.add(b'%').add(b'"').add(b'+').add(b'/');

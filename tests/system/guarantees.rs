@@ -1,4 +1,5 @@
-//! The ten guarantees of the README. Each has one test, of whole preset stacks on paused time.
+//! Contains one test for each of the README's ten guarantees. The tests run whole preset stacks on tokio's paused
+//! clock.
 
 use crate::support::capture;
 use std::{
@@ -34,7 +35,7 @@ const KEY: &str = "s3cret-k3y";
 const RATES_URL: &str = "https://rates.example.com/v1/resources";
 const REALTIME_URL: &str = "https://push.example.com/";
 
-/// The requests that reached the inner service.
+/// The requests that reached the inner service of a stack.
 #[derive(Default)]
 struct Received {
     arrivals: Mutex<Vec<Instant>>,
@@ -54,7 +55,8 @@ impl Received {
 
 type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<IdleBody<Body>>, Error>;
 
-/// Builds the stack over a service that records each request. `respond` gets the number of the request, from 0.
+/// Builds the stack over a service that records each request. `respond` receives the number of the request, counted
+/// from 0.
 fn stack<F, Fut>(builder: &StackBuilder, respond: F) -> (Stack, Arc<Received>)
 where
     F: Fn(usize, Request<()>) -> Fut + Clone + Send + Sync + 'static,
@@ -117,7 +119,7 @@ async fn guarantee_1_window() {
     }
     assert_eq!(received.count(), 350);
     received.arrivals().into_iter().collect::<Arrivals>().assert_within(Quota::per_minute(100).unwrap());
-    // The whole quota is used: a burst of 10, then 90 in each 61 s.
+    // The calls use the whole quota: a burst of 10 permits, then 90 permits per 61 s.
     let expected = Duration::from_secs_f64(340.0 * 61.0 / 90.0);
     assert!(start.elapsed() < expected + Duration::from_millis(10), "{:?}", start.elapsed());
 }
@@ -135,7 +137,7 @@ async fn guarantee_2_order() {
     for number in 0..500 {
         let url = format!("{RATES_URL}?{number}");
         calls.push(tokio::spawn(service.clone().oneshot(get(&url))));
-        // New calls join while others are queued.
+        // A new call starts every 20 ms while earlier calls are queued.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for call in calls {
@@ -151,7 +153,8 @@ async fn guarantee_3_cancellation() {
     let start = Instant::now();
     service.clone().oneshot(get(RATES_URL)).await.unwrap();
 
-    // Nine calls are queued, and one is granted each second. The first, the fifth and the last are dropped.
+    // Nine calls are queued, and the limiter grants one permit per second. The test drops the first, the fifth and the
+    // last call.
     let calls: Vec<_> = (0..9).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
     tokio::time::sleep(Duration::from_millis(500)).await;
     for dropped in [0, 4, 8] {
@@ -161,8 +164,8 @@ async fn guarantee_3_cancellation() {
     for call in calls {
         done += usize::from(call.await.is_ok_and(|result| result.is_ok()));
     }
-    assert_eq!((done, received.count()), (6, 7), "a dropped call sends nothing");
-    // The remaining six calls take six seconds, so the dropped calls spent no permits.
+    assert_eq!((done, received.count()), (6, 7), "a dropped call must not reach the inner service");
+    // The six remaining calls take six seconds, because the dropped calls spent no permits.
     assert!(start.elapsed() < Duration::from_millis(6_020), "{:?}", start.elapsed());
 }
 
@@ -183,12 +186,16 @@ async fn guarantee_4_never_early() {
     let arrivals = received.arrivals();
     assert_eq!(arrivals.len(), 22);
     for at in &arrivals[1..] {
-        assert!(*at - arrivals[0] >= Duration::from_secs(7), "an attempt left after {:?}", *at - arrivals[0]);
+        assert!(
+            *at - arrivals[0] >= Duration::from_secs(7),
+            "the server requested a pause of 7 s, but an attempt arrived after {:?}",
+            *at - arrivals[0]
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn ignores_retry_after_from_a_foreign_origin() {
+async fn retry_after_header_of_a_foreign_origin_is_ignored() {
     let (service, received) = stack(&realtime(), |number, _| async move {
         match number {
             0 => respond_with_retry_after(503, 3600),
@@ -226,7 +233,8 @@ async fn guarantee_5_never_twice() {
         assert_eq!(received.count(), 3, "PUT {name}");
         assert!(received.bodies.lock().unwrap().iter().all(|body| body == "same"));
     }
-    // A custom `retry_if` does not override this. Only a server that honours an idempotency key gets the POST again.
+    // A custom `retry_if` cannot make a POST retryable. Only a server that honours idempotency keys receives the POST
+    // again.
     let retry_all = RetryLayer::new().retry_if(|_, _| true);
     let (service, received) = stack(&realtime().with_retry(retry_all), |_, _| async { respond(503) });
     service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
@@ -236,7 +244,7 @@ async fn guarantee_5_never_twice() {
     service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
     assert_eq!(received.count(), 3);
 
-    // The server did not process a request that got a 401. It is resent once, with a new key.
+    // A 401 means that the server did not process the request. The stack resends the request once, with a new key.
     let rotating = || {
         let number = AtomicUsize::new(0);
         realtime().with_keys(RefreshingKey::new(move || {
@@ -257,9 +265,9 @@ async fn guarantee_5_never_twice() {
     }
     let (service, received) = stack(&realtime(), |_, _| async { respond(401) });
     service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
-    assert_eq!(received.count(), 1, "resent with the same key");
+    assert_eq!(received.count(), 1, "the stack must not resend a request with the same key");
 
-    // A refused connection delivers nothing, so even a POST is retried.
+    // A refused connection delivers nothing to the server, so the stack retries even a POST.
     let (service, received) = stack(&realtime(), |number, _| async move {
         match number {
             0 => Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
@@ -274,7 +282,7 @@ async fn guarantee_5_never_twice() {
 async fn guarantee_6_key() {
     let (log, _guard) = capture::Capture::all();
 
-    // The key goes to its own origin only, in the header or in the query.
+    // The stack sends the key only to the base URL's origin, in the header or in the query.
     let has_key = |request: &Request<()>| {
         request.headers().contains_key("authorization")
             || request.uri().query().is_some_and(|q| q.contains(KEY))
@@ -296,7 +304,7 @@ async fn guarantee_6_key() {
             output += &format!("{response:?}");
         }
 
-        // Responses, errors and timeouts do not show the key, nor do their `Debug` and `Display`.
+        // `Debug` and `Display` of responses, errors and timeouts do not show the key.
         for failure in 0..4 {
             let (service, _) = stack(&builder, move |_, request| async move {
                 match failure {
@@ -329,7 +337,7 @@ async fn guarantee_6_key() {
         }
     }
     let log = log.text();
-    assert!(log.contains("call failed") && log.contains("attempt ended"), "the log was not captured");
+    assert!(log.contains("call failed") && log.contains("attempt ended"), "the test did not capture the log");
     assert!(!log.contains(KEY), "{log}");
     assert!(!output.contains(KEY), "{output}");
 
@@ -340,14 +348,14 @@ async fn guarantee_6_key() {
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_7_deadline() {
-    // 100 calls spend the burst of 10 and queue up to the deadline. The next call fails immediately.
+    // 100 calls spend the burst of 10 permits and fill the queue up to their deadline. The next call fails immediately.
     let builder = rates().with_total_timeout(Duration::from_secs(30));
     let (service, received) = stack(&builder, |_, _| async { respond(200) });
     let calls: Vec<_> = (0..100).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
     tokio::time::sleep(Duration::from_millis(1)).await;
     let start = Instant::now();
     let error = service.oneshot(get(RATES_URL)).await.unwrap_err();
-    assert_eq!(start.elapsed(), Duration::ZERO, "did not fail immediately");
+    assert_eq!(start.elapsed(), Duration::ZERO, "the call did not fail immediately");
     assert!(error.is_rate_limited());
     assert!(error.retry_after().unwrap() > Duration::from_secs(30), "{:?}", error.retry_after());
     let mut done = 0;
@@ -355,9 +363,9 @@ async fn guarantee_7_deadline() {
         done += usize::from(call.await.unwrap().is_ok());
     }
     assert_eq!(done, received.count());
-    assert_eq!(done, 10 + 44, "a burst of 10, then one each 677.8 ms for 30 s");
+    assert_eq!(done, 10 + 44, "expected a burst of 10 permits, then one permit every 677.8 ms for 30 s");
 
-    // The service never responds. Attempts and backoff end at the deadline, and the report lists them.
+    // The service never responds. The call fails at its deadline, and the error's report lists the attempts.
     let builder = realtime().with_total_timeout(Duration::from_secs(25));
     let (service, received) = stack(&builder, |_, _| async {
         std::future::pending::<()>().await;
@@ -371,7 +379,7 @@ async fn guarantee_7_deadline() {
     assert_eq!((attempts.len(), received.count()), (3, 3));
     assert_eq!(attempts[0].outcome, Some(Outcome::Timeout));
 
-    // The call does not wait for a requested delay that ends after the deadline. It returns the response immediately.
+    // If a requested delay ends after the deadline, the call returns the response immediately.
     let (service, received) = stack(&builder, |_, _| async { respond_with_retry_after(503, 40) });
     let start = Instant::now();
     let response = service.oneshot(get(REALTIME_URL)).await.unwrap();
@@ -379,22 +387,22 @@ async fn guarantee_7_deadline() {
     assert_eq!(response.headers()["retry-after"], "40");
     let report = Report::from_response(&response).unwrap();
     assert_eq!(report.stop_reason(), Some(StopReason::Deadline));
-    let needed = report.retry_after().expect("the delay beyond the deadline");
+    let needed = report.retry_after().expect("the report has the requested delay");
     assert!(needed >= Duration::from_secs(40) && needed < Duration::from_secs(41), "{needed:?}");
 
-    // The call does not wait for a backoff that ends after the deadline, either.
+    // If a backoff delay ends after the deadline, the call fails immediately.
     let builder = realtime().with_total_timeout(Duration::from_millis(10));
     let (service, _) = stack(&builder.with_attempt_timeout(Duration::from_millis(5)), |_, _| async {
         Err(io::Error::from(io::ErrorKind::ConnectionReset).into())
     });
     let error = service.oneshot(get(REALTIME_URL)).await.unwrap_err();
-    let needed = error.retry_after().expect("the backoff beyond the deadline");
+    let needed = error.retry_after().expect("the error has the backoff delay");
     assert!((50..=100).contains(&needed.as_millis()), "{needed:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_8_bounded() {
-    // The number of queued calls.
+    // A full queue rejects the next call immediately.
     let builder = rates().with_limit(|limit| limit.with_max_queue(5));
     let (service, _) = stack(&builder, |_, _| async { respond(200) });
     let calls: Vec<_> = (0..15).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
@@ -405,14 +413,14 @@ async fn guarantee_8_bounded() {
         call.await.unwrap().unwrap();
     }
 
-    // The size of the replay buffer.
+    // A request is not retried if its body exceeds the replay limit.
     let builder = realtime().with_retry(RetryLayer::new().with_replay_limit(3));
     let (service, received) = stack(&builder, |_, _| async { respond(503) });
     let response = service.oneshot(request(Method::PUT, REALTIME_URL, "long")).await.unwrap();
     assert_eq!(response.extensions().get::<Report>().unwrap().stop_reason(), Some(StopReason::NotReplayable));
     assert_eq!(received.count(), 1);
 
-    // The part of a failed response's body that is read before a retry.
+    // Before a retry, the stack reads at most 64 KiB of the failed response's body.
     let read = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&read);
     let (service, _) = stack(&realtime(), move |number, _| {
@@ -444,7 +452,7 @@ async fn guarantee_9_accounted() {
     let response = service.oneshot(get(REALTIME_URL)).await.unwrap();
     let report = response.extensions().get::<Report>().unwrap();
     let ids: HashSet<_> = received.ids.lock().unwrap().drain(..).collect();
-    assert_eq!(ids.len(), 1, "all attempts share one id");
+    assert_eq!(ids.len(), 1, "all attempts of a call must share one request id");
     assert!(ids.contains(report.request_id().unwrap().to_str().unwrap()));
     assert_eq!(report.server_request_id().unwrap(), "srv-2");
     let attempts: Vec<_> =
@@ -463,7 +471,7 @@ async fn guarantee_9_accounted() {
     assert_eq!(report.stop_reason(), Some(StopReason::Exhausted));
     assert!(error.source().unwrap().downcast_ref::<io::Error>().is_some());
 
-    // Each attempt has a span inside the call's span. The client's log events are in these spans.
+    // Each attempt has a span inside the call's span. Log events of the inner service are in the attempt's span.
     let (log, _guard) = capture::Capture::all();
     let (service, _) = stack(&realtime(), |number, _| async move {
         tracing::info!("client {number}");
@@ -482,10 +490,10 @@ async fn guarantee_9_accounted() {
 }
 
 #[tokio::test(start_paused = true)]
-#[allow(clippy::disallowed_methods, reason = "measures real time, which must not pass")]
+#[allow(clippy::disallowed_methods, reason = "the test measures real time")]
 async fn guarantee_10_virtual_time() {
     let real = std::time::Instant::now();
-    // An hour of rate limiting.
+    // The limiter spreads the calls over one hour of virtual time.
     let builder = rates().with_total_timeout(Duration::from_secs(7200));
     let (service, _) = stack(&builder, |_, _| async { respond(200) });
     let start = Instant::now();
@@ -493,9 +501,13 @@ async fn guarantee_10_virtual_time() {
     for call in calls {
         call.await.unwrap().unwrap();
     }
-    assert_eq!(start.elapsed().as_secs(), 5311 * 61 / 90, "5311 intervals of 61/90 s after the burst of 10");
+    assert_eq!(
+        start.elapsed().as_secs(),
+        5311 * 61 / 90,
+        "expected 5311 intervals of 61/90 s after a burst of 10 permits"
+    );
 
-    // A `Retry-After` date one minute after the response's `Date`.
+    // The `Retry-After` date of the response is one minute after the `Date` header.
     let builder = realtime().with_total_timeout(Duration::from_secs(300));
     let (service, received) = stack(&builder, |number, _| async move {
         let (date, later) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:50:37 GMT");
@@ -512,6 +524,6 @@ async fn guarantee_10_virtual_time() {
     let pause = received.arrivals()[1] - received.arrivals()[0];
     assert!((60_000..60_100).contains(&pause.as_millis()), "{pause:?}");
 
-    // All of this takes almost no real time.
+    // The virtual hour takes less than 20 s of real time.
     assert!(real.elapsed() < Duration::from_secs(20), "{:?}", real.elapsed());
 }

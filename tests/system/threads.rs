@@ -1,6 +1,7 @@
-//! The window guarantee with real threads in real time, measured at the limiter and at a server.
+//! Tests that no window exceeds its quota when several threads acquire permits in real time. The tests measure at the
+//! limiter and at a server.
 //!
-//! The tests run one after another, so that they do not compete for the processor.
+//! The tests of this file run one after another, because concurrent tests would compete for the processor.
 
 #[path = "../../examples/support/mod.rs"]
 mod example_support;
@@ -34,11 +35,13 @@ fn run_alone() -> MutexGuard<'static, ()> {
 
 const THREADS: usize = 4;
 
-/// The number of grants: a million without debug assertions. With them, a quarter of it at a quarter of the rate.
+/// The number of permits that the threads acquire: a million, or a quarter of a million in a build with debug
+/// assertions.
 const GRANTS: usize = 1_000_000 / SLOWDOWN;
 const SLOWDOWN: usize = if cfg!(debug_assertions) { 4 } else { 1 };
 
-/// Acquires `count` permits in a busy loop on each thread. Returns the times of the grants and the number of refusals.
+/// Acquires `count` permits in all, in busy loops on four threads. Returns the times of the grants and the number of
+/// refusals.
 fn acquire_from_threads(
     count: usize,
     try_acquire: impl Fn() -> Result<(), Refusal> + Sync,
@@ -68,7 +71,8 @@ fn acquire_from_threads(
     (grants, refusals.into_inner())
 }
 
-/// Retries until a permit is granted. The grant happened between the two times of the returned arrival.
+/// Retries until the limiter grants a permit. The returned arrival holds the times right before and right after the
+/// grant.
 fn acquire_one(try_acquire: impl Fn() -> Result<(), Refusal>, refusals: &AtomicUsize) -> Arrival {
     loop {
         let before = Instant::now();
@@ -85,8 +89,8 @@ fn acquire_one(try_acquire: impl Fn() -> Result<(), Refusal>, refusals: &AtomicU
     }
 }
 
-/// Asserts that no window exceeds a quota, and that the load was high enough to exceed it: some calls were refused, and
-/// one quota's fullest window held more than a fifth of it.
+/// Asserts that no window exceeds a quota. Also asserts a high load: the limiter refused some calls, and the fullest
+/// window held more than 20 % of one quota.
 fn assert_quotas_hold(
     name: &str,
     quotas: &[Quota],
@@ -100,13 +104,18 @@ fn assert_quotas_hold(
     let mut fullest = Vec::new();
     for quota in quotas {
         let most = grants.most_in(quota.window());
-        println!("{name}: {quota}: {count} grants in {took:?}, {refusals} refusals, fullest window {most}");
-        assert!(most <= u64::from(quota.limit()), "{name}: {quota}: {most} in one window");
+        println!(
+            "{name}: {quota}: {count} grants in {took:?}, {refusals} refusals, {most} grants in the fullest window"
+        );
+        assert!(most <= u64::from(quota.limit()), "{name}: {quota}: {most} grants in one window");
         fullest.push(most as f64 / f64::from(quota.limit()));
     }
-    assert!(refusals > 0, "{name}: the threads never reached the limit");
-    // The bound is low, because threads on a busy machine acquire fewer permits.
-    assert!(fullest.iter().any(|full| *full > 0.2), "{name}: every window was nearly empty: {fullest:?}");
+    assert!(refusals > 0, "{name}: the limiter never refused a permit");
+    // The bound of 20 % is low, because threads on a busy machine acquire fewer permits.
+    assert!(
+        fullest.iter().any(|full| *full > 0.2),
+        "{name}: no window held more than 20 % of its quota: {fullest:?}"
+    );
 }
 
 fn quota(limit: usize, millis: u64, burst: usize) -> Quota {
@@ -115,7 +124,7 @@ fn quota(limit: usize, millis: u64, burst: usize) -> Quota {
 }
 
 #[test]
-fn token_bucket_holds_its_quota_under_four_threads() {
+fn token_bucket_stays_within_its_quota_with_four_threads() {
     let _alone = run_alone();
     let quota = quota(60_000, 100, 6_000);
     let bucket = TokenBucket::new(quota);
@@ -125,7 +134,7 @@ fn token_bucket_holds_its_quota_under_four_threads() {
 }
 
 #[test]
-fn sliding_window_holds_its_quota_under_four_threads() {
+fn sliding_window_stays_within_its_quota_with_four_threads() {
     let _alone = run_alone();
     let quota = quota(60_000, 100, 6_000);
     let window = SlidingWindow::new(quota);
@@ -134,9 +143,9 @@ fn sliding_window_holds_its_quota_under_four_threads() {
 }
 
 #[test]
-fn limiters_hold_two_quotas_at_once_under_four_threads() {
+fn both_limiters_stay_within_two_quotas_with_four_threads() {
     let _alone = run_alone();
-    // The first quota is the tighter one at the start, the second in the long run.
+    // The first quota has the smaller burst, and the second quota has the lower rate.
     let quotas = [quota(15_000, 20, 1_000), quota(60_000, 100, 6_000)];
     let bucket = TokenBucket::all_of(quotas);
     assert_quotas_hold("two token buckets", &quotas, || bucket.try_acquire().map(drop), GRANTS / 4);
@@ -149,34 +158,40 @@ fn window_count_detects_a_single_extra_grant() {
     let start = Instant::now();
     let millis = |millis| start + Duration::from_millis(millis);
     let grant = |before, after| Arrival::between(millis(before), millis(after));
-    // A grant every 10 ms, with 1 ms of uncertainty: 11 in a closed window of 101 ms, 10 in one of 100 ms.
+    // The limiter grants a permit every 10 ms, and each grant time is uncertain by 1 ms. A window of 101 ms contains 11
+    // grants, and a window of 100 ms contains 10.
     let mut grants: Vec<_> = (0..50).map(|number| grant(number * 10, number * 10 + 1)).collect();
     let most = |grants: &[Arrival], window| {
         grants.iter().copied().collect::<Arrivals>().most_in(Duration::from_millis(window))
     };
     assert_eq!((most(&grants, 100), most(&grants, 101)), (10, 11));
-    // A grant counts in a window only if both of its times lie in the window.
+    // A window contains a grant only if both the earliest and the latest time of the grant lie in the window.
     grants.push(grant(150, 260));
     assert_eq!((most(&grants, 101), most(&grants, 110)), (11, 12));
     grants.push(grant(155, 156));
     assert_eq!((most(&grants, 100), most(&grants, 101)), (11, 12));
 
-    // A naive bucket, with the whole limit as burst and as refill, exceeds its limit of 100 per second.
+    // A naive bucket with a burst of 100 permits and a refill of 100 permits per second grants more than 100 permits in
+    // one second.
     let naive = Quota::per_second(200).unwrap().with_burst(100).unwrap().without_margin();
     let _alone = run_alone();
     let bucket = TokenBucket::new(naive);
     let (grants, _) = acquire_from_threads(160, || bucket.try_acquire().map(drop));
-    assert!(grants.most_in(Duration::from_secs(1)) > 100, "the naive bucket held 100 per second");
+    assert!(
+        grants.most_in(Duration::from_secs(1)) > 100,
+        "the naive bucket granted at most 100 permits per second"
+    );
 }
 
 #[test]
-fn clients_use_the_quota_and_the_server_counts_no_violation() {
+fn server_counts_no_violation_by_four_clients_that_share_a_limiter() {
     let _alone = run_alone();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.unwrap().block_on(load_server_from_four_clients());
 }
 
-/// Sends requests from 64 tasks for two windows, through four clients of one stack, with the presets' margin.
+/// Sends requests from 64 tasks through four clients that share a limiter, for the length of two windows. The quota has
+/// the presets' margin of 1 s.
 async fn load_server_from_four_clients() {
     const TASKS: usize = 64;
     const WINDOW: Duration = Duration::from_secs(3);
@@ -189,7 +204,7 @@ async fn load_server_from_four_clients() {
         .unwrap()
         .with_api_key(ApiKey::new("k3y").unwrap())
         .with_quota(quota);
-    // Each client has its own connections. All share the limiter.
+    // Each client has its own connections. All clients share one limiter.
     let clients: Vec<_> = (0..4).map(|_| preset.clone().client().unwrap()).collect();
 
     let start = Instant::now();
@@ -217,10 +232,10 @@ async fn load_server_from_four_clients() {
     }
 
     let log = server.request_log();
-    // The timer that ends the load may fire late.
+    // The timer that ends the load may fire late. The upper bound therefore uses the measured time.
     let (allowed, upper_bound) = (allowed_in(duration), allowed_in(start.elapsed()));
     println!(
-        "{} of {allowed} arrivals over {} connections, at most {} in a window, statuses {statuses:?}",
+        "{} of {allowed} possible requests arrived over {} connections, at most {} in one window, statuses {statuses:?}",
         log.requests.len(),
         log.connections,
         log.most_in(WINDOW),
@@ -228,7 +243,8 @@ async fn load_server_from_four_clients() {
     assert_eq!(log.violations(), 0);
     assert!(log.most_in(WINDOW) <= 100);
     assert!(log.connections >= 4, "{}", log.connections);
-    // An idle machine reaches all of it, a busy one at least half.
+    // On an idle machine, the clients send all allowed requests. On a busy machine, they send at least half of the
+    // allowed requests.
     assert!(log.requests.len() as u128 * 2 >= allowed, "{} of {allowed}", log.requests.len());
     assert!(log.requests.len() as u128 <= upper_bound, "{} of {upper_bound}", log.requests.len());
     assert_eq!(statuses.keys().copied().collect::<Vec<_>>(), [200]);

@@ -1,5 +1,5 @@
-//! Polling a future after its completion panics with a clear message, even if the inner future would then be pending.
-//! It sends nothing, holds no readiness and leaves the report unchanged.
+//! Tests a future that is polled after its completion. The future panics with a clear message, even if the inner future
+//! would be pending. No request is sent, and the report does not change.
 
 use std::{
     future::poll_fn,
@@ -54,7 +54,7 @@ async fn poll_after_completion(case: &LayerCase, fault: Fault, responses: &str, 
 }
 
 #[tokio::test(start_paused = true)]
-async fn polling_after_completion_panics_and_changes_nothing() {
+async fn future_polled_after_completion_panics_without_side_effects() {
     let mut failures = Vec::new();
     for case in all_layers() {
         let before = failures.len();
@@ -62,7 +62,7 @@ async fn polling_after_completion_panics_and_changes_nothing() {
             poll_after_completion(&case, Fault::None, responses, &mut failures).await;
         }
         poll_after_completion(&case, Fault::ReadinessError, "200:5", &mut failures).await;
-        // One failure for each layer keeps the output short.
+        // The output contains at most one failure per layer.
         failures.truncate(before + 1);
     }
     assert!(failures.is_empty(), "{failures:#?}");

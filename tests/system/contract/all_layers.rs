@@ -1,4 +1,4 @@
-//! Every layer of the crate, in several configurations.
+//! Lists every layer of the crate, in several configurations.
 
 use std::{
     env, fs,
@@ -52,7 +52,7 @@ fn fixed_key() -> (AuthLayer, LayerState) {
     auth(key())
 }
 
-/// A refresh takes 20 ms. A key is valid for 2 s.
+/// Returns a key source whose refreshes take 20 ms. Each key is valid for 2 s.
 fn refreshing_key() -> KeySource {
     let refresh = || async {
         tokio::time::sleep(millis(20)).await;
@@ -61,7 +61,7 @@ fn refreshing_key() -> KeySource {
     RefreshingKey::new(refresh).into()
 }
 
-/// A temporary file with a key, deleted when it is dropped.
+/// A temporary file that contains a key. Dropping the value deletes the file.
 struct KeyFile(PathBuf);
 
 impl KeyFile {
@@ -88,7 +88,8 @@ fn key_from_file() -> (AuthLayer, LayerState) {
     (layer, LayerState { resource: Some(Box::new(file)), ..state })
 }
 
-/// Signs after 20 ms, and reads at most this many bytes of the body.
+/// A signer that takes 20 ms. The field is the signer's body limit in bytes. With `None`, the signer does not read the
+/// body.
 struct SlowSign(Option<usize>);
 
 impl Sign for SlowSign {
@@ -109,12 +110,13 @@ fn sign(body_limit: Option<usize>) -> (SignLayer, LayerState) {
     stateless(SignLayer::new(SlowSign(body_limit), origin()).unwrap())
 }
 
-/// 12 in 9 s with a margin of 1 s: a burst of 2, then one permit per second.
+/// Returns a quota of 12 permits in 9 s, with a margin of 1 s: a burst of 2 permits, then one permit per second.
 fn quota() -> Quota {
     with_margin(Quota::new(12, secs(9)).and_then(|quota| quota.with_burst(2)))
 }
 
-/// With this margin, a granted permit stays valid for 250 ms until its task is polled.
+/// Adds a margin of 1 s to the quota. With a margin of 1 s, a granted permit expires if its task is not polled within
+/// 250 ms.
 fn with_margin(quota: Result<Quota, InvalidConfig>) -> Quota {
     quota.and_then(|quota| quota.with_margin(secs(1))).unwrap()
 }
@@ -125,7 +127,7 @@ fn token_bucket() -> (TokenBucket, LayerState) {
     (bucket, LayerState::of_limiter(quota(), move || state.snapshot()))
 }
 
-/// A sliding window grants its whole limit at once. The limit is small, so that calls queue.
+/// Returns a sliding window with a limit of 2 permits per second. The small limit makes calls queue.
 fn sliding_window() -> (SlidingWindow, LayerState) {
     let quota = with_margin(Quota::new(2, secs(1)));
     let window = SlidingWindow::new(quota);
@@ -148,7 +150,7 @@ fn retry() -> (RetryLayer, LayerState) {
     (layer, LayerState { budget: Some(budget), ..LayerState::default() })
 }
 
-/// A stack with its own settings, except for the quota and the random values.
+/// Builds the stack of `builder` with the quota of these tests and deterministic random values.
 fn deterministic_stack(builder: StackBuilder) -> (StackLayer, LayerState) {
     let builder = deterministic(builder.with_quota(quota()), 7);
     let limiter = builder.limiter().clone();
@@ -165,7 +167,7 @@ fn stack_with_every_option() -> (StackLayer, LayerState) {
 }
 
 pub(crate) fn all_layers() -> Vec<LayerCase> {
-    // The kinds of the error that the caller gets.
+    // The kinds of the errors that the caller receives.
     let (other, not_ready) = ("other", "not_ready");
     let limited = |case: LayerCase| case.with_readiness_errors(FromCall(not_ready));
     let presets = [preset::currency_rates, preset::email_delivery, preset::realtime_messaging];
@@ -179,9 +181,9 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
         LayerCase::new("refreshing key", || auth(refreshing_key())),
         LayerCase::new("refreshing key, foreign origin", || auth(refreshing_key())).with_foreign_uri(),
         LayerCase::new("key from a file", key_from_file),
-        LayerCase::new("signed head and body", || sign(Some(64))),
-        LayerCase::new("signed head", || sign(None)),
-        LayerCase::new("signed head and body, foreign origin", || sign(Some(64))).with_foreign_uri(),
+        LayerCase::new("signature of head and body", || sign(Some(64))),
+        LayerCase::new("signature of the head", || sign(None)),
+        LayerCase::new("signature of head and body, foreign origin", || sign(Some(64))).with_foreign_uri(),
         limited(LayerCase::new("TokenBucket", || {
             let (limiter, state) = token_bucket();
             (RateLimitLayer::new(limiter), state)
@@ -213,7 +215,7 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
         .with_readiness_errors(AfterAttempts(not_ready)),
         LayerCase::new("stack with every option", stack_with_every_option)
             .with_readiness_errors(AfterAttempts(not_ready)),
-        // Has another order than `StackBuilder`, and one layer twice.
+        // This stack orders its layers differently from `StackBuilder` and contains `TimeoutLayer` twice.
         LayerCase::new("stack by ServiceBuilder", || {
             let (limiter, state) = token_bucket();
             let limit = RateLimitLayer::new(limiter);

@@ -1,4 +1,4 @@
-//! One call, from `poll_ready` to the end of the response body.
+//! Sends one call, from `poll_ready` to the end of the response body.
 
 use std::{
     pin::Pin,
@@ -20,7 +20,8 @@ use super::{
     slow_body::SlowBody,
 };
 
-/// A layer's service with its type erased. The wrappers have no state, so they cannot hide a layer's mistakes.
+/// A layer's service with an erased type. The wrappers that erase the type have no state, so they cannot hide a defect
+/// of the layer.
 pub(crate) type BoxedService = BoxCloneService<Request<Body>, Response<Body>, BoxError>;
 
 /// Converts response bodies to [`Body`] and errors to [`BoxError`].
@@ -68,7 +69,7 @@ where
     }
 }
 
-/// Builds the request of task number `task`. `responses` is the script of [`FaultyService`].
+/// Builds a request with the task number and the script for [`FaultyService`] in its headers.
 pub(crate) fn request(plan: &Arc<FaultPlan>, uri: &str, task: usize, responses: &str) -> Request<Body> {
     Request::get(uri)
         .header("x-task", task)
@@ -80,7 +81,7 @@ pub(crate) fn request(plan: &Arc<FaultPlan>, uri: &str, task: usize, responses: 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CallRecord {
     pub(crate) status: u16,
-    /// When the response body ended, since the start of the test.
+    /// The time from the start of the test to the end of the response body.
     pub(crate) completed: Duration,
     pub(crate) attempts: Vec<AttemptReport>,
 }
@@ -101,5 +102,5 @@ pub(crate) async fn send(
 pub(crate) async fn assert_usable(service: &BoxedService, inner: &FaultyService, uri: &str) {
     let request = request(&inner.plan, uri, 99, "200:5");
     let call = tokio::time::timeout(Duration::from_secs(120), send(service.clone(), request, Instant::now()));
-    assert_eq!(call.await.expect("a later call hangs").unwrap().status, 200);
+    assert_eq!(call.await.expect("the call through a clone hangs").unwrap().status, 200);
 }

@@ -1,4 +1,5 @@
-//! A call is dropped after each of its polls. It releases all that it held, and the calls queued behind it complete.
+//! Tests that a call can be dropped after any poll. The dropped call releases its permits and clones, and the calls
+//! that are queued behind it complete.
 
 use std::{
     pin::Pin,
@@ -14,7 +15,7 @@ use super::{
 };
 use crate::support::{capture::Capture, millis};
 
-/// Drops the task after `polls` polls, and then completes with `None`.
+/// A future that drops its task after `polls` polls and completes with `None`.
 pub(crate) struct DropAfter<T> {
     pub(crate) task: Option<Task<T>>,
     pub(crate) polls: u32,
@@ -41,8 +42,8 @@ impl<T> Future for DropAfter<T> {
     }
 }
 
-/// Runs three concurrent calls and drops call number `dropped` after `polls` polls. Returns whether that call completed
-/// first.
+/// Runs three concurrent calls and drops call number `dropped` after `polls` polls. Returns whether call `dropped`
+/// completed before the drop.
 async fn completes_before_drop(case: &LayerCase, dropped: usize, polls: u32) -> bool {
     let (capture, _guard) = Capture::all();
     let inner = FaultyService::healthy().with_limited(|limited| limited.with_permits(2));
@@ -68,24 +69,25 @@ async fn completes_before_drop(case: &LayerCase, dropped: usize, polls: u32) -> 
     }
     let lost = u32::from(!completed);
     state.assert_idle(case, &inner, 1, lost);
-    assert_eq!(capture.open_spans(), [""; 0], "{context}: spans are open");
+    assert_eq!(capture.open_spans(), [""; 0], "{context}: some spans are still open");
     assert_usable(&service, &inner, case.uri).await;
-    // A key refresh runs to its end, although no call waits for it any longer.
+    // A key refresh continues even if no call waits for the new key.
     tokio::time::sleep(millis(100)).await;
     state.assert_idle(case, &inner, 1, lost);
     completed
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_a_call_after_any_poll_releases_all_it_held() {
+async fn call_dropped_after_any_poll_releases_its_permits_and_clones() {
     for case in all_layers() {
         for dropped in 0..3 {
             let mut polls = 0;
             while !completes_before_drop(&case, dropped, polls).await {
                 polls += 1;
             }
-            // A call waits for readiness, the request body, the response and the response body.
-            assert!(polls >= 6, "{}: completed after {polls} polls", case.label);
+            // A call is pending at least six times: for readiness, the request body, the response and the response
+            // body.
+            assert!(polls >= 6, "{}: the call completed after only {polls} polls", case.label);
         }
     }
 }

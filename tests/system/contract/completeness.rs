@@ -1,4 +1,4 @@
-//! Checks that the list of layers is complete, by a search of `src` for implementations of `Layer`.
+//! Checks that [`all_layers`] lists every layer, by searching `src` for implementations of `Layer`.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -14,14 +14,15 @@ fn read_sources(folder: &Path, sources: &mut Vec<String>) {
     }
 }
 
-/// Returns the types that implement `Layer`: `AuthLayer` for `impl<S> Layer<S> for AuthLayer {`.
+/// Returns the names of the types that implement `Layer` in the source. For example, `impl<S> Layer<S> for AuthLayer {`
+/// yields `AuthLayer`.
 fn layers(source: &str) -> Vec<String> {
     let headers = source.split("\nimpl").skip(1).filter_map(|item| item.split('{').next());
     let layers = headers.filter_map(|header| {
         let header = header.split_whitespace().collect::<Vec<_>>().join(" ");
         let (implemented, implementor) = header.split_once(" for ")?;
         let name = |path: &str| path.split('<').next()?.rsplit([' ', ':']).next().map(str::to_owned);
-        // Cuts off the trait's own parameters. The parameters of the `impl` come before the trait.
+        // This step removes the type parameters of the trait: `Layer<S>` becomes `Layer`.
         let implemented = implemented.rsplit_once('<').map_or(implemented, |(path, _)| path);
         let implemented = implemented.rsplit([' ', ':']).next()?;
         (implemented == "Layer").then(|| name(implementor.split(' ').next()?))?
@@ -30,20 +31,23 @@ fn layers(source: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_layer_of_the_crate_is_tested() {
+fn every_layer_of_the_crate_has_a_test_case() {
     let mut sources = Vec::new();
     read_sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut sources);
     let mut layers: BTreeSet<_> = sources.iter().flat_map(|source| layers(source)).collect();
-    // This layer is private. Every preset contains it.
+    // `DefaultHeadersLayer` is private. The cases of the presets test `DefaultHeadersLayer`.
     assert!(layers.remove("DefaultHeadersLayer"));
     let tested: BTreeSet<_> = all_layers().iter().map(|case| case.layer.to_owned()).collect();
     let untested: Vec<_> = layers.difference(&tested).collect();
-    assert!(untested.is_empty(), "missing in tests/system/contract/all_layers.rs: {untested:?}");
+    assert!(
+        untested.is_empty(),
+        "layers without a case in tests/system/contract/all_layers.rs: {untested:?}"
+    );
     assert!(layers.len() >= 9, "the search of src found too few layers: {layers:?}");
 }
 
 #[test]
-fn finds_layers_however_the_impl_is_formatted() {
+fn search_finds_layers_in_qualified_and_multi_line_impls() {
     let source = "
 impl<S> Layer<S> for Plain {
 impl<S, A: Authorize> tower_layer::Layer<S> for Qualified<A>

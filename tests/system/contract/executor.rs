@@ -1,5 +1,5 @@
-//! An executor that runs tasks on a schedule: in the order of their wake-ups, or with shuffled, late and spurious
-//! wake-ups. Only the waker of a task's last poll wakes it.
+//! An executor that polls tasks in the order of their wake-ups, or with shuffled, late and spurious wake-ups. Only the
+//! waker of a task's last poll can wake the task.
 
 use std::{
     future::poll_fn,
@@ -16,18 +16,19 @@ use crate::support::{panic_text, secs};
 
 pub(crate) type Task<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// The default runs tasks in the order of their wake-ups, without delay.
+/// The order and the delays of wake-ups. The default schedule polls tasks in the order of their wake-ups, without
+/// delay.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Schedule {
-    /// Shuffles the wake-ups if it is set.
+    /// Shuffles the wake-ups if a seed is set.
     pub(crate) seed: Option<u64>,
-    /// How many times a task is polled that nobody woke.
+    /// The number of spurious polls. In a spurious poll, the executor polls a task without a wake-up.
     pub(crate) spurious: u32,
     /// The longest delay of a wake-up.
     pub(crate) max_delay: Duration,
 }
 
-/// The splitmix64 generator.
+/// The splitmix64 random number generator.
 struct Random(u64);
 
 impl Random {
@@ -41,7 +42,7 @@ impl Random {
 
 #[derive(Default)]
 struct WakeQueue {
-    /// How many times each task was polled. A waker of an earlier poll is ignored.
+    /// The number of polls of each task. Only the waker of a task's last poll counts.
     polls: Vec<u64>,
     woken: Vec<usize>,
     executor: Option<Waker>,
@@ -65,7 +66,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// A wake-up that is held back for `rounds` rounds of the executor and until `at`.
+/// A delayed wake-up. The executor polls the task after `rounds` more rounds, and not before the time `at`.
 struct DelayedWake {
     task: usize,
     rounds: u64,
@@ -82,11 +83,11 @@ struct Executor<T> {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// Returns each task's output, or its panic message as an error.
+/// Runs the tasks and returns the output of each task. If a task panics, returns the panic message as an error.
 ///
 /// # Panics
 ///
-/// Panics if a task is not woken within an hour of paused time.
+/// Panics if a task does not complete within an hour of paused time.
 pub(crate) async fn run_tasks<T>(tasks: Vec<Task<T>>, schedule: Schedule) -> Vec<Result<T, String>> {
     let count = tasks.len();
     let queue = WakeQueue { polls: vec![0; count], ..WakeQueue::default() };
@@ -99,12 +100,12 @@ pub(crate) async fn run_tasks<T>(tasks: Vec<Task<T>>, schedule: Schedule) -> Vec
         schedule,
         timer: None,
     };
-    // The first polls are in order, because they decide the order of the limiter's queue.
+    // The executor first polls all tasks in order, because the first polls decide the order of the limiter's queue.
     poll_fn(|cx| executor.poll_all_in_order(cx)).await;
     executor.random = schedule.seed.map(Random);
     let finished = tokio::time::timeout(secs(3_600), poll_fn(|cx| executor.run_round(cx))).await;
     let left = executor.tasks.iter().filter(|task| task.is_some()).count();
-    assert!(finished.is_ok(), "{left} of {count} tasks are never woken");
+    assert!(finished.is_ok(), "{left} of {count} tasks never completed");
     executor.results.into_iter().flatten().collect()
 }
 
@@ -116,7 +117,7 @@ impl<T> Executor<T> {
         Poll::Ready(())
     }
 
-    /// Returns 0 if the schedule has no seed.
+    /// Returns a random number less than `bound`, or 0 if the schedule has no seed.
     fn random_below(&mut self, bound: u64) -> u64 {
         self.random.as_mut().map_or(0, |random| random.below(bound))
     }

@@ -1,5 +1,5 @@
-//! An inner service with scripted responses and scripted faults. It also records violations of tower's contract by its
-//! callers.
+//! An inner service with scripted responses and faults. The service also records when a caller violates tower's
+//! contract.
 
 use std::{
     pin::Pin,
@@ -18,18 +18,18 @@ use tower_outbound::{Body, BoxError, test_util};
 use super::slow_body::SlowBody;
 use crate::support::{Broken, Limited, ScriptedService, Seen, millis};
 
-/// The message of planned panics.
+/// The message of every panic that a fault plan causes.
 pub(crate) const PANIC: &str = "the inner service panics";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PanicPoint {
     PollReady,
     Call,
-    /// In `poll` of the response future.
+    /// The service panics in `poll` of the response future.
     Future,
-    /// In `poll_frame` of the request body, which the inner service reads.
+    /// The request body panics in `poll_frame`, which the inner service calls.
     RequestBody,
-    /// In `poll_frame` of the response body, which the caller or a layer reads.
+    /// The response body panics in `poll_frame`, which the caller or a layer calls.
     ResponseBody,
 }
 
@@ -41,18 +41,18 @@ pub(crate) enum Fault {
     Panic(PanicPoint),
 }
 
-/// When a fault occurs. All clones of the service, their calls and their bodies share the plan.
+/// Decides when a fault occurs. All clones of a service share one plan with all their calls and bodies.
 #[derive(Debug)]
 pub(crate) struct FaultPlan {
     fault: Fault,
-    /// How many times the operation still succeeds before the first fault.
+    /// The number of times that the operation still succeeds before the first fault.
     successes: AtomicU32,
-    /// How many times the fault still occurs after that.
+    /// The number of faults that have not occurred yet.
     faults: AtomicU32,
     violations: Mutex<Vec<&'static str>>,
 }
 
-/// Decrements the counter. Returns `false` if it is zero.
+/// Decrements the counter. Returns `false` if the counter is already zero.
 fn decrement(count: &AtomicU32) -> bool {
     count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1)).is_ok()
 }
@@ -78,12 +78,13 @@ impl FaultPlan {
     }
 }
 
-/// Responds as the request's header `x-responses` specifies. The header lists a status and a delay in milliseconds for
-/// each attempt: `503:20 200:5`.
+/// A service that responds as the request's `x-responses` header specifies. The header lists a status and a delay in
+/// milliseconds for each attempt, such as `503:20 200:5`.
 pub(crate) struct FaultyService {
     pub(crate) plan: Arc<FaultPlan>,
     pub(crate) limited: Limited,
-    /// `poll_ready` returned an error or panicked, so this instance must not be used again. Its clones may be.
+    /// `true` if `poll_ready` of this instance returned an error or panicked. The caller must not use a failed instance
+    /// again, but may use a clone.
     failed: bool,
 }
 
@@ -92,12 +93,12 @@ impl FaultyService {
         Self::faulty_once_after(0, Fault::None)
     }
 
-    /// The fault occurs once, after the operation succeeded `successes` times.
+    /// Creates a service in which the fault occurs once, after `successes` successful operations.
     pub(crate) fn faulty_once_after(successes: u32, fault: Fault) -> Self {
         Self::faulty(successes, 1, fault)
     }
 
-    /// The fault occurs `faults` times, after the operation succeeded `successes` times.
+    /// Creates a service in which the fault occurs `faults` times, after `successes` successful operations.
     pub(crate) fn faulty(successes: u32, faults: u32, fault: Fault) -> Self {
         let (successes, faults, violations) = (successes.into(), faults.into(), Mutex::default());
         let limited = Limited::over(ScriptedService::from_fn(scripted_response)).with_pending_polls(1);
@@ -109,13 +110,14 @@ impl FaultyService {
         self
     }
 
-    /// Returns how callers violated the contract.
+    /// Returns the callers' violations of tower's contract.
     pub(crate) fn violations(&self) -> Vec<&'static str> {
         self.plan.violations.lock().unwrap().clone()
     }
 }
 
-/// Looks up the response for this attempt. Later attempts get the last response again.
+/// Returns the scripted response for the request's attempt. Attempts beyond the end of the script repeat the last
+/// response.
 fn scripted_response(seen: &Seen) -> test_util::ScriptedResponse {
     let number = seen.attempt.unwrap_or(1).max(1) as usize;
     let responses: Vec<_> = seen.header("x-responses").unwrap().split(' ').collect();
@@ -140,9 +142,9 @@ where
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         if self.failed {
-            self.plan.record_violation("`poll_ready` after it failed");
+            self.plan.record_violation("the caller polled an instance whose `poll_ready` had failed");
         }
-        // Stays set if the next line panics.
+        // `failed` stays `true` if `panic_if_due` panics.
         self.failed = true;
         self.plan.panic_if_due(PanicPoint::PollReady);
         if self.plan.is_due(Fault::ReadinessError) {
@@ -154,14 +156,15 @@ where
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
         if self.failed {
-            self.plan.record_violation("`call` after `poll_ready` failed");
+            self.plan.record_violation("the caller called an instance whose `poll_ready` had failed");
         }
         self.plan.panic_if_due(PanicPoint::Call);
         ResponseFuture { future: Some(self.limited.call(request)), plan: Arc::clone(&self.plan) }
     }
 }
 
-/// Stays pending if it is polled after completion. A layer's future must panic then, and cannot rely on this one.
+/// A response future that stays pending if it is polled after completion. A layer's future must panic in this case,
+/// without help from the inner future.
 pub(crate) struct ResponseFuture {
     future: Option<BoxFuture<'static, Result<Response<Body>, BoxError>>>,
     plan: Arc<FaultPlan>,

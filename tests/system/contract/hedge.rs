@@ -30,9 +30,9 @@ impl Policy<Request<Body>> for HedgePolicy {
     }
 }
 
-/// The latencies make `Hedge` send the second request after 100 ms.
+/// `Hedge` sends the second request after 100 ms, because all recorded latencies are 100 ms.
 #[tokio::test(start_paused = true)]
-async fn dropping_the_slower_hedged_call_releases_all_it_held() {
+async fn slower_hedged_call_releases_its_permits_when_dropped() {
     for case in all_layers() {
         for (first, calls) in [("200:5", 1), ("200:20000", 2)] {
             let inner = FaultyService::healthy().with_limited(|limited| limited.with_permits(2));

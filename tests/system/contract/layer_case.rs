@@ -1,4 +1,4 @@
-//! One layer in one configuration, with its type erased.
+//! One layer in one configuration, with an erased type.
 
 use std::any::type_name;
 
@@ -14,16 +14,16 @@ use super::{
     layer_state::LayerState,
 };
 
-/// How a layer returns an error of the inner service's `poll_ready`.
+/// How a layer returns an error from the inner service's `poll_ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadinessErrors {
-    /// Returns it unchanged from `poll_ready`.
+    /// `poll_ready` of the layer's service returns the inner error unchanged.
     Unchanged,
-    /// Returns an `Error` from `poll_ready` that has it as its source.
+    /// `poll_ready` of the layer's service returns an `Error` whose source is the inner error.
     FromPollReady,
-    /// Returns an `Error` of this kind from the call.
+    /// The call returns an `Error` of this kind.
     FromCall(&'static str),
-    /// Returns an `Error` of this kind from the call, after all attempts failed in this way.
+    /// The call retries, and returns an `Error` of this kind after the last attempt.
     AfterAttempts(&'static str),
 }
 
@@ -65,7 +65,8 @@ impl LayerCase {
         }
     }
 
-    /// Applies a new instance of the layer to a clone of the service. Returns the service and access to the layer's state.
+    /// Applies a new instance of the layer to a clone of `inner`. Returns the layer's service and access to the layer's
+    /// state.
     pub(crate) fn over(&self, inner: &FaultyService) -> (BoxedService, LayerState) {
         let (apply, state) = (self.make)();
         (apply(inner.clone()), state)

@@ -1,4 +1,4 @@
-//! Access to the state that a layer shares between its calls.
+//! Gives the tests access to the state that all calls through a layer share.
 
 use tower_outbound::{Quota, limit::Snapshot, retry::Budget};
 
@@ -10,7 +10,7 @@ pub(crate) struct LayerState {
     pub(crate) quota: Option<Quota>,
     pub(crate) budget: Option<Budget>,
     /// A resource that must outlive the layer, such as a temporary file.
-    #[allow(dead_code, reason = "only its `Drop` is used")]
+    #[allow(dead_code, reason = "the tests use only the `Drop` of the field")]
     pub(crate) resource: Option<Box<dyn std::any::Any>>,
 }
 
@@ -19,9 +19,9 @@ impl LayerState {
         Self { limiter: Some(Box::new(limiter)), quota: Some(quota), ..Self::default() }
     }
 
-    /// Asserts that no call is queued or in flight, that no readiness is held, and that only `services` instances of the
-    /// layer's service hold the inner service. At most `lost` retries may have returned no credit to the budget, because
-    /// their call was dropped or panicked.
+    /// Asserts that no call is queued or in flight, and that no permit of the inner service is taken. Exactly
+    /// `services` instances of the layer's service may hold a clone of the inner service. The budget may lack the
+    /// credit of `lost` retries, because a dropped or panicked call does not return its credit.
     #[track_caller]
     pub(crate) fn assert_idle(&self, case: &LayerCase, inner: &FaultyService, services: usize, lost: u32) {
         let label = &case.label;
@@ -32,11 +32,19 @@ impl LayerState {
             let (left, full) = (budget.left(), budget.capacity());
             assert!(
                 (full - 14 * lost..=full).contains(&left),
-                "{label}: {left} of {full} left in the budget"
+                "{label}: the budget has {left} of {full} units left"
             );
         }
-        assert_eq!(inner.limited.permits_taken(), 0, "{label}: readiness is still held");
-        assert_eq!(inner.limited.instances(), 1 + services, "{label}: a call still holds the inner service");
+        assert_eq!(
+            inner.limited.permits_taken(),
+            0,
+            "{label}: a caller still holds a permit of the inner service"
+        );
+        assert_eq!(
+            inner.limited.instances(),
+            1 + services,
+            "{label}: a call still holds a clone of the inner service"
+        );
         assert_eq!(inner.violations(), [""; 0], "{label}");
     }
 }

@@ -1,7 +1,8 @@
-//! Tests of tower's `Service` contract, for every layer of the crate and several of its configurations.
+//! Tests tower's `Service` contract for every layer of the crate, in several configurations per layer.
 //!
-//! [`all_layers`] lists the layers. Every other file tests one part of the contract on all of them, over a service with
-//! scripted faults. A new layer needs an entry in the list; otherwise [`completeness`] fails.
+//! [`all_layers`] lists the layers. The test files apply each layer to a service with scripted faults, and each file
+//! tests one part of the contract. A new layer needs an entry in the list; otherwise the test in [`completeness`]
+//! fails.
 
 mod after_completion;
 mod all_layers;
@@ -22,5 +23,5 @@ mod slow_body;
 mod wake_ups;
 
 const URI: &str = "https://api.example.com/v1";
-/// Has another origin than [`URI`]. Requests to it get no credential.
+/// A URI with a different origin than [`URI`]. Requests to a foreign origin carry no credential.
 const FOREIGN_URI: &str = "https://other.example.com/v1";

@@ -1,5 +1,5 @@
-//! A panic of the inner service or of a body reaches its caller unchanged. Other calls complete, and the service stays
-//! usable.
+//! Tests that a panic of the inner service or of a body reaches the caller unchanged. Concurrent calls complete, and
+//! the service stays usable.
 
 use super::{
     all_layers::all_layers,
@@ -12,8 +12,8 @@ use crate::support::capture::Capture;
 
 const CALLS: usize = 3;
 
-/// Runs three concurrent calls. The inner service panics once, after `before` visits of the panic point. Returns whether
-/// it panicked: no call gets that far if `before` is too large.
+/// Runs three concurrent calls. The inner service panics once, after `before` visits of the panic point. Returns
+/// `false` if the calls visit the panic point at most `before` times.
 async fn one_of_three_panics(case: &LayerCase, point: PanicPoint, before: u32) -> bool {
     let (capture, _guard) = Capture::all();
     let inner = FaultyService::faulty_once_after(before, Fault::Panic(point))
@@ -37,7 +37,7 @@ async fn one_of_three_panics(case: &LayerCase, point: PanicPoint, before: u32) -
         assert_eq!(record.status, status, "{context}");
     }
     state.assert_idle(case, &inner, 1, lost);
-    assert_eq!(capture.open_spans(), [""; 0], "{context}: spans are open");
+    assert_eq!(capture.open_spans(), [""; 0], "{context}: some spans are still open");
     if has_panicked {
         assert_usable(&service, &inner, case.uri).await;
         drop(service);
@@ -46,38 +46,38 @@ async fn one_of_three_panics(case: &LayerCase, point: PanicPoint, before: u32) -
     has_panicked
 }
 
-/// Panics at every visit of the point, one after the other.
+/// Repeats the three calls for every layer, each time with a panic at the next visit of the panic point.
 async fn panic_at_every_visit_of(point: PanicPoint) {
     for case in all_layers() {
         let mut before = 0;
         while one_of_three_panics(&case, point, before).await {
             before += 1;
         }
-        assert!(before >= CALLS as u32, "{}: {point:?} was visited only {before} times", case.label);
+        assert!(before >= CALLS as u32, "{}: the calls visited {point:?} only {before} times", case.label);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn panic_in_poll_ready_reaches_only_its_caller() {
+async fn panic_in_poll_ready_does_not_affect_other_calls() {
     panic_at_every_visit_of(PanicPoint::PollReady).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn panic_in_call_reaches_only_its_caller() {
+async fn panic_in_service_call_does_not_affect_other_calls() {
     panic_at_every_visit_of(PanicPoint::Call).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn panic_in_the_response_future_reaches_only_its_caller() {
+async fn panic_in_response_future_does_not_affect_other_calls() {
     panic_at_every_visit_of(PanicPoint::Future).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn panic_in_the_request_body_reaches_only_its_caller() {
+async fn panic_in_request_body_does_not_affect_other_calls() {
     panic_at_every_visit_of(PanicPoint::RequestBody).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn panic_in_the_response_body_reaches_only_its_caller() {
+async fn panic_in_response_body_does_not_affect_other_calls() {
     panic_at_every_visit_of(PanicPoint::ResponseBody).await;
 }

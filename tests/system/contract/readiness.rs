@@ -1,4 +1,5 @@
-//! Each call uses the readiness of the instance that was polled ready. A clone never takes over that readiness.
+//! Tests that a layer calls only an instance of the inner service that was polled ready. A clone of a ready instance is
+//! not ready.
 
 use tower::{Service, ServiceExt};
 
@@ -10,7 +11,7 @@ use super::{
 use crate::support::secs;
 
 #[tokio::test(start_paused = true)]
-async fn calls_only_the_instance_that_was_polled_ready() {
+async fn layer_calls_only_the_instance_that_was_polled_ready() {
     for case in all_layers() {
         for pending in [0, 1, 3] {
             let inner = FaultyService::healthy()
@@ -21,17 +22,22 @@ async fn calls_only_the_instance_that_was_polled_ready() {
                 for _ in 0..2 {
                     assert_eq!(service.ready().await.unwrap().call(request()).await.unwrap().status(), 200);
                 }
-                // Cloning a ready service does not take its readiness away, and the clone is not ready.
+                // A ready service stays ready after it is cloned, and the clone is not ready.
                 service.ready().await.unwrap();
                 let mut clone: BoxedService = service.clone();
                 let first = service.call(request());
                 let second = clone.ready().await.unwrap().call(request());
                 assert!(second.await.is_ok() && first.await.is_ok());
             };
-            // A leaked permit leaves `ready` pending forever.
+            // If a layer leaks a permit, `ready` stays pending forever.
             let calls = tokio::time::timeout(secs(120), calls).await;
-            assert!(calls.is_ok(), "{} hangs, {pending} pending polls", case.label);
-            assert_eq!(inner.limited.calls(), 4, "{}, {pending} pending polls", case.label);
+            assert!(calls.is_ok(), "{}: a call hangs with {pending} pending polls", case.label);
+            assert_eq!(
+                inner.limited.calls(),
+                4,
+                "{}: wrong number of calls with {pending} pending polls",
+                case.label
+            );
             drop(service);
             state.assert_idle(&case, &inner, 0, 0);
         }
@@ -39,7 +45,7 @@ async fn calls_only_the_instance_that_was_polled_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn releases_unused_readiness_when_the_service_is_dropped() {
+async fn ready_service_releases_its_permit_when_dropped_without_a_call() {
     for case in all_layers() {
         let inner = FaultyService::healthy().with_limited(|limited| limited.with_permits(1));
         let (service, state) = case.over(&inner);

@@ -1,4 +1,5 @@
-//! The inner service's `poll_ready` fails, once or always. The caller gets the error, and nothing is sent.
+//! Tests layers over a service whose `poll_ready` fails, once or always. The caller receives the error, and no request
+//! is sent.
 
 use std::error::Error as _;
 
@@ -14,7 +15,7 @@ use super::{
 };
 use crate::support::{Broken, cause};
 
-/// Calls the service. Returns the error, and whether it came from `poll_ready`.
+/// Calls the service. Returns the error, and whether `poll_ready` returned the error.
 async fn call_error(service: &BoxedService, inner: &FaultyService, case: &LayerCase) -> (BoxError, bool) {
     let mut service = service.clone();
     match service.ready().await {
@@ -35,7 +36,10 @@ fn assert_readiness_error(case: &LayerCase, (error, from_poll_ready): (BoxError,
     let error = error.downcast::<Error>().unwrap();
     assert!(error.is_service() && !error.is_timeout() && !error.is_rate_limited(), "{label}: {error:?}");
     assert_eq!(cause::<Broken>(&error), Some(&Broken), "{label}");
-    assert!(error.source().is_some_and(|source| source.is::<Broken>()), "{label}: wrapped twice");
+    assert!(
+        error.source().is_some_and(|source| source.is::<Broken>()),
+        "{label}: `Broken` is not the direct source of the error"
+    );
     let kind = match case.readiness_errors {
         ReadinessErrors::FromCall(kind) | ReadinessErrors::AfterAttempts(kind) => kind,
         _ => "other",
@@ -49,21 +53,22 @@ fn assert_readiness_error(case: &LayerCase, (error, from_poll_ready): (BoxError,
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_a_permanent_readiness_error_without_sending() {
+async fn permanent_readiness_error_reaches_the_caller_and_no_request_is_sent() {
     for case in all_layers() {
         let inner = FaultyService::faulty(0, u32::MAX, Fault::ReadinessError);
         let (service, state) = case.over(&inner);
         assert_readiness_error(&case, call_error(&service, &inner, &case).await);
         assert_eq!(inner.limited.calls(), 0, "{}", case.label);
         drop(service);
-        // The call's two retries return no credit, because no attempt succeeded.
+        // The two retries of the call return no credit to the budget, because no attempt succeeded.
         state.assert_idle(&case, &inner, 0, 2);
     }
 }
 
-/// A retry layer makes its next attempt with a new clone. Under any other layer, the caller's next clone works.
+/// A retry layer makes the next attempt with a new clone of the inner service. Without a retry layer, the caller can
+/// make the next call with a new clone.
 #[tokio::test(start_paused = true)]
-async fn a_new_clone_works_after_one_readiness_error() {
+async fn new_clone_works_after_one_readiness_error() {
     for case in all_layers() {
         let inner = FaultyService::faulty_once_after(0, Fault::ReadinessError);
         let (service, state) = case.over(&inner);

@@ -1,4 +1,5 @@
-//! The reqwest adapter is a service, not a layer, and needs a real server. These tests run in real time.
+//! Tests tower's `Service` contract for the reqwest adapter. The adapter needs a real server, so the tests run in real
+//! time.
 
 use std::{
     future::poll_fn,
@@ -20,7 +21,7 @@ fn adapter() -> Reqwest {
 }
 
 #[tokio::test]
-async fn dropping_a_call_after_any_poll_leaves_other_calls_running() {
+async fn call_dropped_after_any_poll_does_not_affect_another_call() {
     let server = ScriptedServer::start(ScriptedService::new([Delayed(20, 200)])).await.unwrap();
     let (adapter, url) = (adapter(), server.url());
     for polls in 0.. {
@@ -36,13 +37,13 @@ async fn dropping_a_call_after_any_poll_leaves_other_calls_running() {
         match statuses.collect::<Vec<_>>()[..] {
             [None, Some(200)] => {}
             [Some(200), Some(200)] => break,
-            ref other => panic!("dropped after {polls} polls: {other:?}"),
+            ref other => panic!("one call was dropped after {polls} polls: {other:?}"),
         }
     }
 }
 
 #[tokio::test]
-async fn panics_with_a_clear_message_if_polled_after_completion() {
+async fn future_polled_after_completion_panics_with_a_clear_message() {
     let server = ScriptedServer::start(ScriptedService::new([Status(200)])).await.unwrap();
     let mut adapter = adapter();
     let mut future = Box::pin(adapter.call(get(&server.url())));

@@ -1,5 +1,5 @@
-//! The executor shuffles and delays wake-ups, polls tasks that nobody woke, and honours only the last waker of a task.
-//! Results are the same as with wake-ups in order.
+//! Tests layers with an executor that shuffles and delays wake-ups, polls tasks without a wake-up, and honours only the
+//! last waker of a task. Shuffled wake-ups must not change the results.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use super::{
 };
 use crate::support::{cases::cases, millis};
 
-/// The responses of each task. No two responses arrive at the same time, because then the order of the wake-ups would
-/// decide which task continues first.
+/// The scripted responses of each task. All delays differ: with equal delays, the order of the wake-ups would decide
+/// which task continues first.
 const RESPONSES: [&str; 6] =
     ["503:11 200:23", "200:37", "503:41 503:59 200:71", "200:83", "503:97 200:113", LATE_RESPONSE];
 
-/// Arrives after every timeout.
+/// A response that arrives after every timeout.
 const LATE_RESPONSE: &str = "200:90000";
 
 #[derive(Debug, PartialEq)]
 struct RunRecord {
-    /// The calls of each task.
+    /// The results of each task's calls.
     calls: Vec<Vec<Result<CallRecord, String>>>,
-    /// When each request reached the inner service, and from which task.
+    /// The time when each request reached the inner service, with the request's task.
     arrivals: Vec<(Duration, String)>,
     budget_left: Option<u32>,
 }
 
-/// Runs tasks that share one service. Each task makes two calls, one after the other.
+/// Runs tasks that share one service. Each task makes two calls, one after the other call.
 async fn run(case: &LayerCase, schedule: Schedule) -> RunRecord {
     let inner = FaultyService::healthy();
     let (service, state) = case.over(&inner);
@@ -58,13 +58,14 @@ async fn run(case: &LayerCase, schedule: Schedule) -> RunRecord {
         (seen.at - start, task)
     });
     let mut arrivals: Vec<_> = arrivals.collect();
-    // Arrivals at the same time have no defined order.
+    // Requests that arrive at the same time have no defined order.
     arrivals.sort();
-    // These retries return no credit: the first of each call with three attempts, and both of a call that fails.
+    // At most six retries return no credit to the budget: the first retry of a call with three attempts, and both
+    // retries of a failed call.
     state.assert_idle(case, &inner, 1, 6);
     if let Some(quota) = state.quota {
         let most = inner.limited.arrivals().most_in(quota.window());
-        assert!(most <= u64::from(quota.limit()), "{}: {most} in a window", case.label);
+        assert!(most <= u64::from(quota.limit()), "{}: {most} requests in one window", case.label);
     }
     RunRecord { calls, arrivals, budget_left: state.budget.map(|budget| budget.left()) }
 }
@@ -87,16 +88,17 @@ fn shuffled_and_spurious_wake_ups_do_not_change_results() {
             prop_assert_eq!(&shuffled, &in_order, "{}, {:?}", case.label, schedule);
         });
     }
-    // Two calls of the last task, in each of seven cases with a timeout.
-    assert!(timeouts >= 2 * 7, "{timeouts} timeouts");
+    // Both calls of the last task time out in each of the seven cases with a timeout.
+    assert!(timeouts >= 2 * 7, "only {timeouts} calls timed out");
 }
 
-/// Returns the status of each call, 0 for an error.
+/// Returns the status of each call, or 0 if the call failed.
 fn statuses(run: &RunRecord) -> Vec<u16> {
     run.calls.iter().flatten().map(|call| call.as_ref().map_or(0, |record| record.status)).collect()
 }
 
-/// The statuses of all tasks but the last, whose responses are late.
+/// Returns the expected statuses of all tasks except the last task. The response of the last task arrives after every
+/// timeout.
 fn expected_statuses(case: &LayerCase) -> [u16; 10] {
     match case.retries() {
         true => [200; 10],
@@ -104,7 +106,7 @@ fn expected_statuses(case: &LayerCase) -> [u16; 10] {
     }
 }
 
-/// Times and order may differ from those of a run in order.
+/// Late wake-ups may change the times and the order of the calls, but not the statuses.
 #[test]
 fn calls_with_late_wake_ups_complete_within_the_quota() {
     for case in all_layers() {

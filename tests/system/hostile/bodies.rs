@@ -45,7 +45,7 @@ fn fill_window(stream: &mut TcpStream, id: u32, data: &[u8]) -> io::Result<()> {
 }
 
 #[test]
-fn drains_only_the_start_of_an_endless_error_body() {
+fn retry_drains_only_the_start_of_an_endless_error_body() {
     for (protocol, limit) in [(Protocol::Http1, HTTP1_BODY_LIMIT), (Protocol::Http2, HTTP2_BODY_LIMIT)] {
         let client = preset_client(&endless(protocol, 503), protocol);
         let (status, attempts) =
@@ -71,7 +71,7 @@ fn flow_control_bounds_an_unread_endless_body() {
 }
 
 #[test]
-fn collect_stops_at_its_limit() {
+fn body_collect_fails_when_an_endless_body_exceeds_the_limit() {
     for (protocol, limit) in [(Protocol::Http1, HTTP1_BODY_LIMIT), (Protocol::Http2, HTTP2_BODY_LIMIT)] {
         let client = preset_client(&endless(protocol, 200), protocol);
         let error = with_memory_limit(&format!("{protocol:?} 200, collected to 64 KiB"), limit, async {
@@ -153,7 +153,7 @@ fn endless_chunk_extensions_and_trailers_fail_the_body() {
 }
 
 #[test]
-fn allocates_nothing_for_an_announced_content_length() {
+fn client_allocates_nothing_for_an_announced_content_length() {
     let url = serve_http1(|stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 16777216\r\n\r\nxx")?;
         read_until_closed(stream)

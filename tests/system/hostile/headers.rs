@@ -84,7 +84,7 @@ fn policies(count: usize) -> String {
 
 /// The limiter keeps the eight policies with the fewest remaining permits.
 #[test]
-fn applies_the_tightest_of_1000_ratelimit_policies() {
+fn limiter_applies_the_tightest_of_1000_ratelimit_policies() {
     let list = policies(1000);
     for (case, headers) in [
         ("in one header", format!("ratelimit: {list}\r\nratelimit-policy: {list}\r\n")),

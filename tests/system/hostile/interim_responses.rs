@@ -11,7 +11,7 @@ const EARLY_HINTS: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n"
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 #[test]
-fn accepts_ten_thousand_interim_responses() {
+fn client_accepts_ten_thousand_interim_responses() {
     for interim in [EARLY_HINTS, CONTINUE] {
         let url = serve_http1(move |stream| {
             stream.write_all(&interim.repeat(10_000))?;

@@ -68,7 +68,7 @@ fn slow_headers_end_with_the_attempt_timeout() {
 
 /// Draining an error body takes at most 100 ms per attempt. This body would take over half an hour.
 #[test]
-fn stops_draining_a_slow_error_body() {
+fn client_stops_draining_a_slow_error_body() {
     for protocol in PROTOCOLS {
         let client = preset_client(&slow_body(protocol, 503), protocol);
         let result = with_memory_limit(
@@ -96,7 +96,7 @@ fn get_json_ends_a_slow_body_at_the_deadline() {
 
 /// Only a timeout of the caller ends a body that arrives slowly.
 #[test]
-fn idle_timeout_ends_a_stalled_body_but_not_a_slow_one() {
+fn idle_timeout_ends_a_stalled_body_but_not_a_slow_body() {
     let url = serve_http1(|stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nx")?;
         read_until_closed(stream)

@@ -153,7 +153,7 @@ fn json_errors_redact_a_key_that_was_replaced() {
 }
 
 #[test]
-fn excerpts_that_end_within_the_key_do_not_show_its_beginning() {
+fn excerpt_that_ends_within_the_key_does_not_show_the_start_of_the_key() {
     run_with_sockets(async {
         for length in (940..1_024).step_by(7) {
             let around = ("x".repeat(length), "y".repeat(2_000));
@@ -172,7 +172,7 @@ fn excerpts_that_end_within_the_key_do_not_show_its_beginning() {
 
 /// The server sends two ids. The report keeps the other id, and the log shows neither the key nor its encodings.
 #[test]
-fn drops_server_request_ids_that_contain_the_key() {
+fn report_drops_a_server_request_id_that_contains_the_key() {
     run_with_sockets(async {
         for placement in PLACEMENTS {
             let ids = move |seen: &Seen| -> Vec<String> {

@@ -264,7 +264,7 @@ fn refreshing_key() -> RefreshingKey {
 
 /// Without this test, a capture or a search that misses something would hide every leak.
 #[test]
-fn captures_every_crate_and_finds_planted_leaks() {
+fn log_capture_covers_every_crate_and_finds_planted_leaks() {
     run_with_sockets(async {
         let server = server_with_statuses(Wire::Http2, [200]).await;
         let transport = Transport::new().with_http2_prior_knowledge();

@@ -35,7 +35,7 @@ fn invalid_keys() -> Vec<String> {
 }
 
 #[test]
-fn errors_about_urls_with_a_key_do_not_show_it() {
+fn errors_about_urls_with_a_key_do_not_show_the_key() {
     let percent = utf8_percent_encode(KEY, NON_ALPHANUMERIC).to_string();
     let without_slash = KEY.replace('/', "");
     run_with_sockets(async move {
@@ -70,7 +70,7 @@ fn errors_about_urls_with_a_key_do_not_show_it() {
 }
 
 #[test]
-fn errors_about_a_key_without_tls_do_not_show_it() {
+fn errors_about_a_key_without_tls_do_not_show_the_key() {
     run_paused(async {
         for placement in PLACEMENTS {
             let builder = preset::realtime_messaging("http://host").unwrap().with_api_key(key());
@@ -85,7 +85,7 @@ fn errors_about_a_key_without_tls_do_not_show_it() {
 }
 
 #[test]
-fn errors_about_invalid_keys_do_not_show_them() {
+fn errors_about_invalid_keys_do_not_show_the_keys() {
     for key in invalid_keys() {
         check_rejection(ApiKey::new(&key));
         check_rejection(AppCredentials::new("", ApiKey::new(KEY).unwrap(), ApiKey::new(KEY).unwrap()));
@@ -120,7 +120,7 @@ impl Drop for TempFile {
 }
 
 #[test]
-fn errors_about_key_files_do_not_show_their_content() {
+fn errors_about_key_files_do_not_show_the_key() {
     let file = TempFile::new("invalid");
     check_rejection(KeySource::from_file(&file.0));
     let mut contents: Vec<_> = invalid_keys().into_iter().map(String::into_bytes).collect();
@@ -139,7 +139,7 @@ fn errors_about_key_files_do_not_show_their_content() {
 }
 
 #[test]
-fn a_key_file_that_changes_does_not_show_its_content() {
+fn errors_about_a_changed_key_file_do_not_show_the_key() {
     run_paused(async {
         let file = TempFile::new("changing");
         fs::write(&file.0, KEY).unwrap();
@@ -164,7 +164,7 @@ fn a_key_file_that_changes_does_not_show_its_content() {
 
 /// Sets the variable in a child process, which runs this test again. The parent searches everything that it prints.
 #[test]
-fn errors_about_environment_variables_do_not_show_their_value() {
+fn errors_about_environment_variables_do_not_show_the_key() {
     const VARIABLE: &str = "LEAKS_INVALID_KEY";
     if env::var_os(VARIABLE).is_some() {
         let builder = || preset::currency_rates("https://host").unwrap().with_key_env(VARIABLE);
@@ -179,7 +179,7 @@ fn errors_about_environment_variables_do_not_show_their_value() {
     values.push(std::os::unix::ffi::OsStringExt::from_vec([KEY.as_bytes(), b"\xff"].concat()));
     for value in values {
         let mut child = Command::new(env::current_exe().unwrap());
-        let name = "settings::errors_about_environment_variables_do_not_show_their_value";
+        let name = "settings::errors_about_environment_variables_do_not_show_the_key";
         let output = child.args([name, "--exact", "--nocapture"]).env(VARIABLE, value).output().unwrap();
         let output = format!("{output:?}");
         assert!(output.contains("visible ascii") && output.contains(VARIABLE), "{output}");

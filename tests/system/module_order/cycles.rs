@@ -49,7 +49,7 @@ fn mutual_pairs(sources: &Sources) -> Vec<(String, String)> {
 }
 
 #[test]
-fn finds_pairs_in_sample_sources() {
+fn check_finds_mutual_dependencies_in_sample_sources() {
     let count_pairs = |files: &[(&str, &str)]| {
         let files = files.iter().map(|(file, text)| (format!("src/a/{file}.rs"), (*text).to_owned()));
         mutual_pairs(&files.collect()).len()

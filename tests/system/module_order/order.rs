@@ -178,7 +178,7 @@ fn is_impure(path: &PathUse, crates: &BTreeSet<String>) -> bool {
 }
 
 #[test]
-fn finds_violations_in_sample_sources() {
+fn check_finds_violations_in_sample_sources() {
     let forbidden = [
         ("src/limit/queue.rs", "use crate::retry::Retry;", "limit -> retry"),
         ("src/limit/queue.rs", "use crate::{clock, policy::{self, Quota}, auth::ApiKey};", "limit -> auth"),
