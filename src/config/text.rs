@@ -28,7 +28,7 @@ mod form {
     use super::Written;
     use crate::config::InvalidConfig;
 
-    /// Several values, written as a list of texts. A single text is also accepted.
+    /// Several values, written as a list of strings. A single string is also accepted.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct List<T>(pub(crate) Vec<T>);
 

@@ -20,7 +20,11 @@ impl Arrival {
     /// Panics if `latest` is before `earliest`.
     #[track_caller]
     pub fn between(earliest: Instant, latest: Instant) -> Self {
-        assert!(earliest <= latest, "an arrival ends {:?} before it began", earliest - latest);
+        assert!(
+            earliest <= latest,
+            "invalid arrival: the latest time is {:?} before the earliest time",
+            earliest - latest
+        );
         Self { earliest, latest, permits: 1 }
     }
 

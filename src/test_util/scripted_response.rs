@@ -98,7 +98,7 @@ impl ScriptedResponse {
     #[track_caller]
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
         let ScriptedOutcome::Response(response) = &mut self.outcome else {
-            panic!("only an answer with a status has a header: {self:?}");
+            panic!("only a response with a status has a header: {self:?}");
         };
         let Ok(name) = HeaderName::try_from(name) else { panic!("invalid header name {name:?}") };
         let Ok(value) = HeaderValue::try_from(value) else { panic!("invalid value for the header {name}") };
@@ -116,7 +116,7 @@ impl ScriptedResponse {
     pub fn with_body(mut self, bytes: impl Into<Bytes>) -> Self {
         match &mut self.outcome {
             ScriptedOutcome::Response(response) => *response.body_mut() = bytes.into(),
-            _ => panic!("only an answer with a status has a body: {self:?}"),
+            _ => panic!("only a response with a status has a body: {self:?}"),
         }
         self
     }

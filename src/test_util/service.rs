@@ -87,7 +87,7 @@ impl ScriptedService {
         let responses: Vec<_> = responses.into_iter().map(Into::into).collect();
         Self::from_fn(move |seen| match responses.get(seen.number - 1).or(responses.last()) {
             Some(response) => response.clone(),
-            None => panic!("the script has no answer for {} {}", seen.head.method, seen.head.uri.path()),
+            None => panic!("the script has no response for {} {}", seen.head.method, seen.head.uri.path()),
         })
     }
 
@@ -160,7 +160,7 @@ where
         assert!(
             std::mem::take(&mut self.ready),
             "called without having been polled ready: {} {}; before each call, poll_ready of this very instance has to \
-             return ready, and no clone takes over its readiness",
+             return ready, and a clone of a ready instance is not ready",
             head.method,
             head.uri.path(),
         );

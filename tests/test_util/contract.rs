@@ -48,7 +48,7 @@ impl Service<Request<Full<Bytes>>> for CallsAClone {
 }
 
 #[tokio::test]
-#[should_panic(expected = "no clone takes over its readiness")]
+#[should_panic(expected = "a clone of a ready instance is not ready")]
 async fn scripted_service_panics_if_a_layer_calls_a_clone_that_is_not_ready() {
     let _ = CallsAClone(ScriptedService::new([200])).oneshot(get()).await;
 }

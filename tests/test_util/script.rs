@@ -39,7 +39,7 @@ async fn scripted_service_returns_responses_in_order_and_repeats_the_last() {
 async fn scripted_service_panics_if_the_script_is_empty() {
     let empty = ScriptedService::new([0_u16; 0]);
     let panic = AssertUnwindSafe(call(&empty)).catch_unwind().await.unwrap_err();
-    assert_eq!(panic_message(panic), "the script has no answer for GET /v1");
+    assert_eq!(panic_message(panic), "the script has no response for GET /v1");
     assert_eq!(empty.calls(), 1, "the request is recorded");
 }
 
@@ -146,10 +146,10 @@ fn constructing_an_invalid_scripted_response_panics() {
         (|| drop(ScriptedResponse::status(99)), "invalid status 99: expected 100 to 999"),
         (|| drop(ScriptedResponse::status(200).with_header("a b", "c")), "invalid header name \"a b\""),
         (|| drop(ScriptedResponse::status(200).with_header("a", "\n")), "invalid value for the header a"),
-        (|| drop(ScriptedResponse::never().with_body("a")), "only an answer with a status has a body"),
+        (|| drop(ScriptedResponse::never().with_body("a")), "only a response with a status has a body"),
         (
             || drop(ScriptedResponse::refused().with_header("a", "b")),
-            "only an answer with a status has a header",
+            "only a response with a status has a header",
         ),
     ];
     for (construct, expected) in cases {

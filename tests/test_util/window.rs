@@ -88,7 +88,7 @@ fn most_in_handles_no_arrivals_and_the_shortest_and_longest_windows() {
 }
 
 #[test]
-#[should_panic(expected = "an arrival ends 1ms before it began")]
+#[should_panic(expected = "invalid arrival: the latest time is 1ms before the earliest time")]
 fn arrival_that_ends_before_it_begins_panics() {
     let start = Instant::now();
     Arrival::between(start + millis(1), start);

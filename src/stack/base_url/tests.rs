@@ -69,7 +69,7 @@ fn rejects_a_url_outside_the_base() {
 }
 
 #[test]
-fn resolves_a_parsed_path_like_its_text() {
+fn resolves_a_parsed_path_to_the_same_url_as_its_string() {
     for base in ["https://host", "https://host/", "https://host/api", "http://127.0.0.1:80/api/"] {
         let base = BaseUrl::parse(base).unwrap();
         for path in [
