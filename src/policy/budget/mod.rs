@@ -70,7 +70,7 @@ impl Budget {
     pub fn with_capacity(mut self, capacity: u32) -> Result<Self, InvalidConfig> {
         let least = self.retry_cost.max(self.throttled_cost).max(self.success_gain);
         if capacity < least {
-            let expected = format!("at least {least}, its largest cost or gain");
+            let expected = format!("at least {least}, the largest cost or gain of the budget");
             return Err(InvalidConfig::new("budget capacity", capacity.to_string(), expected));
         }
         self.capacity = capacity;

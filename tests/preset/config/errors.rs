@@ -118,7 +118,7 @@ fn parse_errors_name_the_path_of_the_field() {
         ),
         (
             "retry.budget.capacity = 13",
-            "retry.budget.capacity: invalid budget capacity `13`: expected at least 14, its largest cost or gain",
+            "retry.budget.capacity: invalid budget capacity `13`: expected at least 14, the largest cost or gain of the budget",
         ),
         (
             "retry.budget.retry_cost = 0",
