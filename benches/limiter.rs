@@ -9,8 +9,8 @@
 //!   Cargo runs the bench in `benches/peers`, so pass absolute paths.
 //!
 //! Compare rows of one run only, because figures vary between machines and over time. The rows of `grant`, `refusal`,
-//! `keyed` and `redis` are interleaved, and a ratio is the median of the ratios within each round. "× base" compares
-//! divides a figure by that of governor with the same clock.
+//! `keyed` and `redis` are interleaved. A ratio is the median of the ratios within each round. The column "× base" is
+//! the ratio of a row's figure to that of governor with the same clock.
 //!
 //! | section | columns |
 //! |---|---|
@@ -27,13 +27,13 @@ use governor::clock::{FakeRelativeClock, MonotonicClock};
 use tower::buffer::Buffer;
 use tower_outbound::{
     Quota,
-    limit::{Keyed, Limiter, PermitRequest, SlidingWindow, TokenBucket},
+    limit::{Keyed, Limiter, PacedWindow, PermitRequest, SlidingWindow, TokenBucket},
 };
 use tower_outbound_peers::{
     Arguments, BoxError, Column, Greedy, KeyedComparison, LimiterComparison, Pattern, Report, ServedWaiters,
     Server, Settings, Table, acquire_in_loops, for_each_waiting_limiter, governor_quota, greedy, is_admitted,
-    leaky, median, most_in_window, now, poll_once, ratelimit, redis, redis_cost, redis_memory, resilience,
-    runtime, serve_waiters, tower_limit, wait_for,
+    leaky, median, most_in_window, now, poll_once, progress, ratelimit, redis, redis_cost, redis_memory,
+    resilience, runtime, serve_waiters, tower_limit, wait_for,
 };
 use tower_resilience_ratelimiter::WindowType;
 
@@ -47,7 +47,7 @@ const GOVERNOR_QUANTA: &str = "governor check, quanta clock";
 fn grant(settings: Settings) -> Result<Table, BoxError> {
     const BURST: u32 = 1_000_000_000;
     let ample = Quota::new(4_000_000_000, SECOND)?.with_burst(2_000_000_000)?.without_margin();
-    // A sliding window stores each grant of the window, so its limit is only 1,000 per microsecond.
+    // These windows store each grant of the window, so this quota has only 1,000 permits per microsecond.
     let (limit, window) = (1_000, Duration::from_micros(1));
     let mut comparison = LimiterComparison::new(true)?;
 
@@ -71,6 +71,9 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     comparison.row("tower-outbound TokenBucket acquire, fast clock", GOVERNOR_QUANTA, move || {
         matches!(poll_once(limiter.acquire_with(&PermitRequest::new())), Some(Ok(_)))
     });
+    let limiter = PacedWindow::new(Quota::new(limit, window)?.with_burst(limit / 2)?.without_margin());
+    comparison
+        .row("tower-outbound PacedWindow try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
     let limiter = SlidingWindow::new(Quota::new(limit, window)?.without_margin());
     comparison
         .row("tower-outbound SlidingWindow try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
@@ -156,7 +159,7 @@ fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
     const BURST: u32 = 100_000_000;
     let quota = Quota::new(BURST + 1_000_000, 365 * 86_400 * SECOND)?.with_burst(BURST)?.without_margin();
     let peer_quota = governor_quota(quota.refill_interval(), BURST)?;
-    // The limit of keys is twice the number of keys, because the keys are not distributed evenly over the shards.
+    // `max_keys` is twice the number of keys, because the keys are not distributed evenly over the shards.
     let max_keys = 2 * keys as usize;
     let mut comparison = KeyedComparison::new(keys);
 
@@ -215,6 +218,7 @@ fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxE
     let mut rows = Vec::new();
     macro_rules! run {
         ($name:expr, $make:expr) => {{
+            progress(format_args!("{title}: {}", $name));
             let runs = (0..repetitions).map(|_| serve_waiters(workers, tasks as usize, usize::MAX, $make));
             let runs = runs.collect::<Result<Vec<_>, _>>().map_err(|error| format!("{}: {error}", $name))?;
             let of = |figure: fn(&ServedWaiters) -> f64| median(runs.iter().map(figure).collect());
@@ -406,7 +410,7 @@ fn main() -> Result<(), BoxError> {
         report.add(refusal(settings)?);
     }
     if wanted("keyed") {
-        // Each sample is long, because it starts with CPU caches that hold the keys of another row.
+        // Each sample is long, because at its start the CPU caches hold the keys of another row.
         let (keys, sample, rounds) = if quick { (10_000, 2, 3) } else { (1_000_000, 100, 15) };
         report.add(keyed(keys, Settings { sample: Duration::from_millis(sample), rounds })?);
     }

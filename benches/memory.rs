@@ -22,7 +22,8 @@ use tower_outbound::{
 };
 use tower_outbound_peers::{
     Arguments, BoxError, Column, OkService, QueuedMemory, Report, Table, for_each_waiting_limiter, get,
-    governor_quota, idle_memory, leaky, median, queued_memory, ratelimit, resilience, runtime, serve_waiters,
+    governor_quota, idle_memory, leaky, median, progress, queued_memory, ratelimit, resilience, runtime,
+    serve_waiters,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -89,7 +90,7 @@ macro_rules! for_each_stack {
         });
         $run!("tower-outbound client", || {
             let client = preset(quota, queue)?.client_with_service(OkService)?;
-            Ok(move || client.get("/v1/resources").map(|response| response.is_ok()))
+            Ok(move || client.get("/v1/resources").send().map(|response| response.is_ok()))
         });
     }};
 }
@@ -107,6 +108,7 @@ fn waiting(tasks: usize, repetitions: usize) -> Result<Table, BoxError> {
     let mut table = Table::new("waiting", &title, columns);
     macro_rules! run {
         ($name:expr, $burst:expr, $make:expr) => {{
+            progress(format_args!("{title}: {}", $name));
             let runs = (0..repetitions).map(|_| queued_memory(tasks, $burst, $make));
             let runs = runs.collect::<Result<Vec<_>, _>>().map_err(|error| format!("{}: {error}", $name))?;
             let of = |figure: fn(&QueuedMemory) -> f64| Some(median(runs.iter().map(figure).collect()));
@@ -152,6 +154,7 @@ fn served(tasks: usize) -> Result<Table, BoxError> {
     let ideal = second * (tasks as u32 - BURST) / RATE;
     macro_rules! run {
         ($name:expr, $make:expr) => {{
+            progress(format_args!("{title}: {}", $name));
             match serve_waiters(1, tasks, 64, $make) {
                 Ok(run) => {
                     let took = run.took.as_secs_f64();

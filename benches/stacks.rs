@@ -9,7 +9,8 @@
 //! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md.
 //!
 //! All stacks have a request id, a log, a limit, a retry and a key. The preset also has two timeouts and a report, and
-//! reads the server's rate-limit headers. "× peer" compares the overheads over the bare service.
+//! reads the server's rate-limit headers. "× peer" is the ratio of two overheads. An overhead is the duration of a call
+//! minus that of the bare service.
 
 use std::{rc::Rc, time::Duration};
 

@@ -85,8 +85,8 @@ pub fn exit_code(result: Result<(), Box<dyn Error + Send + Sync>>) -> ExitCode {
     }
 }
 
-/// Listens for Ctrl-C and, on Unix, SIGTERM. Create the value before the program's first output, because earlier
-/// signals are missed.
+/// Listens for Ctrl-C and, on Unix, SIGTERM. Create the value before the program's first output, because signals that
+/// arrive before its creation are missed.
 ///
 /// The program handles the first signal. A second signal ends the process immediately, even if the program is still
 /// shutting down, for example because its runtime waits for a DNS lookup.

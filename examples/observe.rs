@@ -83,7 +83,7 @@ async fn calls() -> Result<(), BoxError> {
     tokio::try_join!(rates.get("/v1/latest"), rates.get("/v1/history"))?;
     heading("the connection drops: the GET is retried; the POST may have been processed, so it is not");
     rates.get("/v1/latest").await?;
-    if let Err(error) = rates.post("/v1/alerts", "{}").await {
+    if let Err(error) = rates.post("/v1/alerts").body("{}").await {
         println!("-- the caller's error: {}", chain(&error));
     }
     heading("the metrics that Prometheus reads, without descriptions, buckets and sums");

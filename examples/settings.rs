@@ -1,8 +1,9 @@
-//! Reads the configuration of services from TOML and the environment, calls one of them, and shows the errors of
-//! mistakes.
+//! Reads the configuration of services from TOML and the environment, calls one of them, and shows the errors for
+//! mistakes in the configuration.
 //!
-//! The crate `config` merges the two. The service is a mock server on loopback. With the path of a file, such as
-//! `src/preset/sample.toml`, the program prints that file with all defaults instead, and makes no calls:
+//! The crate `config` merges the TOML and the environment. The service is a mock server on loopback. If the argument is
+//! the path of a file, such as `src/preset/sample.toml`, the program makes no calls. It prints that file with all
+//! defaults:
 //!
 //! ```sh
 //! cargo run --example settings -- --help

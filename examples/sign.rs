@@ -149,7 +149,7 @@ async fn calls() -> Result<(), BoxError> {
             preset::realtime_messaging(&base_url)?.with_signature(HmacSigner { credentials }).client()?;
         for (line, call) in [
             ("GET /channels", client.get("/channels?prefix=a%20b")),
-            ("POST /events", client.post("/events", r#"{"name":"greeting"}"#)),
+            ("POST /events", client.post("/events").body(r#"{"name":"greeting"}"#)),
         ] {
             let response = call.await?;
             let status = response.status();

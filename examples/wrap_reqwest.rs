@@ -3,11 +3,11 @@
 //! The program makes the same calls in three ways:
 //!
 //! 1. With reqwest alone.
-//! 2. With `ApiClient`, which you can copy. It takes a `reqwest::RequestBuilder`, sends the request through a preset,
-//!    and returns a `reqwest::Response`.
+//! 2. With `SendWith`, which sends the requests of reqwest through a preset, and returns a `reqwest::Response`.
 //! 3. With a ready client over reqwest, for new code.
 //!
-//! Each time, a mock server on loopback checks the key, allows 5 requests per second, fails two requests, and counts.
+//! For each way, a mock server on loopback checks the key, allows 5 requests per second, fails two requests, and counts
+//! the requests.
 //!
 //! `cargo run --example wrap_reqwest`. `--help` shows more.
 
@@ -16,14 +16,13 @@ mod support;
 
 use std::{process::ExitCode, time::Duration};
 
-use reqwest::redirect::Policy;
+use reqwest::{StatusCode, redirect::Policy};
 use tokio::time::Instant;
-use tower::ServiceExt;
 use tower_outbound::{
     ApiKey, BoxError, Quota, Report,
-    adapter::Reqwest,
+    adapter::{Reqwest, SendWith},
     preset,
-    stack::{StackBuilder, StackService},
+    stack::StackBuilder,
 };
 use tower_outbound_examples::{no_arguments, run};
 
@@ -46,35 +45,11 @@ const KEY: &str = "s3cret-of-the-example";
 const CALLS: usize = 12;
 const QUOTA: (usize, Duration) = (5, Duration::from_secs(1));
 
-// ---- Code to copy --------------------------------------------------------------------------------------------------
-
-/// Sends reqwest's requests through a preset's layers. Clones are cheap, and share the limiter and the connections.
-#[derive(Clone)]
-struct ApiClient(StackService<Reqwest>);
-
-impl ApiClient {
-    /// Returns the reqwest client that builds requests, such as `client.reqwest().post(url).json(&email)`.
-    ///
-    /// Pass the request builder to `execute`. `RequestBuilder::send` would bypass the layers.
-    fn reqwest(&self) -> &reqwest::Client {
-        self.0.get_ref().get_ref()
-    }
-
-    async fn execute(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, BoxError> {
-        let request = http::Request::<reqwest::Body>::try_from(request.build()?)?;
-        let response = self.0.clone().oneshot(request).await?;
-        // `response.url()` of the result is a placeholder, because the real URL may contain the key.
-        Ok(response.map(reqwest::Body::wrap).into())
-    }
-}
-
-// --------------------------------------------------------------------------------------------------------------------
-
 /// Configures a preset with the quota and the key of the service. All other settings are defaults.
 fn preset(server: &MockServer) -> Result<StackBuilder, BoxError> {
     let quota =
         Quota::new(QUOTA.0 as u32, QUOTA.1)?.with_burst(2)?.with_margin(Duration::from_millis(200))?;
-    Ok(preset::realtime_messaging(&server.base_url())?.with_api_key(ApiKey::new(KEY)?).with_quota(quota))
+    Ok(preset::realtime_messaging(server.base_url())?.with_api_key(ApiKey::new(KEY)?).with_quota(quota))
 }
 
 async fn mock_server() -> Result<MockServer, BoxError> {
@@ -101,8 +76,10 @@ async fn steps() -> Result<(), BoxError> {
     for number in 1..=CALLS {
         let request = reqwest_client.get(format!("{}/v1/items/{number}", server.base_url()));
         match request.bearer_auth(KEY).send().await {
-            Ok(response) if response.status().is_success() => succeeded += 1,
-            Ok(response) => println!("  item {number:>2}: {}", response.status()),
+            Ok(response) => {
+                println!("  item {number:>2}: {}", response.status());
+                succeeded += usize::from(response.status().is_success());
+            }
             Err(error) => println!("  item {number:>2}: {}", error.without_url()),
         }
     }
@@ -110,22 +87,18 @@ async fn steps() -> Result<(), BoxError> {
 
     let server = mock_server().await?;
     let builder = reqwest::Client::builder().no_proxy().user_agent("example/1.0");
-    let client = ApiClient(preset(&server)?.reqwest(builder.redirect(Policy::none()).build()?)?);
+    let client = builder.redirect(Policy::none()).build()?;
+    let stack = preset(&server)?.reqwest(client.clone())?;
     let start = Instant::now();
     let mut succeeded = 0;
     for number in 1..=CALLS {
-        let request = client.reqwest().get(format!("{}/v1/items/{number}", server.base_url()));
-        // Each call runs in its own task, as in a server's handler. The clones share the limiter and the connections.
-        let client = client.clone();
-        let response = tokio::spawn(async move { client.execute(request).await }).await??;
-        if let Some(report) =
-            response.extensions().get::<Report>().filter(|report| report.attempt_count() > 1)
-        {
-            println!("  item {number:>2}: {} attempts", report.attempt_count());
-        }
+        let request = client.get(format!("{}/v1/items/{number}", server.base_url()));
+        // Each call runs in its own task, as in a server's handler. All calls share the limiter and the connections.
+        let response = tokio::spawn(request.send_with(&stack)).await??;
+        print_item(number, response.status(), Report::from_extensions(response.extensions()));
         succeeded += usize::from(response.error_for_status()?.text().await?.contains("\"status\":200"));
     }
-    summary("2. ApiClient: the same calls through a preset", &server, succeeded, start);
+    summary("2. SendWith: the same calls through a preset", &server, succeeded, start);
     check(&server, succeeded)?;
 
     let server = mock_server().await?;
@@ -134,12 +107,17 @@ async fn steps() -> Result<(), BoxError> {
     let start = Instant::now();
     let mut succeeded = 0;
     for number in 1..=CALLS {
-        let response = client.get(&format!("/v1/items/{number}")).await?;
-        succeeded += usize::from(response.status().is_success());
-        response.into_body().collect(64 * 1024).await?;
+        let response = client.get(format!("/v1/items/{number}")).await?;
+        print_item(number, response.status(), response.report());
+        succeeded += usize::from(response.error_for_status().await?.text().await?.contains("\"status\":200"));
     }
     summary("3. A ready client over reqwest", &server, succeeded, start);
     check(&server, succeeded)
+}
+
+fn print_item(number: usize, status: StatusCode, report: Option<&Report>) {
+    let attempts = report.map_or(0, Report::attempt_count);
+    println!("  item {number:>2}: {status}, attempts: {attempts}");
 }
 
 fn summary(title: &str, server: &MockServer, succeeded: usize, start: Instant) {

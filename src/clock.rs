@@ -9,7 +9,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Returns the wall-clock time. If a test pauses tokio's clock, the time is shifted by as much as tokio's clock, so
+/// Returns the wall-clock time. If a test pauses tokio's clock, the wall-clock time is shifted like tokio's time, so
 /// that dates in headers agree with sleeps.
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clocks of the machine")]
 pub(crate) fn wall() -> SystemTime {
@@ -20,8 +20,8 @@ pub(crate) fn wall() -> SystemTime {
     wall.checked_add(ahead).and_then(|wall| wall.checked_sub(behind)).unwrap_or(wall)
 }
 
-/// Returns the machine's wall-clock time. It is used for ids, which only need an order in time, because it reads one
-/// clock instead of three.
+/// Returns the machine's wall-clock time. Only ids use this function. They need no more than an order in time, and it
+/// reads one clock instead of three.
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clocks of the machine")]
 pub(crate) fn machine() -> SystemTime {
     SystemTime::now()

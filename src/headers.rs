@@ -1,14 +1,14 @@
-//! Adds header fields. If the map of `http` is full, its methods panic unless the fallible ones are used.
+//! Adds header fields with the fallible methods of `HeaderMap`. Its other methods panic if the map is full.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::error::Error;
+use crate::{config::InvalidConfig, error::Error};
 
-/// The maximum number of header names in a request. A map of `http` holds up to 24,576, but only 6,553 if some of their
-/// hashes collide.
+/// The maximum number of header names in a request. A `HeaderMap` holds up to 24,576 names, but only 6,553 if the
+/// hashes of some names collide.
 const CAPACITY: usize = 6_500;
 
-/// The room that stays free for closures and clients, which add fields with the methods that panic.
+/// The number of fields that stay free for closures and clients. These add fields with the methods that panic.
 const RESERVED: usize = 500;
 
 /// Creates the error of a request whose headers have no room for another field.
@@ -32,13 +32,43 @@ pub(crate) fn insert(headers: &mut HeaderMap, name: &HeaderName, value: HeaderVa
     headers.try_insert(name, value).map(drop).map_err(|_| too_many_fields())
 }
 
+/// Adds a field. Keeps other values of the same name.
+#[cfg(feature = "client")]
+pub(crate) fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) -> Result<(), Error> {
+    if headers.keys_len() >= CAPACITY && !headers.contains_key(&name) {
+        return Err(too_many_fields());
+    }
+    headers.try_append(name, value).map(drop).map_err(|_| too_many_fields())
+}
+
+/// Parses a name and a value. The error never contains the value, because it may be a secret.
+pub(crate) fn parse<K, V>(name: K, value: V) -> Result<(HeaderName, HeaderValue), InvalidConfig>
+where
+    K: AsRef<str>,
+    V: TryInto<HeaderValue>,
+{
+    let text = name.as_ref();
+    let Ok(name) = HeaderName::from_bytes(text.as_bytes()) else {
+        let expected = "letters, digits and hyphens, such as x-api-version";
+        return Err(InvalidConfig::new("header name", text.escape_debug().to_string(), expected));
+    };
+    match value.try_into() {
+        Ok(value) => Ok((name, value)),
+        Err(_) => Err(InvalidConfig::new(
+            "header",
+            text.to_owned(),
+            "a value of visible ascii characters and spaces",
+        )),
+    }
+}
+
 /// Sets a field if it is missing, and returns its value.
 pub(crate) fn get_or_insert_with<'a>(
     headers: &'a mut HeaderMap,
     name: &HeaderName,
     value: impl FnOnce() -> HeaderValue,
 ) -> Result<&'a HeaderValue, Error> {
-    // A full map returns no entries at all, not even for fields that it contains.
+    // `try_entry` of a full map fails, even for a field that the map contains.
     if headers.keys_len() >= CAPACITY {
         return headers.get(name).ok_or_else(too_many_fields);
     }
@@ -62,7 +92,7 @@ mod tests {
         (0..count).map(|number| (named(number), HeaderValue::from(number))).collect()
     }
 
-    /// FNV-1a, which the map of `http` uses until many hashes collide.
+    /// FNV-1a, the hash function that `HeaderMap` uses until many hashes collide.
     struct Fnv(u64);
 
     impl Hasher for Fnv {
@@ -83,9 +113,10 @@ mod tests {
         hasher.finish() & 0x7fff
     }
 
-    /// Creates a map whose next insertion changes the hash function, or needs more than the maximum table size.
+    /// Creates a map with colliding names. Its next insertion changes the hash function, or needs more than the maximum
+    /// table size.
     fn colliding(count: usize) -> HeaderMap {
-        // The second name with the hash 6 displaces the names with the 200 hashes that follow.
+        // The second name with the hash 6 displaces the names that have the next 200 hashes.
         let mut wanted: Vec<u64> = (7..207).chain([6, 6]).collect();
         let names = (100_000..).map(named).filter_map(|name| {
             let at = wanted.iter().position(|wanted| *wanted == hash(&name))?;
@@ -101,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_colliding_names_before_closures_and_clients_panic() {
+    fn colliding_header_names_are_rejected_before_closures_and_clients_panic() {
         let mut headers = colliding(6_000);
         assert!(check_room(&headers).is_ok());
         for number in 0..500 {
@@ -113,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn adds_header_fields_up_to_the_capacity() {
+    fn header_fields_are_added_up_to_the_capacity() {
         let mut headers = filled(CAPACITY - 1);
         assert_eq!(get_or_insert_with(&mut headers, &NAME, || HeaderValue::from(7)).unwrap(), "7");
         assert!(insert(&mut headers, &NAME, HeaderValue::from(8)).is_ok());
@@ -125,13 +156,13 @@ mod tests {
     }
 
     #[test]
-    fn returns_the_value_of_a_field_in_a_full_map() {
+    fn value_of_a_header_in_a_full_map_is_returned() {
         let (mut headers, name) = (filled(24_576), HeaderName::from_static("x-17"));
         assert_eq!(get_or_insert_with(&mut headers, &name, || HeaderValue::from(0)).unwrap(), "17");
     }
 
     #[test]
-    fn keeps_header_capacity_for_closures_and_clients() {
+    fn header_capacity_is_reserved_for_closures_and_clients() {
         assert!(check_room(&filled(6_000)).is_ok());
         let error = check_room(&filled(6_001)).unwrap_err();
         assert_eq!(

@@ -1,6 +1,6 @@
-//! Tower layers for clients of third-party HTTP APIs. The layers send a credential only to its own origin, keep a rate
-//! limit in every window, retry a request only if that is safe, and give each call an id and a log event. Three presets
-//! stack the layers over a hyper client.
+//! Tower layers for clients of third-party HTTP APIs. The layers send a credential only to its own origin and enforce a
+//! rate limit in every time window. They retry a request only if that is safe, and give each call an id and a log
+//! event. Three presets stack the layers over a hyper client.
 //!
 //! # What happens to a request
 //!
@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`timeout`], body, optional | makes the body of a response fail if it stalls |
 //! | [`request_id`] | gives the call an id, sends the id with every attempt, and logs the end of the call |
-//! | default headers, in a preset | adds the headers that the caller has not set |
+//! | default headers, in a builder | adds the headers that the caller has not set |
 //! | [`timeout`], total | sets one deadline for all inner layers, up to the response headers |
 //! | [`retry`] | retries after a backoff if the failure is temporary and a retry is safe |
 //! | [`limit`] | queues each attempt until its permit is granted, first in, first out, or refuses it |
@@ -21,48 +21,42 @@
 //!
 //! ```toml
 //! [dependencies]
-//! tower-outbound = "0.1"
+//! tower-outbound = { version = "0.1", features = ["json"] }
+//! serde = { version = "1", features = ["derive"] }
 //! tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
 //! ```
 //!
-//! A [`preset`] creates a ready [`Client`] for one of three kinds of service, from the base URL and the key of that
-//! service:
+//! [`Client::builder`] takes the base URL of a service. The client then sends the key, keeps the quota, retries, and
+//! logs each call:
 //!
-//! ```no_run
-//! use tower_outbound::{ApiKey, BoxError, Report, preset};
+#![cfg_attr(feature = "json", doc = "```no_run")]
+#![cfg_attr(not(feature = "json"), doc = "```ignore")]
+//! use tower_outbound::{BoxError, Client, Quota};
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct Order {
+//!     item: String,
+//! }
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), BoxError> {
-//!     let rates = preset::currency_rates("https://rates.example.com")?
-//!         .with_api_key(ApiKey::from_env("RATES_KEY")?)
+//!     let client = Client::builder("https://api.example.com/v2")?
+//!         .with_api_key_env("ORDERS_KEY")
+//!         .with_quota(Quota::per_minute(300)?)
+//!         .with_max_attempts(5)?
 //!         .client()?;
 //!
-//!     let response = rates.get("/v1/resources").await?;
-//!     println!("{}", response.status());
-//!     if let Some(report) = Report::from_response(&response) {
-//!         println!("{} attempts, {:?} waiting for the limiter", report.attempt_count(), report.waited());
-//!     }
-//!     println!("{:?}", response.into_body().collect(64 * 1024).await?);
+//!     let order: Order = client.get("/orders/7").fetch_json().await?;
+//!     let response = client.post("/orders").json(&order).await?;
+//!     println!("{}: {}", response.status(), response.text().await?);
 //!     Ok(())
 //! }
 //! ```
 //!
-//! Every HTTP status is returned as `Ok`. An [`Error`] means that no response arrived.
+//! A request without `fetch_json` returns every HTTP status as `Ok`. An [`Error`] means that no response arrived.
 //!
-//! For any other service, start from [`Client::builder`]. Set a quota, and a name for the log:
-//!
-//! ```
-//! use tower_outbound::{ApiKey, Client, InvalidConfig, Quota};
-//!
-//! fn orders(key: ApiKey) -> Result<Client, InvalidConfig> {
-//!     Client::builder("https://orders.example.com/v2")?
-//!         .with_name("orders")
-//!         .with_api_key(key)
-//!         .with_quota(Quota::per_minute(300)?)
-//!         .client()
-//! }
-//! # orders(ApiKey::new("s3cret").unwrap()).unwrap();
-//! ```
+//! A [`preset`] is a builder with the published values of one of three kinds of service, such as
+//! `preset::currency_rates("https://rates.example.com")?`.
 //!
 //! With the feature `serde`, a `StackConfig` contains the same configuration, [from a file or the
 //! environment](preset#configuration-from-files).
@@ -89,7 +83,7 @@
 //!     ApiKey, Body, BoxError, Quota,
 //!     attempt_span::AttemptSpanLayer,
 //!     auth::{AuthLayer, Origin},
-//!     limit::{RateLimitLayer, TokenBucket},
+//!     limit::{PacedWindow, RateLimitLayer},
 //!     request_id::RequestIdLayer,
 //!     retry::RetryLayer,
 //!     timeout::TimeoutLayer,
@@ -102,7 +96,7 @@
 //!         .layer(RequestIdLayer::new())
 //!         .layer(TimeoutLayer::total(Duration::from_secs(60))?)
 //!         .layer(RetryLayer::new().with_max_attempts(5)?)
-//!         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
+//!         .layer(RateLimitLayer::new(PacedWindow::new(Quota::per_minute(100)?)))
 //!         .layer(AttemptSpanLayer::new())
 //!         .layer(AuthLayer::new(ApiKey::from_env("API_KEY")?, Origin::parse(base_url)?)?)
 //!         .layer(TimeoutLayer::per_attempt(Duration::from_secs(10))?)
@@ -199,7 +193,7 @@
 //! | `hyper` (default) | determines from the errors of hyper, hyper-util and h2 whether a request was sent, and why it failed |
 //! | `rustls` (default) | TLS for the client: rustls with the ring provider and Mozilla's roots. Brings `client` |
 //! | `native-roots` | allows the application to use the operating system's roots for TLS. Brings `rustls` |
-//! | `json` | JSON calls of the client. Brings `client` |
+//! | `json` | JSON requests and responses of the client. Brings `client` |
 //! | `serde` | reads the configuration of a stack from TOML, JSON or the environment, see [`preset`](preset#configuration-from-files) |
 //! | `quanta` | allows the application to use a faster clock for a limiter |
 //! | `metrics` | records counters, gauges and histograms with the `metrics` facade, see [`adapter`] |
@@ -279,7 +273,8 @@ pub use self::error::{call::Error, chain::BoxError, kind::ErrorKind};
 pub use self::policy::Quota;
 pub use self::policy::backoff::{ExponentialBackoff, Jitter};
 
-// The README's programs are complete, so that readers can paste them. They cannot declare the features that they need.
+// The README's programs are complete, so that readers can paste them. They cannot declare the features that they need,
+// so this `cfg` does.
 #[cfg(all(doctest, feature = "client", feature = "reqwest", feature = "serde"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-/// Adds methods that return the inner service to the service of a layer.
+/// Adds the methods `get_ref`, `get_mut` and `into_inner` to the service of a layer. They return the inner service.
 macro_rules! inner_service {
     () => {
         /// Returns a reference to the inner service.

@@ -7,14 +7,14 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// The generator SplitMix64: a counter, whose value is mixed. Clones of a layer share one counter, so that their
-/// sequences differ.
+/// The generator SplitMix64, which mixes the value of a counter. Clones of a layer share one counter, so that they draw
+/// different numbers.
 #[derive(Debug)]
 pub(crate) struct Random(AtomicU64);
 
 impl Random {
-    /// Seeds the generator with the keys of std's hasher. The operating system provides them once for each process and
-    /// thread.
+    /// Seeds the generator with the keys of std's hasher. The operating system provides these keys once for each
+    /// process and thread.
     pub(crate) fn from_entropy() -> Self {
         Self::seeded(RandomState::new().hash_one(0x5eed_u64))
     }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_seeds_repeat_and_unseeded_generators_differ() {
+    fn generators_with_equal_seeds_agree_and_unseeded_generators_differ() {
         let (a, b) = (Random::seeded(7), Random::seeded(7));
         assert!((0..100).all(|_| a.next() == b.next()));
         assert_ne!(Random::from_entropy().next(), Random::from_entropy().next());

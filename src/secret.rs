@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_secret_in_plain_text_and_percent_encoded() {
+    fn secret_is_found_in_plain_and_percent_encoded_text() {
         let secret = Secret::new("s3/cr%t");
         for (text, found) in [
             ("s3/cr%t", true),

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_the_example_of_rfc_9562() {
+    fn uuid_matches_the_example_of_rfc_9562() {
         // The example is in RFC 9562, appendix A.6.
         let time = UNIX_EPOCH + Duration::from_millis(0x017F_22E2_79B0);
         let text = v7(time, 0xCC3, 0x18C4_DC0C_0C07_398F << 2);

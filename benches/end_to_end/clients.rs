@@ -31,7 +31,8 @@ fn get(uri: Uri) -> Result<Request<NoBody>, http::Error> {
     Request::get(uri).header("accept", "application/json").body(NoBody::new())
 }
 
-/// hyper's connection without a pool. With HTTP/1.1 each task has a connection, with HTTP/2 all tasks share one.
+/// A hyper connection without a pool. With HTTP/1.1, each task has its own connection. With HTTP/2, all tasks share one
+/// connection.
 pub(super) enum Connection {
     Http1(conn::http1::SendRequest<NoBody>, Uri),
     Http2(conn::http2::SendRequest<NoBody>, Uri),
@@ -101,11 +102,8 @@ pub(super) struct Outbound(pub(super) tower_outbound::Client);
 
 impl BenchClient for Outbound {
     async fn call(&mut self) -> Result<(), BoxError> {
-        let request = Request::get("/v1/resources")
-            .header("accept", "application/json")
-            .body(tower_outbound::Body::empty())?;
-        let response = self.0.request(request).await?;
-        check(response.status(), &response.into_body().collect(1 << 20).await?)
+        let response = self.0.get("/v1/resources").header("accept", "application/json").await?;
+        check(response.status(), &response.bytes().await?)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Measures the overhead of each layer and of the whole preset stack over a service that does nothing.
 //!
-//! Two comparisons use layers of other crates for the same work: `RetryLayer` with `tower::retry`, and request id, log
-//! and key with tower-http's layers. The comparison with tower-http runs twice: without a tracing subscriber, and with
-//! a subscriber that formats and discards every event.
+//! Two comparisons use layers of other crates that do the same work. `RetryLayer` is compared with `tower::retry`. The
+//! layers for request id, log and key are compared with tower-http's layers. The comparison with tower-http runs twice:
+//! without a tracing subscriber, and with a subscriber that formats and discards every event.
 //!
 //! `cargo bench --bench overhead` prints nanoseconds and allocations per call. The rows are interleaved: each round
 //! measures every row briefly, so that other load on the machine affects all rows. The table shows medians of the
@@ -15,9 +15,9 @@
 //! Whole stacks of other crates are in `benches/stacks.rs`, so that this crate's tests do not build those crates.
 //!
 //! In the section `retry`, the first attempt of each call fails, and the backoff is zero. A real clock cannot measure
-//! such a call: tokio rounds every sleep up to its tick of 1 ms, a thousand times the cost of the retry. The rows of this
-//! section therefore use a paused clock that is exactly on a tick. On this clock a sleep of zero is created and
-//! polled, but completes at its first poll.
+//! such a call, because tokio rounds every sleep up to its tick of 1 ms. A tick is a thousand times as long as the
+//! retry. The rows of this section therefore use a paused clock that is exactly on a tick. On this clock, a sleep of
+//! zero completes at its first poll.
 
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "this bench uses a part of the shared code")]
 #[path = "../shared/mod.rs"]
@@ -106,7 +106,7 @@ fn rows() -> Result<Vec<ServiceRow>, BoxError> {
 }
 
 fn retry_rows() -> Result<Vec<ServiceRow>, BoxError> {
-    // The paused runtime never runs, so its clock stays on the tick on which the runtime starts.
+    // This runtime is entered but never runs, so its paused clock stays on the tick on which the runtime starts.
     let paused =
         Rc::new(tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?);
     let mut zero =
@@ -156,7 +156,8 @@ fn main() -> Result<(), BoxError> {
         report.add(with_metrics(|| compare("metrics", title, rows))?);
     }
     if arguments.wants("retry") {
-        // The section `retry` runs last, because tokio's clock is slower to read after any runtime paused its clock.
+        // The section `retry` runs last, because reading tokio's clock takes longer after any runtime has paused its
+        // clock.
         report.add(compare("retry", "A retried call: 503, then 200, without backoff", retry_rows()?)?);
     }
     report.write(&arguments)

@@ -17,7 +17,7 @@ use http_body_util::Empty;
 use tokio::runtime::Runtime;
 use tower::{Service, ServiceExt};
 
-use super::{BoxError, Column, Table, median, now};
+use super::{BoxError, Column, Table, median, now, progress};
 
 /// Responds to every request with 200 immediately.
 #[derive(Debug, Clone)]
@@ -165,12 +165,12 @@ impl fmt::Display for CallSettings {
     }
 }
 
-/// The duration that is divided by the peer's duration to get the ratio.
+/// Selects the duration in which a row is compared with its peer.
 #[derive(Debug, Clone, Copy)]
 pub enum Ratio {
     /// The ratio compares the duration of the whole call.
     Call,
-    /// The ratio compares the overhead: the duration of the call minus that of the bare service.
+    /// The ratio compares the overhead: the duration of the call minus the duration of a call of the bare service.
     OverBare,
 }
 
@@ -194,6 +194,7 @@ pub fn compare_calls(
     settings: CallSettings,
 ) -> Result<Table, BoxError> {
     for round in 0..=settings.rounds {
+        progress(format_args!("{title}: round {round} of {}", settings.rounds));
         for row in &mut rows {
             let nanos = row.round(settings.calls)?;
             // The first round only warms up and is not measured.

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod calls;
+mod progress;
 mod report;
 mod tower_layers;
 
@@ -12,6 +13,7 @@ use std::{error::Error, time::Instant};
 
 pub use self::arguments::Arguments;
 pub use self::calls::{CallSettings, OkService, Ratio, ServiceRow, compare_calls, get};
+pub use self::progress::progress;
 pub use self::report::{Column, Report, Table};
 pub use self::tower_layers::{
     RetryPolicy, TowerHttpLog, at_info, tower_http_auth, tower_http_log, tower_retry,

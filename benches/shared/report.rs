@@ -72,7 +72,8 @@ impl Table {
             let mut row = Map::from_iter([("name".to_owned(), json!(name))]);
             let mut previous = "";
             for (column, value) in self.columns.iter().zip(values) {
-                // The JSON name of a ratio contains the name of the previous column, to which the ratio refers.
+                // A ratio refers to the previous column, so the JSON name of the ratio contains the name of that
+                // column.
                 let ratio = column.name.starts_with('×');
                 let key = if ratio { format!("{previous} {}", column.name) } else { column.heading() };
                 row.insert(key, json!(value));

@@ -1,7 +1,7 @@
 //! Measures the time of a grant, between two bounds.
 //!
-//! - Upper bound: the time when the task resumes with its permit. Alone it is misleading. If the scheduler resumes the
-//!   first of two tasks late, two grants that are a window apart seem closer.
+//! - Upper bound: the time when the task resumes with its permit. The upper bound alone is misleading. If the scheduler
+//!   resumes the first of two tasks late, two grants that are a window apart seem closer.
 //! - Lower bound: the start of the poll that woke the task. A limiter of this crate grants permits only while one of
 //!   its futures is polled, and then wakes the tasks that got them. Everything runs on one thread, so the grant did not
 //!   happen before that poll.

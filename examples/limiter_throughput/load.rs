@@ -17,7 +17,7 @@ use tower_outbound::{
 
 use crate::grant_time::{Clock, GrantTime, GrantTimer};
 
-/// The largest number of grants in a run. They take 400 MB of memory.
+/// The largest number of grants in a run. This number of grants takes 400 MB of memory.
 const MAX_GRANTS: u64 = 10_000_000;
 
 /// The state that all tasks of the run share.
@@ -107,7 +107,7 @@ where
     let mut grants = mem::take(&mut *load.grants.lock().unwrap_or_else(PoisonError::into_inner));
     let cpu = cpu().zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
     let took = load.start.elapsed();
-    // The timer fires one or two milliseconds late. Grants after the end of the run are not counted.
+    // The timer that ends the run fires one or two milliseconds late. Grants after the end of the run are not counted.
     grants.retain(|grant: &Grant| u128::from(grant.time.granted) <= load.duration.as_nanos());
     Ok(Run { grants, cut_short: load.cut_short() || interrupted.is_some(), interrupted, took, cpu })
 }

@@ -58,7 +58,7 @@ pub(crate) fn create(arguments: &Arguments, run: &Run) -> (String, bool) {
     (text, fullest <= limit)
 }
 
-/// Returns the most permits that the limiter can grant in a closed interval of this length from its start.
+/// Returns the most permits that a limiter can grant from its start until `length` has passed, both ends included.
 fn allowed(arguments: &Arguments, length: Duration) -> u64 {
     let quota = &arguments.quota;
     let fit = |interval: Duration| (length.as_nanos() / interval.as_nanos()) as u64;
@@ -77,9 +77,10 @@ fn percentile(sorted: &[u64], percent: usize) -> Duration {
     Duration::from_nanos(sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default())
 }
 
-/// Returns the largest distance between a grant's position in the order of requests and in the order of `served`.
+/// Compares each grant's position in the order of requests with its position in the order of `served`. Returns the
+/// largest distance.
 fn displacement(grants: &[Grant], served: impl Fn(&Grant) -> u64) -> usize {
-    // The order ignores requests that got no permit before the end of the run.
+    // Requests that got no permit before the end of the run are ignored.
     let mut order: Vec<_> = grants.iter().map(|grant| (grant.request_index, served(grant), 0)).collect();
     order.sort_unstable();
     for (index, (_, _, position)) in order.iter_mut().enumerate() {
@@ -94,8 +95,8 @@ fn displacement(grants: &[Grant], served: impl Fn(&Grant) -> u64) -> usize {
 /// A grant is certainly in a window if its earliest possible time and its latest possible time are both in the window.
 fn fullest_window(grants: &[Grant], window: Duration) -> usize {
     let window = window.as_nanos() as u64;
-    // A grant whose possible times span more than the window is certainly in no window. All other grants that ended by
-    // the window's end count, except those that began before the window.
+    // A grant whose possible times span more than the window is ignored. The other grants count if they ended by the
+    // window's end and did not begin before the window.
     let certain = grants.iter().filter(|grant| grant.time.granted - grant.time.earliest <= window);
     let (mut begins, mut ends): (Vec<_>, Vec<_>) =
         certain.map(|grant| (grant.time.earliest, grant.time.granted)).unzip();
@@ -126,7 +127,8 @@ fn notes(arguments: &Arguments, run: &Run, percent: f64) -> Vec<String> {
             quota.window().as_secs() + 1
         ));
     }
-    // The permits refilled in two ticks of tokio's timer, 1 ms each, plus one permit for the first waiter.
+    // The number of permits that are refilled in 2 ms (two ticks of tokio's timer), plus one permit for the first
+    // waiter.
     let enough = 2_000_000_u128.div_ceil(quota.refill_interval().as_nanos().max(1)) + 1;
     if *strategy == Strategy::Token && u128::from(quota.burst()) < enough && percent < 99.0 {
         notes.push(format!(

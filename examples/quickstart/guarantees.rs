@@ -45,7 +45,7 @@ fn check_log(log: &RequestLog, broken: &mut Vec<String>) {
 
 /// Returns whether the request arrived in the second half of a requested delay.
 ///
-/// A request in the first half may have left before the client received the delay.
+/// A request that arrives in the first half may have left before the client received the requested delay.
 fn arrived_early(request: &ReceivedRequest, log: &RequestLog) -> bool {
     log.requests.iter().filter_map(requested_delay).any(|(start, delay)| {
         let since = request.at.saturating_duration_since(start);
@@ -53,7 +53,7 @@ fn arrived_early(request: &ReceivedRequest, log: &RequestLog) -> bool {
     })
 }
 
-/// Returns the delay that the response to this request requested, and the start of that delay.
+/// If the response to this request requested a delay, returns the start and the length of the delay.
 fn requested_delay(request: &ReceivedRequest) -> Option<(Instant, Duration)> {
     Some((request.responded_at?, request.response.retry_after()?))
 }

@@ -56,14 +56,14 @@ async fn call(target: &Target, number: usize) -> Call {
     };
     let started = Instant::now();
     let (method, response) = if post {
-        (Method::POST, target.client.post(&path, format!(r#"{{"number":{number}}}"#)).await)
+        (Method::POST, target.client.post(&path).body(format!(r#"{{"number":{number}}}"#)).await)
     } else {
         (Method::GET, target.client.get(&path).await)
     };
     let (report, result) = match response {
         Ok(response) => {
-            let (head, body) = response.into_parts();
-            (head.extensions.get().cloned(), read(body).await.map(|()| head.status))
+            let (report, status) = (response.report().cloned(), response.status());
+            (report, read(response.into_body()).await.map(|()| status))
         }
         Err(error) => (error.report().cloned(), Err(chain(&error))),
     };

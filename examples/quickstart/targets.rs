@@ -129,7 +129,7 @@ async fn currency_rates() -> Built {
         ..MockConfig::new("currency rates", key)
     })
     .await?;
-    let preset = preset::currency_rates(&mock.base_url())?.with_api_key(ApiKey::new(key)?);
+    let preset = preset::currency_rates(mock.base_url())?.with_api_key(ApiKey::new(key)?);
     let target = Target::new(&preset, LIMIT, mock.base_url(), "/v1/resources".to_owned())?;
     Ok(target.with_mock(mock, Load::mock(3, Duration::ZERO)))
 }
@@ -152,7 +152,7 @@ async fn email_delivery() -> Built {
         ..MockConfig::new("email delivery", key)
     })
     .await?;
-    let preset = preset::email_delivery(&mock.base_url())?.with_api_key(ApiKey::new(key)?);
+    let preset = preset::email_delivery(mock.base_url())?.with_api_key(ApiKey::new(key)?);
     let target = Target::new(&preset, LIMIT, mock.base_url(), "/v1/resources".to_owned())?;
     Ok(target.with_mock(mock, Load { post_every: Some(5), ..Load::mock(8, Duration::ZERO) }))
 }
@@ -177,7 +177,7 @@ async fn realtime_messaging() -> Built {
     })
     .await?;
     let credentials = AppCredentials::new("quickstart", ApiKey::new(key)?, ApiKey::new(secret)?)?;
-    let preset = preset::realtime_messaging(&mock.base_url())?.with_authorize(
+    let preset = preset::realtime_messaging(mock.base_url())?.with_authorize(
         // The service's samples use the bearer header. The other two headers are made up for the mock server. For the
         // real headers, see the service's manual.
         move |head| {

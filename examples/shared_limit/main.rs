@@ -63,7 +63,7 @@ async fn main() -> ExitCode {
         match argument.as_str() {
             "--refuse" => fallback_share = 0,
             _ if argument.contains("://") => {
-                // The URL is only parsed here, because a limiter connects with its first request.
+                // Here the URL is parsed but not yet used, because a limiter connects with its first request.
                 let parsed =
                     quota().and_then(|quota| RedisLimiter::token_bucket(&argument, "argument", [quota]));
                 if let Err(error) = parsed {

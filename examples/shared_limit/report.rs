@@ -80,8 +80,8 @@ fn count_states(states: &[String]) -> String {
 }
 
 impl Run {
-    /// Returns the start of the measurement. The run's first window is not measured, because a fresh Redis counts it as
-    /// spent.
+    /// Returns the start of the measurement. The run's first window is not measured, because a fresh Redis counts the
+    /// quota of that window as spent.
     fn measured_from(&self) -> Instant {
         self.start + STEP * 3
     }

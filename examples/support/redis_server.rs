@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
-/// The largest number of checks whether redis-server has started. The checks are 10 ms apart, and a busy machine starts
-/// a server within a minute.
+/// After this number of checks, the start of redis-server has failed. The checks are 10 ms apart, and even a busy
+/// machine starts a server within a minute.
 const STARTUP_CHECKS: u32 = 6_000;
 
 /// The text that redis-server logs when it accepts connections.
@@ -85,8 +85,8 @@ impl Drop for RedisServer {
 
 /// Returns a free port outside the ephemeral range.
 ///
-/// The operating system could assign an ephemeral port to a connection of another test before the server binds the
-/// port, or while the server restarts.
+/// The operating system could assign an ephemeral port to a connection of another test. This could happen before the
+/// server binds the port, or while the server restarts.
 pub(crate) fn free_port() -> io::Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // Each process starts its search at a different port, so that concurrent processes rarely try the same port.

@@ -97,8 +97,8 @@ impl RequestLog {
         self.requests.iter().map(|request| request.at).collect::<Arrivals>().most_in(window)
     }
 
-    /// Returns the `Retry-After` in whole seconds for a request that arrives now, if that request exceeds `limit` per
-    /// `window`.
+    /// If a request that arrives now exceeds `limit` per `window`, returns the `Retry-After` for that request in whole
+    /// seconds.
     pub(super) fn retry_after_if_over(
         &self,
         limit: usize,

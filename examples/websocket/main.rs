@@ -3,7 +3,7 @@
 //! The opening handshake is a call like any other: it sends the key and the request id, waits for its permit, and is
 //! retried while the server responds 503 or 429. tokio-tungstenite uses the connection of the 101 response.
 //! `reconnect.rs` decides whether and when to reconnect. The path and the messages are examples, because the service
-//! does not publish its own.
+//! publishes neither.
 //!
 //! `cargo run --example websocket`. `--help` shows more.
 
@@ -14,7 +14,7 @@ use std::{cell::Cell, process::ExitCode, time::Duration};
 
 use futures_util::{SinkExt, StreamExt};
 use http::{
-    Request, Response, StatusCode,
+    Request, StatusCode,
     header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE},
 };
 use hyper::upgrade::{OnUpgrade, Upgraded};
@@ -30,7 +30,11 @@ use tokio_tungstenite::{
         protocol::Role,
     },
 };
-use tower_outbound::{ApiKey, Body, BoxError, ExponentialBackoff, Quota, Report, client::Transport, preset};
+use tower_outbound::{
+    ApiKey, Body, BoxError, ExponentialBackoff, Quota, Report,
+    client::{Response, Transport},
+    preset,
+};
 use tower_outbound_examples::{no_arguments, run};
 
 const HELP: &str = "\
@@ -70,7 +74,7 @@ async fn exchange_all(echoed: &Cell<usize>) -> Result<(), BoxError> {
         ],
     )
     .await?;
-    let messaging = preset::realtime_messaging(&server.base_url())?
+    let messaging = preset::realtime_messaging(server.base_url())?
         .with_api_key(ApiKey::new(KEY)?)
         .with_quota(Quota::per_second(5)?.with_burst(2)?)
         // A TLS server may negotiate HTTP/2, which has no `Upgrade` header.
@@ -82,7 +86,7 @@ async fn exchange_all(echoed: &Cell<usize>) -> Result<(), BoxError> {
     let start = Instant::now();
     while echoed.get() < MESSAGES {
         let key = generate_key();
-        let delay = match messaging.request(handshake(&key)?).await {
+        let delay = match messaging.execute(handshake(&key)?).await {
             Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 println!("         connected, attempts: {}", attempts(&response));
                 reconnect.connected();
@@ -131,17 +135,17 @@ fn handshake(key: &str) -> http::Result<Request<Body>> {
         .body(Body::empty())
 }
 
-fn attempts(response: &Response<Body>) -> usize {
-    Report::from_response(response).map_or(0, Report::attempt_count)
+fn attempts(response: &Response) -> usize {
+    response.report().map_or(0, Report::attempt_count)
 }
 
 /// Checks that the response's `Sec-WebSocket-Accept` matches the key of the handshake. Returns the upgraded connection.
-fn accepted(response: Response<Body>, key: &str) -> Result<OnUpgrade, BoxError> {
+fn accepted(response: Response, key: &str) -> Result<OnUpgrade, BoxError> {
     let accept = response.headers().get(SEC_WEBSOCKET_ACCEPT);
     if accept.is_none_or(|accept| accept != &derive_accept_key(key.as_bytes())) {
         return Err("Sec-WebSocket-Accept is missing or wrong".into());
     }
-    Ok(hyper::upgrade::on(response))
+    Ok(hyper::upgrade::on(response.into_http()))
 }
 
 /// Sends messages and reads their echoes until all messages came back or the connection ends.

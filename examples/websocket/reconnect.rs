@@ -5,9 +5,8 @@ use std::{
     time::Duration,
 };
 
-use http::Response;
 use tokio::time::Instant;
-use tower_outbound::{Body, Error, ExponentialBackoff, Report, call::StopReason};
+use tower_outbound::{Error, ExponentialBackoff, Report, call::StopReason, client::Response};
 
 /// The time after which an open connection counts as stable. A stable connection resets the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
@@ -38,8 +37,8 @@ impl Reconnect {
     /// Returns the delay after the server rejected the handshake, or `None` if the failure is permanent.
     ///
     /// The stack has already retried the handshake. The returned delay is the delay before the next call.
-    pub(crate) fn rejected(&mut self, response: &Response<Body>) -> Option<Duration> {
-        let report = Report::from_response(response);
+    pub(crate) fn rejected(&mut self, response: &Response) -> Option<Duration> {
+        let report = response.report();
         let requested = report.and_then(|report| report.attempts().last()?.requested_delay);
         let retry_after = report.and_then(Report::retry_after);
         let temporary = matches!(response.status().as_u16(), 408 | 425 | 429 | 500..600);

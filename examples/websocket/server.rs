@@ -44,7 +44,7 @@ pub(crate) struct ReceivedRequest {
     pub(crate) request_id: String,
 }
 
-/// A running server. Dropping this value stops accepting connections.
+/// A running server. The server accepts no more connections after this value is dropped.
 pub(crate) struct Server {
     address: SocketAddr,
     shared: Arc<Shared>,

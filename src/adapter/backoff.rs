@@ -39,10 +39,10 @@ use crate::retry::Backoff;
 /// - `max_elapsed_time`, 15 minutes by default, counts from the first failure. It uses the clock of the standard
 ///   library, which ignores tokio's paused time. A `backoff::Clock` that returns
 ///   `tokio::time::Instant::now().into_std()` follows tokio's clock.
-/// - The jitter of the policy can also lengthen a delay: with a `randomization_factor` of 0.5, up to 1.5 times the
-///   `max_interval`.
-/// - `Constant`, `Zero` and `Stop` of that crate are not `Clone`. Use a closure instead, because a closure also
-///   implements [`Backoff`]: `|| std::iter::repeat(Duration::from_secs(1))`.
+/// - The jitter of the policy can also lengthen a delay. With a `randomization_factor` of 0.5, a delay is at most 1.5
+///   times the `max_interval`.
+/// - `Constant`, `Zero` and `Stop` of the `backoff` crate are not `Clone`. Use a closure instead of these policies,
+///   because a closure also implements [`Backoff`]: `|| std::iter::repeat(Duration::from_secs(1))`.
 ///
 /// # Panics
 ///

@@ -1,5 +1,5 @@
-//! Records metrics through the [`metrics`](https://docs.rs/metrics) facade, for any recorder that the program installs: a
-//! Prometheus exporter, OpenTelemetry, statsd.
+//! Records metrics through the [`metrics`](https://docs.rs/metrics) facade, for any recorder that the program installs,
+//! such as a Prometheus exporter, OpenTelemetry or statsd.
 //!
 //! ```
 //! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
@@ -41,14 +41,14 @@
 //! OpenTelemetry specifies `http.client.request.duration` and its attributes. The [`attempt_span`](crate::attempt_span)
 //! layer records it.
 //!
-//! - `error.type` is the name of an [`ErrorKind`](crate::ErrorKind), the status of a 4xx or 5xx, or gRPC's code, as in
-//!   the [spans](crate::request_id).
+//! - `error.type` is the name of an [`ErrorKind`](crate::ErrorKind), a 4xx or 5xx status, or a gRPC code. The
+//!   [spans](crate::request_id) have the same values.
 //! - `service` is the name from the [`request_id`](crate::request_id) layer or from the preset.
 //! - `reason` is the name of a [`Reason`](crate::error::Reason), [`DelayReason`](crate::call::DelayReason) or
 //!   [`StopReason`](crate::call::StopReason).
 //! - `outcome` of a key refresh is `refreshed` or `failed`.
-//! - `outcome` of a query to a store is `answered` if the store replied, `failed`, or `late` if the permits had expired
-//!   when the reply arrived.
+//! - `outcome` of a query to a store is `answered`, `late` or `failed`. A reply is `late` if its permits had expired
+//!   when it arrived.
 //!
 //! The Prometheus exporter replaces dots by underscores. With `with_recommended_naming` it adds `_total` to counters
 //! and `_seconds` to durations.
@@ -61,16 +61,16 @@
 //! - `server.address`, in lower case, and `server.port` have one value for each host and port that is called. If a
 //!   layer above follows redirects, servers choose these values with `Location`. In that case restrict the hosts of
 //!   redirects, or drop the labels in the recorder.
-//! - `http.response.status_code` has up to 900 values, 100 to 999, because a server may send any status.
+//! - `http.response.status_code` has up to 900 values (100 to 999), because a server may send any status.
 //!
 //! # Notes
 //!
 //! - Nothing is recorded before [`enable`] is called, because another crate of the program may have enabled the
-//! - A call or attempt that its caller drops has no recorded duration. An attempt that the total deadline cancels has
-//!   one, with the `error.type` `deadline`.
-//!   it, with the `error.type` `deadline`.
-//! - A wait that ends in a refusal is part of the wait duration. A wait that its caller drops is not. The queue gauge
-//!   decreases in both cases.
+//!   feature. A disabled metric costs one load of a flag.
+//! - The duration of a call or attempt is not recorded if its caller drops it. If the total deadline cancels an
+//!   attempt, its duration is recorded with the `error.type` `deadline`.
+//! - The duration of a wait is recorded if the wait ends in a refusal, but not if the caller drops the request. The
+//!   queue gauge decreases in both cases.
 //! - A request waits again if its permit expires before the inner service is ready. The second wait is recorded, but
 //!   the second grant is not counted.
 
@@ -101,7 +101,7 @@ pub fn enable() {
     describe_counter!(event::RETRIES, Count, "Retries, by reason.");
     describe_counter!(event::GIVE_UPS, Count, "Calls with a failure that was not retried, by reason.");
     describe_counter!(event::KEY_REFRESHES, Count, "Completed key refreshes, by outcome.");
-    describe_counter!(event::KEY_REFUSALS, Count, "Rejections of a replaceable key by the server.");
+    describe_counter!(event::KEY_REFUSALS, Count, "Rejections by the server of a key that can be replaced.");
     #[cfg(feature = "redis")]
     super::redis::describe_metrics();
     metric::switch_on();

@@ -4,13 +4,14 @@
 //! |---|---|---|
 //! | `backoff` | [`from_backoff`] | retry delays from a policy of the `backoff` crate |
 //! | `otel` | [`trace_context`] | sends OpenTelemetry's span context as W3C `traceparent` |
-//! | `reqwest` | [`Reqwest`] | the layers over a `reqwest::Client` |
+//! | `reqwest` | [`Reqwest`], [`SendWith`] | the layers over a `reqwest::Client` |
 //! | `redis` | [`RedisLimiter`] | a [`Limiter`](crate::limit::Limiter) whose quota several processes share |
 //! | `metrics` | [`adapter::metrics`] | counters, gauges and histograms of the `metrics` facade |
 //!
 //! [`from_backoff`]: fn.from_backoff.html
 //! [`trace_context`]: fn.trace_context.html
 //! [`Reqwest`]: struct.Reqwest.html
+//! [`SendWith`]: trait.SendWith.html
 //! [`RedisLimiter`]: struct.RedisLimiter.html
 //! [`adapter::metrics`]: metrics/index.html
 //!
@@ -29,15 +30,15 @@
 //!
 //! These notes apply to policies of `backoff` and builders of `backon`:
 //!
-//! - Retrying ends when the policy returns no further delay, or after the layer's
-//!   [`with_max_attempts`](crate::retry::RetryLayer::with_max_attempts), 3 by default. With `u32::MAX`, only the
-//!   policy, the budget and the deadline end it.
-//! - If the server requests a longer delay, it replaces the policy's delay. Jitter of up to half of the policy's delay
-//!   is then added.
+//! - Retries end when the policy returns no further delay, or when the layer's [maximum number of
+//!   attempts](crate::retry::RetryLayer::with_max_attempts) is reached, 3 by default. If this maximum is `u32::MAX`,
+//!   only the policy, the budget and the deadline end the retries.
+//! - A longer delay that the server requests replaces the policy's delay. Jitter of up to half of the policy's delay is
+//!   then added.
 //! - Each call starts a new sequence of delays at its first failure. The layer uses
 //!   [`with_custom_throttled_backoff`](crate::retry::RetryLayer::with_custom_throttled_backoff) after a 429 or 529, and
 //!   [`with_custom_backoff`](crate::retry::RetryLayer::with_custom_backoff) after any other failure. To use one policy
-//!   for both, set both.
+//!   in both cases, set both.
 //! - [`with_seed`](crate::retry::RetryLayer::with_seed) does not affect the jitter of these crates.
 
 #[cfg(feature = "backoff")]
@@ -58,4 +59,4 @@ pub use self::otel::trace_context;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisLimiter, Store};
 #[cfg(feature = "reqwest")]
-pub use self::reqwest::{Reqwest, ReqwestBody};
+pub use self::reqwest::{Reqwest, ReqwestBody, SendWith};

@@ -9,8 +9,8 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Writes the context of an attempt's span into the request's headers, as W3C `traceparent` and `tracestate`.
 ///
 /// Writes nothing unless the subscriber contains the layer of `tracing-opentelemetry` and that layer records the span.
-/// Never sends baggage. OpenTelemetry's global propagator is not used, because its other fields are meant for the
-/// application's own services.
+/// Never sends baggage. OpenTelemetry's global propagator is not used, because it may also write fields that are meant
+/// for the application's own services.
 ///
 /// A `traceparent` and `tracestate` that the caller has set are kept, on every attempt.
 ///
@@ -30,7 +30,7 @@ pub fn trace_context(span: &Span, headers: &mut HeaderMap) {
     let context = span.context();
     let span = context.span();
     let span = span.span_context();
-    // Version 00 of `traceparent`, whose only flag is whether the trace is sampled.
+    // The only flag in version 00 of `traceparent` tells whether the trace is sampled.
     let (trace, id, sampled) = (span.trace_id(), span.span_id(), u8::from(span.is_sampled()));
     let Ok(parent) = HeaderValue::try_from(format!("00-{trace}-{id}-{sampled:02x}")) else { return };
     if !span.is_valid() || headers.try_insert(TRACEPARENT, parent).is_err() {
@@ -40,7 +40,8 @@ pub fn trace_context(span: &Span, headers: &mut HeaderMap) {
     headers.remove(TRACESTATE);
     let state = span.trace_state().header();
     if let Some(state) = HeaderValue::try_from(state).ok().filter(|state| !state.is_empty()) {
-        // `tracestate` is optional, so an error is ignored. The caller has checked that the map has room.
+        // `tracestate` is optional, so a failed insertion is ignored. The attempt span layer has checked that the
+        // header map has room.
         let _ = headers.try_insert(TRACESTATE, state);
     }
 }

@@ -49,8 +49,8 @@ impl AttemptSpanLayer {
     /// headers, so that the server's spans become children of that span. With the feature `otel`,
     /// `adapter::trace_context` writes W3C's `traceparent`.
     ///
-    /// If no subscriber enables the span, `propagate` receives a disabled span. The headers have room for 500 more
-    /// fields. A request without that room is rejected before `propagate` is called.
+    /// If no subscriber enables the span, `propagate` receives a disabled span. The headers that `propagate` receives
+    /// have room for 500 more fields. A request without that room is rejected before `propagate` is called.
     pub fn with_propagation(
         mut self,
         propagate: impl Fn(&Span, &mut HeaderMap) + Send + Sync + 'static,

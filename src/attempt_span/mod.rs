@@ -27,15 +27,16 @@
 //!
 //! # Order
 //!
-//! - Place this layer inside limit, so that the span does not include the wait for a permit, which has its own event.
-//! - Place it outside auth, so that the span is created before the credential is added, and a signature can cover the
-//!   headers that this layer adds.
+//! - Place this layer inside the limit layer, so that the span does not include the wait for a permit. This wait has
+//!   its own event.
+//! - Place this layer outside the auth layer, so that the span is created before the credential is added. A signature
+//!   can then cover the headers that this layer adds.
 //!
 //! # Notes
 //!
 //! - The span ends when the response headers arrive. It does not cover the body.
 //! - The span is current while the inner layers and the client are polled or dropped, so their spans and events become
-//!   its children. The spans of tasks that they spawn do not.
+//!   its children. The spans of tasks that they spawn do not become its children.
 //! - If the caller drops an attempt, its span has no status, because the server did not fail.
 //! - A request that the limiter refuses, or that an outer layer does not forward, has no span.
 //! - If no subscriber enables the span, nothing is formatted or allocated.

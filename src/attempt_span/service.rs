@@ -15,8 +15,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns the inner service's error. Returns [`Error::is_invalid_request`] if the request's headers have no room for
-/// the fields of the attempt.
+/// Returns the inner service's error. Returns an error with [`Error::is_invalid_request`] if the request's headers have
+/// no room for the fields that this layer adds.
 #[derive(Debug, Clone)]
 pub struct AttemptSpan<S> {
     inner: S,

@@ -23,7 +23,7 @@ pub(super) enum Credential {
 pub(super) struct ChangingKey {
     pub(super) keys: KeySource,
     placement: KeyPlacement,
-    /// The latest key that was sent, in its formatted form, so that each key is formatted only once.
+    /// The latest key and its formatted form, so that each key is formatted only once.
     placed: Mutex<Option<(ApiKey, PlacedKey)>>,
 }
 
@@ -44,8 +44,8 @@ impl Credential {
         }
     }
 
-    /// Adds the credential to the request. Returns the key that a 401 would reject, unless that key is fixed or the
-    /// request already had a key.
+    /// Adds the credential to the request. Returns the added key and its source, so that a 401 can reject the key.
+    /// Returns `None` for a fixed key, for a closure, and if the request already had a key.
     pub(super) fn put(
         &self,
         head: &mut request::Parts,
@@ -75,7 +75,7 @@ impl Credential {
     }
 }
 
-/// Records the key in the call, so that the report omits server ids that contain it.
+/// Records the key in the call, so that the report omits a server's request id that contains the key.
 fn conceal(head: &request::Parts, key: &ApiKey) {
     if let Some(call) = head.extensions.get::<CallContext>() {
         call.conceal(&key.0);
@@ -83,8 +83,8 @@ fn conceal(head: &request::Parts, key: &ApiKey) {
 }
 
 impl ChangingKey {
-    /// Returns the latest key. If no key is valid, returns the key with which the service became ready, even if it has
-    /// expired since. A request never waits for a key after it has its permit.
+    /// Returns the latest key. If no key is valid, returns the key with which the service became ready, even if this
+    /// key has expired since then. A request that has its permit never waits for a key.
     fn latest(&self, ready: Option<Result<ApiKey, KeyError>>) -> Result<ApiKey, KeyError> {
         match (self.keys.lease(), ready) {
             (Either::Right(_), Some(ready)) => ready,

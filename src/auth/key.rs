@@ -7,8 +7,8 @@ use crate::{config::InvalidConfig, secret::Secret};
 
 /// An API key of visible ASCII characters. `Debug` and errors redact it.
 ///
-/// The key's memory is overwritten when its last clone is dropped. The copies in requests are not, because header
-/// values and URIs belong to `http`, hyper and TLS.
+/// The key's memory is overwritten when its last clone is dropped. Copies of the key in requests are not overwritten,
+/// because `http`, hyper and the TLS library own that memory.
 ///
 /// ```
 /// use tower_outbound::ApiKey;
@@ -25,7 +25,7 @@ use crate::{config::InvalidConfig, secret::Secret};
 pub struct ApiKey(pub(super) Secret);
 
 impl ApiKey {
-    /// The maximum size of a key file, so that a wrong path does not fill the memory.
+    /// The maximum size of a key file. The limit prevents a wrong path from filling the memory.
     const MAX_FILE: u64 = 64 * 1024;
 
     /// Creates a key.
@@ -45,13 +45,13 @@ impl ApiKey {
     /// Returns an error if the variable is not set or its value is not a valid key. The error contains the name of the
     /// variable.
     ///
-    /// If the variable is not set and `name` contains characters other than ASCII letters, digits and `_`, the error
-    /// redacts `name`, because it may be the key itself.
+    /// A caller may pass the key itself as `name` by mistake. If the variable is not set, the error therefore omits a
+    /// `name` that contains characters other than ASCII letters, digits and `_`.
     pub fn from_env(name: &str) -> Result<Self, InvalidConfig> {
-        Self::from_env_or(name, "the variable to be set")
+        Self::from_env_or(name, "the environment variable to be set")
     }
 
-    /// Like [`from_env`](Self::from_env), but the error for an unset variable contains the hint `unset`.
+    /// Like [`from_env`](Self::from_env), but `unset` is the hint in the error for a variable that is not set.
     pub(crate) fn from_env_or(name: &str, unset: &'static str) -> Result<Self, InvalidConfig> {
         let place = || format!("in environment variable {name}");
         match env::var(name).map(Zeroizing::new) {
@@ -76,7 +76,7 @@ impl ApiKey {
         let path = path.as_ref();
         let place = || format!("in file {}", path.display());
         let read = fs::File::open(path).and_then(|file| {
-            // Reserves memory for the whole file, because a string that grows leaves copies of the key behind.
+            // Reserves memory for the whole file, because a string that grows leaves copies of the key in freed memory.
             let mut key = Zeroizing::new(String::with_capacity(Self::MAX_FILE as usize + 2));
             file.take(Self::MAX_FILE + 1).read_to_string(&mut key).map(|_| key)
         });
@@ -106,12 +106,14 @@ impl ApiKey {
         }
         match key.bytes().position(|byte| !byte.is_ascii_graphic()) {
             None => Ok(Self(Secret::new(key))),
-            Some(at) => Err(InvalidConfig::new(FIELD, place(), format!("{VISIBLE}, unlike its byte {at}"))),
+            Some(at) => {
+                Err(InvalidConfig::new(FIELD, place(), format!("{VISIBLE}, but byte {at} is not one")))
+            }
         }
     }
 }
 
-/// Creates a sensitive header value. Visible ASCII characters and spaces are always valid in it.
+/// Creates a sensitive header value. A text of visible ASCII characters and spaces is always a valid value.
 pub(super) fn sensitive(text: &str) -> HeaderValue {
     let mut value = HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""));
     value.set_sensitive(true);
@@ -119,13 +121,14 @@ pub(super) fn sensitive(text: &str) -> HeaderValue {
 }
 
 const FIELD: &str = "api key";
-const NAME: &str = "the name of a variable that is set, of letters, digits and _, and not the key itself";
+const NAME: &str =
+    "the name of an environment variable that is set (letters, digits and _), not the key itself";
 const VISIBLE: &str = "visible ascii characters only";
 
 /// The id, key and secret of an application. `Debug` redacts the key and the secret.
 ///
-/// Realtime messaging services use these three. Each service has its own way to send them or to sign requests with
-/// them, so a closure or a signer does that: see
+/// Realtime messaging services use these three values. Each service has its own way to send them or to sign requests
+/// with them. Implement that way in a closure or a signer: see
 /// [`StackBuilder::with_authorize`](crate::stack::StackBuilder::with_authorize) and [`Sign`](super::Sign).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppCredentials {
@@ -173,7 +176,7 @@ mod tests {
         let error = ApiKey::new("bad key\n").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "invalid api key `given as a value`: expected visible ascii characters only, unlike its byte 3"
+            "invalid api key `given as a value`: expected visible ascii characters only, but byte 3 is not one"
         );
         assert!(ApiKey::new("").is_err());
         assert!(ApiKey::new("schlüssel").is_err());
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_and_trims_a_key_file_of_at_most_64_kib() {
+    fn key_file_of_at_most_64_kib_is_read_and_trimmed() {
         let path = env::temp_dir().join(format!("tower-outbound-key-{}", std::process::id()));
         fs::write(&path, "s3cret\n").unwrap();
         let key = ApiKey::from_file(&path);
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn redacts_keys_in_debug() {
+    fn debug_output_redacts_keys() {
         let credentials =
             AppCredentials::new("app", ApiKey::new("k3y").unwrap(), ApiKey::new("s3cret").unwrap()).unwrap();
         let shown = format!("{credentials:?} {:?}", credentials.key());

@@ -5,7 +5,7 @@ use http::request;
 use super::{KeyPlacement, KeySource, Origin, credential::Credential};
 use crate::{config::InvalidConfig, error::BoxError};
 
-/// Adds a credential to every request to the credential's own origin.
+/// Adds a credential to every request that goes to the credential's own origin.
 ///
 /// ```
 /// use http::HeaderName;
@@ -33,7 +33,7 @@ impl AuthLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the origin uses neither TLS nor a loopback host, unless it [allows
+    /// Returns an error for an origin without TLS. Exceptions are loopback hosts and origins that [allow
     /// plaintext](Origin::with_plaintext).
     pub fn new(keys: impl Into<KeySource>, origin: Origin) -> Result<Self, InvalidConfig> {
         let credential = Credential::key(keys.into(), KeyPlacement::default());
@@ -43,8 +43,8 @@ impl AuthLayer {
     /// Creates a layer whose closure `authorize` adds the credential to the head of each request to `origin`.
     ///
     /// The layer calls the closure once for each attempt. If the closure returns an error, the call ends and nothing is
-    /// sent. The error must not contain the credential. The headers have room for 500 more fields. A request without
-    /// that room is rejected before the closure is called.
+    /// sent. The error must not contain the credential. The closure can add up to 500 header fields. A request with
+    /// room for fewer fields is rejected before the closure is called.
     ///
     /// If the credential depends on the body, or is computed asynchronously, use a [`SignLayer`](super::SignLayer).
     ///
@@ -72,7 +72,7 @@ impl AuthLayer {
         Ok(Self { credential: Arc::new(credential), origins: [origin.for_credential()?].into() })
     }
 
-    /// Sets where the key is placed on the request. Has no effect with a closure.
+    /// Sets where the key is placed on the request. Has no effect if a closure adds the credential.
     pub fn with_placement(mut self, placement: KeyPlacement) -> Self {
         if let Some(keys) = self.credential.keys() {
             self.credential = Arc::new(Credential::key(keys, placement));

@@ -31,24 +31,25 @@
 //! # After a 401
 //!
 //! If a request with a key from a file or a [`RefreshingKey`] receives a 401, the key is replaced. Concurrent requests
-//! share one replacement. The layer marks the response with [`KeyReplaced`](crate::call::KeyReplaced), but does not
-//! retry, because it is inside the limiter. The [`retry`](crate::retry#after-a-401) layer resends the request once with
-//! the new key, whatever its method, because the server did not process it. Without a retry layer, the 401 is returned,
-//! and the next request uses the new key.
+//! share one replacement. The auth layer marks the response with [`KeyReplaced`](crate::call::KeyReplaced). It does not
+//! retry by itself, because its retry would bypass the limiter. The [`retry`](crate::retry#after-a-401) layer resends
+//! the request once with the new key, whatever its method, because the server did not process the request. Without a
+//! retry layer, the 401 is returned, and the next request uses the new key.
 //!
 //! gRPC's `UNAUTHENTICATED` (HTTP 200 with `grpc-status: 16` in the headers) also replaces the key. In this case only
-//! an idempotent request is resent, because gRPC does not guarantee that it was not processed. The layer does not read
-//! a status in the trailers.
+//! an idempotent request is resent, because a gRPC server may have processed the request. The layer does not read a
+//! status in the trailers.
 //!
 //! If no other key can be fetched, the rejected key is sent again, so that the caller receives the server's 401.
 //!
 //! # Order
 //!
-//! Place the layer inside retry and rate limit, so that each attempt uses the current key. The layer is ready when the
-//! key source has a key or has failed. If a permit expires during this wait, the rate limit layer acquires another one.
-//! Every request waits for the first key, including requests to other origins.
+//! Place the layer inside the retry and rate limit layers, so that each attempt uses the current key. The layer is
+//! ready when the key source has a key or has failed. If a permit expires while the layer waits for the key, the rate
+//! limit layer acquires another one. Every request waits for the first key, including requests to other origins.
 //!
-//! Place it above or below a layer that follows redirects, such as tower-http's `FollowRedirect`, by this table:
+//! This table shows the effect of a layer that follows redirects, such as tower-http's `FollowRedirect`, above or below
+//! the auth layer:
 //!
 //! | placement | redirects followed above | below, by tower-http 0.7 | below, by tower-http 0.6 |
 //! |---|---|---|---|
@@ -56,27 +57,27 @@
 //! | any other header | safe | **leaks**, unless the policy is `FilterCredentials::new().remove_all()` | **leaks**, whatever the policy |
 //! | query parameter | safe | not sent after a redirect, not even to its own origin | the same |
 //!
-//! "Safe" means that the layer checks the origin of each hop. Also follow redirects above the retry layer. Otherwise a
-//! 401 at the second hop repeats the first hop. tower-http 0.6 copies the first request's headers to each hop, and
-//! removes them only if the origin differs from that of the previous hop.
+//! "Safe" means that the auth layer checks the origin of each hop. Place the redirect layer above the retry layer, too.
+//! Otherwise a 401 at the second hop repeats the first hop. tower-http 0.6 copies the headers of the first request to
+//! each hop. It removes these headers only from a hop whose origin differs from the previous hop's origin.
 //!
 //! # Redaction
 //!
-//! - The `Debug` output of layers, keys and key sources contains no key, nor do the log events of the target
-//!   `tower_outbound::auth`, which [the log](crate::request_id#the-log) lists.
+//! - The `Debug` output of layers, keys and key sources contains no key. The log events of the target
+//!   `tower_outbound::auth`, listed under [the log](crate::request_id#the-log), contain none either.
 //! - Header values with a key are marked sensitive, so that `Debug` of the request does not show them and HTTP/2 does
-//!   not index them. `Debug` of its URI shows a key in the query. hyper-util, h2 and rustls do not log URIs at any
-//!   level, but other layers may.
-//! - A server's request id that contains the key is omitted from the log and from the [`Report`](crate::Report). This
-//!   does not cover credentials from a closure or a [`Sign`], because the layers do not know them.
+//!   not index them. `Debug` of the request's URI shows a key in the query, however. hyper-util, h2 and rustls do not
+//!   log URIs at any level, but other layers may.
+//! - A server's request id that contains the key is omitted from the log and from the [`Report`](crate::Report). The
+//!   layers do not know a credential from a closure or a [`Sign`], so they cannot find it in an id.
 //! - A key's memory is overwritten when the key is dropped, but its copies in requests are not: see [`ApiKey`].
 //!
 //! # Notes
 //!
 //! - A request to another origin is sent without the credential. A request whose URI has no origin is rejected.
-//! - If the caller has set the key's header or query parameter, that value is kept. A 401 in response to it does not
+//! - If the caller has set the key's header or query parameter, that value is kept. A 401 to such a request does not
 //!   replace the key.
-//! - An origin without TLS is rejected, except for loopback and with [`Origin::with_plaintext`].
+//! - An origin without TLS is rejected. Exceptions are loopback hosts and [`Origin::with_plaintext`].
 
 mod credential;
 mod future;

@@ -8,7 +8,7 @@ use http::{Uri, uri::Scheme};
 use super::key_error::auth_error;
 use crate::{config::InvalidConfig, error::Error};
 
-/// A scheme, a host and a port: the servers to which a credential may be sent.
+/// The servers to which a credential may be sent, identified by scheme, host and port.
 ///
 /// ```
 /// use tower_outbound::auth::Origin;
@@ -34,14 +34,14 @@ impl Origin {
     /// Returns an error unless the URL is absolute, its scheme is `http` or `https`, and it has no user info. Its host
     /// must be a name or an IP address, and its port must be from 1 to 65535.
     ///
-    /// The error quotes the scheme, host and port of a URL without user info. Of any other text it quotes only the
-    /// scheme.
+    /// The error quotes the scheme, host and port of a URL without user info. For any other text, the error quotes only
+    /// the scheme.
     pub fn parse(url: &str) -> Result<Self, InvalidConfig> {
         let invalid = |expected| InvalidConfig::new("url", quoted(url), expected);
         Self::checked(&url.parse().map_err(|_| invalid(EXPECTED))?).map_err(invalid)
     }
 
-    /// Returns the origin of `uri`. If `uri` is invalid, the error describes what a valid URI has.
+    /// Returns the origin of `uri`. If `uri` is invalid, the error describes a valid URI.
     pub(crate) fn checked(uri: &Uri) -> Result<Self, &'static str> {
         let is_http = |scheme: &&Scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme);
         let scheme = uri.scheme().filter(is_http).ok_or(EXPECTED)?.clone();
@@ -54,7 +54,7 @@ impl Origin {
         Ok(Self { scheme, host: host.to_ascii_lowercase(), port, plaintext: false })
     }
 
-    /// Allows the credential to be sent without TLS, so that every host on the network path can read it.
+    /// Allows the credential to be sent without TLS. Every host on the network path can then read it.
     ///
     /// Use this for a private network that is encrypted by other means. Loopback addresses are always allowed.
     pub fn with_plaintext(mut self) -> Self {
@@ -64,8 +64,8 @@ impl Origin {
 
     /// Returns whether `uri` has this scheme, host and port. Does not allocate.
     pub fn covers(&self, uri: &Uri) -> bool {
-        // Most requests have an authority without a port, which can be compared without parsing. Parsing takes half of
-        // the layer's time.
+        // Most requests have an authority without a port. Such an authority is compared without parsing, because
+        // parsing takes half of the layer's time.
         if uri.authority().is_some_and(|authority| authority.as_str() == self.host) {
             return uri.scheme() == Some(&self.scheme) && self.port == default_port(&self.scheme);
         }
@@ -78,7 +78,7 @@ impl Origin {
         self.scheme == Scheme::HTTPS
     }
 
-    /// Returns the origin if a credential may be sent there, because it uses TLS, is on loopback, or [allows
+    /// Returns the origin if a credential may be sent there: the origin uses TLS, is on loopback, or [allows
     /// plaintext](Self::with_plaintext). Otherwise returns an error.
     pub(super) fn for_credential(self) -> Result<Self, InvalidConfig> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
@@ -86,7 +86,7 @@ impl Origin {
         if self.is_tls() || self.plaintext || is_loopback {
             return Ok(self);
         }
-        let expected = "https, or loopback, or Origin::with_plaintext, for a key to be sent there";
+        let expected = "https, a loopback host or Origin::with_plaintext, because a key is sent there";
         Err(InvalidConfig::new("origin", self.to_string(), expected))
     }
 
@@ -129,13 +129,13 @@ fn is_host(host: &str) -> bool {
         matches!(label.len(), 1..=63) && label.bytes().all(is_part)
     };
     // Resolvers parse a host such as `127.1` as an address, and no top-level domain is a number. A host whose last
-    // label is a number must therefore be an IPv4 address.
+    // label is a number is therefore valid only if it is an IPv4 address.
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_name = !last.bytes().all(|byte| byte.is_ascii_digit());
     name.len() <= 253 && name.split('.').all(is_label) && (is_name || host.parse::<Ipv4Addr>().is_ok())
 }
 
-/// Redacts a text that should be a URL, for an error message: `https://host:port/…`, or `https://…`.
+/// Redacts a text, which should be a URL, for an error message. The result is `https://host:port/…` or `https://…`.
 ///
 /// Keeps host and port only if the text is a valid URL and cannot contain user info. User info, queries and some paths
 /// contain passwords or keys, and a malformed URL may have user info anywhere.
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn compares_scheme_host_and_port() {
+    fn origins_are_compared_by_scheme_host_and_port() {
         let own = origin("https://api.example.com");
         for (uri, covered) in [
             ("https://api.example.com/v1?q", true),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn credential_needs_tls_loopback_or_allowed_plaintext() {
+    fn credential_needs_tls_or_loopback_or_allowed_plaintext() {
         for (url, safe) in [
             ("https://api.example.com", true),
             ("http://127.0.0.1:8080", true),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_scheme_host_and_port_of_a_url_without_user_info() {
+    fn error_quotes_scheme_host_and_port_of_a_url_without_user_info() {
         for (url, shown) in [
             ("https://api.example.com:8443", "https://api.example.com:8443"),
             ("HTTP://[::1]/v1", "http://[::1]/…"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_only_the_scheme_of_any_other_text() {
+    fn error_quotes_only_the_scheme_of_any_other_text() {
         for url in [
             "https://me:s3cret@host/",
             "https://me:s3cret/x@host/",
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_host_that_is_neither_a_name_nor_an_address() {
+    fn origin_rejects_a_host_that_is_neither_a_name_nor_an_address() {
         for host in ["*", "a*b", "a..b", ".a", "-", "a_b.example.com", "example.com."] {
             let valid = ["-", "a_b.example.com", "example.com."].contains(&host);
             assert_eq!(Origin::parse(&format!("http://{host}")).is_ok(), valid, "{host}");

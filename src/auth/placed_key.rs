@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use super::{ApiKey, KeyPlacement, key::sensitive, key_error::auth_error, placement::Placement};
 use crate::{error::Error, headers};
 
-/// A key in the format in which requests send it. Each key is formatted once.
+/// A key, formatted as requests send it. Each key is formatted only once.
 #[derive(Clone)]
 pub(super) enum PlacedKey {
     Header {
@@ -29,13 +29,13 @@ pub(super) enum PlacedKey {
 /// The characters that are percent-encoded: all except the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The error if a URI becomes too long with the encoded key. A valid URI cannot become invalid in any other way.
+/// The error if the encoded key makes a URI too long. A key cannot make a valid URI invalid in any other way.
 const TOO_LONG: &str = "the url with the key in its query is longer than 65,534 bytes";
 
 impl PlacedKey {
     pub(super) fn new(placement: &KeyPlacement, key: &ApiKey) -> Self {
         let authorization = |value: &str| Self::Header { name: AUTHORIZATION, value: sensitive(value) };
-        // Reserves memory for the whole text, because a string that grows leaves copies of the key behind.
+        // Reserves memory for the whole text, because a string that grows leaves copies of the key in freed memory.
         let empty = |capacity| Zeroizing::new(String::with_capacity(capacity));
         match &placement.0 {
             Placement::Bearer => authorization(&Zeroizing::new(format!("Bearer {}", key.expose()))),
@@ -58,8 +58,8 @@ impl PlacedKey {
         }
     }
 
-    /// Adds the key to the request, unless the request already has that header or parameter. Returns whether the key
-    /// was added.
+    /// Adds the key to the request, unless the request already has that header or query parameter. Returns whether the
+    /// key was added.
     pub(super) fn put(&self, head: &mut request::Parts) -> Result<bool, Error> {
         match self {
             Self::Header { name, value } => {
@@ -95,7 +95,7 @@ fn put_in_query(head: &mut request::Parts, name: &str, pair: &str) -> Result<boo
     Ok(true)
 }
 
-/// Appends `bytes` in padded base64 (RFC 4648). No crate among the default dependencies offers it.
+/// Appends `bytes` in padded base64 (RFC 4648). No crate among the default dependencies offers base64.
 fn base64(bytes: &[u8], out: &mut String) {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for chunk in bytes.chunks(3) {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_the_header_sensitive_and_keeps_a_header_of_the_caller() {
+    fn key_header_is_sensitive_and_does_not_replace_the_callers_header() {
         for (placement, name, value) in [
             ("bearer", AUTHORIZATION, "Bearer s3cret"),
             ("header:x-api-key", HeaderName::from_static("x-api-key"), "s3cret"),
@@ -140,9 +140,9 @@ mod tests {
         }
     }
 
-    /// The vectors are from RFC 7617 section 2 and RFC 4648 section 10.
+    /// The test vectors are from RFC 7617 section 2 and RFC 4648 section 10.
     #[test]
-    fn encodes_the_base64_vectors_of_the_rfcs() {
+    fn basic_credential_matches_the_base64_examples_of_the_rfcs() {
         let head = put(&placed("basic:Aladdin", "opensesame"), get());
         assert_eq!(head.headers[AUTHORIZATION], "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
         assert!(head.headers[AUTHORIZATION].is_sensitive());
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn appends_the_encoded_pair_unless_the_query_contains_the_name() {
+    fn key_is_appended_to_the_query_unless_the_parameter_is_present() {
         let key = PlacedKey::new(&KeyPlacement::query("api key").unwrap(), &ApiKey::new("a&b=c/%").unwrap());
         for (before, after) in [
             ("https://host", "https://host/?api%20key=a%26b%3Dc%2F%25"),

@@ -28,8 +28,8 @@ use crate::config::InvalidConfig;
 ///
 /// # Notes
 ///
-/// Servers and proxies log queries, and `Debug` of a request shows its URI. Prefer a header if the service accepts a
-/// key there.
+/// Servers and proxies log queries, and `Debug` of a request shows its URI. Prefer a header if the service accepts the
+/// key in one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyPlacement(pub(super) Placement);
 
@@ -66,7 +66,7 @@ impl KeyPlacement {
     ///
     /// # Errors
     ///
-    /// Returns an error if the user name contains a colon, which would end it, or a control character.
+    /// Returns an error if the user name contains a control character, or a colon, which would end the user name.
     pub fn basic(user: &str) -> Result<Self, InvalidConfig> {
         if !user.contains(|c: char| c == ':' || c.is_control()) {
             return Ok(Self(Placement::Basic(user.into())));
@@ -76,7 +76,7 @@ impl KeyPlacement {
             Some((name, _)) => format!("{}:…", name.escape_debug()),
             None => user.escape_debug().to_string(),
         };
-        Err(InvalidConfig::new("user", shown, "a name without colons and control characters"))
+        Err(InvalidConfig::new("user", shown, "a name without colons or control characters"))
     }
 
     /// Sends the key in the query parameter `name`.
@@ -134,9 +134,9 @@ impl fmt::Display for KeyPlacement {
     }
 }
 
-/// Describes the valid headers, for the error about a header that [`frames_request`] rejects.
+/// Describes the valid headers in the error about a header that fails the check of [`frames_request`].
 pub(crate) const NOT_FRAMING: &str =
-    "a header other than connection, content-length, host, transfer-encoding and their kind";
+    "a header other than connection, content-length, host, transfer-encoding and similar headers";
 
 /// Returns whether a header frames a request or belongs to the connection (RFC 9110 §7.6.1 and §10.1.1; RFC 9113
 /// §8.2.2). Clients set these headers themselves, and proxies drop them.
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn error_of_an_invalid_text_omits_the_key() {
+    fn error_of_an_invalid_key_placement_omits_the_key() {
         for (text, shown) in [
             ("header:x-api-key: s3cret", "header..."),
             ("header:x-api-key=s3cret", "header..."),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_headers_that_frame_a_request() {
+    fn key_placement_rejects_headers_that_frame_a_request() {
         for name in [
             "connection",
             "content-length",

@@ -40,13 +40,14 @@ pub(super) struct Refresher {
 #[derive(Default)]
 struct State {
     held: Option<Held>,
-    /// A weak reference. If the runtime drops the task of this refresh, the next request starts another refresh.
+    /// A weak reference to the running refresh. If the runtime drops the task of this refresh, the next request starts
+    /// another refresh.
     running: Option<WeakShared<Run>>,
     /// Whether the server rejected the key after the running refresh had started.
     outdated: bool,
     /// The number of consecutive failures.
     failures: u32,
-    /// The last failure, and the end of the backoff after it.
+    /// The last failure of the provider, and the end of the backoff after that failure.
     failed: Option<(KeyError, Instant)>,
     /// The number of consecutive keys that the server rejected.
     rejections: u32,
@@ -66,18 +67,18 @@ struct Held {
 const FAILED: &str = "the key provider failed";
 
 impl Refresher {
-    /// How long before its expiry a key is refreshed, as in the AWS SDKs.
+    /// A key is refreshed this long before its expiry, as in the AWS SDKs.
     const AHEAD: Duration = Duration::from_secs(300);
-    /// If a key was in use for this multiple of the longest backoff, its rejection starts a new count of consecutive
-    /// rejections.
+    /// If a key was in use for at least this multiple of the longest backoff, its rejection starts a new count of
+    /// consecutive rejections.
     const WELL_AGED: u32 = 3;
 
     pub(super) fn new(settings: RefreshingKey) -> Self {
         Self { settings, random: Random::from_entropy(), state: Mutex::default() }
     }
 
-    /// Creates a key that is read from a file, now and after each interval. If the file is unreadable, or the server
-    /// rejects its key, the file is read at most once a second.
+    /// Creates a refresher that reads its key from a file, now and after each interval. If the file is unreadable, or
+    /// the server rejects the file's key, the file is read at most once a second.
     pub(super) fn file(path: PathBuf, interval: Duration) -> Result<Self, InvalidConfig> {
         let (fresh, second) = (FreshKey::new(ApiKey::from_file(&path)?), Duration::from_secs(1));
         let backoff = ExponentialBackoff::new(second, second)?.with_jitter(Jitter::none());
@@ -158,7 +159,7 @@ impl Refresher {
             }
         };
         telemetry::key_refresh_begins();
-        // Catches a panic of the provider, or of the timer if its runtime was shut down.
+        // Catches a panic of the provider. Also catches the panic of a timer whose runtime was shut down.
         let fetch = AssertUnwindSafe(async { tokio::time::timeout(*limit, provider()).await });
         let fresh = match fetch.catch_unwind().await {
             Ok(Ok(fetched)) => fetched.map_err(|error| KeyError::new(FAILED).with_source(error))?,
@@ -182,8 +183,8 @@ impl Refresher {
     ) -> Option<Result<ApiKey, KeyError>> {
         let now = clock::now();
         let mut state = self.lock();
-        // The source may have been read before it contained a new key, so the key is fetched again. There is no third
-        // time, because the key cannot be rejected again before it is stored.
+        // The server rejected this key during the refresh. The source may contain a new key by now, so the key is
+        // fetched again. There is no third fetch, because the key cannot be rejected again before it is stored.
         let held = state.held.as_ref().map(|held| &held.key);
         let is_held = fetched.as_ref().is_ok_and(|fresh| held == Some(&fresh.key));
         if state.outdated && is_held {
@@ -191,7 +192,7 @@ impl Refresher {
             return None;
         }
         state.running = None;
-        // Emits the log event without the lock, because it runs code of the subscriber.
+        // Releases the lock before the log event, because the event runs code of the subscriber.
         match fetched {
             Ok(fresh) => {
                 let key = fresh.key.clone();
@@ -232,7 +233,7 @@ impl Refresher {
             Some(rejections) => self.settings.backoff.delay(rejections, self.random.next()),
             None => Duration::ZERO,
         };
-        // An unchanged key keeps its age, and the time from which a rejection counts.
+        // An unchanged key keeps its age. The time from which its rejection counts also stays the same.
         let same = state.held.as_ref().filter(|held| !held.rejected && held.key == fresh.key);
         let (since, rejectable_at) =
             same.map_or_else(|| (now, clock::after(now, rest)), |held| (held.since, held.rejectable_at));
@@ -259,7 +260,7 @@ impl Refresher {
         let mut state = self.lock();
         let backs_off = state.failed.as_ref().is_some_and(|(_, until)| now < *until);
         let State { held: Some(held), rejections, outdated, .. } = &mut *state else { return false };
-        // The rejected key is not the current one, or another request has already reported its rejection.
+        // The rejected key is no longer the current key, or another request has already reported this rejection.
         if held.key != *key || held.rejected {
             return true;
         }

@@ -13,13 +13,14 @@ pub(super) enum Provider {
 
 /// A key that a closure fetches, for example from a vault or with OAuth 2's client credentials.
 ///
-/// Refreshes are single-flight: concurrent requests share one. A refresh runs in a task on the runtime of the request
-/// that starts it, and continues if that request is dropped. If the runtime shuts down, the next request starts another
-/// refresh.
+/// Refreshes are single-flight: concurrent requests share one refresh. A refresh runs in a task on the runtime of the
+/// request that starts it, and continues if that request is dropped. If the runtime shuts down, the next request starts
+/// another refresh.
 ///
-/// A key is refreshed 5 minutes before its expiry, as in the AWS SDKs, but not before 80 % of its lifetime have passed.
-/// During the refresh, requests use the key while it is valid. Otherwise they wait. After a failure, the closure is not
-/// called until a backoff has passed, and requests without a valid key fail with a [`KeyError`](super::KeyError).
+/// A key is refreshed 5 minutes before its expiry, as in the AWS SDKs. If its lifetime is shorter than 25 minutes, it
+/// is refreshed after 80 % of that lifetime. During the refresh, requests use the old key while it is valid, and wait
+/// otherwise. After a failure, the closure is called again only after a backoff. During the backoff, requests without a
+/// valid key fail with a [`KeyError`](super::KeyError).
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,7 +42,7 @@ impl RefreshingKey {
     /// The default of [`with_timeout`](Self::with_timeout). It is the same as a preset's attempt timeout.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// Fetches the key with the closure `provider` when the first request needs it, and again before the key expires.
+    /// Fetches the key with the closure `provider` for the first request, and again before the key expires.
     ///
     /// An error of the closure must not contain the key.
     pub fn new<F, Fut, E>(provider: F) -> Self
@@ -101,8 +102,8 @@ impl FreshKey {
         Self { key, lifetime: None }
     }
 
-    /// Sets the key's lifetime, such as OAuth 2's `expires_in`. It counts from the start of the refresh, so that the
-    /// key is never used too long.
+    /// Sets the key's lifetime, such as OAuth 2's `expires_in`. The lifetime counts from the start of the refresh, so
+    /// that the key is never used after its expiry.
     pub fn with_lifetime(mut self, lifetime: Duration) -> Self {
         self.lifetime = Some(lifetime);
         self

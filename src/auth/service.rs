@@ -13,19 +13,19 @@ use crate::error::{BoxError, Error, MaybeRejected};
 
 /// The service of [`AuthLayer`](super::AuthLayer).
 ///
-/// It is ready when the inner service is ready and the key source has a key or has failed.
+/// The service is ready when the inner service is ready, and the key source either has a key or has failed.
 ///
 /// # Errors
 ///
 /// - [`Error::is_auth`] if the credential cannot be added to the request, or the request's URI has no origin.
 /// - [`Error::is_invalid_request`] if the request has no room for another header field.
-/// - Otherwise the inner service's error.
+/// - Passes on the errors of the inner service.
 #[derive(Debug)]
 pub struct Auth<S> {
     inner: S,
     layer: AuthLayer,
-    /// The wait for the key, then its result. If a permit expires during this wait, the rate limit layer acquires
-    /// another one.
+    /// The future that waits for the key, or its result. If a permit expires during this wait, the rate limit layer
+    /// acquires another one.
     ready: MaybeDone<Lease>,
 }
 
@@ -66,7 +66,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // Takes the key, so that the service must become ready again, with a current key, before the next request.
+        // Takes the key out of the service. Before the next request, the service must become ready again, with a
+        // current key.
         let ready = Pin::new(&mut self.ready).take_output();
         match Origin::any_covers(&self.layer.origins, request.uri()) {
             Ok(true) => {}

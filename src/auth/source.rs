@@ -39,15 +39,15 @@ enum Source {
 }
 
 impl KeySource {
-    /// The default interval of [`from_file`](Self::from_file): 5 s. A kubelet takes up to 90 s to update a mounted
-    /// secret.
+    /// The default interval of [`from_file`](Self::from_file): 5 s. This is short compared to the 90 s that a kubelet
+    /// may take to update a mounted secret.
     pub const FILE_INTERVAL: Duration = Duration::from_secs(5);
 
     /// Creates a source that reads the key in the file at `path` now, and again every [5 s](Self::FILE_INTERVAL).
     ///
-    /// The first request after the interval reads the file, up to 64 KiB, and blocks its thread for that time. If the
-    /// file is missing or contains no valid key, the previous key stays in use and the file is read again after 1 s.
-    /// [`last_error`](Self::last_error) and a log event report the reason.
+    /// The first request after each interval reads the file, of up to 64 KiB, and blocks its thread while it reads. If
+    /// the file is missing or contains no valid key, the previous key stays in use, and the file is read again after
+    /// 1 s. [`last_error`](Self::last_error) and a log event report the reason.
     ///
     /// # Errors
     ///

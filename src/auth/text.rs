@@ -1,4 +1,4 @@
-//! Conversions of origins and key placements from and to configuration files.
+//! Converts origins and key placements from and to the text in configuration files.
 
 use super::{KeyPlacement, Origin};
 

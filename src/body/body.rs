@@ -36,7 +36,7 @@ use crate::error::BoxError;
 ///
 /// # Notes
 ///
-/// After the end of the body or an error, polling it returns `None`.
+/// Polling a body returns `None` after its end or after an error.
 pub struct Body {
     kind: Kind,
 }
@@ -63,7 +63,7 @@ impl Body {
 
     /// Creates a body that returns the data and trailers of `body`.
     ///
-    /// Does not box a `Body`, an empty body, or hyper's body of a response, even if that has an idle timeout.
+    /// Boxes the body, unless it is a `Body`, is empty, or is hyper's response body, with or without an idle timeout.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn reports_the_length_of_bytes_and_does_not_copy_them() {
+    async fn body_reports_the_length_of_bytes_and_does_not_copy_them() {
         let bytes = Bytes::from(vec![7; 9]);
         let mut body = Body::from(bytes.clone());
         assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(9), false));
@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn does_not_box_a_body_twice() {
+    fn new_body_does_not_box_a_body_twice() {
         assert_eq!(Body::new(Body::from("x")).name(), "full");
         assert_eq!(Body::new(Body::new(Full::from("x"))).name(), "boxed");
     }
 
     #[tokio::test]
-    async fn returns_the_bytes_of_any_source() {
+    async fn body_returns_the_bytes_of_any_source() {
         let slice: &'static [u8] = b"x";
         for body in
             ["x".into(), slice.into(), vec![b'x'].into(), "x".to_owned().into(), Body::new(Full::from("x"))]
@@ -230,7 +230,7 @@ mod tests {
 
     #[cfg(feature = "hyper")]
     #[tokio::test]
-    async fn does_not_box_a_body_of_hyper() {
+    async fn new_body_does_not_box_a_body_of_hyper() {
         use std::time::Duration;
 
         use hyper_util::rt::TokioIo;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn body_is_send_and_debug_omits_its_content() {
+    fn body_is_send_and_its_debug_output_omits_the_content() {
         fn send<T: Send + Unpin>(value: T) -> T {
             value
         }

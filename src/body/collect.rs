@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use super::{FRAMES_PER_POLL, body::Body};
 use crate::error::BoxError;
 
-/// The maximum memory to reserve for a body by its `content-length`: 64 KiB. A server may send less than it announces.
+/// The maximum memory to reserve for the length that a body announces: 64 KiB. A server may send less than this length.
 const RESERVE_AT_MOST: usize = 64 * 1024;
 
 impl Body {
@@ -27,8 +27,8 @@ impl Body {
     ///
     /// # Errors
     ///
-    /// Returns [`BodyTooLarge`] if the body exceeds the limit. If the body reports its length, nothing is read in that
-    /// case. Returns the body's own error if it fails.
+    /// Returns [`BodyTooLarge`] if the body exceeds the limit. If the body reports a length above the limit, nothing is
+    /// read. Returns the body's own error if the body fails.
     pub async fn collect(mut self, limit: usize) -> Result<Bytes, BoxError> {
         let announced = usize::try_from(self.size_hint().lower()).unwrap_or(usize::MAX);
         if announced > limit {
@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn collects_data_and_drops_trailers() {
+    async fn collect_returns_data_and_drops_trailers() {
         let steps =
             [Step::data(0), Step::data(3), Step::Wait, Step::data(0), Step::data(2), Step::trailers(9)];
         assert_eq!(boxed(Script::new(steps)).collect(5).await.unwrap(), [0_u8, 1, 2, 0, 1].as_slice());
     }
 
     #[tokio::test]
-    async fn collects_a_body_of_exactly_the_limit() {
+    async fn collect_accepts_a_body_of_exactly_the_limit() {
         for (limit, fits) in [(7, true), (6, false), (3, false), (0, false), (usize::MAX, true)] {
             let whole = boxed(Script::new([Step::data(4), Step::data(3)])).collect(limit).await;
             assert_eq!(whole.is_ok(), fits, "{limit}");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn does_not_read_a_body_whose_length_exceeds_the_limit() {
+    async fn collect_does_not_read_a_body_whose_length_exceeds_the_limit() {
         let script = Script::new([Step::data(9)]).knowing_its_size();
         let given = script.given();
         assert!(boxed(script).collect(8).await.is_err());
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn does_not_copy_a_body_of_one_chunk() {
+    async fn collect_does_not_copy_a_body_of_one_chunk() {
         let bytes = Bytes::from(vec![7; 9]);
         let whole = Body::new(Full::new(bytes.clone())).collect(9).await.unwrap();
         assert_eq!(whole.as_ptr(), bytes.as_ptr());

@@ -13,9 +13,9 @@ use super::FRAMES_PER_POLL;
 pin_project! {
     /// Reads and discards the body of a failed response, so that its connection can be reused.
     ///
-    /// Returns `true` at the end of the body. Returns `false` if the body failed or exceeds the limit, which closes the
-    /// connection. If the body reports a length above the limit, nothing is read. Each frame counts as at least one
-    /// byte, so that endless empty frames also exceed the limit. The caller must limit the time.
+    /// Returns `true` at the end of the body. Returns `false` if the body failed or exceeds the limit. The connection
+    /// is then closed. If the body reports a length above the limit, nothing is read. Each frame counts as at least one
+    /// byte, so that endless empty frames also exceed the limit. The caller must limit the time of the read.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub(crate) struct Drain<B> {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_read_a_body_whose_length_exceeds_the_limit() {
+    fn drain_does_not_read_a_body_whose_length_exceeds_the_limit() {
         assert_eq!(drain(Script::new([Step::data(11)]).knowing_its_size(), 10), (false, 1, 0));
         assert_eq!(drain(Script::new([Step::data(1)]), 0), (false, 1, 0));
         assert_eq!(drain(Script::new([]).knowing_its_end(), 0), (true, 1, 0));

@@ -12,17 +12,18 @@ use tokio::time::{Instant, Sleep};
 
 use crate::error::{BoxError, Error, ErrorKind, redact};
 
-// tower-http's `TimeoutBody` polls its timer before the body, so a reader that is polled late loses a frame that has
-// already arrived. It also hides the length and the end of the body, and its error does not contain the limit.
+// This body replaces tower-http's `TimeoutBody`, which polls its timer before the body. A reader that is polled late
+// then loses a frame that has already arrived. `TimeoutBody` also hides the length and the end of the body, and its
+// error does not contain the limit.
 pin_project! {
     /// A response body that fails if it stalls for longer than its idle timeout.
     ///
-    /// It is the body of the responses of a [`BodyIdleTimeout`](crate::timeout::BodyIdleTimeout).
+    /// A [`BodyIdleTimeout`](crate::timeout::BodyIdleTimeout) returns responses with this body.
     ///
     /// # Errors
     ///
     /// Returns an [`Error`] with [`is_timeout`](Error::is_timeout) if the body stalled. The inner body is then dropped,
-    /// which closes its connection or resets its stream. Otherwise returns the inner body's own error.
+    /// which closes its connection or resets its stream. Returns the inner body's own error if that body fails.
     pub struct IdleBody<B> {
         // The inner body. `None` after it stalled.
         #[pin]
@@ -56,7 +57,7 @@ where
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let mut this = self.project();
         let Some(body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
-        // Polls the body before the timer, so that a reader that is polled late still gets a frame that has arrived.
+        // Polls the body before the timer. A reader that is polled late therefore still gets a frame that has arrived.
         if let Poll::Ready(frame) = body.poll_frame(cx) {
             *this.armed = false;
             if !matches!(frame, Some(Ok(_))) {

@@ -26,7 +26,7 @@
 //! # Notes
 //!
 //! If the caller sets `content-length` for a body of unknown length over HTTP/1, the body cannot be replayed. hyper
-//! stops reading at that length, before the body reports its end, so the recording counts as incomplete.
+//! stops reading at that length, before the body reports its end. The recording then counts as incomplete.
 
 #[expect(clippy::module_inception, reason = "its type is the room's own")]
 pub(crate) mod body;
@@ -49,5 +49,5 @@ pub use self::replay::ReplayBody;
 pub(crate) const DEFAULT_REPLAY_LIMIT: usize = 1024 * 1024;
 
 /// The number of frames that are read in one poll before the task yields. This prevents an endless stream from starving
-/// other tasks or the caller's timer. 32 frames of hyper's first read buffer, 8 KiB, are 256 KiB.
+/// other tasks or the caller's timer. 32 frames of 8 KiB, the size of hyper's first read buffer, are 256 KiB.
 const FRAMES_PER_POLL: usize = 32;

@@ -87,7 +87,7 @@ pub(super) struct Failure;
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("failed as scripted")
+        f.write_str("body failed as scripted")
     }
 }
 
@@ -102,7 +102,7 @@ impl Body for Script {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Failure>>> {
         let this = self.project();
-        assert!(!*this.over, "polled after its end");
+        assert!(!*this.over, "body was polled after its end");
         let frame = match this.steps.pop_front() {
             Some(Step::Wait) => {
                 cx.waker().wake_by_ref();
@@ -161,7 +161,7 @@ pub(super) fn read<B: Body<Data = Bytes>>(body: Pin<&mut B>, frames: usize) -> R
                 Err(frame) => read.trailers = frame.into_trailers().ok(),
             },
         }
-        assert!(!ended, "a frame after the end");
+        assert!(!ended, "body returned a frame after its end");
         given += 1;
     }
     if given < frames {

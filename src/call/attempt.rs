@@ -20,11 +20,11 @@ pub struct AttemptReport {
     pub outcome: Option<Outcome>,
     /// The request id that the server sent with the response.
     pub server_request_id: Option<HeaderValue>,
-    /// The delay before a retry that the server requested with the response.
+    /// The delay before a retry, if the server's response requested one.
     pub requested_delay: Option<Duration>,
-    /// The delay between this attempt and the next one. `None` without another attempt.
+    /// The delay between this attempt and the next one. `None` if no attempt follows.
     pub delay: Option<Duration>,
-    /// What determined the length of that delay.
+    /// What determined the length of `delay`.
     pub delay_reason: Option<DelayReason>,
 }
 

@@ -48,21 +48,21 @@ use crate::{
 ///
 /// # Notes
 ///
-/// Do not copy the context from one request to another, because the attempts and the deadline belong to the first call.
+/// Do not copy the context into the request of another call. Its attempts and its deadline belong to one call only.
 #[derive(Debug, Clone)]
 pub struct CallContext(Report);
 
-/// Marks a 401, or gRPC's `UNAUTHENTICATED`, if the rejected key is being replaced. It is in the extensions of the
-/// response.
+/// Marks a 401, or gRPC's `UNAUTHENTICATED`, if the rejected key is being replaced. The marker is in the extensions of
+/// the response.
 ///
 /// The auth layer inserts the marker, and the retry layer then resends the request once, through the limiter: see
-/// [after a 401](crate::retry#after-a-401). A custom layer that replaces keys may also insert it, but only into the
-/// response to the request that this layer received.
+/// [after a 401](crate::retry#after-a-401). A custom layer that replaces keys may also insert the marker. The layer may
+/// insert it only into the response to the request that it received itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyReplaced;
 
 impl Deadline {
-    /// Returns the earlier of two deadlines: that of the call, and that in the request's extensions.
+    /// Returns the deadline of the call or the deadline in the request's extensions, whichever is earlier.
     pub(crate) fn of(call: Option<&CallContext>, extensions: &Extensions) -> Option<Instant> {
         let own = extensions.get().map(|Self(deadline)| *deadline);
         call.and_then(CallContext::deadline).into_iter().chain(own).min()
@@ -79,7 +79,7 @@ impl CallContext {
         call
     }
 
-    /// Returns the call to which the request belongs, or starts a new one, and sets its identity.
+    /// Returns the call to which the request belongs, or starts a new call. Sets the identity of the call.
     pub(crate) fn identified(extensions: &mut Extensions, identity: Identity) -> Self {
         let call = Self::of(extensions);
         call.0.shared.state().identity = Some(identity);
@@ -91,7 +91,7 @@ impl CallContext {
         self.0.shared.state().deadline
     }
 
-    /// Sets the deadline. If the call has an earlier deadline, keeps and returns that one.
+    /// Sets the deadline. If the call has an earlier deadline, keeps and returns the earlier one.
     pub(crate) fn narrow_deadline(&self, deadline: Instant) -> Option<Instant> {
         let mut state = self.0.shared.state();
         let earlier = state.deadline.filter(|earlier| *earlier < deadline);
@@ -121,7 +121,7 @@ impl CallContext {
     }
 
     /// Counts an attempt that is about to be sent. Returns its number, and the number of requests that were sent before
-    /// it, including retries by other crates.
+    /// it. Both numbers include retries by other crates.
     pub(crate) fn count_sent(&self) -> (u32, u32) {
         let mut state = self.0.shared.state();
         let earlier = state.sent_count;
@@ -195,7 +195,7 @@ impl CallContext {
         }
     }
 
-    /// Records that another attempt follows. `key_replaced` is `true` if that attempt only differs in its key.
+    /// Records that another attempt follows. `key_replaced` is `true` if the two attempts differ only in their keys.
     pub(crate) fn retry(&self, retry: &Retry, key_replaced: bool) {
         let mut state = self.0.shared.state();
         state.key_replaced |= key_replaced;

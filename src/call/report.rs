@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::{Extensions, HeaderValue, Response};
 
 use super::{AttemptReport, Outcome, StopReason, shared::Shared};
-#[cfg(feature = "json")]
+#[cfg(feature = "client")]
 use crate::clock::Instant;
 
 /// The record of a call's attempts and of its end. It is available from a response
@@ -56,8 +56,8 @@ impl Report {
         Some(self.shared.state().identity.as_ref()?.request_id.clone())
     }
 
-    /// Returns the request id that the server sent. Reads the latest response that has one, in the first of the known
-    /// headers.
+    /// Returns the request id that the server sent. The id is from the latest response that has one. If several of its
+    /// headers contain an id, the first known header applies.
     ///
     /// Ignores an id of more than 128 characters or with characters other than visible ASCII. Also ignores an id that
     /// contains the key of an attempt, in plain text or percent-encoded.
@@ -66,13 +66,13 @@ impl Report {
     }
 
     /// Redacts the call's two latest keys in `text`, but only where they appear in plain text.
-    #[cfg(feature = "json")]
+    #[cfg(feature = "client")]
     pub(crate) fn redact(&self, text: &str) -> String {
         self.shared.state().keys.redact(text)
     }
 
     /// Returns the deadline of the call, and the time between the start of the call and its deadline.
-    #[cfg(feature = "json")]
+    #[cfg(feature = "client")]
     pub(crate) fn deadline(&self) -> Option<(Instant, Duration)> {
         let deadline = self.shared.state().deadline?;
         Some((deadline, deadline.saturating_duration_since(self.shared.started)))
@@ -98,13 +98,13 @@ impl Report {
         self.shared.state().waited
     }
 
-    /// Returns the delay after which another attempt could succeed, counted from the end of the last attempt. Returns
-    /// `None` unless the call ended because this delay exceeds the deadline or `max_retry_after`.
+    /// Returns the delay after which another attempt could succeed, counted from the end of the last attempt. The delay
+    /// is known only if the call ended because the delay exceeds the deadline or `max_retry_after`.
     pub fn retry_after(&self) -> Option<Duration> {
         self.shared.state().retry_after
     }
 
-    /// Returns why no further attempt was made. `None` while the call runs, and after its caller dropped it.
+    /// Returns why no further attempt was made. Returns `None` while the call runs, and if the caller dropped the call.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.shared.state().stop_reason
     }

@@ -7,7 +7,12 @@ use crate::secret::Secret;
 /// The maximum length of an id. Known services send up to 100 characters.
 const MAX_LENGTH: usize = 128;
 
-/// Returns the values of the headers `names` that may be an id: up to [`MAX_LENGTH`] visible ASCII characters.
+/// The length from which a beginning of a key is redacted.
+#[cfg(feature = "client")]
+const SHORTEST_BEGINNING: usize = 4;
+
+/// Returns those values of the headers `names` that may be an id. An id has up to [`MAX_LENGTH`] visible ASCII
+/// characters.
 pub(super) fn candidates<'a>(
     headers: &'a HeaderMap,
     names: &'a [HeaderName],
@@ -31,20 +36,30 @@ impl SentKeys {
         }
     }
 
-    /// Returns a copy of the id for the report, unless it contains a key. The original value would keep the buffer of
-    /// all response headers in memory.
+    /// Returns a copy of the id for the report, unless the id contains a key. The original header value would keep the
+    /// buffer of all response headers in memory.
     pub(super) fn check(&self, id: &str) -> Option<HeaderValue> {
         let has_key = self.0.iter().flatten().any(|key| key.is_in(id));
         if has_key { None } else { HeaderValue::from_str(id).ok() }
     }
 
-    /// Redacts the keys in `text` where they appear in plain text.
-    #[cfg(feature = "json")]
+    /// Redacts the keys in `text` where they appear in plain text. A text may end within a key, so a beginning of a key at
+    /// the end of the text is redacted, too.
+    #[cfg(feature = "client")]
     pub(super) fn redact(&self, text: &str) -> String {
         let mut keys: Vec<_> = self.0.iter().flatten().map(Secret::expose).collect();
         // Replaces the longer key first, because it may contain the shorter one.
         keys.sort_by_key(|key| std::cmp::Reverse(key.len()));
-        keys.into_iter().fold(text.to_owned(), |text, key| text.replace(key, "[redacted]"))
+        keys.into_iter().fold(text.to_owned(), |text, key| {
+            let mut text = text.replace(key, "[redacted]");
+            // A shorter beginning could be a word of the text.
+            let beginnings = (SHORTEST_BEGINNING..key.len()).rev().filter_map(|length| key.get(..length));
+            if let Some(beginning) = beginnings.into_iter().find(|beginning| text.ends_with(beginning)) {
+                text.truncate(text.len() - beginning.len());
+                text.push_str("[redacted]");
+            }
+            text
+        })
     }
 }
 
@@ -62,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_ids_of_up_to_128_visible_ascii_characters() {
+    fn server_id_has_at_most_128_visible_ascii_characters() {
         for (id, kept) in [
             ("0f8fad5b-d9cb-469f-a165-70867728950e".to_owned(), true),
             ("x".repeat(128), true),
@@ -78,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn prefers_the_server_id_of_the_first_configured_header() {
+    fn server_id_of_the_first_configured_header_is_preferred() {
         let value = HeaderValue::from_static;
         let headers = HeaderMap::from_iter([(FIRST, value("a")), (SECOND, value("b"))]);
         assert!(candidates(&headers, &[SECOND, FIRST]).eq(["b", "a"]));
@@ -86,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_an_id_that_contains_one_of_the_two_latest_keys() {
+    fn server_id_that_contains_one_of_the_two_latest_keys_is_dropped() {
         let sent = keys(&["k0", "k1", "k2", "k1", "k1"]);
         for (id, kept) in [("k0", true), ("id-k1", false), ("%6b2", false), ("k3", true)] {
             assert_eq!(sent.check(id).is_some(), kept, "{id}");
@@ -94,11 +109,25 @@ mod tests {
         assert_eq!(SentKeys::default().check("k1").unwrap(), "k1");
     }
 
-    #[cfg(feature = "json")]
+    #[cfg(feature = "client")]
     #[test]
     fn redacts_the_longer_of_two_overlapping_keys_first() {
         for sent in [["s3cret", "s3cret-2"], ["s3cret-2", "s3cret"]] {
             assert_eq!(keys(&sent).redact("a s3cret, s3cret-2"), "a [redacted], [redacted]");
+        }
+    }
+
+    #[cfg(feature = "client")]
+    #[test]
+    fn redacts_a_beginning_of_the_key_at_the_end_of_the_text() {
+        let sent = keys(&["s3cret-of-the-key"]);
+        for (text, redacted) in [
+            ("wrong s3cret-of-th", "wrong [redacted]"),
+            ("wrong s3cr", "wrong [redacted]"),
+            ("wrong s3c", "wrong s3c"),
+            ("s3cret-of is wrong", "s3cret-of is wrong"),
+        ] {
+            assert_eq!(sent.redact(text), redacted);
         }
     }
 }

@@ -39,13 +39,13 @@ pub(crate) struct Naming {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) deadline: Option<Instant>,
-    /// The identity of the call. If several layers set one, that of the innermost layer.
+    /// The identity of the call. If several layers set an identity, the identity of the innermost layer applies.
     pub(super) identity: Option<Identity>,
     pub(super) server_request_id: Option<HeaderValue>,
     pub(super) keys: SentKeys,
     pub(super) waited: Duration,
     pub(super) attempts: Attempts,
-    /// The number of attempts that reached an attempt span layer, from retry layers of any crate.
+    /// The number of attempts that reached an attempt span layer, whichever crate's retry layer made them.
     pub(super) sent_count: u32,
     /// Whether any retry layer has resent the request with another key.
     pub(super) key_replaced: bool,
@@ -66,8 +66,8 @@ impl Shared {
 }
 
 impl State {
-    /// Records and returns the first acceptable server id of a response. If the response has none, the id of an earlier
-    /// response stays.
+    /// Records and returns the first acceptable request id that the server sent with a response. If the response has
+    /// none, the id of an earlier response is kept.
     pub(super) fn keep_id(&mut self, headers: &HeaderMap) -> Option<HeaderValue> {
         let names = &self.identity.as_ref()?.naming.server_headers;
         let id = server_id::candidates(headers, names).find_map(|id| self.keys.check(id))?;

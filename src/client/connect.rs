@@ -57,7 +57,7 @@ pub struct Transport {
     bundled_roots: bool,
     #[cfg(feature = "native-roots")]
     native_roots: bool,
-    /// The path of the file, which is read when a client is created.
+    /// The path of a PEM file, which is read when a client is created.
     #[cfg(feature = "rustls")]
     root_certificates: Option<PathBuf>,
     #[cfg(feature = "rustls")]
@@ -110,7 +110,7 @@ impl Transport {
     }
 
     /// Uses only HTTP/1.1, even if TLS could negotiate HTTP/2. Use it for requests with an upgrade, such as to a
-    /// WebSocket, which HTTP/2 does not support.
+    /// WebSocket. HTTP/2 does not support upgrades.
     pub fn with_http1_only(mut self) -> Self {
         self.http = Version::Http1;
         self
@@ -120,7 +120,7 @@ impl Transport {
     ///
     /// # Errors
     ///
-    /// Returns an error if the text contains no certificate, or a certificate that cannot be a root.
+    /// Returns an error if the text contains no certificate, or contains one that cannot be a root.
     #[cfg(feature = "rustls")]
     pub fn with_root_certificates(mut self, pem: &[u8]) -> Result<Self, InvalidConfig> {
         let read = || -> Result<RootCertStore, BoxError> {
@@ -200,12 +200,16 @@ impl Transport {
     #[cfg(feature = "rustls")]
     fn connector(self, http: HttpConnector, _: &Origin) -> Result<Connector, InvalidConfig> {
         let version = self.http;
-        // Sets the provider explicitly, because the process may have no default provider, or another one.
+        // Sets the crypto provider explicitly, because the process may have no default provider or a different one.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| {
-                InvalidConfig::new("tls versions", error.to_string(), "the tls versions of the ring provider")
+                InvalidConfig::new(
+                    "tls versions",
+                    error.to_string(),
+                    "tls versions that the ring provider supports",
+                )
             })?
             .with_root_certificates(self.roots()?)
             .with_no_client_auth();

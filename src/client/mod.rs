@@ -1,18 +1,32 @@
-//! A ready client for one service: the stack of a preset over hyper-util's pooled client.
+//! A ready client for one service: the whole stack over hyper-util's pooled client.
 //!
 //! ```no_run
-//! use tower_outbound::{ApiKey, preset};
+//! use tower_outbound::{Client, Quota};
 //!
 //! # async fn call() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! let mail = preset::email_delivery("https://mail.example.com")?
-//!     .with_api_key(ApiKey::from_env("MAIL_KEY")?)
+//! let client = Client::builder("https://api.example.com/v2")?
+//!     .with_api_key_env("ORDERS_KEY")
+//!     .with_quota(Quota::per_minute(300)?)
 //!     .client()?;
 //!
-//! let response = mail.post("/v1/resources", r#"{"hello":"world"}"#).await?;
-//! if !response.status().is_success() {
-//!     let report = response.extensions().get::<tower_outbound::Report>();
-//!     eprintln!("{} after {report:?}", response.status());
+//! let response = client.post("/orders").body(r#"{"item":"lamp"}"#).await?;
+//! println!("{}", response.error_for_status().await?.text().await?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With the feature `json`:
+//!
+#![cfg_attr(not(feature = "json"), doc = "```ignore")]
+#![cfg_attr(feature = "json", doc = "```no_run")]
+//! # async fn call(client: tower_outbound::Client) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct Order {
+//!     item: String,
 //! }
+//!
+//! let order: Order = client.get("/orders/7").fetch_json().await?;
+//! client.put("/orders/8").json(&order).await?.error_for_status().await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -35,20 +49,22 @@
 //!
 //! # Notes
 //!
-//! - Every HTTP status is returned as `Ok`.
+//! - Every HTTP status is returned as `Ok`. [`Response::error_for_status`] converts a status other than 2xx to an
+//!   error.
 //! - The client does not follow redirects. A layer above it that follows them is also restricted to the base URL.
 //! - The client must run inside a tokio runtime whose timer and I/O are enabled.
-//! - The timeouts do not cover the body of a response, except in the JSON calls.
-//!   [`Body::collect`](crate::Body::collect) limits its size.
+//! - The total timeout also covers the body of a response that is read by a method of [`Response`]. A body from
+//!   [`Response::into_body`] is not covered.
 
 mod connect;
-#[cfg(feature = "json")]
-mod json;
+mod error;
+mod request;
+mod response;
 pub(crate) mod service;
 
 pub use self::connect::Transport;
-#[cfg(feature = "json")]
-pub use self::json::JsonError;
-#[cfg(any(feature = "json", feature = "serde"))]
+pub use self::error::ResponseError;
+pub use self::request::RequestBuilder;
+pub use self::response::{Response, ResponseFuture};
+#[cfg(feature = "serde")]
 pub(crate) use self::service::Client;
-pub use self::service::ResponseFuture;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, header::USER_AGENT};
+use http::{Request, Response, header::USER_AGENT};
 use tower::ServiceBuilder;
 use tower_service::Service;
 
@@ -19,39 +19,53 @@ use crate::{
     stack::{BaseUrl, StackBuilder},
 };
 
-/// The future of a call of a [`Client`].
-pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
+pub(super) type BoxFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
 
-/// A client for one service. It is also a tower [`Service`], so that custom layers can wrap it.
+/// A client for one service.
 ///
-/// ```
-/// use tower_outbound::{Client, Quota, Report};
+/// ```no_run
+/// use tower_outbound::{Client, Quota};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let client = Client::builder("https://api.example.com/v2")?
-///     .with_key_env("ORDERS_KEY")
+///     .with_api_key_env("ORDERS_KEY")
 ///     .with_quota(Quota::per_minute(300)?)
+///     .with_max_attempts(5)?
 ///     .client()?;
 ///
-/// let response = client.get("/orders?open=true").await?;
-/// if let Some(report) = Report::from_response(&response) {
-///     println!("{}: {report}", response.status());
-/// }
+/// let response = client.get("/orders").query(&[("state", "open")]).await?;
+/// println!("{}: {}", response.status(), response.text().await?);
 /// # Ok(())
 /// # }
 /// ```
+///
+#[cfg_attr(
+    feature = "json",
+    doc = "For JSON, see [`fetch_json`](crate::client::RequestBuilder::fetch_json) and [`json`](crate::client::RequestBuilder::json)."
+)]
+#[cfg_attr(not(feature = "json"), doc = "For JSON, enable the feature `json`.")]
+///
+/// A client is also a tower [`Service`], so that custom layers can wrap it.
+///
+/// # Errors
+///
+/// A request returns an [`Error`] if no response arrived. Every HTTP status is returned as `Ok`.
 ///
 /// # Clone
 ///
 /// Cheap. Clones share the limiter and the connections.
 #[derive(Clone)]
 pub struct Client {
-    /// The whole stack, with its type erased. A call allocates one box, for its future.
-    stack: Arc<dyn Fn(Request<Body>) -> ResponseFuture + Send + Sync>,
-    base_url: Arc<BaseUrl>,
-    /// Whether JSON calls set `accept`, because no default header sets it.
+    pub(super) inner: Arc<Inner<dyn Fn(Request<Body>) -> BoxFuture + Send + Sync>>,
+}
+
+pub(super) struct Inner<F: ?Sized> {
+    pub(super) base_url: BaseUrl,
+    /// Whether `fetch_json` sets the header `accept`. It does so unless a default header sets it.
     #[cfg(feature = "json")]
     pub(super) accepts_json: bool,
+    /// The whole stack, with its type erased. A call allocates one box, for its future.
+    stack: F,
 }
 
 impl StackBuilder {
@@ -75,14 +89,14 @@ impl StackBuilder {
         let service = tower::service_fn(move |request| connections.request(request));
         let mut named = self.clone();
         if !named.headers.0.contains_key(USER_AGENT) {
-            named = named.with_header(USER_AGENT, HeaderValue::from_static(Self::DEFAULT_USER_AGENT));
+            named = named.with_header(USER_AGENT, Self::DEFAULT_USER_AGENT);
         }
         named.client_with_service(service)
     }
 
     /// Creates a ready client over a custom service, such as another HTTP client or a test double.
     ///
-    /// A response body of another type than hyper's costs one allocation.
+    /// A response body costs one allocation, unless its type is hyper's.
     ///
     /// ```
     /// use std::convert::Infallible;
@@ -120,13 +134,14 @@ impl StackBuilder {
             .map_response(|response: Response<IdleBody<R>>| response.map(Body::new))
             .layer(self.layer()?)
             .service(service);
-        Ok(Client {
-            // The stack is always ready, because the retry layer waits for its inner service in the call's future.
-            stack: Arc::new(move |request| Box::pin(stack.clone().call(request))),
-            base_url: Arc::new(self.base.clone()),
+        let inner = Inner {
+            base_url: self.base.clone(),
             #[cfg(feature = "json")]
             accepts_json: !self.headers.0.contains_key(http::header::ACCEPT),
-        })
+            // The stack is always ready, because the retry layer waits for its inner service in the call's future.
+            stack: move |request| -> BoxFuture { Box::pin(stack.clone().call(request)) },
+        };
+        Ok(Client { inner: Arc::new(inner) })
     }
 }
 
@@ -136,84 +151,43 @@ impl Client {
     /// # Errors
     ///
     /// Returns the same errors as [`StackBuilder::new`].
-    pub fn builder(base_url: &str) -> Result<StackBuilder, InvalidConfig> {
+    pub fn builder(base_url: impl AsRef<str>) -> Result<StackBuilder, InvalidConfig> {
         StackBuilder::new(base_url)
     }
 
-    /// Sends a GET to `path`, which may include a query, or may be [a URL](crate::client#urls) below the base URL.
-    ///
-    /// # Errors
-    ///
-    /// Returns an [`Error`] if no response arrived. Every HTTP status is returned as `Ok`.
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping the future cancels the call. Nothing continues in the background.
-    pub fn get(&self, path: &str) -> ResponseFuture {
-        self.send(Method::GET, path, Body::empty())
+    pub(super) fn resolve_and_run(&self, mut request: Request<Body>) -> BoxFuture {
+        let resolved = self.inner.base_url.resolve(std::mem::take(request.uri_mut()));
+        self.run(resolved.map(|uri| {
+            *request.uri_mut() = uri;
+            request
+        }))
     }
 
-    /// Sends a POST to `path` with `body`. The path is the same as for [`get`](Self::get).
-    ///
-    /// The `content-type` is `application/json` by default. To change it, use [`request`](Self::request) for one call,
-    /// or [`StackBuilder::with_header`] for all calls.
-    ///
-    /// # Errors
-    ///
-    /// Returns the same errors as [`get`](Self::get).
-    pub fn post(&self, path: &str, body: impl Into<Body>) -> ResponseFuture {
-        self.send(Method::POST, path, body.into())
-    }
-
-    /// Sends a request. Its URI must be a path that starts with a slash, or [a URL](crate::client#urls) below the base
-    /// URL.
-    ///
-    /// # Errors
-    ///
-    /// Returns the same errors as [`get`](Self::get).
-    pub fn request<B: Into<Body>>(&self, request: Request<B>) -> ResponseFuture {
-        let (head, body) = request.into_parts();
-        self.clone().call(Request::from_parts(head, body.into()))
-    }
-
-    fn send(&self, method: Method, path: &str, body: Body) -> ResponseFuture {
-        match self.made(method, path, body) {
-            Ok(request) => (self.stack)(request),
+    pub(super) fn run(&self, request: Result<Request<Body>, Error>) -> BoxFuture {
+        match request {
+            Ok(request) => (self.inner.stack)(request),
             Err(error) => Box::pin(ready(Err(error))),
         }
-    }
-
-    pub(super) fn made(&self, method: Method, path: &str, body: Body) -> Result<Request<Body>, Error> {
-        let mut request = Request::new(body);
-        *request.uri_mut() = self.base_url.join(path)?;
-        *request.method_mut() = method;
-        Ok(request)
     }
 }
 
 impl Service<Request<Body>> for Client {
     type Response = Response<Body>;
     type Error = Error;
-    type Future = ResponseFuture;
+    type Future = BoxFuture;
 
     /// Always ready, because a call waits in its future.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> ResponseFuture {
-        match self.base_url.resolve(std::mem::take(request.uri_mut())) {
-            Ok(uri) => {
-                *request.uri_mut() = uri;
-                (self.stack)(request)
-            }
-            Err(error) => Box::pin(ready(Err(error))),
-        }
+    fn call(&mut self, request: Request<Body>) -> BoxFuture {
+        self.resolve_and_run(request)
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("origin", &self.base_url.origin).finish_non_exhaustive()
+        f.debug_struct("Client").field("origin", &self.inner.base_url.origin).finish_non_exhaustive()
     }
 }

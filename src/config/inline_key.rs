@@ -10,8 +10,8 @@ use super::InvalidConfig;
 
 /// A key that is written in a configuration file. `Debug` redacts it, and there is no `Serialize`.
 ///
-/// Deserialization accepts a value of any type, so that no parser quotes the line with the key in its error.
-/// [`text`](Self::text) then rejects a value that is not a text.
+/// A parser that rejects a value quotes its line, which contains the key. Deserialization therefore accepts a value of
+/// any type. [`text`](Self::text) then rejects a value that is not a text.
 #[derive(Clone)]
 pub(crate) struct InlineKey(Option<Zeroizing<String>>);
 

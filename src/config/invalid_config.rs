@@ -31,8 +31,7 @@ impl InvalidConfig {
         Self { field, value: value.into(), expected: expected.into(), path: None }
     }
 
-    /// Adds the name of the table that contains the field, for configuration from a file. Each call adds the next outer
-    /// table.
+    /// Adds the name of the table that contains the field in a configuration file. Each call adds the next outer table.
     ///
     /// ```
     /// # use tower_outbound::Quota;

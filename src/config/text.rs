@@ -1,8 +1,8 @@
-//! Values that configuration files contain as text. The same parsers are used in code.
+//! Values that configuration files contain as text. Strings in code are parsed by the same parsers.
 
 use std::fmt;
 
-/// A value that is a text in configuration files. A number is read as its digits.
+/// A value that is a text in configuration files. If a file contains a number instead, the text is the number's digits.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Written<T>(pub(crate) T);
 

@@ -11,9 +11,9 @@ use crate::call::{CallContext, Report};
 ///
 /// - `{}` shows the failure, the number of attempts and the request id: "connection refused after 3 attempts (request id
 ///   0199…)". `{:#}` adds the chain of causes.
-/// - `{:?}` adds the stop reason, too, on one line, so that `main` may return the error.
-/// - [`source`](std::error::Error::source) returns the inner service's error, which can be downcast. If an inner layer
-///   of this crate returned an `Error`, it is passed on without another wrapper.
+/// - `{:?}` also adds the stop reason. Its output is one line, so that `main` may return the error.
+/// - [`source`](std::error::Error::source) returns the inner service's error, which can be downcast. An `Error` that an
+///   inner layer of this crate returned is passed on without another wrapper.
 ///
 /// ```
 /// use tower_outbound::{Error, ErrorKind};
@@ -30,10 +30,10 @@ use crate::call::{CallContext, Report};
 /// # Notes
 ///
 /// - An HTTP/2 GOAWAY contains debug data and a certificate contains names. The server chooses both, and may repeat the
-///   key in them. An error that shows either is replaced by one that shows only the reason. `source()` then leads to
-///   neither `h2::Error` nor `rustls::Error`.
-/// - The body of a response returns its own errors. Those of hyper show the debug data of a GOAWAY. The bodies of
-///   [`Client`](crate::Client) and of [`IdleBody`](crate::body::IdleBody) do not show it.
+///   key in them. An error that shows this data or these names is replaced by an error that shows only the reason. The
+///   chain of `source()` then contains neither `h2::Error` nor `rustls::Error`.
+/// - The body of a response returns its own errors. The errors of hyper's body show the debug data of a GOAWAY. The
+///   errors of [`Client`](crate::Client)'s body and of [`IdleBody`](crate::body::IdleBody) do not show it.
 pub struct Error {
     // The fields are boxed, so that a `Result` with a response stays small.
     pub(super) inner: Box<Inner>,
@@ -81,7 +81,7 @@ impl Error {
         Self::new(kind, refusal.wait(), Some(refusal.into()))
     }
 
-    /// Wraps the error of an inner service that did not become ready, so that nothing was sent.
+    /// Wraps the error of an inner service that did not become ready. Nothing was sent.
     pub(crate) fn from_readiness(error: impl Into<BoxError>) -> Self {
         let mut error = Self::from_service(error);
         if error.is_service() {
@@ -122,7 +122,7 @@ impl Error {
         self.inner.failed
     }
 
-    /// Returns whether a layer of this crate returned this error, with one of these kinds.
+    /// Returns whether a layer of this crate returned this error, and the error has one of these kinds.
     fn is(&self, kinds: &[ErrorKind]) -> bool {
         self.inner.failed == Failed::Layer && kinds.contains(&self.inner.kind)
     }
@@ -152,8 +152,9 @@ impl Error {
 
     /// Returns whether the deadline or an attempt's timeout was exceeded, or the body of the response stalled.
     ///
-    /// The server may have processed the request. Timeouts of tower or of the connector below the layers are reported
-    /// by [`is_service`](Self::is_service) instead, and [`kind`](Self::kind) distinguishes them.
+    /// The server may have processed the request. For a timeout of a tower layer or of the connector, both below this
+    /// crate's layers, [`is_service`](Self::is_service) returns `true` instead. [`kind`](Self::kind) distinguishes
+    /// these timeouts.
     pub fn is_timeout(&self) -> bool {
         self.is(&[ErrorKind::AttemptTimeout, ErrorKind::Deadline, ErrorKind::BodyTimeout])
     }
@@ -182,8 +183,8 @@ impl Error {
 
     /// Returns the wait that the call would have needed, if it failed because this wait was too long.
     ///
-    /// This is the wait for the limiter, the delay before the next attempt, or the time until a failed key source is
-    /// called again.
+    /// The returned time is the wait for the limiter, the delay before the next attempt, or the time until a failed key
+    /// source is called again.
     pub fn retry_after(&self) -> Option<Duration> {
         let own = self.inner.time.filter(|_| !self.is_timeout());
         own.or_else(|| self.report()?.retry_after())
@@ -201,8 +202,8 @@ impl Error {
 
     /// Finds an `Error` in `error` or its causes.
     ///
-    /// Pass the `as_ref()` of a [`BoxError`], an `anyhow::Error` or an `eyre::Report`. The method cannot look into an
-    /// error that `anyhow::Error::from_boxed` has made.
+    /// Call `as_ref()` on a [`BoxError`], an `anyhow::Error` or an `eyre::Report` and pass the result. The method
+    /// cannot look into an error that `anyhow::Error::from_boxed` has made.
     ///
     /// ```
     /// use tower_outbound::{BoxError, Error};
@@ -230,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn does_not_wrap_an_error_of_this_crate_again() {
+    fn error_of_this_crate_is_not_wrapped_again() {
         let inner = Error::new(ErrorKind::AttemptTimeout, Some(Duration::from_secs(1)), None);
         let outer = Error::from_service(Box::new(inner) as BoxError);
         assert!(outer.is_timeout());

@@ -2,7 +2,7 @@ use std::{error::Error as StdError, fmt};
 
 use super::BoxError;
 
-/// The error of a custom service that reports whether its request was sent.
+/// The error with which a custom service reports whether its request was sent.
 ///
 /// The [`retry`](crate::retry) layer knows the errors of hyper and hyper-util. For any other error, it assumes that the
 /// server may have processed the request. A service over another transport can return this error to report the delivery
@@ -75,7 +75,7 @@ use super::BoxError;
 /// # Notes
 ///
 /// - `not_sent` counts only if the service itself returns it, directly or boxed. Inside another error it is ignored,
-///   because it may concern another request.
+///   because there it may concern another request.
 /// - `maybe_processed` also counts inside other errors. It takes precedence over its causes, such as a connect error of
 ///   a redirect that the service followed.
 /// - If the request's body failed, the retry layer treats every error as `maybe_processed`.
@@ -90,7 +90,7 @@ pub struct DeliveryError {
 pub(crate) struct Proof {
     /// Whether the server provably did not process the request.
     pub(crate) not_sent: bool,
-    /// Whether the next attempt would fail in the same way until a certificate, a setting or the request is changed.
+    /// Whether every further attempt would also fail, until a certificate, a setting or the request is changed.
     pub(crate) lasting: bool,
 }
 
@@ -100,8 +100,8 @@ pub(super) const MAYBE: Proof = Proof { not_sent: false, lasting: false };
 impl DeliveryError {
     /// Reports that the server did not process the request, so that every method is retried.
     ///
-    /// Use this only if no server can have received the whole request. This includes the target of a redirect, and
-    /// earlier attempts that the service itself made.
+    /// Use this only if no server can have received the whole request: not in this attempt, not through a redirect, and
+    /// not in an earlier attempt that the service itself made.
     pub fn not_sent(source: impl Into<BoxError>) -> Self {
         Self { source: source.into(), proof: NOT_SENT }
     }
@@ -111,7 +111,20 @@ impl DeliveryError {
         Self { source: source.into(), proof: MAYBE }
     }
 
-    /// Also reports that the next attempt would fail in the same way.
+    /// Reports that the request was not sent, if the direct cause of `error` has the type `C`. Any other error is
+    /// returned unchanged.
+    ///
+    /// Use it for a client that wraps its connect errors. For tonic's channel, add
+    /// `.map_err(DeliveryError::not_sent_if_caused_by::<tonic::ConnectError>)` directly above the channel.
+    pub fn not_sent_if_caused_by<C: StdError + 'static>(error: impl Into<BoxError>) -> BoxError {
+        let error = error.into();
+        match error.source().is_some_and(|source| source.is::<C>()) {
+            true => Self::not_sent(error).into(),
+            false => error,
+        }
+    }
+
+    /// Also reports that every further attempt would fail for the same reason.
     #[cfg(feature = "reqwest")]
     pub(crate) fn lasting(mut self) -> Self {
         self.proof.lasting = true;

@@ -58,8 +58,8 @@ impl ErrorKind {
         self.texts().0
     }
 
-    /// Returns the kind as a word, and a phrase for the message. For a timeout, [`Error`](super::Error) writes its
-    /// limit instead of the phrase.
+    /// Returns the kind as a word, and a phrase for the message. For a timeout, [`Error`](super::Error) writes the
+    /// limit of the timeout instead of the phrase.
     pub(crate) fn texts(self) -> (&'static str, &'static str) {
         match self {
             Self::Dns => ("dns", "dns lookup failed"),

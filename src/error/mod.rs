@@ -12,7 +12,7 @@ mod transport;
 
 pub(crate) use self::call::{Error, Failed};
 pub(crate) use self::chain::BoxError;
-#[cfg(feature = "json")]
+#[cfg(feature = "client")]
 pub(crate) use self::chain::write_causes;
 pub use self::delivery::DeliveryError;
 pub(crate) use self::kind::ErrorKind;

@@ -4,8 +4,8 @@ use std::{error::Error as StdError, io};
 
 use super::{BoxError, chain::chain};
 
-/// Replaces an error that shows text chosen by the server, which may repeat the key, by an I/O error that shows only
-/// the reason. Returns any other error unchanged.
+/// Replaces an error that shows text chosen by the server with an I/O error that shows only the reason. The server may
+/// repeat the key in such text. Returns any other error unchanged.
 ///
 /// Replaces the whole chain, because the `Debug` output of an outer error contains the inner errors.
 pub(crate) fn redact(error: impl Into<BoxError>) -> BoxError {
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redacts_the_contents_of_a_certificate() {
+    fn error_redacts_the_contents_of_a_certificate() {
         let presented = vec![ExtendedKeyPurpose::Other(vec![4_217])];
         let purpose =
             CertificateError::InvalidPurposeContext { required: ExtendedKeyPurpose::ServerAuth, presented };

@@ -69,7 +69,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.reason.texts().1)?;
         if let Reason::TooCostly { largest } = self.reason {
-            write!(f, ", which is {largest}")?;
+            write!(f, " (at most {largest})")?;
         }
         match self.wait {
             Some(wait) => write!(f, ", it would take {wait:?}"),

@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 
 use super::{BoxError, Error};
 
-/// Panics because a future was polled after it completed, as tower's futures do.
+/// Panics, like tower's futures, because a future was polled after it completed.
 #[cold]
 #[expect(clippy::panic, reason = "only a caller's mistake leads here")]
 pub(crate) fn polled_after_completion() -> ! {

@@ -1,7 +1,13 @@
 use std::{any::Any, fmt, sync::Arc};
 
-use super::{limiter::SelectLimiter, permit::Permit, permit_request::PermitRequest, queue::acquire::Acquire};
-use crate::{call::RequestHead, error::Refusal};
+use super::{
+    limiter::SelectLimiter,
+    local_limiter::{PacedWindow, TokenBucket},
+    permit::Permit,
+    permit_request::PermitRequest,
+    queue::acquire::Acquire,
+};
+use crate::{call::RequestHead, error::Refusal, policy::Quota};
 
 /// Erases the type of a limiter, or of a [`SelectLimiter`] such as a [`Keyed`](super::Keyed). A request needs no
 /// additional allocation.
@@ -49,8 +55,8 @@ impl<L: SelectLimiter + fmt::Debug + Send + Sync + 'static> Erased for L {
 impl AnyLimiter {
     /// Erases the type of `limiter`.
     ///
-    /// The `Debug` output of the result, and of every layer, service and builder that holds it, contains that of the
-    /// limiter. A custom limiter must therefore not write a secret.
+    /// The `Debug` output of the result contains the `Debug` output of the limiter. So does the output of every layer,
+    /// service and builder that holds the result. A custom limiter must therefore not write a secret.
     pub fn new<L>(limiter: L) -> Self
     where
         L: SelectLimiter + fmt::Debug + Send + Sync + 'static,
@@ -59,6 +65,19 @@ impl AnyLimiter {
             Some(erased) => erased.clone(),
             None => Self { inner: Arc::new(limiter) },
         }
+    }
+
+    /// Returns the limiter of a builder: a [`PacedWindow`], or a [`TokenBucket`] if a log of the limit would be large.
+    pub(crate) fn of_quotas(quotas: &[Quota], initial_burst: Option<u32>) -> Self {
+        const LARGEST_LOG: u32 = 10_000;
+        match quotas.iter().all(|quota| quota.limit() <= LARGEST_LOG) {
+            true => Self::new(PacedWindow::configured(quotas, initial_burst)),
+            false => Self::new(TokenBucket::configured(quotas, initial_burst)),
+        }
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// Returns the inner limiter if its type is `L`, for example to take its snapshot or to change its quotas.

@@ -3,7 +3,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LocalLimiter, PermitRequest, RateLimitLayer, SelectLimiter, SlidingWindow, TokenBucket,
+    LocalLimiter, PacedWindow, PermitRequest, RateLimitLayer, SelectLimiter, SlidingWindow, TokenBucket,
     algorithm::Algorithm,
 };
 use crate::{
@@ -58,7 +58,17 @@ impl RateLimitConfig {
         self.quota.as_ref().map_or(&[], |quotas| &quotas.0)
     }
 
-    /// Creates a limiter that spreads requests over the window. The limiter is unlimited if there is no quota.
+    pub(crate) fn initial_burst(&self) -> Option<u32> {
+        self.initial_burst
+    }
+
+    /// Creates a limiter that spreads the whole quota over the window. The limiter is unlimited if there is no quota.
+    pub fn paced_window(&self) -> PacedWindow {
+        self.limiter()
+    }
+
+    /// Creates a limiter that spreads requests over the window, and needs no memory for the limit. The limiter is
+    /// unlimited if there is no quota.
     pub fn token_bucket(&self) -> TokenBucket {
         self.limiter()
     }
@@ -69,11 +79,7 @@ impl RateLimitConfig {
     }
 
     fn limiter<A: Algorithm>(&self) -> LocalLimiter<A> {
-        let limiter = LocalLimiter::all_of(self.quotas().iter().copied());
-        match self.initial_burst {
-            Some(permits) => limiter.with_initial_burst(permits),
-            None => limiter,
-        }
+        LocalLimiter::configured(self.quotas(), self.initial_burst)
     }
 }
 

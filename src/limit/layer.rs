@@ -64,8 +64,8 @@ impl<L> RateLimitLayer<L> {
     }
 
     /// Sets which responses are trusted: their rate-limit headers apply only if `trusts` returns `true` for the
-    /// request. By default, all responses are trusted. Use this if one limiter covers several servers, so that one
-    /// server does not pause the requests to the others.
+    /// request. By default, all responses are trusted. Use this if one limiter covers several servers. Otherwise the
+    /// headers of one server pause the requests to all servers.
     pub fn with_feedback_from(
         mut self,
         trusts: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,

@@ -39,7 +39,7 @@ use crate::{call::RequestHead, error::Refusal};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
     label = "not a limiter",
-    note = "a limiter is a `TokenBucket` or a `SlidingWindow`, made of a `Quota`, or an implementation of `limit::Limiter`, which must be `Clone`"
+    note = "`PacedWindow::new(quota)`, `TokenBucket::new(quota)` and `SlidingWindow::new(quota)` create a limiter. Another type must implement `limit::Limiter`, and be `Clone`"
 )]
 pub trait Limiter: Clone {
     /// Waits for the permit of one request. Before the returned future is first polled, nothing is spent and nothing is
@@ -62,7 +62,7 @@ pub trait Limiter: Clone {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
     label = "neither a `Limiter` nor a `SelectLimiter`",
-    note = "a limiter is a `TokenBucket` or a `SlidingWindow`, made of a `Quota`, a `Keyed` of them, or an implementation of `limit::Limiter`"
+    note = "`PacedWindow::new(quota)`, `TokenBucket::new(quota)` and `SlidingWindow::new(quota)` create a limiter, and `Keyed` holds several. Another type must implement `limit::Limiter`"
 )]
 pub trait SelectLimiter {
     /// Waits for the permit of the request that `head` belongs to.

@@ -1,13 +1,12 @@
 //! Limits the rate of requests: each request waits in a FIFO queue for its permits before it is sent.
 //!
 //! ```
-//! use tower_outbound::{Quota, limit::{RateLimitLayer, TokenBucket}};
+//! use tower_outbound::{Quota, limit::{PacedWindow, RateLimitLayer}};
 //! # use tower::{Service, ServiceBuilder, ServiceExt};
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! let bucket = TokenBucket::new(Quota::per_minute(100)?);
-//! let layer = RateLimitLayer::new(bucket);
+//! let layer = RateLimitLayer::new(PacedWindow::new(Quota::per_minute(100)?));
 //! let service = ServiceBuilder::new().layer(layer).service_fn(
 //!     |_: http::Request<()>| async { Ok::<_, std::convert::Infallible>(http::Response::new(())) },
 //! );
@@ -31,14 +30,14 @@
 //! # Notes
 //!
 //! - All clones of a limiter, and all services made from them, share one quota.
-//! - "100 per minute" means at most 100 in *any* 60 seconds. The burst counts in the window and the margin widens it,
-//!   so a [`TokenBucket`] refills fewer than 100 per minute. [`Quota::sustained`](crate::Quota::sustained) returns the
-//!   rate.
+//! - "100 per minute" means at most 100 in *any* 60 seconds. The margin widens the window, so the sustained rate is 100
+//!   per 61 s: [`Quota::sustained`](crate::Quota::sustained). A [`TokenBucket`] also subtracts the burst, and refills 90
+//!   per 61 s.
 //! - A call that cannot meet its deadline fails immediately. The error carries the wait that it would have needed.
 //! - The head of a long queue takes permits for several waiters at once, because a timer tick costs more processor time
 //!   than a permit. For this the head waits up to 4 ms longer, at most a sixteenth of the wait of the whole queue.
-//! - A task that acquires permits in a loop and does nothing else never yields to the runtime while permits are
-//!   available, because an available permit is granted immediately. A call that sends a request yields in its client.
+//! - An available permit is granted immediately. A task that only acquires permits in a loop therefore never yields to
+//!   the runtime while permits are available. A call that sends a request yields in its client.
 //! - A call that waits needs a tokio runtime with its timer enabled. A call that never waits needs no runtime.
 //! - A queued future keeps its position until it is dropped. Drop a future that you no longer poll. Otherwise the
 //!   waiters behind it stay queued until another request arrives.
@@ -56,11 +55,14 @@
 //!
 //! # Server limits
 //!
-//! - A 429, 503 or 529 response with `Retry-After` pauses the limiter for every caller that shares it. The `RateLimit*`
-//!   and `X-RateLimit-*` headers of any response also apply to all callers. `resume` lifts both limits.
-//! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota they leave in a slow
-//!   start: it begins with one request, or with the remaining permits that the server reported, and doubles every 100
-//!   ms for 2 s.
+//! - A 429, 503 or 529 response with `Retry-After` pauses the limiter for every caller that shares it.
+//! - The remaining permits in the `RateLimit*` and `X-RateLimit-*` headers also apply to all callers. A limiter with a
+//!   quota reads them only from a 429, 503 or 529 response, because the quota already limits the rate.
+//!   [`with_server_remaining`](LocalLimiter::with_server_remaining) reads them from every response.
+//! - `resume` lifts both limits.
+//! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota, the requests leave in a
+//!   slow start. It begins with one request, or with the remaining permits that the server reported. The number then
+//!   doubles every 100 ms for 2 s.
 //! - A request that failed or was dropped counts against the server's remaining permits for 10 s, because it may still
 //!   reach the server.
 
@@ -88,7 +90,7 @@ pub use self::future::ResponseFuture;
 pub use self::keyed::{Keyed, KeyedBucket, KeyedWindow};
 pub use self::layer::RateLimitLayer;
 pub use self::limiter::{Limiter, SelectLimiter};
-pub use self::local_limiter::{LocalLimiter, SlidingWindow, TokenBucket};
+pub use self::local_limiter::{LocalLimiter, PacedWindow, SlidingWindow, TokenBucket};
 pub use self::permit::{Permit, PermitIssuer, ResponseInfo};
 pub use self::permit_request::{PermitCost, PermitRequest};
 pub use self::queue::acquire::Acquire;

@@ -81,7 +81,7 @@ impl<'a> Permit<'a> {
         Self { issuer, cost, granted_at, sent_at: None }
     }
 
-    /// Returns how many permits of the quota this permit counts for.
+    /// Returns the cost of the request: how many permits of the quota it takes.
     pub fn cost(&self) -> NonZeroU32 {
         self.cost
     }
@@ -162,6 +162,7 @@ pub struct ResponseInfo<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
     received_at: Option<Instant>,
+    is_throttled: bool,
     pause: Option<Duration>,
     remaining: Vec<Remaining>,
 }
@@ -172,15 +173,24 @@ impl<'a> ResponseInfo<'a> {
     /// - A requested delay pauses the limiter if the server is rejecting all requests: a 429, 503 or 529 with
     ///   `Retry-After`, or gRPC's pushback. With another status, such as a redirect, the delay concerns only one
     ///   resource.
-    /// - Remaining permits apply with every status. They are read from `RateLimit` with `RateLimit-Policy` (IETF
+    /// - Remaining permits are read with every status. A limiter with a quota uses them only if the server is rejecting
+    ///   requests. They are read from `RateLimit` with `RateLimit-Policy` (IETF
     ///   drafts), `RateLimit-Remaining` with `RateLimit-Reset`, or `X-RateLimit-Remaining` with `X-RateLimit-Reset`.
     #[inline]
     pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
-        let mut info = Self { status, headers, received_at: None, pause: None, remaining: Vec::new() };
+        let mut info = Self {
+            status,
+            headers,
+            received_at: None,
+            is_throttled: false,
+            pause: None,
+            remaining: Vec::new(),
+        };
         // One scan over the header names suffices for most responses, because most have no rate-limit header.
         if policy::feedback::has_limits(headers) {
-            let throttled = policy::feedback::is_throttled(status, headers);
-            let requested = throttled.then(|| policy::feedback::pause(headers, clock::wall)).flatten();
+            info.is_throttled = policy::feedback::is_throttled(status, headers);
+            let requested =
+                info.is_throttled.then(|| policy::feedback::pause(headers, clock::wall)).flatten();
             info.pause = requested.filter(|pause| !pause.is_zero());
             info.remaining = policy::rate_limit::remaining(headers, clock::wall);
         }
@@ -214,9 +224,9 @@ impl<'a> ResponseInfo<'a> {
         self.pause
     }
 
-    /// Returns whether the response reports a server limit.
-    pub(crate) fn has_limits(&self) -> bool {
-        self.pause.is_some() || !self.remaining.is_empty()
+    /// Returns whether the response has rate-limit headers, and its status says that the server is rejecting all requests.
+    pub(crate) fn is_throttled(&self) -> bool {
+        self.is_throttled
     }
 
     /// Returns the remaining permits that the server reported, by quota.

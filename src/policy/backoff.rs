@@ -54,7 +54,7 @@ impl Jitter {
         Ok(Self { percent })
     }
 
-    /// Returns the random part of a delay of at most 366 days, rounded down.
+    /// Returns how much of a delay is random, rounded down. The delay is at most 366 days.
     fn of(self, delay: Duration) -> Duration {
         delay * u32::from(self.percent) / 100
     }
@@ -85,7 +85,8 @@ pub struct ExponentialBackoff {
 }
 
 impl ExponentialBackoff {
-    /// Waits at most `base` before the first retry and never longer than `cap`, with [`Jitter::equal`].
+    /// Creates a backoff that waits at most `base` before the first retry, and at most `cap` before any retry. The
+    /// jitter is [`Jitter::equal`].
     ///
     /// # Errors
     ///
@@ -102,7 +103,7 @@ impl ExponentialBackoff {
             return Err(InvalidConfig::new("backoff cap", format!("{cap:?}"), expected));
         }
         if base.is_zero() || base > cap {
-            let expected = format!("more than zero and at most the cap, {cap:?}");
+            let expected = format!("more than zero and at most {cap:?} (the cap)");
             return Err(InvalidConfig::new("backoff base", format!("{base:?}"), expected));
         }
         Ok(Self { base, cap, jitter: Jitter::equal() })
@@ -110,8 +111,8 @@ impl ExponentialBackoff {
 
     /// Returns the backoff after a transient failure: 100 ms, doubled up to 20 s.
     ///
-    /// The base is twice that of the AWS SDKs' standard mode, because third-party APIs are farther away than AWS's own.
-    /// With the default jitter, the first delay is at least the 50 ms of that mode.
+    /// The base is twice the 50 ms of the AWS SDKs' standard mode, because third-party APIs are farther away than AWS's
+    /// own. With the default jitter, the first delay is at least 50 ms.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -149,7 +150,7 @@ impl ExponentialBackoff {
         if doubled < self.cap.as_nanos() { Duration::from_nanos(doubled as u64) } else { self.cap }
     }
 
-    /// Returns the delay before this retry: the [`ceiling`](Self::ceiling) less a random part of its jitter.
+    /// Returns the delay before this retry: the [`ceiling`](Self::ceiling) minus a random part of its jitter.
     ///
     /// `random` is uniform over `u64`. 0 gives the shortest delay and `u64::MAX` the ceiling.
     pub fn delay(&self, retry: u32, random: u64) -> Duration {
@@ -157,10 +158,10 @@ impl ExponentialBackoff {
         ceiling - self.jitter.of(ceiling) + self.spread(retry, random)
     }
 
-    /// Returns the random time to add to a delay that the server requested: from zero to the jitter of this retry's
-    /// [`ceiling`](Self::ceiling).
+    /// Returns a random time to add to a delay that the server requested. It lies between zero and the random part of
+    /// this retry's [`ceiling`](Self::ceiling).
     ///
-    /// Callers that received the same requested delay then retry at different times, and none retries early.
+    /// Callers that received the same requested delay then retry at different times, and no caller retries early.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -204,7 +205,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
         #[test]
-        fn delay_varies_from_the_ceiling_by_at_most_the_jitter(backoff in backoffs(), retry in retries(), random: u64) {
+        fn delay_is_below_the_ceiling_by_at_most_the_jitter(backoff in backoffs(), retry in retries(), random: u64) {
             let ceiling = backoff.ceiling(retry);
             let jitter = backoff.jitter.of(ceiling);
             prop_assert!(backoff.base <= ceiling && ceiling <= backoff.cap);
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn scatter_covers_zero_to_longest() {
+    fn random_number_scales_to_a_time_from_zero_to_the_maximum() {
         let second = Duration::from_secs(1);
         for (random, share) in [(0, 0), (1 << 62, 250), (1 << 63, 500), (u64::MAX, 1_000)] {
             assert_eq!(scatter(second, random).as_millis(), share, "{random}");
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_shortens_a_delay_by_its_percentage() {
+    fn jitter_shortens_a_delay_by_at_most_its_percentage() {
         let second = Duration::from_secs(1);
         let backoff = ExponentialBackoff::new(second, second).unwrap();
         let cases = [

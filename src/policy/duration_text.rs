@@ -51,8 +51,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
     }
 }
 
-/// Formats a duration as text that [`parse_duration`] reads: whole seconds, then the fraction as a whole number of the
-/// largest unit that divides it.
+/// Formats a duration as text that [`parse_duration`] reads: whole seconds, then the fraction in the largest unit that
+/// needs no decimals.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DurationText(pub(crate) Duration);
 
@@ -174,8 +174,8 @@ mod tests {
         for (text, expected) in [
             ("100 per 60s", "invalid quota `100 per 60s`: expected LIMIT/WINDOW"),
             (
-                "100 per 60s, burst 10, margin 1s, sustains 1.475 per second",
-                "invalid quota `100 per 60s, burst 10, margin 1s, sustains 1.475 per second`: expected LIMIT/WINDOW",
+                "100 per 60s, burst 10, margin 1s, sustains 1.639 per second",
+                "invalid quota `100 per 60s, burst 10, margin 1s, sustains 1.639 per second`: expected LIMIT/WINDOW",
             ),
             ("100", "invalid quota `100`: expected LIMIT/WINDOW"),
             ("ten/1s", "invalid quota `ten/1s`: expected LIMIT/WINDOW"),
@@ -187,7 +187,7 @@ mod tests {
             ("100/minute", "invalid duration `minute`: expected whole numbers with their units"),
             ("0/60s", "invalid quota limit `0`: expected at least 1"),
             ("100/60s, burst 100", "invalid quota burst `100`: expected at most 99"),
-            ("100/60s, margin 61s", "invalid quota margin `61s`: expected at most the window"),
+            ("100/60s, margin 61s", "invalid quota margin `61s`: expected at most 60s (the window)"),
         ] {
             let error = text.parse::<Quota>().unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn quota_with_a_burst_of_146_years_parses_from_its_text() {
+    fn quota_whose_burst_refills_in_146_years_parses_from_its_text() {
         let window = Duration::from_nanos(u64::MAX / 4 / 147);
         let quota = Quota::new(148, window).unwrap().without_margin().with_burst(147).unwrap();
         assert_eq!(format!("{quota:#}").parse::<Quota>().unwrap(), quota);

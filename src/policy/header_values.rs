@@ -9,13 +9,13 @@ use http::{HeaderMap, HeaderName, header::DATE};
 
 use super::http_date::parse_http_date;
 
-/// The longest requested delay, 30 years. Longer delays are capped to it. Every caller gives up before that.
+/// The longest requested delay: 30 years. A longer delay is shortened to it. No caller waits that long.
 ///
 /// Every clock can add 30 years without overflow. 100 years overflow an `Instant` on FreeBSD, according to the source
 /// of tokio's `Instant`.
 pub const MAX_REQUESTED_DELAY: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// Returns the time at which the response was sent: its `Date`, otherwise `wall`.
+/// Returns the time at which the response was sent: its `Date` header, or `wall` without a valid `Date`.
 pub(super) fn served(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> SystemTime {
     let wall = LazyCell::new(wall);
     let date = values(headers, &DATE).next();

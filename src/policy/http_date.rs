@@ -15,10 +15,10 @@ const MONTHS: [&str; 12] =
 ///
 /// - A two-digit year is the latest year with these digits that is at most 50 years after `now`. `now` is called only
 ///   for such a year.
-/// - The weekday must be a valid name, but may differ from that of the date. Rejecting such a date would cause an early
-///   retry because of a server's mistake.
+/// - The weekday must be a valid name, but may be wrong for the date. Rejecting such a date would cause an early retry
+///   because of a server's mistake.
 /// - Second 60, a leap second, counts as the first second of the next minute, so that the result is never early.
-/// - Years before 1970 give `None`, because the clock of such a server is not set.
+/// - Returns `None` for a year before 1970, because a server that sends such a year has not set its clock.
 pub fn parse_http_date(text: &str, now: impl FnOnce() -> SystemTime) -> Option<SystemTime> {
     let ((year, month, day), second) = match text.split_once(", ") {
         Some((weekday, rest)) => fixdate_or_rfc850(weekday, rest, now)?,
@@ -88,8 +88,8 @@ fn time_of_day(text: &str) -> Option<u64> {
     (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3_600 + minute * 60 + second)
 }
 
-/// Returns the latest year before 10000 that has these two last digits and is at most 50 years after `now`, by its
-/// month, day and second.
+/// Returns the latest year before 10000 that ends with these two digits. With the given month, day and second, the year
+/// is at most 50 years after `now`.
 fn four_digit_year(two_digits: u64, rest: (u64, u64, u64), now: SystemTime) -> Option<u64> {
     let (month, day, second) = rest;
     let since_1970 = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -111,8 +111,8 @@ fn days_in_month(year: u64, month: u64) -> u64 {
     }
 }
 
-/// Returns the days since the last day before the year 1. A day after the end of its month counts as a day of the next
-/// month.
+/// Returns the number of the day, counted from 1 January of the year 1, which is day 1. A day after the end of its
+/// month counts as a day of the next month.
 fn days_to(year: u64, month: u64, day: u64) -> u64 {
     let years = year - 1;
     let months: u64 = (1..month).map(|month| days_in_month(year, month)).sum();
@@ -161,7 +161,7 @@ mod tests {
 
         #[test]
         fn parses_every_second_from_1970_to_9999(seconds in moments(), years in -49i64..=49) {
-            // A `now` within 50 years determines the century of the second format.
+            // The second format has a two-digit year. Any `now` within 50 years of the date determines its century.
             let now = at(seconds.saturating_add_signed(years * 365 * DAY as i64));
             for text in formats(seconds) {
                 prop_assert_eq!(parse_http_date(&text, || now), Some(at(seconds)), "{}", text);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn two_digit_year_is_before_10000_with_any_clock() {
+    fn two_digit_year_maps_to_a_year_before_10000_with_any_clock() {
         let date = "Friday, 31-Dec-99 00:00:00 GMT";
         for seconds in [252_000_000_000, 253_402_300_800, i64::MAX as u64] {
             let read =

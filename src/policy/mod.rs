@@ -17,7 +17,7 @@
 //! # Notes
 //!
 //! - A [`Quota`] refills slower than its `limit / window`, because the burst has to fit into the same window as the refill.
-//! - Jitter shortens a backoff. It only adds to a delay that the server requested.
+//! - Jitter shortens a backoff. Jitter lengthens a delay that the server requested, and never shortens it.
 //! - All arithmetic uses integer nanoseconds and saturates. No input causes a panic.
 
 use std::time::Duration;
@@ -33,13 +33,14 @@ pub(crate) mod outcome;
 mod quota;
 pub(crate) mod rate_limit;
 pub(crate) mod retry;
+pub(crate) mod retry_decision;
 mod structured;
 #[cfg(feature = "serde")]
 mod text;
 
 pub(crate) use self::{
     backoff::{ExponentialBackoff, Jitter},
-    outcome::RetryDecision,
+    retry_decision::RetryDecision,
 };
 pub use self::{budget::Budget, quota::Quota, rate_limit::Remaining};
 #[cfg(fuzzing)]
@@ -50,8 +51,8 @@ pub use self::{
     rate_limit::{MAX_POLICIES, read::remaining},
 };
 
-/// The longest duration of a setting, 366 days. A leap year covers every published quota, and sums of a few such durations
-/// are far below the 584 years that 64 bits of nanoseconds hold.
+/// The longest duration of a setting, 366 days. No published quota has a window longer than a leap year. Sums of a few
+/// such durations are far below the 584 years that 64 bits of nanoseconds hold.
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 /// Returns the nanoseconds of a duration, or `u64::MAX` for a longer one.

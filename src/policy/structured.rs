@@ -1,15 +1,17 @@
 //! Parses the part of structured fields (RFC 9651) that rate-limit headers use: Lists of Items and Dictionaries of
 //! Items, with parameters. Inner Lists count as malformed, because no rate-limit header contains one.
 //!
-//! A parsed value is a slice of the field's text, checked to be of one of the eight types. The caller converts it to
-//! the type that it needs. The parser does not allocate, and reads each character only a few times.
+//! A parsed value is a slice of the field's text. The parser checks that the value has one of the eight types, and the
+//! caller converts it to the type that it needs. The parser does not allocate, and reads each character only a few
+//! times.
 
 use http::{HeaderMap, HeaderName};
 
-/// Parses the members of a List or a Dictionary (RFC 9651 §4.2). Calls `member` for each of them, without the commas.
+/// Parses the members of a List or a Dictionary (RFC 9651 §4.2). Calls `member` for each member, without the commas.
 /// Returns `None` if any line is malformed.
 ///
-/// Parses each line separately. The result equals that of the joined lines, because no member may span two lines.
+/// Parses each line separately. Parsing the joined lines would have the same result, because no member may span two
+/// lines.
 pub(super) fn members<'a>(
     headers: &'a HeaderMap,
     field: &HeaderName,
@@ -53,7 +55,7 @@ impl<'a> Text<'a> {
         Some(())
     }
 
-    /// Skips all characters for which `wanted` is true. Returns their length in bytes.
+    /// Skips all characters for which `wanted` is true. Returns the number of skipped bytes.
     fn skip(&mut self, wanted: impl Fn(char) -> bool) -> usize {
         let before = self.0.len();
         self.0 = self.0.trim_start_matches(wanted);
@@ -91,7 +93,7 @@ impl<'a> Text<'a> {
     pub(super) fn value(&mut self) -> Option<&'a str> {
         self.slice(|text| match text.next()? {
             '"' => text.quoted('\\', |text| text.one(|c| matches!(c, '"' | '\\'))),
-            // Only the syntax of the percent-encoding is checked, because no name is a Display String.
+            // Of a Display String, only the syntax is checked, because no policy name has this type.
             '%' => text.eat('"').and_then(|()| {
                 let hex = |c| matches!(c, '0'..='9' | 'a'..='f');
                 text.quoted('%', |text| text.one(hex).and_then(|()| text.one(hex)))
@@ -115,7 +117,7 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// Parses the rest of a quoted text. Calls `escaped` for the characters after each `escape`.
+    /// Parses a quoted text after its opening quote. Calls `escaped` for the characters after each `escape`.
     fn quoted(&mut self, escape: char, escaped: impl Fn(&mut Self) -> Option<()>) -> Option<()> {
         loop {
             match self.next()? {
@@ -127,8 +129,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Parses the rest of an Integer of at most 15 digits, or of a Decimal of at most 12 digits and 3 decimal places.
-    /// The caller has already parsed `before` digits.
+    /// Parses an Integer of at most 15 digits, or a Decimal of at most 12 digits and 3 decimal places. The caller has
+    /// already parsed the first `before` digits.
     fn number(&mut self, before: usize) -> Option<()> {
         let whole = before + self.skip(|c| c.is_ascii_digit());
         match self.eat('.') {

@@ -31,9 +31,9 @@ use crate::{
 /// | `allow_plaintext` | `false`: `true` sends the key without TLS, so that every host on the network path can read it |
 /// | `allowed_origins` | `[]`: other origins to which the key may be sent, over TLS or on loopback |
 /// | `api_key` | none: the key itself. Never serialised |
-/// | `key_env` | that of the preset. The environment variable that contains the key |
-/// | `key_file` | none: the file that contains the key. It is read again after each interval and after a 401 |
-/// | `key_file_interval` | `5s`: the interval between two reads of that file |
+/// | `api_key_env` | that of the preset. The environment variable that contains the key |
+/// | `api_key_file` | none: the file that contains the key. It is read again after each interval and after a 401 |
+/// | `api_key_file_interval` | `5s`: the interval between two reads of that file |
 /// | `key_placement` | `bearer`. Other values are `header:NAME`, `query:NAME` and `basic:USER` |
 /// | `limit` | [`RateLimitConfig`] |
 /// | `retry` | [`RetryLayer`] |
@@ -42,7 +42,7 @@ use crate::{
 /// | `attempt_span` | [`AttemptSpanLayer`] |
 /// | `transport` | [`Transport`] |
 ///
-/// At most one of `api_key`, `key_env` and `key_file` may be given.
+/// At most one of `api_key`, `api_key_env` and `api_key_file` may be given.
 ///
 /// # Logging the error of a parser
 ///
@@ -58,9 +58,9 @@ pub struct StackConfig {
     allowed_origins: List<Checked<Origin>>,
     #[serde(skip_serializing)]
     api_key: Option<InlineKey>,
-    key_env: Option<String>,
-    key_file: Option<PathBuf>,
-    key_file_interval: Option<Written<Duration>>,
+    api_key_env: Option<String>,
+    api_key_file: Option<PathBuf>,
+    api_key_file_interval: Option<Written<Duration>>,
     key_placement: Checked<KeyPlacement>,
     limit: RateLimitConfig,
     retry: RetryLayer,
@@ -82,7 +82,7 @@ enum Preset {
 }
 
 impl StackBuilder {
-    /// Creates a builder from a configuration. Use it for setters that need code.
+    /// Creates a builder from a configuration. Use the builder for setters that need code.
     ///
     /// # Clone
     ///
@@ -95,18 +95,18 @@ impl StackBuilder {
     ///
     /// - there is no base URL,
     /// - the base URL, an allowed origin or the key placement is invalid,
-    /// - more than one of `api_key`, `key_env` and `key_file` is given,
+    /// - more than one of `api_key`, `api_key_env` and `api_key_file` is given,
     /// - `api_key` is invalid.
     #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
     pub fn from_config(config: &StackConfig) -> Result<Self, InvalidConfig> {
-        let preset = match config.preset {
-            Preset::CurrencyRates => currency_rates,
-            Preset::EmailDelivery => email_delivery,
-            Preset::RealtimeMessaging => realtime_messaging,
-            Preset::Custom => Self::new,
+        let preset = |url: String| match config.preset {
+            Preset::CurrencyRates => currency_rates(url),
+            Preset::EmailDelivery => email_delivery(url),
+            Preset::RealtimeMessaging => realtime_messaging(url),
+            Preset::Custom => Self::new(url),
         };
         let url = config.base_url.as_ref().map_or(Ok(String::new()), |url| Ok(url.get()?.uri.to_string()));
-        let mut builder = url.and_then(|url| preset(&url)).map_err(|error| error.within("base_url"))?;
+        let mut builder = url.and_then(preset).map_err(|error| error.within("base_url"))?;
         if let Some(name) = &config.name {
             builder = builder.with_name(name.as_str());
         }
@@ -119,8 +119,7 @@ impl StackBuilder {
         }
         let limit = config.limit.clone().or_quotas(builder.quotas());
         builder = builder
-            .with_quotas(limit.quotas().iter().copied())
-            .with_limiter(limit.token_bucket())
+            .with_own_limiter(limit.quotas().iter().copied(), limit.initial_burst())
             .with_limit(|layer| RateLimitLayer::from_config(layer.limiter().clone(), &limit))
             .with_retry(config.retry.clone())
             .with_request_id(config.request_id.clone())
@@ -156,12 +155,12 @@ impl StackConfig {
     fn with_credential(&self, mut builder: StackBuilder) -> Result<StackBuilder, InvalidConfig> {
         let sources = [
             ("api_key", self.api_key.is_some()),
-            ("key_env", self.key_env.is_some()),
-            ("key_file", self.key_file.is_some()),
+            ("api_key_env", self.api_key_env.is_some()),
+            ("api_key_file", self.api_key_file.is_some()),
         ];
         let given: Vec<_> = sources.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
         if let [_, .., last] = *given {
-            let expected = "one source of a key: api_key, key_env or key_file";
+            let expected = "one source of a key: api_key, api_key_env or api_key_file";
             let given = format!("given by {}", given.join(" and "));
             return Err(InvalidConfig::new("api key", given, expected).within(last));
         }
@@ -169,12 +168,12 @@ impl StackConfig {
             let key = key.text().and_then(ApiKey::new).map_err(|error| error.within("api_key"))?;
             builder = builder.with_api_key(key);
         }
-        if let Some(variable) = &self.key_env {
-            builder = builder.with_key_env(variable.clone());
+        if let Some(variable) = &self.api_key_env {
+            builder = builder.with_api_key_env(variable.clone());
         }
-        if let Some(path) = &self.key_file {
-            let interval = self.key_file_interval.map_or(KeySource::FILE_INTERVAL, |interval| interval.0);
-            builder = builder.with_key_file_every(path, interval);
+        if let Some(path) = &self.api_key_file {
+            let interval = self.api_key_file_interval.map_or(KeySource::FILE_INTERVAL, |interval| interval.0);
+            builder = builder.with_api_key_file_every(path, interval);
         }
         let placement = self.key_placement.get().map_err(|error| error.within("key_placement"))?;
         Ok(builder.with_key_placement(placement.clone()))
@@ -186,8 +185,8 @@ impl StackConfig {
         let path = match error.field() {
             // An error of `api_key` was already returned.
             "name" => "name",
-            "api key" if self.key_file.is_some() => "key_file",
-            "api key" => "key_env",
+            "api key" if self.api_key_file.is_some() => "api_key_file",
+            "api key" => "api_key_env",
             "key header" => "key_placement",
             "origin" if base.as_deref() == Some(error.value()) => "base_url",
             "origin" => "allowed_origins",

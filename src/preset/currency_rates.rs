@@ -19,10 +19,10 @@ use crate::{config::InvalidConfig, policy::Quota, stack::StackBuilder};
 ///     .layer()?;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
-pub fn currency_rates(base_url: &str) -> Result<StackBuilder, InvalidConfig> {
+pub fn currency_rates(base_url: impl AsRef<str>) -> Result<StackBuilder, InvalidConfig> {
     Ok(StackBuilder::new(base_url)?
         .with_name("currency_rates")
         .with_json_on_every_request()
-        .with_key_env("CURRENCY_RATES_API_KEY")
-        .with_quota(Quota::per_minute(100)?))
+        .with_api_key_env("CURRENCY_RATES_API_KEY")
+        .with_own_limiter([Quota::per_minute(100)?], None))
 }

@@ -21,10 +21,10 @@ use crate::{config::InvalidConfig, policy::Quota, stack::StackBuilder};
 ///     .layer()?;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
-pub fn email_delivery(base_url: &str) -> Result<StackBuilder, InvalidConfig> {
+pub fn email_delivery(base_url: impl AsRef<str>) -> Result<StackBuilder, InvalidConfig> {
     Ok(StackBuilder::new(base_url)?
         .with_name("email_delivery")
         .with_json_on_every_request()
-        .with_key_env("EMAIL_DELIVERY_API_KEY")
-        .with_quota(Quota::per_minute(1000)?))
+        .with_api_key_env("EMAIL_DELIVERY_API_KEY")
+        .with_own_limiter([Quota::per_minute(1000)?], None))
 }

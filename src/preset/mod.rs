@@ -25,7 +25,7 @@
 //! The quotas, the bearer header and the `content-type` come from the services' documentation or sample calls. All
 //! other values are this crate's own, and each setter states the reason.
 //!
-//! A [`TokenBucket`](crate::limit::TokenBucket) enforces the quotas. To use another limiter, see
+//! A [`PacedWindow`](crate::limit::PacedWindow) enforces the quotas. To use another limiter, see
 //! [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter).
 //!
 //! To call any other service, start from [`Client::builder`](crate::Client::builder). For a service without a key, add

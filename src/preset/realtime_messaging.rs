@@ -30,9 +30,9 @@ use crate::{config::InvalidConfig, stack::StackBuilder};
 ///     .layer()?;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
-pub fn realtime_messaging(base_url: &str) -> Result<StackBuilder, InvalidConfig> {
+pub fn realtime_messaging(base_url: impl AsRef<str>) -> Result<StackBuilder, InvalidConfig> {
     Ok(StackBuilder::new(base_url)?
         .with_name("realtime_messaging")
         .with_json_on_every_request()
-        .with_key_env("REALTIME_MESSAGING_API_KEY"))
+        .with_api_key_env("REALTIME_MESSAGING_API_KEY"))
 }

@@ -1,4 +1,4 @@
-//! The format of the headers of the server's id in configuration files.
+//! Reads and writes `server_headers`, the headers with the server's id, in configuration files.
 
 use std::sync::Arc;
 

@@ -103,7 +103,7 @@ impl RequestIdLayer {
         self
     }
 
-    /// Sets the function that creates the ids of calls without an existing id.
+    /// Sets the function that creates an id for each call that does not have one yet.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicU64, Ordering};

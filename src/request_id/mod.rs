@@ -21,8 +21,8 @@
 //! # The log
 //!
 //! These tables list all spans and events of this crate, which uses `tracing`. A test compares them with the code. A
-//! field without a value is omitted. Queries, user info, bodies, and header values except for the two ids are never
-//! logged.
+//! field without a value is omitted. Queries, user info and bodies are never logged. Of the header values, only the two
+//! ids are logged.
 //!
 //! | target | level | span | covers | fields |
 //! |---|---|---|---|---|
@@ -30,8 +30,8 @@
 //! | `tower_outbound::attempt_span` | debug | `attempt` | an attempt, from the limiter's grant to the head of its response | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
 //!
 //! This layer creates the first span, and [`attempt_span`](crate::attempt_span) the second. Each span is current while
-//! its inner services are polled. With the feature `otel` the attempt's span has the level info, so that exporters keep
-//! it.
+//! the inner services of its layer are polled. With the feature `otel` the attempt's span has the level info, so that
+//! exporters keep it.
 //!
 //! | target | level | event | when | fields |
 //! |---|---|---|---|---|
@@ -41,20 +41,20 @@
 //! | `tower_outbound::retry` | debug | retrying | another attempt starts after `delay_ms` | `service` `request_id` `delay_ms` `reason` |
 //! | `tower_outbound::retry` | debug | no further attempt | a failure is not retried | `service` `request_id` `ended` |
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `waited_ms` |
-//! | `tower_outbound::limit` | info | paused by the server | a response paused the limiter | `service` `pause_ms` |
-//! | `tower_outbound::limit` | warn | limiter's store lost | the store of a shared limiter stopped responding | `error` `state` `retry_in_ms` |
-//! | `tower_outbound::limit` | info | limiter's store back | the store responds again, after `lost_ms` | `lost_ms` |
+//! | `tower_outbound::limit` | info | limiter paused by the server | a response requested a pause | `service` `pause_ms` |
+//! | `tower_outbound::limit` | warn | limiter's store stopped replying | a query to the store of a shared limiter failed | `error` `state` `retry_in_ms` |
+//! | `tower_outbound::limit` | info | limiter's store replies again | a query succeeded again, after `lost_ms` | `lost_ms` |
 //! | `tower_outbound::auth` | debug | key refresh begins | a key provider is called | |
 //! | `tower_outbound::auth` | info | key refreshed | the provider returned a key | |
 //! | `tower_outbound::auth` | info | key changed | a key file has another key | |
 //! | `tower_outbound::auth` | warn | key refresh failed | a provider returned no key, or a file became unreadable | `error` `kept` `retry_in_ms` |
-//! | `tower_outbound::auth` | info | key refused by the server | a 401, or gRPC's `UNAUTHENTICATED`, to a key that is replaced | |
+//! | `tower_outbound::auth` | info | key rejected by the server | a 401, or gRPC's `UNAUTHENTICATED`, to a key that is replaced | |
 //!
 //! A call counts as failed in these cases:
 //!
 //! - No response arrived.
-//! - Its response is a 5xx, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` or
-//!   `DATA_LOSS`.
+//! - The response of the call is a 5xx, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`,
+//!   `UNAVAILABLE` or `DATA_LOSS`.
 //! - The retry layer made no further attempt after a temporary failure, for example after a third 429.
 //!
 //! Any other call counts as completed, even with a 404. [`with_log_level`](RequestIdLayer::with_log_level) changes the
@@ -85,10 +85,10 @@
 //!
 //! # Other crates' events
 //!
-//! These tables cover only the targets `tower_outbound`. At `DEBUG` and `TRACE`, the crate `h2` logs frames, including
-//! the debug data of a server's GOAWAY and the `te` field of a response. hyper and tonic log errors that contain this
-//! data. A server may repeat the key in it. The filter `h2=info,hyper=info,hyper_util=info,tonic=info` drops those
-//! events.
+//! These tables cover only the targets that start with `tower_outbound`. At `DEBUG` and `TRACE`, the crate `h2` logs
+//! frames. Frames include the debug data of a server's GOAWAY and the `te` field of a response. hyper and tonic log
+//! errors that contain this data. A server may repeat the key in it. The filter
+//! `h2=info,hyper=info,hyper_util=info,tonic=info` drops those events.
 //!
 //! # Order
 //!

@@ -19,7 +19,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns the inner service's error, with the [`Report`](crate::Report) of the call. Returns
+/// Returns the inner service's error, with the [`Report`](crate::Report) of the call. Returns an error with
 /// [`Error::is_invalid_request`] if the request's headers have no room for another field.
 #[derive(Debug, Clone)]
 pub struct SetRequestId<S> {

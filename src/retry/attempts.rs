@@ -58,7 +58,7 @@ impl<B: Body> Attempts<B> {
         let key = policy.idempotency_key.as_ref().map(|key| key.put_on(&mut head, &policy.keys)).transpose();
         let idempotent = own.idempotent
             || declared
-            || policy::outcome::is_idempotent(&head.method)
+            || policy::retry_decision::is_idempotent(&head.method)
             || matches!(key, Ok(Some(true)));
         let attempts = Self {
             head: Head::of(&head, policy.shows_requests()),
@@ -78,7 +78,7 @@ impl<B: Body> Attempts<B> {
             failed: None,
             maybe_processed: false,
         };
-        // The first attempt uses the original head. Its header map has room for the fields that inner layers add.
+        // The first attempt uses the original head, whose header map has room for the fields that inner layers add.
         (attempts, key.map(|_| Request::from_parts(head, body)))
     }
 
@@ -111,7 +111,8 @@ impl<B: Body> Attempts<B> {
         self.call.end_attempt(outcome, requested, headers);
         telemetry::attempt(&self.call, result.as_ref().map(ResponseSummary::of));
 
-        let verdict = self.verdict(&AttemptResult { outcome, headers, error }, response);
+        let extensions = response.map(Response::extensions);
+        let verdict = self.verdict(&AttemptResult { outcome, headers, extensions, error }, response);
         let (mut inputs, mut body) = (Inputs { requested, ..Inputs::default() }, None);
         if let Ok(reason) = policy::retry::backoff_reason(&self.state, outcome, verdict, requested) {
             body = self.replay.body();
@@ -131,8 +132,8 @@ impl<B: Body> Attempts<B> {
             ..stop
         });
         let cost = self.cost.take();
-        // Returns the cost of a retry that was not sent. A resend with another key is different, because the server
-        // received the attempt before it.
+        // If a retry was not sent, its cost returns to the budget. The cost does not return if a resend with another
+        // key was not sent, because the server received the retry that this resend repeats.
         let unsent = !called && cost.is_some() && !self.call.is_key_replaced();
         let succeeded = matches!(retry, Err(Stop { reason: StopReason::Success, .. }));
         if let Some(budget) = self.policy.budget.as_ref().filter(|_| unsent || succeeded) {
@@ -180,7 +181,7 @@ impl<B: Body> Attempts<B> {
         }
     }
 
-    /// Draws the next delay, from the backoff whose random source all calls share or from the custom backoff.
+    /// Draws the next delay from the exponential or the custom backoff. All calls share the random source.
     fn backoff(&mut self, reason: DelayReason) -> Option<Delay> {
         let (retry, random) = (self.state.attempts.saturating_sub(1), self.policy.random.next());
         let (backoff, delays) = match reason {
@@ -225,7 +226,7 @@ impl<B: Body> Attempts<B> {
     }
 }
 
-/// Returns whether the server rejected a key that is being replaced, and the request may be resent.
+/// Returns whether the request may be resent because the server rejected a key that is being replaced.
 fn is_key_replaced<R>(response: &Response<R>, idempotent: bool) -> bool {
     let headers = response.headers();
     let grpc = || idempotent && Code::in_head(headers) == Some(Code::UNAUTHENTICATED);

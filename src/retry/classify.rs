@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use http::{HeaderMap, StatusCode};
+use http::{Extensions, HeaderMap, StatusCode};
 
 use crate::{
     call::{Outcome, RequestHead},
@@ -17,7 +17,7 @@ use crate::{
 /// # Notes
 ///
 /// - A classifier cannot make an unsafe retry happen. A request that may have been processed is retried only if it is
-///   idempotent: by its method, by an idempotency key that the server honours, or by a declaration
+///   idempotent. It is idempotent by its method, by an idempotency key that the server honours, or by a declaration
 ///   ([`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent),
 ///   [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent)).
 /// - The layer does not call the classifier after a 101.
@@ -36,9 +36,8 @@ use crate::{
 ///
 /// impl Classify for Throttles403 {
 ///     fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
-///         let spent = || attempt.headers.is_some_and(|headers| headers.get("x-ratelimit-remaining").is_some_and(|left| left == "0"));
-///         match attempt.outcome.status() {
-///             Some(StatusCode::FORBIDDEN) if spent() => RetryDecision::Throttled,
+///         match (attempt.status(), attempt.header("x-ratelimit-remaining")) {
+///             (Some(StatusCode::FORBIDDEN), Some("0")) => RetryDecision::Throttled,
 ///             _ => DefaultClassifier.classify(request, attempt),
 ///         }
 ///     }
@@ -49,7 +48,7 @@ use crate::{
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not classify attempts",
     label = "not a `Classify`",
-    note = "to add rules to the default ones, use `RetryLayer::retry_on(status)`, `RetryLayer::never_on(status)`, `RetryLayer::retry_if(|request, attempt| ..)`"
+    note = "to add rules to the default ones, use `RetryLayer::retry_on([status])`, `RetryLayer::never_on([status])`, `RetryLayer::retry_if(|request, attempt| ..)`"
 )]
 pub trait Classify: Send + Sync {
     /// Returns the decision about an attempt. `request` is the request as it was before that attempt.
@@ -64,8 +63,28 @@ pub struct AttemptResult<'a> {
     pub outcome: Outcome,
     /// The response headers. The body was not read yet.
     pub headers: Option<&'a HeaderMap>,
+    /// The response extensions. An inner layer may have inserted a value, for example to decide [by the
+    /// body](super#deciding-by-the-body).
+    pub extensions: Option<&'a Extensions>,
     /// The error, if the attempt ended without a response.
     pub error: Option<&'a Error>,
+}
+
+impl<'a> AttemptResult<'a> {
+    /// Returns the status of the response, if one arrived.
+    pub fn status(&self) -> Option<StatusCode> {
+        self.outcome.status()
+    }
+
+    /// Returns the first value of this header of the response, if it is text.
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        self.headers?.get(name)?.to_str().ok()
+    }
+
+    /// Returns the value of this type that an inner layer has inserted into the extensions of the response.
+    pub fn extension<T: Send + Sync + 'static>(&self) -> Option<&'a T> {
+        self.extensions?.get()
+    }
 }
 
 // Does not write the headers, because their values may be secrets.
@@ -114,8 +133,8 @@ impl Classify for DefaultClassifier {
     }
 }
 
-/// Returns whether the next attempt would fail in the same way: another layer of this crate returned the error, or the
-/// server's certificate is wrong.
+/// Returns whether every further attempt would also fail. This is the case if another layer of this crate returned the
+/// error, or if the server's certificate is wrong.
 fn is_lasting(error: &Error) -> bool {
     match error.failed() {
         Failed::Layer => !error.is_timeout() || error.is_deadline(),

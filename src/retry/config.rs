@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for RetryLayer {
 impl From<&RetryLayer> for Fields {
     fn from(layer: &RetryLayer) -> Self {
         let policy = &layer.policy;
-        // If several rules concern a status, `collect` keeps the last one, which is the one in force.
+        // If several rules concern a status, `collect` keeps the last rule, which is the rule in force.
         let status = |rule: &Rule| match rule {
             Rule::Status(status, decision) => Some((*status, *decision)),
             Rule::If(_) => None,
@@ -118,9 +118,9 @@ impl TryFrom<Fields> for RetryLayer {
         if let Some(key) = fields.honoured_idempotency_key {
             layer = layer.with_honoured_idempotency_key(key);
         }
-        layer = fields.retry_on.0.into_iter().fold(layer, Self::retry_on);
+        layer = layer.retry_on(fields.retry_on.0);
         // Adds `never_on` last, because the rule that was added last takes precedence.
-        Ok(fields.never_on.0.into_iter().fold(layer, Self::never_on))
+        Ok(layer.never_on(fields.never_on.0))
     }
 }
 

@@ -25,8 +25,8 @@ use crate::{
 ///
 /// # Idempotent methods
 ///
-/// A gRPC call is a POST, and no gRPC code proves that the server did not process it. It is retried only if an error
-/// proves that it was not sent, or if it is declared idempotent:
+/// A gRPC call is a POST, and no gRPC code proves that the server did not process it. A call is retried only if an
+/// error proves that it was not sent, or if the call is declared idempotent:
 ///
 /// - for a method, with [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent);
 /// - for one call, with [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent).
@@ -39,12 +39,12 @@ use crate::{
 ///   caller. gRPC then considers the call committed (proposal A6).
 /// - After `UNAUTHENTICATED` in the headers, an idempotent call is resent once if its key can be replaced: see [after a
 ///   401](super#after-a-401).
-/// - The call's deadline cancels the HTTP/2 stream. It is not sent to the server as `grpc-timeout`. To send the time
-///   limit of an attempt, use tonic's `Request::set_timeout`.
-/// - tonic's channel wraps every failed connect in its own error. The layer recognizes a connector's error and a
-///   refused stream inside it, but neither a failure of TLS nor of tonic's `connect_timeout`. For these, add a
-///   `map_err` directly above the channel. It should return
-///   [`DeliveryError::not_sent`](crate::error::DeliveryError::not_sent) if the `source()` is a `tonic::ConnectError`.
+/// - The call's deadline cancels the HTTP/2 stream. The deadline is not sent to the server as `grpc-timeout`. To send
+///   the time limit of an attempt, use tonic's `Request::set_timeout`.
+/// - tonic's channel wraps every failed connect in its own error. Inside this error, the layer recognizes a connector's
+///   error and a refused stream. It does not recognize a TLS failure or the end of tonic's `connect_timeout`. For
+///   these, add [`DeliveryError::not_sent_if_caused_by`](crate::error::DeliveryError::not_sent_if_caused_by) directly
+///   above the channel.
 ///
 /// # Example
 ///

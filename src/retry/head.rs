@@ -6,7 +6,7 @@ use crate::call::{CallContext, RequestHead};
 
 /// A copy of a request's head. It is cheap to create, because most calls never use it.
 pub(super) enum Head {
-    /// A head with few header fields and no extension except for the call.
+    /// A head with few header fields and no extension except for the `CallContext`.
     Plain {
         method: Method,
         uri: Uri,
@@ -19,7 +19,7 @@ pub(super) enum Head {
 impl Head {
     /// Records a head. `shown` is `true` if a classifier or a condition will read it.
     pub(super) fn of(head: &request::Parts, shown: bool) -> Self {
-        // A head without other extensions still has one, the `CallContext`.
+        // Every head has one extension, the `CallContext`.
         let plain = head.extensions.len() == 1 && !shown;
         match plain.then(|| Fields::of(&head.headers)).flatten() {
             Some(fields) => {
@@ -30,7 +30,7 @@ impl Head {
         }
     }
 
-    /// Returns the head for a classifier or a condition, if it was recorded for one.
+    /// Returns the head if it was recorded for a classifier or a condition.
     pub(super) fn shown(&self) -> Option<RequestHead<'_>> {
         match self {
             Self::Whole(head) => Some(RequestHead::of(head)),
@@ -53,13 +53,14 @@ impl Head {
     }
 }
 
-/// Header fields in one allocation. A `HeaderMap` needs two, and one more for each shared value.
+/// Header fields in one allocation. A `HeaderMap` needs two allocations, and another one for each shared value.
 pub(super) struct Fields(Box<[u8]>);
 
 impl Fields {
     /// The maximum number of bytes that are copied. A larger head is recorded as a `HeaderMap`.
     const MAX_SIZE: usize = 1024;
-    /// The length of the prefix of each field: the lengths of its name and value, and whether the value is sensitive.
+    /// The size of the prefix of each field. The prefix contains the lengths of the name and the value, and whether the
+    /// value is sensitive.
     const PREFIX: usize = 5;
 
     /// Copies the fields. Returns `None` if they are larger than [`Self::MAX_SIZE`].
@@ -129,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn returns_the_recorded_header_fields(headers in headers()) {
+        fn retained_head_returns_the_recorded_header_fields(headers in headers()) {
             let size: usize = headers.iter().map(|(name, value)| 5 + name.as_str().len() + value.len()).sum();
             let fields = Fields::of(&headers);
             prop_assert_eq!(fields.is_some(), size <= 1024);
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_fields_up_to_the_maximum_size() {
+    fn retained_head_copies_fields_up_to_the_maximum_size() {
         let of = |length| {
             let value = HeaderValue::from_bytes(&vec![b'x'; length]).unwrap();
             Fields::of(&HeaderMap::from_iter([(HeaderName::from_static("a"), value)])).is_some()

@@ -48,7 +48,7 @@ impl IdempotencyKey {
         if head.headers.get(&self.header.0).is_some_and(is_key) {
             return Ok(true);
         }
-        if policy::outcome::is_idempotent(&head.method) {
+        if policy::retry_decision::is_idempotent(&head.method) {
             return Ok(false);
         }
         let key = uuid::v7_header(random);

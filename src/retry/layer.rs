@@ -21,14 +21,14 @@ use crate::{
 /// use http::StatusCode;
 /// use tower_outbound::retry::RetryLayer;
 ///
-/// let layer = RetryLayer::new().with_max_attempts(5)?.retry_on(StatusCode::CONFLICT);
+/// let layer = RetryLayer::new().with_max_attempts(5)?.retry_on([StatusCode::CONFLICT]);
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 ///
 /// # Default
 ///
 /// - At most 3 attempts, like the AWS SDKs.
-/// - The backoffs [`ExponentialBackoff::transient`] and [`ExponentialBackoff::throttled`].
+/// - The backoffs are [`ExponentialBackoff::transient`] and [`ExponentialBackoff::throttled`].
 /// - The layer waits for a `Retry-After` of up to 120 s.
 /// - Bodies of up to 1 MiB are recorded and can be replayed.
 /// - The [`Budget`] has the costs and the capacity of the AWS SDKs.
@@ -82,7 +82,8 @@ impl RetryLayer {
     /// Sets the maximum number of attempts, including the first. 3 by default.
     ///
     /// 1 disables retries. A request is still resent once after a 401 if its key is replaced, because that does not
-    /// count as an attempt. [`RetryOverride::without_retries`](super::RetryOverride::without_retries) disables both.
+    /// count as an attempt. [`RetryOverride::without_retries`](super::RetryOverride::without_retries) disables retries
+    /// and this resend.
     ///
     /// # Errors
     ///
@@ -92,26 +93,28 @@ impl RetryLayer {
         Ok(self.set(|policy| policy.max_attempts = max_attempts))
     }
 
-    /// Also retries after this status, with the throttled backoff if it is 429 or 529.
+    /// Also retries after these statuses, with the throttled backoff after 429 and 529.
     ///
-    /// The rules set by this method, [`never_on`](Self::never_on) and [`retry_if`](Self::retry_if) are evaluated before
-    /// the classifier, in the reverse order of their addition.
+    /// The rules of this method, [`never_on`](Self::never_on) and [`retry_if`](Self::retry_if) are evaluated before the
+    /// classifier. The rule that was added last is evaluated first.
     ///
     /// ```
     /// use http::StatusCode;
     /// use tower_outbound::retry::RetryLayer;
     ///
     /// let layer = RetryLayer::new()
-    ///     .retry_on(StatusCode::CONFLICT)
-    ///     .never_on(StatusCode::INTERNAL_SERVER_ERROR);
+    ///     .retry_on([StatusCode::CONFLICT, StatusCode::TOO_EARLY])
+    ///     .never_on([StatusCode::INTERNAL_SERVER_ERROR]);
     /// ```
-    pub fn retry_on(self, status: StatusCode) -> Self {
-        self.set(|policy| policy.rules.push(Rule::Status(status, RetryDecision::retry(Some(status)))))
+    pub fn retry_on(self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
+        let rule = |status| Rule::Status(status, RetryDecision::retry(Some(status)));
+        self.set(|policy| policy.rules.extend(statuses.into_iter().map(rule)))
     }
 
-    /// Never retries after this status.
-    pub fn never_on(self, status: StatusCode) -> Self {
-        self.set(|policy| policy.rules.push(Rule::Status(status, RetryDecision::NotRetryable)))
+    /// Never retries after these statuses.
+    pub fn never_on(self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
+        let rule = |status| Rule::Status(status, RetryDecision::NotRetryable);
+        self.set(|policy| policy.rules.extend(statuses.into_iter().map(rule)))
     }
 
     /// Also retries if `condition` returns `true`. The condition is evaluated after every attempt, including one that
@@ -123,8 +126,7 @@ impl RetryLayer {
     /// use tower_outbound::retry::RetryLayer;
     ///
     /// let layer = RetryLayer::new().retry_if(|request, attempt| {
-    ///     let busy = |headers: &http::HeaderMap| headers.contains_key("x-busy");
-    ///     request.uri.path() == "/v1/jobs" && attempt.headers.is_some_and(busy)
+    ///     request.uri.path() == "/v1/jobs" && attempt.header("x-busy") == Some("true")
     /// });
     /// ```
     pub fn retry_if(
@@ -173,7 +175,8 @@ impl RetryLayer {
         self.set(|policy| policy.throttled = AnyBackoff::Exponential(backoff))
     }
 
-    /// Replaces the transient backoff. When the custom backoff ends, the call makes no further attempt.
+    /// Replaces the transient backoff. When the custom backoff returns no further delay, the call makes no further
+    /// attempt.
     ///
     /// If the server requests a longer delay, the layer waits for that delay instead.
     pub fn with_custom_backoff(self, backoff: impl Backoff + 'static) -> Self {
@@ -185,7 +188,7 @@ impl RetryLayer {
         self.set(|policy| policy.throttled = AnyBackoff::Custom(Arc::new(backoff)))
     }
 
-    /// Replaces the budget. Several layers for the same server may share one.
+    /// Replaces the budget. Several layers for the same server may share one budget.
     pub fn with_budget(self, budget: Budget) -> Self {
         self.set(|policy| policy.budget = Some(budget))
     }
@@ -196,14 +199,14 @@ impl RetryLayer {
         self.set(|policy| policy.budget = None)
     }
 
-    /// Sets the longest delay that the server may request. If a response requests more, the call returns it
-    /// immediately. 120 s by default.
+    /// Sets the longest delay that the server may request. If a response requests a longer delay, the call returns this
+    /// response immediately. Default: 120 s.
     pub fn with_max_retry_after(self, longest: Duration) -> Self {
         self.set(|policy| policy.max_retry_after = longest)
     }
 
     /// Sets how many bytes of a request's body are kept in memory for a replay. A request with a larger body is not
-    /// retried once it was read. 1 MiB by default.
+    /// retried once this body was read. 1 MiB by default.
     pub fn with_replay_limit(self, bytes: usize) -> Self {
         self.set(|policy| policy.replay_limit = bytes)
     }

@@ -44,7 +44,8 @@
 //!
 //! - The method is idempotent: GET, HEAD, OPTIONS, TRACE, PUT or DELETE.
 //! - The request carries an [`IdempotencyKey`] that the server honours.
-//! - The caller declared it idempotent, with [`RetryOverride::with_idempotent`] or [`RetryLayer::with_idempotent`].
+//! - The caller declared the request idempotent, with [`RetryOverride::with_idempotent`] or
+//!   [`RetryLayer::with_idempotent`].
 //! - The request was provably not processed: there was no connection, the connection closed before the request was
 //!   written, or the server refused the HTTP/2 stream. A custom service reports this with a
 //!   [`DeliveryError`](crate::error::DeliveryError).
@@ -60,23 +61,63 @@
 //! [reason](crate::call::StopReason). A retry spends its credit before the delay. The credit is not returned if the
 //! caller drops the call.
 //!
+//! # Deciding by the body
+//!
+//! The layer decides before the body is read. To decide by the body, let an inner layer read it and insert a value into
+//! the extensions of the response:
+//!
+//! ```
+//! use tower::{ServiceBuilder, ServiceExt};
+//! use tower_outbound::{Body, BoxError, retry::RetryLayer, test_util::{ScriptedResponse, ScriptedService}};
+//!
+//! #[derive(Clone)]
+//! struct Busy;
+//!
+//! async fn mark_busy(response: http::Response<Body>) -> Result<http::Response<Body>, BoxError> {
+//!     let (mut head, body) = response.into_parts();
+//!     let body = body.collect(64 * 1024).await?;
+//!     if body.starts_with(b"busy") {
+//!         head.extensions.insert(Busy);
+//!     }
+//!     Ok(http::Response::from_parts(head, body.into()))
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), BoxError> {
+//! let busy = ScriptedResponse::status(200).with_body("busy, try again");
+//! let api = ScriptedService::new([busy, ScriptedResponse::status(200).with_body("done")]);
+//! let service = ServiceBuilder::new()
+//!     .layer(RetryLayer::new().retry_if(|_request, attempt| attempt.extension::<Busy>().is_some()))
+//!     .and_then(mark_busy)
+//!     .service(api);
+//!
+//! let response = service.oneshot(http::Request::new(Body::empty())).await?;
+//! assert_eq!(response.into_body().collect(1024).await?, "done");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! For a ready client, pass the service with the inner layer to
+//! [`client_with_service`](crate::stack::StackBuilder::client_with_service).
+//!
 //! # After a 401
 //!
 //! The auth layer inserts [`KeyReplaced`](crate::call::KeyReplaced) into the extensions of a 401 if another key is
 //! available or is being fetched. The retry layer then resends the request once with that key:
 //!
-//! - The resend has no backoff and goes through all inner layers. A delay that the 401 itself requests is kept.
+//! - The resend has no backoff and goes through all inner layers. If the 401 itself requests a delay, the layer waits
+//!   for this delay.
 //! - The resend happens for any method, because a request that received a 401 was not applied (RFC 9110 §15.5.2).
 //! - The resend counts neither as an attempt nor against the budget. The report lists it, with
 //!   [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced).
 //! - Each call is resent at most once, even with several retry layers. [`DefaultClassifier`] does not retry a second
 //!   401.
-//! - The request is not resent with [`RetryOverride::without_retries`], if its body cannot be replayed, or within 100
-//!   ms of the deadline, which is the time reserved for draining the response.
+//! - The request is not resent with [`RetryOverride::without_retries`], or if its body cannot be replayed. It is also
+//!   not resent within 100 ms of the deadline, because that time is reserved for draining the response.
 //!
 //! The auth layer also marks a gRPC `UNAUTHENTICATED` in the response headers. gRPC does not guarantee that such a call
-//! was not processed, so the retry layer resends it only if it is declared idempotent and no negative
-//! `grpc-retry-pushback-ms` forbids it. Otherwise the next call uses the new key.
+//! was not processed. The retry layer therefore resends the call only if it is declared idempotent and no negative
+//! `grpc-retry-pushback-ms` forbids a retry. Otherwise the next call uses the new key.
 //!
 //! # Delay
 //!
@@ -95,9 +136,10 @@
 //!
 //! # Order
 //!
-//! Place the layer inside the total timeout, whose deadline it reads. Place it outside limit and auth, so that every
-//! attempt acquires a permit and uses the current key. [`guide::other_layers`](crate::guide::other_layers) shows where the layers of other
-//! crates belong. The inner service receives a [`ReplayBody`](crate::body::ReplayBody) of the caller's body.
+//! Place the layer inside the total timeout, whose deadline it reads. Place it outside the limit and auth layers, so
+//! that every attempt acquires a permit and uses the current key. [`guide::other_layers`](crate::guide::other_layers)
+//! shows where the layers of other crates belong. The inner service receives a [`ReplayBody`](crate::body::ReplayBody)
+//! of the caller's body.
 //!
 //! # Notes
 //!
@@ -107,29 +149,30 @@
 //!   no further attempt.
 //! - A failed gRPC call has the HTTP status 200, so it counts as a success unless the classifier is [`Grpc`].
 //! - A 101 ends the call regardless of all rules, because the caller then owns the connection.
-//! - If the inner service does not become ready for a retry, or the limiter refuses the retry, the call returns the
-//!   error of the previous attempt. If the previous attempt ended in a response, the call returns the new error,
-//!   because the response's body was already dropped. `retry_after()` of the error returns the refused wait.
+//! - If the limiter refuses a retry, or the inner service does not become ready for it, the call returns the error of
+//!   the previous attempt. If the previous attempt ended in a response, the call returns the new error, because the
+//!   response's body was already dropped. The error's `retry_after()` returns the wait that the limiter refused.
 //! - Before the backoff, the layer drains the body of a failed response, so that its connection can be reused. It stops
 //!   after 64 KiB, after 100 ms, or at the end of the backoff. Before a resend with another key there is no backoff, so
 //!   only the first two limits apply.
 //!
 //! Proof that a request was not processed:
 //!
-//! - It comes from errors of hyper, hyper-util and h2, also inside the error of another client. The service itself may
-//!   return a [`DeliveryError`](crate::error::DeliveryError), `ConnectionRefused` or tower's `Overloaded`.
+//! - The proof comes from errors of hyper, hyper-util and h2, even if another client has wrapped such an error. The
+//!   service itself may return a [`DeliveryError`](crate::error::DeliveryError), `ConnectionRefused` or tower's
+//!   `Overloaded`.
 //! - The error must concern the request that the service received. A client that follows redirects returns errors and
 //!   401s of other requests: follow redirects above this layer instead.
 //! - No error is proof if the request's body failed, because the error may concern the connection that the body was
-//!   read from. An inner layer that replaces the body must not let it fail with an error of a connection.
+//!   read from. An inner layer that replaces the body must not let the new body fail with a connection error.
 //! - A GOAWAY is no proof, because hyper's error does not show whether the request was above the last processed stream.
-//! - `REFUSED_STREAM` is proof by RFC 9113 §8.7. A server that sends a 103 before it violates that RFC. hyper does not
-//!   expose the 103 of HTTP/2, so the layer retries such a request, even a POST.
+//! - `REFUSED_STREAM` is proof by RFC 9113 §8.7. A server that sends a 103 before `REFUSED_STREAM` violates that RFC.
+//!   hyper does not expose the 103 of HTTP/2, so the layer retries such a request, even a POST.
 //!
 //! Bodies:
 //!
-//! - A body of known length, by its size hint or by `content-length`, is completely recorded once that many bytes were
-//!   read. Trailers after it are replayed only if the request has a `trailer` header.
+//! - If the size hint or `content-length` gives the length of a body, the body is completely recorded once that many
+//!   bytes were read. Trailers after the body are replayed only if the request has a `trailer` header.
 //! - A body that the inner service still holds when it responds is not replayed, because the service may still be
 //!   reading it.
 
@@ -155,4 +198,4 @@ pub use self::idempotency::IdempotencyKey;
 pub use self::layer::RetryLayer;
 pub use self::overrides::RetryOverride;
 pub use self::service::Retry;
-pub use crate::policy::{Budget, grpc::Code as GrpcCode, outcome::RetryDecision};
+pub use crate::policy::{Budget, grpc::Code as GrpcCode, retry_decision::RetryDecision};

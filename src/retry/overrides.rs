@@ -26,7 +26,7 @@ impl RetryOverride {
         Self::default()
     }
 
-    /// Disables retries, and also the resend after a 401 with a replaced key.
+    /// Disables retries, and also the resend with another key after a 401.
     pub fn without_retries(mut self) -> Self {
         self.max_attempts = Some(1);
         self.never = true;
@@ -44,8 +44,8 @@ impl RetryOverride {
         Ok(self)
     }
 
-    /// Declares the request idempotent regardless of its method. It is then also retried after the server may have
-    /// processed it.
+    /// Declares the request idempotent regardless of its method. The layer then also retries the request after the
+    /// server may have processed it.
     ///
     /// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent) declares all requests of a kind.
     pub fn with_idempotent(mut self) -> Self {

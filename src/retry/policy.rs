@@ -11,13 +11,13 @@ use crate::{
     random::Random,
 };
 
-/// The settings of a layer, which its services share.
+/// The settings that the services of a layer share.
 #[derive(Clone)]
 pub(super) struct Policy {
     pub(super) max_attempts: u32,
     /// `None` means [`DefaultClassifier`], which does not read the request.
     pub(super) classify: Option<Arc<dyn Classify>>,
-    /// The rules in the order of their addition. The last one is evaluated first.
+    /// The rules in the order of their addition. The last rule is evaluated first.
     pub(super) rules: Vec<Rule>,
     pub(super) idempotency_key: Option<IdempotencyKey>,
     pub(super) idempotent: Option<Arc<IsIdempotent>>,

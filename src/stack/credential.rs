@@ -37,7 +37,7 @@ impl Credential {
         origin: &Origin,
         allowed: &[Origin],
     ) -> Result<CredentialLayer, InvalidConfig> {
-        const UNSET: &str = "the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()";
+        const UNSET: &str = "the environment variable to be set, another key (with_api_key, with_api_key_env, with_api_key_file), or without_credential()";
         let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
         let layer = match self {
             Self::None => return Ok(Either::Right(Either::Right(Identity::new()))),

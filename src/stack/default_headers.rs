@@ -28,8 +28,8 @@ pub(crate) struct DefaultHeadersLayer(pub(crate) Arc<HeaderMap>);
 
 impl DefaultHeadersLayer {
     /// Rejects headers that frame a request, contain a credential or are set by the stack. `key` is the header of the
-    /// stack's own key. It must differ from the headers that outer layers set, because the key would otherwise not be
-    /// sent.
+    /// stack's own key. This header must differ from the headers that outer layers set, because the key would otherwise
+    /// not be sent.
     pub(super) fn check(
         &self,
         key: Option<&HeaderName>,
@@ -44,9 +44,9 @@ impl DefaultHeadersLayer {
             let expected = if frames_request(name) {
                 NOT_FRAMING
             } else if key == Some(name) || [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
-                "a header without a credential: set credentials with with_api_key or with_authorize"
+                "a header without a credential: with_api_key or with_authorize sets a credential"
             } else if name == request_id {
-                "a header other than that of the request id, which differs for each call"
+                "a header other than the request id's, because each call has its own id"
             } else {
                 continue;
             };
@@ -86,8 +86,8 @@ impl fmt::Debug for DefaultHeadersLayer {
 ///
 /// # Errors
 ///
-/// Returns [`Error::is_invalid_request`] if a request has more than 6,000 header fields, so that all inner layers and
-/// the client have room for theirs. Otherwise returns the inner service's error.
+/// Returns [`Error::is_invalid_request`] if a request has more than 6,000 header fields. The limit leaves room for the
+/// fields of all inner layers and the client. Otherwise returns the inner service's error.
 #[derive(Debug, Clone)]
 pub struct DefaultHeaders<S> {
     inner: S,

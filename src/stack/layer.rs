@@ -42,7 +42,7 @@ use crate::{
 /// # Errors
 ///
 /// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 6,000 header
-/// fields, so that each layer and the client have room for theirs.
+/// fields. The limit leaves room for the fields of each layer and the client.
 ///
 /// # Clone
 ///
@@ -64,7 +64,7 @@ impl<S> Layer<S> for StackLayer {
     type Service = StackService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        // The order of the layers. The type `StackService` makes the compiler check it.
+        // The compiler checks this order of the layers against the type `StackService`.
         let layers = ServiceBuilder::new()
             .layer(&self.body_idle)
             .layer(&self.request_id)

@@ -23,10 +23,11 @@
 //!
 //! # Order
 //!
-//! From the outside in: request id and log, default headers, total timeout, retry, rate limit, attempt span,
-//! credential, attempt timeout, then the client. [`StackLayer`] defines this order. The idle timeout of the response
-//! body is outside all of them, and is disabled until [`StackBuilder::with_body_idle_timeout`] sets it.
-//! [`guide::other_layers`](crate::guide::other_layers) shows where the layers of other crates belong.
+//! The order of the layers from the outside in: request id and log, default headers, total timeout, retry, rate limit,
+//! attempt span, credential, attempt timeout, then the client. [`StackLayer`] defines this order. The layer for the
+//! idle timeout of the response body is outside all of them. It is disabled until
+//! [`StackBuilder::with_body_idle_timeout`] sets it. [`guide::other_layers`](crate::guide::other_layers) shows where
+//! the layers of other crates belong.
 //!
 //! # Headers
 //!
@@ -35,7 +36,7 @@
 //! | `x-request-id` | a UUID for each call | [`StackBuilder::with_request_id`] |
 //! | `content-type` | `application/json` on a request with a body, and in a preset on every request | [`StackBuilder::with_header`] |
 //! | `user-agent` | [`StackBuilder::DEFAULT_USER_AGENT`] from [`StackBuilder::client`] and [`StackBuilder::client_with_transport`] | [`StackBuilder::with_header`] |
-//! | `accept` | `application/json` on the JSON calls of a client | [`StackBuilder::with_header`] |
+//! | `accept` | `application/json` on a request that is sent with `fetch_json` | [`StackBuilder::with_header`] |
 //! | `authorization` | the key, as a bearer token | [`StackBuilder::with_key_placement`] and others |
 //!
 //! A header that the caller has set on the request is kept.

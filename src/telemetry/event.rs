@@ -1,5 +1,6 @@
 //! The log events. Their macros evaluate the fields only if a subscriber is interested, so no event has a separate
-//! check. A check would have other metadata than its event, so a filter by fields would reject it.
+//! check. A separate check would have other metadata than the event, so a subscriber that filters by fields would
+//! reject the check.
 
 use std::{cell::LazyCell, fmt, time::Duration};
 
@@ -23,8 +24,8 @@ pub(crate) const WAIT_DURATION: &str = "tower_outbound.limit.wait.duration";
 pub(crate) const PAUSE_DURATION: &str = "tower_outbound.limit.pause.duration";
 pub(crate) const QUEUE: &str = "tower_outbound.limit.queue";
 
-/// The parts of a request that the event of its call shows. The query and user info are omitted, because both may
-/// contain keys.
+/// The parts of a request that appear in the log event of its call. The query and user info are omitted, because both
+/// may contain keys.
 pub(crate) struct Subject {
     /// The level of the event if the call counts as completed.
     level: Level,
@@ -35,7 +36,8 @@ pub(crate) struct Subject {
 
 impl Subject {
     /// Returns `None` if no subscriber and no recorder is active when the call starts. The result is boxed, so that the
-    /// futures of such calls stay small. With tracing's feature `log`, the crate `log` may write even a disabled span.
+    /// futures of such calls stay small. With tracing's feature `log`, the crate `log` may write a disabled span, so
+    /// such a span also counts as active.
     pub(crate) fn of<B>(level: Level, request: &Request<B>, span: &Span) -> Option<Box<Self>> {
         let is_observed = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
         is_observed.then(|| {
@@ -172,7 +174,7 @@ pub(crate) fn granted(call: Option<&CallContext>) {
     metric::count(GRANTS, call, &[]);
 }
 
-/// Counts the refusal. It has no event of its own, because the call's event shows it.
+/// Counts the refusal. A refusal has no event of its own, because the call's event shows it.
 pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
     metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str())]);
 }
@@ -183,7 +185,7 @@ pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
         target: LIMIT,
         service = call.and_then(CallContext::service).as_deref(),
         pause_ms = millis(pause),
-        "paused by the server"
+        "limiter paused by the server"
     );
 }
 
@@ -214,10 +216,10 @@ pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Durati
     );
 }
 
-/// Emits the event for a key that the server has rejected and that is being replaced.
+/// Emits the event for a key that the server has rejected and that the auth layer is replacing.
 pub(crate) fn key_refused() {
     metric::count(KEY_REFUSALS, None, &[]);
-    info!(target: AUTH, "key refused by the server");
+    info!(target: AUTH, "key rejected by the server");
 }
 
 /// Returns milliseconds with one decimal place.

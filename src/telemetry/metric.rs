@@ -1,4 +1,4 @@
-//! The metrics of the `metrics` facade. Until they are enabled, each costs one relaxed load.
+//! The metrics of the `metrics` facade. Until metrics are enabled, each metric costs one relaxed load.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -34,8 +34,8 @@ fn labels(call: Option<&CallContext>, own: &[(&'static str, &'static str)]) -> V
     service.into_iter().chain(own).collect()
 }
 
-/// Returns the label `error.type`, which is the same as in the spans: the status of a 4xx or 5xx, gRPC's code, or the
-/// kind of the error.
+/// Returns the label `error.type`, with the same value as in the spans. The value is a 4xx or 5xx status, a gRPC code,
+/// or the kind of the error.
 fn failure(result: Result<ResponseSummary<'_>, ErrorKind>) -> Option<Label> {
     Some(match result {
         Ok(response) => Label::new("error.type", response.failure()?.to_owned()),

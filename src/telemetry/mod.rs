@@ -70,7 +70,8 @@ impl<'a> ResponseSummary<'a> {
         Self { status: response.status(), version: response.version(), headers: response.headers() }
     }
 
-    /// Returns gRPC's code, if the response headers contain one. Costs one lookup for other responses.
+    /// Returns gRPC's code, if the response headers contain one. For any other response, this function costs one
+    /// lookup.
     fn code(&self) -> Option<&'static str> {
         Code::in_head(self.headers).map(Code::name)
     }
@@ -88,7 +89,7 @@ impl<'a> ResponseSummary<'a> {
     }
 
     /// Returns the `error.type` of a 4xx, a 5xx or a gRPC failure. gRPC's code takes precedence over the HTTP status,
-    /// because a proxy may have derived the status from it.
+    /// because a proxy may have derived the status from the code.
     fn failure(&self) -> Option<&str> {
         match Code::in_head(self.headers) {
             Some(Code::OK) | None => {
@@ -99,8 +100,8 @@ impl<'a> ResponseSummary<'a> {
         }
     }
 
-    /// Returns whether the call failed with this response: a 5xx, a server failure in gRPC, or a temporary failure
-    /// after which the retry layer made no further attempt.
+    /// Returns whether the call failed with this response. A failure is a 5xx, a server failure in gRPC, or a temporary
+    /// failure after which the retry layer made no further attempt.
     fn has_failed(&self, ended: Option<StopReason>) -> bool {
         let code = Code::in_head(self.headers);
         let server = matches!(
@@ -116,8 +117,8 @@ impl<'a> ResponseSummary<'a> {
         );
         let stopped = match ended {
             Some(StopReason::Exhausted | StopReason::Budget) => true,
-            // A 401 is different: the layer stopped only the resend with a replaced key, so the server's rejection is
-            // the result.
+            // A 401 does not count here: the layer only left out the resend with a replaced key, so the 401 is the
+            // result of the call.
             Some(
                 StopReason::Deadline
                 | StopReason::RequestedDelayTooLong

@@ -1,4 +1,4 @@
-//! Replaces `metric.rs` without the feature `metrics`. All items do nothing.
+//! Replaces `metric.rs` if the feature `metrics` is disabled. All items do nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The two spans. Without an active subscriber, each costs one check.
+//! The span of a call and the span of an attempt. Without an active subscriber, each span costs one check.
 
 use http::{HeaderValue, Request, Uri};
 use tracing::{Level, Span, field::Empty, info_span, span};
@@ -43,7 +43,7 @@ pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<ResponseS
     end(span, result.map_err(Error::kind));
 }
 
-/// Creates the span of an attempt, with the attributes of OpenTelemetry's HTTP client span. Its numbers are `i64`,
+/// Creates the span of an attempt, with the attributes of OpenTelemetry's HTTP client span. Numeric fields are `i64`,
 /// because `tracing-opentelemetry` exports a `u64` as text.
 fn attempt_span<B>(request: &Request<B>) -> Span {
     let (method, uri) = (request.method(), request.uri());

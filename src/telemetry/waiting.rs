@@ -18,7 +18,7 @@ impl Waiting {
         Self { since: clock::now(), _queued: Raised::new(event::QUEUE, call) }
     }
 
-    /// Ends the wait after a grant or a refusal. Returns its duration.
+    /// Ends the wait after a grant or a refusal. Returns the duration of the wait.
     pub(crate) fn over(self, call: Option<&CallContext>) -> Duration {
         let waited = self.since.elapsed();
         event::waited(call, waited);

@@ -1,6 +1,7 @@
 use crate::clock::Instant;
 
-/// The arrival of a request: a time, or the range in which it lies, and the permits that the request costs.
+/// The arrival of a request: its time, or the range in which this time lies, and the number of permits that the request
+/// costs.
 ///
 /// An arrival that is converted from an `Instant` costs one permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -11,9 +12,9 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Creates an arrival at an unknown time between two others, such as the times before and after a limiter's grant
-    /// on another thread. It counts only in windows that contain both times, so that no window counts too many
-    /// arrivals.
+    /// Creates an arrival at an unknown time between two known times, such as the times before and after a limiter's
+    /// grant on another thread. The arrival counts only in windows that contain both times, so that no window counts
+    /// too many arrivals.
     ///
     /// # Panics
     ///

@@ -12,11 +12,11 @@ use crate::{
     policy::Quota,
 };
 
-/// Records when requests arrive, and asserts that no window contains more of them than a quota allows. Both ends of a
-/// window are part of it.
+/// Records when requests arrive, and asserts that no window contains more requests than a quota allows. Both ends of a
+/// window belong to the window.
 ///
-/// Arrivals are added by [`note`](Self::note), by [`extend`](Extend::extend), from an iterator of instants, or by
-/// [`ScriptedService::arrivals`](super::ScriptedService::arrivals).
+/// [`note`](Self::note) and [`extend`](Extend::extend) add arrivals. A record can also be collected from an iterator of
+/// instants, or come from [`ScriptedService::arrivals`](super::ScriptedService::arrivals).
 ///
 /// # Clone
 ///
@@ -105,7 +105,8 @@ impl Arrivals {
 
 impl<A: Into<Arrival>> Extend<A> for Arrivals {
     fn extend<I: IntoIterator<Item = A>>(&mut self, more: I) {
-        // Collects the arrivals before locking the record, because the iterator may call `note`, which also locks it.
+        // Collects the arrivals before locking the record, because the iterator may call `note`, which also locks the
+        // record.
         let more: Vec<_> = more.into_iter().map(Into::into).collect();
         self.noted().extend(more);
     }

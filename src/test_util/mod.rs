@@ -41,13 +41,14 @@
 //! |---|---|
 //! | [`ScriptedService`], [`ScriptedResponse`], [`Seen`] | replaces a client and its server |
 //! | [`ScriptedServer`] | serves a `ScriptedService` on loopback, for a ready client |
+//! | [`ServerLimit`], [`LimitHeaders`] | simulates a server that limits the rate of requests |
 //! | [`Arrivals`], [`Arrival`] | asserts that no window exceeds a quota |
 //! | [`deterministic`] | fixes the jitter and the request ids of a stack. For a single layer, see [`RetryLayer::with_seed`](crate::retry::RetryLayer::with_seed) and [`RequestIdLayer::with_maker`](crate::request_id::RequestIdLayer::with_maker) |
 //!
 //! # Panics
 //!
-//! These items panic on a mistake in a test or in the stack under test: a service that is called before it is ready, a
-//! script without a response for a request, or an exceeded quota. Each method documents when it panics.
+//! These items panic on a mistake in a test or in the stack under test. Examples are a service that is called before it
+//! is ready, a script without a response for a request, and an exceeded quota. Each method documents when it panics.
 //!
 //! # Notes
 //!
@@ -64,6 +65,7 @@ mod scripted_response;
 mod seen;
 #[cfg(feature = "client")]
 mod server;
+mod server_limit;
 mod service;
 mod window;
 
@@ -74,4 +76,5 @@ pub use self::scripted_response::ScriptedResponse;
 pub use self::seen::Seen;
 #[cfg(feature = "client")]
 pub use self::server::ScriptedServer;
+pub use self::server_limit::{LimitHeaders, ServerLimit};
 pub use self::service::ScriptedService;

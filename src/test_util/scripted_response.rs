@@ -69,7 +69,8 @@ impl ScriptedResponse {
         Self::of(ScriptedOutcome::Response(response))
     }
 
-    /// Creates an I/O error of this kind, returned after the request was read, like the error of a broken connection.
+    /// Creates an I/O error of this kind. The service returns the error after it has read the request, as if the
+    /// connection broke.
     pub fn io_error(kind: io::ErrorKind) -> Self {
         Self::error(move || io::Error::from(kind).into())
     }
@@ -142,7 +143,7 @@ impl ScriptedResponse {
         self
     }
 
-    /// Responds after reading one frame of the request's body, and drops the rest.
+    /// Responds after reading one frame of the request's body. The rest of the body is dropped unread.
     #[must_use]
     pub fn with_request_body_first_frame(mut self) -> Self {
         self.reads = Reads::FirstFrame;

@@ -19,7 +19,7 @@ pub struct Seen {
     /// The method, URI, version, headers and extensions.
     pub head: Parts,
     /// The number of the attempt within its call, starting at 1. `None` if no layer of this crate in the same process
-    /// sent the request, for example at a server.
+    /// sent the request, for example if a server received it.
     pub attempt: Option<u32>,
     /// The body. `None` until the body was read completely.
     pub body: Option<Bytes>,

@@ -33,11 +33,11 @@ use crate::{body::Body, call::CallContext, clock, error::BoxError};
 /// # Default
 ///
 /// The first request gets the first response, and so on in the order of arrival. The last response repeats. The service
-/// is always ready. To limit concurrent calls, wrap it in tower's `ConcurrencyLimit`.
+/// is always ready. To limit concurrent calls, wrap the service in tower's `ConcurrencyLimit`.
 ///
 /// # Panics
 ///
-/// Panics if it is called before it was polled ready, or if its script is empty.
+/// Panics if the service is called before `poll_ready` has returned ready, or if its script is empty.
 ///
 /// # Clone
 ///
@@ -159,8 +159,8 @@ where
         let (head, body) = request.into_parts();
         assert!(
             std::mem::take(&mut self.ready),
-            "called without having been polled ready: {} {}; before each call, poll_ready of this very instance has to \
-             return ready, and a clone of a ready instance is not ready",
+            "called before poll_ready returned ready: {} {}; before each call, poll_ready must return ready on the \
+             called instance, and a clone of a ready instance is not ready",
             head.method,
             head.uri.path(),
         );

@@ -5,16 +5,16 @@ use std::{collections::BTreeMap, time::Duration};
 use super::arrival::Arrival;
 use crate::{clock::Instant, policy::Quota};
 
-/// Finds the window of this length that contains the most permits. Both ends are part of it. Returns the permits and
-/// the start of the window, or `None` without arrivals. The start is an arrival, because any window can be moved to
-/// start at its first arrival without losing one.
+/// Finds the window of this length that contains the most permits. Both ends belong to the window. Returns the permits
+/// and the start of the window, or `None` without arrivals. The window starts at an arrival, because any window can be
+/// moved to start at its first arrival without losing an arrival.
 ///
 /// An arrival counts in a window that contains both its earliest and its latest time.
 pub(super) fn fullest(arrivals: &[Arrival], length: Duration) -> Option<(u64, Instant)> {
     let within = |end: Instant, start: Instant| end.duration_since(start) <= length;
-    // An arrival whose range is longer than the window counts in no window. Any other arrival that began before a
-    // window ended before that window's end. A window therefore contains the arrivals that ended by its end, minus
-    // those that began before its start.
+    // An arrival whose range is longer than a window counts in no window. If the range of another arrival begins before
+    // a window, the range ends before the end of that window. A window therefore contains the arrivals whose range ends
+    // by the window's end, minus those whose range begins before its start.
     let fitting = arrivals.iter().filter(|arrival| within(arrival.latest, arrival.earliest));
     let (mut begins, mut ends): (Vec<_>, Vec<_>) = fitting
         .map(|Arrival { earliest, latest, permits }| ((*earliest, *permits), (*latest, *permits)))
@@ -50,9 +50,9 @@ pub(super) fn describe(quota: Quota, arrivals: &[Arrival], permits: u64, start: 
         }
     }
     let mut text = format!(
-        "{permits} permits in one window of {length:?}, both ends counted, where {} are allowed: {quota}\n\
-         the window begins {:?} after the first of {} arrivals\n\
-         arrivals in it, by the time since its begin:",
+        "{permits} permits in a window of {length:?} including both ends, but the quota allows {}: {quota}\n\
+         the window starts {:?} after the first of {} arrivals\n\
+         arrivals in the window, by the time since its start:",
         quota.limit(),
         start - first,
         arrivals.len(),

@@ -14,7 +14,8 @@ use tower_service::Service;
 
 use crate::{body::IdleBody, config::InvalidConfig, error::polled_after_completion};
 
-/// Makes the body of a response fail if it stalls, with [`Error::is_timeout`](crate::Error::is_timeout).
+/// Makes the body of a response fail if the body stalls. [`Error::is_timeout`](crate::Error::is_timeout) is true for
+/// the error.
 ///
 /// The timer runs while the reader waits for a frame, and restarts with each frame. It does not run while the reader is
 /// not polling the body. A slow body that never stalls may take any time and have any size:

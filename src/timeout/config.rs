@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::{BodyIdleTimeoutLayer, TimeoutLayer};
 use crate::{config::InvalidConfig, config::text::Written};
 
-/// The configuration of a call's timeouts. It creates their layers.
+/// The configuration of a call's timeouts. It also creates the layers of these timeouts.
 ///
 /// | field | default | |
 /// |---|---|---|
@@ -46,7 +46,7 @@ impl TimeoutConfig {
         let total = self.total.0;
         let attempt = self.attempt.map_or(Duration::from_secs(10).min(total), |attempt| attempt.0);
         if attempt > total {
-            let expected = format!("at most the total timeout, {total:?}");
+            let expected = format!("at most {total:?} (the total timeout)");
             return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
         }
         TimeoutLayer::per_attempt(attempt)

@@ -5,7 +5,7 @@ use tower_layer::Layer;
 use super::Timeout;
 use crate::{config::InvalidConfig, error::ErrorKind};
 
-/// Limits the time of a call or of one attempt. The error is [`Error::is_timeout`](crate::Error::is_timeout).
+/// Limits the time of a call or of one attempt. [`Error::is_timeout`](crate::Error::is_timeout) is true for the error.
 ///
 /// ```
 /// use std::time::Duration;
@@ -24,7 +24,7 @@ pub struct TimeoutLayer {
 
 impl TimeoutLayer {
     /// Creates the layer of the total timeout. It sets one deadline for all inner layers, unless the call already has
-    /// an earlier one.
+    /// an earlier deadline.
     ///
     /// # Errors
     ///
@@ -33,8 +33,8 @@ impl TimeoutLayer {
         Self::new(ErrorKind::Deadline, "total timeout", limit)
     }
 
-    /// Creates the layer of the attempt timeout. A request through the inner layers may take at most `limit`, and no
-    /// longer than the call's deadline allows.
+    /// Creates the layer of the attempt timeout. One attempt may take at most `limit`, and ends at the call's deadline
+    /// at the latest.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Limits the time of a call in three ways: the total timeout of the call, the timeout of each attempt and, optionally,
-//! the idle timeout of the response's body.
+//! Limits the time of a call in three ways. The total timeout limits the whole call, the attempt timeout limits each
+//! attempt, and the optional idle timeout ends a response body that stalls.
 //!
 //! ```
 //! use std::time::Duration;
@@ -28,17 +28,17 @@
 //!
 //! # Order
 //!
-//! - Place the total timeout outside retry, so that it covers queueing, all attempts, their backoff and the response
-//!   headers. The inner layers read its deadline, and fail immediately if a wait cannot meet it.
-//! - Place the attempt timeout innermost. It covers neither the wait for the limiter nor the backoff, and never exceeds
-//!   the deadline.
+//! - Place the total timeout outside the retry layer, so that it covers queueing, all attempts, their backoff and the
+//!   response headers. The inner layers read its deadline, and fail immediately if a wait cannot meet it.
+//! - Place the attempt timeout innermost. It covers neither the wait for the limiter nor the backoff, and ends at the
+//!   deadline at the latest.
 //! - Place the body's idle timeout anywhere, because it only wraps the response's body. The presets place it outermost.
 //!
 //! # Notes
 //!
-//! - The total timeout and the attempt timeout do not cover the response's body. The exceptions are the JSON calls of
-//!   the ready client, such as `get_json`, which also read the body within the deadline.
-//! - The timer is created only if the inner service is not ready at its first poll.
+//! - The total timeout and the attempt timeout do not cover the response's body. The ready client is an exception: the
+//!   methods of its response that read the body, such as `text`, also end at the deadline.
+//! - The timer is created only if the first poll of the inner service's future returns `Pending`.
 
 mod body;
 mod config;

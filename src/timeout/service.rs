@@ -17,7 +17,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns [`Error::is_timeout`] if the call or attempt took too long. Otherwise returns the inner service's error.
+/// Returns an error with [`Error::is_timeout`] if the call or attempt took too long. Otherwise returns the inner
+/// service's error.
 #[derive(Debug, Clone)]
 pub struct Timeout<S> {
     inner: S,
@@ -60,8 +61,8 @@ where
                 (call, deadline)
             }
         };
-        // The earlier of both times determines the kind of the error, because a deadline may end an attempt that is not
-        // slow.
+        // If the deadline is earlier than the end of the attempt timeout, the error names the deadline, because the
+        // attempt may not be slow.
         let (ends, kind) = match deadline {
             Some(deadline) if deadline <= own => (deadline, ErrorKind::Deadline),
             _ => (own, self.kind),

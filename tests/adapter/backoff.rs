@@ -23,7 +23,7 @@ fn limited_only_by(backoff: impl retry::Backoff + 'static) -> RetryLayer {
     RetryLayer::new().with_max_attempts(u32::MAX).unwrap().without_budget().with_custom_backoff(backoff)
 }
 
-/// Makes one call. Returns the delays between its attempts, measured by the service, and its report.
+/// Makes one call. Returns the delays between the call's attempts, as the service measured them, and the call's report.
 async fn call(layer: &RetryLayer, script: &[Scripted]) -> (Vec<Duration>, Report) {
     let service = ScriptedService::new(script.iter().copied());
     let response = layer.layer(service.clone()).oneshot(get(URI)).await.unwrap();
@@ -38,7 +38,7 @@ async fn delays(layer: &RetryLayer, script: &[Scripted]) -> Vec<Duration> {
 /// Checks a backoff with the delays 1 s, 2 s and 4 s: over several calls, with requested delays and after throttling.
 async fn assert_backoff_of_1_2_4_s(backoff: impl retry::Backoff + Clone + 'static) {
     let layer = limited_only_by(backoff.clone());
-    // Each call starts with the first delay, whether or not the call before it used them all.
+    // Each call starts with the first delay, even if the previous call did not use all delays.
     for (script, expected, stop_reason) in [
         (ALWAYS_503, &[1, 2, 4][..], StopReason::Exhausted),
         (THIRD_SUCCEEDS, &[1, 2], StopReason::Success),
@@ -52,7 +52,8 @@ async fn assert_backoff_of_1_2_4_s(backoff: impl retry::Backoff + Clone + 'stati
     let (first, second) = tokio::join!(delays(&layer, ALWAYS_503), delays(&layer, ALWAYS_503));
     assert_eq!(first, second);
 
-    // A longer requested delay replaces the first delay of the backoff, and is jittered by up to half of it.
+    // A longer requested delay replaces the first delay of the backoff. The jitter adds up to half of the replaced
+    // delay.
     let (delays, report) = call(&layer, RETRY_AFTER_7_THEN_503).await;
     assert!((secs(7)..=millis(7_501)).contains(&delays[0]), "{delays:?}");
     assert_eq!(delays[1..], [secs(2), secs(4)]);
@@ -95,13 +96,13 @@ fn doubling<C: Clock + Default>(max_elapsed: Option<Duration>) -> exponential::E
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_of_the_backoff_crate_delays_retries_until_it_returns_none() {
-    // The first three delays take 7 s, and with the fourth it would be 15 s.
+async fn policy_of_the_backoff_crate_delays_retries_until_the_policy_returns_none() {
+    // The policy ends after 14 s: the first three delays take 7 s in total, and the first four would take 15 s.
     assert_backoff_of_1_2_4_s(from_backoff(doubling::<TokioClock>(Some(secs(14))))).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_used_policy_of_the_backoff_crate_is_reset() {
+async fn used_policy_of_the_backoff_crate_is_reset_before_a_call() {
     let mut used = doubling::<TokioClock>(Some(secs(14)));
     while used.next_backoff().is_some() {}
     tokio::time::advance(secs(3_600)).await;
@@ -109,8 +110,8 @@ async fn a_used_policy_of_the_backoff_crate_is_reset() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_elapsed_time_of_the_system_clock_ignores_paused_time() {
-    // Three hours pass on tokio's clock, and almost no time on the system clock.
+async fn max_elapsed_time_on_the_system_clock_ignores_tokios_paused_clock() {
+    // Three hours pass on tokio's paused clock, but almost no time passes on the system clock.
     let policy = doubling::<SystemClock>(Some(secs(3_600)));
     let layer = limited_only_by(from_backoff(policy)).with_max_attempts(200).unwrap();
     let delays = delays(&layer, ALWAYS_503).await;
@@ -123,7 +124,8 @@ async fn the_default_policy_of_the_backoff_crate_is_jittered_within_its_range() 
     let layer = limited_only_by(from_backoff(ExponentialBackoff::default())).with_max_attempts(4).unwrap();
     let (first, second) = (delays(&layer, ALWAYS_503).await, delays(&layer, ALWAYS_503).await);
     for delays in [&first, &second] {
-        // Grows from 500 ms by a factor of 1.5, with a jitter of one half. A timer may be a millisecond late.
+        // The delays grow from 500 ms by a factor of 1.5, with a jitter of one half. A timer may fire a millisecond
+        // late.
         for (delay, middle) in delays.iter().zip([500.0, 750.0, 1_125.0]) {
             let range = middle * 0.5..=middle * 1.5 + 1.0;
             assert!(range.contains(&(delay.as_secs_f64() * 1e3)), "{delays:?}");
@@ -148,7 +150,7 @@ async fn a_custom_policy_of_the_backoff_crate_may_return_any_delays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closure_that_builds_delays_of_backon_is_a_backoff() {
+async fn a_closure_that_returns_delays_of_backon_works_as_a_backoff() {
     // The default builds three delays, which double from 1 s.
     let builder = ExponentialBuilder::default();
     assert_backoff_of_1_2_4_s(move || builder.build()).await;

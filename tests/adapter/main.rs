@@ -1,4 +1,4 @@
-//! The optional adapters of other crates. `tests/redis` has the tests of the Redis adapter.
+//! Tests the optional adapters of other crates. `tests/redis` has the tests of the Redis adapter.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[cfg(feature = "backoff")]

@@ -1,5 +1,5 @@
-//! Metrics, read from the debugging recorder of `metrics-util` and compared with the table in the docs of
-//! `adapter::metrics`.
+//! Tests the metrics. The tests read them from the debugging recorder of `metrics-util`, and compare them with the
+//! table in the docs of `adapter::metrics`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -87,7 +87,7 @@ impl Recorder {
     }
 }
 
-/// Returns a stack of all layers that record metrics. It sends one request per second.
+/// Returns a stack of all layers that record metrics. The stack sends one request per second.
 fn stack(
     script: &[Scripted],
 ) -> impl tower::Service<http::Request<Content>, Response: fmt::Debug, Error = tower_outbound::Error> + Clone
@@ -166,7 +166,7 @@ async fn the_table_in_the_docs_lists_every_metric_with_its_kind_and_labels() {
     assert_eq!(found, documented);
 }
 
-/// Loses and restores the store of a shared limiter. Returns `false` if redis-server is missing.
+/// Stops and restarts the Redis server of a shared limiter. Returns `false` if redis-server is missing.
 async fn with_store() -> bool {
     #[cfg(feature = "redis")]
     return store::lost_and_found().await;
@@ -231,7 +231,7 @@ async fn the_queue_gauge_shows_the_requests_that_wait_now() {
     let (recorder, _guard) = Recorder::enabled();
     let service = stack(&[Status(200)]);
     service.clone().oneshot(get(URI)).await.map(drop).unwrap();
-    // The recorder returns the change of a gauge since its last reading.
+    // The recorder returns the change of a gauge since the previous reading of the gauge.
     let mut length = 0.0;
     let mut queue = || {
         length += recorder.series()["limit.queue service=rates"][0];
@@ -252,7 +252,7 @@ async fn the_queue_gauge_shows_the_requests_that_wait_now() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_retries_and_give_ups_are_counted_by_reason() {
+async fn metrics_count_refusals_and_retries_and_give_ups_by_reason() {
     let (recorder, _guard) = Recorder::enabled();
     record_everything().await;
     let series = recorder.series();
@@ -271,7 +271,7 @@ async fn refusals_retries_and_give_ups_are_counted_by_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_an_attempt_that_the_deadline_ends_but_not_a_dropped_one() {
+async fn metrics_include_attempts_that_the_deadline_ends_but_no_dropped_attempts() {
     let (recorder, _guard) = Recorder::enabled();
     let service = ServiceBuilder::new()
         .layer(TimeoutLayer::total(secs(2)).unwrap())
@@ -309,7 +309,7 @@ async fn a_request_whose_permit_is_replaced_counts_as_one_grant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hosts_are_labelled_in_lower_case_and_unknown_statuses_as_they_are() {
+async fn metric_labels_show_hosts_in_lower_case_and_unknown_statuses_unchanged() {
     let (recorder, _guard) = Recorder::enabled();
     for (uri, status) in [("https://API.Example.com/v1", 299), (URI, 299), (URI, 999)] {
         AttemptSpanLayer::new()

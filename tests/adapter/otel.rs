@@ -1,4 +1,4 @@
-//! Trace context and spans, through an OpenTelemetry SDK with an in-memory exporter.
+//! Tests trace contexts and spans, through an OpenTelemetry SDK with an in-memory exporter.
 
 use std::{collections::BTreeMap, io::ErrorKind::*};
 
@@ -26,7 +26,9 @@ use tracing_subscriber::{Registry, layer::SubscriberExt};
 
 use crate::support::{
     Scripted::{self, *},
-    ScriptedService, get, request,
+    ScriptedService,
+    capture::keep_second_dispatcher,
+    get, request,
 };
 
 const URI: &str = "https://api.example.com:8443/v1/resources?key=s3cret";
@@ -43,6 +45,7 @@ impl Pipeline {
     }
 
     fn with_sampler(sampler: Sampler) -> Self {
+        keep_second_dispatcher();
         let exporter = InMemorySpanExporter::default();
         let provider =
             SdkTracerProvider::builder().with_sampler(sampler).with_simple_exporter(exporter.clone()).build();
@@ -85,7 +88,7 @@ fn readme_example() -> Result<StackBuilder, InvalidConfig> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_readme_example_sends_the_number_and_the_context_of_each_attempt() {
+async fn the_readme_example_sends_attempt_number_and_trace_context_with_each_attempt() {
     let pipeline = Pipeline::new();
     let service = ScriptedService::new([Status(503), Status(200)]);
     let rates = readme_example().unwrap().with_api_key(ApiKey::new("k3y").unwrap()).layer().unwrap();
@@ -98,13 +101,13 @@ async fn the_readme_example_sends_the_number_and_the_context_of_each_attempt() {
 }
 
 fn attributes(span: &SpanData) -> BTreeMap<&str, Value> {
-    // Omits the attributes that tracing-opentelemetry adds about the source code and the thread.
+    // Attributes that tracing-opentelemetry adds about the source code and the thread are omitted.
     let added = ["code.", "thread.", "busy_ns", "idle_ns", "target"];
     let own = span.attributes.iter().map(|pair| (pair.key.as_str(), pair.value.clone()));
     own.filter(|(key, _)| !added.iter().any(|added| key.starts_with(added))).collect()
 }
 
-/// Returns the version, trace id, span id and flags of the only `traceparent`.
+/// Returns the version, trace id, span id and flags of the request's only `traceparent` header.
 fn traceparent(head: &Parts) -> [String; 4] {
     let mut values = head.headers.get_all("traceparent").iter();
     let value = values.next().expect("no traceparent").to_str().unwrap();
@@ -121,7 +124,7 @@ async fn call(script: &[Scripted], method: &str) -> (Pipeline, ScriptedService) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_are_client_spans_with_the_attributes_of_the_conventions() {
+async fn each_attempt_is_a_client_span_with_the_attributes_of_the_conventions() {
     let (pipeline, service) = call(&[Status(503), Io(ConnectionReset), Status(200)], "PUT").await;
     let (call, attempts) = (pipeline.call(), pipeline.attempts());
     assert_eq!((&call.span_kind, &call.status), (&SpanKind::Internal, &Status::Unset));
@@ -234,7 +237,7 @@ async fn tracestate_is_sent_only_with_its_traceparent() {
     assert_eq!(service.seen()[0].head.headers["tracestate"], "a=1,b=2");
     assert_eq!(traceparent(&service.seen()[0].head)[1], trace.to_string());
 
-    // A `tracestate` of the caller without a `traceparent` is removed.
+    // If the caller's request has a `tracestate` but no `traceparent`, the `tracestate` is removed.
     let mut orphan = get(URI);
     orphan.headers_mut().insert("tracestate", HeaderValue::from_static("c=3"));
     stack().layer(service.clone()).oneshot(orphan).await.unwrap();
@@ -250,7 +253,7 @@ async fn the_traceparent_of_an_unsampled_trace_has_no_flags() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_no_context_without_an_opentelemetry_layer_or_propagation() {
+async fn stack_sends_no_trace_context_without_an_opentelemetry_layer_or_propagation() {
     let assert_no_context = |head: &Parts| {
         let names = ["traceparent", "tracestate", "baggage"].map(HeaderName::from_static);
         assert!(names.iter().all(|name| !head.headers.contains_key(name)), "{:?}", head.headers);

@@ -27,9 +27,15 @@ use tracing_subscriber::{Registry, filter::filter_fn, layer::SubscriberExt};
 
 use crate::{Content, NoOp, URI, allocations, serial};
 
-/// The number of boxes that a call allocates for the parts of the request that its log event shows. A call allocates no
-/// box if the event's level is disabled for the whole process.
-const SUBJECT: u64 = 1;
+/// Returns the number of additional boxes that a call allocates if the maximum level of the process allows its log
+/// event: 1, or 0 if another crate of the build enables tracing's feature `log`. The box holds the parts of the request
+/// that the event shows. With the feature `log`, a call allocates this box even if the level is disabled, because the
+/// crate `log` may write the event.
+fn subject() -> u64 {
+    let is_log_enabled =
+        tracing::subscriber::with_default(all_disabled(), || !tracing::error_span!("disabled").is_none());
+    u64::from(!is_log_enabled)
+}
 
 /// Returns a subscriber that disables every level. Without a subscriber, the maximum level of the previous subscriber
 /// would still apply.
@@ -47,6 +53,7 @@ fn spans_and_events_of_a_disabled_level_allocate_nothing() {
     let _serial = serial();
     let layers = (RequestIdLayer::new().with_service("rates"), RetryLayer::new());
     let without_layer = allocations(NoOp);
+    let subject = subject();
     let attempt = AttemptSpanLayer::new();
     let stack = (layers.clone(), attempt.clone());
     let disabled = tracing::subscriber::with_default(all_disabled(), || {
@@ -73,7 +80,7 @@ fn spans_and_events_of_a_disabled_level_allocate_nothing() {
         );
         assert_eq!(
             allocations(stack.layer(NoOp)),
-            disabled + SUBJECT,
+            disabled + subject,
             "the stack allocates only the subject at level WARN"
         );
     });
@@ -126,6 +133,7 @@ fn total(allocated: AllocationInfo) -> (u64, u64) {
 #[test]
 fn disabled_events_format_no_part_of_a_request_however_the_call_ends() {
     let _serial = serial();
+    let subject = subject();
     const LONG: usize = 500;
     let short = (URI, "x");
     let (uri, id) = (format!("{URI}/{}", "x".repeat(10_000)), "x".repeat(1 + LONG));
@@ -139,8 +147,8 @@ fn disabled_events_format_no_part_of_a_request_however_the_call_ends() {
         (&[401, 200], 52),
         (&[401, 401], 52),
     ] {
-        // With the feature `json`, each response carries its request's key. The key takes three allocations: a map, the map's
-        // table and the key itself.
+        // With the feature `json`, each response carries its request's key. The key takes three allocations: a map, the
+        // map's table and the key itself.
         let most = most + if cfg!(feature = "json") { 3 * statuses.len() as u64 } else { 0 };
         let measure = || {
             let _initializes_lazily = measure_call(statuses, short);
@@ -159,12 +167,13 @@ fn disabled_events_format_no_part_of_a_request_however_the_call_ends() {
             (disabled.0, disabled.1 + copies),
             "the allocated bytes depend on the length of the URI, with statuses {statuses:?}"
         );
-        // The layer allocates the subject, because it does not check whether the event's target is enabled.
+        // The layer allocates the subject of the event even if the event's target is disabled, because the layer does
+        // not check the target.
         tracing::subscriber::with_default(other_target(), || {
             let ((count, bytes), long) = measure();
             assert_eq!(
                 count,
-                disabled.0 + SUBJECT,
+                disabled.0 + subject,
                 "allocations if only another target is enabled: {statuses:?}"
             );
             assert_eq!(

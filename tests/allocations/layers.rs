@@ -103,7 +103,7 @@ fn erased_limiter_allocates_only_a_box_for_the_future_of_a_custom_limiter() {
     }
 }
 
-/// The bound applies to 64-bit platforms. The tokio timer of a waiting call alone takes 112 bytes.
+/// The bound of 200 bytes applies only to 64-bit platforms. The tokio timer of a waiting call alone takes 112 bytes.
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn future_of_a_rate_limited_call_is_at_most_200_bytes_larger_than_its_request() {

@@ -104,7 +104,7 @@ async fn key_file_is_read_immediately_after_a_401() {
 #[test]
 fn missing_key_file_is_rejected_at_construction() {
     assert_eq!(KeySource::from_file("no/such/file").unwrap_err().field(), "api key");
-    let preset = preset::currency_rates("https://host").unwrap().with_key_file("no/such/file");
+    let preset = preset::currency_rates("https://host").unwrap().with_api_key_file("no/such/file");
     assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
 }
 
@@ -146,8 +146,8 @@ fn request_rejected_during_a_key_file_read_gets_the_new_key() {
     second.join().unwrap().unwrap();
 }
 
-/// The key file is a named pipe, and a read of the pipe starts before the server rejects the old key. The read returns
-/// the old key, but a file with the new key has replaced the pipe before the read ends.
+/// The key file is a named pipe. A read of the pipe starts before the server rejects the old key, and returns the old
+/// key. Before the read ends, a file with the new key replaces the pipe.
 #[cfg(unix)]
 #[test]
 fn key_file_is_read_again_if_its_key_is_rejected_during_the_read() {
@@ -178,7 +178,7 @@ fn key_file_is_read_again_if_its_key_is_rejected_during_the_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_key_and_only_the_first_of_several_failed_file_reads_are_logged() {
+async fn log_contains_each_key_change_but_only_the_first_of_repeated_failures() {
     let file = KeyFile::new("logged", "key-1");
     let keys = KeySource::from_file(&file.0).unwrap();
     let (log, _guard) = Capture::at(LevelFilter::INFO);

@@ -1,4 +1,5 @@
-//! Tests of keys from a key provider: when a refresh starts, who waits for a refresh, and how a refresh fails.
+//! Tests of keys from a key provider: when a refresh starts, which requests wait for a refresh, and how a refresh
+//! fails.
 
 use std::error::Error as _;
 
@@ -142,8 +143,8 @@ async fn key_refresh_continues_after_some_waiting_calls_are_dropped() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(secs(2), &[Fetch::Expiring(60)]);
     let client = client(provider, &server);
-    // The first call starts a key refresh of 2 s, and all three calls wait for the refresh. The test drops the first
-    // two calls after 1 s.
+    // The first call starts a key refresh that takes 2 s, and all three calls wait for the refresh. The test drops the
+    // first two calls after 1 s.
     let mut first = spawn(send(&client));
     let mut second = spawn(send(&client));
     let mut third = spawn(send(&client));
@@ -218,7 +219,7 @@ async fn reused_service_sends_the_current_key_with_each_request() {
     assert_eq!((fetches.count(), server.keys()), (3, vec![String::new(), String::new(), "key-3".to_owned()]));
 }
 
-/// Several tests may share a client in a static, for example, although each test has its own tokio runtime.
+/// For example, tests may share a client in a static, although each test has its own tokio runtime.
 #[test]
 fn key_refresh_restarts_if_its_runtime_has_ended() {
     let server = Server::accepting("key");
@@ -266,7 +267,7 @@ async fn provider_backs_off_after_failed_refreshes_while_the_old_key_is_valid() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_key_refresh_fails_all_waiting_requests() {
+async fn all_requests_that_wait_for_a_failed_key_refresh_return_an_error() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(secs(1), &[Fetch::Fails, Fetch::Expiring(60)]);
     let client = client(provider, &server);
@@ -285,7 +286,7 @@ async fn failed_key_refresh_fails_all_waiting_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn key_refresh_fails_if_the_provider_hangs_panics_or_returns_an_expired_key() {
+async fn key_refresh_fails_if_provider_hangs_or_panics_or_returns_expired_key() {
     let server = Server::accepting("key");
     for (fetch, message, expected) in [
         (Fetch::Hangs, "gave no key within 10s", secs(10)),

@@ -11,7 +11,7 @@ use support::{
 use super::*;
 
 #[tokio::test]
-async fn auth_layer_forwards_method_headers_extensions_and_body() {
+async fn auth_layer_forwards_the_method_and_headers_and_extensions_and_body() {
     let mut request = request("DELETE", URI);
     request.headers_mut().insert("x-other", HeaderValue::from_static("1"));
     request.extensions_mut().insert(7_u8);
@@ -31,7 +31,7 @@ async fn auth_layer_returns_the_error_of_the_inner_service() {
 }
 
 #[test]
-fn auth_layer_and_its_service_are_clone_send_and_sync() {
+fn auth_layer_and_its_service_implement_clone_and_send_and_sync() {
     fn assert_clone_send_sync<T: Clone + Send + Sync>(_: &T) {}
     let layer = bearer_layer(URI);
     assert_clone_send_sync(&layer);
@@ -50,7 +50,7 @@ async fn attaching_a_cached_key_allocates_nothing() {
         let mut service = layer.layer(inner);
         let mut cx = Context::from_waker(Waker::noop());
         let mut allocated = 0;
-        // The first request allocates the header value, so the test only counts the allocations of the second request.
+        // The first request allocates the header value, so the test counts allocations only for the second request.
         for _ in 0..2 {
             let mut request = Request::get(URI).body(()).unwrap();
             request.headers_mut().reserve(4);

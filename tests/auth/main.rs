@@ -133,8 +133,8 @@ impl FetchCount {
     }
 }
 
-/// Returns a key provider and a counter of its fetches. Each fetch takes `latency` and has the next result of `script`,
-/// whose last result repeats. After failed fetches the provider backs off for 1 s, 2 s, 4 s and so on, up to 20 s.
+/// Returns a key provider and a counter of its fetches. Each fetch takes `latency` and has the next result of `script`.
+/// The last result repeats. After failed fetches the provider backs off for 1 s, 2 s, 4 s and so on, up to 20 s.
 fn key_provider(latency: Duration, script: &'static [Fetch]) -> (RefreshingKey, FetchCount) {
     let fetches = FetchCount(Arc::default());
     let counter = fetches.clone();
@@ -200,7 +200,7 @@ async fn send(client: &Client) -> Result<Response<Content>, Error> {
     client.clone().oneshot(get(URI)).await
 }
 
-/// Sends a request through a retry layer that allows one attempt. The retry layer only resends a request whose key was
+/// Sends a request through a retry layer that makes no retries. The retry layer still resends a request whose key was
 /// replaced.
 async fn send_with_resend<S>(service: S) -> Result<Response<Content>, Error>
 where

@@ -86,7 +86,7 @@ fn auth_layer_construction_rejects_a_plaintext_origin() {
         assert_eq!(
             error.to_string(),
             format!(
-                "invalid origin `{displayed}`: expected https, or loopback, or Origin::with_plaintext, for a key to be sent there"
+                "invalid origin `{displayed}`: expected https, a loopback host or Origin::with_plaintext, because a key is sent there"
             )
         );
         assert_eq!(error.field(), "origin");
@@ -94,7 +94,7 @@ fn auth_layer_construction_rejects_a_plaintext_origin() {
 }
 
 #[tokio::test]
-async fn with_plaintext_allows_the_key_without_tls_for_one_origin_only() {
+async fn only_the_origin_with_plaintext_receives_the_key_without_tls() {
     let url = "http://gateway.internal:8080";
     let layer = AuthLayer::new(key(), origin(url).with_plaintext()).unwrap();
     assert!(forwarded_head(&layer, get(url)).await.headers.contains_key(AUTHORIZATION));

@@ -28,8 +28,8 @@ fn assert_redacted(value: &dyn Debug, secrets: &[&str]) {
 #[tokio::test(start_paused = true)]
 async fn no_key_of_a_provider_or_file_appears_in_logs_errors_or_debug_output() {
     let (log, subscriber) = capture::Capture::subscriber(LevelFilter::TRACE);
-    // The subscriber is global, because tracing caches that nobody listens to an event. Another test without a
-    // subscriber may emit the same event first.
+    // The subscriber is global, because another test without a subscriber may emit the same event first. tracing would
+    // then cache that no subscriber is interested in the event.
     tracing::subscriber::set_global_default(subscriber).unwrap();
 
     let server = Server::accepting("key-2");
@@ -75,7 +75,7 @@ async fn no_key_of_a_provider_or_file_appears_in_logs_errors_or_debug_output() {
     std::fs::remove_file(&path).unwrap();
     assert_redacted(&file.last_error(), PROVIDER_KEYS);
 
-    // A preset and its calls also print no key if the key is sent in the query.
+    // The debug output of a preset and of its calls also contains no key that is sent in the query.
     let preset =
         preset::currency_rates(URI).unwrap().with_keys(keys).with_key_placement("query:k".parse().unwrap());
     assert_redacted(&preset, PROVIDER_KEYS);
@@ -87,7 +87,7 @@ async fn no_key_of_a_provider_or_file_appears_in_logs_errors_or_debug_output() {
     for event in [
         "key refresh begins",
         "key refreshed",
-        "key refused by the server",
+        "key rejected by the server",
         "the key provider failed",
         "key changed",
         "the key file could not be read again",

@@ -120,7 +120,7 @@ async fn rejected_key_starts_a_refresh_only_after_the_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn key_replaced_is_not_set_for_a_fixed_key_or_a_key_set_by_the_caller() {
+async fn auth_layer_marks_no_fixed_key_and_no_key_of_the_caller_as_replaced() {
     let server = Server::accepting("no key");
     let fixed = client(ApiKey::new("fixed").unwrap(), &server);
     let response = send(&fixed).await.unwrap();
@@ -182,7 +182,7 @@ async fn provider_is_called_again_if_a_fetch_returns_a_key_that_was_just_rejecte
     assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
     assert_eq!(fetches.count(), 3, "all 20 requests share one more fetch");
 
-    // The provider does not repeat a fetch that returned a key other than the rejected key.
+    // If a fetch returned a key other than the rejected key, the provider does not repeat the fetch.
     tokio::time::sleep(secs(60)).await;
     *stored.lock().unwrap() = "key-3";
     tokio::time::sleep(secs(20)).await;

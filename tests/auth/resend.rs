@@ -71,7 +71,8 @@ async fn request_of_any_method_is_resent_once_with_the_new_key() {
     }
 }
 
-/// The server rejects a key after 25 s. The provider backs off for at most 20 s, so each 401 replaces the key.
+/// The server rejects a key after 25 s. By then the backoff of the provider, at most 20 s, is over. Each 401 therefore causes
+/// a new key to be fetched.
 #[tokio::test(start_paused = true)]
 async fn second_401_is_returned_even_if_the_provider_has_more_keys() {
     for retry in [RetryLayer::new(), RetryLayer::new().with_max_attempts(9).unwrap(), resend_only().0] {
@@ -165,7 +166,7 @@ async fn resend_with_a_new_key_does_not_count_toward_max_attempts_or_budget() {
 
 #[tokio::test(start_paused = true)]
 async fn retry_rules_for_401_apply_only_to_the_second_401() {
-    let never = RetryLayer::new().never_on(StatusCode::UNAUTHORIZED);
+    let never = RetryLayer::new().never_on([StatusCode::UNAUTHORIZED]);
     assert_eq!(
         send_to_script(&never, get(URI), &[Status(401), Status(200)]).await,
         (200, StopReason::Success, 2)
@@ -177,9 +178,10 @@ async fn retry_rules_for_401_apply_only_to_the_second_401() {
         send_to_script(&never, get(URI), &[no_retry, Status(200)]).await,
         (200, StopReason::Success, 2)
     );
-    // `retry_on(401)` still retries at most `max_attempts` times, and only idempotent requests.
+    // With `retry_on(401)`, the retry layer still makes at most `max_attempts` attempts besides the resend, and retries
+    // only idempotent requests.
     let eager = RetryLayer::new().with_max_attempts(2).unwrap();
-    let eager = eager.retry_on(StatusCode::UNAUTHORIZED);
+    let eager = eager.retry_on([StatusCode::UNAUTHORIZED]);
     assert_eq!(send_to_script(&eager, get(URI), &[Status(401)]).await, (401, StopReason::Exhausted, 3));
     assert_eq!(
         send_to_script(&eager, request("POST", URI), &[Status(401)]).await,
@@ -261,7 +263,7 @@ async fn limiter_can_refuse_a_resend() {
 
 /// A custom layer that replaces keys sets the extension `KeyReplaced`, as the auth layer does.
 #[tokio::test(start_paused = true)]
-async fn retry_layer_ignores_key_replaced_unless_the_status_is_401() {
+async fn retry_layer_ignores_the_extension_key_replaced_unless_the_status_is_401() {
     for (status, expected) in [(401, 2), (403, 1), (200, 1)] {
         let server = ScriptedService::new([Status(status), Status(200)]);
         let marked = ServiceBuilder::new()
@@ -349,7 +351,7 @@ async fn grpc_pushback_delays_or_prevents_the_resend() {
         service.clone().oneshot(request("POST", URI)).await.unwrap();
         let elapsed = start.elapsed().as_millis();
         assert_eq!((server.calls(), elapsed / 10 * 10), expected, "{pushback}");
-        // The auth layer replaces the key even if the pushback prevents the resend.
+        // The auth layer replaces the key even if `grpc-retry-pushback-ms` prevents the resend.
         service.oneshot(request("POST", URI)).await.unwrap();
         let last = server.seen().last().unwrap().header("authorization").unwrap().to_owned();
         assert_eq!((last.as_str(), fetches.count()), ("Bearer key-2", 2), "{pushback}");

@@ -30,13 +30,13 @@ use super::{
 type PresetFn = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
 const PRESETS: [(&str, PresetFn); 3] = [
-    ("currency_rates", preset::currency_rates),
-    ("email_delivery", preset::email_delivery),
-    ("realtime_messaging", preset::realtime_messaging),
+    ("currency_rates", |url| preset::currency_rates(url)),
+    ("email_delivery", |url| preset::email_delivery(url)),
+    ("realtime_messaging", |url| preset::realtime_messaging(url)),
 ];
 
 #[tokio::test]
-async fn every_preset_sends_the_key_a_content_type_and_a_request_id() {
+async fn every_preset_sends_a_key_and_content_type_and_request_id() {
     for (name, preset) in PRESETS {
         let server = Server::start(Wire::Http1, |_, seen| async move {
             let mut reply = reply(200, format!("to {}", seen.method));
@@ -47,7 +47,7 @@ async fn every_preset_sends_the_key_a_content_type_and_a_request_id() {
         let client = preset(&server.url()).unwrap().with_api_key(ApiKey::new(KEY).unwrap()).client().unwrap();
 
         let get = within(client.get("/v1/resources?q=1")).await.unwrap();
-        let post = within(client.post("v1/resources", r#"{"hello":"world"}"#)).await.unwrap();
+        let post = within(client.post("v1/resources").body(r#"{"hello":"world"}"#)).await.unwrap();
 
         let seen = server.seen();
         assert_eq!(seen.len(), 2, "{name}");
@@ -88,7 +88,7 @@ async fn client_keeps_headers_that_the_caller_has_set() {
         .header("authorization", "Basic mine")
         .body("a,b")
         .unwrap();
-    let response = within(client(&server).request(request)).await.unwrap();
+    let response = within(client(&server).execute(request)).await.unwrap();
     assert_eq!(report(&response).request_id().unwrap(), "mine");
 
     let seen = &server.seen()[0];
@@ -106,7 +106,7 @@ async fn client_sends_a_body_of_unknown_length_in_chunks() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let frames = ["a", "", "bc"].map(|data| Ok::<_, BoxError>(Frame::data(Bytes::from(data))));
     let body = Body::new(StreamBody::new(stream::iter(frames)));
-    within(client(&server).post("/v1", body)).await.unwrap();
+    within(client(&server).post("/v1").body(body)).await.unwrap();
     let seen = &server.seen()[0];
     assert_eq!((&seen.body[..], seen.header("transfer-encoding")), (&b"abc"[..], Some("chunked")));
 }
@@ -115,13 +115,13 @@ async fn client_sends_a_body_of_unknown_length_in_chunks() {
 async fn response_to_a_head_request_has_a_content_length_and_no_body() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let request = Request::head("/v1").body(tower_outbound::Body::empty()).unwrap();
-    let response = within(client(&server).request(request)).await.unwrap();
+    let response = within(client(&server).execute(request)).await.unwrap();
     assert_eq!(response.headers()["content-length"], "8");
     assert!(within(text(response)).await.is_empty());
 }
 
 #[tokio::test]
-async fn collect_returns_body_too_large_if_the_body_exceeds_the_limit() {
+async fn collect_fails_with_body_too_large_if_the_body_exceeds_the_limit() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let response = within(client(&server).get("/")).await.unwrap();
     let error = within(response.into_body().collect(7)).await.unwrap_err();
@@ -139,7 +139,7 @@ async fn truncated_response_body_is_an_error_and_is_not_retried() {
 #[tokio::test]
 async fn spawned_call_can_outlive_its_client() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
-    let call = tokio::spawn(client(&server).get("/"));
+    let call = tokio::spawn(client(&server).get("/").send());
     assert_eq!(within(call).await.unwrap().unwrap().status(), 200);
 }
 
@@ -154,7 +154,7 @@ async fn no_error_shows_the_key() {
     for url in [refusing_url, closing.url()] {
         let bearer = super::preset(&url);
         for preset in [bearer.clone().with_key_placement("query:key".parse().unwrap()), bearer] {
-            let error = within(preset.client().unwrap().post("/v1", KEY)).await.unwrap_err();
+            let error = within(preset.client().unwrap().post("/v1").body(KEY)).await.unwrap_err();
             assert!(error.is_service() && !chain(&error).contains(KEY), "{error:?}");
         }
     }

@@ -93,7 +93,7 @@ async fn sixty_four_concurrent_calls_share_one_http2_connection() {
     let calls = (0..64).map(|number| {
         let client = client.clone();
         async move {
-            let response = client.post("/v1", number.to_string()).await.unwrap();
+            let response = client.post("/v1").body(number.to_string()).await.unwrap();
             assert_eq!(response.version(), Version::HTTP_2);
             assert_eq!(text(response).await, number.to_string());
         }

@@ -17,7 +17,7 @@ use tower_outbound::{
     BoxError,
     auth::{FreshKey, RefreshingKey},
     call::Deadline,
-    client::JsonError,
+    client::{RequestBuilder, ResponseError},
 };
 
 use super::{
@@ -44,24 +44,24 @@ async fn server_and_client(status: u16, body: impl Into<Bytes>) -> (Server, Clie
 }
 
 /// Returns whether the error contains a response status that is not a success.
-fn has_error_status(error: &JsonError) -> bool {
+fn has_error_status(error: &ResponseError) -> bool {
     error.status().is_some_and(|status| !status.is_success())
 }
 
 /// Returns the error of a JSON call if the server responds with `status` and `body`.
-async fn error_for(status: u16, body: impl Into<Bytes>) -> JsonError {
+async fn error_for(status: u16, body: impl Into<Bytes>) -> ResponseError {
     let (_server, client) = server_and_client(status, body).await;
-    client.get_json::<Rate>("/v1/rate").await.unwrap_err()
+    client.get("/v1/rate").fetch_json::<Rate>().await.unwrap_err()
 }
 
 #[tokio::test]
 async fn client_sends_and_receives_json_values() {
     let (server, client) = server_and_client(200, r#"{"code":"EUR","value":1.5}"#).await;
     let euro = Rate { code: "EUR".to_owned(), value: 1.5 };
-    assert_eq!(client.get_json::<Rate>("/v1/rate?of=EUR").await.unwrap(), euro);
-    assert_eq!(client.post_json::<Rate>("/v1/rate", &euro).await.unwrap(), euro);
-    let put = Request::put("/v1/rate").body("{}").unwrap();
-    assert_eq!(client.request_json::<Rate>(put).await.unwrap(), euro);
+    assert_eq!(client.get("/v1/rate?of=EUR").fetch_json::<Rate>().await.unwrap(), euro);
+    assert_eq!(client.post("/v1/rate").json(&euro).fetch_json::<Rate>().await.unwrap(), euro);
+    let put = client.put("/v1/rate").body("{}");
+    assert_eq!(put.fetch_json::<Rate>().await.unwrap(), euro);
     let seen = server.seen();
     let methods: Vec<_> = seen.iter().map(|seen| seen.method.as_str()).collect();
     assert_eq!(methods, ["GET", "POST", "PUT"]);
@@ -73,11 +73,9 @@ async fn client_sends_and_receives_json_values() {
 #[tokio::test]
 async fn client_keeps_the_accept_header_of_a_request_or_preset() {
     let (server, client) = server_and_client(200, "null").await;
-    let request = Request::get("/").header("accept", "application/own+json").body("").unwrap();
-    client.request_json::<()>(request).await.unwrap();
-    let accept = http::HeaderValue::from_static("application/preset+json");
-    let preset = preset(&server.url()).with_header(http::header::ACCEPT, accept);
-    preset.client().unwrap().get_json::<()>("/").await.unwrap();
+    client.get("/").header("accept", "application/own+json").fetch_json::<()>().await.unwrap();
+    let preset = preset(&server.url()).with_header("accept", "application/preset+json");
+    preset.client().unwrap().get("/").fetch_json::<()>().await.unwrap();
     // By default, a call that does not use JSON sends no `accept` header.
     within(client.get("/")).await.unwrap();
     let accepted: Vec<_> =
@@ -89,9 +87,9 @@ async fn client_keeps_the_accept_header_of_a_request_or_preset() {
 #[tokio::test]
 async fn client_decodes_an_empty_response_body_as_json_null() {
     let (_server, client) = server_and_client(204, "").await;
-    client.get_json::<()>("/").await.unwrap();
-    assert_eq!(client.get_json::<Option<Rate>>("/").await.unwrap(), None);
-    assert!(client.get_json::<Rate>("/").await.unwrap_err().decode_error().is_some());
+    client.get("/").fetch_json::<()>().await.unwrap();
+    assert_eq!(client.get("/").fetch_json::<Option<Rate>>().await.unwrap(), None);
+    assert!(client.get("/").fetch_json::<Rate>().await.unwrap_err().decode_error().is_some());
 }
 
 #[tokio::test]
@@ -120,7 +118,7 @@ async fn decode_error_shows_the_position_of_the_invalid_json() {
 }
 
 #[tokio::test]
-async fn error_text_shows_no_body_and_excerpt_redacts_the_key() {
+async fn error_text_shows_no_response_body_and_the_excerpt_redacts_the_key() {
     let body = format!(r#"{{"error":"wrong key {KEY}","value":"{KEY}"}}"#);
     for status in [401, 200] {
         let error = error_for(status, body.clone()).await;
@@ -151,9 +149,9 @@ async fn error_text_shows_no_message_of_a_deserializer() {
     #[serde(deny_unknown_fields)]
     struct Empty {}
     let (_server, client) = server_and_client(200, format!("{KEY:?}")).await;
-    let quoting = client.get_json::<Quoting>("/").await.unwrap_err();
+    let quoting = client.get("/").fetch_json::<Quoting>().await.unwrap_err();
     let (_server, client) = server_and_client(200, format!("{{{KEY:?}: 1}}")).await;
-    let unknown = client.get_json::<Empty>("/").await.unwrap_err();
+    let unknown = client.get("/").fetch_json::<Empty>().await.unwrap_err();
     for error in [quoting, unknown] {
         assert!(
             error.decode_error().is_some() && error.to_string().contains("not the expected JSON"),
@@ -177,18 +175,18 @@ async fn body_excerpt_redacts_every_key_that_the_call_sent() {
     });
     let server = server.await;
     let client = preset(&server.url()).with_keys(keys).client().unwrap();
-    let error = client.get_json::<u32>("/").await.unwrap_err();
+    let error = client.get("/").fetch_json::<u32>().await.unwrap_err();
     let sent: Vec<_> =
         server.seen().iter().map(|seen| seen.header("authorization").unwrap().to_owned()).collect();
     assert_eq!(sent, ["Bearer k3ysecret0", "Bearer k3ysecret1"]);
     assert_eq!(error.excerpt(), "[redacted] is expired, [redacted] is unknown");
 }
 
-/// Returns a client that receives response bodies that start immediately and never end.
+/// Returns a client whose response bodies start immediately and never end.
 fn stalled_client(status: u16, preset: StackBuilder) -> Client {
     let service = tower::service_fn(move |_: Request<_>| {
         let start = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from("[1,")))]);
-        let mut response = Response::new(StreamBody::new(start.chain(stream::pending())));
+        let mut response = http::Response::new(StreamBody::new(start.chain(stream::pending())));
         *response.status_mut() = StatusCode::from_u16(status).unwrap();
         ready(Ok::<_, Infallible>(response))
     });
@@ -199,13 +197,12 @@ fn stalled_client(status: u16, preset: StackBuilder) -> Client {
 async fn deadline_of_a_json_call_covers_the_response_body() {
     let preset = preset("http://127.0.0.1:9").with_total_timeout(Duration::from_secs(7));
     let client = stalled_client(200, preset.clone());
-    for method in ["get", "post", "request"] {
+    for method in ["get", "post", "put"] {
         let start = Instant::now();
-        let put = Request::put("/v1").body("{}").unwrap();
         let called = match method {
-            "get" => client.get_json::<Vec<u8>>("/v1").await,
-            "post" => client.post_json("/v1", "text").await,
-            _ => client.request_json(put).await,
+            "get" => client.get("/v1").fetch_json::<Vec<u8>>().await,
+            "post" => client.post("/v1").json("text").fetch_json().await,
+            _ => client.put("/v1").body("{}").fetch_json().await,
         };
         let error = called.unwrap_err();
         assert_eq!(start.elapsed().as_secs(), 7, "{method}");
@@ -213,17 +210,22 @@ async fn deadline_of_a_json_call_covers_the_response_body() {
         assert_eq!(error.status(), Some(StatusCode::OK));
         assert!(chain(&error).contains("deadline of 7s exceeded"), "{}", chain(&error));
     }
-    let start = Instant::now();
-    let mut get = Request::get("/v1").body("").unwrap();
-    get.extensions_mut().insert(Deadline::after(Duration::from_secs(2)));
-    assert!(client.request_json::<Vec<u8>>(get).await.unwrap_err().is_timeout());
-    assert_eq!(start.elapsed().as_secs(), 2);
+    let two_seconds = Duration::from_secs(2);
+    let limits: [fn(RequestBuilder) -> RequestBuilder; 2] = [
+        |get| get.timeout(Duration::from_secs(2)),
+        |get| get.extension(Deadline::after(Duration::from_secs(2))),
+    ];
+    for limit in limits {
+        let start = Instant::now();
+        assert!(limit(client.get("/v1")).fetch_json::<Vec<u8>>().await.unwrap_err().is_timeout());
+        assert_eq!(start.elapsed(), two_seconds);
+    }
 
     // The client reads the excerpt of an error response for at most one second.
     for (limit, elapsed) in [(7_000, 1_000), (300, 300)] {
         let preset = preset.clone().with_total_timeout(Duration::from_millis(limit));
         let start = Instant::now();
-        let error = stalled_client(404, preset).get_json::<u8>("/v1").await.unwrap_err();
+        let error = stalled_client(404, preset).get("/v1").fetch_json::<u8>().await.unwrap_err();
         assert!(has_error_status(&error) && !error.is_timeout(), "{error:?}");
         assert_eq!((error.excerpt(), start.elapsed().as_millis() / 10 * 10), ("[1,", elapsed));
     }
@@ -233,36 +235,36 @@ async fn deadline_of_a_json_call_covers_the_response_body() {
 async fn stalled_response_body_returns_a_timeout_error() {
     let preset = preset("http://127.0.0.1:9").with_body_idle_timeout(Duration::from_secs(3));
     let start = Instant::now();
-    let error = stalled_client(200, preset).get_json::<Vec<u8>>("/v1").await.unwrap_err();
+    let error = stalled_client(200, preset).get("/v1").fetch_json::<Vec<u8>>().await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
     assert_eq!(start.elapsed().as_secs(), 3);
 }
 
 #[tokio::test]
-async fn excerpt_is_limited_to_1_kib_and_body_is_limited_to_max_json() {
+async fn excerpt_is_limited_to_1_kib_and_body_is_limited_to_max_body() {
     let error = error_for(404, vec![b'a'; 3 * 1024 * 1024]).await;
     assert_eq!(error.excerpt(), format!("{}...", "a".repeat(1024)));
     let error = error_for(404, "é".repeat(2_000)).await;
     assert_eq!(error.excerpt(), format!("{}...", "é".repeat(512)));
-    let error = error_for(200, vec![b' '; Client::MAX_JSON + 1]).await;
+    let error = error_for(200, vec![b' '; Response::MAX_BODY + 1]).await;
     assert!(error.is_too_large() && error.excerpt().is_empty(), "{error}");
 }
 
 #[tokio::test]
 async fn json_error_reports_a_failed_call_or_an_unserializable_body() {
     let (server, client) = server_and_client(200, "null").await;
-    let error = client.get_json::<()>("https://elsewhere.example.com/").await.unwrap_err();
+    let error = client.get("https://elsewhere.example.com/").fetch_json::<()>().await.unwrap_err();
     assert!(error.call().unwrap().is_invalid_request() && error.status().is_none(), "{error}");
     assert_eq!(error.to_string(), "no response: invalid request");
     assert_eq!(format!("{error:?}"), format!("{:?}", error.call().unwrap()));
 
     let unserializable = HashMap::from([((1, 2), 3)]);
-    let error = client.post_json::<()>("/", &unserializable).await.unwrap_err();
-    assert!(error.to_string().contains("could not be serialized as JSON"), "{error}");
-    assert!(error.report().is_none() && server.seen().is_empty());
+    let error = client.post("/").json(&unserializable).await.unwrap_err();
+    assert!(format!("{error:#}").contains("could not be serialized as json"), "{error:#}");
+    assert!(error.is_invalid_request() && error.report().is_none() && server.seen().is_empty());
 
     drop(server);
-    let error = client.get_json::<()>("/").await.unwrap_err();
+    let error = client.get("/").fetch_json::<()>().await.unwrap_err();
     assert!(error.call().unwrap().is_service() && error.report().unwrap().attempt_count() > 0, "{error}");
     assert!(error.request_id().is_some());
 }

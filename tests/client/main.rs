@@ -7,6 +7,7 @@ mod connections;
 #[cfg(feature = "json")]
 mod json;
 mod redirects;
+mod requests;
 mod responses;
 mod retries;
 #[path = "../support/mod.rs"]
@@ -18,10 +19,10 @@ mod urls;
 use std::{error::Error as StdError, time::Duration};
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::StatusCode;
 use tower_outbound::{
-    ApiKey, Body, Client, ExponentialBackoff, Report, call::Outcome, preset, retry::RetryLayer,
-    stack::StackBuilder,
+    ApiKey, Client, Error, ExponentialBackoff, Report, call::Outcome, client::Response, preset,
+    retry::RetryLayer, stack::StackBuilder,
 };
 
 use self::support::server::Server;
@@ -47,21 +48,21 @@ fn client(server: &Server) -> Client {
     preset(&server.url()).client().unwrap()
 }
 
-fn report(response: &Response<Body>) -> &Report {
-    response.extensions().get().expect("every response has a report")
+fn report(response: &Response) -> &Report {
+    response.report().expect("every response has a report")
 }
 
 fn outcomes(report: &Report) -> Vec<Outcome> {
     report.attempts().iter().filter_map(|attempt| attempt.outcome).collect()
 }
 
-/// Reads the whole response body, which may have at most 1 MiB.
-async fn text(response: Response<Body>) -> Bytes {
-    response.into_body().collect(1024 * 1024).await.unwrap()
+/// Reads the whole response body.
+async fn text(response: Response) -> Bytes {
+    response.bytes().await.unwrap()
 }
 
 /// Reads the response body, so that the connection returns to the pool. Returns the status.
-async fn status(call: tower_outbound::client::ResponseFuture) -> StatusCode {
+async fn status(call: impl IntoFuture<Output = Result<Response, Error>>) -> StatusCode {
     let response = call.await.unwrap();
     let status = response.status();
     text(response).await;

@@ -22,7 +22,7 @@ const BASE64_KEY: &str = "YW5uOnMzY3JldC0wMTIzNDU2Nzg5";
 const URI: &str = "https://api.example.com/v1";
 const SAME_ORIGIN: &str = "https://api.example.com/v2";
 const OTHER_ORIGIN: &str = "https://evil.test/collect";
-/// A redirect target that redirects again, to another path of its origin.
+/// A redirect target that redirects again, to another path of the target's origin.
 const TWO_REDIRECTS: &str = "https://evil.test/twice";
 
 type Content = Full<Bytes>;
@@ -80,7 +80,7 @@ fn has_key(seen: &Seen) -> Vec<bool> {
 }
 
 #[tokio::test]
-async fn key_is_sent_only_to_its_origin_if_follow_redirect_is_above_auth() {
+async fn key_is_sent_only_to_its_origin_with_follow_redirect_layer_above_auth() {
     for (name, placement) in placements() {
         for (target, expected) in [
             (OTHER_ORIGIN, [true, false]),
@@ -99,7 +99,7 @@ async fn key_is_sent_only_to_its_origin_if_follow_redirect_is_above_auth() {
 }
 
 #[tokio::test]
-async fn key_is_sent_to_allowed_origins_if_follow_redirect_is_above_auth() {
+async fn key_is_sent_to_allowed_origins_with_follow_redirect_layer_above_auth() {
     let allowed = Origin::parse("https://files.example.com").unwrap();
     for (name, placement) in placements() {
         for (target, expected) in [("https://files.example.com/v2", true), (OTHER_ORIGIN, false)] {
@@ -117,7 +117,7 @@ async fn key_is_sent_to_allowed_origins_if_follow_redirect_is_above_auth() {
 /// The documentation of the `auth` module describes which redirects leak the key. If tower-http becomes stricter, this
 /// test fails and the documentation needs a change.
 #[tokio::test]
-async fn follow_redirect_below_auth_leaks_a_key_in_a_custom_header() {
+async fn follow_redirect_layer_below_auth_leaks_a_key_in_a_custom_header() {
     for (name, placement) in placements() {
         let (other_origin, seen_other) = server(OTHER_ORIGIN);
         let (same_origin, seen_same) = server(SAME_ORIGIN);
@@ -139,7 +139,7 @@ async fn follow_redirect_below_auth_leaks_a_key_in_a_custom_header() {
 }
 
 #[tokio::test]
-async fn follow_redirect_below_auth_leaks_no_key_if_its_policy_removes_all_headers() {
+async fn follow_redirect_layer_below_auth_leaks_no_key_if_policy_removes_all_headers() {
     for (name, placement) in placements() {
         let (server, seen) = server(OTHER_ORIGIN);
         let policy = Limited::new(5).and::<_, Content, BoxError>(FilterCredentials::new().remove_all());

@@ -77,7 +77,7 @@ async fn call_returns_a_timeout_error_if_no_attempt_gets_a_response() {
 async fn client_does_not_retry_post_after_a_timeout() {
     let server = Server::start(Wire::Http1, |_, _| std::future::pending()).await;
     let client = preset(&server.url()).with_attempt_timeout(Duration::from_millis(50)).client().unwrap();
-    let error = within(client.post("/", "once")).await.unwrap_err();
+    let error = within(client.post("/").body("once")).await.unwrap_err();
     assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
     let report = error.report().unwrap();
     assert_eq!(outcomes(report), [Outcome::Timeout]);
@@ -95,7 +95,7 @@ async fn stalled_body_returns_an_error_after_the_idle_timeout() {
         .await;
         let transport = Transport::new();
         let transport = if http2 { transport.with_http2_prior_knowledge() } else { transport };
-        // The limit is long enough for the body of the second response on a busy machine.
+        // Even on a busy machine, the body of the second response arrives within this limit.
         let limit = Duration::from_millis(1_000);
         let client =
             preset(&server.url()).with_body_idle_timeout(limit).client_with_transport(transport).unwrap();
@@ -133,7 +133,7 @@ async fn call_returns_an_error_if_the_response_is_not_http() {
             let _ = stream.write_all(b"220 mail.example.com ESMTP\r\n\r\n").await;
         }
     });
-    let error = within(preset(&url).client().unwrap().post("/", "once")).await.unwrap_err();
+    let error = within(preset(&url).client().unwrap().post("/").body("once")).await.unwrap_err();
     assert!(error.is_service(), "{error:?}");
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
     server.abort();
@@ -161,11 +161,11 @@ async fn client_returns_an_upgraded_connection_after_one_attempt() {
     let request = http::Request::get("/socket").header("connection", "upgrade").header("upgrade", "echo");
     let client = preset(&url).client().unwrap();
     let response =
-        within(client.request(request.body(tower_outbound::Body::empty()).unwrap())).await.unwrap();
+        within(client.execute(request.body(tower_outbound::Body::empty()).unwrap())).await.unwrap();
     assert_eq!((response.status(), report(&response).attempt_count()), (StatusCode::SWITCHING_PROTOCOLS, 1));
     assert_eq!(report(&response).stop_reason(), Some(StopReason::Success));
 
-    let mut socket = hyper_util::rt::TokioIo::new(hyper::upgrade::on(response).await.unwrap());
+    let mut socket = hyper_util::rt::TokioIo::new(hyper::upgrade::on(response.into_http()).await.unwrap());
     let mut received = [0; 9];
     socket.read_exact(&mut received[..5]).await.unwrap();
     socket.write_all(b"echo").await.unwrap();

@@ -36,7 +36,7 @@ async fn client_retries_get_after_503_with_the_same_headers() {
 #[tokio::test]
 async fn client_does_not_retry_post_after_503() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
-    let response = within(client(&server).post("/v1", "once")).await.unwrap();
+    let response = within(client(&server).post("/v1").body("once")).await.unwrap();
     assert_eq!(response.status(), 503);
     assert_eq!(report(&response).stop_reason(), Some(StopReason::NotIdempotent));
     assert_eq!(report(&response).attempt_count(), 1);
@@ -59,7 +59,7 @@ async fn client_resends_the_body_of_a_retried_put_unchanged() {
         let expected = if http_body::Body::is_end_stream(&body) { Vec::new() } else { content.clone() };
         let server = Server::with_statuses(wire, [503, 502, 200]).await;
         let request = Request::put("/v1/file").body(body).unwrap();
-        let response = within(client(&server).request(request)).await.unwrap();
+        let response = within(client(&server).execute(request)).await.unwrap();
         assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (200, 3));
         let seen = server.seen();
         assert_eq!(seen.len(), 3);
@@ -73,7 +73,7 @@ async fn client_does_not_retry_a_request_if_its_body_exceeds_the_replay_limit() 
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let client = preset(&server.url()).with_retry(quick_retry().with_replay_limit(3)).client().unwrap();
     let request = Request::put("/v1").body("four").unwrap();
-    let response = within(client.request(request)).await.unwrap();
+    let response = within(client.execute(request)).await.unwrap();
     assert_eq!((response.status().as_u16(), server.seen().len()), (503, 1));
     assert_eq!(report(&response).stop_reason(), Some(StopReason::NotReplayable));
     assert_eq!(server.seen()[0].body, "four");
@@ -92,7 +92,7 @@ async fn client_does_not_retry_post_after_the_server_has_read_the_request() {
             assert_eq!(within(status(client.get("/"))).await, 200);
             settle().await;
         }
-        let error = within(client.post("/v1", "once")).await.unwrap_err();
+        let error = within(client.post("/v1").body("once")).await.unwrap_err();
         assert!(error.is_service(), "{error:?}");
         let report = error.report().unwrap();
         assert_eq!(outcomes(report), [Outcome::Failed]);
@@ -149,7 +149,7 @@ impl http_body::Body for SizedFrames {
 async fn client_replays_a_body_of_known_length_that_was_not_polled_to_its_end() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let request = http::Request::put("/v1").body(Body::new(SizedFrames(vec!["hel", "lo"]))).unwrap();
-    assert_eq!(status(client(&server).request(request)).await, 200);
+    assert_eq!(status(client(&server).execute(request)).await, 200);
     assert!(server.seen().iter().all(|seen| seen.body == "hello"), "{:?}", server.seen());
     assert_eq!(server.seen().len(), 2);
 
@@ -160,6 +160,6 @@ async fn client_replays_a_body_of_known_length_that_was_not_polled_to_its_end() 
     });
     let stream = http_body_util::StreamBody::new(futures_util::stream::iter(frames));
     let request = http::Request::put("/v1").header("content-length", "5").body(Body::new(stream)).unwrap();
-    assert_eq!(status(client(&server).request(request)).await, 200);
+    assert_eq!(status(client(&server).execute(request)).await, 200);
     assert!(server.seen().iter().all(|seen| seen.body == "hello"), "{:?}", server.seen());
 }

@@ -23,7 +23,7 @@ fn client(url: &str, transport: Transport) -> Client {
 }
 
 #[tokio::test]
-async fn client_negotiates_http2_if_the_server_supports_http2_and_http1_otherwise() {
+async fn client_negotiates_http2_if_the_server_supports_it_and_otherwise_uses_http1() {
     for (protocols, version) in [
         (&["h2", "http/1.1"][..], Version::HTTP_2),
         (&["http/1.1"], Version::HTTP_11),
@@ -65,10 +65,13 @@ async fn sixty_four_concurrent_calls_share_one_negotiated_http2_connection() {
     // only after this handshake.
     assert_eq!(within(status(client.get("/"))).await, 200);
     settle().await;
-    let calls = (0..64).map(|number| {
-        let client = client.clone();
-        async move { text(client.post("/", number.to_string()).await.unwrap()).await == number.to_string() }
-    });
+    let calls =
+        (0..64).map(|number| {
+            let client = client.clone();
+            async move {
+                text(client.post("/").body(number.to_string()).await.unwrap()).await == number.to_string()
+            }
+        });
     assert!(within(join_all(calls)).await.into_iter().all(|same| same));
     assert_eq!((server.connections(), server.seen().len()), (1, 65));
 }
@@ -80,7 +83,7 @@ async fn client_sends_nothing_to_a_server_with_an_untrusted_certificate() {
     for transport in
         [Transport::new(), trusting(&other_certificate), Transport::new().without_bundled_roots()]
     {
-        let error = within(client(&server.url(), transport).post("/v1", "secret")).await.unwrap_err();
+        let error = within(client(&server.url(), transport).post("/v1").body("secret")).await.unwrap_err();
         assert!(error.is_service(), "{error:?}");
         let report = error.report().unwrap();
         // A retry after a certificate error would not help, and would delay the report of a possible attack.

@@ -9,7 +9,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn debug_text_of_an_error_shows_cause_attempts_stop_reason_and_request_id_in_one_line() {
+async fn debug_text_of_an_error_shows_cause_and_report_in_one_line() {
     let (_socket, address) = refusing_address();
     let error = error_of_client(&format!("http://{address}"), tcp(), false, no_body).await;
     let id = error.request_id().unwrap().to_str().unwrap().to_owned();
@@ -36,7 +36,7 @@ async fn debug_text_of_an_error_shows_cause_attempts_stop_reason_and_request_id_
 async fn debug_text_of_a_json_error_is_one_line() {
     let (_socket, address) = refusing_address();
     let client = preset(&format!("http://{address}")).client().unwrap();
-    let error = client.get_json::<()>("/v1").await.unwrap_err();
+    let error = client.get("/v1").fetch_json::<()>().await.unwrap_err();
     let shown = format!("{error:?}");
     assert!(
         shown.contains("connection refused after 3 attempts") && shown.contains("tcp connect error"),

@@ -66,7 +66,7 @@ fn no_body() -> Content {
 async fn error_of_client(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
     let client = preset(url).client_with_service(client).unwrap();
-    client.request(request(url, Body::new(body()))).await.unwrap_err()
+    client.execute(request(url, Body::new(body()))).await.unwrap_err()
 }
 
 /// Sends a request through a stack of single layers that uses `connector`, and returns the error.

@@ -66,6 +66,16 @@ pub(crate) async fn end_http2(stream: TcpStream, reset: bool) {
     let raw = TcpStream::from_std(stream.try_clone().unwrap()).unwrap();
     let mut connection = h2::server::handshake(TcpStream::from_std(stream).unwrap()).await.unwrap();
     let request = connection.accept().await;
+    // After its response to the ping, the client has nothing left to write. If the reset arrived during a write, the
+    // client might see a closed connection instead.
+    let mut pings = connection.ping_pong().unwrap();
+    pings.send_ping(h2::Ping::opaque()).unwrap();
+    std::future::poll_fn(|cx| {
+        let _ = connection.poll_closed(cx);
+        pings.poll_pong(cx)
+    })
+    .await
+    .unwrap();
     match reset {
         true => raw.set_zero_linger().unwrap(),
         false => raw.into_std().unwrap().shutdown(std::net::Shutdown::Write).unwrap(),
@@ -80,7 +90,7 @@ pub(crate) async fn reset_http2_stream(stream: TcpStream) {
     }
 }
 
-/// The part of a response before which the server sends a GOAWAY frame.
+/// The server sends a GOAWAY frame before this part of the response.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Before {
     Response,

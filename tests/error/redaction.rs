@@ -50,7 +50,8 @@ fn http2_transport() -> Transport {
     Transport::new().with_http2_prior_knowledge()
 }
 
-/// Returns the level and the target of each log record, of any crate, that contains the key.
+/// Returns the level and the target of each log record that contains the key. The log records of all crates are
+/// searched.
 fn records_with_key(capture: &Capture) -> Vec<(String, String)> {
     let records = capture.take().into_iter().filter(|record| record.contains(KEY));
     let leaks = records.map(|record| {
@@ -85,7 +86,7 @@ async fn call_errors_redact_the_debug_data_of_a_goaway() {
     // After redaction, the error no longer shows whether the server processed the request. Therefore a POST is not
     // retried.
     let error =
-        keyed(&url).client_with_transport(http2_transport()).unwrap().post("/v1", "").await.unwrap_err();
+        keyed(&url).client_with_transport(http2_transport()).unwrap().post("/v1").body("").await.unwrap_err();
     assert_goaway_redacted(&error);
     assert_eq!(error.report().unwrap().attempt_count(), 1);
 
@@ -107,7 +108,7 @@ async fn response_body_errors_redact_the_debug_data_of_a_goaway() {
     assert_goaway_redacted(&*error);
     #[cfg(feature = "json")]
     {
-        let error = client.get_json::<u8>("/v1").await.unwrap_err();
+        let error = client.get("/v1").fetch_json::<u8>().await.unwrap_err();
         assert_goaway_redacted(&error);
     }
 

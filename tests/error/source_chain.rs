@@ -37,7 +37,7 @@ impl StdError for Context {
 }
 
 #[tokio::test(start_paused = true)]
-async fn find_in_returns_the_error_inside_boxes_and_wrappers() {
+async fn method_find_in_finds_the_error_inside_boxes_and_wrappers() {
     async fn refused_call() -> Error {
         quick_retry().layer(ScriptedService::new([Refused])).oneshot(get("http://h/")).await.unwrap_err()
     }

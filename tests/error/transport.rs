@@ -235,7 +235,7 @@ async fn io_error_of_a_custom_service_determines_the_kind_of_the_call_error() {
     }
 }
 
-/// An I/O error such as `HostUnreachable` has another kind if it occurs while connecting.
+/// While connecting, an I/O error such as `HostUnreachable` has another kind.
 #[tokio::test(start_paused = true)]
 async fn io_error_of_an_established_connection_has_the_kind_closed() {
     use io::ErrorKind::*;

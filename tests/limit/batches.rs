@@ -7,8 +7,8 @@ use tower_outbound::limit::{Limiter, PermitRequest};
 
 use crate::{costing, millis, refilling};
 
-/// Queues requests for about one second of grants. Returns the measured throughput divided by `rate`. The requests are
-/// queued `phase` microseconds after a tick of tokio's timer.
+/// Queues as many requests as a limiter grants in about one second. The requests are queued `phase` microseconds after
+/// a tick of tokio's timer. Returns the measured throughput divided by `rate`.
 async fn throughput(rate: u32, burst: u32, cost: u32, phase: u64) -> f64 {
     tokio::time::sleep(millis(3)).await;
     tokio::time::advance(Duration::from_micros(phase)).await;
@@ -31,7 +31,7 @@ async fn throughput(rate: u32, burst: u32, cost: u32, phase: u64) -> f64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn token_bucket_sustains_any_rate_if_its_burst_is_the_cost_plus_2_ms_of_refill() {
+async fn token_bucket_sustains_any_rate_if_burst_is_cost_plus_2_ms_of_refill() {
     for rate in [100_u32, 300, 450, 700, 900, 1_300, 2_700, 7_000, 10_000, 13_000] {
         for cost in [1, 2, 5] {
             let burst = (rate * 2).div_ceil(1_000) + cost;

@@ -80,7 +80,7 @@ async fn call<L: SelectLimiter + Clone + 'static>(limiter: L, status: u16, delay
 }
 
 #[tokio::test(start_paused = true)]
-async fn custom_limiter_is_notified_of_the_outcome_of_every_permit() {
+async fn rate_limit_layer_notifies_custom_limiter_of_every_permit_outcome() {
     for (status, delay, log) in [
         (200, 0, &["acquire", "completed"][..]),
         (429, 0, &["acquire", "completed"]),
@@ -191,7 +191,7 @@ fn poll_call(limiter: impl SelectLimiter + Clone) -> bool {
 }
 
 #[test]
-fn layer_calls_acquire_only_if_try_acquire_returns_none() {
+fn rate_limit_layer_calls_acquire_only_if_try_acquire_returns_none() {
     for (decision, calls) in [
         (Decision::Grant, &["try_acquire", "completed"][..]),
         (Decision::Refuse, &["try_acquire"]),
@@ -206,7 +206,7 @@ fn layer_calls_acquire_only_if_try_acquire_returns_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_calls_try_acquire_to_replace_an_expired_permit() {
+async fn rate_limit_layer_calls_try_acquire_to_replace_an_expired_permit() {
     let limiter = DecidingLimiter::new(Decision::Grant);
     let delayed = ReadyAfter::new(Duration::from_secs(1));
     let mut future = task::spawn(RateLimitLayer::new(limiter.clone()).layer(delayed).call(Request::new(())));

@@ -53,7 +53,7 @@ async fn permit_expires_after_a_quarter_of_the_safety_margin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_wait_and_max_queue_do_not_apply_when_an_expired_permit_is_replaced() {
+async fn max_wait_and_max_queue_do_not_limit_replacement_of_expired_permits() {
     for (delay, granted) in [(50, 1), (51, 2)] {
         let limiter = TokenBucket::new(one_per_second());
         let layer = RateLimitLayer::new(limiter.clone()).with_max_wait(Duration::ZERO).with_max_queue(0);
@@ -87,7 +87,7 @@ fn slow_at_first(
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_replaces_permits_that_expire_before_the_inner_service_is_ready() {
+async fn rate_limit_layer_replaces_permits_that_expire_before_readiness() {
     for (margin, sliding) in [(0, false), (0, true), (500, false)] {
         let quota = Quota::per_second(10).unwrap().with_margin(Duration::from_millis(margin)).unwrap();
         let (service, arrivals) = slow_at_first(8, Duration::from_secs(10), 200);
@@ -112,7 +112,7 @@ async fn layer_replaces_permits_that_expire_before_the_inner_service_is_ready() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn permits_of_calls_that_wait_for_the_inner_service_expire_when_a_pause_starts() {
+async fn permit_expires_if_a_pause_starts_before_the_inner_service_is_ready() {
     let (service, arrivals) = slow_at_first(1, Duration::from_secs(1), 429);
     let slot = tower::limit::ConcurrencyLimitLayer::new(1).layer(service);
     let limiter = TokenBucket::unlimited();
@@ -127,11 +127,12 @@ async fn permits_of_calls_that_wait_for_the_inner_service_expire_when_a_pause_st
 }
 
 #[tokio::test(start_paused = true)]
-async fn permit_of_an_unpolled_waiter_expires_by_time_or_by_new_server_limits() {
+async fn permit_of_an_unpolled_waiter_expires_over_time_or_on_new_server_limits() {
     let none_remain = [(HeaderName::from_static("ratelimit"), HeaderValue::from_static("\"a\";r=0;t=60"))];
     let none_remain = HeaderMap::from_iter(none_remain);
     for (limited, by_pause) in [(true, true), (true, false), (false, false)] {
-        let window = SlidingWindow::new(Quota::new(2, Duration::from_secs(10)).unwrap().without_margin());
+        let window = SlidingWindow::new(Quota::new(2, Duration::from_secs(10)).unwrap().without_margin())
+            .with_server_remaining();
         let permit = window.acquire_with(&costing(2)).await.unwrap();
         let mut first = task::spawn(window.acquire_with(&PermitRequest::new()));
         let mut second = task::spawn(window.acquire_with(&PermitRequest::new()));

@@ -18,12 +18,12 @@ use tower_outbound::limit::{Limiter, PermitRequest};
 use crate::{bucket, costing, millis, refilling, support::cases::cases};
 
 #[tokio::test(start_paused = true)]
-async fn a_new_request_does_not_overtake_waiters() {
+async fn new_request_does_not_overtake_queued_waiters() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(waiting.poll());
-    // The refilled permit belongs to the waiter.
+    // The refilled permit belongs to the queued waiter, not to a new request.
     tokio::time::advance(Duration::from_millis(1_500)).await;
     let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(newcomer.poll());
@@ -60,7 +60,7 @@ async fn unpolled_acquire_future_is_not_queued_and_spends_no_permits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn second_waiter_is_granted_on_time_after_the_first_waiter_is_dropped() {
+async fn second_waiter_gets_its_permit_on_time_after_first_waiter_is_dropped() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let start = Instant::now();
@@ -148,7 +148,7 @@ async fn woken_but_unpolled_waiter_delays_new_requests_for_at_most_100_ms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_request_is_granted_after_all_woken_waiters_took_their_permits() {
+async fn new_request_gets_its_permit_after_all_woken_waiters() {
     let bucket = refilling(1, 10);
     while bucket.try_acquire().is_ok() {}
     let mut waiting = [(); 2].map(|()| task::spawn(bucket.acquire_with(&PermitRequest::new())));
@@ -166,11 +166,11 @@ async fn a_new_request_is_granted_after_all_woken_waiters_took_their_permits() {
 enum Step {
     /// Creates an acquire future. The future joins the queue at its first poll.
     Join,
-    /// Polls the future whose index is the number modulo the count of futures.
+    /// Polls one of the futures. The index of the future is the number modulo the count of futures.
     Poll(usize),
-    /// Polls every future that was woken.
+    /// Polls every future whose task was woken.
     PollWoken,
-    /// Drops the future whose index is the number modulo the count of futures.
+    /// Drops one of the futures. The index of the future is the number modulo the count of futures.
     Drop(usize),
     /// Sleeps for the given number of milliseconds.
     Sleep(u64),
@@ -236,7 +236,7 @@ async fn run_steps(steps: &[Step]) -> Result<(), TestCaseError> {
             Step::Pause(time) => bucket.pause_until(Instant::now() + millis(*time)),
         }
     }
-    // All remaining waiters are granted eventually. No permits other than the granted permits are in flight.
+    // All remaining waiters are granted eventually, and only granted permits are in flight.
     bucket.resume();
     for permit in futures_util::future::join_all(waiting).await {
         granted.push(permit.unwrap());

@@ -16,7 +16,7 @@ use tower_outbound::{
 use crate::{bucket, costing, ok_service, permits};
 
 #[tokio::test(start_paused = true)]
-async fn token_bucket_grants_the_burst_at_once_and_later_permits_at_the_refill_rate() {
+async fn token_bucket_grants_its_burst_immediately_then_permits_at_refill_rate() {
     let bucket = bucket(100, 60, 10);
     let start = Instant::now();
     let mut grants = Vec::new();
@@ -79,7 +79,7 @@ async fn token_bucket_takes_permits_from_all_quotas_or_from_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limiters_grant_a_cost_as_a_whole_and_refuse_a_cost_above_the_quota() {
+async fn limiter_grants_a_whole_cost_at_once_and_refuses_a_cost_above_the_quota() {
     let bucket = bucket(20, 10, 10);
     bucket.acquire_with(&costing(7)).await.unwrap();
     let start = Instant::now();
@@ -106,8 +106,8 @@ async fn limiters_grant_a_cost_as_a_whole_and_refuse_a_cost_above_the_quota() {
     assert!(error.kind() == tower_outbound::ErrorKind::TooCostly && !error.is_rate_limited());
     assert_eq!(
         format!("{error:#}"),
-        "request costs more permits than the rate limiter can grant: the request costs more permits than can ever be granted at once, \
-         which is 10"
+        "request costs more permits than the rate limiter can grant: the request costs more permits than can ever be granted at once \
+         (at most 10)"
     );
     let by_path = layer.with_cost(|head| permits(head.uri.path().len() as u32));
     let request = Request::get("/0123456789").body(()).unwrap();

@@ -14,7 +14,7 @@ use tower_outbound::{
 use crate::{millis, ok_service, one_per_second};
 
 #[tokio::test(start_paused = true)]
-async fn each_key_has_its_own_quota_and_idle_keys_are_removed() {
+async fn keyed_limiter_gives_each_key_its_own_quota_and_removes_idle_keys() {
     let keyed = Keyed::with_max_keys(
         16,
         |head| head.uri.host().unwrap_or_default().to_owned(),
@@ -61,7 +61,7 @@ async fn keyed_limiter_removes_idle_keys_even_if_there_is_room_for_new_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn key_is_kept_until_every_quota_of_its_limiter_is_fully_available() {
+async fn keyed_limiter_keeps_a_key_until_all_its_quotas_are_fully_available() {
     let quotas = [Quota::per_second(10).unwrap(), Quota::per_minute(20).unwrap()];
     let windows = Keyed::new(|_| 0, move |_: &u32| SlidingWindow::all_of(quotas));
     let mut granted = 0;
@@ -83,7 +83,7 @@ async fn keyed_limiter_accepts_usize_max_as_the_maximum_number_of_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn full_shard_accepts_a_new_key_if_any_stored_key_is_idle() {
+async fn keyed_limiter_adds_a_key_to_a_full_shard_if_any_key_is_idle() {
     // Each of the 16 shards holds 40 keys, and half of the keys are idle after one second. A search of only a few keys
     // would miss the idle keys.
     let long = Quota::new(2, Duration::from_secs(3_600)).unwrap().with_burst(1).unwrap().without_margin();
@@ -112,7 +112,7 @@ enum InUse {
     Unconfirmed,
     /// The limiter of the key is paused.
     Paused,
-    /// Another clone of the key's limiter exists.
+    /// The test holds a clone of the key's limiter.
     Cloned,
 }
 
@@ -126,7 +126,7 @@ macro_rules! assert_removed_when_idle {
             (InUse::Cloned, u64::MAX),
         ] {
             let keyed = Keyed::with_max_keys(16, |_| 0, move |_: &u32| $limiter::all_of($quotas));
-            // The other keys compete with key 0 for room.
+            // The keys other than key 0 compete with key 0 for room.
             let is_kept = || {
                 for other in 1..500 {
                     let _ = keyed.limiter(&other);
@@ -156,7 +156,7 @@ macro_rules! assert_removed_when_idle {
 }
 
 #[tokio::test(start_paused = true)]
-async fn key_is_kept_until_its_limiter_is_idle() {
+async fn keyed_limiter_keeps_a_key_until_the_key_is_idle() {
     let window = Quota::new(1, millis(1_000)).unwrap().without_margin();
     assert_removed_when_idle!(TokenBucket, [one_per_second()]);
     assert_removed_when_idle!(TokenBucket, [one_per_second(), one_per_second()]);

@@ -14,7 +14,7 @@ use tower_outbound::limit::{
 use crate::{ReadyAfter, bucket, millis, ok_service, one_per_second};
 
 #[tokio::test(start_paused = true)]
-async fn clones_of_a_layer_share_the_permits_of_one_limiter() {
+async fn clones_of_a_rate_limit_layer_share_the_permits_of_one_limiter() {
     let layer = RateLimitLayer::new(bucket(11, 10, 1)).with_max_wait(Duration::ZERO);
     let (first, second) = (layer.layer(ok_service()), layer.clone().layer(ok_service()));
     first.clone().oneshot(Request::new(())).await.unwrap();
@@ -26,7 +26,7 @@ async fn clones_of_a_layer_share_the_permits_of_one_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_call_does_not_reserve_the_inner_service() {
+async fn call_waiting_for_a_permit_does_not_reserve_the_inner_service() {
     // The inner service has one concurrency slot. Two requests wait for permits in the layer around the inner service.
     let layer = RateLimitLayer::new(bucket(11, 10, 1));
     let inner = tower::limit::ConcurrencyLimitLayer::new(1).layer(ok_service());
@@ -68,7 +68,7 @@ async fn call_counts_as_in_flight_from_its_first_poll_until_it_ends_or_is_droppe
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_output_shows_the_name_and_the_state_of_each_type() {
+async fn debug_output_shows_the_name_and_state_of_each_limiter_type() {
     let bucket = TokenBucket::new(one_per_second());
     bucket.try_acquire().unwrap();
     let window = SlidingWindow::new(one_per_second());

@@ -1,13 +1,18 @@
 //! Tests of the limiters and of `RateLimitLayer`, on tokio's paused clock.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-/// Generates two tests from each function: one with `TokenBucket` and one with `SlidingWindow`.
-macro_rules! for_both_algorithms {
+/// Generates three tests from each function, with `TokenBucket`, `PacedWindow` and `SlidingWindow`.
+macro_rules! for_each_algorithm {
     ($($name:ident,)*) => {$(
         mod $name {
             #[tokio::test(start_paused = true)]
             async fn token_bucket() {
                 super::$name::<tower_outbound::limit::TokenBucket>().await;
+            }
+
+            #[tokio::test(start_paused = true)]
+            async fn paced_window() {
+                super::$name::<tower_outbound::limit::PacedWindow>().await;
             }
 
             #[tokio::test(start_paused = true)]
@@ -31,6 +36,7 @@ mod pause;
 mod properties;
 mod quota_changes;
 mod refusals;
+mod server_kinds;
 mod server_limits;
 #[path = "../support/mod.rs"]
 mod support;
@@ -49,7 +55,7 @@ use tokio::time::Instant;
 use tower::Service;
 use tower_outbound::{
     Quota,
-    limit::{Limiter, PermitRequest, SlidingWindow, Snapshot, TokenBucket},
+    limit::{Limiter, PacedWindow, PermitRequest, SlidingWindow, Snapshot, TokenBucket},
 };
 
 /// Returns a token bucket without a safety margin. The bucket refills `limit - burst` permits every `window` seconds.
@@ -73,9 +79,10 @@ trait Pause: Limiter {
     fn pause(&self, length: Duration);
 }
 
-/// The functions that `TokenBucket` and `SlidingWindow` both have, although no public trait declares them.
+/// The functions that `TokenBucket`, `PacedWindow` and `SlidingWindow` have, although no public trait declares them.
 trait Algorithm: Pause + Send + Sync + 'static {
     fn of(quota: Quota) -> Self;
+    fn with_server_remaining(self) -> Self;
     fn unlimited() -> Self;
     fn snapshot(&self) -> Snapshot;
 }
@@ -93,6 +100,10 @@ macro_rules! impl_algorithm {
                 Self::new(quota)
             }
 
+            fn with_server_remaining(self) -> Self {
+                self.with_server_remaining()
+            }
+
             fn unlimited() -> Self {
                 Self::unlimited()
             }
@@ -105,6 +116,7 @@ macro_rules! impl_algorithm {
 }
 
 impl_algorithm!(TokenBucket);
+impl_algorithm!(PacedWindow);
 impl_algorithm!(SlidingWindow);
 
 fn millis(millis: u64) -> Duration {

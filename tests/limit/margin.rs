@@ -29,18 +29,18 @@ const QUARTER: u32 = 4;
 /// The delays of one call, in sixteenths of the safety margin.
 #[derive(Debug, Clone, Copy)]
 struct Delayed {
-    /// From the wake-up of the call to its poll.
+    /// The time from the wake-up of the call to its poll.
     poll: u32,
-    /// From the first poll of the inner service to its readiness.
+    /// The time from the first poll of the inner service to its readiness.
     ready: u32,
-    /// From the call of the inner service to the arrival at the server.
+    /// The time from the call of the inner service to the arrival at the server.
     network: u32,
 }
 
 const PROMPT: Delayed = Delayed { poll: 0, ready: 0, network: 0 };
 
-/// Mixes prompt calls with calls that use up their quarters of the safety margin. Even later polls or readiness make
-/// permits expire.
+/// Mixes prompt calls with late calls. Each delay of a late call takes up to a quarter of the safety margin. Some calls
+/// are polled, or become ready, even later, so that their permits expire.
 fn late() -> impl Strategy<Value = Delayed> {
     let late = |(poll, ready, network)| Delayed { poll, ready, network };
     prop_oneof![
@@ -67,7 +67,7 @@ struct Server {
     /// A sixteenth of the safety margin.
     part: Duration,
     first_polled_at: Option<Instant>,
-    /// When the service becomes ready. The test polls the call again at that time.
+    /// The time when the service becomes ready. The test polls the call again at that time.
     ready_at: Arc<Mutex<Option<Instant>>>,
     arrivals: Arrivals,
 }
@@ -95,11 +95,11 @@ impl Service<Request<()>> for Server {
 
 /// A call that the test polls at chosen times.
 struct Call<F> {
-    /// `None` after the call has completed.
+    /// The future of the call, or `None` after the call has completed.
     future: Option<task::Spawn<F>>,
     late: Duration,
     woken_at: Option<Instant>,
-    /// When the inner service becomes ready. The next poll of the call resets the time to `None`.
+    /// The time when the inner service becomes ready. The next poll of the call resets the time to `None`.
     ready_at: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -221,7 +221,7 @@ proptest! {
     #![proptest_config(cases(250))]
 
     #[test]
-    fn token_bucket_keeps_its_quota_if_delays_use_up_the_whole_safety_margin(
+    fn token_bucket_stays_within_quota_if_delays_use_up_the_safety_margin(
         (quota, groups) in calls(),
         steps in steps(),
     ) {
@@ -229,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn sliding_window_keeps_its_quota_if_delays_use_up_the_whole_safety_margin(
+    fn sliding_window_stays_within_quota_if_delays_use_up_the_safety_margin(
         (quota, groups) in calls(),
         steps in steps(),
     ) {
@@ -240,7 +240,7 @@ proptest! {
 /// The worst case: a late timer grants a burst, the burst arrives late, and a group of prompt calls arrives right after
 /// the burst.
 #[test]
-fn limiters_keep_the_quota_if_prompt_calls_follow_a_late_burst() {
+fn limiters_stay_within_quota_if_prompt_calls_follow_a_late_burst() {
     let window = Duration::from_secs(16);
     let quota =
         Quota::new(100, window).and_then(|quota| quota.with_burst(20)?.with_margin(window / 4)).unwrap();
@@ -289,7 +289,7 @@ async fn granted(quota: Quota, poll: Duration, ready: Duration) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_replaces_a_permit_held_longer_than_a_quarter_of_the_safety_margin() {
+async fn rate_limit_layer_replaces_a_permit_held_beyond_a_quarter_of_the_margin() {
     let quota = Quota::new(10, Duration::from_secs(60)).and_then(|quota| quota.with_burst(5)).unwrap();
     let (quarter, longer) = (Duration::from_millis(250), Duration::from_nanos(250_000_001));
     for (poll, ready, expected) in [
@@ -334,7 +334,7 @@ impl Service<Request<()>> for SlowService {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sliding_window_keeps_its_quota_however_late_polls_and_readiness_are() {
+async fn sliding_window_stays_within_quota_however_late_polls_and_readiness_are() {
     let window = Duration::from_secs(10);
     let quota = Quota::new(2, window).unwrap().with_margin(Duration::from_secs(1)).unwrap();
     for (poll_delay, ready_delay) in

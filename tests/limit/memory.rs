@@ -23,7 +23,7 @@ fn peak(work: impl FnMut()) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn grant_of_the_largest_cost_adds_one_entry_to_the_log_of_a_sliding_window() {
+async fn sliding_window_adds_one_log_entry_for_a_grant_of_the_largest_cost() {
     let window = SlidingWindow::new(largest());
     let bytes = peak(|| {
         window.try_acquire_many(ALL).unwrap();
@@ -46,7 +46,7 @@ async fn initial_burst_of_zero_adds_one_log_entry_for_each_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn grants_at_the_same_moment_share_one_entry_of_the_log() {
+async fn sliding_window_stores_simultaneous_grants_in_one_log_entry() {
     let window = SlidingWindow::new(largest());
     let bytes = peak(|| {
         for _ in 0..10_000 {
@@ -64,7 +64,7 @@ async fn grants_at_the_same_moment_share_one_entry_of_the_log() {
 
 /// The sum of the costs exceeds 32 bits, and the forecast waits last for decades.
 #[tokio::test(start_paused = true)]
-async fn waiters_with_the_largest_cost_are_granted_in_fifo_order() {
+async fn waiters_with_the_largest_cost_get_permits_in_fifo_order() {
     let window = SlidingWindow::new(largest());
     window.try_acquire_many(ALL).unwrap();
     let mut waiting: Vec<_> =
@@ -95,7 +95,7 @@ async fn waiters_with_the_largest_cost_are_granted_in_fifo_order() {
 
 /// A limiter allocates its queue for the first request that has to wait. Most limiters in a `Keyed` never need a queue.
 #[tokio::test(start_paused = true)]
-async fn an_immediate_grant_or_refusal_allocates_nothing() {
+async fn limiter_allocates_nothing_for_an_immediate_grant_or_refusal() {
     let bucket = TokenBucket::new(one_per_second());
     let granted = allocation_counter::measure(|| {
         assert!(assert_ready!(task::spawn(bucket.acquire()).poll()).is_ok());

@@ -13,12 +13,12 @@ use tower_outbound::{
 
 use crate::{Algorithm, bucket};
 
-for_both_algorithms! {
+for_each_algorithm! {
     start_and_end_of_a_pause_wake_only_the_first_waiter,
 }
 
 #[tokio::test(start_paused = true)]
-async fn pause_until_a_time_in_the_past_has_no_effect() {
+async fn pause_that_ends_in_the_past_has_no_effect() {
     let limiter = TokenBucket::unlimited();
     tokio::time::advance(Duration::from_secs(1)).await;
     limiter.pause_until(Instant::now() - Duration::from_millis(1));
@@ -38,7 +38,7 @@ async fn pause_until_a_time_in_the_past_has_no_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pause_applies_to_all_callers_and_is_never_shortened() {
+async fn pause_of_a_limiter_applies_to_all_callers_and_is_never_shortened() {
     let bucket = TokenBucket::unlimited();
     let start = Instant::now();
     bucket.pause_until(start + Duration::from_secs(3));
@@ -47,8 +47,8 @@ async fn pause_applies_to_all_callers_and_is_never_shortened() {
     bucket.clone().pause_until(start + Duration::from_secs(5));
     bucket.pause_until(start + Duration::from_secs(2));
     let refusal = bucket.acquire_with(&PermitRequest::new().with_max_wait(Duration::ZERO)).await.unwrap_err();
-    // Slow start doubles the rate after each step of 100 ms. The eleventh request is granted 3 3/8 steps (337.5 ms) after
-    // the pause.
+    // Slow start doubles the rate after each step of 100 ms. The pause ends after 4 s. The eleventh request is granted
+    // 337.5 ms later.
     assert_eq!(refusal.wait(), Some(Duration::from_micros(4_337_500)));
     let mut left = Vec::new();
     for waiter in waiting {
@@ -61,7 +61,7 @@ async fn pause_applies_to_all_callers_and_is_never_shortened() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pause_until_the_far_future_causes_a_refusal_instead_of_a_panic() {
+async fn pause_that_ends_in_the_far_future_is_a_refusal_and_no_panic() {
     let bucket = bucket(100, 60, 10);
     bucket.pause_until(Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
     let deadline = PermitRequest::new().with_deadline(Instant::now() + Duration::from_secs(60));
@@ -69,7 +69,7 @@ async fn pause_until_the_far_future_causes_a_refusal_instead_of_a_panic() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resume_ends_a_pause_immediately() {
+async fn resume_ends_the_pause_of_a_limiter_immediately() {
     let bucket = TokenBucket::unlimited();
     bucket.pause_until(Instant::now() + Duration::from_secs(99_999_999));
     let start = Instant::now();

@@ -96,7 +96,7 @@ async fn request_whose_deadline_has_passed_is_refused_and_spends_no_permits() {
 /// A sliding window leaves permits unused if the next cost does not fit. The forecast for a queued request ignores such
 /// gaps until the request is first in the queue.
 #[tokio::test(start_paused = true)]
-async fn first_waiter_is_refused_with_the_wait_that_it_still_needs() {
+async fn refusal_of_the_first_waiter_carries_the_remaining_wait_for_a_grant() {
     let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap().without_margin());
     let two = permits(2);
     window.try_acquire().unwrap();
@@ -113,7 +113,7 @@ async fn first_waiter_is_refused_with_the_wait_that_it_still_needs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn snapshot_counts_refusals() {
+async fn limiter_snapshot_counts_refusals() {
     let bucket = TokenBucket::new(one_per_second());
     assert_eq!(bucket.snapshot().refused, 0);
     bucket.try_acquire().unwrap();

@@ -1,5 +1,5 @@
-//! Tests of `try_acquire_with`, which takes available permits without a future. `acquire_with` makes every other
-//! decision.
+//! Tests of `try_acquire_with`, which takes available permits without a future. All other decisions are made by
+//! `acquire_with`.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ async fn try_acquire_overtakes_neither_queued_nor_woken_waiters() {
     advance(4 * SECOND).await;
     assert_undecided(&bucket, &PermitRequest::new());
 
-    // The new request wakes the queued waiter and yields to that waiter. The third permit stays available.
+    // The new request wakes the queued waiter, and queues behind that waiter. The third permit stays available.
     let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(newcomer.poll());
     assert!(waiting.is_woken() && bucket.snapshot().available == 1);
@@ -82,7 +82,7 @@ async fn try_acquire_overtakes_neither_queued_nor_woken_waiters() {
 
 #[tokio::test(start_paused = true)]
 async fn try_acquire_returns_none_while_server_limits_apply() {
-    let bucket = TokenBucket::new(quota(5));
+    let bucket = TokenBucket::new(quota(5)).with_server_remaining();
     bucket.pause_until(Instant::now() + SECOND);
     assert_undecided(&bucket, &PermitRequest::new());
     let paused = PermitRequest::new().with_max_wait(Duration::ZERO);

@@ -8,7 +8,7 @@ use super::*;
 fn construction_error_names_the_missing_environment_variable() {
     for (variable, preset) in PRESETS {
         let preset = preset("http://localhost").unwrap();
-        let error = preset.clone().with_key_env("TOWER_OUTBOUND_NOT_SET").client().unwrap_err();
+        let error = preset.clone().with_api_key_env("TOWER_OUTBOUND_NOT_SET").client().unwrap_err();
         assert_eq!(error.field(), "api key");
         assert!(error.to_string().contains("TOWER_OUTBOUND_NOT_SET"), "{error}");
         // The preset's environment variable may be set on the machine that runs the tests.
@@ -21,12 +21,18 @@ fn construction_error_names_the_missing_environment_variable() {
 
 #[test]
 fn error_for_a_missing_key_names_the_setters_that_provide_a_key() {
-    let preset =
-        StackBuilder::new("https://host").unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
+    let preset = StackBuilder::new("https://host")
+        .unwrap()
+        .with_name("custom")
+        .with_api_key_env("TOWER_OUTBOUND_NOT_SET");
     let error = preset.layer().unwrap_err().to_string();
-    for alternative in
-        ["TOWER_OUTBOUND_NOT_SET", "with_api_key", "with_key_env", "with_key_file", "without_credential"]
-    {
+    for alternative in [
+        "TOWER_OUTBOUND_NOT_SET",
+        "with_api_key",
+        "with_api_key_env",
+        "with_api_key_file",
+        "without_credential",
+    ] {
         assert!(error.contains(alternative), "{alternative}: {error}");
     }
 }
@@ -72,7 +78,7 @@ fn timeouts_of_zero_are_rejected() {
 }
 
 #[test]
-fn preset_rejects_an_http_url_for_a_key_unless_it_is_loopback_or_allowed() {
+fn preset_with_a_key_rejects_an_http_url_unless_loopback_or_allowed() {
     for url in ["http://api.example.com", "http://10.0.0.1:8080", "http://127.0.0.1.example.com"] {
         let preset = preset_with_key(url);
         let error = preset.client().unwrap_err();

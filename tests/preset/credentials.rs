@@ -1,4 +1,4 @@
-//! Tests where in a request, and to which servers, a preset sends its credential.
+//! Tests to which servers a preset sends its credential, and where in the request.
 
 use std::sync::{
     Arc,
@@ -18,14 +18,15 @@ async fn client_sends_the_key_from_an_environment_variable() {
     let server = server().await;
     // Cargo sets the environment variable `CARGO_PKG_NAME` for every test.
     let client =
-        preset::email_delivery(&server.url()).unwrap().with_key_env("CARGO_PKG_NAME").client().unwrap();
+        preset::email_delivery(server.url()).unwrap().with_api_key_env("CARGO_PKG_NAME").client().unwrap();
     status(&client, "/").await.unwrap();
     assert_eq!(only_request(&server).header("authorization"), Some("Bearer tower-outbound"));
 }
 
 #[tokio::test]
 async fn key_with_query_placement_is_sent_only_in_the_query_parameter() {
-    for preset in [preset::currency_rates, preset::email_delivery] {
+    let presets: [PresetFn; 2] = [|url| preset::currency_rates(url), |url| preset::email_delivery(url)];
+    for preset in presets {
         // The order of `with_key_placement` and `with_api_key` does not matter.
         for placement_first in [true, false] {
             let server = server().await;
@@ -53,7 +54,7 @@ async fn key_with_query_placement_is_sent_only_in_the_query_parameter() {
 async fn authorize_closure_runs_for_every_attempt() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let credentials = AppCredentials::new("app", key(), ApiKey::new("s3cret").unwrap()).unwrap();
-    let client = preset::realtime_messaging(&server.url())
+    let client = preset::realtime_messaging(server.url())
         .unwrap()
         .with_retry(RetryLayer::new().with_backoff(ExponentialBackoff::new(MILLI, MILLI).unwrap()))
         .with_authorize(move |head| {
@@ -99,7 +100,7 @@ async fn client_replaces_a_rejected_key_and_resends_the_request_once() {
     .await;
     let key_count = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&key_count);
-    let client = preset::email_delivery(&server.url())
+    let client = preset::email_delivery(server.url())
         .unwrap()
         .with_keys(RefreshingKey::new(move || {
             let key = ApiKey::new(format!("key-{}", counter.fetch_add(1, Ordering::Relaxed) + 1));
@@ -107,9 +108,9 @@ async fn client_replaces_a_rejected_key_and_resends_the_request_once() {
         }))
         .client()
         .unwrap();
-    let response = within(client.post("/v1/resources", "a letter")).await.unwrap();
+    let response = within(client.post("/v1/resources").body("a letter")).await.unwrap();
     assert_eq!(response.status(), 200);
-    let report = Report::from_response(&response).unwrap();
+    let report = response.report().unwrap();
     let attempt = &report.attempts()[0];
     assert_eq!((report.attempt_count(), report.stop_reason()), (2, Some(StopReason::Success)));
     assert_eq!((attempt.delay, attempt.delay_reason), (Some(Duration::ZERO), Some(DelayReason::KeyReplaced)));
@@ -128,8 +129,10 @@ async fn client_replaces_a_rejected_key_and_resends_the_request_once() {
 #[tokio::test]
 async fn client_without_credential_sends_no_key_unless_a_later_setter_adds_a_key() {
     let server = server().await;
-    let preset =
-        StackBuilder::new(&server.url()).unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
+    let preset = StackBuilder::new(server.url())
+        .unwrap()
+        .with_name("custom")
+        .with_api_key_env("TOWER_OUTBOUND_NOT_SET");
     let client = preset.clone().without_credential().client().unwrap();
     assert_eq!(status(&client, "/v1").await.unwrap(), 200);
     let seen = only_request(&server);

@@ -21,7 +21,7 @@ fn value(text: &'static str) -> HeaderValue {
 /// Sends a request to a scripted service. Returns the value of the header `name` that the service received.
 async fn received(preset: &StackBuilder, request: Request<Body>, name: &HeaderName) -> Option<String> {
     let service = ScriptedService::new([ScriptedResponse::status(200)]);
-    preset.client_with_service(service.clone()).unwrap().request(request).await.unwrap();
+    preset.client_with_service(service.clone()).unwrap().execute(request).await.unwrap();
     let seen = service.seen();
     assert!(seen[0].head.headers.get_all(name).iter().count() <= 1, "{name} is sent twice");
     seen[0].header(name.as_str()).map(str::to_owned)
@@ -46,7 +46,7 @@ async fn custom_stack_sends_a_json_content_type_only_with_a_body() {
 }
 
 #[tokio::test]
-async fn three_presets_send_a_json_content_type_even_without_a_body() {
+async fn all_three_presets_send_a_json_content_type_even_without_a_body() {
     for (_, preset) in PRESETS {
         let preset = preset("https://host").unwrap().with_api_key(key());
         for body in ["", "{}"] {
@@ -93,7 +93,7 @@ async fn request_header_set_by_the_caller_replaces_the_default_header() {
 #[tokio::test]
 async fn only_a_ready_client_sends_the_default_user_agent() {
     let server = server().await;
-    let preset = StackBuilder::new(&server.url()).unwrap().with_name("custom").with_api_key(key());
+    let preset = StackBuilder::new(server.url()).unwrap().with_name("custom").with_api_key(key());
     for (preset, expected) in [
         (preset.clone(), StackBuilder::DEFAULT_USER_AGENT),
         (preset.clone().with_header(USER_AGENT, value("shop/1.4")), "shop/1.4"),
@@ -110,7 +110,7 @@ async fn only_a_ready_client_sends_the_default_user_agent() {
 }
 
 #[test]
-fn stack_rejects_a_key_header_that_the_stack_itself_sets() {
+fn stack_rejects_a_key_in_a_header_that_the_stack_itself_sets() {
     for name in ["accept", "content-type", "user-agent", "x-request-id"].map(HeaderName::from_static) {
         let error =
             custom().with_key_placement(KeyPlacement::header(name.clone()).unwrap()).layer().unwrap_err();

@@ -1,4 +1,4 @@
-//! Tests requests with a full `http::HeaderMap`. Its method `insert` panics if there are more than 24,576 fields.
+//! Tests requests with a full `http::HeaderMap`. The map's method `insert` panics if the map already has 24,576 fields.
 
 use http::{HeaderMap, HeaderName, HeaderValue, request};
 use tower::{Layer, Service};
@@ -95,7 +95,7 @@ async fn client_rejects_a_request_without_room_for_the_headers_of_hyper() {
             MAX_FIELDS - 1,
             MAX_FIELDS,
         ] {
-            let error = within(client.request(request_with_fields("/v1", count))).await.unwrap_err();
+            let error = within(client.execute(request_with_fields("/v1", count))).await.unwrap_err();
             assert!(error.is_invalid_request(), "{count}: {error:?}");
         }
         assert_eq!(server.connections(), 0);

@@ -1,4 +1,4 @@
-//! Tests the limiter of a preset, which may be shared between clients, replaced, custom, or keyed by tenant.
+//! Tests the limiter of a preset. The limiter may be shared between clients, replaced, custom, or keyed by tenant.
 
 use std::{
     num::NonZeroU32,
@@ -9,8 +9,8 @@ use tower::limit::ConcurrencyLimitLayer;
 use tower_outbound::{
     error::{Reason, Refusal},
     limit::{
-        Acquire, AnyLimiter, KeyedBucket, KeyedWindow, Limiter, Permit, PermitIssuer, PermitRequest,
-        ResponseInfo, SlidingWindow, TokenBucket,
+        Acquire, AnyLimiter, KeyedBucket, KeyedWindow, Limiter, PacedWindow, Permit, PermitIssuer,
+        PermitRequest, ResponseInfo, SlidingWindow, TokenBucket,
     },
 };
 
@@ -71,7 +71,7 @@ async fn sliding_window_immediately_grants_exactly_the_quota() {
     assert_eq!(
         immediate(&departures(&preset, 101).await),
         10,
-        "the default token bucket immediately grants its burst of 10 permits"
+        "the default limiter immediately grants its burst of 10 permits"
     );
 
     let preset = preset.clone().with_limiter(window_of(&preset));
@@ -105,28 +105,52 @@ async fn presets_with_the_same_limiter_share_its_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_call_of_with_quota_or_with_limiter_wins() {
+async fn setter_with_limiter_replaces_the_limiter_of_an_earlier_quota() {
     let preset = preset_with_key("https://host").with_limit(|layer| layer.with_max_wait(Duration::ZERO));
-    let window = || SlidingWindow::new(Quota::new(1, HOUR).unwrap());
-    let limited = preset.clone().with_quota(hourly_quota()).with_limiter(window());
-    assert!(limited.limiter().downcast_ref::<SlidingWindow>().is_some());
-    assert_eq!(limited.quotas(), [hourly_quota()]);
-    let counted = preset.with_limiter(window()).with_quota(hourly_quota());
-    assert_eq!(counted.limiter().downcast_ref::<TokenBucket>().unwrap().snapshot().available, 2);
+    let window = SlidingWindow::new(Quota::new(1, HOUR).unwrap());
+    let preset = preset.with_quota(hourly_quota()).with_limiter(window);
+    assert!(preset.limiter().downcast_ref::<SlidingWindow>().is_some());
+    assert_eq!(preset.quotas(), [hourly_quota()]);
 
-    for (preset, granted) in [(limited, 1), (counted, 2)] {
-        let (service, _) = stack(&preset.with_total_timeout(2 * HOUR), [ok()]);
-        let start = Instant::now();
-        for _ in 0..granted {
-            service.clone().oneshot(get("https://host/")).await.unwrap();
-        }
-        let error = service.oneshot(get("https://host/")).await.unwrap_err();
-        assert!(error.is_rate_limited() && start.elapsed().is_zero(), "{error:?}");
-    }
+    let (service, _) = stack(&preset.with_total_timeout(2 * HOUR), [ok()]);
+    let start = Instant::now();
+    service.clone().oneshot(get("https://host/")).await.unwrap();
+    let error = service.oneshot(get("https://host/")).await.unwrap_err();
+    assert!(error.is_rate_limited() && start.elapsed().is_zero(), "{error:?}");
 }
 
 #[test]
-fn limiter_inside_two_any_limiters_can_be_downcast() {
+fn setting_a_quota_after_a_limiter_is_an_error() {
+    let shared = TokenBucket::new(hourly_quota());
+    let preset = preset_with_key("https://host").with_limiter(shared.clone());
+    let error = preset.clone().with_quota(Quota::per_minute(300).unwrap()).layer().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid quota `300/60s`: expected no quota after with_limiter: give the quota to the limiter"
+    );
+    assert!(preset.layer().is_ok(), "the first builder is still valid");
+}
+
+#[test]
+fn clone_with_another_credential_has_its_own_limiter() {
+    let preset = preset_with_key("https://host").with_quota(hourly_quota());
+    let available =
+        |preset: &StackBuilder| preset.limiter().downcast_ref::<PacedWindow>().unwrap().snapshot().available;
+    let second = preset.clone().with_api_key(ApiKey::new("another").unwrap());
+    let unkeyed = preset.clone().without_credential();
+    let same = preset.clone().with_total_timeout(HOUR);
+    preset.limiter().downcast_ref::<PacedWindow>().unwrap().try_acquire().unwrap();
+    assert_eq!([&preset, &same, &second, &unkeyed].map(available), [1, 1, 2, 2]);
+    assert_eq!(second.quotas(), [hourly_quota()]);
+
+    let shared = PacedWindow::new(hourly_quota());
+    shared.try_acquire().unwrap();
+    let preset = preset.with_limiter(shared).with_api_key(ApiKey::new("another").unwrap());
+    assert_eq!(available(&preset), 1, "a given limiter is kept");
+}
+
+#[test]
+fn limiter_that_is_wrapped_twice_in_any_limiter_can_be_downcast() {
     let bucket = TokenBucket::new(hourly_quota());
     let direct = format!("{:?}", AnyLimiter::new(bucket.clone()));
     assert!(direct.contains("available: 2"), "{direct}");
@@ -190,7 +214,7 @@ impl PermitIssuer for RecordingLimiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn custom_limiter_is_called_for_permit_requests_responses_and_drops() {
+async fn rate_limit_layer_calls_custom_limiter_for_permits_and_responses_and_drops() {
     let limiter = RecordingLimiter::default();
     let two = NonZeroU32::new(2).unwrap();
     let preset = preset_with_exact_delays()
@@ -215,8 +239,8 @@ async fn custom_limiter_is_called_for_permit_requests_responses_and_drops() {
         ]
     );
 
-    // The service handles one call at a time. The second call keeps its permit while waiting, and then the layer checks
-    // whether the permit has expired.
+    // The service handles one call at a time. The second call keeps its permit while it waits for the service. The
+    // layer then checks whether the permit has expired.
     let service = ServiceBuilder::new()
         .layer(preset.layer().unwrap())
         .layer(ConcurrencyLimitLayer::new(1))
@@ -241,14 +265,14 @@ async fn call_fails_if_a_custom_limiter_refuses_the_permit() {
     assert_eq!(scripted.calls(), 0);
 }
 
-/// The types of keyed limiters can be written in the fields of a struct.
+/// A struct can name the types of keyed limiters in its fields.
 struct TenantLimiters {
     buckets: KeyedBucket<String>,
     windows: KeyedWindow<String>,
 }
 
 impl TenantLimiters {
-    /// Creates limiters for which the tenant is the host of the request.
+    /// Creates keyed limiters that use the host of a request as its tenant.
     fn new() -> Self {
         let quota = hourly_quota();
         Self {
@@ -292,7 +316,7 @@ async fn retry_after_header_pauses_only_the_tenant_of_the_request() {
     let tenants = TenantLimiters::new();
     let preset = preset_with_exact_delays().with_limiter(tenants.buckets.clone()).with_plaintext();
     let keyed = preset.limiter().downcast_ref::<KeyedBucket<String>>().unwrap();
-    assert!(preset.limiter().downcast_ref::<TokenBucket>().is_none());
+    assert!(preset.limiter().downcast_ref::<PacedWindow>().is_none());
     let (service, _) = stack(&preset, [throttled("7"), ok()]);
     let start = Instant::now();
     service.clone().oneshot(get("https://host/")).await.unwrap();
@@ -304,7 +328,7 @@ async fn retry_after_header_pauses_only_the_tenant_of_the_request() {
 }
 
 #[test]
-fn keyed_limiter_inside_any_limiters_can_be_downcast() {
+fn keyed_limiter_that_is_wrapped_in_any_limiter_can_be_downcast() {
     let bucket = TokenBucket::new(hourly_quota());
     for erased in [AnyLimiter::new(bucket.clone()), AnyLimiter::new(AnyLimiter::new(bucket.clone()))] {
         assert_eq!(erased.downcast_ref::<TokenBucket>().unwrap().snapshot().available, 2);
@@ -314,4 +338,27 @@ fn keyed_limiter_inside_any_limiters_can_be_downcast() {
     assert!(keyed.downcast_ref::<KeyedBucket<String>>().is_some());
     assert!(keyed.downcast_ref::<KeyedWindow<String>>().is_none());
     assert!(format!("{keyed:?}").contains("Keyed"), "{keyed:?}");
+}
+
+#[test]
+fn limiter_that_with_limit_sets_is_kept_like_that_of_with_limiter() {
+    let shared = PacedWindow::new(hourly_quota());
+    shared.try_acquire().unwrap();
+    let preset = preset_with_key("https://host")
+        .with_limit(|limit| limit.with_limiter(AnyLimiter::new(shared)).with_max_queue(3))
+        .with_api_key(ApiKey::new("another").unwrap());
+    let window = preset.limiter().downcast_ref::<PacedWindow>().unwrap();
+    assert_eq!(window.snapshot().available, 1);
+    let error = preset.with_quota(hourly_quota()).layer().unwrap_err();
+    assert!(error.to_string().contains("no quota after with_limiter"), "{error}");
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn with_quota_keeps_the_initial_burst_of_the_configuration() {
+    let config =
+        "preset = 'currency_rates'\nbase_url = 'https://host'\napi_key = 'k3y'\nlimit.initial_burst = 0";
+    let preset =
+        StackBuilder::from_config(&toml::from_str(config).unwrap()).unwrap().with_quota(hourly_quota());
+    assert_eq!(preset.limiter().downcast_ref::<PacedWindow>().unwrap().snapshot().available, 0);
 }

@@ -43,9 +43,9 @@ type PresetFn = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
 /// The three presets, each with the environment variable that contains its key.
 const PRESETS: [(&str, PresetFn); 3] = [
-    ("CURRENCY_RATES_API_KEY", preset::currency_rates),
-    ("EMAIL_DELIVERY_API_KEY", preset::email_delivery),
-    ("REALTIME_MESSAGING_API_KEY", preset::realtime_messaging),
+    ("CURRENCY_RATES_API_KEY", |url| preset::currency_rates(url)),
+    ("EMAIL_DELIVERY_API_KEY", |url| preset::email_delivery(url)),
+    ("REALTIME_MESSAGING_API_KEY", |url| preset::realtime_messaging(url)),
 ];
 
 fn key() -> ApiKey {
@@ -61,13 +61,13 @@ fn preset_with_key(base_url: &str) -> StackBuilder {
 fn preset_with_exact_delays() -> StackBuilder {
     let backoff = ExponentialBackoff::new(100 * MILLI, SECOND).unwrap().with_jitter(Jitter::none());
     preset_with_key("https://host")
-        .with_quota(Quota::new(3, MINUTE).unwrap().with_burst(2).unwrap().without_margin())
+        .with_quota(Quota::new(3, 3 * MINUTE).unwrap().with_burst(2).unwrap().without_margin())
         .with_retry(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
 }
 
 /// Returns a quota that grants two permits immediately, and the third permit after an hour.
 fn hourly_quota() -> Quota {
-    Quota::new(3, HOUR).unwrap().with_burst(2).unwrap().without_margin()
+    Quota::new(3, 3 * HOUR).unwrap().with_burst(2).unwrap().without_margin()
 }
 
 /// Starts a server on loopback that responds with 200.

@@ -9,15 +9,15 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn total_timeout_covers_backoff_attempt_timeouts_and_the_limiter_queue() {
+async fn total_timeout_covers_the_backoff_and_attempt_timeouts_and_the_limiter_queue() {
     let preset = preset_with_exact_delays().with_total_timeout(2 * MINUTE);
     let (service, scripted) =
         stack(&preset, [ScriptedResponse::status(503), ScriptedResponse::never(), ok()]);
     let start = Instant::now();
     let response = service.oneshot(get("https://host/v1")).await.unwrap();
 
-    // The first attempt gets a 503, and the second attempt, after a backoff of 100 ms, times out after 10 s. The third
-    // attempt, after a backoff of 200 ms, waits for a permit.
+    // The first attempt gets a 503. After a backoff of 100 ms, the second attempt starts, and times out after 10 s.
+    // After a backoff of 200 ms, the third attempt waits for a permit.
     assert_eq!(arrivals(&scripted, start), [Duration::ZERO, 100 * MILLI, MINUTE]);
     assert_eq!((response.status().as_u16(), start.elapsed()), (200, MINUTE));
     let report = response.extensions().get::<Report>().unwrap();
@@ -87,8 +87,10 @@ async fn requested_delay_of_one_response_applies_to_every_caller() {
 /// Sends four times as many requests as each preset's limit, and checks every window of one minute.
 #[tokio::test(start_paused = true)]
 async fn no_window_exceeds_the_documented_quota_of_a_preset() {
-    for (preset, limit) in [(preset::currency_rates as PresetFn, 100), (preset::email_delivery, 1000)] {
-        let preset = preset("https://host").unwrap().with_api_key(key()).with_total_timeout(HOUR);
+    let presets =
+        [(preset::currency_rates("https://host"), 100), (preset::email_delivery("https://host"), 1_000)];
+    for (preset, limit) in presets {
+        let preset = preset.unwrap().with_api_key(key()).with_total_timeout(HOUR);
         let (service, scripted) = stack(&preset, [ok()]);
         let calls = (0..4 * limit).map(|_| service.clone().oneshot(get("https://host/")));
         for result in futures_util::future::join_all(calls).await {

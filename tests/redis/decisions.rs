@@ -1,8 +1,9 @@
-//! The store's decisions: windows, fairness, costs and order.
+//! Tests what the store of a Redis limiter decides: windows, fairness, costs and order.
 
 use super::*;
 
-/// Returns the permits that tasks take in this time if they always want more and none are available at the start.
+/// Returns the number of permits that tasks take in the time `length` if they request permits without a break. No
+/// permits are available at the start.
 fn expected(quota: Quota, hold: Duration, window: bool, length: Duration) -> f64 {
     let longer = (quota.window() + quota.margin() + hold).as_secs_f64();
     let refilled = if window { quota.limit() } else { quota.limit() - quota.burst() };
@@ -32,7 +33,7 @@ async fn three_processes_share_one_quota() {
 }
 
 #[tokio::test]
-async fn grants_a_full_burst_after_a_pause() {
+async fn redis_limiter_grants_a_full_burst_after_an_idle_time() {
     let server = server();
     let make = || bucket(&server.url(), "key", [quota(100, millis(1_000)).with_burst(10).unwrap()]);
     let (limiter, other) = (make().unwrap(), make().unwrap());
@@ -46,12 +47,12 @@ async fn grants_a_full_burst_after_a_pause() {
     for _ in 0..10 {
         take(&limiter, request(1, None)).await.unwrap();
     }
-    // The next ten are granted one every 13 ms, or later on a busy machine.
+    // The store grants the next ten permits one every 13 ms, or later on a busy machine.
     assert!(start.elapsed() >= millis(130), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
-async fn keeps_all_quotas_of_one_limiter() {
+async fn redis_limiter_stays_within_each_of_its_quotas() {
     let server = server();
     let quotas = [with_margin(20, millis(400)), with_margin(40, millis(2_000))];
     for make in [bucket, window] {
@@ -63,7 +64,7 @@ async fn keeps_all_quotas_of_one_limiter() {
 }
 
 #[tokio::test]
-async fn grants_the_permits_of_one_request_together() {
+async fn redis_limiter_grants_all_permits_of_a_request_together() {
     let server = server();
     for (make, largest) in [(bucket as fn(&str, &str, Vec<Quota>) -> _, 10), (window, 50)] {
         let quota = with_margin(50, millis(500)).with_burst(10).unwrap();
@@ -80,9 +81,9 @@ async fn grants_the_permits_of_one_request_together() {
 }
 
 #[tokio::test]
-async fn serves_waiters_in_order_and_refuses_waits_that_are_too_long() {
+async fn redis_limiter_grants_in_fifo_order_and_refuses_waits_that_are_too_long() {
     let server = server();
-    // A server that has just started grants nothing for a window, which is long enough for the requests.
+    // A server that has just started grants no permits for one window. The test queues its requests in that window.
     let quota = quota(20, millis(2_000)).with_burst(2).unwrap();
     let limiter = bucket(&server.url(), "key", [quota]).unwrap();
     let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -95,11 +96,12 @@ async fn serves_waiters_in_order_and_refuses_waits_that_are_too_long() {
         });
         tokio::task::yield_now().await;
     }
-    wait_until("the limiter got a reply with a predicted wait", || limiter.store() == Store::Shared).await;
+    wait_until("the limiter has received a reply with a predicted wait", || limiter.store() == Store::Shared)
+        .await;
     let start = Instant::now();
     let refusal = take(&limiter, request(1, Some(millis(60)))).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::MaxWait);
-    // The refusal states the wait from its own time, not from the request.
+    // The wait in a refusal is measured from the refusal, not from the arrival of the request.
     assert!(refusal.wait().unwrap() + start.elapsed() > millis(60), "{refusal}");
     let bounded = request(1, None).with_deadline(Instant::now() + millis(60));
     assert_eq!(take(&limiter, bounded).await.unwrap_err().reason(), Reason::Deadline);
@@ -109,9 +111,9 @@ async fn serves_waiters_in_order_and_refuses_waits_that_are_too_long() {
     assert_eq!(limiter.snapshot().queued, 0);
 }
 
-/// A query is not a wait for the quota.
+/// The duration of a query does not count toward the maximum wait.
 #[tokio::test]
-async fn sends_a_query_for_a_request_with_max_wait_zero() {
+async fn redis_limiter_queries_the_store_even_if_max_wait_is_zero() {
     let server = server();
     let limiter = bucket(&server.url(), "key", [quota(100, millis(1_000))]).unwrap();
     take(&limiter, request(1, None)).await.unwrap();
@@ -120,7 +122,7 @@ async fn sends_a_query_for_a_request_with_max_wait_zero() {
 }
 
 #[tokio::test]
-async fn dropped_waiter_leaves_its_permit_to_the_next_one() {
+async fn permit_of_a_dropped_waiter_goes_to_the_next_waiter() {
     let server = server();
     let limiter = bucket(&server.url(), "key", [quota(10, millis(500)).with_burst(1).unwrap()]);
     let limiter = limiter.unwrap();
@@ -137,7 +139,7 @@ async fn dropped_waiter_leaves_its_permit_to_the_next_one() {
 }
 
 #[tokio::test]
-async fn lease_serves_many_requests_with_one_query() {
+async fn redis_limiter_with_a_lease_grants_many_requests_after_one_query() {
     let server = server();
     let quota = quota(10_000, millis(1_000));
     let plain = bucket(&server.url(), "plain", [quota]).unwrap();
@@ -153,7 +155,8 @@ async fn lease_serves_many_requests_with_one_query() {
         }
         query_counts.push(count_queries(&server).await - before);
     }
-    // The leases have 2, 4, 8 … 64 permits, then 100 each. This takes eleven queries, and more if leases expire unused.
+    // The first leases have 2, 4, 8 … 64 permits, and each later lease has 100 permits. The test needs eleven queries,
+    // or more if leases expire unused.
     assert!(query_counts[0] >= 500 && query_counts[1] < 50, "{query_counts:?}");
 }
 
@@ -168,7 +171,7 @@ async fn count_queries(server: &RedisServer) -> u64 {
 
 /// During a deployment, old and new processes may have different quotas.
 #[tokio::test]
-async fn processes_with_different_quotas_keep_to_the_larger_one() {
+async fn processes_with_different_quotas_stay_within_the_larger_quota() {
     let server = server();
     for make in [bucket, window] {
         let limiters =
@@ -179,9 +182,9 @@ async fn processes_with_different_quotas_keep_to_the_larger_one() {
     }
 }
 
-/// The limiter does not know which permits are available in the store, so it does not refuse a waiter before a query.
+/// The limiter refuses no waiter before a query, because only the store knows how many permits are available.
 #[tokio::test]
-async fn grants_an_available_burst_to_waiters_with_a_short_max_wait() {
+async fn redis_limiter_grants_available_burst_to_waiters_with_short_max_wait() {
     let server = server();
     let quota = quota(20, millis(1_000)).with_burst(10).unwrap();
     let limiter = bucket(&server.url(), "key", [quota]).unwrap();
@@ -197,9 +200,9 @@ async fn grants_an_available_burst_to_waiters_with_a_short_max_wait() {
     }
 }
 
-/// The predicted wait for ten permits does not apply to a single one.
+/// The predicted wait for ten permits does not apply to a request for a single permit.
 #[tokio::test]
-async fn refused_large_request_does_not_block_small_ones() {
+async fn refusal_of_a_costly_request_does_not_block_cheap_requests() {
     let server = server();
     let limiter = window(&server.url(), "key", [quota(10, millis(3_000))]).unwrap();
     take(&limiter, request(1, None)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Processes use their shares of the quota while the store does not reply.
+//! Tests that processes use their fallback shares of the quota while the store does not reply.
 
 use tokio::{
     io::copy_bidirectional,
@@ -9,23 +9,23 @@ use tokio::{
 use super::*;
 
 #[tokio::test]
-async fn processes_use_their_shares_while_the_store_is_down() {
+async fn processes_use_their_fallback_shares_while_the_store_is_down() {
     use_shares_during_an_outage(|server| server.kill().unwrap(), |server| server.restart().unwrap()).await;
 }
 
-/// A suspended server keeps its data, so the first process that reconnects finds the earlier grants.
+/// A suspended server keeps its data. The first process that reconnects finds the grants from before the suspension.
 #[tokio::test]
-async fn processes_use_their_shares_while_the_store_is_suspended() {
+async fn processes_use_their_fallback_shares_while_the_store_is_suspended() {
     use_shares_during_an_outage(|server| signal(server, "-STOP"), |server| signal(server, "-CONT")).await;
 }
 
-/// Sets half of the quota as the fallback share. The timeout of 1.5 s is long enough for a busy machine. The tests'
-/// waits depend on it.
+/// Sets half of the quota as the fallback share. The timeout of 1.5 s is long enough for a busy machine. The
+/// waits in these tests depend on that timeout.
 fn with_half_as_share(limiter: Result<RedisLimiter, InvalidConfig>) -> RedisLimiter {
     limiter.unwrap().with_timeout(millis(1_500)).unwrap().with_fallback_share(2).unwrap()
 }
 
-/// Waits until the record has this many more arrivals.
+/// Waits until `arrivals` contains `count` more arrivals.
 async fn wait_for_arrivals(description: &str, arrivals: &Arrivals, count: usize) {
     let before = arrivals.times().len();
     wait_until(description, || arrivals.times().len() >= before + count).await;
@@ -42,20 +42,20 @@ async fn use_shares_during_an_outage(stop: impl Fn(&mut RedisServer), resume: im
             async move { take_continuously_into(&limiters, 4, HANG_TIMEOUT, &arrivals).await }
         });
         let all_are = |store| limiters.iter().all(|limiter| limiter.store() == store);
-        wait_for_arrivals("two windows of the store", &arrivals, 150).await;
+        wait_for_arrivals("arrivals for two windows of the store", &arrivals, 150).await;
         stop(&mut server);
         wait_until("both limiters use their shares", || all_are(Store::Fallback)).await;
-        wait_for_arrivals("two windows of the shares", &arrivals, 150).await;
+        wait_for_arrivals("arrivals for two windows of the shares", &arrivals, 150).await;
         assert!(limiters.iter().any(|limiter| limiter.store() == Store::Fallback));
         resume(&mut server);
         wait_until("both limiters use the store", || all_are(Store::Shared)).await;
-        wait_for_arrivals("two windows of the store", &arrivals, 150).await;
+        wait_for_arrivals("arrivals for two windows of the store", &arrivals, 150).await;
         running.abort();
         arrivals.assert_within(shared);
     }
 }
 
-/// Starts a proxy to the server. Sending `false` disconnects it.
+/// Starts a proxy to the server. Sending `false` disconnects the proxy.
 async fn proxy(port: u16) -> (u16, watch::Sender<bool>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -77,9 +77,9 @@ async fn proxy(port: u16) -> (u16, watch::Sender<bool>) {
     (own, switch)
 }
 
-/// The other process keeps querying the store, so the store does not detect an outage.
+/// A second process keeps querying the store, so the store does not detect an outage.
 #[tokio::test]
-async fn reports_the_use_of_a_share_after_reconnecting() {
+async fn reconnected_process_reports_its_used_fallback_share_to_the_store() {
     let server = server();
     let (port, switch) = proxy(server.port()).await;
     let quota = with_margin(60, millis(1_000));
@@ -115,7 +115,7 @@ async fn reports_the_use_of_a_share_after_reconnecting() {
     arrivals.assert_within(quota);
 }
 
-/// Requests permits concurrently, and records the grants within this time.
+/// Requests permits concurrently, and records the grants within the time `length`.
 async fn take_concurrently(limiter: &RedisLimiter, requests: usize, length: Duration, arrivals: &Arrivals) {
     let mut all = JoinSet::new();
     for _ in 0..requests {
@@ -125,7 +125,7 @@ async fn take_concurrently(limiter: &RedisLimiter, requests: usize, length: Dura
     tokio::time::sleep(length).await;
 }
 
-/// The quota of [`pair`]: ten per second.
+/// The quota of [`pair`]: ten permits per second.
 fn pair_quota() -> Quota {
     with_margin(10, millis(1_000))
 }
@@ -136,7 +136,7 @@ fn pair(server: &RedisServer) -> [RedisLimiter; 2] {
 
 /// After the outage, the busy process uses the whole quota.
 #[tokio::test]
-async fn idle_process_does_not_use_its_share_after_the_outage() {
+async fn idle_process_does_not_use_its_fallback_share_after_the_outage() {
     let mut server = server();
     let [busy, idle] = pair(&server);
     for limiter in [&busy, &idle] {
@@ -165,21 +165,23 @@ async fn idle_process_does_not_use_its_share_after_the_outage() {
 
 /// When the store stops, other processes hold permits that become valid later.
 #[tokio::test]
-async fn share_starts_after_the_last_permits_of_the_store_expired() {
+async fn fallback_share_starts_after_the_last_permits_of_the_store_expire() {
     let mut server = server();
     let [one, other] = pair(&server);
     tokio::time::sleep(millis(2_800)).await;
     let mut arrivals = Arrivals::new();
-    // Fills a window. The times below count from the last of these permits, so the machine's speed does not matter.
+    // Takes all permits of a window. The times below count from the last of these permits, so that the machine's speed
+    // does not matter.
     for _ in 0..10 {
         arrivals.extend([take(&one, request(1, None)).await.unwrap()]);
     }
-    // These requests wait for the next window. The store grants their permits before it stops.
+    // These requests wait for the next window. The store grants the permits of these requests before the store stops.
     let waiting = tokio::spawn({
         let (other, arrivals) = (other.clone(), arrivals.clone());
         async move { take_concurrently(&other, 10, millis(4_500), &arrivals).await }
     });
-    // The next window starts after 1,290 ms, and the store grants its permits up to a quarter of a second before.
+    // The next window starts after 1,290 ms. The store grants that window's permits up to a quarter of a second before
+    // the window starts.
     tokio::time::sleep(millis(1_185)).await;
     server.kill().unwrap();
     take_concurrently(&one, 5, millis(3_200), &arrivals).await;

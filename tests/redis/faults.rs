@@ -1,5 +1,5 @@
-//! Faults of the store: it is slow, rejects queries, restarts, loses data or becomes a replica. No request hangs, and
-//! no window exceeds its quota.
+//! Tests faults of the store: the store is slow, rejects queries, restarts, loses data or becomes a replica. No request
+//! hangs, and no window exceeds its quota.
 
 use super::*;
 
@@ -12,7 +12,7 @@ async fn wait_for_recovery(limiter: &RedisLimiter) {
         }
         tokio::time::sleep(millis(10)).await;
     }
-    panic!("not recovered after {HANG_TIMEOUT:?}: {limiter:?}");
+    panic!("the limiter did not recover within {HANG_TIMEOUT:?}: {limiter:?}");
 }
 
 fn bucket(server: &RedisServer) -> RedisLimiter {
@@ -20,7 +20,7 @@ fn bucket(server: &RedisServer) -> RedisLimiter {
 }
 
 #[tokio::test]
-async fn refuses_requests_while_the_store_is_down() {
+async fn redis_limiter_refuses_requests_while_the_store_is_down() {
     let mut server = server();
     let limiter = bucket(&server);
     assert_eq!(limiter.store(), Store::NotQueried);
@@ -40,7 +40,7 @@ async fn refuses_requests_while_the_store_is_down() {
 }
 
 #[tokio::test]
-async fn reconnects_after_a_restart_between_two_calls() {
+async fn redis_limiter_reconnects_if_the_store_restarts_between_two_calls() {
     let mut server = server();
     let limiter = bucket(&server);
     take(&limiter, request(1, None)).await.unwrap();
@@ -48,9 +48,10 @@ async fn reconnects_after_a_restart_between_two_calls() {
     take(&limiter, request(1, None)).await.unwrap();
 }
 
-/// The restarted server has lost the grants, and the second process does not know them.
+/// The restart deletes the server's record of the first process's grants, and the second process does not know these
+/// grants.
 #[tokio::test]
-async fn restart_within_a_window_grants_no_second_quota() {
+async fn restart_of_the_store_within_a_window_grants_no_second_quota() {
     let mut server = server();
     for make in [super::bucket, window] {
         let quota = with_margin(50, millis(1_500)).with_burst(40).unwrap();
@@ -67,13 +68,13 @@ async fn restart_within_a_window_grants_no_second_quota() {
     }
 }
 
-/// Only the process remembers the earlier grants, so it must detect the flush.
+/// After the flush, only the process remembers the previous grants. The process must therefore detect the flush.
 #[tokio::test]
 async fn flush_of_the_store_grants_no_second_quota() {
     let server = server();
     let quota = with_margin(30, millis(1_000));
     let limiter = window(&server.url(), "key", [quota]).unwrap();
-    // The store has run for longer than a window after that permit.
+    // After this permit and a pause of 2.5 s, the store has run for longer than a window.
     take(&limiter, request(1, None)).await.unwrap();
     tokio::time::sleep(millis(2_500)).await;
     let mut arrivals = Arrivals::new();
@@ -88,7 +89,7 @@ async fn flush_of_the_store_grants_no_second_quota() {
 }
 
 #[tokio::test]
-async fn sends_the_script_again_after_it_was_flushed() {
+async fn redis_limiter_resends_its_script_after_the_store_loses_the_script() {
     let server = server();
     let limiter = bucket(&server);
     for _ in 0..3 {
@@ -100,7 +101,7 @@ async fn sends_the_script_again_after_it_was_flushed() {
 }
 
 #[tokio::test]
-async fn works_for_a_user_without_permission_to_load_scripts() {
+async fn redis_limiter_works_without_permission_to_load_scripts() {
     let server = server();
     let mut connection = connect(&server).await;
     redis::cmd("ACL").arg(&["SETUSER", "default", "-script"]).exec_async(&mut connection).await.unwrap();
@@ -112,7 +113,7 @@ async fn works_for_a_user_without_permission_to_load_scripts() {
 }
 
 #[tokio::test]
-async fn waits_for_a_suspended_store_no_longer_than_the_timeout() {
+async fn redis_limiter_waits_for_a_suspended_store_at_most_for_the_timeout() {
     let server = server();
     let limiter = bucket(&server).with_timeout(millis(1_500)).unwrap();
     take(&limiter, request(1, None)).await.unwrap();
@@ -127,14 +128,14 @@ async fn waits_for_a_suspended_store_no_longer_than_the_timeout() {
     while let Some(outcome) = all.join_next().await {
         assert_eq!(outcome.unwrap().unwrap_err().reason(), Reason::Unavailable);
     }
-    // All waiters share one query. Five queries in turn would take 7.5 s.
+    // All waiters share one query, which times out after 1.5 s. Five successive queries would take 7.5 s.
     assert!(start.elapsed() >= millis(1_490) && start.elapsed() < millis(7_400), "{:?}", start.elapsed());
     signal(&server, "-CONT");
     wait_for_recovery(&limiter).await;
 }
 
 #[tokio::test]
-async fn refuses_at_the_deadline_during_a_query() {
+async fn redis_limiter_refuses_a_request_at_its_deadline_during_a_query() {
     let server = server();
     let limiter = bucket(&server);
     take(&limiter, request(1, None)).await.unwrap();
@@ -148,7 +149,7 @@ async fn refuses_at_the_deadline_during_a_query() {
 }
 
 #[tokio::test]
-async fn recovers_after_the_store_was_out_of_memory() {
+async fn redis_limiter_recovers_after_the_store_was_out_of_memory() {
     let server = server();
     let limiter = bucket(&server);
     take(&limiter, request(1, None)).await.unwrap();
@@ -168,9 +169,9 @@ async fn recovers_after_the_store_was_out_of_memory() {
     wait_for_recovery(&limiter).await;
 }
 
-/// The former master is a replica, which rejects writes.
+/// The server was a master and is now a replica, which rejects writes.
 #[tokio::test]
-async fn recovers_after_the_store_was_a_replica() {
+async fn redis_limiter_recovers_after_the_store_was_a_replica() {
     let (server, other) = (server(), server());
     let limiter = bucket(&server);
     take(&limiter, request(1, None)).await.unwrap();
@@ -185,7 +186,7 @@ async fn recovers_after_the_store_was_a_replica() {
 }
 
 #[tokio::test]
-async fn sends_the_password_and_refuses_requests_with_a_wrong_one() {
+async fn redis_limiter_grants_permits_only_with_the_right_password() {
     let server = RedisServer::start(&["--requirepass", "hunter2"]).unwrap();
     let at = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port());
     let make = |url: &str| super::bucket(url, "key", [quota(100, millis(500))]).unwrap();
@@ -194,9 +195,9 @@ async fn sends_the_password_and_refuses_requests_with_a_wrong_one() {
     assert_eq!(take(&wrong, request(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
 }
 
-/// The task that queries the store ends with its runtime. The next request starts a new task.
+/// The task that queries the store ends when its runtime ends. The next request starts a new task.
 #[test]
-fn works_in_another_runtime_after_the_first_one_ended() {
+fn redis_limiter_works_in_a_second_runtime_after_the_first_has_ended() {
     let server = server();
     let limiter = bucket(&server);
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -208,9 +209,9 @@ fn works_in_another_runtime_after_the_first_one_ended() {
     runtime().block_on(take(&limiter, request(1, None))).unwrap();
 }
 
-/// A server that is short of memory evicts single keys.
+/// A Redis server that is short of memory evicts single keys, such as the log or the state of a limiter.
 #[tokio::test]
-async fn eviction_of_a_log_or_state_grants_no_second_quota() {
+async fn eviction_of_one_key_from_the_store_grants_no_second_quota() {
     for logs in [false, true] {
         let server = server();
         let quota = with_margin(10, millis(500));

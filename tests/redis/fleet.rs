@@ -1,18 +1,21 @@
-//! Four processes of sixteen tasks each share one quota, against a server that counts a true sliding window. Each
-//! process is this test binary, started again.
+//! Tests that four processes of sixteen tasks each share one quota. A server counts the requests in a true sliding
+//! window. Each process runs this test binary.
 //!
-//! The quota is 200 per second with a margin of 200 ms, and the hold is 50 ms. On two busy cores the operating system
-//! suspends a process or the server for tens of milliseconds at a time.
+//! The quota is 200 permits per second with a margin of 200 ms. A process holds an unused permit for at most 50 ms (the
+//! hold). On two busy cores the operating system suspends a process or the server for tens of milliseconds at a time.
 //!
 //! - The hold covers the time between the store's response and the grant.
-//! - A quarter of the margin covers the time until the task is polled. After that the permit expires.
-//! - Another quarter covers the network.
+//! - A quarter of the margin covers the time from the grant to the next poll of the task. If the poll is later, the
+//!   permit expires.
+//! - Another quarter of the margin covers the network delay.
 //!
-//! Margin and hold cost 20 % of the quota. The tests compare with the rest. A request reports when it got its permit.
-//! It counts in the windows that contain both this moment and its arrival. A slow network therefore breaks no window.
+//! Margin and hold cost 20 % of the quota, so the tests compare throughput with the remaining 80 %. A request reports
+//! the time of its grant, and counts in each window that contains both its grant and its arrival. A slow network
+//! therefore makes no window exceed the quota.
 //!
-//! The machine's load also determines how much of the quota is used, and how soon a process reconnects. A thread that
-//! only sleeps measures how late it wakes. If it ever woke later than the hold, the tests require half as much.
+//! The load of the machine also determines how much of the quota is used, and how soon a process reconnects. A thread
+//! that only sleeps measures how late the machine wakes a thread. If the machine ever woke that thread later than the
+//! hold of 50 ms, the tests require only half of the throughput.
 
 use std::{
     env,
@@ -39,8 +42,8 @@ mod fleet;
 const PROCESSES: usize = 4;
 const TASKS: usize = 16;
 
-/// The longest wait of a call: two windows, because the quota counts as spent when the share starts, and again after
-/// the restart. A call that hangs waits longer.
+/// The longest wait of a call that does not hang. The quota counts as spent for one window when the fallback share
+/// starts. The quota counts as spent for another window after the restart of the store.
 const LONGEST_WAIT: Duration = Duration::from_secs(4);
 
 fn quota() -> Quota {
@@ -52,16 +55,16 @@ fn job(redis: &RedisServer, counter: &CountingServer, kind: Algorithm, parts: u3
     WorkerConfig { server, redis, name, algorithm: kind, quota: quota(), fallback_share: parts, tasks: TASKS }
 }
 
-/// Runs only the test `child` of this binary.
+/// Returns the command that runs only the child-process test of this binary.
 fn child_command() -> Result<Command, BoxError> {
     let mut command = Command::new(env::current_exe()?);
-    command.args(["--exact", "fleet::child", "--ignored", "--nocapture"]);
+    command.args(["--exact", "fleet::child_process_runs_one_worker", "--ignored", "--nocapture"]);
     Ok(command)
 }
 
 #[tokio::test]
-#[ignore = "the process that the other tests start"]
-async fn child() {
+#[ignore = "child process that the other tests start"]
+async fn child_process_runs_one_worker() {
     if let Some((number, job)) = WorkerConfig::from_env().unwrap() {
         fleet::run(number, job).await.unwrap();
     }
@@ -69,13 +72,13 @@ async fn child() {
 
 #[tokio::test]
 #[ignore = "takes 13 s; .ci/run runs it"]
-async fn four_processes_use_the_quota_of_a_token_bucket() {
+async fn four_processes_share_the_quota_of_one_token_bucket() {
     steady(Algorithm::TokenBucket).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 13 s; .ci/run runs it"]
-async fn four_processes_use_the_quota_of_a_sliding_window() {
+async fn four_processes_share_the_quota_of_one_sliding_window() {
     steady(Algorithm::SlidingWindow).await;
 }
 
@@ -87,7 +90,7 @@ async fn token_bucket_refuses_requests_while_its_store_is_down() {
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
-async fn token_bucket_grants_shares_while_its_store_is_down() {
+async fn token_bucket_grants_fallback_shares_while_its_store_is_down() {
     outage(Algorithm::TokenBucket, PROCESSES as u32).await;
 }
 
@@ -99,12 +102,13 @@ async fn sliding_window_refuses_requests_while_its_store_is_down() {
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
-async fn sliding_window_grants_shares_while_its_store_is_down() {
+async fn sliding_window_grants_fallback_shares_while_its_store_is_down() {
     outage(Algorithm::SlidingWindow, PROCESSES as u32).await;
 }
 
 async fn steady(kind: Algorithm) {
-    // A multiple of the window with margin and hold, because a sliding window grants its permits all at once.
+    // The length is a multiple of the enforced window, which is the sum of window, margin and hold. A sliding window
+    // grants all permits of a window at once.
     let length = WorkerConfig::enforced_window(quota()) * 10;
     let (redis, counter) = (server(), CountingServer::start().unwrap());
     let job = job(&redis, &counter, kind, 0);
@@ -135,10 +139,13 @@ async fn steady(kind: Algorithm) {
     );
     check_window(&all);
     let (least, least_share) = if machine.is_calm() { (0.97, 0.8) } else { (0.5, 0.4) };
-    assert!(fraction >= least, "{:.1} % of what the quota allows", fraction * 100.0);
-    assert!(shares.iter().all(|share| *share >= least_share), "fractions of the fair share: {shares:.3?}");
+    assert!(fraction >= least, "processes used {:.1} % of what the quota allows", fraction * 100.0);
+    assert!(
+        shares.iter().all(|share| *share >= least_share),
+        "a process got too little of its fair share: {shares:.3?}"
+    );
     let refused: u64 = ends(&events).iter().map(|(_, refused, ..)| refused).sum();
-    assert!(refused == 0 || !machine.is_calm(), "{refused} requests refused although the store replied");
+    assert!(refused == 0 || !machine.is_calm(), "{refused} requests were refused although the store replied");
     check_ends(&events, &machine);
 }
 
@@ -163,7 +170,8 @@ async fn outage(kind: Algorithm, parts: u32) {
     let saw = |process, state, from, to| fleet::first_seen(&events, process, state, from..to);
     let noticed: Vec<_> =
         (0..PROCESSES).map(|process| Some(saw(process, outage_state, killed, restarted)? - killed)).collect();
-    // The time until the store replies again, and until its first grant.
+    // The time from the restart until the store replies again, and the time from the restart until the store's first
+    // grant.
     let back: Vec<_> = (0..PROCESSES)
         .map(|process| {
             let shared = saw(process, "shared", restarted, end)?;
@@ -172,7 +180,8 @@ async fn outage(kind: Algorithm, parts: u32) {
             Some((shared - restarted, after.next()?.at - restarted))
         })
         .collect();
-    // After 1.4 s the processes use their shares. A share starts empty and has permits by then.
+    // A fallback share starts without permits. After 1.4 s every process uses its fallback share, and the share has
+    // permits.
     let during_outage = all.between(killed + millis(1_400), restarted);
     let length = WorkerConfig::enforced_window(job.quota) * 2;
     let fraction = all.between(end - length, end).total() as f64 / (job.rate() * length.as_secs_f64());
@@ -186,7 +195,8 @@ async fn outage(kind: Algorithm, parts: u32) {
     );
     check_window(&all);
     assert!(noticed.iter().all(Option::is_some), "not all processes noticed the outage: {noticed:?}");
-    // After the last process has reconnected, the store grants nothing for half a second and then for a window.
+    // The store grants nothing for half a second after the last process has reconnected, and then nothing for one more
+    // window.
     let last = back.iter().flatten().map(|(shared, _)| *shared).max().unwrap_or_default();
     let (back_by, served_by) = match machine.is_calm() {
         true => (millis(1_000), last + millis(500) + WorkerConfig::enforced_window(job.quota) + millis(250)),
@@ -197,18 +207,22 @@ async fn outage(kind: Algorithm, parts: u32) {
     };
     assert!(
         back.iter().all(soon),
-        "not all reconnected within {back_by:?} and got a permit within {served_by:?}: {back:?}"
+        "not every process reconnected within {back_by:?} and got a permit within {served_by:?}: {back:?}"
     );
     if parts == 0 {
-        assert_eq!(during_outage.total(), 0, "permits granted without the store");
+        assert_eq!(during_outage.total(), 0, "processes granted permits although the store was down");
     } else {
         assert!(
             (0..PROCESSES).all(|process| during_outage.count_of(process) > 0),
-            "a process granted no permit of its share"
+            "a process granted no permit of its fallback share"
         );
     }
     let least = if machine.is_calm() { 0.8 } else { 0.4 };
-    assert!(fraction >= least, "{:.1} % of what the quota allows in the end", fraction * 100.0);
+    assert!(
+        fraction >= least,
+        "processes used {:.1} % of what the quota allows after the outage",
+        fraction * 100.0
+    );
     check_ends(&events, &machine);
 }
 
@@ -216,7 +230,7 @@ async fn outage(kind: Algorithm, parts: u32) {
 struct Machine(Arc<AtomicU64>);
 
 impl Machine {
-    /// Measures until the value is dropped.
+    /// Measures wake-up delays until the returned value is dropped.
     fn watch() -> Self {
         let worst = Arc::new(AtomicU64::new(0));
         let watched = Arc::downgrade(&worst);
@@ -250,19 +264,23 @@ fn check_window(all: &ArrivalLog) {
     assert_eq!(all.violations(), 0);
 }
 
-/// Asserts that no call hangs or fails in another way.
+/// Asserts that no call hangs, and that every call without a permit ends with a refusal.
 fn check_ends(events: &[Event], machine: &Machine) {
     let ends = ends(events);
     let longest = ends.iter().map(|(.., longest)| *longest).max().unwrap();
     let failed: u64 = ends.iter().map(|(_, _, failed, _)| failed).sum();
-    println!("  longest call {longest:?}; woken late by up to {} us", machine.0.load(Relaxed));
-    assert_eq!(ends.len(), PROCESSES, "not every process reported its end");
+    println!(
+        "  longest call {longest:?}; the machine woke a thread up to {} us late",
+        machine.0.load(Relaxed)
+    );
+    assert_eq!(ends.len(), PROCESSES, "not every process reported the results of its calls");
     let most = if machine.is_calm() { LONGEST_WAIT } else { LONGEST_WAIT * 2 };
-    assert!(longest <= most, "a call took {longest:?}");
-    assert_eq!(failed, 0, "calls that failed in another way");
+    assert!(longest <= most, "the longest call took {longest:?}, expected at most {most:?}");
+    assert_eq!(failed, 0, "calls failed for a reason other than a refusal");
 }
 
-/// Returns the completed, refused and failed calls of each process, and its longest call.
+/// Returns the numbers of completed, refused and failed calls of each process, and the duration of the longest call of
+/// each process.
 fn ends(events: &[Event]) -> Vec<(u64, u64, u64, Duration)> {
     let end = |event: &Event| match event.message {
         Message::End { completed, refused, failed, longest } => Some((completed, refused, failed, longest)),

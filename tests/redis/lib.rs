@@ -1,1 +1,1 @@
-//! Empty, because a package needs a library or a binary. The tests are beside this file.
+//! An empty library, because every package needs a library or a binary. The tests are in this file's directory.

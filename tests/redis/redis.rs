@@ -1,5 +1,5 @@
-//! Tests the limiter that processes share, with real redis-servers. Runs in real time, because the server's clock
-//! decides.
+//! Tests the limiter that processes share through real redis-servers. The tests run in real time, because the limiter
+//! uses the server's clock.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod decisions;
@@ -34,15 +34,15 @@ use tower_outbound::{
 /// The limiters' timeout, long enough for a reply of a running store on a busy machine.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A step of a test that takes longer counts as hanging.
+/// The longest time that a step of a test may take before the step counts as hanging.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Starts a server. A server that has been up for less than a window counts as one that lost its memory, so the tests
-/// use short windows.
+/// Starts a server. The limiter assumes that a server has lost its data if that server has run for less than a window.
+/// The tests therefore use short windows.
 fn server() -> RedisServer {
     RedisServer::start(&[]).unwrap()
 }
@@ -51,14 +51,14 @@ fn quota(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap().without_margin()
 }
 
-/// Creates a quota with the default margin, a sixteenth of these windows, so that a late poll moves no permit into
-/// another window. A longer margin would hide grants that come too early.
+/// Creates a quota with the default margin of a sixteenth of the window, so that a late poll moves no permit into
+/// another window. A longer margin would hide grants that are too early.
 fn with_margin(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap()
 }
 
-/// A bucket that tolerates the late replies of a busy machine. It holds a permit for a quarter of the shortest window,
-/// so every window is longer by that time.
+/// Creates a bucket that tolerates late replies on a busy machine. The bucket holds a permit for a quarter of the
+/// shortest window, so every window is longer by that quarter.
 fn bucket(
     url: &str,
     name: &str,
@@ -69,7 +69,7 @@ fn bucket(
     RedisLimiter::token_bucket(url, name, quotas)?.with_timeout(STORE_TIMEOUT)?.with_lease(1, hold)
 }
 
-/// A sliding window with the same settings.
+/// Creates a sliding window with the same settings as [`bucket`].
 fn window(
     url: &str,
     name: &str,
@@ -89,7 +89,7 @@ fn request(cost: u32, max_wait: Option<Duration>) -> PermitRequest {
     max_wait.map_or(request, |max_wait| request.with_max_wait(max_wait))
 }
 
-/// Takes a permit and drops it. The grant happened between the last two polls of this task.
+/// Takes a permit and drops that permit. The grant happened between the last two polls of this task.
 async fn take(limiter: &RedisLimiter, request: PermitRequest) -> Result<Arrival, Refusal> {
     let mut acquire = pin!(limiter.acquire_with(&request));
     let mut earliest = Instant::now();
@@ -101,17 +101,17 @@ async fn take(limiter: &RedisLimiter, request: PermitRequest) -> Result<Arrival,
     Ok(Arrival::between(earliest, Instant::now()).with_permits(request.cost().get()))
 }
 
-/// Waits until the condition is true.
+/// Waits until `condition` returns true.
 async fn wait_until(description: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + HANG_TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < end, "not true within {HANG_TIMEOUT:?}: {description}");
+        assert!(Instant::now() < end, "condition not met within {HANG_TIMEOUT:?}: {description}");
         tokio::time::sleep(millis(5)).await;
     }
 }
 
-/// Runs this many tasks for each limiter, which take permits until the time is over. Returns the grants, and the number
-/// of grants of each limiter.
+/// Runs `tasks` tasks for each limiter. The tasks take permits for the time `length`. Returns all grants, and the
+/// number of grants of each limiter.
 async fn take_continuously(
     limiters: &[RedisLimiter],
     tasks: usize,
@@ -122,7 +122,7 @@ async fn take_continuously(
     (arrivals, counts)
 }
 
-/// Like [`take_continuously`], but adds to an existing record.
+/// Takes permits like [`take_continuously`], but adds the grants to `arrivals`.
 async fn take_continuously_into(
     limiters: &[RedisLimiter],
     tasks: usize,

@@ -28,7 +28,7 @@ struct Query {
     delay: u64,
     /// The largest number of grants.
     count: u64,
-    /// The permits of one grant.
+    /// The number of permits in one grant.
     cost: u64,
 }
 
@@ -38,7 +38,7 @@ struct Store {
     now: u64,
     sliding: bool,
     quotas: Vec<ScriptQuota>,
-    /// How long before its time a permit is granted, in µs.
+    /// How long before its due time a permit is granted, in µs.
     horizon: u64,
 }
 
@@ -52,7 +52,7 @@ impl Store {
             command.arg(format!("{{a}}:{number}"));
         }
         command.arg(self.now).arg(u8::from(self.sliding)).arg(query.count).arg(query.cost).arg(self.horizon);
-        // The state of a process that has been connected for long and has nothing to report.
+        // These arguments describe a process that has been connected for a long time and has nothing to report.
         command.arg(&[0, 0, 0, -1, 0, 0, 0, 1_000_000_000, 0, 0]).arg(self.quotas.len());
         for (number, quota) in self.quotas.iter().enumerate() {
             command
@@ -64,7 +64,7 @@ impl Store {
         grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect()
     }
 
-    /// Returns the largest number of permits in any window of this length.
+    /// Returns the largest number of permits granted in any window of the given length.
     fn most_in(&self, grants: &[(u64, u64)], length: u64) -> u64 {
         let in_window =
             |first: u64| grants.iter().filter(move |(at, _)| (first..=first + length).contains(at));
@@ -87,8 +87,8 @@ fn script_quota() -> impl Strategy<Value = ScriptQuota> {
 }
 
 #[test]
-fn no_window_of_any_quota_exceeds_its_limit() {
-    assert!(SCRIPT.contains(CLOCK), "the script reads its clock in another way");
+fn script_of_the_store_exceeds_no_quota_in_any_window() {
+    assert!(SCRIPT.contains(CLOCK), "the script no longer reads its clock with the expected lines");
     let server = server();
     let client = redis::Client::open(server.url()).unwrap();
     let script = SCRIPT.replace(CLOCK, "local now = tonumber(table.remove(ARGV, 1))\n");
@@ -98,7 +98,8 @@ fn no_window_of_any_quota_exceeds_its_limit() {
     let run = |(quotas, queries, sliding, horizon): (Vec<ScriptQuota>, Vec<Query>, bool, u64)| {
         let mut connection = client.get_connection().unwrap();
         redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
-        // As in the limiter, at most a quarter of the shortest window.
+        // As in the limiter, the store grants a permit at most a quarter of the shortest window before the permit's due
+        // time.
         let horizon = horizon.min(quotas.iter().map(|quota| quota.length).min().unwrap_or(0) / 4);
         let mut store = Store {
             connection,
@@ -118,7 +119,10 @@ fn no_window_of_any_quota_exceeds_its_limit() {
                 (all.last().map_or(0, |(at, _)| *at), grants.iter().map(|(_, permits)| permits));
             prop_assert!(total.clone().sum::<u64>() <= query.count * query.cost);
             prop_assert!(grants.iter().all(|(at, _)| (store.now..=store.now + horizon).contains(at)));
-            prop_assert!(grants.first().is_none_or(|(at, _)| *at >= last), "out of order");
+            prop_assert!(
+                grants.first().is_none_or(|(at, _)| *at >= last),
+                "the script granted permits out of order"
+            );
             all.extend(grants);
         }
         granted.set(granted.get() + all.len());
@@ -126,11 +130,11 @@ fn no_window_of_any_quota_exceeds_its_limit() {
             let most = store.most_in(&all, quota.length - 1);
             prop_assert!(
                 most <= quota.limit,
-                "{most} permits in {quota:?}, sliding window: {sliding}: {all:?}"
+                "{most} permits in one window of {quota:?}, sliding window: {sliding}: {all:?}"
             );
         }
         Ok(())
     };
     TestRunner::new(config).run(&strategy, run).unwrap();
-    assert!(granted.get() > 1_000, "only {granted:?} grants");
+    assert!(granted.get() > 1_000, "the script granted only {granted:?} times");
 }

@@ -1,9 +1,9 @@
-//! Errors of invalid settings, and redaction in `Debug`.
+//! Tests the errors for invalid settings of a Redis limiter, and redaction in its `Debug` output.
 
 use super::*;
 
 #[test]
-fn error_of_an_invalid_setting_states_valid_values() {
+fn error_for_an_invalid_redis_setting_states_the_valid_values() {
     let quotas = || [quota(10, millis(1_000))];
     let make = |url: &str| RedisLimiter::token_bucket(url, "key", quotas());
     let valid = || make("redis://localhost").unwrap();
@@ -17,7 +17,7 @@ fn error_of_an_invalid_setting_states_valid_values() {
         (valid().with_lease(0, millis(10)).err(), "invalid lease permits `0`: expected 1 to 1000"),
         (
             valid().with_lease(10, millis(1_001)).err(),
-            "invalid hold `1.001s`: expected more than zero and at most the",
+            "invalid hold `1.001s`: expected more than zero and at most 1s (the shortest window)",
         ),
         (valid().with_lease(1, Duration::ZERO).err(), "invalid hold `0ns`: expected more than zero"),
         (valid().with_timeout(Duration::ZERO).err(), "invalid timeout `0ns`: expected more than zero"),
@@ -33,7 +33,7 @@ fn error_of_an_invalid_setting_states_valid_values() {
 }
 
 #[tokio::test]
-async fn debug_shows_neither_the_name_nor_the_password() {
+async fn debug_output_of_redis_limiter_shows_no_quota_name_or_password() {
     let limiter =
         RedisLimiter::token_bucket("redis://me:hunter2@localhost", "sk_live", [quota(10, millis(1_000))]);
     let limiter = limiter.unwrap();

@@ -1,11 +1,11 @@
-//! The data in the store, and the server limits that processes share through the store.
+//! Tests the data in the store, and the server limits that processes share through the store.
 
 use tower_outbound::limit::ResponseInfo;
 
 use super::*;
 
 #[tokio::test]
-async fn stored_keys_expire_and_contain_no_quota_name() {
+async fn keys_in_the_store_expire_and_contain_no_quota_name() {
     let server = server();
     for make in [bucket, window] {
         let quotas = vec![quota(100, millis(500)), quota(200, millis(1_500))];
@@ -45,7 +45,7 @@ async fn pause_of_one_process_applies_to_all_processes() {
     }
     let (start, pause) = (Instant::now(), millis(3_000));
     one.pause_until(Instant::now() + pause);
-    // A background task reports the pause, so the other limiter sees it a little later.
+    // A background task reports the pause to the store, so the second limiter sees the pause after a short delay.
     let refusal = loop {
         match take(&other, request(1, Some(millis(100)))).await {
             Ok(_) => tokio::time::sleep(millis(1)).await,
@@ -60,7 +60,7 @@ async fn pause_of_one_process_applies_to_all_processes() {
 }
 
 #[tokio::test]
-async fn processes_share_the_remaining_permits_until_resume() {
+async fn processes_share_the_reported_remaining_permits_until_resume() {
     let server = server();
     let [one, other] = two_limiters(&server);
     for limiter in [&one, &other] {
@@ -72,7 +72,8 @@ async fn processes_share_the_remaining_permits_until_resume() {
     )]);
     let permit = one.acquire_with(&request(1, None)).await.unwrap();
     permit.complete(&ResponseInfo::new(http::StatusCode::OK, &headers));
-    // The next query reports the limit to the store. Its own permit is one of the three.
+    // The server has three permits left. The next query reports this limit to the store, and takes one of the three
+    // permits.
     take(&one, request(1, None)).await.unwrap();
     for _ in 0..2 {
         take(&other, request(1, Some(millis(100)))).await.unwrap();

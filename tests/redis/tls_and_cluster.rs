@@ -1,4 +1,4 @@
-//! A redis-server with TLS, and a cluster of two nodes.
+//! Tests a Redis limiter with a redis-server that uses TLS, and with a cluster of two nodes.
 
 use std::{fs, process::Command};
 
@@ -7,7 +7,7 @@ use super::*;
 /// An environment variable selects the trusted certificates. A running process cannot change its environment safely, so
 /// this test starts child processes.
 #[test]
-fn queries_a_tls_server_if_its_certificate_is_trusted() {
+fn redis_limiter_uses_a_tls_server_only_with_a_trusted_certificate() {
     let directory = std::env::temp_dir().join(format!("tower-outbound-redis-tls-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let generated = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -35,7 +35,7 @@ fn queries_a_tls_server_if_its_certificate_is_trusted() {
 
     for (trusted, outcome) in [(cert.as_str(), "granted"), ("/dev/null", "refused")] {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "tls_and_cluster::take_one_permit", "--ignored", "--nocapture"])
+            .args(["--exact", "tls_and_cluster::child_process_takes_one_permit", "--ignored", "--nocapture"])
             .env("TEST_REDIS_URL", format!("rediss://:hunter2@localhost:{}", server.port()))
             .env("SSL_CERT_FILE", trusted)
             .output()
@@ -47,8 +47,8 @@ fn queries_a_tls_server_if_its_certificate_is_trusted() {
 }
 
 #[tokio::test]
-#[ignore = "the process that another test starts"]
-async fn take_one_permit() {
+#[ignore = "child process that another test starts"]
+async fn child_process_takes_one_permit() {
     let url = std::env::var("TEST_REDIS_URL").unwrap();
     let limiter = bucket(&url, "key", [quota(100, millis(500))]).unwrap();
     match take(&limiter, request(1, None)).await {
@@ -57,9 +57,9 @@ async fn take_one_permit() {
     }
 }
 
-/// Each quota is stored on one node. The other node redirects the query.
+/// Each quota is stored on one of the two nodes. The node without that quota redirects the query.
 #[tokio::test]
-async fn queries_the_right_node_of_a_cluster_from_any_node() {
+async fn redis_limiter_reaches_the_right_cluster_node_through_any_node() {
     let node = || {
         let bus = redis_server::free_port().unwrap();
         let server =
@@ -92,7 +92,7 @@ async fn queries_the_right_node_of_a_cluster_from_any_node() {
             }
             tokio::time::sleep(millis(50)).await;
         }
-        assert!(ready, "the cluster did not start");
+        assert!(ready, "the redis cluster did not start in time");
     }
     for number in 0..8 {
         for make in [bucket, window] {
@@ -104,7 +104,7 @@ async fn queries_the_right_node_of_a_cluster_from_any_node() {
             assert_eq!(limiter.snapshot().refused, 0);
         }
     }
-    // Otherwise no query was redirected, and the test shows nothing.
+    // If no query was redirected, the test proves nothing.
     for node in [&one.0, &other.0] {
         let keys: u64 = redis::cmd("DBSIZE").query_async(&mut connect(node).await).await.unwrap();
         assert!(keys > 0);

@@ -1,4 +1,4 @@
-//! The id of a call: its source, its format and its header.
+//! Tests the request id of a call: the source, format and header of the id.
 
 use super::*;
 
@@ -17,13 +17,16 @@ async fn request_id_is_a_version_7_uuid_of_36_characters() {
         for (index, character) in id.chars().enumerate() {
             match index {
                 8 | 13 | 18 | 23 => assert_eq!(character, '-', "{id}"),
-                14 => assert_eq!(character, '7', "version of {id}"),
-                19 => assert!("89ab".contains(character), "variant of {id}"),
+                14 => assert_eq!(character, '7', "UUID version of {id}"),
+                19 => assert!("89ab".contains(character), "UUID variant of {id}"),
                 _ => assert!(character.is_ascii_digit() || ('a'..='f').contains(&character), "{id}"),
             }
         }
         let timestamp = u128::from_str_radix(&id.replace('-', "")[..12], 16).unwrap();
-        assert!(now.abs_diff(timestamp) < 60_000, "{timestamp} is not close to {now}");
+        assert!(
+            now.abs_diff(timestamp) < 60_000,
+            "the timestamp {timestamp} in the id is not close to {now}"
+        );
     }
 }
 
@@ -76,7 +79,7 @@ async fn request_id_layer_uses_an_id_in_the_request_extensions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn custom_id_maker_is_called_once_for_each_call_without_an_id() {
+async fn request_id_layer_calls_a_custom_maker_once_for_each_call_without_an_id() {
     let count = AtomicU64::new(7);
     let maker = move || HeaderValue::from(count.fetch_add(1, Ordering::Relaxed));
     let server = ScriptedService::new([Status(503), Status(200)]);
@@ -91,7 +94,7 @@ async fn custom_id_maker_is_called_once_for_each_call_without_an_id() {
 }
 
 #[tokio::test]
-async fn request_id_is_sent_in_a_custom_header() {
+async fn request_id_layer_sends_the_id_in_a_custom_header() {
     let server = ScriptedService::new([Status(200)]);
     let layer = RequestIdLayer::new().with_header(header("x-correlation-id"));
     let response = layer.layer(server.clone()).oneshot(get(URI)).await.unwrap();

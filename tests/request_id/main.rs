@@ -1,4 +1,4 @@
-//! Tests of the request id layer. Test services stand in for the server. `tests/telemetry` tests the log of a call.
+//! Tests the request id layer. Test services replace the server. `tests/telemetry` tests the log events of a call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod id;
@@ -30,11 +30,11 @@ use tower_outbound::{
 
 const URI: &str = "https://api.example.com/v1";
 
-/// Returns the request id in the header, which must occur once.
+/// Returns the request id in the header `x-request-id`. Asserts that the header occurs once.
 fn id_of(head: &http::request::Parts) -> HeaderValue {
     let mut ids = head.headers.get_all("x-request-id").iter();
     let id = ids.next().expect("the request has an id").clone();
-    assert!(ids.next().is_none(), "the request has one id");
+    assert!(ids.next().is_none(), "the request has only one id");
     id
 }
 

@@ -1,4 +1,4 @@
-//! The id in responses, errors and reports.
+//! Tests the request id in responses, errors and reports.
 
 use super::*;
 
@@ -59,9 +59,10 @@ async fn request_id_is_not_added_to_the_response_headers() {
     assert!(report(&response).request_id().is_some());
 }
 
-/// The inner layer decides for the call context and for the report, because both layers share them.
+/// The two request id layers share one call context and one report. The inner layer therefore sets the values in the
+/// call context and in the report.
 #[tokio::test]
-async fn inner_of_two_request_id_layers_sets_the_service_name_and_the_id() {
+async fn inner_request_id_layer_overrides_service_name_and_id_of_outer_layer() {
     let outer = RequestIdLayer::new().with_service("outer").with_header(header("x-outer-id"));
     let inner = RequestIdLayer::new()
         .with_service("inner")

@@ -1,4 +1,4 @@
-//! The request id of the server: its headers, and the reports that contain it.
+//! Tests the server's request id: the headers that carry the id, and the reports that contain the id.
 
 use super::*;
 
@@ -12,7 +12,7 @@ async fn server_request_id_is_read_from_the_first_known_header() {
         (&[("x-correlation-id", "d")], Some("d")),
         (&[("cf-ray", "e")], Some("e")),
         (&[("x-trace", "f")], None),
-        // The documented order decides, not the order of the headers in the response.
+        // The layer tries the headers in the documented order, not in the order of the response.
         (&[("cf-ray", "e"), ("x-correlation-id", "d"), ("request-id", "b")], Some("b")),
         (
             &[
@@ -38,7 +38,7 @@ async fn server_request_id_is_read_from_the_first_known_header() {
 }
 
 #[tokio::test]
-async fn next_header_is_read_if_the_server_id_in_the_first_header_is_too_long() {
+async fn request_id_layer_reads_the_next_header_if_the_server_id_is_too_long() {
     for (length, is_kept) in [(128, true), (129, false), (65_536, false)] {
         let long = "x".repeat(length);
         let scripted =
@@ -93,7 +93,7 @@ async fn error_keeps_the_server_request_id_of_the_last_response() {
     assert_eq!(error.report().unwrap().server_request_id().unwrap(), "theirs");
 }
 
-/// A layer above the retry layer, such as a cache, returns its own response.
+/// A layer outside the retry layer, such as a cache, may return its own response.
 #[tokio::test(start_paused = true)]
 async fn report_keeps_the_server_request_id_if_a_layer_replaces_the_response() {
     let service = ServiceBuilder::new()
@@ -107,7 +107,7 @@ async fn report_keeps_the_server_request_id_if_a_layer_replaces_the_response() {
     assert_eq!(report(&response).server_request_id().unwrap(), "theirs");
 }
 
-/// The inner service makes another call and returns its response, which has the report of that call.
+/// The inner service makes a nested call and returns the response of that call, which contains a report.
 #[tokio::test]
 async fn report_has_the_server_request_id_of_a_nested_call() {
     let inner =

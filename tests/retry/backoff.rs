@@ -133,7 +133,7 @@ async fn backoff_delays_at_the_cap_still_have_jitter_after_2000_attempts() {
 /// The first call stops because its POST may have been processed. The second call stops after its last attempt, and the
 /// third call stops because the requested delay is too long.
 #[tokio::test(start_paused = true)]
-async fn layer_computes_no_backoff_after_the_last_attempt_of_a_call() {
+async fn retry_layer_computes_no_backoff_after_the_last_attempt_of_a_call() {
     let computed = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&computed);
     let custom_backoff = move || {

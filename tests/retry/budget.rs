@@ -82,7 +82,7 @@ async fn stop_reason(layer: &RetryLayer, server: &Server) -> Option<StopReason> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn budget_allows_retries_of_a_tenth_of_failing_calls_after_the_first_minute() {
+async fn spent_budget_allows_at_most_one_retry_per_ten_failing_calls() {
     for status in [429, 500, 503] {
         let (server, layer) = (Server::new(status), RetryLayer::new());
         let first = server.requests_for_100_calls(&layer).await;
@@ -172,7 +172,7 @@ async fn services_of_one_preset_share_a_retry_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_returns_its_first_result_immediately_if_the_budget_is_spent() {
+async fn call_returns_its_first_result_immediately_if_retry_budget_is_spent() {
     let budget = Budget::new().with_capacity(14).unwrap();
     let layer = RetryLayer::new().with_budget(budget);
     let server = Server::new(503);

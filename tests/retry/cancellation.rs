@@ -37,7 +37,7 @@ use super::{
     support::{Scripted::Status, ScriptedService, get, millis, secs},
 };
 
-/// What a call waits for when the test drops the call.
+/// The point in a call at which the test drops the call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum WaitPoint {
     /// The call waits in the queue of the rate limiter.
@@ -105,7 +105,7 @@ fn parks_without_timers(age: Duration) -> usize {
 async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsize) -> (Duration, usize) {
     let start = Instant::now();
     let case = format!("{point:?}, {}", if second_attempt { "second attempt" } else { "first attempt" });
-    // With a burst of 1, the attempt that the test drops in the queue finds no permit.
+    // If the test drops the call in the queue, the burst is 1. The attempt then finds no permit and queues.
     let quota = Quota::per_minute(100).unwrap().with_burst(if point == WaitPoint::Queue { 1 } else { 10 });
     let limiter = TokenBucket::new(quota.unwrap().without_margin());
     if point == WaitPoint::Queue && !second_attempt {

@@ -134,8 +134,8 @@ pub(crate) async fn check(row: &Row, seed: u64) {
             Setting::RequestDeadline(after) => {
                 request.extensions_mut().insert(Deadline(start + millis(after)));
             }
-            Setting::RetryOn(code) => retry = retry.retry_on(status(code)),
-            Setting::NeverOn(code) => retry = retry.never_on(status(code)),
+            Setting::RetryOn(code) => retry = retry.retry_on([status(code)]),
+            Setting::NeverOn(code) => retry = retry.never_on([status(code)]),
             Setting::Classifier(decide) => retry = retry.with_classify(classifier(decide)),
             Setting::WithoutRetries => overrides = overrides.without_retries(),
             Setting::RequestMaxAttempts(max) => overrides = overrides.with_max_attempts(max).unwrap(),

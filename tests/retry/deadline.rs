@@ -230,7 +230,7 @@ async fn retry_and_timeout_layers_send_no_request_after_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_polled_after_its_deadline_makes_no_further_attempt() {
+async fn call_that_is_polled_after_its_deadline_makes_no_further_attempt() {
     let inner = ScriptedService::new([Status(503)]);
     let service = RetryLayer::new().layer(inner.clone());
     let mut call = tokio_test::task::spawn(service.oneshot(get_with_deadline(Instant::now() + secs(2))));

@@ -65,7 +65,8 @@ const AFTER_MS_LISTS: HeaderPairs = &[("retry-after-ms", "300, 1499.5"), ("retry
 const AFTER_LISTS: HeaderPairs = &[("retry-after", "3, 9.5"), ("retry-after", "2")];
 const X_AFTER_1500_MS: HeaderPairs = &[("x-ms-retry-after-ms", "1500")];
 
-/// Headers with a `retry-after` date in each format, 10 s after `date`. `AFTER_PAST_DATE` is 1 s before `date`.
+/// Headers with a `retry-after` date in each format. The date is 10 s after `date`, but 1 s before `date` in
+/// `AFTER_PAST_DATE`.
 const AFTER_IMF_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT")];
 const AFTER_RFC850_DATE: HeaderPairs = &[DATE, ("retry-after", "Sunday, 06-Nov-94 08:49:47 GMT")];
 const AFTER_ASCTIME_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun Nov  6 08:49:47 1994")];

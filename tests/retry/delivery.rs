@@ -60,7 +60,7 @@ fn not_sent_in_another_error() -> BoxError {
 const OK: Outcome = Outcome::Response(http::StatusCode::OK);
 
 #[tokio::test(start_paused = true)]
-async fn post_is_retried_after_a_not_sent_error_but_not_after_a_maybe_processed_error() {
+async fn post_is_retried_after_a_delivery_error_only_if_the_post_was_not_sent() {
     let layer = RetryLayer::new();
     for method in ["POST", "PATCH", "PURGE"] {
         let retried = (vec![Outcome::NotSent, OK], Some(StopReason::Success));
@@ -72,7 +72,7 @@ async fn post_is_retried_after_a_not_sent_error_but_not_after_a_maybe_processed_
 }
 
 #[tokio::test(start_paused = true)]
-async fn get_is_retried_after_a_not_sent_error_and_after_a_maybe_processed_error() {
+async fn get_is_retried_after_every_kind_of_delivery_error() {
     let layer = RetryLayer::new();
     for method in ["GET", "PUT", "DELETE"] {
         for (error, first) in [
@@ -87,7 +87,7 @@ async fn get_is_retried_after_a_not_sent_error_and_after_a_maybe_processed_error
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_if_rule_cannot_retry_post_after_a_maybe_processed_error() {
+async fn retry_if_rule_cannot_retry_a_post_that_may_have_been_processed() {
     let layer = RetryLayer::new().retry_if(|_, _| true);
     let stopped = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
     assert_eq!(call(&layer, "POST", maybe_processed).await, stopped);
@@ -127,7 +127,7 @@ fn delivery_error_displays_its_delivery_and_returns_its_source() {
 /// The inner retry layer may resend the POST, because the server honours the idempotency key of that layer. A retry of
 /// the outer layer would send another key, so the server could process the POST twice.
 #[tokio::test(start_paused = true)]
-async fn outer_layer_does_not_retry_post_that_an_inner_retry_layer_may_have_sent() {
+async fn outer_retry_layer_does_not_retry_post_that_inner_layer_may_have_sent() {
     let key = IdempotencyKey::bare();
     let inner_retry = RetryLayer::new().with_max_attempts(2).unwrap().with_honoured_idempotency_key(key);
     for (error, expected) in [(maybe_processed as fn() -> BoxError, 2), (not_sent, 3)] {
@@ -167,7 +167,7 @@ impl Service<Request<ReplayBody<ReplayBody<Content>>>> for ReadyEveryOtherPoll {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outer_layer_does_not_retry_post_that_an_inner_retry_layer_has_sent() {
+async fn outer_retry_layer_does_not_retry_post_that_inner_layer_has_sent() {
     let inner = ScriptedService::new([Status(503)]);
     let inner_retry = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
     let service = ServiceBuilder::new()

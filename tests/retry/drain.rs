@@ -36,7 +36,7 @@ async fn retry_after_503_with_body(kind: BodyKind) -> (Duration, Duration, BodyR
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_reads_the_whole_body_of_a_failed_response_before_the_backoff() {
+async fn retry_layer_reads_the_whole_body_of_a_failed_response_before_the_backoff() {
     for frames in [0, 1, 40, 64] {
         let (dropped, next, bodies) = retry_after_503_with_body(BodyKind::Frames(frames)).await;
         assert_eq!(dropped, Duration::ZERO, "{frames} frames");
@@ -47,14 +47,14 @@ async fn layer_reads_the_whole_body_of_a_failed_response_before_the_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_reads_at_most_64_kib_and_one_frame_of_an_endless_response_body() {
+async fn retry_layer_stops_reading_an_endless_body_after_64_kib_plus_a_frame() {
     let (dropped, _, bodies) = retry_after_503_with_body(BodyKind::Endless).await;
     assert_eq!(dropped, Duration::ZERO);
     assert!((64 * 1_024..=72 * 1_024).contains(&bodies.bytes_read()), "{}", bodies.bytes_read());
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_drops_a_stalled_or_slow_response_body_after_100_ms() {
+async fn retry_layer_drops_a_stalled_or_slow_response_body_after_100_ms() {
     for kind in [BodyKind::Stalled, BodyKind::Trickling] {
         let (dropped, next, bodies) = retry_after_503_with_body(kind).await;
         assert!((millis(100)..=millis(101)).contains(&dropped), "{kind:?}: {dropped:?}");
@@ -63,14 +63,14 @@ async fn layer_drops_a_stalled_or_slow_response_body_after_100_ms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_retries_if_the_body_of_the_failed_response_returns_an_error() {
+async fn retry_layer_retries_if_the_body_of_the_failed_response_returns_an_error() {
     let (dropped, next, _) = retry_after_503_with_body(BodyKind::Failing).await;
     assert_eq!(dropped, Duration::ZERO);
     assert!(next >= secs(1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_drops_a_stalled_response_body_at_the_end_of_the_backoff() {
+async fn retry_layer_drops_a_stalled_response_body_at_the_end_of_the_backoff() {
     let (bodies, starts) = (BodyRecorder::new(BodyKind::Stalled), Rc::new(Cell::new(Vec::new())));
     let backoff = ExponentialBackoff::new(millis(20), secs(1)).unwrap();
     let service = responds_503_once(&bodies, &[], &starts);
@@ -92,7 +92,7 @@ async fn stalled_response_body_does_not_extend_a_requested_delay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_reads_the_body_of_a_401_for_at_most_100_ms() {
+async fn retry_layer_reads_the_body_of_a_401_for_at_most_100_ms() {
     for (kind, expected) in
         [(BodyKind::Frames(40), 0..=1), (BodyKind::Delayed, 10..=12), (BodyKind::Stalled, 100..=102)]
     {
@@ -118,7 +118,7 @@ async fn layer_reads_the_body_of_a_401_for_at_most_100_ms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_returns_the_last_response_without_reading_its_body() {
+async fn retry_layer_returns_the_last_response_without_reading_its_body() {
     let bodies = BodyRecorder::new(BodyKind::Frames(3));
     let service = {
         let bodies = bodies.clone();
@@ -133,7 +133,7 @@ async fn layer_returns_the_last_response_without_reading_its_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_returns_a_101_response_unchanged_without_a_retry() {
+async fn retry_layer_returns_a_101_response_unchanged_without_a_retry() {
     #[derive(Debug, Clone, PartialEq)]
     struct UpgradeMark;
     let bodies = BodyRecorder::new(BodyKind::Stalled);

@@ -85,7 +85,7 @@ async fn grpc_status_and_pushback_decide_whether_a_call_is_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_assumes_that_a_failed_grpc_call_may_have_been_processed() {
+async fn retry_layer_assumes_that_a_failed_grpc_call_may_have_been_processed() {
     let not_idempotent = || RetryLayer::new().with_classify(Grpc::new());
     for response in [
         Headers(200, UNAVAILABLE),
@@ -117,7 +117,7 @@ async fn configured_grpc_codes_override_the_default_retry_decision() {
     let layer = idempotent_grpc().with_classify(retries_ok);
     let (stop_reason, attempts, _) = call(layer, "POST", [Headers(200, OK_WITH_PUSHBACK), Status(200)]).await;
     assert_eq!((stop_reason, attempts), (Some(Success), 1));
-    let never_on_200 = idempotent_grpc().with_classify(Grpc::new()).never_on(StatusCode::OK);
+    let never_on_200 = idempotent_grpc().with_classify(Grpc::new()).never_on([StatusCode::OK]);
     let (stop_reason, ..) = call(never_on_200, "POST", [Headers(200, UNAVAILABLE), Status(200)]).await;
     assert_eq!(stop_reason, Some(NotRetryable));
 }

@@ -74,7 +74,7 @@ async fn concurrent_calls_send_different_idempotency_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_layers_with_the_same_seed_send_different_idempotency_keys() {
+async fn two_retry_layers_with_the_same_seed_send_different_idempotency_keys() {
     let inner = ScriptedService::new([Status(200)]);
     for _ in 0..2 {
         let layer = RetryLayer::new().with_seed(1).with_honoured_idempotency_key(IdempotencyKey::bare());
@@ -85,7 +85,7 @@ async fn two_layers_with_the_same_seed_send_different_idempotency_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_sends_the_idempotency_key_bare_or_quoted_in_the_configured_header() {
+async fn retry_layer_sends_bare_or_quoted_idempotency_key_in_configured_header() {
     let token = HeaderName::from_static("x-request-token");
     for (key, name, quoted) in [
         (IdempotencyKey::bare(), KEY_HEADER, false),
@@ -103,7 +103,7 @@ async fn layer_sends_the_idempotency_key_bare_or_quoted_in_the_configured_header
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_keeps_an_idempotency_key_that_the_caller_set() {
+async fn retry_layer_keeps_an_idempotency_key_that_the_caller_set() {
     for caller_key in ["caller-key", "\"quoted\"", "not a uuid at all"] {
         for key in [IdempotencyKey::bare(), IdempotencyKey::quoted()] {
             let mut request = request("POST", URI);
@@ -118,7 +118,7 @@ async fn layer_keeps_an_idempotency_key_that_the_caller_set() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_replaces_an_empty_idempotency_key_of_the_caller() {
+async fn retry_layer_replaces_an_empty_idempotency_key_of_the_caller() {
     for caller_key in ["", " ", "\"\""] {
         let inner = ScriptedService::new([Io(ConnectionReset), Status(200)]);
         let layer = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
@@ -131,7 +131,7 @@ async fn layer_replaces_an_empty_idempotency_key_of_the_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_ignores_a_caller_key_in_a_header_that_the_server_does_not_honour() {
+async fn idempotency_key_in_a_header_that_the_server_ignores_allows_no_retry() {
     let token = IdempotencyKey::bare().with_header(HeaderName::from_static("x-request-token"));
     let mut with_key = request("POST", URI);
     with_key.headers_mut().insert(KEY_HEADER, HeaderValue::from_static("caller-key"));
@@ -144,7 +144,7 @@ async fn layer_ignores_a_caller_key_in_a_header_that_the_server_does_not_honour(
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_sends_no_idempotency_key_by_default() {
+async fn retry_layer_sends_no_idempotency_key_by_default() {
     let has_key = |headers: &HeaderMap| headers.keys().any(|name| name.as_str().contains("idempotency"));
     let inner = ScriptedService::new([Status(503)]);
     RetryLayer::new().layer(inner.clone()).oneshot(request("POST", URI)).await.unwrap();
@@ -169,7 +169,7 @@ async fn layer_sends_no_idempotency_key_by_default() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_sends_no_idempotency_key_with_an_idempotent_method() {
+async fn retry_layer_sends_no_idempotency_key_with_an_idempotent_method() {
     for (method, has_key) in [
         ("GET", false),
         ("HEAD", false),
@@ -192,7 +192,7 @@ async fn layer_sends_no_idempotency_key_with_an_idempotent_method() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_retries_a_post_that_a_rule_declares_idempotent() {
+async fn retry_layer_retries_a_post_that_a_rule_declares_idempotent() {
     let search = |head: RequestHead<'_>| head.uri.path() == "/v1/searches" && *head.method == Method::POST;
     let layer = RetryLayer::new().with_idempotent(search);
     for (method, path, attempts) in [

@@ -64,7 +64,7 @@ async fn stacked_retry_layers_resend_a_request_only_once_after_a_401() {
 async fn custom_rule_can_retry_a_401_after_the_resend_with_a_new_key() {
     let inner = ScriptedService::new([[Status(401); 9].as_slice(), &[Status(200)]].concat());
     let service = ServiceBuilder::new()
-        .layer(RetryLayer::new().retry_on(StatusCode::UNAUTHORIZED).with_max_attempts(3).unwrap())
+        .layer(RetryLayer::new().retry_on([StatusCode::UNAUTHORIZED]).with_max_attempts(3).unwrap())
         .map_response(mark_key_replaced)
         .service(inner.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
@@ -72,7 +72,7 @@ async fn custom_rule_can_retry_a_401_after_the_resend_with_a_new_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outer_layer_resends_after_a_401_if_the_inner_layer_may_not_retry() {
+async fn outer_retry_layer_resends_after_401_if_inner_layer_may_not_retry() {
     let inner = ScriptedService::new([Status(401), Status(200)]);
     let without_retries = |mut request: Request<_>| {
         request.extensions_mut().insert(RetryOverride::new().without_retries());
@@ -149,7 +149,7 @@ fn responds_401_once(
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_returns_a_401_whose_body_cannot_be_drained_before_the_deadline() {
+async fn retry_layer_returns_a_401_if_its_body_is_not_drained_by_the_deadline() {
     for (delay, body_length, expected) in [
         (950, None, 401),
         (950, Some(millis(5)), 401),

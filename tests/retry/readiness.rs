@@ -132,7 +132,7 @@ async fn call(
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_returns_the_last_attempt_error_if_the_service_is_not_ready_for_a_retry() {
+async fn call_returns_the_error_of_the_last_attempt_if_poll_ready_then_fails() {
     let (result, outcomes, stop_reason) = call("GET", &[Some(Io(ConnectionReset)), None]).await;
     let error = result.unwrap_err();
     let source = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
@@ -147,7 +147,7 @@ async fn call_returns_the_last_attempt_error_if_the_service_is_not_ready_for_a_r
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_retries_post_until_an_attempt_may_have_been_sent() {
+async fn retry_layer_retries_post_until_an_attempt_may_have_been_sent() {
     let (result, outcomes, stop_reason) = call("POST", &[Some(Refused), None]).await;
     assert_eq!(cause::<io::Error>(&result.unwrap_err()).unwrap().kind(), ConnectionRefused);
     assert_eq!((outcomes.as_slice(), stop_reason), (&[NotSent, NotSent, NotSent][..], Some(Exhausted)));
@@ -158,7 +158,7 @@ async fn layer_retries_post_until_an_attempt_may_have_been_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_sends_the_request_when_the_service_becomes_ready() {
+async fn retry_layer_sends_the_request_when_the_service_becomes_ready() {
     let ok = StatusCode::OK;
     for method in ["PUT", "POST"] {
         let (result, outcomes, stop_reason) = call(method, &[None, None, Some(Status(200))]).await;
@@ -191,7 +191,7 @@ async fn call_returns_the_readiness_error_after_a_503_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_retries_put_and_post_with_a_body_if_readiness_fails() {
+async fn retry_layer_retries_put_and_post_with_a_body_if_readiness_fails() {
     for method in ["PUT", "POST"] {
         let error = RetryLayer::new().layer(broken()).oneshot(request(method, URI)).await.unwrap_err();
         assert_eq!(cause(&error), Some(&Broken));
@@ -227,7 +227,7 @@ impl Service<Request<ReplayBody<Content>>> for ReadyTimes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readiness_error_of_a_rate_limited_service_does_not_replace_an_earlier_error() {
+async fn readiness_error_of_a_rate_limited_service_does_not_replace_an_attempt_error() {
     let service =
         ReadyTimes { times: 1, polls: Arc::default(), inner: ScriptedService::new([Io(ConnectionReset)]) };
     let service = ServiceBuilder::new()
@@ -239,7 +239,7 @@ async fn readiness_error_of_a_rate_limited_service_does_not_replace_an_earlier_e
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_retries_post_if_a_rate_limited_service_is_not_ready() {
+async fn retry_layer_retries_post_if_a_rate_limited_service_is_not_ready() {
     let service = ReadyTimes { times: 0, polls: Arc::default(), inner: ScriptedService::new([Status(200)]) };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())

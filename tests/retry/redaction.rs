@@ -33,7 +33,7 @@ async fn debug_output_of_a_call_contains_no_request_head_or_body() {
 async fn debug_output_of_an_attempt_result_contains_no_header_value() {
     let results = Arc::new(Mutex::new(String::new()));
     let recorded = Arc::clone(&results);
-    let layer = RetryLayer::new().retry_on(StatusCode::CONFLICT).retry_if(move |_, attempt| {
+    let layer = RetryLayer::new().retry_on([StatusCode::CONFLICT]).retry_if(move |_, attempt| {
         recorded.lock().unwrap().push_str(&format!("{attempt:?}"));
         false
     });

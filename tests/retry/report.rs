@@ -95,7 +95,7 @@ async fn every_error_in_the_source_chain_can_be_downcast() {
     let service = service_fn(|_: Request<ReplayBody<Content>>| async {
         Err::<Response<Content>, _>(Outer(ConnectionRefused.into()))
     });
-    // The retry layer does not know the type `Outer`, so it assumes that the request may have been sent.
+    // The retry layer does not know the type `Outer`, so the layer assumes that the request may have been sent.
     let error = RetryLayer::new().layer(service).oneshot(request("POST", URI)).await.unwrap_err();
     let outer = error.source().unwrap().downcast_ref::<Outer>().unwrap();
     assert_eq!(outer.0.kind(), ConnectionRefused);

@@ -54,7 +54,7 @@ async fn every_attempt_sends_the_same_request_head() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_passes_the_attempt_number_to_the_inner_service() {
+async fn retry_layer_passes_the_attempt_number_to_the_inner_service() {
     let inner = ScriptedService::new([Status(503), Status(503), Status(200)]);
     RetryLayer::new().layer(inner.clone()).oneshot(get(URI)).await.unwrap();
     let numbers: Vec<_> = inner.seen().into_iter().map(|seen| seen.attempt).collect();
@@ -62,7 +62,7 @@ async fn layer_passes_the_attempt_number_to_the_inner_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_replays_a_streamed_body_with_its_trailers() {
+async fn retry_layer_replays_a_streamed_body_with_its_trailers() {
     let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), HeaderValue::from_static("42"))]);
     let frames = [
         Frame::data(Bytes::from_static(b"one ")),
@@ -87,7 +87,7 @@ async fn layer_replays_a_streamed_body_with_its_trailers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_sends_a_stream_over_the_replay_limit_completely_but_only_once() {
+async fn stream_over_the_replay_limit_is_sent_completely_but_only_once() {
     for (limit, attempts, stop_reason) in [(30, 2, Success), (29, 1, NotReplayable)] {
         let frames =
             [[1; 10], [2; 10], [3; 10]].map(|data| Ok::<_, Infallible>(Frame::data(Bytes::from_owner(data))));
@@ -100,9 +100,10 @@ async fn layer_sends_a_stream_over_the_replay_limit_completely_but_only_once() {
     }
 }
 
-/// An HTTP/1 client reads `content-length` bytes of a request body and does not poll for the body's end.
+/// An HTTP/1 client reads `content-length` bytes of a request body and does not poll for the body's end. A body with
+/// trailers is not replayed in this case.
 #[tokio::test(start_paused = true)]
-async fn layer_replays_a_body_read_to_its_content_length_unless_trailers_follow() {
+async fn retry_layer_replays_a_body_that_was_read_to_its_content_length() {
     for (headers, attempts) in [
         (&[][..], 1),
         (&[("content-length", "5")], 2),
@@ -124,7 +125,7 @@ async fn layer_replays_a_body_read_to_its_content_length_unless_trailers_follow(
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_does_not_replay_a_partly_read_body() {
+async fn retry_layer_does_not_replay_a_partly_read_body() {
     let calls = Rc::new(Cell::new(0));
     let service = service_fn(|request: Request<_>| {
         calls.set(calls.get() + 1);
@@ -141,7 +142,7 @@ async fn layer_does_not_replay_a_partly_read_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_does_not_replay_a_body_that_the_service_still_holds() {
+async fn retry_layer_does_not_replay_a_body_that_the_service_still_holds() {
     let held = Rc::new(Cell::new(None));
     let service = service_fn(|request: Request<ReplayBody<_>>| {
         let held = Rc::clone(&held);
@@ -164,7 +165,7 @@ async fn layer_does_not_replay_a_body_that_the_service_still_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_replays_a_body_that_the_service_did_not_read() {
+async fn retry_layer_replays_a_body_that_the_service_did_not_read() {
     let bodies = Rc::new(Cell::new(Vec::new()));
     let service = service_fn(|request: Request<ReplayBody<Content>>| {
         let bodies = Rc::clone(&bodies);

@@ -29,7 +29,7 @@ async fn delay_before_retry(headers: HeaderPairs, status: u16, seed: u64) -> Dur
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_never_retries_before_the_requested_delay_has_passed() {
+async fn retry_layer_never_retries_before_the_requested_delay_has_passed() {
     /// The requested delay in milliseconds, and the headers that request the delay.
     type Case = (u64, HeaderPairs);
     let cases: [Case; 5] = [
@@ -158,7 +158,7 @@ async fn requested_delay_is_read_from_the_rate_limit_headers_of_a_429() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_date_is_compared_with_the_wall_clock_without_a_date_header() {
+async fn retry_after_date_is_compared_with_wall_clock_if_date_header_is_missing() {
     #[allow(
         clippy::disallowed_methods,
         reason = "the layer compares the `retry-after` date with the wall clock"

@@ -19,7 +19,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn retry_costs_14_or_5_if_throttled_until_a_success_returns_the_cost() {
+async fn retry_costs_14_credits_or_5_credits_after_a_throttled_response() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
     for (script, left) in [
@@ -41,7 +41,7 @@ async fn retry_costs_14_or_5_if_throttled_until_a_success_returns_the_cost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn status_101_after_a_retry_returns_the_cost_of_the_retry() {
+async fn status_101_after_a_retry_returns_the_spent_credits_to_the_budget() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
     let response =
@@ -88,7 +88,7 @@ async fn call_without_a_retry_spends_no_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_refused_by_the_limiter_spends_no_budget() {
+async fn retry_that_the_limiter_refuses_spends_no_budget() {
     let budget = Budget::new();
     let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap().without_margin());
     let service = ServiceBuilder::new()
@@ -136,7 +136,7 @@ async fn dropped_retry_does_not_return_its_cost_to_the_budget() {
 
 /// The server responds 401 to the retry, and the limiter queues or refuses the resend with another API key.
 #[tokio::test(start_paused = true)]
-async fn retry_does_not_return_its_cost_if_a_resend_after_401_is_not_sent() {
+async fn credits_of_a_retry_stay_spent_if_its_resend_is_dropped_or_refused() {
     let mark_key_replaced = |mut response: Response<_>| {
         if response.status() == 401 {
             response.extensions_mut().insert(KeyReplaced);

@@ -41,8 +41,8 @@ use tower_outbound::{
 type Content = Full<Bytes>;
 type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;
 
-/// A handle to an HTTP/1 connection, which sends one request at a time. A clone waits until the previous response's
-/// body has ended.
+/// A handle to an HTTP/1 connection. The connection sends one request at a time, so a clone waits until the body of the
+/// previous response has ended.
 struct Http1<B>(Arc<Mutex<http1::SendRequest<B>>>);
 
 impl<B> Clone for Http1<B> {

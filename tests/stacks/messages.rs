@@ -7,11 +7,11 @@ use std::{path::Path, process::Command};
 const EXPECTED: &[&str] = &[
     // The first texts are messages that this crate defines.
     "`Quota` is not a limiter",
-    "made of a `Quota`",
+    "create a limiter",
     "`Mine` does not classify attempts",
     "`Duration` is not a custom backoff",
     "`&str` does not sign requests",
-    // The remaining texts are the compiler's own, about closures and the bounds of a service.
+    // The following texts are the compiler's own messages, about closures and about the bounds of a service.
     "expected a `Fn()` closure",
     "expected a `Fn(&mut http::request::Parts)` closure",
     "expected a `Fn(&tracing::span::Span, &mut HeaderMap)` closure",

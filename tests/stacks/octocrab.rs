@@ -23,13 +23,47 @@ use tokio::{
 use tower::ServiceBuilder;
 use tower_outbound::{
     BoxError, ExponentialBackoff, Quota,
-    limit::{RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{RateLimitLayer, SlidingWindow},
     request_id::RequestIdLayer,
     retry::RetryLayer,
 };
 
+/// The program of the guide.
+mod program {
+    use http::Uri;
+    use hyper_util::{
+        client::legacy::{Client, connect::Connect},
+        rt::TokioExecutor,
+    };
+    use octocrab::{AuthState, Octocrab, OctocrabBuilder, service::middleware::base_uri::BaseUriLayer};
+    use tower::ServiceBuilder;
+    use tower_outbound::{
+        BoxError, Quota,
+        limit::{PacedWindow, RateLimitLayer},
+        request_id::RequestIdLayer,
+        retry::RetryLayer,
+    };
+
+    pub fn github<C>(connector: C) -> Result<Octocrab, BoxError>
+    where
+        C: Connect + Clone + Send + Sync + 'static,
+    {
+        let stack = ServiceBuilder::new()
+            .layer(RetryLayer::new())
+            .layer(RateLimitLayer::new(PacedWindow::new(Quota::per_minute(80)?)))
+            .service(Client::builder(TokioExecutor::new()).build(connector));
+        let github = OctocrabBuilder::new_empty()
+            .with_service(stack)
+            .with_layer(&RequestIdLayer::new())
+            .with_layer(&BaseUriLayer::new(Uri::from_static("https://api.github.com")))
+            .with_auth(AuthState::None)
+            .build()?;
+        Ok(github)
+    }
+}
+
 const WINDOW: Duration = Duration::from_millis(500);
-/// The window's margin is longer than a request takes to reach the server on a busy machine.
+/// The margin of the window. Even on a busy machine, a request reaches the server within this time.
 const MARGIN: Duration = Duration::from_millis(500);
 
 type Seen = Arc<Mutex<Vec<(Instant, Method, HeaderMap)>>>;
@@ -98,25 +132,16 @@ async fn get_is_retried_after_a_503_but_post_is_not() {
     assert!(ids[0] == ids[1] && ids[1] != ids[2], "{ids:?}");
 }
 
-/// This test contains a code block of the README. For any host, the connector connects to the test server.
+/// For any host, the connector connects to the test server.
 #[tokio::test]
-async fn readme_stack_retries_a_503() -> Result<(), BoxError> {
+async fn example_program_of_the_guide_retries_after_a_503() -> Result<(), BoxError> {
     let (uri, seen) = server([(503, None)]).await;
     let address = uri.authority().unwrap().to_string();
     let connector = tower::service_fn(move |_: Uri| {
         let stream = TcpStream::connect(address.clone());
         Box::pin(async { stream.await.map(TokioIo::new) })
     });
-    let stack = ServiceBuilder::new()
-        .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(80)?)))
-        .service(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector));
-    let github = OctocrabBuilder::new_empty()
-        .with_service(stack)
-        .with_layer(&RequestIdLayer::new())
-        .with_layer(&BaseUriLayer::new(Uri::from_static("https://api.github.com")))
-        .with_auth(AuthState::None)
-        .build()?;
+    let github = program::github(connector)?;
     assert_eq!(get(&github).await?, json!({ "message": "hello" }));
     assert_eq!(seen.lock().unwrap().len(), 2);
     Ok(())

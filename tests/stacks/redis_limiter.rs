@@ -13,9 +13,11 @@ use tower_outbound::{
 fn shared(key: &str) -> Result<Client, BoxError> {
     let rates = preset::currency_rates("https://rates.example.com")?;
     let limiter = RedisLimiter::token_bucket("redis://localhost:6379", key, rates.quotas().to_vec())?
-        // While Redis does not reply, each of four processes uses a quarter of the quota. The default refuses every request.
+        // While Redis does not reply, each of four processes uses a quarter of the quota.
+        // By default, the limiter refuses every request while Redis does not reply.
         .with_fallback_share(4)?
-        // Fetches up to 20 permits with one query, each held for up to a second: costs 1.6 % of 100 per minute.
+        // One query fetches up to 20 permits, and holds each permit for up to a second.
+        // The hold lowers the rate of 100 requests per minute by 1.6 %.
         .with_lease(20, Duration::from_secs(1))?;
     assert_eq!(limiter.store(), Store::NotQueried);
     let rates = rates.with_api_key(ApiKey::new(key)?);

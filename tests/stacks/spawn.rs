@@ -13,7 +13,7 @@ use hyper_util::{
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Body, BoxError,
-    adapter::Reqwest,
+    adapter::{Reqwest, SendWith},
     auth::{Sign, SignLayer, Signing},
     body::ReplayBody,
     preset,
@@ -37,7 +37,7 @@ async fn server() -> (ScriptedServer, ScriptedService) {
 }
 
 fn unkeyed(server: &ScriptedServer) -> StackBuilder {
-    StackBuilder::new(&server.url()).unwrap().with_name("spawned")
+    StackBuilder::new(server.url()).unwrap().with_name("spawned")
 }
 
 fn keyed(server: &ScriptedServer) -> StackBuilder {
@@ -106,6 +106,58 @@ async fn call_over_reqwest_can_be_spawned() {
 }
 
 #[tokio::test]
+async fn requests_of_a_client_can_be_spawned() {
+    let (server, service) = server().await;
+    let client = keyed(&server).client().unwrap();
+    let sent = tokio::spawn(client.get("/v1").query(&[("a", "b")]).send());
+    assert_eq!(sent.await.unwrap().unwrap().status(), 200);
+    let executed = tokio::spawn(client.execute(Request::get("/v1").body(Body::empty()).unwrap()));
+    assert_eq!(executed.await.unwrap().unwrap().status(), 200);
+    let read = tokio::spawn(async move {
+        let response = client.post("/v1").body("letter").idempotent().cost(1).await?;
+        response.error_for_status().await?.text().await
+    });
+    assert_eq!(read.await.unwrap().unwrap(), "");
+    assert_eq!(service.calls(), 3);
+}
+
+#[tokio::test]
+async fn request_of_reqwest_can_be_sent_through_a_stack_in_a_spawned_task() {
+    let (server, service) = server().await;
+    let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+    let client = client.build().unwrap();
+    let stack = keyed(&server).reqwest(client.clone()).unwrap();
+    let call = tokio::spawn(client.get(format!("{}/v1", server.url())).send_with(&stack));
+    assert_eq!(call.await.unwrap().unwrap().status(), 200);
+    assert_eq!(service.seen()[0].header("authorization"), Some("Bearer s3cret"));
+}
+
+#[tokio::test]
+async fn axum_handler_can_send_a_request_of_reqwest_through_a_stack() {
+    #[derive(Clone)]
+    struct AppState {
+        client: reqwest::Client,
+        stack: StackService<Reqwest>,
+        url: String,
+    }
+
+    async fn handler(State(state): State<AppState>) -> Result<String, StatusCode> {
+        let response = state.client.get(state.url).send_with(&state.stack).await;
+        let response = response.map_err(|_| StatusCode::BAD_GATEWAY)?;
+        Ok(response.status().to_string())
+    }
+
+    let (server, _) = server().await;
+    let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+    let client = client.build().unwrap();
+    let stack = keyed(&server).reqwest(client.clone()).unwrap();
+    let app =
+        Router::new().route("/", get(handler)).with_state(AppState { client, stack, url: server.url() });
+    let response = app.oneshot(Request::get("/").body(axum::body::Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test]
 async fn axum_handler_can_make_a_call() {
     type Stack = StackService<Hyper<Full<Bytes>>>;
 
@@ -153,4 +205,18 @@ async fn call_over_a_service_function_can_be_spawned() {
     let request = Request::get("https://rates.example.com/v1").body(Body::empty()).unwrap();
     let call = tokio::spawn(async move { stack.oneshot(request).await });
     assert_eq!(call.await.unwrap().unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn each_way_to_read_a_response_of_the_ready_client_can_be_spawned() {
+    let service = ScriptedService::new([ScriptedResponse::status(200).with_body("7")]);
+    let server = ScriptedServer::start(service.clone()).await.unwrap();
+    let client = keyed(&server).client().unwrap();
+    let call = tokio::spawn(async move {
+        let number: u32 = client.post("/v1").json(&7).fetch_json().await?;
+        let again: u32 = client.get("/v1").await?.error_for_status().await?.json().await?;
+        Ok::<_, BoxError>((number, again, client.get("/v1").fetch_text().await?))
+    });
+    assert_eq!(call.await.unwrap().unwrap(), (7, 7, "7".to_owned()));
+    assert_eq!(service.calls(), 3);
 }

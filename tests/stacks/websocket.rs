@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use http::{
-    Request, Response, StatusCode,
+    Request, StatusCode,
     header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE},
 };
 use hyper::upgrade::Upgraded;
@@ -26,18 +26,20 @@ use tokio_tungstenite::{
         protocol::Role,
     },
 };
-use tower_outbound::{ApiKey, Body, Client, ExponentialBackoff, Quota, Report, preset, stack::StackBuilder};
+use tower_outbound::{
+    ApiKey, Body, Client, ExponentialBackoff, Quota, client::Response, preset, stack::StackBuilder,
+};
 
 const KEY: &str = "k3y";
 
 async fn start(openings: impl IntoIterator<Item = Handshake>) -> (Server, StackBuilder) {
     let server = Server::start(KEY, openings).await.unwrap();
-    let preset = preset::realtime_messaging(&server.base_url()).unwrap();
+    let preset = preset::realtime_messaging(server.base_url()).unwrap();
     let preset = preset.with_api_key(ApiKey::new(KEY).unwrap());
     (server, preset)
 }
 
-async fn request_upgrade(client: &Client) -> Response<Body> {
+async fn request_upgrade(client: &Client) -> Response {
     let key = generate_key();
     let request = Request::get("/socket")
         .header(CONNECTION, "upgrade")
@@ -45,7 +47,7 @@ async fn request_upgrade(client: &Client) -> Response<Body> {
         .header(SEC_WEBSOCKET_VERSION, "13")
         .header(SEC_WEBSOCKET_KEY, &key)
         .body(Body::empty());
-    let response = timeout(Duration::from_secs(20), client.request(request.unwrap())).await.unwrap().unwrap();
+    let response = timeout(Duration::from_secs(20), client.execute(request.unwrap())).await.unwrap().unwrap();
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         assert_eq!(response.headers()[SEC_WEBSOCKET_ACCEPT], derive_accept_key(key.as_bytes()));
     }
@@ -53,7 +55,7 @@ async fn request_upgrade(client: &Client) -> Response<Body> {
 }
 
 async fn open(client: &Client) -> WebSocketStream<TokioIo<Upgraded>> {
-    let upgraded = hyper::upgrade::on(request_upgrade(client).await).await.unwrap();
+    let upgraded = hyper::upgrade::on(request_upgrade(client).await.into_http()).await.unwrap();
     WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Client, None).await
 }
 
@@ -95,7 +97,7 @@ async fn handshake_with_a_wrong_key_is_not_retried_and_each_handshake_takes_a_pe
     let wrong = preset.clone().with_api_key(ApiKey::new("wrong").unwrap()).client().unwrap();
     let unauthorized = request_upgrade(&wrong).await;
     assert_eq!(unauthorized.status(), StatusCode::UNAUTHORIZED);
-    assert_eq!(Report::from_response(&unauthorized).unwrap().attempt_count(), 1);
+    assert_eq!(unauthorized.report().unwrap().attempt_count(), 1);
     assert_eq!(
         Reconnect::new(ExponentialBackoff::throttled()).rejected(&unauthorized),
         None,
@@ -150,7 +152,7 @@ async fn reconnect_waits_for_the_requested_delay_even_beyond_the_deadline() {
     // The 429 also paused the limiter. The limiter's error carries the remaining wait.
     let request = Request::get("/socket").body(Body::empty()).unwrap();
     let client = preset.with_total_timeout(Duration::from_millis(50)).client().unwrap();
-    let error = client.request(request).await.unwrap_err();
+    let error = client.execute(request).await.unwrap_err();
     let left = error.retry_after().unwrap();
     assert!(left + start.elapsed() >= Duration::from_secs(1), "{left:?}");
     assert!(reconnect.failed(&error).unwrap() >= left, "{left:?}");

@@ -1,5 +1,5 @@
 //! Captures spans and log events, with their declared fields and recorded values.
-#![allow(dead_code, reason = "each test binary uses some of it")]
+#![allow(dead_code, reason = "each test binary uses some of these items")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,13 +23,14 @@ use tracing_subscriber::{
 
 pub(crate) const OURS: &str = "tower_outbound";
 
-/// A row of the documented log schema: `span` or `event`, target, level, name or message, declared fields.
+/// A row of the documented log schema. The columns are `span` or `event`, target, level, name or message, and declared
+/// fields.
 pub(crate) type Row = (&'static str, String, String, String, BTreeSet<String>);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
     pub(crate) name: &'static str,
-    /// The index of the parent, for [`Capture::span`].
+    /// The index of the parent span, for [`Capture::span`].
     pub(crate) parent: Option<usize>,
     /// The last recorded value of each field.
     pub(crate) fields: BTreeMap<String, String>,
@@ -56,7 +57,7 @@ struct Captured {
     spans: Vec<Span>,
     lines: Vec<Line>,
     rows: BTreeSet<Row>,
-    /// Every span, event and later value as text.
+    /// Every span, event and value recorded later, as text.
     records: Vec<String>,
 }
 
@@ -90,18 +91,22 @@ impl Fields {
     }
 }
 
+/// Creates a dispatcher for the rest of the process. With a single dispatcher, the first thread that reaches a callsite
+/// decides whether tracing enables the callsite for all threads. A test thread without a subscriber would disable it.
+pub(crate) fn keep_second_dispatcher() {
+    static SECOND_DISPATCH: OnceLock<Dispatch> = OnceLock::new();
+    SECOND_DISPATCH.get_or_init(|| Dispatch::new(NoSubscriber::new()));
+}
+
 impl Capture {
-    /// Captures this thread at `level`. Dropping the guard restores the previous subscriber.
+    /// Captures the spans and events of this thread at `level`. Dropping the guard restores the previous subscriber.
     pub(crate) fn at(level: LevelFilter) -> (Self, tracing::subscriber::DefaultGuard) {
-        // With a single dispatcher, the first thread that reaches a callsite decides for all threads whether tracing
-        // enables it. A test thread without a subscriber would disable it. A second dispatcher prevents this.
-        static SECOND_DISPATCH: OnceLock<Dispatch> = OnceLock::new();
-        SECOND_DISPATCH.get_or_init(|| Dispatch::new(NoSubscriber::new()));
+        keep_second_dispatcher();
         let (capture, subscriber) = Self::subscriber(level);
         (capture, tracing::subscriber::set_default(subscriber))
     }
 
-    /// Captures this thread at TRACE.
+    /// Captures the spans and events of this thread at TRACE.
     pub(crate) fn all() -> (Self, tracing::subscriber::DefaultGuard) {
         Self::at(LevelFilter::TRACE)
     }
@@ -136,7 +141,7 @@ impl Capture {
         self.captured().lines.iter().filter(|line| line.target.starts_with(OURS)).cloned().collect()
     }
 
-    /// Returns the events with this target.
+    /// Returns the events whose target is `target`.
     pub(crate) fn of(&self, target: &str) -> Vec<Line> {
         self.captured().lines.iter().filter(|line| line.target == target).cloned().collect()
     }
@@ -151,17 +156,17 @@ impl Capture {
         self.captured().records.join("\n")
     }
 
-    /// Returns the records of [`text`](Self::text) one by one, and removes them.
+    /// Removes and returns the records that [`text`](Self::text) joins.
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.captured()).records
     }
 
-    /// Adds text from another source, such as a panic message.
+    /// Adds a record of text that tracing did not emit, such as a panic message.
     pub(crate) fn add(&self, record: String) {
         self.captured().records.push(record);
     }
 
-    // A poisoned lock is safe to use: every update under it completes before a test can fail.
+    // A poisoned lock is safe to use: a test cannot fail in the middle of an update under the lock.
     fn captured(&self) -> MutexGuard<'_, Captured> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

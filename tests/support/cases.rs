@@ -2,7 +2,8 @@
 
 use proptest::test_runner::Config;
 
-/// Runs `default` cases, or the number in the environment variable `PROPTEST_CASES`.
+/// Returns a configuration with the number of cases in the environment variable `PROPTEST_CASES`, or with `default`
+/// cases if the variable is not set.
 pub(crate) fn cases(default: u32) -> Config {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     Config::with_cases(cases.unwrap_or(default))

@@ -1,4 +1,4 @@
-//! TLS for the test server, and a transport that trusts its certificate.
+//! TLS for the test server, and a transport that trusts the server's certificate.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ pub(crate) fn certificate() -> CertifiedKey<KeyPair> {
     rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap()
 }
 
-/// Serves TLS with this certificate. ALPN offers `protocols`; an empty list disables it.
+/// Serves TLS with `certificate`. ALPN offers `protocols`. An empty list disables ALPN.
 pub(crate) fn wire(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) -> Wire {
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der()));
-    // The default provider is ambiguous if another crate of the build enables a second one.
+    // The default crypto provider is ambiguous if another crate of the build enables a second provider.
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -34,7 +34,7 @@ pub(crate) fn wire(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) -> W
     Wire::Tls(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Creates a transport that trusts this certificate only.
+/// Creates a transport that trusts only `certificate`.
 pub(crate) fn trusting(certificate: &CertifiedKey<KeyPair>) -> Transport {
     Transport::new()
         .without_bundled_roots()

@@ -1,4 +1,4 @@
-//! Finds a key in a text, even if it is encoded.
+//! Finds a key in a text, even if the key is encoded.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ pub(crate) struct Needle {
     text: String,
 }
 
-/// A search for a key. It also finds other keys with the same first and last characters.
+/// A search for a key. The search also finds other keys whose first or last characters are those of the key.
 pub(crate) struct Search(Vec<Needle>);
 
 impl Search {
@@ -23,7 +23,8 @@ impl Search {
         Self(ends.into_iter().flat_map(needles).collect())
     }
 
-    /// Returns the encoding in which it finds the key, and the text before it.
+    /// Returns the encoding in which the key occurs in `text`, and the text before the key. Returns `None` if `text`
+    /// does not contain the key.
     pub(crate) fn find(&self, text: &str) -> Option<String> {
         variants(text).find_map(|text| {
             self.0.iter().find_map(|needle| {
@@ -47,7 +48,7 @@ fn needles(piece: &str) -> Vec<Needle> {
         ("list of hex bytes", list(|byte| format!("{byte:x}"))),
         ("list of 0x bytes", list(|byte| format!("0x{byte:x}"))),
     ];
-    // Bytes before the piece, such as `user:`, shift its base64 encoding. There are three different shifts.
+    // Bytes before the piece, such as `user:`, shift its base64 encoding. Three different shifts are possible.
     for before in 0..3 {
         let encoded = base64(&[&vec![0; before], bytes].concat());
         let whole = &encoded[(8 * before).div_ceil(6)..8 * (before + bytes.len()) / 6];
@@ -91,7 +92,7 @@ fn unescaped(text: &str) -> String {
     out
 }
 
-/// Encodes without padding, because the key may end before the encoded text does.
+/// Encodes in base64 without padding, because the encoded text may continue after the key.
 pub(crate) fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| usize::from(byte >> (7 - at % 8) & 1));
@@ -100,13 +101,13 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
     sextets.map(|first| char::from(ALPHABET[index(first)])).collect()
 }
 
-/// Without this test, a search that finds nothing would hide every leak.
+/// A search that never finds a key would hide every leak. This test shows that the search finds keys.
 #[test]
-fn search_finds_a_key_in_every_encoding() {
+fn key_search_finds_a_key_in_every_encoding() {
     use percent_encoding::{CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 
     const SOME: &percent_encoding::AsciiSet = &CONTROLS.add(b'%').add(b'"').add(b'+').add(b'/');
-    // RFC 4648, section 10.
+    // The test vectors of RFC 4648, section 10.
     assert_eq!(
         ["f", "fo", "foo", "foob"].map(|text| base64(text.as_bytes())),
         ["Zg", "Zm8", "Zm9v", "Zm9vYg"]
@@ -148,7 +149,10 @@ fn search_finds_a_key_in_every_encoding() {
         some,
     ];
     for text in planted {
-        assert!(search.find(&format!("before {text} after")).is_some(), "not found: {text}");
+        assert!(
+            search.find(&format!("before {text} after")).is_some(),
+            "the search did not find the key in: {text}"
+        );
     }
     for harmless in ["", "before after", &key[..PIECE - 1], "Sensitive", "ApiKey(redacted)"] {
         assert_eq!(search.find(harmless), None);

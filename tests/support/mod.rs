@@ -1,5 +1,5 @@
 //! Helpers that the test binaries share.
-#![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses some of these items")]
 
 pub(crate) mod capture;
 pub(crate) mod cases;

@@ -1,5 +1,5 @@
 //! The scripted service of the public test kit, with short names for its responses, and services for readiness tests.
-#![allow(dead_code, unused_imports, reason = "each test binary uses some of it")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses some of these items")]
 
 use std::{
     error::Error as StdError,
@@ -23,23 +23,23 @@ pub(crate) use tower_outbound::test_util::{ScriptedService, Seen};
 /// The result of one call. Responses have the body `answer`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scripted {
-    /// Responds with this status after reading the request body.
+    /// Responds with the given status after reading the request body.
     Status(u16),
-    /// Responds with this status and these headers after reading the request body.
+    /// Responds with the given status and headers after reading the request body.
     Headers(u16, &'static [(&'static str, &'static str)]),
-    /// Responds with this status and this `Retry-After` after reading the request body.
+    /// Responds with the given status and `Retry-After` after reading the request body.
     RetryAfter(u16, &'static str),
-    /// Reads the request body, waits this many milliseconds, and responds with this status.
+    /// Reads the request body, waits for the given number of milliseconds, and responds with the given status.
     Delayed(u64, u16),
-    /// Responds with this status without reading the request body.
+    /// Responds with the given status without reading the request body.
     BeforeBody(u16),
-    /// Responds with this status after reading the first frame of the request body.
+    /// Responds with the given status after reading the first frame of the request body.
     AfterFirstFrame(u16),
-    /// Responds with this status and keeps the unread request body until the service is dropped.
+    /// Responds with the given status and keeps the unread request body until the service is dropped.
     KeepsBody(u16),
     /// Fails with a refused connection, without reading the request.
     Refused,
-    /// Fails with this I/O error after reading the request body.
+    /// Fails with the given I/O error after reading the request body.
     Io(io::ErrorKind),
     /// Reads the request body and never responds.
     NoResponse,
@@ -77,7 +77,7 @@ impl fmt::Display for Broken {
 
 impl StdError for Broken {}
 
-/// A service whose `poll_ready` fails with the error that this function makes.
+/// A service whose `poll_ready` fails with the error that the function in the field returns.
 #[derive(Debug, Clone)]
 pub(crate) struct Unready(pub(crate) fn() -> BoxError);
 
@@ -91,7 +91,7 @@ impl<B> Service<Request<B>> for Unready {
     }
 
     fn call(&mut self, _: Request<B>) -> Self::Future {
-        unreachable!("called although poll_ready failed")
+        unreachable!("a caller called the service although `poll_ready` failed")
     }
 }
 
@@ -100,8 +100,8 @@ pub(crate) fn broken() -> Unready {
     Unready(|| Broken.into())
 }
 
-/// A scripted service in tower's `ConcurrencyLimit`. Readiness acquires a permit, which the call holds until its
-/// response. With [`with_pending_polls`](Self::with_pending_polls), each readiness takes several polls.
+/// A scripted service in tower's `ConcurrencyLimit`. `poll_ready` acquires a permit, which the call holds until its
+/// response. After [`with_pending_polls`](Self::with_pending_polls), the service needs several polls to become ready.
 #[derive(Debug)]
 pub(crate) struct Limited {
     limited: ConcurrencyLimit<ScriptedService>,
@@ -126,7 +126,7 @@ impl Limited {
         Self::with(self.limited.into_inner(), permits, self.polls)
     }
 
-    /// Returns `Pending` from this many polls before each readiness.
+    /// Makes `poll_ready` return `Pending` for `polls` polls before each time it returns `Ready`.
     pub(crate) fn with_pending_polls(self, polls: u32) -> Self {
         Self::with(self.limited.into_inner(), self.max_permits, polls)
     }

@@ -1,4 +1,4 @@
-//! A hyper server on loopback, with scripted responses and a record of the requests.
+//! A hyper server on loopback that returns scripted responses and records the requests.
 
 use std::{
     convert::Infallible,
@@ -46,7 +46,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Returns the part of the URI that HTTP/1.1 and HTTP/2 have in common: HTTP/2 also sends scheme and authority.
+    /// Returns the path and query of the URI, which HTTP/1.1 and HTTP/2 both send. Only HTTP/2 also sends scheme and
+    /// authority.
     pub(crate) fn path_and_query(&self) -> &str {
         self.uri.path_and_query().unwrap().as_str()
     }
@@ -66,7 +67,7 @@ pub(crate) enum Wire {
     Tls(tokio_rustls::TlsAcceptor),
 }
 
-/// Dropping the server stops it and closes its connections.
+/// Dropping this value stops the server and closes the server's connections.
 pub(crate) struct Server {
     url: String,
     log: Arc<Log>,
@@ -90,7 +91,7 @@ impl Server {
         Self::over(TcpListener::bind("127.0.0.1:0").await.unwrap(), wire, handler)
     }
 
-    /// Serves connections of this listener, like [`start`](Self::start).
+    /// Serves the connections of `listener`, like [`start`](Self::start).
     pub(crate) fn over<F, A>(listener: TcpListener, wire: Wire, handler: F) -> Self
     where
         F: Fn(usize, Seen) -> A + Send + Sync + 'static,
@@ -108,7 +109,7 @@ impl Server {
         Self { url, log, accepting }
     }
 
-    /// Responds with these statuses in order, and repeats the last one. The body contains the number of the request.
+    /// Responds with `statuses` in order, and repeats the last status. The body contains the number of the request.
     pub(crate) async fn with_statuses<const N: usize>(wire: Wire, statuses: [u16; N]) -> Self {
         Self::start(wire, move |number, _| async move {
             Some(reply(statuses[number.min(N) - 1], format!("answer {number}")))
@@ -185,7 +186,7 @@ async fn serve(
             handler(number, seen).await.ok_or_else(|| io::Error::other("closed by the handler"))
         }
     });
-    // The tests assert how the client sees a connection end.
+    // The result is ignored, because the tests assert how the client sees the end of a connection.
     let _ = builder.serve_connection(stream, service).await;
 }
 
@@ -200,7 +201,7 @@ pub(crate) fn endless(status: u16) -> Reply {
     with_body(status, UnsyncBoxBody::new(StreamBody::new(frames)))
 }
 
-/// Replies with a body in three chunks, so that the client has the response headers long before the end.
+/// Replies with a body in three chunks, so that the client has the response headers long before the end of the body.
 pub(crate) fn slow(status: u16) -> Reply {
     let frames = stream::iter(0..3).then(|_| async {
         settle().await;
@@ -209,7 +210,7 @@ pub(crate) fn slow(status: u16) -> Reply {
     with_body(status, UnsyncBoxBody::new(StreamBody::new(frames)))
 }
 
-/// Replies with one chunk of a body that then stalls.
+/// Replies with one chunk of a body. The body stalls after that chunk.
 pub(crate) fn stalled(status: u16) -> Reply {
     let frames = stream::once(async { Ok(Frame::data(Bytes::from_static(b"a part"))) });
     with_body(status, UnsyncBoxBody::new(StreamBody::new(frames.chain(stream::pending()))))
@@ -219,7 +220,7 @@ pub(crate) fn stalled(status: u16) -> Reply {
 pub(crate) fn cut_off(status: u16) -> Reply {
     let chunk = stream::once(async { Ok(Frame::data(Bytes::from_static(b"a part"))) });
     let close = stream::once(async {
-        // The connection's task must write the chunk first.
+        // The connection's task must write the chunk before the connection closes.
         settle().await;
         Err(io::Error::other("cut off"))
     });
@@ -233,8 +234,10 @@ fn with_body(status: u16, body: UnsyncBoxBody<Bytes, io::Error>) -> Reply {
 }
 
 /// Awaits `future`, and panics after 60 s instead of hanging.
-pub(crate) async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(60), future).await.expect("within 60 s")
+pub(crate) async fn within<F: IntoFuture>(future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(60), future)
+        .await
+        .expect("the future should complete within 60 s")
 }
 
 /// Runs the other tasks of this thread until they are idle, without advancing the clock. For example, a task of hyper

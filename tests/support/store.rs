@@ -1,5 +1,5 @@
-//! Loses and restores the Redis server of a limiter, so that the limiter emits every log event and metric about it. Runs
-//! in real time.
+//! Stops and restarts the Redis server of a limiter, so that the limiter emits every log event and metric about the
+//! server. Runs in real time.
 
 #[path = "../../examples/support/redis_server.rs"]
 mod redis_server;
@@ -13,7 +13,8 @@ use tower_outbound::{
     limit::{Limiter, PermitRequest},
 };
 
-/// Returns `false` without doing anything if redis-server is not installed. The tests of `tests/redis` then fail.
+/// Returns `false` and does nothing else if redis-server is not installed. In that case, the tests of `tests/redis`
+/// fail.
 pub(crate) async fn lost_and_found() -> bool {
     let mut server = match RedisServer::start(&[]) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -27,7 +28,7 @@ pub(crate) async fn lost_and_found() -> bool {
     tokio::time::resume();
     let quota = Quota::new(100, Duration::from_millis(500)).unwrap();
     let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
-    // A slow server on a busy machine must not count as lost.
+    // On a busy machine, the limiter must not treat a slow server as unavailable.
     let limiter =
         limiter.with_timeout(Duration::from_secs(10)).unwrap().with_lease(1, quota.window()).unwrap();
     limiter.acquire_with(&PermitRequest::new()).await.unwrap();

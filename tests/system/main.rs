@@ -1,5 +1,5 @@
-//! Whole stacks: the guarantees, tower's contract, hostile servers and load tests. Also checks the order of
-//! the crate's modules.
+//! Tests whole stacks: the guarantees, tower's contract, hostile servers and load. Also checks the order of the crate's
+//! modules.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod contract;

@@ -200,7 +200,7 @@ async fn load_server_from_four_clients() {
         MockServer::start(MockConfig { quota: Some((100, WINDOW)), ..MockConfig::new("hammer", "k3y") })
             .await
             .unwrap();
-    let preset = StackBuilder::new(&server.base_url())
+    let preset = StackBuilder::new(server.base_url())
         .unwrap()
         .with_api_key(ApiKey::new("k3y").unwrap())
         .with_quota(quota);
@@ -224,7 +224,7 @@ async fn load_server_from_four_clients() {
     }
     let mut statuses = BTreeMap::new();
     let allowed_in =
-        |time: Duration| quota.burst() as u128 + time.as_nanos() / quota.refill_interval().as_nanos();
+        |time: Duration| quota.burst() as u128 + (time.as_secs_f64() * quota.sustained()) as u128;
     while let Some(task) = tasks.join_next().await {
         for (status, count) in task.unwrap() {
             *statuses.entry(status).or_insert(0) += count;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns the attempt number of each request, which must have at most one.
+/// Returns the attempt number of each request. Asserts that no request has more than one number.
 fn attempt_numbers(server: &ScriptedService) -> Vec<Option<String>> {
     let number = |head: &http::request::Parts| {
         let mut numbers = head.headers.get_all("x-attempt").iter();
@@ -26,7 +26,7 @@ async fn attempt_number_is_sent_only_if_a_header_is_configured() {
         assert_eq!(attempt_numbers(&server), expected.map(|number| number.map(str::to_owned)));
         let attempt_headers = if expected[0].is_some() { 1 } else { 0 };
         for seen in server.seen() {
-            // The other three are the request id, the content type and the key.
+            // The other three headers are the request id, the content type and the key.
             assert_eq!(seen.head.headers.len(), 3 + attempt_headers, "{:?}", seen.head.headers);
         }
     }
@@ -67,11 +67,11 @@ async fn attempts_are_numbered_even_without_the_retry_layer() {
     assert_eq!(resent, [None, Some("1".to_owned()), Some("2".to_owned())]);
 }
 
-/// The first attempt fails in `poll_ready`. It has a number, but the second attempt is no resend, because nothing was
-/// sent.
+/// The first attempt fails in `poll_ready`, so nothing is sent. The first attempt has a number, but the second attempt
+/// is no resend.
 #[tokio::test(start_paused = true)]
 async fn resend_count_is_absent_if_the_first_attempt_was_not_sent() {
-    /// Returns an error from the first `poll_ready`, counted over all clones.
+    /// A service whose first `poll_ready`, counted over all clones, returns an error.
     #[derive(Clone, Default)]
     struct FailsFirstReady(Arc<AtomicBool>);
 

@@ -1,4 +1,4 @@
-//! Filters of a subscriber. A filter decides by the metadata of the event or span.
+//! Tests the filters of a subscriber. A filter decides by the metadata of the event or span.
 
 use super::*;
 
@@ -24,7 +24,7 @@ async fn messages_through(filter: fn(&Metadata<'_>) -> bool) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn filter_that_excludes_spans_passes_all_events() {
     let messages = [
-        "paused by the server",
+        "limiter paused by the server",
         "attempt ended",
         "retrying",
         "attempt ended",

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn no_secret_from_the_uri_key_headers_or_body_appears_in_log_events() {
+async fn log_events_show_no_secret_of_uri_or_key_or_headers_or_body() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let uri = "https://me:s3cret-user@api.example.com/v1?token=s3cret-query";
     let scripts: [&[Scripted]; 5] = [

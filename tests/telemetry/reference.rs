@@ -82,8 +82,8 @@ async fn lose_and_restore_store() -> bool {
     false
 }
 
-/// Causes all events about keys: a provider returns a key that the server rejects, and then fails, and a key file
-/// changes.
+/// Causes all events about keys. A provider returns a key that the server rejects, and then the provider fails. A key
+/// file changes.
 async fn replace_keys() {
     let called = AtomicBool::new(false);
     let provider = RefreshingKey::new(move || {

@@ -132,7 +132,7 @@ async fn attempt_span_excludes_the_wait_for_the_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_events_are_in_the_attempt_span_even_during_drop() {
+async fn events_are_in_the_attempt_span_even_during_the_drop_of_the_future() {
     struct Client;
 
     struct LogsOnDrop;

@@ -1,4 +1,4 @@
-//! `ScriptedService` panics if its caller breaks tower's contract.
+//! Tests that `ScriptedService` panics if its caller breaks tower's contract.
 
 use std::{
     sync::Arc,
@@ -16,20 +16,20 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test]
-#[should_panic(expected = "called without having been polled ready: GET /v1; before each call")]
-async fn panic_of_a_call_before_ready_does_not_print_the_query() {
+#[should_panic(expected = "called before poll_ready returned ready: GET /v1; before each call")]
+async fn panic_about_a_call_before_readiness_does_not_print_the_query() {
     drop(ScriptedService::new([200]).call(get()));
 }
 
 #[tokio::test]
-#[should_panic(expected = "called without having been polled ready")]
+#[should_panic(expected = "called before poll_ready returned ready")]
 async fn scripted_service_panics_if_called_twice_after_one_poll_ready() {
     let mut service = ScriptedService::new([200]);
     assert!(ServiceExt::<Request<Full<Bytes>>>::ready(&mut service).await.unwrap().call(get()).await.is_ok());
     drop(service.call(get()));
 }
 
-/// Breaks tower's contract: polls the inner service, but calls a clone of it.
+/// A service that breaks tower's contract: the service polls its inner service, but calls a clone.
 #[derive(Clone)]
 struct CallsAClone(ScriptedService);
 
@@ -65,7 +65,7 @@ async fn scripted_service_accepts_a_caller_that_polls_readiness_before_each_call
     assert_eq!((arrivals.times().len(), service.arrivals().times()), (2, arrivals.times()));
 }
 
-/// The docs of `ScriptedService` advise this test with tower's `ConcurrencyLimit`.
+/// The docs of `ScriptedService` recommend such a test with tower's `ConcurrencyLimit`.
 #[tokio::test(start_paused = true)]
 async fn retry_layer_holds_no_concurrency_permit_during_backoff() {
     let (service, permits) = (ScriptedService::new([503, 200]), Arc::new(Semaphore::new(2)));

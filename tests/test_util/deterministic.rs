@@ -1,4 +1,4 @@
-//! `deterministic`: stacks that repeat their request ids and delays.
+//! Tests that `deterministic` stacks repeat their request ids and delays.
 
 use std::time::Duration;
 

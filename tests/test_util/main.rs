@@ -1,4 +1,4 @@
-//! The public test kit: scripted services and servers, window assertions and deterministic stacks.
+//! Tests the public test kit: scripted services and servers, window assertions and deterministic stacks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod contract;
@@ -31,7 +31,7 @@ fn get() -> Request<Full<Bytes>> {
     Request::get(URL).body(Full::from("hello")).unwrap()
 }
 
-/// Returns a function that records the arrival of each request, for `map_request`.
+/// Returns a function for `map_request` that records the arrival of each request.
 fn recording(arrivals: &Arrivals) -> impl Fn(Request<Full<Bytes>>) -> Request<Full<Bytes>> + Clone {
     let arrivals = arrivals.clone();
     move |request| {

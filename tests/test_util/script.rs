@@ -1,4 +1,4 @@
-//! The responses of a `ScriptedService`, and its record of requests.
+//! Tests the responses of a `ScriptedService`, and the requests that it records.
 
 use std::{
     io,
@@ -40,11 +40,11 @@ async fn scripted_service_panics_if_the_script_is_empty() {
     let empty = ScriptedService::new([0_u16; 0]);
     let panic = AssertUnwindSafe(call(&empty)).catch_unwind().await.unwrap_err();
     assert_eq!(panic_message(panic), "the script has no response for GET /v1");
-    assert_eq!(empty.calls(), 1, "the request is recorded");
+    assert_eq!(empty.calls(), 1, "the request should be recorded");
 }
 
 #[tokio::test]
-async fn function_can_choose_the_response_for_each_request() {
+async fn scripted_service_lets_a_function_choose_the_response_to_each_request() {
     let service = ScriptedService::from_fn(|seen| match seen.header("x-attempt") {
         Some("2") => ScriptedResponse::status(200).with_body(seen.number.to_string()),
         _ => 503.into(),
@@ -60,7 +60,7 @@ async fn function_can_choose_the_response_for_each_request() {
 }
 
 #[tokio::test]
-async fn response_has_the_scripted_status_headers_and_body() {
+async fn scripted_service_returns_the_scripted_status_headers_and_body() {
     let response =
         ScriptedResponse::status(418).with_header("a", "1").with_header("a", "2").with_body("short");
     let response = call(&ScriptedService::new([response])).await.unwrap();
@@ -77,7 +77,7 @@ async fn response_has_the_scripted_status_headers_and_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scripted_errors_are_returned_after_scripted_delays() {
+async fn scripted_service_returns_scripted_errors_after_scripted_delays() {
     let service = ScriptedService::new([
         ScriptedResponse::refused(),
         ScriptedResponse::io_error(io::ErrorKind::BrokenPipe).with_delay(secs(2)),

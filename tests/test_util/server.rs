@@ -1,4 +1,4 @@
-//! `ScriptedServer`: scripted responses over real connections.
+//! Tests `ScriptedServer`, which returns scripted responses over real connections.
 
 use std::io;
 
@@ -56,7 +56,7 @@ async fn scripted_server_serves_and_records_http1_and_http2_requests() {
 async fn client_retries_and_sends_its_key_to_a_scripted_server() {
     let script = ScriptedService::new([503, 200]);
     let server = ScriptedServer::start(script.clone()).await.unwrap();
-    let preset = StackBuilder::new(&server.url())
+    let preset = StackBuilder::new(server.url())
         .unwrap()
         .with_name("mine")
         .with_api_key(ApiKey::new("s3cret").unwrap());
@@ -67,7 +67,7 @@ async fn client_retries_and_sends_its_key_to_a_scripted_server() {
 }
 
 #[tokio::test]
-async fn dropping_the_server_closes_its_listener_and_connections() {
+async fn dropping_a_scripted_server_closes_its_listener_and_connections() {
     let script = ScriptedService::new([ScriptedResponse::status(200), ScriptedResponse::never()]);
     let server = ScriptedServer::start(script.clone()).await.unwrap();
     let client = client(false);

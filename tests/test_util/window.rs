@@ -1,4 +1,4 @@
-//! `Arrivals`: counts permits in sliding windows, and asserts a quota.
+//! Tests `Arrivals`, which counts permits in sliding windows and asserts a quota.
 
 use std::panic::catch_unwind;
 
@@ -17,14 +17,14 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Creates arrivals at these times, in milliseconds.
+/// Creates one arrival at each of the given times, in milliseconds.
 fn at(times: impl IntoIterator<Item = u64>) -> Arrivals {
     let start = Instant::now();
     times.into_iter().map(|time| start + millis(time)).collect()
 }
 
 #[test]
-fn sliding_window_includes_both_of_its_ends() {
+fn window_of_arrivals_includes_both_of_its_ends() {
     let quota = Quota::per_second(3).unwrap();
     let start = Instant::now();
     let with_last_at = |offset: Duration| {
@@ -39,7 +39,7 @@ fn sliding_window_includes_both_of_its_ends() {
     assert!(catch_unwind(|| over.assert_within(quota)).is_err(), "a window includes both of its ends");
 }
 
-/// A bucket of 100 that refills 100 per minute grants 200 in the first minute.
+/// A bucket of 100 permits that refills 100 permits per minute grants 200 permits in the first minute.
 #[test]
 fn assert_within_reports_the_window_in_which_a_naive_bucket_exceeds_its_quota() {
     let times = [0; 100].into_iter().chain((1..=200).map(|number| number * 600));
@@ -50,9 +50,9 @@ fn assert_within_reports_the_window_in_which_a_naive_bucket_exceeds_its_quota() 
     let lines: Vec<_> = message.lines().collect();
     assert_eq!(
         lines[0],
-        format!("200 permits in one window of 60s, both ends counted, where 100 are allowed: {quota}")
+        format!("200 permits in a window of 60s including both ends, but the quota allows 100: {quota}")
     );
-    assert_eq!(lines[1], "the window begins 5s after the first of 301 arrivals");
+    assert_eq!(lines[1], "the window starts 5s after the first of 301 arrivals");
     assert_eq!(lines[3..6], ["  0ns (100)", "  600ms", "  1.2s"]);
     assert_eq!(*lines.last().unwrap(), "  and at 81 later times");
     assert_eq!(lines.len(), 24);
@@ -80,7 +80,7 @@ fn assert_within_counts_permits_instead_of_arrivals() {
 }
 
 #[test]
-fn most_in_handles_no_arrivals_and_the_shortest_and_longest_windows() {
+fn arrivals_most_in_handles_no_arrivals_and_extreme_window_lengths() {
     assert_eq!(at([]).most_in(secs(1)), 0);
     at([]).assert_within(Quota::per_second(1).unwrap());
     assert_eq!(at([0, 1, 9_999_999]).most_in(Duration::MAX), 3);
@@ -89,13 +89,13 @@ fn most_in_handles_no_arrivals_and_the_shortest_and_longest_windows() {
 
 #[test]
 #[should_panic(expected = "invalid arrival: the latest time is 1ms before the earliest time")]
-fn arrival_that_ends_before_it_begins_panics() {
+fn arrival_between_panics_if_the_latest_time_precedes_the_earliest() {
     let start = Instant::now();
     Arrival::between(start + millis(1), start);
 }
 
 #[tokio::test(start_paused = true)]
-async fn arrivals_count_all_requests_before_a_limiter_and_permitted_requests_after_it() {
+async fn arrivals_count_requests_before_a_limiter_and_permitted_requests_after_it() {
     let quota = Quota::per_second(10).unwrap();
     let (above, below) = (Arrivals::new(), Arrivals::new());
     let service = ScriptedService::new([200]);
@@ -115,9 +115,9 @@ async fn arrivals_count_all_requests_before_a_limiter_and_permitted_requests_aft
 proptest! {
     #![proptest_config(cases(1_000))]
 
-    /// Compares with a simple implementation, which counts every window that starts with an arrival.
+    /// Compares `most_in` with a simple implementation, which counts every window that starts with an arrival.
     #[test]
-    fn most_in_finds_the_fullest_window(
+    fn arrivals_most_in_finds_the_window_with_the_most_permits(
         arrivals in prop::collection::vec((0..300_u64, 0..40_u64, 0..4_u32), 0..40), window in 0..200_u64,
     ) {
         let within = |start: u64, (from, length, _): &&(u64, u64, u32)| {

@@ -1,4 +1,4 @@
-//! The idle timeout of a response body.
+//! Tests the idle timeout of a response body.
 
 use std::{convert::Infallible, io, pin::Pin, sync::Arc, time::Duration};
 
@@ -29,8 +29,8 @@ fn idle_timeout(limit: Duration) -> BodyIdleTimeoutLayer {
     BodyIdleTimeoutLayer::new(limit).unwrap()
 }
 
-/// Returns a body that takes each of these delays, in milliseconds, to produce a frame after the reader polls for it.
-/// After the last frame the body stalls.
+/// Returns a body with one frame for each delay in milliseconds. Each frame is ready when its delay has passed since
+/// the reader first polled for the frame. The body stalls after the last frame.
 fn frames(delays: impl IntoIterator<Item = u64, IntoIter: 'static>) -> StreamBody<Frames> {
     let frame = |delay| async move {
         if delay > 0 {
@@ -65,7 +65,7 @@ fn error_for_a_zero_body_idle_timeout_names_the_setting() {
 
 #[tokio::test(start_paused = true)]
 async fn stalled_body_ends_with_a_timeout_error_and_is_dropped() {
-    // Stands for the connection that a real body owns.
+    // The `Arc` represents the connection that a real body owns.
     let connection = Arc::new(());
     let owned = Arc::clone(&connection);
     let inner = frames([0]).map_frame(move |frame| {
@@ -105,7 +105,7 @@ async fn each_frame_resets_the_body_idle_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn frame_wins_over_an_idle_timeout_in_the_same_timer_tick() {
+async fn body_frame_takes_precedence_over_idle_timeout_in_same_timer_tick() {
     let mut body = pass_through(idle_timeout(millis(100)), frames([100, 100, 101])).await;
     assert_eq!(next_data(&mut body).await, "part");
     assert_eq!(next_data(&mut body).await, "part");
@@ -113,7 +113,7 @@ async fn frame_wins_over_an_idle_timeout_in_the_same_timer_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ready_frame_wins_over_an_expired_idle_timeout() {
+async fn ready_body_frame_takes_precedence_over_an_expired_idle_timeout() {
     let mut body = pass_through(idle_timeout(millis(100)), frames([50])).await;
     let mut reading = task::spawn(body.frame());
     assert_pending!(reading.poll());
@@ -122,7 +122,7 @@ async fn ready_frame_wins_over_an_expired_idle_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_between_two_reads_does_not_count_toward_the_idle_timeout() {
+async fn time_between_two_body_reads_does_not_count_toward_the_idle_timeout() {
     let mut body = pass_through(idle_timeout(millis(100)), frames([0, 99, 99])).await;
     for _ in 0..3 {
         sleep(secs(60)).await;
@@ -135,7 +135,7 @@ async fn time_between_two_reads_does_not_count_toward_the_idle_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn frame_may_take_a_day_without_an_idle_timeout() {
+async fn body_frame_may_take_a_day_without_an_idle_timeout() {
     let day = 24 * 60 * 60 * 1000;
     for layer in [BodyIdleTimeoutLayer::none(), idle_timeout(Duration::MAX)] {
         let start = Instant::now();
@@ -145,7 +145,7 @@ async fn frame_may_take_a_day_without_an_idle_timeout() {
 }
 
 #[test]
-fn ready_frames_need_no_tokio_runtime() {
+fn body_idle_timeout_needs_no_tokio_runtime_for_ready_frames() {
     for layer in [BodyIdleTimeoutLayer::none(), idle_timeout(secs(1))] {
         let mut body = assert_ready!(task::spawn(pass_through(layer, frames([0, 0, 0]))).poll());
         for _ in 0..3 {
@@ -157,7 +157,7 @@ fn ready_frames_need_no_tokio_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_timeout_preserves_size_hint_end_of_stream_and_trailers() {
+async fn body_idle_timeout_preserves_size_hint_and_end_of_stream_and_trailers() {
     for layer in [BodyIdleTimeoutLayer::none(), idle_timeout(secs(1))] {
         let mut body = pass_through(layer, Full::new(Bytes::from_static(b"five!"))).await;
         assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(5), false));
@@ -176,7 +176,7 @@ async fn idle_timeout_preserves_size_hint_end_of_stream_and_trailers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_timeout_returns_body_errors_unchanged() {
+async fn body_idle_timeout_returns_errors_of_the_body_unchanged() {
     let broken = || stream::iter([Err::<Frame<Bytes>, _>(io::Error::other("broken"))]);
     for layer in [BodyIdleTimeoutLayer::none(), idle_timeout(secs(1))] {
         let error = pass_through(layer, StreamBody::new(broken())).await.frame().await.unwrap().unwrap_err();

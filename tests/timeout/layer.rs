@@ -1,4 +1,4 @@
-//! Behaviour that the total and the per-attempt timeout share.
+//! Tests the behaviour that the total timeout and the per-attempt timeout have in common.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn error_for_a_zero_timeout_names_the_setting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn response_wins_over_a_timeout_in_the_same_timer_tick() {
+async fn response_takes_precedence_over_a_timeout_in_the_same_timer_tick() {
     for layer in [total(millis(100)), per_attempt(millis(100))] {
         let response = layer.layer(ScriptedService::new([Delayed(100, 200)])).oneshot(get(URI)).await;
         assert_eq!(response.unwrap().status(), 200, "{layer:?}");
@@ -24,7 +24,7 @@ async fn response_wins_over_a_timeout_in_the_same_timer_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ready_response_wins_over_an_expired_timeout() {
+async fn ready_response_takes_precedence_over_an_expired_timeout() {
     for layer in [total(millis(100)), per_attempt(millis(100))] {
         let server = ScriptedService::new([Delayed(50, 200)]);
         let mut call = task::spawn(layer.layer(server).oneshot(get(URI)));
@@ -36,13 +36,13 @@ async fn ready_response_wins_over_an_expired_timeout() {
 }
 
 #[test]
-fn immediate_response_needs_no_tokio_runtime() {
+fn call_with_an_immediate_response_needs_no_tokio_runtime() {
     for layer in [total(secs(1)), per_attempt(secs(1))] {
         let service = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
         let mut call = task::spawn(layer.layer(service).oneshot(Request::new(())));
         assert_ready_ok!(call.poll());
     }
-    // The other layers need no runtime, either.
+    // A stack with a retry layer and a rate limit layer does not need a runtime either.
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(total(secs(1)))
@@ -54,7 +54,7 @@ fn immediate_response_needs_no_tokio_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_call_drops_the_inner_future() {
+async fn dropping_a_call_drops_the_future_of_the_inner_service() {
     for layer in [total(secs(1)), per_attempt(secs(1))] {
         let server = ScriptedService::new([NoResponse]);
         let mut call = task::spawn(layer.layer(server.clone()).oneshot(get(URI)));
@@ -65,7 +65,7 @@ async fn dropping_the_call_drops_the_inner_future() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn timeout_of_the_longest_duration_is_accepted() {
+async fn timeout_layer_accepts_the_longest_duration_as_its_timeout() {
     for layer in [total(Duration::MAX), per_attempt(Duration::MAX)] {
         let response = layer.layer(ScriptedService::new([Delayed(60_000, 200)])).oneshot(get(URI)).await;
         assert_eq!(response.unwrap().status(), 200);

@@ -1,4 +1,4 @@
-//! Tests of the timeout layers, on tokio's paused clock. Test services stand in for the server.
+//! Tests of the timeout layers, on tokio's paused clock. Test services replace the server.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod body_idle;

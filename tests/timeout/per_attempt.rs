@@ -1,9 +1,9 @@
-//! The timeout of one attempt.
+//! Tests the timeout of one attempt.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn slow_attempt_returns_a_timeout_error_that_is_no_deadline_error() {
+async fn slow_attempt_returns_a_timeout_error_and_not_a_deadline_error() {
     let start = Instant::now();
     let error =
         per_attempt(secs(2)).layer(ScriptedService::new([NoResponse])).oneshot(get(URI)).await.unwrap_err();
@@ -18,7 +18,7 @@ async fn attempt_timeout_is_shortened_to_the_time_left_before_the_deadline() {
     for (total_millis, attempt_millis, expected, is_deadline) in [
         (1000, 5000, 1000, true),
         (5000, 1000, 1000, false),
-        (1000, 1000, 1000, true), // the error names the deadline if both expire together
+        (1000, 1000, 1000, true), // the error is a deadline error if both expire together
     ] {
         let service = ServiceBuilder::new()
             .layer(total(millis(total_millis)))

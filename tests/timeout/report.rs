@@ -1,10 +1,10 @@
-//! Reports and request ids of calls that time out.
+//! Tests the reports and request ids of calls that time out.
 
 use super::*;
 
-/// The error comes from the inner service or from the per-attempt timeout.
+/// The inner service or the per-attempt timeout returns the error.
 #[tokio::test(start_paused = true)]
-async fn error_before_the_deadline_has_a_report_without_a_stop_reason() {
+async fn call_that_fails_before_its_deadline_reports_no_stop_reason() {
     for response in [Refused, NoResponse] {
         let service = ServiceBuilder::new()
             .layer(total(secs(9)))
@@ -16,7 +16,7 @@ async fn error_before_the_deadline_has_a_report_without_a_stop_reason() {
     }
 }
 
-/// Layers between the request id layer and the timeout see the id in the error.
+/// Layers between the request id layer and the timeout layer can read the request id in the error.
 #[tokio::test(start_paused = true)]
 async fn attempt_timeout_error_contains_the_request_id() {
     let service = ServiceBuilder::new()
@@ -30,9 +30,9 @@ async fn attempt_timeout_error_contains_the_request_id() {
     assert!(service.oneshot(get(URI)).await.unwrap_err().is_timeout());
 }
 
-/// The inner service makes another call, whose error already has a report.
+/// The inner service makes a nested call. The error of the nested call already contains a report.
 #[tokio::test(start_paused = true)]
-async fn error_keeps_the_report_of_a_nested_call() {
+async fn timeout_layer_keeps_the_report_in_the_error_of_a_nested_call() {
     let inner =
         RetryLayer::new().with_max_attempts(2).unwrap().layer(ScriptedService::new([Refused, Refused]));
     let nested = service_fn(move |_: Request<Content>| inner.clone().oneshot(get(URI)));

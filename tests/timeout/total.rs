@@ -1,9 +1,9 @@
-//! The total timeout of a call, which sets its deadline.
+//! Tests the total timeout, which sets the deadline of a call.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn slow_call_returns_a_deadline_error() {
+async fn call_slower_than_its_total_timeout_returns_a_deadline_error() {
     let server = ScriptedService::new([NoResponse]);
     let start = Instant::now();
     let error = total(millis(1500)).layer(server.clone()).oneshot(get(URI)).await.unwrap_err();
@@ -74,11 +74,11 @@ async fn deadline_covers_poll_ready_and_the_wait_for_the_limiter() {
     assert_eq!(start.elapsed(), Duration::ZERO, "a call that cannot meet its deadline fails immediately");
 }
 
-/// A per-attempt timeout also ends at the deadline. The total timeout has its own timer, because nothing may poll the
-/// other one.
+/// The per-attempt timeout also ends at the deadline. The total timeout has its own timer, because the future with the
+/// per-attempt timer might not be polled.
 #[tokio::test(start_paused = true)]
 async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
-    // The per-attempt timeout is above the total timeout, so it does not know the deadline.
+    // The per-attempt timeout layer is outside the total timeout layer, and does not know the deadline.
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(per_attempt(secs(10)))
@@ -89,7 +89,7 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
     assert!(service.oneshot(get(URI)).await.unwrap_err().is_deadline());
     assert_eq!(start.elapsed(), secs(5));
 
-    // The future of the attempt is leaked, so nothing polls its timer.
+    // The future of the attempt is leaked, so no task polls the timer of that future.
     for limit in [secs(2), secs(10)] {
         let inner = per_attempt(limit).layer(ScriptedService::new([NoResponse]));
         let service = ServiceBuilder::new().layer(total(secs(5))).service(service_fn(
@@ -100,7 +100,7 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
         assert_eq!(start.elapsed(), secs(5), "{limit:?}");
     }
 
-    // Another task polls the future of the attempt, so its timer wakes that task.
+    // A second task polls the future of the attempt, so the per-attempt timer wakes only the second task.
     let inner = per_attempt(secs(2)).layer(ScriptedService::new([NoResponse]));
     let service =
         ServiceBuilder::new().layer(total(secs(5))).service(service_fn(move |request: Request<Content>| {
@@ -116,7 +116,7 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
     assert!(error.is_deadline());
     assert_eq!(start.elapsed(), secs(5));
 
-    // The attempt has ended, but the service around it never completes.
+    // The attempt has ended, but the future of the service around the attempt never completes.
     let inner = per_attempt(secs(2)).layer(ScriptedService::new([Delayed(100, 200)]));
     let service =
         ServiceBuilder::new().layer(total(secs(5))).service(service_fn(move |request: Request<Content>| {
@@ -131,7 +131,7 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
     assert_eq!(start.elapsed(), secs(5));
 }
 
-/// Polls `future` once, then leaks it and stays pending.
+/// Polls `future` once, leaks `future`, and stays pending.
 fn leak_after_first_poll<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> impl Future<Output = T> + Send {

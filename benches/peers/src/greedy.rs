@@ -9,7 +9,8 @@ use crate::{BoxError, now, runtime};
 pub enum Pattern {
     /// The caller tries continuously for almost five windows.
     Steady,
-    /// The caller tries across the boundary of a window, the worst case for full buckets and fixed windows.
+    /// The caller tries to acquire permits across the boundary of a window. This is the worst case for full buckets and
+    /// fixed windows.
     ///
     /// The caller sleeps for three windows and calls once. After that call, the caller sleeps until shortly before the
     /// window ends, and then calls continuously for two windows.

@@ -17,9 +17,9 @@ use std::{
 
 use tokio::runtime::Runtime;
 
-use crate::{BoxError, Column, Table, median, now, runtime};
+use crate::{BoxError, Column, Table, median, now, progress, runtime};
 
-/// The number of calls between two readings of the clock or the stop flag.
+/// The number of calls between two checks of the clock or of the stop flag.
 const BATCH: u64 = 64;
 
 /// The settings of a measurement: the length of a sample and the number of rounds.
@@ -175,6 +175,7 @@ pub(crate) fn compare<const SETUPS: usize>(
 ) -> Result<Vec<Vec<Option<f64>>>, BoxError> {
     let mut samples = vec![[const { Vec::new() }; SETUPS]; rows.len()];
     for round in 0..=settings.rounds {
+        progress(format_args!("limiters: round {round} of {}", settings.rounds));
         for (row, samples) in rows.iter_mut().zip(&mut samples) {
             for (setup, samples) in row.setups.iter_mut().zip(samples) {
                 let Some(measure) = setup else { continue };
@@ -304,7 +305,7 @@ where
     for task in tasks {
         sample = sample.plus(two_workers.block_on(task)?);
     }
-    // The sample counts the time of the two workers, not of the eight tasks.
+    // The sample is the sum of the times of the two workers, not of the eight tasks.
     Ok(Sample { nanos: 2.0 * start.elapsed().as_nanos() as f64, ..sample })
 }
 

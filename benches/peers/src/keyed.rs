@@ -40,7 +40,7 @@ impl fmt::Debug for KeyedComparison {
 impl KeyedComparison {
     /// Creates a comparison without rows.
     pub fn new(keys: u32) -> Self {
-        // The list has four random draws per key, so that few keys never occur.
+        // The list has four random draws per key, so that almost every key occurs.
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let draw = |_| {
             state ^= state << 13;
@@ -52,8 +52,8 @@ impl KeyedComparison {
         Self { keys, order, rows: Vec::new(), memory: Vec::new() }
     }
 
-    /// Adds a row for a limiter. `make` returns a function that acquires a permit for a key. The first use of a key
-    /// creates its state.
+    /// Adds a row for a limiter. `make` returns a function that acquires a permit for a key. The first call with a key
+    /// creates the key's state.
     pub fn row<O>(
         &mut self,
         name: &'static str,

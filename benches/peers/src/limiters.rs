@@ -54,7 +54,8 @@ pub fn ratelimit(limit: u64, window: Duration) -> Result<Arc<ratelimit::Ratelimi
 
 /// Creates a limiter of tower-resilience around a service that does nothing.
 ///
-/// With `Ok`, the limiter is a token bucket with this burst. With `Err`, the limiter uses the given type of window.
+/// If `strategy` is `Ok`, the limiter is a token bucket with the given burst. If `strategy` is `Err`, the limiter uses
+/// the given type of window.
 pub fn resilience(
     limit: usize,
     window: Duration,

@@ -54,7 +54,7 @@ where
                     tokio::task::yield_now().await;
                 }
             }
-            // The yields let the last tasks run, and the worker task of a limiter behind a channel.
+            // The yields let the last tasks run, and also the worker task of a limiter behind a channel.
             for _ in 0..64 {
                 tokio::task::yield_now().await;
             }
@@ -86,7 +86,7 @@ where
     })
 }
 
-/// Returns the size of the created value in bytes, and the bytes and the number of the value's heap allocations.
+/// Returns three figures of the created value: its size in bytes, the bytes of its heap allocations, and their number.
 pub fn idle_memory<T>(make: impl FnOnce() -> Result<T, BoxError>) -> Result<[f64; 3], BoxError> {
     let mut value = None;
     let heap = allocation_counter::measure(|| value = Some(make()));

@@ -39,7 +39,7 @@ pub trait Payload: Body<Data: Send, Error: Display> + Send + 'static {}
 
 impl<B: Body<Data: Send, Error: Display> + Send + 'static> Payload for B {}
 
-/// Creates a stack of tower-http and tower that does not limit retries.
+/// Creates a stack of layers of tower-http and tower. The stack does not limit retries.
 ///
 /// tower's `RateLimit` is not `Clone`, so the limit is outside the retry layer. The stack is not `Clone` either, so
 /// tasks cannot share it.
@@ -59,8 +59,8 @@ where
         .service(inner)
 }
 
-/// Creates a stack of tower-http and tower whose limit is in a `Buffer` inside the retry layer. The limit therefore
-/// also applies to retries.
+/// Creates a stack of layers of tower-http and tower. The limit is in a `Buffer` inside the retry layer, so it also
+/// applies to retries.
 pub fn tower_buffered<S, B, R>(
     inner: S,
 ) -> impl Service<

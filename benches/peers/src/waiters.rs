@@ -24,7 +24,8 @@ pub struct ServedWaiters {
     pub took: Duration,
     /// The CPU time of the process in milliseconds, or `None` if the operating system does not report it.
     pub cpu: Option<f64>,
-    /// The distance of a grant from its position in FIFO order, as the median and the maximum of all grants.
+    /// The distance between a grant's position and its position in FIFO order: the median and the maximum of all
+    /// grants.
     pub displacement: (f64, f64),
     /// The number of times per grant that a waiting task was polled again.
     pub wakeups: f64,
@@ -94,7 +95,8 @@ macro_rules! for_each_waiting_limiter {
         const MAX_QUEUE: usize = 200_000;
         const TIMEOUT: ::std::time::Duration = ::std::time::Duration::from_secs(365 * 86_400);
         let (rate, per, burst): (u32, ::std::time::Duration, u32) = ($rate, $per, $burst);
-        // The burst counts against the quota, so this quota of `rate + burst` refills `rate` permits.
+        // The burst counts against the quota, so a quota of `rate + burst` permits refills only `rate` permits per
+        // window.
         let quota = ::tower_outbound::Quota::new(rate + burst, per)?.with_burst(burst)?.without_margin();
         let step = per * burst / rate;
         let request = ::tower_outbound::limit::PermitRequest::new().with_max_queue(MAX_QUEUE);

@@ -46,15 +46,15 @@ impl ArrivalLog {
 
     /// Returns the number of arrivals that certainly exceed the quota.
     ///
-    /// A request may have arrived at any time between its grant and its recorded arrival, so a slow network breaks no
-    /// window. Both ends of a window belong to the window.
+    /// A request may have arrived at any time between its grant and its recorded arrival. Delays in the network
+    /// therefore do not count as violations. Both ends of a window belong to the window.
     pub(crate) fn violations(&self) -> usize {
         self.spans().filter(|span| *span <= self.quota.window()).count()
     }
 
     /// Returns the shortest interval that contains one request more than the limit.
     ///
-    /// The difference between this interval and the quota's window is the unused part of the margin and the hold.
+    /// This interval minus the quota's window is the unused part of the margin and of the hold.
     pub(crate) fn shortest_excess_span(&self) -> Option<Duration> {
         self.spans().min()
     }

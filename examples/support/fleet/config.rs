@@ -55,8 +55,8 @@ impl WorkerConfig {
 
     /// Returns the sustained rate in requests per second.
     ///
-    /// In each [`enforced_window`](Self::enforced_window), a token bucket refills the limit minus the burst, and a
-    /// sliding window refills the whole limit.
+    /// In each [`enforced_window`](Self::enforced_window), a token bucket refills the limit minus the burst. A sliding
+    /// window refills the whole limit.
     pub(crate) fn rate(&self) -> f64 {
         let refilled = match self.algorithm {
             Algorithm::TokenBucket => self.quota.limit() - self.quota.burst(),

@@ -1,6 +1,6 @@
-//! The connection to the server. It is opened when it is first needed, and reopened after it was lost. The redis
-//! crate's connection manager is not used, because it adds its own waits and retries to those of the task that queries
-//! the store.
+//! The connection to the Redis server. The first query opens the connection. If the connection is lost, the next query
+//! opens a new one. The redis crate's connection manager is not used, because its own waits and retries would add to
+//! those of the task that queries the store.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -23,7 +23,7 @@ const SCRIPT: &str = include_str!("script.lua");
 /// The maximum number of cluster redirections that one query follows.
 const MAX_REDIRECTIONS: u32 = 3;
 
-/// The server's error codes that are logged, in addition to those that the redis crate knows.
+/// The error codes of the server that are logged although the redis crate does not know them.
 const CODES: [&str; 6] = ["BUSY", "MISCONF", "NOAUTH", "NOREPLICAS", "OOM", "WRONGPASS"];
 
 /// The script's reply. Times are microseconds since the decision, except for the first value, which only identifies the
@@ -50,8 +50,8 @@ impl Connection {
     async fn connect(&self, info: ConnectionInfo) -> Result<Open, RedisError> {
         #[cfg(feature = "rustls")]
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // rustls panics if several providers are compiled in and none is selected. This fails if one is already
-            // selected, which is fine.
+            // rustls panics if several providers are compiled in and none is selected. This call fails if a provider is
+            // already selected, so its result is ignored.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         // The task that queries the store limits the time of the whole exchange, so the connection has no timeouts.
@@ -62,8 +62,8 @@ impl Connection {
         Ok(Open { connection, digest: load.unwrap_or_default() })
     }
 
-    /// Runs the script. `fresh` is `true` before the first query of a connection, because the server may have lost its
-    /// memory.
+    /// Runs the script. `fresh` tells the script that this is the first query of a connection, so the server may have
+    /// lost its memory.
     async fn run(&self, open: &mut Open, query: &Query, fresh: bool) -> Result<Reply, RedisError> {
         let Open { connection, digest } = open;
         let by_digest = self.command("EVALSHA", digest, query, fresh).query_async(connection).await;
@@ -112,8 +112,8 @@ impl Connection {
                     redis::cmd("ASKING").exec_async(&mut open.connection).await?;
                 }
             } else if !fresh && may_be_stale(&error) {
-                // The server may have been restarted or replaced. If it did decide about this query, the permits of
-                // that decision are lost.
+                // The server may have been restarted or replaced. If the old server has granted permits for this query,
+                // these permits are lost.
                 open = self.connect(home.clone()).await?;
             } else {
                 return Err(error);
@@ -124,14 +124,15 @@ impl Connection {
         Ok(reply)
     }
 
-    /// Returns the connection info of another node, `host:port`, with the same credentials and the same TLS.
+    /// Returns the connection info of another node of the cluster, given as `host:port`. The credentials and TLS
+    /// settings stay the same.
     fn at(&self, node: &str) -> Option<ConnectionInfo> {
         let (name, number) = node.rsplit_once(':')?;
         let number = number.parse().ok()?;
         let mut addr = self.settings.info.addr().clone();
         match &mut addr {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                // A node that does not know its own address sends an empty name.
+                // A node that does not know its own address sends an empty host name.
                 if !name.is_empty() {
                     name.clone_into(host);
                 }
@@ -149,11 +150,12 @@ impl Decide for Connection {
     }
 }
 
-/// Describes the error without text of the server, which may repeat what the client has sent, such as a password.
+/// Describes the error without the server's text, because that text may repeat what the client has sent, such as a
+/// password.
 fn fault(error: RedisError) -> String {
     match error.kind() {
         ErrorKind::Io => redact(error).to_string(),
-        // The code of an error kind that the redis crate knows. It does not come from the text of the reply.
+        // The redis crate knows this kind of error, so the code is a constant of the crate and not text of the reply.
         ErrorKind::Server(_) => format!("the server returned {}", error.code().unwrap_or("an error")),
         ErrorKind::Extension => {
             let code = CODES.iter().find(|code| error.code() == Some(**code));
@@ -175,7 +177,7 @@ pub(super) fn parse(url: &str) -> Result<ConnectionInfo, InvalidConfig> {
     Ok(info)
 }
 
-/// Returns whether the error may be caused by an old connection, so that a new connection may help.
+/// Returns whether a new connection may help, because the error may come from an outdated one.
 fn may_be_stale(error: &RedisError) -> bool {
     let demoted = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown].map(ErrorKind::Server);
     error.is_unrecoverable_error() || demoted.contains(&error.kind())

@@ -22,7 +22,8 @@ use crate::{
     policy::backoff::scatter,
 };
 
-/// How often waiters are checked during an exchange. A refusal may be late by this time.
+/// The interval at which the deadlines of waiters are checked during an exchange. A refusal may be late by this
+/// interval.
 const CHECK: Duration = Duration::from_millis(10);
 
 /// The resolution of timers: 1 ms in nanoseconds.
@@ -38,7 +39,8 @@ enum Next {
 }
 
 impl Inner {
-    /// Starts the task if a query was requested. Outside a runtime, the next request starts it.
+    /// Starts the task if a query was requested. Outside a tokio runtime, this function does nothing, and the next
+    /// request starts the task.
     pub(super) fn start(&self) {
         if !self.signal.requested.load(Ordering::SeqCst) {
             return;
@@ -52,16 +54,16 @@ impl Inner {
     fn next(&self) -> Next {
         self.queue.inspect(|permits, demand, now| {
             let urgent = permits.session.has_urgent_updates(now);
-            // The time of the next query was computed for `unit` permits together. Fewer permits may be available
-            // earlier.
+            // The next query is planned for the time when `unit` permits are available together. Fewer permits may be
+            // available earlier.
             let unit = permits.free.map_or(0, |free| free.unit);
             let smaller = demand.head.is_some_and(|head| head.get() < unit);
             let at = if !permits.is_lost() && (urgent || smaller) { 0 } else { permits.query_at };
             let short = demand.head.is_some_and(|head| {
                 permits.is_lost() || !permits.will_serve(head, now) || demand.permits > permits.in_hand(now)
             });
-            // A share usually grants without a wait. A request that takes permits from it requests a query when one is
-            // due.
+            // A share usually grants permits without a wait. A request that takes permits from the share also requests
+            // a query if one is due.
             let probe = permits.is_lost() && now >= at;
             // If the store does not reply, updates are reported only when a request waits for the store.
             let idle = permits.is_lost() && demand.head.is_none() && now < at;
@@ -97,7 +99,7 @@ impl Inner {
         }
     }
 
-    /// Waits for the reply until the timeout. Meanwhile refuses waiters that become too late.
+    /// Waits for the reply until the timeout. Meanwhile refuses waiters that can no longer be served in time.
     async fn reply(&self, query: Query) -> Result<Reply, String> {
         let timeout = self.settings.timeout;
         let end = clock::after(clock::now(), timeout);
@@ -112,8 +114,8 @@ impl Inner {
         }
     }
 
-    /// Applies the reply. Returns its outcome for the metrics, and the reason of the failure if replies are always
-    /// late.
+    /// Applies the reply. Returns the outcome for the metrics. Also returns the reason of a failure if late replies
+    /// count as one.
     fn apply(&self, query: &Query, reply: &Reply) -> (&'static str, Option<String>) {
         let given: u64 = reply.grants.iter().map(|(_, permits)| u64::from(*permits)).sum();
         let all_granted = given == u64::from(query.want) * u64::from(query.unit);
@@ -122,9 +124,9 @@ impl Inner {
             if let (Some(share), Some(used)) = (&mut permits.share, query.share_used) {
                 share.reported(used);
             }
-            // The store decided at some time between the query and now. With these bounds, no permit is used before its
-            // time or after it stopped counting. A reply that took as long as `hold` grants nothing, and the share
-            // applies until a reply is in time.
+            // The store decided at some time between the query and now. `due` counts from now and `until` from the
+            // query, so no permit is used too early or after its expiry. A reply that took `hold` or longer grants
+            // nothing, and the share applies until a reply arrives in time.
             let until = query.now.saturating_add(nanos(held));
             let late = query.want > 0 && now >= until;
             if !late || permits.share.is_none() {
@@ -148,12 +150,13 @@ impl Inner {
         if !reply.paused.is_zero() {
             self.queue.pause_until(self.queue.timer(now.saturating_add(nanos(reply.paused))));
         }
-        let fault = || format!("the replies take longer than {held:?}, for which permits are held");
+        let fault =
+            || format!("each reply takes longer than {held:?}, so its permits expire before it arrives");
         (if late { "late" } else { "answered" }, lost.then(fault))
     }
 
-    /// Returns when the permits that were not granted become available, and how many will be available together at that
-    /// time. A reply that granted everything does not show how many more are available.
+    /// Forecasts when further permits become available, and how many are then available together. If the reply granted
+    /// everything, this number is unknown.
     fn free(&self, query: &Query, reply: &Reply, all_granted: bool, now: u64) -> Free {
         let refilled = nanos(reply.free).checked_div(self.settings.interval());
         let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| !all_granted);
@@ -168,7 +171,7 @@ impl Inner {
         let wait = SHORTEST_RETRY + scatter(LONGEST_RETRY - SHORTEST_RETRY, self.random.next());
         let (state, known) = self.update(|permits, now| {
             let after = |time: Duration| now.saturating_add(nanos(time));
-            // Other processes may use permits of the store for this time.
+            // For this time, other processes may still use permits that the store has granted.
             let spent = after(settings.horizon() + settings.hold);
             let share = || settings.share.as_ref().map(|quotas| Share::begin(settings.kind, quotas, spent));
             permits.fail(share, after(wait), after(settings.holdoff()));
@@ -176,7 +179,8 @@ impl Inner {
             let state = if permits.share.is_some() { "fallback" } else { "refusing" };
             (state, permits.session.lost.is_some())
         });
-        // Logs the failure without holding the lock. Only this task changes whether the store counts as lost.
+        // The lock is not held while the failure is logged. This is safe, because only this task marks the store as
+        // lost or recovered.
         if !known {
             let lost = StoreLost::begin(fault, state, wait);
             self.queue.inspect(|permits, _, _| permits.session.lost = Some(lost));
@@ -187,12 +191,12 @@ impl Inner {
 /// Returns how many blocks to query, and the number of permits in each block.
 fn plan_query(permits: &mut Permits, demand: Demand, now: u64, lease: u32) -> (u32, u32) {
     let Some(head) = demand.head else { return (0, 1) };
-    // If the store was lost, a query for one request shows whether it replies in time. The permits of one request
-    // become available together.
+    // While the store counts as lost, a query for one request shows whether the store replies in time. All permits of
+    // one request must be available together, so they form one block.
     if permits.is_lost() || head.get() > 1 && !permits.will_serve(head, now) {
         return (1, head.get());
     }
-    // A lease grows while all of it is used, and otherwise shrinks by the permits that were not used.
+    // The lease doubles if all of its permits were used. Otherwise it shrinks by the number of unused permits.
     let (unused, last) = (permits.take_unused(), permits.session.lease.max(1));
     permits.session.lease =
         if unused > 0 { last.saturating_sub(unused).max(1) } else { last.saturating_mul(2).min(lease) };
@@ -217,7 +221,8 @@ impl Task {
                     self.inner.update(|_, _| ());
                 }
                 Next::Stop => {
-                    // In this order, a later query request either starts a new task or is seen by the next line.
+                    // `running` is cleared before `requested` is read. A query that is requested in between then starts
+                    // a new task or is seen by the next line.
                     self.inner.running.store(false, Ordering::SeqCst);
                     let again = self.inner.signal.requested.load(Ordering::SeqCst);
                     if !again || self.inner.running.swap(true, Ordering::SeqCst) {

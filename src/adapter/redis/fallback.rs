@@ -28,15 +28,16 @@ pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<
 /// The limiter algorithm of the share, and the number of permits that it has granted.
 pub(super) struct Share {
     pub(super) algorithm: Box<dyn Algorithm>,
-    /// The permits that were granted but not yet reported to the store, at most the limit of the share.
+    /// The number of permits that were granted but not yet reported to the store. It never exceeds the limit of the
+    /// share.
     used: u64,
     used_at: u64,
     limit: u64,
 }
 
 impl Share {
-    /// Creates a share in which everything counts as spent at `at`, because the latest requests of the other processes
-    /// are unknown.
+    /// Creates a share whose permits all count as spent at the time `at`, because the latest requests of the other
+    /// processes are unknown.
     pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64) -> Self {
         let mut algorithm: Box<dyn Algorithm> = match kind {
             Kind::TokenBucket => Box::new(Buckets::new(quotas, None)),

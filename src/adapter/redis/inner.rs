@@ -46,7 +46,7 @@ impl Inner {
         })
     }
 
-    /// Changes the permits by `work`, then grants permits to the waiters.
+    /// Applies `work` to the permits, then grants permits to the waiters.
     pub(super) fn update<T>(&self, work: impl FnOnce(&mut Permits, u64) -> T) -> T {
         self.queue.update(|permits| permits.store != Store::Shared, work)
     }
@@ -66,8 +66,8 @@ impl Inner {
     }
 }
 
-/// Applies server limits in this process and reports them to the store: a pause immediately, remaining permits with the
-/// next query.
+/// Applies server limits in this process and reports them to the store. A pause is reported immediately, and remaining
+/// permits are reported with the next query.
 impl PermitIssuer for Inner {
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
         self.queue.is_expired(permit)

@@ -39,29 +39,31 @@ use crate::{
 /// # How it decides
 ///
 /// Requests wait in the same FIFO queue as with any other limiter. If no permit is available in the process, a task
-/// queries the server, one query at a time, for as many permits as the waiters need. A script on the server decides in
-/// one round trip, by the server's clock. It grants each permit for a moment up to 100 ms ahead, so that processes are
-/// served in the order of their queries. A process that gets fewer permits than it needs learns when to query again. No
-/// query is sent unless a request waits.
+/// queries the server for as many permits as the waiters need. The task sends one query at a time. A script on the
+/// server decides in one round trip, by the server's clock. It grants permits up to 100 ms before they may be used, so
+/// that processes are served in the order of their queries. A process that gets fewer permits than it needs learns when
+/// to query again. A query is sent only if a request waits.
 ///
-/// The quota holds in every window across all processes. A permit counts from the moment for which the store granted
-/// it, and expires [`hold`](Self::with_lease) later. Every window is longer by `hold` and by the quota's margin. The
-/// margin covers delays after the grant: late polls, an inner service that is not ready, and the network.
+/// The quota holds in every window across all processes. Each permit has a start time, from which it may be used. It
+/// counts from this time and expires [`hold`](Self::with_lease) later. Every window is longer by `hold` and by the
+/// quota's margin. The margin covers delays after the grant: late polls, an inner service that is not ready, and the
+/// network.
 ///
 /// Server limits apply to all processes. A process reports a requested delay to the store immediately, and remaining
-/// permits with its next query. From these it subtracts its own requests in flight, because the server may not have
-/// counted them yet.
+/// permits with its next query. It first subtracts its own requests in flight from the remaining permits, because the
+/// service may not have counted these requests yet.
 ///
 /// # Cost
 ///
-/// - Quota: the sustained rate is (limit − burst) / (window + margin + hold), and limit / (window + margin + hold) for
-///   the sliding window.
-/// - Latency: one round trip for all requests that wait together. With a [lease](Self::with_lease), it also serves
-///   later requests.
-/// - Memory of the server: a hash of about 250 bytes for each name, and for a sliding window about 12 bytes for each
-///   request of the limit. Each key expires two windows after its last use.
-/// - Processor time of the server: about 30 µs for each query of a bucket, and 60 µs for a window. One core therefore
-///   serves about 30,000 or 16,000 queries per second, and with a lease of 100 a million or half a million permits.
+/// - Quota: the sustained rate of a token bucket is (limit − burst) / (window + margin + hold). For a sliding window,
+///   it is limit / (window + margin + hold).
+/// - Latency: one round trip for all requests that wait together. With a [lease](Self::with_lease), the same round trip
+///   also serves later requests.
+/// - Memory of the server: about 250 bytes for each name. A sliding window adds about 12 bytes for each permit of its
+///   limit. Each key expires two windows after its last use.
+/// - Processor time of the server: about 30 µs for each query of a token bucket, and 60 µs for each query of a sliding
+///   window. One core therefore serves about 30,000 queries per second of a bucket, or 16,000 of a window. With a lease
+///   of 100 permits, one core grants about a million permits per second from a bucket, or half a million from a window.
 ///   `benches/limiter.rs` measured this on two shared cores.
 ///
 /// # Failures of the server
@@ -85,45 +87,48 @@ use crate::{
 ///
 /// # Notes
 ///
-/// - A server that has been running for less than a window is treated as one that lost its memory: the first requests
-///   wait until a window after its start. If the server's user may not call `INFO`, the same applies to the first use
-///   of each name.
-/// - After an outage in which processes used their [shares](Self::with_fallback_share), the server grants nothing until
-///   all of them have certainly returned to it, half a second by default. It then grants nothing for a window, as after
-///   a restart.
-/// - If only some processes cannot reach the server, their shares are used in addition to the grants of the others: at
-///   most 1/n of the quota for each such process. Do not configure a share if that is too much.
+/// - A server that started less than a window ago may have lost its memory. The first requests therefore wait until a
+///   window has passed since the start. If the server's user may not call `INFO`, the same applies to the first use of
+///   each name.
+/// - After an outage in which processes used their [shares](Self::with_fallback_share), the server grants nothing for
+///   half a second by default. By then all processes have returned to the server. The server then grants nothing for
+///   one more window, as after a restart.
+/// - If only some processes cannot reach the server, they use their shares in addition to the grants of the server.
+///   Each of these processes adds at most its share to the quota. Do not configure a share if that is too much.
 /// - A process that uses its share refuses a request that costs more than the share can grant.
-/// - If the server stopped without a restart, and the first process that queries it again has not used a share, that
-///   process receives permits immediately, in addition to the shares that others have used.
-/// - If few processes send queries, a process whose query failed delays all of them by a window when it returns.
+/// - The server may stop replying for a while and continue without a restart. The first process that then queries the
+///   server may receive permits immediately, if that process has not used a share. These permits add to the shares that
+///   other processes have used.
+/// - If few processes send queries, a single failed query can delay all of them by a window. This window starts when
+///   the process of the failed query returns to the server.
 /// - All processes must use the same quotas, margins, hold and share, because each query applies the settings of its
 ///   process. A token bucket and a sliding window of the same name do not share a quota.
-/// - A request whose permits take longer than 100 ms to refill may wait long, or forever, if other processes take them
-///   one by one. Within its own process it keeps its position in the queue.
-/// - A process that has learned of a pause waits for its end, even if another process resumes.
+/// - A request for several permits may wait long, or forever. This happens if the permits take longer than 100 ms to
+///   refill and other processes take them one by one. Within its own process it keeps its position in the queue.
+/// - A process that has learned of a pause waits until the pause ends, even if another process calls
+///   [`resume`](Self::resume).
 /// - `max_wait` limits the wait for the quota, but not the query that forecasts this wait. The deadline limits both.
 /// - During a query, deadlines are checked every 10 ms.
 /// - A request that waits needs a tokio runtime with time and I/O. If a runtime shuts down, its query is dropped, but
 ///   no permits are lost. A runtime that exists but is not driven blocks the waiters that depend on its query.
-/// - In Redis Cluster, queries are redirected to the node of the slot. Sentinel is not queried for the master's
-///   address.
-/// - The limiter uses the server's clock. Under paused time, the query times out before the reply can arrive, so tests
-///   need an in-process limiter.
+/// - In Redis Cluster, queries follow redirections to the node that stores the slot. The limiter does not query
+///   Sentinel for the master's address.
+/// - The limiter uses the server's clock. If a test pauses tokio's time, a query times out before its reply can arrive.
+///   Such a test needs an in-process limiter.
 ///
 /// # Scale
 ///
 /// Each name is stored on one node, which runs one script at a time, so each name is limited to the speed of one core.
-/// Different names are distributed over the nodes of a cluster. If one name exceeds a node, divide its quota over
-/// several names, such as a quarter each over four names, and assign each process one of them. Alternatively use
-/// leases, which divide the number of queries by their size.
+/// Different names are distributed over the nodes of a cluster. If one name is too much load for a node, divide its
+/// quota among several names, for example a quarter for each of four names. Assign each process to one name.
+/// Alternatively use leases: a lease of 100 permits divides the number of queries by up to 100.
 ///
 /// # Default
 ///
 /// - A query takes at most 250 ms, including connecting.
-/// - A permit expires a fiftieth of the shortest window after its moment, at least 5 ms and at most 250 ms. Every
-///   window is longer by this time, in addition to the quota's margin.
-/// - There is no [lease](Self::with_lease): permits are queried only when a request waits for them.
+/// - The time from a permit's start to its expiry, `hold`, is 1/50 of the shortest window, limited to 5 to 250 ms.
+///   Every window is longer by `hold`, in addition to the quota's margin.
+/// - Without a [lease](Self::with_lease), permits are queried only when a request waits for them.
 /// - While the server does not reply, requests are refused.
 /// - The namespace is `tower-outbound`.
 ///
@@ -144,8 +149,8 @@ impl RedisLimiter {
     /// [`TokenBucket`](crate::limit::TokenBucket).
     ///
     /// `name` identifies the quota, such as the API key. All limiters with the same name and namespace on one server
-    /// share the quota. The server receives only a hash of the name. Processes with different quotas each enforce their
-    /// own.
+    /// share the quota. The server receives only a hash of the name. If processes configure different quotas for one
+    /// name, each process enforces its own.
     ///
     /// Nothing is sent before the first request.
     ///
@@ -161,7 +166,7 @@ impl RedisLimiter {
         Self::new(url, name, Kind::TokenBucket, quotas.into_iter().collect())
     }
 
-    /// Creates a limiter that grants the whole quota in any pattern, like an in-process
+    /// Creates a limiter whose whole quota may be used at any time of the window, like an in-process
     /// [`SlidingWindow`](crate::limit::SlidingWindow). See [`token_bucket`](Self::token_bucket) for the parameters.
     ///
     /// # Errors
@@ -179,7 +184,8 @@ impl RedisLimiter {
         Settings::new(parse(url)?, name, kind, quotas).map(Self::build)
     }
 
-    /// Creates a new limiter. Every setter does so, because settings must not change after the first request.
+    /// Creates a limiter with changed settings. Every setter creates a new limiter, because settings must not change
+    /// after the first request.
     pub(super) fn build(settings: Settings) -> Self {
         let settings = Arc::new(settings);
         let store = Box::new(Connection::new(Arc::clone(&settings)));
@@ -191,7 +197,8 @@ impl RedisLimiter {
         self.inner.queue.snapshot()
     }
 
-    /// Returns whether the server replies, and otherwise how this process decides.
+    /// Returns whether the server replies. If it does not, the state shows whether this process uses its share or
+    /// refuses requests.
     pub fn store(&self) -> Store {
         self.inner.queue.inspect(|permits, _, _| permits.store)
     }
@@ -202,7 +209,7 @@ impl RedisLimiter {
         self.inner.pause_until(until);
     }
 
-    /// Lifts the pause, and discards the remaining permits that the service reported, in this process and in the store.
+    /// Lifts the pause in this process and in the store. Also discards the remaining permits that the service reported.
     /// Other processes that have learned of the pause still wait for its end.
     pub fn resume(&self) {
         self.inner.queue.resume();

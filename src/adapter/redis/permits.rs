@@ -1,4 +1,4 @@
-//! The permits that the store has granted to this process. Each may be used between two moments.
+//! The permits that the store has granted to this process. Each permit has a start time and an expiry.
 
 use std::{
     collections::VecDeque,
@@ -47,7 +47,7 @@ pub(super) struct Permits {
     grants: VecDeque<Grant>,
     /// The store's forecast of permits that it has not granted yet.
     pub(super) free: Option<Free>,
-    /// The shortest time between two permits of the store's forecast.
+    /// The shortest time between two permits that the store forecasts.
     interval: u64,
     largest: u32,
     grace: u64,
@@ -55,13 +55,14 @@ pub(super) struct Permits {
     /// The earliest time of the next query to the store.
     pub(super) query_at: u64,
     pub(super) share: Option<Share>,
-    /// The share may be used until this time, unless another query fails and extends it. After that the other processes
-    /// may use the whole quota.
+    /// The share may be used until this time. Another failed query extends the time. After this time, the other
+    /// processes may use the whole quota.
     share_until: u64,
     /// The number of permits that expired unused.
     unused: u32,
     signal: Arc<TaskSignal>,
-    /// The number of permits for which the task waits. A request that costs less wakes it. 0 if the task does not wait.
+    /// The number of permits for which the task waits. A request that costs less wakes the task. 0 if the task does not
+    /// wait.
     pub(super) listening: u32,
     pub(super) session: Session,
 }
@@ -70,9 +71,9 @@ pub(super) struct Permits {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
     pub(super) at: u64,
-    /// The number of permits that the query requested together. Fewer permits may be available earlier.
+    /// The number of permits that the query requested as one block. Fewer permits may be available earlier.
     pub(super) unit: u32,
-    /// The smallest number of permits that may be available together at that time.
+    /// The largest number of permits that may be available together at the time `at`.
     pub(super) together: u32,
 }
 
@@ -103,13 +104,14 @@ impl Permits {
         }
     }
 
-    /// Adds the grants of a reply from the store. None of them is late.
+    /// Adds the grants of a reply from the store. The caller omits grants that arrived too late.
     pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Grant>, free: Free) {
         (self.store, self.share, self.free) = (Store::Shared, None, Some(free));
         self.grants.extend(grants);
     }
 
-    /// Records that the store does not reply. Until the next query, the share applies or every request is refused.
+    /// Records that the store does not reply. Until the next query, requests use the share. Without a share, every
+    /// request is refused.
     pub(super) fn fail(&mut self, share: impl FnOnce() -> Option<Share>, query_at: u64, share_until: u64) {
         if self.share.is_none() {
             self.share = share();
@@ -134,7 +136,8 @@ impl Permits {
         sum(self.usable(now))
     }
 
-    /// Returns whether the fetched permits can serve one request of this cost at some moment.
+    /// Returns whether the fetched permits suffice for one request of this cost. Enough of them must be usable at the
+    /// same time, now or later.
     pub(super) fn will_serve(&self, cost: NonZeroU32, now: u64) -> bool {
         self.usable(now).any(|last| {
             let together = self.usable(now).filter(|grant| grant.due <= last.due && last.due < grant.until);
@@ -142,7 +145,7 @@ impl Permits {
         })
     }
 
-    /// Requests a query, and wakes the task if it waits for more permits than `cost`.
+    /// Requests a query, and wakes the task if the task waits for more permits than `cost`.
     fn request_query(&mut self, cost: NonZeroU32) {
         self.signal.requested.store(true, Ordering::SeqCst);
         if cost.get() < self.listening {
@@ -193,9 +196,13 @@ impl Algorithm for Permits {
         true
     }
 
-    fn forecast(&self, start: u64, total: u64) -> u64 {
+    fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
         if let Some(share) = &self.share {
-            return if start < self.share_until { share.algorithm.forecast(start, total) } else { start };
+            return if start < self.share_until {
+                share.algorithm.forecast(start, total, costliest)
+            } else {
+                start
+            };
         }
         let (mut missing, mut last) = (total, start);
         if missing == 0 {

@@ -4,7 +4,7 @@ use std::{future::Future, pin::Pin, time::Duration};
 
 use crate::policy::Quota;
 
-/// The maximum number of permits of one query. It limits how long the script runs.
+/// The maximum number of permits that one query requests. This maximum limits how long the script runs.
 pub(super) const MAX_PERMITS: u32 = 1_000;
 
 /// The store, which decides for all processes.
@@ -38,10 +38,10 @@ impl Kind {
 pub(super) struct Query {
     /// The number of blocks of permits that the process needs.
     pub(super) want: u32,
-    /// The number of permits in each block. They become available together.
+    /// The number of permits in each block. The permits of a block become available together.
     pub(super) unit: u32,
     pub(super) now: u64,
-    /// The memory of the store according to its last reply, and the time of that reply.
+    /// The identity of its memory that the store sent in its last reply, and the time of that reply.
     pub(super) known: Option<(Known, u64)>,
     /// The number of permits that the process granted from its share. `None` if it used no share.
     pub(super) share_used: Option<u64>,
@@ -78,11 +78,11 @@ pub(super) struct Gate {
 pub(super) struct Reply {
     pub(super) known: Known,
     pub(super) paused: Duration,
-    /// The time until the first permit that was not granted becomes available.
+    /// The time until the first permit beyond the granted ones becomes available.
     pub(super) free: Duration,
     /// The time until that permit can be queried, which is earlier.
     pub(super) query_in: Duration,
-    /// The time until each grant may be used, and its number of permits.
+    /// For each grant, the time until it may be used and its number of permits.
     pub(super) grants: Vec<(Duration, u32)>,
 }
 

@@ -6,12 +6,12 @@ use super::{
 };
 use crate::{limit::queue::external::nanos, policy::Remaining};
 
-/// The maximum number of the service's quotas that are reported to the store.
+/// The maximum number of rate-limit policies of the service that are reported to the store.
 const MAX_GATES: usize = 8;
 
 #[derive(Default)]
 pub(super) struct Session {
-    /// The memory of the store according to its last reply, and the time of that reply.
+    /// The identity of the store's memory in its last reply, and the time of that reply.
     pub(super) known: Option<(Known, u64)>,
     pub(super) late: u32,
     pub(super) lost: Option<StoreLost>,
@@ -44,7 +44,7 @@ impl Session {
         Query { want, unit, now, known: self.known, share_used, updates: self.updates.clone() }
     }
 
-    /// Removes the updates that the store has received with a query. Newer ones remain.
+    /// Removes the updates that the store has received with a query. Newer updates remain.
     pub(super) fn reported(&mut self, sent: &Updates) {
         if self.updates.pause_until <= sent.pause_until {
             self.updates.pause_until = 0;

@@ -12,12 +12,12 @@ impl RedisLimiter {
         Self::build(settings)
     }
 
-    /// Sets the prefix of the keys. Like every setter, it returns an independent limiter.
+    /// Sets the prefix of the keys in Redis. Like every setter, this method returns an independent limiter.
     ///
     /// # Errors
     ///
-    /// Returns an error if the namespace is empty or contains a brace. Braces mark the part that selects the slot of a
-    /// cluster.
+    /// Returns an error if the namespace is empty or contains a brace. Braces mark the part of a key that selects the
+    /// slot in a cluster.
     pub fn with_namespace(self, namespace: &str) -> Result<Self, InvalidConfig> {
         if namespace.is_empty() || namespace.contains(['{', '}']) {
             return Err(InvalidConfig::new("namespace", namespace.to_owned(), "a name without braces"));
@@ -25,20 +25,21 @@ impl RedisLimiter {
         Ok(self.with(|settings| settings.namespace = namespace.to_owned()))
     }
 
-    /// Fetches up to `permits` permits with one query before requests need them, and holds each for up to `hold` after
-    /// its moment. Fetches fewer if the previous ones were not all used. Unused permits expire. Default: 1 permit, and
-    /// a fiftieth of the shortest window, at least 5 ms and at most 250 ms.
+    /// Fetches up to `permits` permits with one query, before requests need them. Each fetched permit expires `hold`
+    /// after its start time. Fetches fewer permits if some of the previous permits were not used. Default: `permits` is
+    /// 1, and `hold` is 1/50 of the shortest window, but at least 5 ms and at most 250 ms.
     ///
     /// If the round trip to the server takes longer than `hold`, no permit is granted in time. This counts as a
     /// failure.
     ///
-    /// With a lease, a busy process sends one query for many requests, but every window is longer by `hold`: 1 s costs
-    /// 1.6 % of 100 per minute, and 100 ms costs 9 % of 200 per second. Other processes cannot use a held permit.
+    /// With a lease, a busy process sends one query for many requests. The cost is a window that is longer by `hold`.
+    /// For a quota of 100 per minute, a `hold` of 1 s costs 1.6 % of the rate. For 200 per second, a `hold` of 100 ms
+    /// costs 9 %. Other processes cannot use a permit that this process holds.
     ///
     /// # Errors
     ///
-    /// Returns an error if `permits` is 0 or more than 1,000, the maximum of one query, or if `hold` is zero or longer
-    /// than the shortest window.
+    /// Returns an error if `permits` is 0 or more than 1,000, which is the maximum of one query. Also returns an error
+    /// if `hold` is zero or longer than the shortest window.
     pub fn with_lease(self, permits: u32, hold: Duration) -> Result<Self, InvalidConfig> {
         if !(1..=MAX_PERMITS).contains(&permits) {
             return Err(InvalidConfig::new(
@@ -49,7 +50,7 @@ impl RedisLimiter {
         }
         let shortest = self.inner.settings.shortest();
         if hold.is_zero() || hold > shortest {
-            let expected = format!("more than zero and at most the shortest window, {shortest:?}");
+            let expected = format!("more than zero and at most {shortest:?} (the shortest window)");
             return Err(InvalidConfig::new("hold", format!("{hold:?}"), expected));
         }
         Ok(self.with(|settings| (settings.lease, settings.hold) = (permits, hold)))
@@ -67,16 +68,17 @@ impl RedisLimiter {
         Ok(self.with(|settings| settings.timeout = timeout))
     }
 
-    /// Lets this process use its share of each quota, one of `processes` parts, while the server does not reply. By
-    /// default, every request is then refused immediately with
+    /// Lets this process use its share of each quota while the server does not reply. A share is the quota divided by
+    /// `processes`. By default, no share is used, and every request is refused immediately with
     /// [`Reason::Unavailable`](crate::error::Reason::Unavailable).
     ///
-    /// At first nothing of the share is available, because the latest requests of the other processes are unknown.
+    /// When a process starts to use its share, the share has no permit yet, because the latest requests of the other
+    /// processes are unknown.
     ///
     /// # Errors
     ///
-    /// Returns an error if `processes` is 0, or exceeds the limit of a quota or the burst of a token bucket, so that a
-    /// process would have less than one permit.
+    /// Returns an error if `processes` is 0, or if the share of a process would be less than one permit. This is the
+    /// case if `processes` exceeds the limit of a quota or the burst of a token bucket.
     pub fn with_fallback_share(self, processes: u32) -> Result<Self, InvalidConfig> {
         let Settings { kind, quotas, .. } = &*self.inner.settings;
         let share = parts(processes, *kind, quotas)?;

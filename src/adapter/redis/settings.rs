@@ -21,7 +21,7 @@ pub(super) struct Settings {
     pub(super) quotas: Vec<Quota>,
     /// The maximum number of permits that are fetched before requests need them.
     pub(super) lease: u32,
-    /// How long a permit may be used after the moment for which it was granted.
+    /// The time from the start time of a permit to its expiry.
     pub(super) hold: Duration,
     pub(super) timeout: Duration,
     /// The quotas of this process while the store does not reply. If `None`, requests are refused.
@@ -46,7 +46,8 @@ impl Settings {
             quotas,
             lease: 1,
             hold: (shortest / 50).clamp(Duration::from_millis(5), Duration::from_millis(250)).min(shortest),
-            // Longer than a nearby server needs, and short enough for several queries before a call's deadline.
+            // This timeout is longer than a nearby server needs, and short enough for several queries before a call's
+            // deadline.
             timeout: Duration::from_millis(250),
             share: None,
         })
@@ -57,19 +58,18 @@ impl Settings {
         self.quotas.iter().map(Quota::window).min().unwrap_or_default()
     }
 
-    /// Returns how long before its moment a permit may be granted: 100 ms, or a quarter of a shorter window. This is
-    /// long enough that a process need not wait between two queries, and short enough to leave permits to other
-    /// processes.
+    /// Returns how long before its start time a permit may be granted: 100 ms, or a quarter of the window if the window
+    /// is short. A process then need not wait between two queries, and permits are left for other processes.
     pub(super) fn horizon(&self) -> Duration {
         let horizon = self.hold.max(Duration::from_millis(100)).min(self.shortest() / 4);
         horizon.max(Duration::from_micros(1))
     }
 
-    /// Returns how long the share may be used after a failure. When one process has returned, others may still use
-    /// theirs for this time.
+    /// Returns how long the share may be used after a failure. For this time after one process has returned to the
+    /// store, other processes may still use their shares.
     pub(super) fn holdoff(&self) -> Duration {
-        // A process that uses its share queries again after `LONGEST_RETRY` at the latest. Permits are granted a
-        // horizon ahead.
+        // A process that uses its share queries again after `LONGEST_RETRY` at the latest. The store grants permits up
+        // to one horizon ahead.
         match self.share {
             None => self.horizon(),
             Some(_) => self.horizon().max(LONGEST_RETRY + self.timeout),
@@ -81,7 +81,7 @@ impl Settings {
         self.quotas.iter().map(|quota| self.kind.max_at_once(quota).0).min().unwrap_or(u32::MAX)
     }
 
-    /// Returns how long a grant counts, in µs. Both ends of a window are part of it.
+    /// Returns how long a grant counts, in µs. Both ends of a window belong to the window.
     fn length(&self, quota: &Quota) -> u64 {
         micros(quota.window() + quota.margin() + self.hold) + 1
     }
@@ -116,7 +116,7 @@ impl Settings {
         })
     }
 
-    /// Returns the keys of the name. The part in braces assigns all of them to one slot of a cluster.
+    /// Returns the Redis keys for the limiter's name. The part in braces assigns all keys to one slot of a cluster.
     pub(super) fn keys(&self) -> Vec<String> {
         let hash = Sha256::digest(self.name.as_bytes());
         let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
@@ -131,15 +131,16 @@ impl Settings {
         }
     }
 
-    /// Writes the arguments in the order in which the script reads them. `fresh` is `true` if the connection is new,
-    /// because the server may have lost its memory.
+    /// Writes the arguments in the order in which the script reads them. `fresh` tells the script that the connection
+    /// is new, so the server may have lost its memory.
     pub(super) fn write(&self, command: &mut Cmd, query: &Query, fresh: bool) {
         let left = |until: u64| until.saturating_sub(query.now).div_ceil(1_000);
         let known = query.known.map_or([0, 0, -1], |(known, at)| {
             let age = query.now.saturating_sub(at) / 1_000;
             [known.born, known.granted, i64::try_from(age).unwrap_or(i64::MAX)]
         });
-        // A process that uses its share has not sent a query for longer than this, and its share grants nothing before.
+        // `quiet` is shorter than every silence of a process that uses its share. Either its query timed out first, or
+        // its share grants nothing until then.
         let quiet = (self.timeout / 2).min(self.horizon() + self.hold);
         command
             .arg(u8::from(self.kind == Kind::SlidingWindow))

@@ -19,7 +19,7 @@ const LOST: &str = "tower_outbound.limit.store.lost";
 pub(crate) fn describe() {
     use ::metrics::{Unit, describe_gauge, describe_histogram};
 
-    let duration = "Duration of the queries of shared limiters to their store.";
+    let duration = "Duration of the queries that shared limiters send to their store.";
     describe_histogram!(DURATION, Unit::Seconds, duration);
     describe_gauge!(LOST, Unit::Count, "Shared limiters whose store does not reply.");
 }
@@ -38,11 +38,17 @@ pub(super) struct StoreLost {
 
 impl StoreLost {
     pub(super) fn begin(why: &str, state: &'static str, retry_in: Duration) -> Self {
-        tracing::warn!(target: LIMIT, error = why, state, retry_in_ms = millis(retry_in), "limiter's store lost");
+        tracing::warn!(
+            target: LIMIT,
+            error = why,
+            state,
+            retry_in_ms = millis(retry_in),
+            "limiter's store stopped replying"
+        );
         Self { since: clock::now(), _lost: Raised::new(LOST, None) }
     }
 
     pub(super) fn recovered(self) {
-        tracing::info!(target: LIMIT, lost_ms = millis(self.since.elapsed()), "limiter's store back");
+        tracing::info!(target: LIMIT, lost_ms = millis(self.since.elapsed()), "limiter's store replies again");
     }
 }

@@ -1,4 +1,4 @@
-//! Converts the errors of reqwest, and preserves what they prove about the delivery.
+//! Converts the errors of reqwest. Preserves an error's proof that the request was not sent or not processed.
 
 use std::{error::Error as StdError, time::Duration};
 
@@ -14,12 +14,12 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
         return followed();
     }
     let error = error.without_url();
-    // The cause is `https_only` or a redirect to another scheme. The error does not distinguish them.
+    // The cause is reqwest's setting `https_only` or a redirect to another scheme. The error does not show which.
     if error.is_builder() {
         return Error::from_service(DeliveryError::maybe_processed(error).lasting());
     }
-    // A timeout of the connection or of connecting has an error of hyper above it. Without one, the timeout is the
-    // client's own `timeout` or `read_timeout`.
+    // If connecting or the open connection timed out, the source is an error of hyper. Otherwise the client's own
+    // `timeout` or `read_timeout` was exceeded.
     let of_connection = error.source().is_some_and(|source| source.is::<legacy::Error>());
     if error.is_timeout() && !of_connection {
         return Error::new(ErrorKind::AttemptTimeout, Some(elapsed), Some(error.into()));

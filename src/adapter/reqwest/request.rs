@@ -1,4 +1,4 @@
-//! Converts a request to a request of reqwest. Rejects it if reqwest would change it.
+//! Converts an `http::Request` to a `reqwest::Request`. Rejects a request that reqwest would change.
 
 use std::{
     pin::Pin,
@@ -23,8 +23,8 @@ where
     // reqwest adds its default headers with methods that panic if the header map is full.
     headers::check_room(request.headers())?;
     let uri = request.uri().clone();
-    // Streams the body. reqwest can clone a body in memory, and would then resend it without this crate's layers, even
-    // after a GOAWAY, which does not prove that the request was not processed.
+    // Streams the body, because reqwest can clone a body in memory and would then resend the request without this
+    // crate's layers. reqwest resends even after a GOAWAY, although the server may have processed the request.
     let request = request.map(|body| Content::wrap(Shared(Mutex::new(Box::pin(body)))));
     let request =
         ::reqwest::Request::try_from(request).map_err(|error| Error::invalid_request(error.without_url()))?;
@@ -51,8 +51,8 @@ fn difference(uri: &Uri, url: &Url) -> Option<&'static str> {
     .find_map(|(part, same)| (!same).then_some(part))
 }
 
-/// Makes the body of a request `Sync`, as reqwest requires. reqwest never uses it from two threads at once, so the lock
-/// is always free.
+/// Makes the body of a request `Sync`, as reqwest requires. reqwest never uses the body from two threads at once, so
+/// the lock is always free.
 struct Shared<B>(Mutex<Pin<Box<B>>>);
 
 impl<B> Shared<B> {

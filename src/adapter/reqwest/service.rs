@@ -28,8 +28,9 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 
 /// Sends requests with a `reqwest::Client`, below the layers of this crate or a preset.
 ///
-/// Streams request and response bodies, including their trailers. The redirects and retries of reqwest are disabled,
-/// because the layers would not see them.
+/// Streams request and response bodies, including their trailers. [`new`](Self::new) disables the redirects and retries of
+/// reqwest, because the layers would not see them. [`from_client`](Self::from_client) cannot disable redirects, so the
+/// application disables them when it builds the client.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -75,14 +76,15 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 /// Returns an [`Error`] whose source is the `reqwest::Error`. The error contains no URL, because a URL may contain the
 /// key.
 ///
-/// - [`is_invalid_request`](Error::is_invalid_request): nothing was sent, because the URI is not absolute with `http`
-///   or `https`, or reqwest would change it, for example from `/a/../b` to `/b`, so that a signature would not match.
-///   Another cause is a request with more than 6,000 header fields, which leaves no room for those of reqwest.
+/// - [`is_invalid_request`](Error::is_invalid_request): nothing was sent. The URI is not an absolute `http` or `https`
+///   URL, or reqwest would change the URI, for example from `/a/../b` to `/b`. A signature would not match the changed
+///   URI. Another cause is a request with more than 6,000 header fields, which leave no room for the fields that
+///   reqwest adds.
 /// - [`is_timeout`](Error::is_timeout): a `timeout` or `read_timeout` of the client was exceeded. The request may have
 ///   been sent.
-/// - [`is_service`](Error::is_service): any other failure. As with hyper, its causes show whether the request was sent:
-///   it was not sent if connecting, name resolution or the TLS handshake failed, and it was not processed if an HTTP/2
-///   server refused its stream.
+/// - [`is_service`](Error::is_service): any other failure. The causes show whether the request was sent. It was not
+///   sent if name resolution, connecting or the TLS handshake failed. It was not processed if an HTTP/2 server refused
+///   the stream.
 ///
 /// # Notes
 ///
@@ -91,27 +93,27 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 /// - The service returns a redirect as a response. To follow redirects, use tower-http's `FollowRedirect` *above* the
 ///   layers. The limiter then counts each hop, and the auth layer checks its origin.
 /// - A proxy can read requests without TLS, including their key. This also concerns requests to loopback, for which
-///   [`auth`](crate::auth) does not require TLS. The environment may set a proxy with reqwest's feature `system-proxy`,
-///   a default feature. `ClientBuilder::no_proxy` prevents that. With TLS, a proxy only tunnels the connection.
+///   [`auth`](crate::auth) does not require TLS. With TLS, a proxy only tunnels the connection. The environment may set
+///   a proxy if reqwest has its default feature `system-proxy`. `ClientBuilder::no_proxy` prevents this.
 /// - `default_headers` are sent to every origin, so use the auth layer for a key. `default_headers`, `user_agent`,
-///   cookies and `accept-encoding` are added after a signature, which therefore does not cover them. A header that the
-///   request already contains is kept.
-/// - With reqwest's features `gzip`, `brotli`, `zstd` and `deflate`, response bodies are decompressed, and followed by
-///   their trailers (tested for gzip). The limits of this crate count decompressed bytes.
-/// - HTTP/1.1 sends the trailers of a request only if its `trailer` header names them. It returns the trailers of a
-///   response only if the request has `te: trailers`.
+///   cookies and `accept-encoding` are added after the auth layer, so its signature does not cover them. A header that
+///   the request already contains is kept.
+/// - With reqwest's features `gzip`, `brotli`, `zstd` and `deflate`, response bodies are decompressed. Their trailers
+///   are preserved (tested for gzip). The limits of this crate count decompressed bytes.
+/// - With HTTP/1.1, the trailers of a request are sent only if its `trailer` header names them. The trailers of a
+///   response are received only if the request has `te: trailers`.
 /// - `connection_verbose` logs every byte that is sent, including the key.
-/// - The service accepts requests with any body, so the compiler cannot infer the body of `service.ready()`. Use
+/// - The service accepts requests with any body, so the compiler cannot infer the body type for `service.ready()`. Use
 ///   `oneshot`, or `ServiceExt::<Request<B>>::ready(&mut service)`.
 /// - The `timeout` of the client or of one `reqwest::Request` covers one attempt, including the response's body.
 ///   `read_timeout` also covers the wait for the response headers. The errors of this crate's timeout layers contain
 ///   more details.
-/// - An invalid certificate is not retried if this crate has the feature `rustls` and reqwest uses rustls. Otherwise it
-///   is retried like any other connect error.
+/// - A call is not retried after an invalid certificate if this crate has the feature `rustls` and reqwest uses rustls.
+///   Otherwise the call is retried, as after any other connect error.
 #[derive(Clone)]
 pub struct Reqwest {
     client: Client,
-    /// Whether the client may follow redirects. The policy of an existing client cannot be read.
+    /// Whether the client may follow redirects. The redirect policy of an existing client cannot be read.
     may_redirect: bool,
 }
 
@@ -124,7 +126,8 @@ impl Reqwest {
     ///
     /// # Panics
     ///
-    /// Panics if reqwest panics, which it does with its feature `rustls-no-provider` if no provider is installed.
+    /// Panics if reqwest panics. With its feature `rustls-no-provider`, reqwest panics if no crypto provider is
+    /// installed.
     pub fn new(builder: ClientBuilder) -> Result<Self, InvalidConfig> {
         let client = builder.redirect(redirect::Policy::none()).retry(retry::never()).build();
         let client = client.map_err(|error| {
@@ -139,17 +142,17 @@ impl Reqwest {
     ///
     /// By default a `reqwest::Client` follows redirects:
     ///
-    /// - It removes `authorization` and cookies from a request to another host. It keeps other headers, such as
-    ///   `x-api-key`, and the query of the new URL, so it may send the key to another host.
-    /// - The limiter does not count the further requests.
+    /// - The client removes `authorization` and cookies from a request to another host. It keeps other headers, such as
+    ///   `x-api-key`, and the query of the new URL. It may therefore send the key to another host.
+    /// - The limiter does not count the requests to the redirects' targets.
     ///
     /// This service detects a redirect only after it happened, if the URL of the response differs from that of the
     /// request. The call then fails and is not retried. A chain of redirects that ends at the first URL is not
     /// detected.
     ///
-    /// An error may concern any request of such a chain, so no error proves that nothing was sent, and only idempotent
-    /// requests are retried. The client's own retries have no effect, because the client receives no body that it can
-    /// clone.
+    /// An error may belong to any request of such a chain. No error therefore proves that nothing was sent, and only
+    /// idempotent requests are retried. The client's own retries have no effect, because the client receives no body
+    /// that it can clone.
     ///
     /// ```
     /// use tower_outbound::adapter::Reqwest;
@@ -166,7 +169,7 @@ impl Reqwest {
 
     /// Returns the client and its connection pool. A request that is sent with it directly bypasses all layers.
     ///
-    /// There is no `get_mut`, because the client could be replaced by one that follows redirects.
+    /// The service has no `get_mut`, because a caller could use it to install a client that follows redirects.
     pub fn get_ref(&self) -> &Client {
         &self.client
     }
@@ -181,25 +184,37 @@ impl StackBuilder {
     /// Creates the whole stack over an existing `reqwest::Client`. The client must be built with
     /// `redirect::Policy::none()`: see [`Reqwest::from_client`].
     ///
-    /// The service takes `http::Request`s with any streamed body. `get_ref().get_ref()` returns the client, which can
-    /// build requests.
+    /// [`SendWith::send_with`](super::SendWith::send_with) sends the requests of reqwest through the stack, which is also
+    /// a tower service for `http::Request`s with any streamed body. The stack is `Clone + Send + Sync`, so it fits into
+    /// the state of an axum server:
     ///
-    /// ```
-    /// use tower::ServiceExt;
-    /// use tower_outbound::{ApiKey, BoxError, Report, preset};
+    /// ```no_run
+    /// use tower_outbound::{
+    ///     BoxError, Client, Quota,
+    ///     adapter::{Reqwest, SendWith},
+    ///     stack::StackService,
+    /// };
     ///
-    /// # async fn call() -> Result<(), BoxError> {
-    /// let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
-    /// let mail = preset::email_delivery("https://mail.example.com")?
-    ///     .with_api_key(ApiKey::new("s3cret")?)
-    ///     .reqwest(client)?;
+    /// #[derive(Clone)]
+    /// struct AppState {
+    ///     client: reqwest::Client,
+    ///     orders: StackService<Reqwest>,
+    /// }
     ///
-    /// let request = mail.get_ref().get_ref().post("https://mail.example.com/v1/resources").body("hello").build()?;
-    /// let request = http::Request::<reqwest::Body>::try_from(request)?;
-    /// let response = mail.clone().oneshot(request).await?;
-    /// println!("{} {:?}", response.status(), Report::from_response(&response));
-    /// # Ok(())
-    /// # }
+    /// fn state() -> Result<AppState, BoxError> {
+    ///     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
+    ///     let orders = Client::builder("https://api.example.com/v2")?
+    ///         .with_api_key_env("ORDERS_KEY")
+    ///         .with_quota(Quota::per_minute(300)?)
+    ///         .reqwest(client.clone())?;
+    ///     Ok(AppState { client, orders })
+    /// }
+    ///
+    /// async fn order(state: AppState, number: u64) -> Result<String, BoxError> {
+    ///     let url = format!("https://api.example.com/v2/orders/{number}");
+    ///     let response = state.client.get(url).send_with(&state.orders).await?;
+    ///     Ok(response.error_for_status()?.text().await?)
+    /// }
     /// ```
     ///
     /// # Errors

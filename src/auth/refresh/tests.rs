@@ -6,7 +6,7 @@ fn secs(secs: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_that_returns_the_same_key_does_not_postpone_rejections() {
+async fn unchanged_key_does_not_restart_the_backoff_after_a_rejection() {
     let backoff = ExponentialBackoff::new(secs(10), secs(10)).unwrap().with_jitter(Jitter::none());
     // The refresh starts after four fifths of the lifetime, 8 s.
     let fetch = || async { Ok::<_, BoxError>(FreshKey::new(ApiKey::new("a")?).with_lifetime(secs(10))) };

@@ -28,11 +28,11 @@ use crate::{auth::Origin, config::InvalidConfig};
 /// ```
 ///
 /// The inner service receives the same body type. The layer buffers a body in memory if the signature depends on it, so
-/// the type must implement `From<Bytes>`: [`Body`](crate::Body), `Full<Bytes>`, or
+/// the body type must implement `From<Bytes>`: [`Body`](crate::Body), `Full<Bytes>`, or
 /// [`ReplayBody`](crate::body::ReplayBody) under a retry layer. The trailers of a buffered body are dropped.
 ///
-/// Place this layer where an [`AuthLayer`](crate::auth::AuthLayer) would be. It signs after the limiter's grant, so the
-/// safety margin of a quota should cover the time that a signature takes.
+/// Place this layer where an [`AuthLayer`](crate::auth::AuthLayer) would be. It signs a request after the limiter has
+/// granted its permit. The safety margin of a quota should therefore cover the time that a signature takes.
 ///
 /// # Clone
 ///
@@ -49,7 +49,7 @@ impl SignLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the origin uses neither TLS nor a loopback host, unless it [allows
+    /// Returns an error for an origin without TLS. Exceptions are loopback hosts and origins that [allow
     /// plaintext](Origin::with_plaintext).
     pub fn new(sign: impl Sign + 'static, origin: Origin) -> Result<Self, InvalidConfig> {
         Ok(Self { sign: Arc::new(sign), origins: [origin.for_credential()?].into() })

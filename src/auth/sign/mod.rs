@@ -46,7 +46,7 @@ pub trait Sign: Send + Sync {
     /// Returns the maximum size in bytes of a body that the layer buffers for the signature. A request with a larger
     /// body fails, and nothing is sent.
     ///
-    /// Returns `None` by default: the signature does not depend on the body, which is not buffered.
+    /// Returns `None` by default. The body is then not buffered, and the signature does not depend on it.
     fn body_limit(&self) -> Option<usize> {
         None
     }
@@ -54,7 +54,8 @@ pub trait Sign: Send + Sync {
     /// Adds the signature to the request. `body` is the whole body, or `None` if there is no
     /// [`body_limit`](Self::body_limit).
     ///
-    /// The headers have room for 500 more fields. A request without that room is rejected before this call.
+    /// A signer can add up to 500 header fields. A request with room for fewer fields is rejected before this method is
+    /// called.
     ///
     /// If this method returns an error, the call ends and nothing is sent. The error must not contain a secret. If a
     /// header value is a secret, [mark it](http::HeaderValue::set_sensitive) as sensitive.

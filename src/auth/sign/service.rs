@@ -28,7 +28,7 @@ use crate::{
 /// - [`Error::is_auth`] if the request cannot be signed, its body is larger than [`Sign::body_limit`], or its URI has
 ///   no origin.
 /// - [`Error::is_invalid_request`] if the request has no room for the signature's header fields.
-/// - Otherwise the inner service's error.
+/// - Passes on the errors of the inner service.
 #[derive(Debug, Clone)]
 pub struct SignService<S> {
     inner: S,
@@ -63,7 +63,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let state = match Origin::any_covers(&self.layer.origins, request.uri()) {
             Ok(true) => {
-                // Uses the instance that was polled ready for this call, and keeps a clone for the next one.
+                // Uses the instance that was polled ready for this call, and keeps a clone of it for the next call.
                 let next = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, next);
                 State::Signing { signing: Box::pin(signed(Arc::clone(&self.layer.sign), request)), inner }

@@ -17,8 +17,8 @@ use super::{
 /// The request body below a [`retry`](crate::retry) layer, which can resend it.
 ///
 /// In the first attempt, the body is passed on unchanged and recorded, up to [its limit]. Further attempts send the
-/// recording. `Bytes` are recorded without a copy, except for chunks under 64 bytes after the first chunk. If the body
-/// exceeds the limit, the recording is dropped and the attempt continues.
+/// recording. A chunk of type `Bytes` is recorded without a copy. Later chunks under 64 bytes are an exception: these
+/// are copied and merged. If the body exceeds the limit, the recording is dropped and the attempt continues.
 ///
 /// [`new`](Self::new) creates a body that is not recorded.
 ///
@@ -38,21 +38,21 @@ use super::{
 ///
 /// # Notes
 ///
-/// - After the end of the body or an error, polling it returns `None`.
+/// - Polling a body returns `None` after its end or after an error.
 /// - A recorded chunk that is part of a larger buffer keeps that buffer in memory until the call ends.
 /// - A body that an attempt has read only in part cannot be resent. A body of which nothing was read can be resent
 ///   regardless of its size, for example after a connect error.
 pub struct ReplayBody<B> {
-    /// `None` at the end of the body. Boxed, because a request is moved about thirty times on its way through a stack
-    /// and hyper, and moving values of 256 bytes or more costs twice as much.
+    /// `None` at the end of the body. The state is boxed, because a stack and hyper move a request about thirty times.
+    /// Moving a value of 256 bytes or more costs twice as much as moving a smaller value.
     state: Option<Pin<Box<State<B>>>>,
 }
 
 pin_project! {
     #[project = Proj]
     enum State<B> {
-        // The source is not pinned, so that the next attempt can use it if nothing was read. `None` once reading has
-        // started.
+        // `None` once an attempt has started to read. Until then the source is not pinned, so that the next attempt can
+        // use it.
         Unread { source: Option<B>, shared: Arc<Shared<B>> },
         Reading {
             #[pin]
@@ -64,8 +64,8 @@ pin_project! {
         Playing { recorded: Recorded },
     }
 
-    // A body that was read in part cannot be resent. Over HTTP/1, the connection stops reading after the announced
-    // length, without polling for the end, so a recording of that length counts as complete.
+    // Over HTTP/1, the connection stops reading after the announced length and does not poll for the end. A recording
+    // of that length therefore counts as complete. Any other body that was read in part cannot be resent.
     impl<B> PinnedDrop for State<B> {
         fn drop(this: Pin<&mut Self>) {
             match this.project() {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn new_body_is_not_recorded() {
+    fn unrecorded_body_passes_on_data_and_errors() {
         let passed = read_all(ReplayBody::new(Script::new([Step::data(2), Step::Fail])));
         assert_eq!((passed.data.len(), passed.failed), (2, true));
         assert_eq!(read_all(ReplayBody::<Full<Bytes>>::default()), Read::default());

@@ -9,7 +9,8 @@ use super::{
 
 /// Creates the body for each further attempt.
 ///
-/// Works even while a connection still holds the body of an earlier attempt. All bodies share the recorded chunks.
+/// Creates the body even while a connection still holds the body of an earlier attempt. All bodies share the recorded
+/// chunks.
 pub(crate) struct Replay<B> {
     /// `None` for an empty body.
     shared: Option<Arc<Shared<B>>>,
@@ -18,8 +19,8 @@ pub(crate) struct Replay<B> {
 impl<B: Body> ReplayBody<B> {
     /// Records `body` while it is sent, up to `limit` bytes of data and trailers.
     ///
-    /// An empty body needs no recording and can always be resent. `announced` is the length of a body without trailers,
-    /// as sent in `content-length`.
+    /// An empty body needs no recording and can always be resent. `announced` is the `content-length` of a body without
+    /// trailers.
     pub(crate) fn record(body: B, limit: usize, announced: Option<u64>) -> (Self, Replay<B>) {
         if body.is_end_stream() {
             return (Self::ENDED, Replay { shared: None });
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resends_an_empty_body_without_allocation() {
+    fn empty_body_is_resent_without_an_allocation() {
         let counted = allocation_counter::measure(|| {
             let (first, replay) = ReplayBody::record(Empty::<Bytes>::new(), 0, None);
             assert_eq!((first.size_hint().exact(), first.is_end_stream()), (Some(0), true));
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn replays_one_chunk_with_four_allocations_and_without_a_copy() {
+    fn one_chunk_is_replayed_with_at_most_four_allocations_and_no_copy() {
         let data = Bytes::from(vec![3; 1000]);
         let cx = &mut Context::from_waker(Waker::noop());
         let counted = allocation_counter::measure(|| {
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn replays_an_unread_body_of_any_size() {
+    fn unread_body_of_any_size_is_replayed() {
         let (first, replay) = ReplayBody::record(Full::<Bytes>::from("hello"), 1, None);
         assert!(replay.body().is_none());
         drop(first);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn records_an_unread_body_in_the_next_attempt() {
+    fn unread_body_is_recorded_in_the_next_attempt() {
         let (first, replay) = ReplayBody::record(Script::new([Step::data(3)]), 10, None);
         drop(first);
         assert_eq!(read_all(replay.body().unwrap()).data, [0, 1, 2]);
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_replay_a_body_that_was_read_in_part() {
+    fn body_that_was_read_in_part_is_not_replayed() {
         let (first, replay) = ReplayBody::record(Script::new([Step::data(3), Step::data(3)]), 10, None);
         let mut first = Box::pin(first);
         assert_eq!(read(first.as_mut(), 1).data.len(), 3);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_the_recording_over_the_limit_and_continues_sending() {
+    fn body_over_the_replay_limit_is_sent_without_a_recording() {
         let data = Bytes::from(vec![3; 8]);
         let frames =
             [data.clone(), Bytes::from_static(b"0123456789")].map(|d| Ok::<_, Failure>(Frame::data(d)));
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_the_failure_of_an_unrecorded_body() {
+    fn failure_of_an_unrecorded_body_is_reported() {
         let steps = [Step::data(3), Step::Fail];
         for (limit, known) in [(10, false), (1, false), (1, true)] {
             let source = Script::new(steps.clone());

@@ -16,11 +16,12 @@ pub(super) struct Recording {
     len: u64,
     /// Whether the source reported an exact length.
     exact: bool,
-    /// The first chunk. It is stored outside the list, so that a body of one chunk needs no list.
+    /// The first chunk. This chunk is stored outside the list, so that a body of one chunk needs no list.
     first: Option<Bytes>,
     chunks: Vec<Bytes>,
     small: BytesMut,
-    /// The trailers. Boxed, because few requests have trailers, and every recording would reserve memory for them.
+    /// The trailers. Boxed, because few requests have trailers, and an unboxed map would take memory in every
+    /// recording.
     trailers: Option<Box<HeaderMap>>,
 }
 
@@ -29,7 +30,7 @@ impl Recording {
         Self { room: limit, exact, ..Self::default() }
     }
 
-    /// Adds a frame. Returns `false` if the recording exceeds its limit and is unusable.
+    /// Adds a frame. Returns `false` if the recording exceeds its limit. It is then unusable.
     pub(super) fn push(&mut self, frame: &Frame<Bytes>) -> bool {
         let fields = |trailers: &HeaderMap| trailers.iter().map(|(n, v)| n.as_str().len() + v.len()).sum();
         let trailers = frame.trailers_ref();
@@ -78,8 +79,8 @@ impl Recording {
     }
 }
 
-/// A complete recording, as an iterator over its remaining frames. A clone made before the first `next` returns all
-/// frames.
+/// A complete recording, as an iterator over its remaining frames. If it is cloned before the first call of `next`, the
+/// clone returns all frames.
 #[derive(Clone)]
 pub(super) struct Recorded {
     first: Option<Bytes>,
@@ -87,7 +88,7 @@ pub(super) struct Recorded {
     rest: Option<Arc<Rest>>,
     at: usize,
     left: u64,
-    /// Whether the length may be reported. With a reported length, HTTP/1 would drop the trailers.
+    /// Whether the exact length is reported. HTTP/1 drops the trailers of a body with a reported length.
     exact: bool,
 }
 
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn records_one_chunk_without_a_copy_or_list() {
+    fn recording_of_one_chunk_needs_no_copy_and_no_list() {
         let sent = Bytes::from(vec![1; 10]);
         let mut recording = Recording::new(10, false);
         assert!(recording.push(&Frame::data(sent.clone())));
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn merges_small_chunks_and_drops_empty_ones() {
+    fn recording_merges_small_chunks_and_drops_empty_ones() {
         let mut recording = Recording::new(1000, false);
         for _ in 0..100 {
             assert!(recording.push(&data("")));

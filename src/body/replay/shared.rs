@@ -15,8 +15,8 @@ pub(super) struct Shared<B> {
 }
 
 pub(super) enum Source<B> {
-    /// Nothing was read from the body. `None` while an attempt holds the body, and after an attempt has read part of
-    /// it.
+    /// Contains the body if nothing was read from it. Contains `None` while an attempt holds the body, and after an
+    /// attempt has read part of it.
     Unread(Option<B>),
     /// An attempt has read the body completely.
     Whole(Recorded),
@@ -25,7 +25,7 @@ pub(super) enum Source<B> {
 }
 
 impl<B> Shared<B> {
-    /// Ignores poisoning, because no code panics while it changes the value.
+    /// Ignores the poisoning of the lock, because no code panics while it changes the value.
     pub(super) fn lock(&self) -> MutexGuard<'_, Source<B>> {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -27,15 +27,15 @@ impl Findings {
         use io::ErrorKind::*;
         Some(match kind {
             ConnectionRefused => ErrorKind::ConnectRefused,
-            // An established connection can also end with these kinds. In that case the kind is already `Closed`.
+            // An established connection can also end with these I/O errors. In that case the kind is already `Closed`.
             HostUnreachable | NetworkUnreachable | AddrNotAvailable if self.kind != ErrorKind::Closed => {
                 ErrorKind::Connect
             }
             ConnectionReset | ConnectionAborted => ErrorKind::Reset,
             TimedOut if self.connecting => ErrorKind::ConnectTimeout,
-            // A timeout without an error of hyper above it comes from a custom service.
+            // If no error of hyper wraps the timeout, it comes from a custom service.
             TimedOut if self.kind == ErrorKind::Other => ErrorKind::AttemptTimeout,
-            // TCP was established before, so the connection ended during the TLS handshake.
+            // The TCP connection was already established, so it ended during the TLS handshake.
             UnexpectedEof if self.connecting => ErrorKind::Tls,
             // h2 reports a closed connection as a broken pipe.
             BrokenPipe | UnexpectedEof | NotConnected | TimedOut if !self.connecting => ErrorKind::Closed,

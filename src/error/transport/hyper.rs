@@ -1,4 +1,4 @@
-//! Interprets the errors of hyper-util, hyper and h2, and those of reqwest, which is built on them.
+//! Interprets the errors of hyper-util, hyper and h2. reqwest is built on these crates, so its errors contain theirs.
 
 use std::error::Error as StdError;
 
@@ -14,12 +14,12 @@ use super::{
 };
 
 /// The error of hyper-util's connector, whose type has no public name. Clients that manage their own connections, such
-/// as tonic's channel, wrap it in their own error.
+/// as tonic's channel, wrap this error in their own.
 pub(super) type ConnectError = <HttpConnector as tower_service::Service<Uri>>::Error;
 
 impl Findings {
-    /// Updates the kind and the proof if `error` comes from one of these crates. Returns `Some` for such an error, with
-    /// the final kind if no deeper error can change it. Returns `None` for any other error.
+    /// Updates the kind and the proof if `error` comes from one of these crates. Returns `None` for any other error.
+    /// The inner `Option` is the final kind, or `None` if a deeper error can change the kind.
     pub(super) fn read_hyper_error(&mut self, error: &(dyn StdError + 'static)) -> Option<Option<ErrorKind>> {
         if let Some(error) = error.downcast_ref::<legacy::Error>() {
             return Some(self.client(error));
@@ -35,8 +35,8 @@ impl Findings {
         if error.is::<ConnectError>() {
             self.prove(NOT_SENT);
             self.connect();
-            // The fields of the error are private, so its text is compared. With an unknown text, the kind stays
-            // `Connect`.
+            // The fields of the error are private, so its text is compared. If hyper-util changes the text, the kind
+            // stays `Connect`.
             return Some((error.to_string() == "dns error").then_some(ErrorKind::Dns));
         }
         #[cfg(feature = "reqwest")]
@@ -49,8 +49,8 @@ impl Findings {
     /// Interprets the error of hyper-util's client. The error names the connection on which it occurred. If it names
     /// none, there was no connection for the request, because connecting, TLS or the HTTP/2 handshake failed.
     fn client(&mut self, error: &legacy::Error) -> Option<ErrorKind> {
-        // The client rejected the request itself. These kinds have no public name, so the text is compared. If
-        // hyper-util changes the text, the checks below apply.
+        // The client itself rejected the request. The kinds of such errors have no public name, so the text is
+        // compared. If hyper-util changes the text, the checks below apply.
         if error.to_string().starts_with("client error (User") {
             self.prove(Proof { lasting: true, ..NOT_SENT });
             return Some(ErrorKind::InvalidRequest);
@@ -62,7 +62,7 @@ impl Findings {
         }
         self.prove(match error.source().and_then(|error| error.downcast_ref::<hyper::Error>()) {
             _ if error.is_connect() || error.connect_info().is_none() => NOT_SENT,
-            // hyper also reports a cancelled upgrade as canceled, but this client never waits for an upgrade.
+            // A cancelled upgrade also counts as canceled in hyper, but this client never waits for an upgrade.
             Some(error) => by_connection(error, error.is_canceled()),
             None => MAYBE,
         });
@@ -130,7 +130,7 @@ fn by_connection(error: &hyper::Error, unbegun: bool) -> Proof {
         // without a result.
         _ if error.is_user() => MAYBE,
         Some(error) => by_stream(error),
-        // The connection was closed or reset, maybe after the server read the request. HTTP/1.1 does not show when.
+        // The connection was closed or reset. HTTP/1.1 does not show whether the server had read the request before.
         None => MAYBE,
     }
 }
@@ -138,19 +138,20 @@ fn by_connection(error: &hyper::Error, unbegun: bool) -> Proof {
 /// Interprets an HTTP/2 error. A server that resets a stream with REFUSED_STREAM guarantees that it did not process the
 /// request (RFC 9113 §8.7). A REFUSED_STREAM that h2 itself created guarantees nothing.
 ///
-/// GOAWAY proves nothing. The server did not process streams above the last id, and h2 returns its error for those, but
-/// does not expose the id. hyper returns the same error for a request below the last id, if another thread read the
-/// GOAWAY while the request was queued. h2's task may still send that request before it resets the stream.
+/// A GOAWAY error proves nothing. A GOAWAY frame contains the id of the last stream that the server may have processed.
+/// h2 returns the error for all later streams, but does not expose that id. hyper returns the same error for an earlier
+/// stream, if another thread read the GOAWAY while the request was queued. h2's task may still send that request before
+/// it resets the stream.
 fn by_stream(error: &h2::Error) -> Proof {
     let refused = error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
     if refused { NOT_SENT } else { MAYBE }
 }
 
-/// Returns whether hyper, used without hyper-util's client, returned the request before it was written or found its
-/// connection closed. hyper looks for a closed connection only in `poll_ready`.
+/// Returns whether hyper gave the request back before writing it, or found the connection closed. This function is for
+/// hyper without the client of hyper-util. hyper looks for a closed connection only in `poll_ready`.
 ///
-/// hyper also cancels an upgrade, after the response. The type of that error is not public, so the texts of the other
-/// causes are compared. If hyper changes them, the result is "maybe processed".
+/// An upgrade that hyper cancels after the response has the same kind of error. The type of its cause is not public, so
+/// the texts of the other causes are compared. If hyper changes these texts, the result is "maybe processed".
 fn was_not_begun(error: &hyper::Error) -> bool {
     if error.is_closed() {
         return true;

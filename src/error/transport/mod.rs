@@ -4,9 +4,9 @@
 //! concern another connection.
 //!
 //! The first transport error or [`DeliveryError`] in the chain determines the delivery. Errors below it may concern
-//! another connection, for example the one from which the request's body was read. Without either, the server may have
-//! processed the request. If the request's body failed, callers ignore "not sent", because an unknown client may return
-//! the body's error as its own.
+//! another connection, for example the one from which the request's body was read. If the chain contains neither, the
+//! server may have processed the request. If the request's body failed, callers ignore "not sent", because an unknown
+//! client may return the body's error as its own.
 //!
 //! | error | delivery |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! | `HostUnreachable`, `NetworkUnreachable` or `AddrNotAvailable` without one of the connect errors above | maybe processed |
 //! | GOAWAY, a reset connection, a body that failed, and any other error | maybe processed |
 //!
-//! Without the feature `hyper`, only the first row is "not sent".
+//! Without the feature `hyper`, only the errors of the first row are "not sent".
 
 mod findings;
 #[cfg(feature = "hyper")]
@@ -68,7 +68,8 @@ fn read(error: &(dyn StdError + 'static)) -> (ErrorKind, Proof) {
 /// Returns whether the service itself reports that nothing was sent. Inside another error, such a report may concern
 /// another connection or request, for example the connection from which the request's body was read.
 fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
-    // An established TCP connection never fails with this kind. It can fail with the other kinds of connect errors.
+    // An established TCP connection never fails with `ConnectionRefused`. It can fail with every other kind of connect
+    // error.
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     // A service may wrap its `DeliveryError` in an I/O error.
     let marked = || chain(error).any(|error| error.is::<DeliveryError>());
@@ -110,8 +111,8 @@ impl Findings {
         if let Some(error) = error.downcast_ref::<rustls::Error>() {
             use rustls::Error::{InvalidCertificate, NoCertificatesPresented, PeerIncompatible};
 
-            // The certificate is wrong, or no common version or cipher exists. There is no retry, because the caller
-            // should learn immediately that it may be connected to the wrong server.
+            // The certificate is wrong, or client and server share no TLS version or cipher. The request is not
+            // retried, because the caller should learn immediately that it may be connected to the wrong server.
             if let Some(proof) = self.proof.as_mut().filter(|proof| proof.not_sent && self.connecting) {
                 proof.lasting =
                     matches!(error, InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_));

@@ -40,7 +40,7 @@ pub struct Bucket {
 
 /// The theoretical arrival time of the next permit. The bucket is full if this time lies in the past.
 ///
-/// It replaces governor's own state, which cannot be read. Forecasts and changes of quotas must read it.
+/// This state replaces governor's own state, which cannot be read. Forecasts and changes of quotas must read the state.
 #[derive(Debug, Default)]
 struct Arrival(AtomicU64);
 

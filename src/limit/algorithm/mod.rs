@@ -1,6 +1,8 @@
 //! The algorithms that decide when permits become available. All times are nanoseconds since the queue's origin.
 
 pub(super) mod bucket;
+mod grant_log;
+pub(super) mod paced_window;
 pub(super) mod sliding_window;
 pub(super) mod token_bucket;
 
@@ -28,9 +30,9 @@ pub trait Algorithm: Send + 'static {
     /// Takes `cost` permits of every quota, or takes nothing if one quota lacks them. Returns whether it took them.
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool;
 
-    /// Returns when the last of `total` permits becomes available, if none is taken before `start`. The result is never
-    /// too late. It is too early if requests with costs above one leave a gap.
-    fn forecast(&self, start: u64, total: u64) -> u64;
+    /// Returns when the last of `total` permits becomes available, if none is taken before `start`. No request costs more
+    /// than `costliest`. The result is never too late. It is too early if requests with costs above one leave a gap.
+    fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64;
 
     /// Returns the largest number of permits that one request can ever take.
     fn largest(&self) -> u32;

@@ -15,7 +15,7 @@ pub struct Buckets {
 const LATE: u64 = 2_000_000;
 
 /// The latest arrival time that a change of quotas sets. Adding to it does not overflow.
-const LATEST: u64 = u64::MAX / 4;
+pub(super) const LATEST: u64 = u64::MAX / 4;
 
 impl Algorithm for Buckets {
     fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self {
@@ -36,11 +36,11 @@ impl Algorithm for Buckets {
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
         // Several buckets are used only under the lock, so no other thread takes permits between this check and the
         // grant.
-        self.forecast(now, cost.get().into()) <= now
+        self.forecast(now, cost.get().into(), cost.get()) <= now
             && self.buckets.iter().all(|bucket| bucket.take(cost, now))
     }
 
-    fn forecast(&self, start: u64, total: u64) -> u64 {
+    fn forecast(&self, start: u64, total: u64, _costliest: u32) -> u64 {
         self.buckets.iter().map(|bucket| bucket.forecast(start, total)).max().unwrap_or(start)
     }
 
@@ -73,15 +73,10 @@ impl Algorithm for Buckets {
         let after = |quota: &Quota| {
             let interval = nanos(quota.refill_interval());
             let whole = interval.saturating_mul(u64::from(quota.burst()));
-            // Also converts fractions of a permit. Otherwise each change of quotas would lose the permit that is being
-            // refilled.
-            let spent_times = closed.iter().map(|(old, missing)| {
-                let left = old.whole.saturating_sub(*missing);
-                // A larger burst becomes available gradually. Otherwise one window could contain both bursts.
-                let taken = whole.saturating_sub(scaled(left, interval, old.interval, u128::div_euclid));
-                scaled(*missing, interval, old.interval, u128::div_ceil).max(taken)
-            });
-            now.saturating_add(spent_times.max().unwrap_or(0)).min(LATEST)
+            let missing = closed
+                .iter()
+                .map(|(old, missing)| carried(*missing, (old.interval, old.whole), (interval, whole)));
+            now.saturating_add(missing.max().unwrap_or(0)).min(LATEST)
         };
         self.buckets = quotas.iter().filter_map(|quota| Bucket::new(*quota, after(quota))).collect();
     }
@@ -95,6 +90,16 @@ impl Algorithm for Buckets {
         let gathered = patience.checked_div(next.saturating_sub(due)).unwrap_or(0);
         due.saturating_add(gathered.saturating_mul(next.saturating_sub(due)))
     }
+}
+
+/// Returns how long a new bucket takes to fill up, if the old bucket would take `missing`. Each bucket is an interval and
+/// the time that the whole bucket takes.
+pub(super) fn carried(missing: u64, old: (u64, u64), new: (u64, u64)) -> u64 {
+    let left = old.1.saturating_sub(missing);
+    // A larger burst becomes available gradually. Otherwise one window could contain both bursts.
+    let taken = new.1.saturating_sub(scaled(left, new.0, old.0, u128::div_euclid));
+    // Also converts fractions of a permit. Otherwise each change of quotas would lose the permit that is being refilled.
+    scaled(missing, new.0, old.0, u128::div_ceil).max(taken)
 }
 
 /// Converts a refill time to another interval, so that it corresponds to the same number of permits.

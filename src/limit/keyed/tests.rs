@@ -16,7 +16,7 @@ fn takes<K: Hash + Eq + Clone>(keyed: &KeyedBucket<K>, key: K) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keeps_keys_in_use_while_the_tables_grow() {
+async fn keys_in_use_are_kept_while_the_tables_grow() {
     let keyed = hourly(20_000);
     for key in 0..10_000 {
         assert!(takes(&keyed, key));
@@ -26,7 +26,7 @@ async fn keeps_keys_in_use_while_the_tables_grow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stores_one_copy_of_each_key() {
+async fn keyed_limiter_stores_one_copy_of_each_key() {
     let keyed = hourly(16);
     let key: Arc<str> = Arc::from("tenant");
     assert!(takes(&keyed, Arc::clone(&key)));
@@ -34,7 +34,7 @@ async fn stores_one_copy_of_each_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn finds_the_only_idle_key_of_a_full_shard_in_one_pass() {
+async fn only_idle_key_of_a_full_shard_is_found_in_one_pass() {
     let keyed = hourly(16 * 500);
     let new_keys = (0..).filter(|key| keyed.shared.hasher.hash_one(key) >> 32 & 15 == 0);
     let mut new_keys = new_keys.take(1_000);
@@ -42,7 +42,7 @@ async fn finds_the_only_idle_key_of_a_full_shard_in_one_pass() {
     keyed.limiter(&idle).unwrap();
     for key in new_keys.by_ref().take(499) {
         keyed.limiter(&key).unwrap().try_acquire().unwrap();
-        // Adds the idle key again, because adding the other key removed it while there was room.
+        // Adds the idle key again, because adding another key has removed the idle key.
         keyed.limiter(&idle).unwrap();
     }
     assert_eq!(keyed.len(), 500);
@@ -52,7 +52,7 @@ async fn finds_the_only_idle_key_of_a_full_shard_in_one_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_keys_remove_as_many_idle_keys() {
+async fn each_new_key_of_a_full_shard_removes_an_idle_key() {
     const KEYS: u32 = 16_000;
     let keyed = hourly(2 * KEYS as usize);
     assert!((0..KEYS).all(|key| takes(&keyed, key)));

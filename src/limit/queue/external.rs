@@ -41,7 +41,10 @@ impl<A: Algorithm> Queue<A> {
     /// Creates a queue for an algorithm that [`update`](Self::update) fills.
     pub(crate) fn external(algorithm: A, quotas: &[Quota]) -> Self {
         let list = Some(Box::new(WaitList::new(algorithm, quotas)));
-        Self { fast: FastPath::new(Clock::tokio(), None, slack(quotas)), list: Mutex::new(list) }
+        let queue =
+            Self { fast: FastPath::new(Clock::tokio(), None, (slack(quotas), true)), list: Mutex::new(list) };
+        queue.obey_remaining();
+        queue
     }
 
     /// Calls `work` with the algorithm, the waiters' demand and the current time.
@@ -53,7 +56,7 @@ impl<A: Algorithm> Queue<A> {
     }
 
     /// Changes the algorithm by `work`, refuses the waiters that have become too late, then grants permits to the
-    /// others.
+    /// remaining waiters.
     ///
     /// `may_refuse` returns `true` if the algorithm may be unavailable for some waiters.
     pub(crate) fn update<T>(&self, may_refuse: fn(&A) -> bool, work: impl FnOnce(&mut A, u64) -> T) -> T {

@@ -4,11 +4,11 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
     clock::Clock,
-    sync::{AtomicU64, Ordering},
+    sync::{AtomicBool, AtomicU64, Ordering},
 };
 use crate::{
     error::Refusal,
-    limit::{algorithm::bucket::Bucket, permit_request::PermitRequest},
+    limit::{algorithm::bucket::Bucket, permit::ResponseInfo, permit_request::PermitRequest},
 };
 
 /// Flag: a request waits, or a server limit applies.
@@ -27,6 +27,9 @@ pub(in crate::limit) struct FastPath {
     pub(super) woken: AtomicU64,
     pub(super) refused: AtomicU64,
     released: AtomicU64,
+    pub(super) has_quota: AtomicBool,
+    /// Whether the remaining permits that the server reports limit the grants in addition to a quota.
+    pub(super) obeys_remaining: AtomicBool,
     /// How long a granted permit stays valid: see [`slack`](super::wait_list::slack).
     pub(super) slack: AtomicU64,
 }
@@ -45,10 +48,19 @@ pub(super) enum Attempt {
 }
 
 impl FastPath {
-    pub(super) fn new(clock: Clock, shared: Option<Arc<Bucket>>, slack: u64) -> Self {
+    pub(super) fn new(clock: Clock, shared: Option<Arc<Bucket>>, (slack, has_quota): (u64, bool)) -> Self {
         let zero = || AtomicU64::new(0);
-        let slack = AtomicU64::new(slack);
-        Self { clock, shared, own_tally: zero(), woken: zero(), refused: zero(), released: zero(), slack }
+        Self {
+            clock,
+            shared,
+            own_tally: zero(),
+            woken: zero(),
+            refused: zero(),
+            released: zero(),
+            has_quota: AtomicBool::new(has_quota),
+            obeys_remaining: AtomicBool::new(false),
+            slack: AtomicU64::new(slack),
+        }
     }
 
     /// Returns the count of granted permits, with the flags in the highest bits. One atomic operation counts a grant
@@ -97,6 +109,15 @@ impl FastPath {
         }
         let now = self.clock.now();
         (now.saturating_sub(at) <= self.slack.load(Ordering::Acquire)).then_some(now)
+    }
+
+    /// Returns whether the remaining permits of this response limit the grants. With a quota, only those of a throttled
+    /// response do.
+    pub(super) fn obeys_remaining(&self, response: &ResponseInfo<'_>) -> bool {
+        !response.remaining().is_empty()
+            && (response.is_throttled()
+                || !self.has_quota.load(Ordering::Acquire)
+                || self.obeys_remaining.load(Ordering::Acquire))
     }
 
     pub(super) fn release(&self, cost: NonZeroU32) {

@@ -19,7 +19,8 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
         // Releases the permits before it applies the response, because the remaining permits that the server reports
         // already include this request.
         self.fast.release(permit.cost());
-        if !response.has_limits() {
+        let obeys_remaining = self.fast.obeys_remaining(response);
+        if response.requested_pause().is_none() && !obeys_remaining {
             return;
         }
         self.locked(|list, wakes| {
@@ -29,7 +30,7 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
             list.flags |= BUSY;
             let now = self.fast.clock.now();
             let uncounted = self.fast.in_flight().saturating_add(list.unconfirmed.permits(now));
-            if list.server.apply(response, now, uncounted) {
+            if list.server.apply(response, obeys_remaining, now, uncounted) {
                 list.apply_server(&self.fast, wakes);
             }
         });

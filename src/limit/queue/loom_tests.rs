@@ -107,12 +107,12 @@ fn visit(queue: &Queue<Buckets>, waiter: &Arc<Waiter>) -> usize {
 }
 
 #[test]
-fn grants_two_woken_waiters_once_each_and_reopens_the_fast_path() {
+fn two_woken_waiters_get_one_permit_each_and_the_fast_path_reopens() {
     model(|| {
         let (queue, [first, second]) = two_waiting();
         let other = Arc::clone(&queue);
         let thread = thread::spawn(move || visit(&other, &first));
-        // The second waiter gets no permit if it is polled before the head has granted the permits.
+        // The second waiter gets no permit if it is polled before the first waiter has granted the permits.
         let early = visit(&queue, &second);
         assert_eq!(thread.join().unwrap(), 1);
         let late = if early == 0 { visit(&queue, &second) } else { 0 };
@@ -122,7 +122,7 @@ fn grants_two_woken_waiters_once_each_and_reopens_the_fast_path() {
 }
 
 #[test]
-fn woken_waiter_that_leaves_wastes_at_most_its_own_permit() {
+fn dropped_waiter_wastes_at_most_its_own_permit() {
     model(|| {
         let (queue, [first, second]) = two_waiting();
         let other = Arc::clone(&queue);

@@ -168,7 +168,10 @@ impl<A: Algorithm> Queue<A> {
     pub(super) fn new(quotas: &[Quota], clock: Clock) -> Self {
         let shared = A::shared(quotas);
         let list = shared.is_none().then(|| Box::new(WaitList::new(A::new(quotas, None), quotas)));
-        Self { fast: FastPath::new(clock, shared, slack(quotas)), list: Mutex::new(list) }
+        Self {
+            fast: FastPath::new(clock, shared, (slack(quotas), !quotas.is_empty())),
+            list: Mutex::new(list),
+        }
     }
 
     /// Takes the permits now, or returns a refusal with the wait that would be needed.
@@ -202,10 +205,15 @@ impl<A: Algorithm> Queue<A> {
             list.algorithm.change(quotas, self.fast.clock.now());
             self.fast.slack.store(slack(quotas), Ordering::Release);
             list.server.has_quota = !quotas.is_empty();
+            self.fast.has_quota.store(!quotas.is_empty(), Ordering::Release);
             list.refuse_late(&self.fast, wakes);
             // Wakes the head, because it set its timer for the old quotas.
             list.wake_head(wakes);
         });
+    }
+
+    pub(crate) fn obey_remaining(&self) {
+        self.fast.obeys_remaining.store(true, Ordering::Release);
     }
 
     /// Discards the server limits.
@@ -286,7 +294,8 @@ impl<A: Algorithm> Queue<A> {
         let busy = limited || !list.entries.is_empty() || self.awaits_woken(list);
         let flags = if busy { BUSY } else { 0 } | if limited { LIMITED } else { 0 };
         if flags != list.flags {
-            // Both flags change only under the lock, so flipping the difference is safe.
+            // Both flags change only under the lock, so no change of another thread is lost when the differing bits are
+            // flipped.
             self.fast.tally().fetch_xor(flags ^ list.flags, Ordering::AcqRel);
             list.flags = flags;
         }

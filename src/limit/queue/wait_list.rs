@@ -51,6 +51,8 @@ pub(super) struct WaitList<A> {
     last_id: u64,
     /// The permits that all waiters need together.
     pub(super) wanted: u64,
+    /// The highest cost of a request since the queue was last empty.
+    costliest: u32,
 }
 
 #[derive(Debug)]
@@ -93,6 +95,7 @@ impl<A: Algorithm> WaitList<A> {
             entries: BTreeMap::new(),
             last_id: 0,
             wanted: 0,
+            costliest: 1,
         }
     }
 
@@ -139,6 +142,8 @@ impl<A: Algorithm> WaitList<A> {
             return Err(refusal);
         }
         self.serve(fast, None, wakes);
+        let before = if self.entries.is_empty() { 1 } else { self.costliest };
+        self.costliest = before.max(cost.get());
         if self.entries.is_empty() && self.take(fast, cost, now) {
             return Ok(None);
         }
@@ -169,7 +174,7 @@ impl<A: Algorithm> WaitList<A> {
     pub(super) fn apply_server(&mut self, fast: &FastPath, wakes: &mut Wakes) {
         let now = fast.clock.now();
         // The last waiter waits the longest, so a limit that does not delay it delays no waiter.
-        if self.forecast(now, self.wanted) > self.algorithm.forecast(now, self.wanted) {
+        if self.forecast(now, self.wanted) > self.algorithm.forecast(now, self.wanted, self.costliest) {
             self.refuse_late(fast, wakes);
         }
     }
@@ -233,12 +238,13 @@ impl<A: Algorithm> WaitList<A> {
 
     /// Returns when the last of `total` permits can be granted.
     pub(super) fn forecast(&self, now: u64, total: u64) -> u64 {
-        self.server.forecast(&self.algorithm, now, total)
+        let algorithm = |start, total| self.algorithm.forecast(start, total, self.costliest);
+        self.server.forecast(algorithm, now, total)
     }
 
     /// Returns when the head, whose permits are available at `due`, must be polled again. In a long queue this is a
-    /// little later than `due`, to serve several waiters together, but not so late that one of these waiters misses its
-    /// bounds.
+    /// little later than `due`, so that one wake-up serves several waiters. It is never so late that one of these
+    /// waiters misses its bounds.
     pub(super) fn gather(&self, now: u64, due: u64) -> u64 {
         let Some((_, cost)) = self.head() else { return due };
         let cost = u64::from(cost.get());

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permits_are_late_only_after_the_earlier_of_two_bounds() {
+    fn permits_count_as_late_only_after_the_earlier_of_two_bounds() {
         const END: u64 = u64::MAX;
         let (max_wait, deadline) = (Some(Reason::MaxWait), Some(Reason::Deadline));
         for (latest, due, now, grace, missed) in [
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn waiter_stores_any_moment_as_its_grant() {
+    fn waiter_stores_any_time_as_its_grant_time() {
         for at in [0, 1, 1_000, u64::MAX - 1, u64::MAX] {
             let waiter = Waiter::new(1, NonZeroU32::MIN, Latest { max_wait: 0, deadline: 0 });
             assert_eq!(waiter.state(), State::Waiting);

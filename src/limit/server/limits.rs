@@ -1,7 +1,7 @@
 //! The server limits in force: a pause, and the remaining permits of the server's quotas.
 
 use super::slow_start::SlowStart;
-use crate::limit::{algorithm::Algorithm, permit::ResponseInfo, queue::clock::nanos};
+use crate::limit::{permit::ResponseInfo, queue::clock::nanos};
 
 /// The maximum number of the server's quotas that are stored.
 const MAX_GATES: usize = 8;
@@ -45,15 +45,21 @@ impl ServerLimits {
         self.slow_start.filter(|_| !self.has_quota)
     }
 
-    /// Applies the limits of a response that arrives now. The server may not have counted the `in_flight` permits yet.
-    /// Returns whether the limits became stricter.
-    pub(in crate::limit) fn apply(&mut self, response: &ResponseInfo<'_>, now: u64, in_flight: u64) -> bool {
+    /// Applies the limits of a response that arrives now. Its remaining permits count only if `obeys_remaining` is set.
+    /// The server may not have counted the `in_flight` permits yet. Returns whether the limits became stricter.
+    pub(in crate::limit) fn apply(
+        &mut self,
+        response: &ResponseInfo<'_>,
+        obeys_remaining: bool,
+        now: u64,
+        in_flight: u64,
+    ) -> bool {
         self.tidy(now);
         let mut stricter = match response.requested_pause() {
             Some(pause) => self.pause(now.saturating_add(nanos(pause)), now),
             None => false,
         };
-        for remaining in response.remaining() {
+        for remaining in response.remaining().iter().filter(|_| obeys_remaining) {
             let left = remaining.left().saturating_sub(in_flight);
             let until = now.saturating_add(nanos(remaining.reset_after()));
             let (policy, peak) = (remaining.policy(), remaining.left());
@@ -121,16 +127,22 @@ impl ServerLimits {
         gates.map(|gate| gate.until).max().unwrap_or(now).max(self.paused_until).max(slow).max(now)
     }
 
-    /// Returns when the last of `total` permits is available, by the server limits and the algorithm.
-    pub(in crate::limit) fn forecast(&self, algorithm: &impl Algorithm, now: u64, total: u64) -> u64 {
+    /// Returns when the last of `total` permits is available, by the server limits and the `algorithm`, which forecasts
+    /// from a start and a number of permits.
+    pub(in crate::limit) fn forecast(
+        &self,
+        algorithm: impl Fn(u64, u64) -> u64,
+        now: u64,
+        total: u64,
+    ) -> u64 {
         let start = now.max(self.paused_until);
         let late = self.gates.iter().filter(|gate| now < gate.until && gate.left < total).map(|gate| {
             let (from, total) = (gate.until.max(start), total - gate.left);
             let slow = if self.has_quota { from } else { SlowStart::new(gate.until, gate.peak).due(total) };
-            algorithm.forecast(from, total).max(slow)
+            algorithm(from, total).max(slow)
         });
         let slow = self.slow_start().map_or(start, |slow| slow.due(total));
-        late.fold(algorithm.forecast(start, total).max(slow), u64::max)
+        late.fold(algorithm(start, total).max(slow), u64::max)
     }
 
     pub(in crate::limit) fn spend(&mut self, cost: u64) {
@@ -204,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_gates_with_the_fewest_permits_if_there_is_no_room() {
+    fn full_list_of_gates_keeps_those_with_the_fewest_permits() {
         let mut limits = ServerLimits::new(true);
         assert!(!limits.any());
         assert!((1..=8).all(|left| limits.add(gate(left, 100))));
@@ -225,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn forecasts_change_with_a_lower_count_or_an_end_a_second_later() {
+    fn forecast_changes_if_the_count_falls_or_the_end_moves_by_a_second() {
         let mut known = gate(5, SHIFT);
         assert!(!known.narrow(gate(5, SHIFT), 0), "same report again");
         assert!(!known.narrow(gate(6, 9 * SHIFT), 0), "older report with more permits");
@@ -239,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn gate_stays_shut_until_its_end_after_no_permits_remain() {
+    fn gate_without_permits_stays_shut_until_its_end() {
         // Fills the list with eight gates that are not shut and leave no permit. A ninth gate, which is shut, replaces
         // one.
         let mut limits = ServerLimits::new(true);
@@ -256,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_longer_pause_replaces_a_pause() {
+    fn pause_is_replaced_only_by_a_longer_pause() {
         let mut limits = ServerLimits::new(true);
         assert!(
             !limits.pause(10, 10) && limits.pause(11, 10) && !limits.pause(11, 10) && !limits.pause(5, 0)

@@ -1,13 +1,13 @@
 //! The slow start of queued requests after a pause, if no quota spreads them. It begins with as many requests as the
 //! server is known to accept, and doubles with each step.
 //!
-//! The first requests test whether the pause was long enough. If the server rejects them, a new pause holds back the
-//! rest.
+//! The first requests test whether the pause was long enough. If the server rejects them, a new pause holds back all
+//! later requests.
 
 /// The time in which the total doubles: 100 ms in nanoseconds, the duration of a round trip across an ocean.
 const STEP: u64 = 100_000_000;
 
-/// The number of steps, 2 s in total, after which the total has grown a million times.
+/// After this many steps, which take 2 s together, a million times as many requests may start as at first.
 const STEPS: u32 = 20;
 
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,7 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use super::outcome::RetryDecision;
+use super::retry_decision::RetryDecision;
 use crate::config::InvalidConfig;
 
 #[cfg(test)]
@@ -65,8 +65,8 @@ impl Budget {
     ///
     /// # Errors
     ///
-    /// Returns an error if the capacity is below one of the costs or the success gain. For a capacity below 14, lower
-    /// the costs first.
+    /// Returns an error if the capacity is below one of the costs or the success gain. For a capacity below 14, which
+    /// is the default cost of a retry, lower the costs first.
     pub fn with_capacity(mut self, capacity: u32) -> Result<Self, InvalidConfig> {
         let least = self.retry_cost.max(self.throttled_cost).max(self.success_gain);
         if capacity < least {
@@ -111,13 +111,13 @@ impl Budget {
 
     fn within(&self, field: &'static str, value: u32) -> Result<u32, InvalidConfig> {
         if value == 0 || value > self.capacity {
-            let expected = format!("1 to the capacity, {}", self.capacity);
+            let expected = format!("1 to {}, the capacity", self.capacity);
             return Err(InvalidConfig::new(field, value.to_string(), expected));
         }
         Ok(value)
     }
 
-    /// Replaces the credit that is shared with clones by a separate, full one, because credit cannot be compared under
+    /// Gives this budget its own, full credit. It no longer shares credit with its clones, because they count with
     /// other costs.
     fn filled(mut self) -> Self {
         self.left = Arc::new(AtomicU32::new(self.capacity));

@@ -20,7 +20,7 @@ fn budget_defaults_are_those_of_the_aws_sdks() {
 }
 
 #[test]
-fn spends_nothing_if_the_credit_is_below_the_cost() {
+fn budget_spends_nothing_if_the_credit_is_below_the_cost() {
     let budget = Budget::new().with_capacity(18).unwrap();
     assert!(budget.try_spend(RetryDecision::Throttled).is_some());
     assert_eq!((budget.try_spend(RetryDecision::Transient), budget.left()), (None, 13));
@@ -50,8 +50,8 @@ fn errors_name_the_field_and_the_valid_values() {
     let small = || Budget::new().with_capacity(14).unwrap();
     let cases = [
         (small().with_capacity(13), "budget capacity", "13", "at least 14"),
-        (small().with_retry_cost(0), "budget retry cost", "0", "1 to the capacity, 14"),
-        (small().with_retry_cost(15), "budget retry cost", "15", "1 to the capacity, 14"),
+        (small().with_retry_cost(0), "budget retry cost", "0", "1 to 14, the capacity"),
+        (small().with_retry_cost(15), "budget retry cost", "15", "1 to 14, the capacity"),
         (small().with_throttled_cost(0), "budget throttled cost", "0", "1 to"),
         (small().with_throttled_cost(15), "budget throttled cost", "15", "1 to"),
         (small().with_success_gain(0), "budget success gain", "0", "1 to"),

@@ -45,7 +45,7 @@ fn is_relevant(name: &str) -> bool {
 /// | `retry-after-ms`, then `x-ms-retry-after-ms` | milliseconds, which is more precise than `Retry-After` |
 /// | `Retry-After` (RFC 9110 §10.2.3) | seconds, or an HTTP-date in one of its three forms |
 ///
-/// The delay is never shorter than a valid value of that header:
+/// The returned delay is never shorter than a valid value of the selected header:
 ///
 /// - A fraction is rounded up: `1.5` is 2 s, and `1500.7` is 1501 ms.
 /// - A comma-separated list of numbers counts as its largest number: `3, 9` is 9 s. Proxies join several fields in this
@@ -82,7 +82,7 @@ fn longest(
 }
 
 /// Returns the largest number of a comma-separated list, rounded up. Returns `None` if any member is not a number,
-/// because dates contain commas, too.
+/// because the text may be a date, which also contains a comma.
 fn largest(text: &str) -> Option<u64> {
     text.split(',').try_fold(0, |largest: u64, member| {
         let (whole, fraction) = decimal(member.trim_matches([' ', '\t']))?;
@@ -98,9 +98,9 @@ fn largest(text: &str) -> Option<u64> {
 /// | gRPC's `RESOURCE_EXHAUSTED` or `UNAVAILABLE` in the response headers, with any HTTP status | yes |
 /// | any other status | no |
 ///
-/// After a throttled response, `Retry-After` pauses every caller of a limiter. With any other status it delays only the
-/// call that received the response. This includes 520–524 and 530: they report a failed exchange between a CDN and its
-/// origin, and one slow resource must not stop all callers.
+/// After a throttled response, `Retry-After` pauses every caller of a limiter. With any other status, it delays only
+/// the call that received the response. The statuses 520–524 and 530 report a failed exchange between a CDN and its
+/// origin. They also delay only one call, because one slow resource must not stop all callers.
 ///
 /// Costs one lookup for a response without gRPC, because only a gRPC response has a `grpc-status`.
 pub(crate) fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
@@ -113,11 +113,11 @@ pub(crate) fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> O
     retry_after(headers, wall).max(grpc::requested_delay(headers))
 }
 
-/// Returns the delay that the server requested, or that its [remaining] permits imply.
+/// Returns the delay that the server requested, or the delay that its [remaining] permits imply.
 ///
-/// The delay is that of [`pause`], if there is one. Otherwise, if the response is [throttled](is_throttled) and reports
-/// no remaining permits, the delay lasts until permits become available, for the longest of its quotas. Returns `None`
-/// if the server requests no delay, or if the delay has passed.
+/// Returns the delay of [`pause`] if the server requested one. Otherwise, a [throttled](is_throttled) response without
+/// remaining permits implies a delay until permits become available. Of several quotas, the longest delay counts.
+/// Returns `None` if the server requests no delay, or if the delay has passed.
 ///
 /// [remaining]: super::remaining()
 pub(crate) fn requested_delay(

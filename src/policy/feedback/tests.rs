@@ -24,14 +24,14 @@ const fn millis(millis: u64) -> Option<Duration> {
 }
 
 #[test]
-fn longest_delay_does_not_overflow_an_instant() {
+fn longest_requested_delay_does_not_overflow_an_instant() {
     #[allow(clippy::disallowed_methods, reason = "any time will do")]
     let now = std::time::Instant::now();
     assert!(now.checked_add(MAX_REQUESTED_DELAY).is_some());
 }
 
 #[test]
-fn reads_every_form_of_retry_after() {
+fn reads_every_form_of_the_retry_after_header() {
     let in_23_seconds = "Sun, 06 Nov 1994 08:50:00 GMT";
     let cases: [(&str, Option<Duration>); 49] = [
         ("0", millis(0)),
@@ -93,7 +93,7 @@ fn reads_every_form_of_retry_after() {
 }
 
 #[test]
-fn prefers_valid_milliseconds_to_retry_after() {
+fn prefers_a_valid_retry_after_ms_header_to_retry_after() {
     type Case<'a> = (&'a [(&'static str, &'a [u8])], Option<Duration>);
     let cases: [Case<'_>; 11] = [
         (&[("retry-after", b"1"), ("retry-after-ms", b"1500")], millis(1_500)),
@@ -127,7 +127,7 @@ fn returns_the_longest_delay_of_several_fields() {
 }
 
 #[test]
-fn treats_only_429_503_and_529_as_throttled_without_grpc() {
+fn treats_only_429_503_and_529_as_throttled_without_a_grpc_status() {
     for status in 100..1_000 {
         let throttled = is_throttled(StatusCode::from_u16(status).unwrap(), &HeaderMap::new());
         assert_eq!(throttled, [429, 503, 529].contains(&status), "{status}");
@@ -153,7 +153,7 @@ fn has_limits_in(name: &str) -> bool {
 }
 
 #[test]
-fn recognizes_every_prefix_and_no_similar_name() {
+fn recognizes_every_header_prefix_and_no_similar_name() {
     for prefix in PREFIXES {
         assert!(has_limits_in(prefix) && has_limits_in(&format!("{prefix}s")), "{prefix}");
         // Names that differ from the prefix in one character, lack its last character or start one character late.
@@ -170,8 +170,8 @@ fn recognizes_every_prefix_and_no_similar_name() {
     assert!(!has_limits(&HeaderMap::new()));
 }
 
-/// Generates a number with white space around it and perhaps a fraction. Returns the text, the whole part and the
-/// billionths.
+/// Generates a number with white space around it and perhaps a fraction. Returns the text, its whole part, and its
+/// fraction in billionths.
 fn member() -> impl Strategy<Value = (String, (u64, u32))> {
     let whole = prop_oneof![0..200_u64, any::<u64>()];
     let part = prop::option::of((0..1_000_000_000_u32, 0..20_usize));
@@ -188,7 +188,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn any_bytes_give_at_most_the_longest_delay(
+    fn any_header_bytes_give_at_most_the_longest_delay(
         value in prop::collection::vec(32u8..=255, 0..40), digits in "[0-9]{1,40}", date in ".{0,30}",
     ) {
         for value in [value.as_slice(), digits.as_bytes(), date.as_bytes()] {
@@ -203,7 +203,7 @@ proptest! {
 
     /// Generates text that resembles numbers, lists and dates, in several fields of each name.
     #[test]
-    fn any_mix_of_fields_causes_no_panic(
+    fn any_mix_of_delay_headers_causes_no_panic(
         fields in prop::collection::vec((0..4_usize, "([0-9]{0,22}[.,+ -]?){0,6}|[0-9.,: SunNov\tGMT-]{0,34}"), 0..6),
     ) {
         let names = [&RETRY_AFTER, &RETRY_AFTER_MS, &X_MS_RETRY_AFTER_MS, &DATE];

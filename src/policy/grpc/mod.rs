@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::{
     header_values::{values, whole_number},
-    outcome::RetryDecision,
+    retry_decision::RetryDecision,
 };
 
 #[cfg(test)]
@@ -56,12 +56,12 @@ codes! {
     3 INVALID_ARGUMENT "an argument that is invalid in every state of the server",
     4 DEADLINE_EXCEEDED "the deadline expired, perhaps after the call was processed",
     5 NOT_FOUND "the resource does not exist",
-    6 ALREADY_EXISTS "the resource to create exists",
+    6 ALREADY_EXISTS "the resource to create already exists",
     7 PERMISSION_DENIED "the caller has no permission",
     8 RESOURCE_EXHAUSTED "a quota or a resource is exhausted",
-    9 FAILED_PRECONDITION "the state of the server must change first",
-    10 ABORTED "a conflict, such as that of a transaction",
-    11 OUT_OF_RANGE "past the end of a range",
+    9 FAILED_PRECONDITION "the call fails until the state of the server changes",
+    10 ABORTED "a conflict, such as between two transactions",
+    11 OUT_OF_RANGE "a position past the end of a range",
     12 UNIMPLEMENTED "the server does not implement the method",
     13 INTERNAL "an internal error",
     14 UNAVAILABLE "the service is temporarily unavailable",
@@ -72,7 +72,7 @@ codes! {
 impl Code {
     /// Returns the code in the response headers, or [`UNKNOWN`](Self::UNKNOWN) if it is invalid.
     ///
-    /// Costs one lookup for other responses, which do not have this header.
+    /// For a response without the header, this function costs one lookup.
     pub(crate) fn in_head(headers: &HeaderMap) -> Option<Self> {
         let text = headers.get(&GRPC_STATUS)?.to_str().ok();
         let number = text.and_then(whole_number).and_then(|number| u8::try_from(number).ok());
@@ -81,8 +81,8 @@ impl Code {
 
     /// Returns the code of a call that ended with its response headers. Returns `None` if messages follow the headers.
     ///
-    /// A response without a code, for example from a proxy, is given one by its HTTP status (`http-grpc-status-mapping`
-    /// of the gRPC project).
+    /// If a response has no code, for example because a proxy sent it, the HTTP status determines the code
+    /// (`http-grpc-status-mapping` of the gRPC project).
     pub fn of(status: StatusCode, headers: &HeaderMap) -> Option<Self> {
         Self::in_head(headers).or(match status.as_u16() {
             200 => None,
@@ -115,7 +115,7 @@ pub(crate) enum Pushback {
 }
 
 /// Reads `grpc-retry-pushback-ms`: whole milliseconds, as a signed 32-bit number. A negative, repeated or invalid value
-/// forbids a retry (A6, "Pushback").
+/// forbids a retry (gRPC proposal A6, "Pushback").
 pub(crate) fn pushback(headers: &HeaderMap) -> Option<Pushback> {
     let count = headers.get_all(&GRPC_RETRY_PUSHBACK_MS).iter().count();
     let one = values(headers, &GRPC_RETRY_PUSHBACK_MS).next().filter(|_| count == 1);
@@ -126,8 +126,8 @@ pub(crate) fn pushback(headers: &HeaderMap) -> Option<Pushback> {
 
 /// Classifies a response. A failed call is retried if its code is one of `codes`.
 ///
-/// A negative pushback forbids the retry. A positive pushback does not make another code retryable. gRPC's
-/// implementations in C and Go interpret A6 in this way, and the one in Java does not.
+/// A negative pushback forbids the retry. A positive pushback does not make another code retryable. The gRPC libraries
+/// for C and Go interpret proposal A6 in this way. The library for Java does not.
 pub(crate) fn classify(status: StatusCode, headers: &HeaderMap, codes: &[Code]) -> RetryDecision {
     match Code::of(status, headers) {
         None | Some(Code::OK) => RetryDecision::Success,

@@ -28,7 +28,7 @@ fn reads_valid_codes_and_maps_other_values_to_unknown() {
 
 /// The expected codes are those of `http-grpc-status-mapping` of the gRPC project.
 #[test]
-fn maps_the_http_status_without_a_grpc_status() {
+fn http_status_is_mapped_if_grpc_status_is_missing() {
     for (status, code) in [
         (200, None),
         (400, Some(Code::INTERNAL)),

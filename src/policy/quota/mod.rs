@@ -13,8 +13,8 @@ use crate::config::InvalidConfig;
 /// clock.
 const LONGEST_BURST: u128 = u64::MAX as u128 / 4;
 
-/// The default margin of windows of 16 s and longer. A connection's handshake delays one request behind another by at
-/// most about this time.
+/// The default margin of windows of 16 s and longer. Because of a connection's handshake, a request may arrive later
+/// than another by about this time at most.
 const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 
 /// Admits at most `limit` requests in **any** window of length `window`, wherever the window starts.
@@ -25,13 +25,13 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 ///
 /// let quota = Quota::per_minute(100)?;
 /// assert_eq!((quota.burst(), quota.margin()), (10, Duration::from_secs(1)));
-/// assert_eq!(quota.to_string(), "100 per 60s, burst 10, margin 1s, sustains 1.475 per second");
+/// assert_eq!(quota.to_string(), "100 per 60s, burst 10, margin 1s, sustains 1.639 per second");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The burst and the refill share the limit: `burst` requests may be sent back to back, and the token bucket refills
-/// `limit - burst` requests per `window + margin`. A bucket that holds the whole limit and refills it once per window
-/// would admit nearly twice the quota.
+/// `burst` requests may be sent back to back. A bucket that holds the whole limit and refills it once per window would
+/// admit nearly twice the quota. A [`PacedWindow`](crate::limit::PacedWindow) delays the requests that would exceed the
+/// limit. A [`TokenBucket`](crate::limit::TokenBucket) refills only `limit - burst` requests per `window + margin`.
 ///
 /// # Default
 ///
@@ -49,9 +49,10 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 /// 3. The inner service is not ready when the permits are granted.
 /// 4. The network delays one request more than another.
 ///
-/// The limiter enforces the second and the third quarter, because permits that are held longer expire. The fourth
-/// quarter is an assumption about the network. For a window of 1 s, the default margin covers 62 ms of network jitter
-/// if the first three causes add no delay, and 15 ms in the worst case. Raise the margin for a distant server.
+/// The limiter enforces the limits of the second and the third cause, because permits that are held longer expire. The
+/// quarter for the fourth cause is an assumption about the network. For a window of 1 s, the default margin covers 15
+/// ms of network jitter in the worst case. It covers 62 ms if the first three causes add no delay. Raise the margin for
+/// a distant server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     limit: u32,
@@ -82,7 +83,7 @@ impl Quota {
             let expected = "more than zero and at most 366 days";
             return Err(InvalidConfig::new("quota window", format!("{window:?}"), expected));
         }
-        // Needs no check, because the default burst refills in about a ninth of the window.
+        // These values need no check, because the default burst refills in about a ninth of the window.
         Ok(Self {
             limit,
             window,
@@ -127,7 +128,8 @@ impl Quota {
         Self::new(limit, Duration::from_secs(3_600))
     }
 
-    /// Sets how many requests may be sent back to back. A larger burst lowers the sustained rate.
+    /// Sets how many requests may be sent back to back. A larger burst lowers the sustained rate of a
+    /// [`TokenBucket`](crate::limit::TokenBucket).
     ///
     /// # Errors
     ///
@@ -181,7 +183,7 @@ impl Quota {
     /// ```
     pub fn with_margin(mut self, margin: Duration) -> Result<Self, InvalidConfig> {
         if margin > self.window {
-            let expected = format!("at most the window, {:?}", self.window);
+            let expected = format!("at most {:?} (the window)", self.window);
             return Err(InvalidConfig::new("quota margin", format!("{margin:?}"), expected));
         }
         self.margin = margin;
@@ -193,9 +195,9 @@ impl Quota {
     /// # Notes
     ///
     /// - A delayed request can exceed the server's limit, because no margin covers its delay.
-    /// - A permit expires unless its task is polled within 1/32 of the window, at most 50 ms. It also expires unless
-    ///   the inner service becomes ready within the same time after that.
-    /// - A server that counts to the millisecond can see more than `limit` requests in a window.
+    /// - A permit expires if its task is not polled within 1/32 of the window, or within 50 ms if that is shorter.
+    ///   After this poll, the permit expires if the inner service does not become ready within the same time.
+    /// - A server that measures its window in whole milliseconds can see more than `limit` requests in a window.
     pub fn without_margin(mut self) -> Self {
         self.margin = Duration::ZERO;
         self
@@ -223,9 +225,9 @@ impl Quota {
 
     /// Returns the time that a token bucket takes to refill one request.
     ///
-    /// It is `(window + margin) / (limit - burst)`, rounded up to the nanosecond. For a limit of 1 it is 1 ns more than
-    /// `window + margin`. A bucket of [`burst`](Self::burst) requests with this interval admits at most
-    /// [`limit`](Self::limit) requests in any closed window of `window + margin`.
+    /// The interval is `(window + margin) / (limit - burst)`, rounded up to the nanosecond. For a limit of 1, the
+    /// interval is 1 ns more than `window + margin`. A bucket of [`burst`](Self::burst) requests with this interval
+    /// admits at most [`limit`](Self::limit) requests in any closed window of `window + margin`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -244,17 +246,17 @@ impl Quota {
         Duration::from_nanos(interval)
     }
 
-    /// Returns the number of requests per second that a token bucket sustains: `(limit - burst) / (window + margin)`.
+    /// Returns the number of requests per second that the quota sustains: `limit / (window + margin)`.
     ///
-    /// A sliding window sustains `limit / (window + margin)`.
+    /// A [`TokenBucket`](crate::limit::TokenBucket) sustains one request per [`refill_interval`](Self::refill_interval).
     ///
     /// ```
     /// # use tower_outbound::Quota;
-    /// assert!((Quota::per_minute(100)?.sustained() - 90.0 / 61.0).abs() < 1e-6);
+    /// assert!((Quota::per_minute(100)?.sustained() - 100.0 / 61.0).abs() < 1e-6);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sustained(&self) -> f64 {
-        self.refill_interval().as_secs_f64().recip()
+        f64::from(self.limit) / self.window.saturating_add(self.margin).as_secs_f64()
     }
 
     /// Returns an error if the quota could overflow a limiter's 64-bit clock. The error names `field`, the setting that

@@ -131,7 +131,7 @@ fn errors_name_the_field_and_the_valid_values() {
         (quota.with_burst(0), "invalid quota burst `0`: expected 1 to 99"),
         (quota.with_burst(101), "invalid quota burst `101`: expected 1 to 99"),
         (quota.with_burst(100), "invalid quota burst `100`: expected at most 99: a burst of the whole"),
-        (quota.with_margin(second * 61), "invalid quota margin `61s`: expected at most the window, 60s"),
+        (quota.with_margin(second * 61), "invalid quota margin `61s`: expected at most 60s (the window)"),
     ];
     for (result, text) in cases {
         let error = result.unwrap_err().to_string();
@@ -174,10 +174,10 @@ fn displays_the_sustained_rate_with_four_significant_digits() {
     let shown = |quota: Result<Quota, InvalidConfig>| quota.unwrap().to_string();
     let second = Duration::from_secs(1);
     for (quota, expected) in [
-        (Quota::per_second(10), "10 per 1s, burst 1, margin 62500us, sustains 8.471 per second"),
+        (Quota::per_second(10), "10 per 1s, burst 1, margin 62500us, sustains 9.412 per second"),
         (
             Quota::per_second(10).map(Quota::without_margin),
-            "10 per 1s, burst 1, margin 0s, sustains 9 per second",
+            "10 per 1s, burst 1, margin 0s, sustains 10 per second",
         ),
         (
             Quota::new(1, 100_000 * second).map(Quota::without_margin),
@@ -185,11 +185,11 @@ fn displays_the_sustained_rate_with_four_significant_digits() {
         ),
         (
             Quota::per_second(40_000).and_then(|quota| quota.with_margin(second)),
-            "40000 per 1s, burst 4000, margin 1s, sustains 18000 per second",
+            "40000 per 1s, burst 4000, margin 1s, sustains 20000 per second",
         ),
         (
             Quota::new(u32::MAX, Duration::from_nanos(1)),
-            "4294967295 per 1ns, burst 429496729, margin 0s, sustains 1000000000 per second",
+            "4294967295 per 1ns, burst 429496729, margin 0s, sustains 4294967294999999488 per second",
         ),
     ] {
         assert_eq!(shown(quota), expected);

@@ -73,8 +73,8 @@ impl FromStr for Quota {
                 _ => return Err(invalid()),
             }
         }
-        // Sets the margin before the burst, because a long burst may refill within 146 years only with a margin below
-        // the default.
+        // Sets the margin before the burst. With the default margin, a large burst may take more than the allowed 146
+        // years to refill.
         if let Some(margin) = margin {
             quota = quota.with_margin(margin)?;
         }

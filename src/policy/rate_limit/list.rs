@@ -7,7 +7,7 @@ use crate::policy::header_values::MAX_REQUESTED_DELAY;
 /// The maximum number of policies that are kept for a response. If there are more, those with the fewest remaining
 /// permits are kept.
 ///
-/// Most services report one or two. Brave, for example, has quotas for a second and for a month.
+/// Most services report one or two policies. Brave, for example, has one quota for a second and one for a month.
 pub const MAX_POLICIES: usize = 8;
 
 /// The remaining permits of one quota of the server, and the time until more become available.
@@ -31,8 +31,8 @@ pub struct Remaining {
 }
 
 impl Remaining {
-    /// Identifies the quota. All responses of a server with the same policy name and partition key have the same
-    /// number. The numbers of different servers are not comparable.
+    /// Returns a number that identifies the quota. All responses of a server with the same policy name and partition
+    /// key have the same number. The numbers of different servers are not comparable.
     pub const fn policy(&self) -> u64 {
         self.policy
     }
@@ -42,8 +42,8 @@ impl Remaining {
         self.left
     }
 
-    /// Returns the time until more permits become available, counted from the receipt of the response, at most 30
-    /// years. It is zero if that time has passed. Not all permits become available at that time.
+    /// Returns the time from the receipt of the response until more permits become available, at most 30 years. Returns
+    /// zero if these permits should already be available. Further permits may become available later.
     pub const fn reset_after(&self) -> Duration {
         self.reset_after
     }

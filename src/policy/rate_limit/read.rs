@@ -26,13 +26,14 @@ static UNSPECIFIED: [HeaderName; 2] =
 /// Returns the remaining permits of the server's quotas, as its rate-limit headers report them.
 ///
 /// Returns at most [`MAX_POLICIES`](super::MAX_POLICIES) quotas, ordered by their remaining permits, fewest first. Of
-/// quotas with equally many, the one with the longest wait is first. The list is empty without a valid header.
+/// quotas with equally many remaining permits, the quota with the longest wait is first. The list is empty without a
+/// valid header.
 ///
 /// Reads the first of these forms that contains a valid quota:
 ///
 /// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. The name may also be a Token. If `t` is
-///    missing, the parameter `w` of the same name in `RateLimit-Policy` replaces it. An item without `r`, or without
-///    either reset, is skipped.
+///    missing, the parameter `w` for the same name in `RateLimit-Policy` replaces it. An item is skipped if it has no
+///    `r`, or neither `t` nor `w`.
 /// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07.
 /// 3. `RateLimit-Remaining` and `RateLimit-Reset`, up to draft -06.
 /// 4. `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
@@ -42,7 +43,7 @@ static UNSPECIFIED: [HeaderName; 2] =
 /// - A reset of up to 10^9 is a number of seconds. A larger number is a Unix time in seconds, compared to the
 ///   response's own `Date`, because the clocks of server and client differ. Without a `Date` it is compared to `wall`,
 ///   which is called at most once. A reset of 10^12 or more is malformed, because its unit is unknown.
-/// - Each number of a list belongs to another quota.
+/// - Each number of a list belongs to a different quota.
 /// - Remaining permits are rounded down and resets are rounded up, so that no request is sent early.
 ///
 /// A malformed field is ignored as a whole, as RFC 9651 specifies. A response with an `Age` above zero is ignored,
@@ -60,7 +61,7 @@ pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<
         &|| dictionary(headers, "remaining", "reset"),
         // draft-ietf-httpapi-ratelimit-headers-06 and earlier
         &|| fields(headers, &DRAFT_6, || *served),
-        // No specification defines it. GitHub, Reddit, Brave and many others send it.
+        // No specification defines these headers. GitHub, Reddit, Brave and many others send them.
         &|| fields(headers, &UNSPECIFIED, || *served),
     ];
     forms.iter().filter_map(|read| read()).find(|list| !list.is_empty()).unwrap_or_default()
@@ -96,7 +97,8 @@ fn parameters<'a, const N: usize>(text: &mut Text<'a>, names: [&str; N]) -> Opti
     Some(found)
 }
 
-/// Returns the window of each policy name. If its partitions have different windows, the longest one counts.
+/// Returns the window of each policy name. If the partitions of a policy have different windows, the longest window
+/// counts.
 fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Duration> {
     let mut windows = HashMap::new();
     let read = members(headers, &RATELIMIT_POLICY, |text| {
@@ -154,8 +156,8 @@ fn fields(
     resets.next().is_none().then_some(list)
 }
 
-/// Returns the list members of all fields, each with whether it has a fraction, as in Reddit's `X-Ratelimit-Remaining:
-/// 599.0`.
+/// Returns the numbers in all fields of this name. The flag is `true` if a number has a fraction above zero. Reddit
+/// sends a fraction, as in `X-Ratelimit-Remaining: 599.0`.
 fn numbers(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = Option<(u64, bool)>> {
     let lines = headers.get_all(name).iter();
     let members = lines.flat_map(|line| line.to_str().unwrap_or_default().split(','));

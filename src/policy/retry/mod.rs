@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::outcome::{Delivery, Outcome, RetryDecision};
+use super::{
+    outcome::{Delivery, Outcome},
+    retry_decision::RetryDecision,
+};
 
 #[cfg(test)]
 mod tests;
@@ -16,9 +19,9 @@ const DRAIN_TIME: Duration = Duration::from_millis(100);
 pub enum StopReason {
     /// The response is a success.
     Success,
-    /// Another attempt would end in the same way, for example after a 404.
+    /// Another attempt would have the same result, for example after a 404.
     NotRetryable,
-    /// Another attempt might succeed, but the server may have processed the request, and it is not idempotent.
+    /// Another attempt might succeed, but the server may have processed the request, and the request is not idempotent.
     NotIdempotent,
     /// The body is longer than the replay limit, was read only in part, or is still held by the inner service, so it
     /// cannot be resent.
@@ -96,7 +99,7 @@ pub(crate) enum Verdict {
     Deadline,
 }
 
-/// The other inputs of the decision, taken at the end of the attempt.
+/// The inputs of the decision that are known only at the end of the attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Inputs {
     /// The delay that the server requested.
@@ -110,7 +113,7 @@ pub(crate) struct Inputs {
     pub(crate) has_body: bool,
 }
 
-/// A backoff, and the jitter that is added to a longer requested delay.
+/// A backoff, and the jitter that is added to a requested delay if that delay is longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Delay {
     pub(crate) own: Duration,
@@ -140,8 +143,9 @@ impl From<StopReason> for Stop {
     }
 }
 
-/// Returns which backoff the next attempt needs, or why the call ends regardless of the other inputs. Returns `None`
-/// for a resend with another key. The caller draws a backoff only if this function returns a reason.
+/// Returns which backoff the next attempt needs. Returns `None` for a resend with another key, which needs no backoff.
+/// Returns an error if the call ends, whatever the backoff would be. The caller draws a backoff only if this function
+/// returns a reason for a delay.
 pub(crate) fn backoff_reason(
     state: &RetryState,
     outcome: Outcome,
@@ -172,7 +176,7 @@ pub(crate) fn backoff_reason(
 
 /// Decides whether the request is resent after an attempt with this outcome, and after which delay.
 ///
-/// The caller spends credit from the budget only after this decision, because that affects other calls.
+/// The caller spends credit from the budget only after this decision, because spent credit is missing for other calls.
 pub(crate) fn decide(
     state: &RetryState,
     outcome: Outcome,

@@ -49,7 +49,7 @@ fn retries_after_the_backoff_or_a_longer_requested_delay() {
 }
 
 #[test]
-fn stops_if_the_verdict_forbids_a_retry() {
+fn call_stops_if_the_verdict_forbids_a_retry() {
     for (verdict, reason) in [
         (Verdict::Classified(RetryDecision::Success), StopReason::Success),
         (Verdict::Classified(RetryDecision::NotRetryable), StopReason::NotRetryable),
@@ -77,7 +77,7 @@ fn retries_non_idempotent_requests_only_if_they_were_not_sent() {
 }
 
 #[test]
-fn stops_after_the_last_attempt_or_the_end_of_a_custom_backoff() {
+fn call_stops_after_the_last_attempt_or_the_end_of_a_custom_backoff() {
     for (attempts, max_attempts, expected) in [(1, 1, false), (2, 3, true), (3, 3, false), (4, 3, false)] {
         let state = RetryState { attempts, max_attempts, ..STATE };
         let retried = decide(&state, UNAVAILABLE, TRANSIENT, &INPUTS);
@@ -105,7 +105,7 @@ fn reports_the_requested_delay_that_was_too_long() {
 }
 
 #[test]
-fn stops_if_the_body_cannot_be_replayed() {
+fn call_stops_if_the_body_cannot_be_replayed() {
     let inputs = Inputs { replayable: false, ..INPUTS };
     assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), stop(StopReason::NotReplayable));
     assert_eq!(decide(&STATE, REJECTED, Verdict::KeyReplaced, &inputs), stop(StopReason::NotReplayable));
@@ -168,7 +168,7 @@ proptest! {
         let state = RetryState { attempts, max_attempts, idempotent, max_retry_after };
         let decided = decide(&state, outcome, verdict, &inputs);
         prop_assert_eq!(decided, decide(&state, outcome, verdict, &inputs));
-        // The other inputs do not change a decision to stop, so the caller need not draw a backoff.
+        // The backoff does not change a decision to stop, so the caller need not draw a backoff.
         let reason = backoff_reason(&state, outcome, verdict, inputs.requested);
         if let Err(stop) = reason {
             let without = Inputs { requested: inputs.requested, ..Inputs::default() };

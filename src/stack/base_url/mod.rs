@@ -9,7 +9,7 @@ use crate::{
     error::Error,
 };
 
-/// The base URL of a service. A URI that is resolved against it cannot leave it.
+/// The base URL of a service. A URI that is resolved against the base URL stays below it.
 #[derive(Debug, Clone)]
 pub(crate) struct BaseUrl {
     pub(crate) uri: Uri,
@@ -27,7 +27,9 @@ impl BaseUrl {
         let origin = Origin::checked(&uri).map_err(invalid)?;
         let path = uri.path();
         if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(invalid("a path of visible ascii characters, with all others percent-encoded"));
+            return Err(invalid(
+                "a path of visible ascii characters, with all other characters percent-encoded",
+            ));
         }
         if path.contains("//") {
             return Err(invalid("a path without empty segments"));
@@ -50,10 +52,14 @@ impl BaseUrl {
         let invalid = |reason| invalid_path(path, reason);
         let (route, query) = check(path).map_err(invalid)?;
         let base = self.uri.path();
-        let mut joined = match route.strip_prefix('/').unwrap_or(route) {
-            "" if route.is_empty() => base.to_owned(),
-            route => format!("{}/{route}", base.trim_end_matches('/')),
-        };
+        let mut joined = String::with_capacity(base.len() + path.len() + 1);
+        if route.is_empty() {
+            joined.push_str(base);
+        } else {
+            joined.push_str(base.trim_end_matches('/'));
+            joined.push('/');
+            joined.push_str(route.strip_prefix('/').unwrap_or(route));
+        }
         if let Some(query) = query {
             joined.push('?');
             joined.push_str(query);
@@ -61,7 +67,7 @@ impl BaseUrl {
         self.with_path(PathAndQuery::try_from(joined).map_err(|_| invalid("not a valid path"))?)
     }
 
-    fn with_path(&self, path: PathAndQuery) -> Result<Uri, Error> {
+    pub(crate) fn with_path(&self, path: PathAndQuery) -> Result<Uri, Error> {
         let mut parts = Parts::from(self.uri.clone());
         parts.path_and_query = Some(path);
         Uri::from_parts(parts).map_err(Error::invalid_request)
@@ -83,7 +89,7 @@ impl BaseUrl {
                 let checked = if authority.as_str().contains('@') {
                     Err("user info in a url is not sent: set the key on the builder instead".to_owned())
                 } else if !self.origin.covers(&uri) {
-                    Err(format!("its origin is not that of the client, {}", self.origin))
+                    Err(format!("its origin is not the client's origin, {}", self.origin))
                 } else {
                     self.check_below(&uri).map_err(str::to_owned)
                 };
@@ -94,12 +100,12 @@ impl BaseUrl {
         }
     }
 
-    /// Returns an error unless the path of `uri`, which has the same origin, is below the base.
+    /// Returns an error unless the path of `uri` is below the base. The caller has already compared the origins.
     fn check_below(&self, uri: &Uri) -> Result<(), &'static str> {
         check(uri.path_and_query().map_or("", PathAndQuery::as_str))?;
         let rest = uri.path().strip_prefix(self.uri.path().trim_end_matches('/'));
         let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        is_below.then_some(()).ok_or("its path is not below that of the base url")
+        is_below.then_some(()).ok_or("its path is not below the path of the base url")
     }
 }
 
@@ -137,12 +143,12 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     if path.contains('\\') {
         return Err("some servers treat a backslash as a slash");
     }
-    // Servers decode dots, slashes and semicolons. A semicolon separates a segment from its parameters.
+    // Servers decode percent-encoded dots, slashes and semicolons. A semicolon separates a segment from its parameters.
     let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/");
     let plain = plain.replace("%5c", "/").replace("%3b", ";");
     let dots = |segment: &str| matches!(segment.split(';').next(), Some("." | ".."));
     if plain.split('/').any(dots) {
-        return Err("a segment of dots would leave the base url");
+        return Err("a dot segment would leave the base url");
     }
     Ok(())
 }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn joins_paths_to_the_base_url() {
+fn paths_are_joined_to_the_base_url() {
     for (base, path, joined) in [
         ("https://host", "", "https://host/"),
         ("https://host", "/", "https://host/"),
@@ -29,7 +29,7 @@ fn joins_paths_to_the_base_url() {
 }
 
 #[test]
-fn rejects_a_url_outside_the_base() {
+fn url_outside_the_base_url_is_rejected() {
     let base = BaseUrl::parse("https://host/api").unwrap();
     for path in [
         "..",
@@ -69,7 +69,7 @@ fn rejects_a_url_outside_the_base() {
 }
 
 #[test]
-fn resolves_a_parsed_path_to_the_same_url_as_its_string() {
+fn parsed_path_resolves_to_the_same_url_as_its_string() {
     for base in ["https://host", "https://host/", "https://host/api", "http://127.0.0.1:80/api/"] {
         let base = BaseUrl::parse(base).unwrap();
         for path in [
@@ -131,7 +131,7 @@ fn error_of_an_invalid_base_url_names_the_reason() {
 }
 
 #[test]
-fn error_quotes_a_path_without_query_and_omits_possible_passwords() {
+fn error_quotes_a_path_without_its_query_and_possible_passwords() {
     let base = BaseUrl::parse("https://host/api").unwrap();
     for (path, shown) in [
         ("../v2?key=s3cret", "path `../v2`: "),

@@ -1,16 +1,17 @@
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, header::CONTENT_TYPE};
+use http::{HeaderValue, header::CONTENT_TYPE};
 
 use super::StackBuilder;
-use crate::stack::default_headers::JSON;
+use crate::{headers, stack::default_headers::JSON};
 
 /// Setters of the default headers.
 impl StackBuilder {
     /// The default `user-agent` of a ready client from [`client`](Self::client) or
     /// [`client_with_transport`](Self::client_with_transport), such as `tower-outbound/0.1.0`.
     ///
-    /// A layer and a client over a custom service set no `user-agent`, because that service may set its own.
+    /// A stack that is used as a layer, or a client over a custom service, sets no `user-agent`, because the custom
+    /// service may set its own.
     pub const DEFAULT_USER_AGENT: &str = concat!("tower-outbound/", env!("CARGO_PKG_VERSION"));
 
     /// Sends this header with every request that does not already contain a header of this name.
@@ -19,12 +20,14 @@ impl StackBuilder {
     /// header, because the retry layer is an inner layer.
     ///
     /// The default is `content-type: application/json`. [The three presets](crate::preset) send it with every request,
-    /// and other stacks with every request that has a body. A `content-type` set here replaces it, for every request.
+    /// and other stacks with every request that has a body. A `content-type` from this method replaces the default on
+    /// every request.
     ///
     /// # Errors
     ///
     /// [`layer`](Self::layer) returns an error for a header that
     ///
+    /// - has an invalid name or value;
     /// - frames a request or belongs to its connection, such as `content-length` or `connection`;
     /// - contains a credential: `authorization`, `proxy-authorization`, and the header of the key.
     ///
@@ -34,16 +37,22 @@ impl StackBuilder {
     /// redirect. For a secret, use [`with_api_key`](Self::with_api_key) or [`with_authorize`](Self::with_authorize).
     ///
     /// ```
-    /// use http::{HeaderName, HeaderValue, header::USER_AGENT};
     /// use tower_outbound::stack::StackBuilder;
     ///
-    /// let orders = StackBuilder::new("https://orders.example.com")?.with_name("orders")
-    ///     .with_header(HeaderName::from_static("x-api-version"), HeaderValue::from_static("2024-06-01"))
-    ///     .with_header(USER_AGENT, HeaderValue::from_static("shop/1.4"));
+    /// let orders = StackBuilder::new("https://orders.example.com")?
+    ///     .with_header("x-api-version", "2024-06-01")
+    ///     .with_header("user-agent", "shop/1.4");
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
-    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        Arc::make_mut(&mut self.headers.0).insert(name, value);
+    pub fn with_header<K, V>(mut self, name: K, value: V) -> Self
+    where
+        K: AsRef<str>,
+        V: TryInto<HeaderValue>,
+    {
+        match headers::parse(name, value) {
+            Ok((name, value)) => drop(Arc::make_mut(&mut self.headers.0).insert(name, value)),
+            Err(error) => drop(self.invalid.get_or_insert(error)),
+        }
         self
     }
 

@@ -12,7 +12,7 @@ use crate::{
     auth::{KeyPlacement, Origin},
     config::InvalidConfig,
     config::text::Written,
-    limit::{AnyLimiter, RateLimitLayer, SelectLimiter, TokenBucket},
+    limit::{AnyLimiter, RateLimitLayer, SelectLimiter},
     policy::Quota,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -37,8 +37,9 @@ use crate::{
 ///
 /// # Clone
 ///
-/// Clones share one limiter, and so do all layers and clients created from them, because a quota belongs to a key.
-/// [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) replace the limiter.
+/// Clones of a builder share one limiter with all layers and clients that they create, because a quota belongs to a
+/// key. A clone with another quota or another credential has its own limiter. To share a limiter anyway, use
+/// [`with_limiter`](Self::with_limiter).
 #[derive(Debug, Clone)]
 pub struct StackBuilder {
     name: Arc<str>,
@@ -48,7 +49,12 @@ pub struct StackBuilder {
     allowed: Vec<Origin>,
     pub(crate) headers: DefaultHeadersLayer,
     quotas: Vec<Quota>,
+    initial_burst: Option<u32>,
     limit: RateLimitLayer<AnyLimiter>,
+    /// Whether the caller has set the limiter. Otherwise the builder uses its own limiter.
+    has_given_limiter: bool,
+    /// The first error of a setter.
+    invalid: Option<InvalidConfig>,
     retry: RetryLayer,
     pub(crate) request_id: RequestIdLayer,
     attempt_span: AttemptSpanLayer,
@@ -59,8 +65,8 @@ impl StackBuilder {
     /// Creates a builder from the base URL of a service.
     ///
     /// By default there is no quota, and the bearer key comes from the environment variable `API_KEY`. A request with a
-    /// body is sent with `content-type: application/json`, unless it has a `content-type`. The [name](Self::with_name)
-    /// is the URL's host.
+    /// body is sent with `content-type: application/json`, unless the request sets another `content-type`. The
+    /// [name](Self::with_name) is the URL's host.
     ///
     /// # Errors
     ///
@@ -70,8 +76,8 @@ impl StackBuilder {
     /// - a name or an IP address as its host;
     /// - no port, or a port from 1 to 65535;
     /// - a path of visible ASCII characters, without empty segments and dot segments.
-    pub fn new(base_url: &str) -> Result<Self, InvalidConfig> {
-        let base = BaseUrl::parse(base_url)?;
+    pub fn new(base_url: impl AsRef<str>) -> Result<Self, InvalidConfig> {
+        let base = BaseUrl::parse(base_url.as_ref())?;
         Ok(Self {
             name: base.uri.host().unwrap_or_default().into(),
             base,
@@ -80,7 +86,10 @@ impl StackBuilder {
             allowed: Vec::new(),
             headers: DefaultHeadersLayer::default(),
             quotas: Vec::new(),
-            limit: RateLimitLayer::new(AnyLimiter::new(TokenBucket::unlimited())),
+            initial_burst: None,
+            has_given_limiter: false,
+            invalid: None,
+            limit: RateLimitLayer::new(AnyLimiter::of_quotas(&[], None)),
             retry: RetryLayer::new(),
             request_id: RequestIdLayer::new(),
             attempt_span: AttemptSpanLayer::new(),
@@ -95,37 +104,72 @@ impl StackBuilder {
         self
     }
 
-    /// Allows the credential to be sent without TLS, so that every host on the network path can read it.
+    /// Allows the credential to be sent without TLS. Every host on the network path can then read it.
     pub fn with_plaintext(mut self) -> Self {
         self.base.origin = self.base.origin.with_plaintext();
         self
     }
 
-    /// Sets the quota. This creates a new limiter, a [`TokenBucket`].
+    /// Sets the quota, such as 300 requests per minute. The builder gets a new limiter, a
+    /// [`PacedWindow`](crate::limit::PacedWindow). For a limit above 10,000 it is a
+    /// [`TokenBucket`](crate::limit::TokenBucket), which needs no memory for the limit.
+    ///
+    /// ```
+    /// use tower_outbound::{Client, Quota};
+    ///
+    /// let builder = Client::builder("https://api.example.com/v2")?.with_quota(Quota::per_minute(300)?);
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`layer`](Self::layer) returns an error if this method is called after [`with_limiter`](Self::with_limiter),
+    /// because the quota would replace that limiter.
     pub fn with_quota(self, quota: Quota) -> Self {
         self.with_quotas([quota])
     }
 
-    /// Sets several quotas that apply at once, such as 10 per second and 100 per minute. This creates a new limiter, a
-    /// [`TokenBucket`]. With an empty list, only the limits that the server reports apply.
-    ///
-    /// Replaces a limiter that [`with_limiter`](Self::with_limiter) has set.
+    /// Sets several quotas that apply at once, such as 10 per second and 100 per minute. With an empty list, only the
+    /// limits that the server reports apply. See [`with_quota`](Self::with_quota).
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
+        if self.has_given_limiter {
+            const EXPECTED: &str = "no quota after with_limiter: give the quota to the limiter";
+            let text = |quota: Quota| format!("{}/{:?}", quota.limit(), quota.window());
+            let quotas = quotas.into_iter().map(text).collect::<Vec<_>>().join(", ");
+            self.invalid.get_or_insert_with(|| InvalidConfig::new("quota", quotas, EXPECTED));
+            return self;
+        }
+        let initial_burst = self.initial_burst;
+        self.with_own_limiter(quotas, initial_burst)
+    }
+
+    /// Gives the builder its own limiter. The caller may still replace the quotas or the limiter.
+    pub(crate) fn with_own_limiter(
+        mut self,
+        quotas: impl IntoIterator<Item = Quota>,
+        initial_burst: Option<u32>,
+    ) -> Self {
         self.quotas = quotas.into_iter().collect();
-        self.limit =
-            self.limit.with_limiter(AnyLimiter::new(TokenBucket::all_of(self.quotas.iter().copied())));
+        self.initial_burst = initial_burst;
+        self.renew_limiter();
         self
     }
 
+    fn renew_limiter(&mut self) {
+        let limiter = AnyLimiter::of_quotas(&self.quotas, self.initial_burst);
+        self.limit = self.limit.clone().with_limiter(limiter);
+    }
+
     /// Replaces the limiter, for example by a [`SlidingWindow`](crate::limit::SlidingWindow), by a limiter that other
-    /// clients share, by one limiter for each key ([`KeyedBucket`](crate::limit::KeyedBucket)), or by a custom one.
+    /// clients share, or by one limiter for each key ([`KeyedBucket`](crate::limit::KeyedBucket)).
     ///
-    /// - The limiter's own quotas apply. [`quotas`](Self::quotas) still returns the preset's.
+    /// - The limiter's own quotas apply instead of the preset's quotas. [`quotas`](Self::quotas) still returns the
+    ///   preset's quotas.
     /// - The bounds of the wait stay as [`with_limit`](Self::with_limit) set them, and the limiter receives the
     ///   server's rate-limit headers.
-    /// - If both this method and [`with_quotas`](Self::with_quotas) are called, the later call takes effect.
-    /// - The `Debug` output of the builder and of its layers contains that of the limiter, so a custom limiter must not
-    ///   write a secret.
+    /// - No later setter replaces the limiter, except this method.
+    /// - The `Debug` output of the builder and of its layers contains the `Debug` output of the limiter. A custom
+    ///   limiter must therefore not write a secret.
     ///
     /// ```
     /// use tower_outbound::{limit::SlidingWindow, preset};
@@ -136,11 +180,23 @@ impl StackBuilder {
     /// let rates = rates.with_limiter(window);
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
+    ///
+    /// Two clients that share a limiter:
+    ///
+    /// ```
+    /// use tower_outbound::{Client, Quota, limit::TokenBucket};
+    ///
+    /// let shared = TokenBucket::new(Quota::per_minute(300)?);
+    /// let orders = Client::builder("https://api.example.com/orders")?.with_limiter(shared.clone());
+    /// let users = Client::builder("https://api.example.com/users")?.with_limiter(shared.clone());
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
     pub fn with_limiter<L>(mut self, limiter: L) -> Self
     where
         L: SelectLimiter + fmt::Debug + Send + Sync + 'static,
     {
         self.limit = self.limit.with_limiter(AnyLimiter::new(limiter));
+        self.has_given_limiter = true;
         self
     }
 
@@ -149,11 +205,14 @@ impl StackBuilder {
         mut self,
         change: impl FnOnce(RateLimitLayer<AnyLimiter>) -> RateLimitLayer<AnyLimiter>,
     ) -> Self {
+        let before = self.limit.limiter().clone();
         self.limit = change(self.limit);
+        // The closure may give a limiter, as `with_limiter` does.
+        self.has_given_limiter |= !self.limit.limiter().is_same(&before);
         self
     }
 
-    /// Replaces the retry layer.
+    /// Replaces the retry layer, including the rules of earlier setters such as [`retry_on`](Self::retry_on).
     pub fn with_retry(mut self, retry: RetryLayer) -> Self {
         self.retry = retry;
         self
@@ -164,8 +223,8 @@ impl StackBuilder {
         self
     }
 
-    /// Replaces the request id layer, for example to change the format or the header of the id. The service's name in
-    /// the new layer is set by [`with_name`](Self::with_name).
+    /// Replaces the request id layer, for example to change the format or the header of the id.
+    /// [`with_name`](Self::with_name) still sets the service's name.
     pub fn with_request_id(mut self, request_id: RequestIdLayer) -> Self {
         self.request_id = request_id;
         self
@@ -194,8 +253,8 @@ impl StackBuilder {
     /// Limits how long the body of a response may stall while the caller reads it. A body that stalls longer returns an
     /// error with [`is_timeout`](crate::Error::is_timeout).
     ///
-    /// There is no limit by default, because an event stream may be silent for a long time. The total timeout does not
-    /// cover the body.
+    /// The default is no limit, because an event stream may be silent for a long time. The total timeout does not cover
+    /// the body.
     pub fn with_body_idle_timeout(mut self, limit: Duration) -> Self {
         self.timeout.body_idle = Some(Written(limit));
         self
@@ -211,9 +270,13 @@ impl StackBuilder {
     /// - there is no key, because its environment variable is not set or its file contains none. If the service needs
     ///   no key, use [`without_credential`](Self::without_credential);
     /// - the key would be sent without TLS;
-    /// - a [default header](Self::with_header) frames requests or contains a credential;
+    /// - a [default header](Self::with_header) is invalid, frames requests or contains a credential;
+    /// - [`with_quota`](Self::with_quota) was called after [`with_limiter`](Self::with_limiter);
     /// - a timeout is zero, or the attempt's timeout is longer than the total timeout.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
+        if let Some(error) = &self.invalid {
+            return Err(error.clone());
+        }
         self.check_name()?;
         let (total, attempt_timeout) = (self.timeout.total_layer()?, self.timeout.attempt_layer()?);
         let key_header = self.placement.header_name().filter(|_| self.credential.is_key());
@@ -243,29 +306,30 @@ impl StackBuilder {
         &self.base.uri
     }
 
-    /// Returns the service's quotas, which apply at once: those of the preset, or those of the last call of
-    /// [`with_quotas`](Self::with_quotas). The quotas of a limiter set by [`with_limiter`](Self::with_limiter) are not
-    /// known to the builder.
+    /// Returns the service's quotas, which all apply at the same time: the quotas of the preset, or of the last call of
+    /// [`with_quotas`](Self::with_quotas). The builder does not know the quotas of a limiter that
+    /// [`with_limiter`](Self::with_limiter) has set.
     pub fn quotas(&self) -> &[Quota] {
         &self.quotas
     }
 
-    /// Returns the limiter, for example to take its snapshot: a [`TokenBucket`], or the limiter set by
-    /// [`with_limiter`](Self::with_limiter).
+    /// Returns the limiter, for example to take its snapshot: the limiter set by [`with_limiter`](Self::with_limiter), or a
+    /// [`PacedWindow`](crate::limit::PacedWindow), or a [`TokenBucket`](crate::limit::TokenBucket) for a limit above 10,000.
     ///
     /// ```
-    /// use tower_outbound::{limit::TokenBucket, preset};
+    /// use tower_outbound::{limit::PacedWindow, preset};
     ///
     /// let rates = preset::currency_rates("https://rates.example.com")?;
-    /// let bucket = rates.limiter().downcast_ref::<TokenBucket>().ok_or("another limiter")?;
-    /// assert_eq!(bucket.snapshot().available, 10);
+    /// let window = rates.limiter().downcast_ref::<PacedWindow>().ok_or("another limiter")?;
+    /// assert_eq!(window.snapshot().available, 10);
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     pub fn limiter(&self) -> &AnyLimiter {
         self.limit.limiter()
     }
+
     fn check_name(&self) -> Result<(), InvalidConfig> {
-        // Visible ASCII characters appear in logs and metrics without escapes. The longest host has 253 characters.
+        // Visible ASCII characters appear in logs and metrics without escapes. A host name has at most 253 characters.
         let valid =
             (1..=253).contains(&self.name.len()) && self.name.bytes().all(|byte| byte.is_ascii_graphic());
         let invalid = || {

@@ -1,22 +1,44 @@
 use http::StatusCode;
 
 use super::StackBuilder;
-use crate::{call::RequestHead, retry::AttemptResult};
+use crate::{call::RequestHead, config::InvalidConfig, retry::AttemptResult};
 
-/// Rules that are evaluated before the classifier of the retry layer, in the reverse order of their addition.
+/// Setters of the retry layer. [`with_retry`](Self::with_retry) replaces the whole layer.
 impl StackBuilder {
-    /// Also retries after this status: see [`RetryLayer::retry_on`](crate::retry::RetryLayer::retry_on).
-    pub fn retry_on(self, status: StatusCode) -> Self {
-        self.map_retry(|retry| retry.retry_on(status))
+    /// Sets the maximum number of attempts, including the first. 3 by default. See
+    /// [`RetryLayer::with_max_attempts`](crate::retry::RetryLayer::with_max_attempts).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the number is 0.
+    pub fn with_max_attempts(self, max_attempts: u32) -> Result<Self, InvalidConfig> {
+        let retry = self.retry.clone().with_max_attempts(max_attempts)?;
+        Ok(self.with_retry(retry))
     }
 
-    /// Also retries if `condition` returns `true`: see [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
+    /// Also retries after these statuses if the request is idempotent: see
+    /// [`RetryLayer::retry_on`](crate::retry::RetryLayer::retry_on).
     ///
     /// ```
-    /// use tower_outbound::preset;
+    /// use http::StatusCode;
+    /// use tower_outbound::Client;
     ///
-    /// let rates = preset::currency_rates("https://rates.example.com")?.retry_if(|request, attempt| {
-    ///     request.uri.path() == "/v1/jobs" && attempt.outcome.status().is_some_and(|status| status == 409)
+    /// let builder = Client::builder("https://api.example.com")?.retry_on([StatusCode::CONFLICT]);
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn retry_on(self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
+        self.map_retry(|retry| retry.retry_on(statuses))
+    }
+
+    /// Also retries an idempotent request if `condition` returns `true`: see
+    /// [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tower_outbound::Client;
+    ///
+    /// let builder = Client::builder("https://api.example.com")?.retry_if(|_request, attempt| {
+    ///     attempt.status() == Some(StatusCode::CONFLICT) && attempt.header("x-busy") == Some("true")
     /// });
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```

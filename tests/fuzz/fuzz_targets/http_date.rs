@@ -15,7 +15,8 @@ fuzz_target!(|data: &[u8]| {
     let reference = httpdate::parse_http_date(text).ok();
     let Some(moment) = parse_http_date(text, || now) else {
         // The crate `httpdate` is lenient for asctime and RFC 850 dates: it skips characters and ignores trailing text.
-        // Only an IMF-fixdate, with a comma as its fourth character, must be rejected by both parsers.
+        // If this crate rejects an IMF-fixdate, `httpdate` must also reject that date. An IMF-fixdate has a comma as its
+        // fourth character.
         let fixdate = text.len() == "Sun, 06 Nov 1994 08:49:37 GMT".len() && text.as_bytes()[3] == b',';
         assert!(reference.is_none() || !fixdate, "{text:?}");
         return;

@@ -38,7 +38,7 @@ fuzz_target!(|data: &[u8]| {
     check(&twice);
     assert_eq!(tightest(&twice), tightest(&list), "{headers:?}");
 
-    // The lines of a list field, joined into one line, must give the same result.
+    // The lines of a list field must give the same result if they are joined into one line.
     let lines: Vec<_> = headers.get_all("ratelimit").iter().filter_map(|line| line.to_str().ok()).collect();
     let separate = remaining(&rate_limit(&lines), || now);
     let non_empty: Vec<_> =

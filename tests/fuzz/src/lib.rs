@@ -11,8 +11,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// The start of the year 10000, in seconds since 1970.
 pub const YEAR_10000: u64 = 253_402_300_800;
 
-/// Splits off the first line of `data`, and parses the line as the current time in seconds since 1970. An invalid
-/// number gives a fixed time.
+/// Splits off the first line of `data`, and parses the line as the current time in seconds since 1970. If the number is
+/// invalid, returns a fixed time.
 pub fn now(data: &[u8]) -> (SystemTime, &[u8]) {
     let mut parts = data.splitn(2, |byte| *byte == b'\n');
     let (first, rest) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -30,8 +30,8 @@ pub fn since_1970(moment: SystemTime) -> u64 {
     moment.duration_since(UNIX_EPOCH).expect("the time is before 1970").as_secs()
 }
 
-/// Creates a header from each line. The first byte of a line selects one of `names`, starting with `0`. The rest of the
-/// line is the header's value.
+/// Creates a header from each line. The first byte of a line selects one of `names`: `0` selects the first name. The
+/// rest of the line is the header's value.
 pub fn headers(lines: &[u8], names: &[&'static str]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in lines.split(|byte| *byte == b'\n') {
@@ -44,7 +44,7 @@ pub fn headers(lines: &[u8], names: &[&'static str]) -> HeaderMap {
     headers
 }
 
-/// Returns the headers with every header line repeated. The copies follow the originals.
+/// Returns all headers, followed by a copy of each header.
 pub fn doubled(headers: &HeaderMap) -> HeaderMap {
     let mut doubled = headers.clone();
     for (name, value) in headers {

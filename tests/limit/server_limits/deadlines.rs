@@ -13,9 +13,9 @@ use super::{
 };
 use crate::Algorithm;
 
-for_both_algorithms! {
+for_each_algorithm! {
     waiter_is_refused_if_its_deadline_is_before_the_end_of_a_pause,
-    waiter_is_refused_if_the_queue_after_a_pause_is_too_long_for_its_deadline,
+    waiter_is_refused_if_its_queue_wait_after_a_pause_exceeds_its_deadline,
     waiter_is_refused_if_its_deadline_is_before_the_reset_of_a_server_limit,
     new_request_is_queued_if_its_deadline_allows_a_grant_after_the_reset,
 }
@@ -95,7 +95,7 @@ fn refused(at: f64, wait: f64) -> Outcome {
 }
 
 async fn waiter_is_refused_if_its_deadline_is_before_the_end_of_a_pause<L: Algorithm>() {
-    // Without the pause every waiter would meet its deadline.
+    // Every waiter would meet its deadline if no pause had started.
     let pause = response(429, &[("retry-after", "10")]);
     let outcomes = outcomes::<L>(pause, &[3, 60, 10, 60]).await;
     assert!(outcomes[0].1.is_some_and(|wait| wait >= 9.999), "{outcomes:?}");
@@ -108,7 +108,7 @@ async fn waiter_is_refused_if_its_deadline_is_before_the_end_of_a_pause<L: Algor
     assert_outcomes(&[outcomes[1], outcomes[3]], &[granted(10.5), granted(11.5)]);
 }
 
-async fn waiter_is_refused_if_the_queue_after_a_pause_is_too_long_for_its_deadline<L: Algorithm>() {
+async fn waiter_is_refused_if_its_queue_wait_after_a_pause_exceeds_its_deadline<L: Algorithm>() {
     // The pause ends at 10.5 s. After the pause the limiter grants one permit per second.
     let pause = response(429, &[("retry-after", "10")]);
     let outcomes = outcomes::<L>(pause, &[12, 12, 12, 60]).await;

@@ -9,9 +9,9 @@ use tower_outbound::limit::RateLimitLayer;
 use super::{Server, ample_limiter, assert_all_succeed, remaining, response, seconds, spawn_calls, times};
 use crate::Algorithm;
 
-for_both_algorithms! {
+for_each_algorithm! {
     every_header_format_limits_requests_to_the_remaining_permits,
-    reset_timestamp_is_compared_with_the_local_clock_if_the_date_header_is_missing,
+    limiter_compares_reset_timestamp_with_local_clock_if_date_is_missing,
     limiter_ignores_the_rate_limit_headers_of_cached_responses,
     limiter_reads_a_rate_limit_header_with_a_thousand_members,
     a_thousand_successive_policies_delay_no_request,
@@ -45,7 +45,7 @@ async fn every_header_format_limits_requests_to_the_remaining_permits<L: Algorit
     }
 }
 
-async fn reset_timestamp_is_compared_with_the_local_clock_if_the_date_header_is_missing<L: Algorithm>() {
+async fn limiter_compares_reset_timestamp_with_local_clock_if_date_is_missing<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
     // The reset timestamp has whole seconds, so the wait may be up to one second shorter than 5 s.
@@ -81,7 +81,7 @@ async fn limiter_reads_a_rate_limit_header_with_a_thousand_members<L: Algorithm>
         ("ratelimit", &list, 2),
         // A malformed end makes the whole header value invalid.
         ("ratelimit", &format!("{list}, ;"), 100),
-        // A thousand numbers of remaining permits without a reset time are invalid.
+        // A header with a thousand numbers of remaining permits is invalid if no header contains a reset time.
         ("x-ratelimit-remaining", &numbers, 100),
         ("ratelimit", &"x".repeat(60_000), 100),
     ];

@@ -24,11 +24,11 @@ use super::{
 };
 use crate::{Algorithm, support::cases::cases};
 
-for_both_algorithms! {
+for_each_algorithm! {
     limiter_does_not_subtract_requests_that_the_server_has_counted,
-    a_late_response_does_not_raise_the_remaining_permits,
+    late_response_does_not_raise_the_remaining_permits,
     limiter_subtracts_requests_in_flight_from_the_remaining_permits,
-    a_completed_request_releases_its_whole_cost,
+    completed_request_releases_its_whole_cost,
     call_counts_as_in_flight_until_it_ends_or_is_dropped,
 }
 
@@ -44,7 +44,7 @@ async fn limiter_does_not_subtract_requests_that_the_server_has_counted<L: Algor
     server.assert_arrivals([0.0, 1.0, 2.0, 3.0, 5.0]);
 }
 
-async fn a_late_response_does_not_raise_the_remaining_permits<L: Algorithm>() {
+async fn late_response_does_not_raise_the_remaining_permits<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
     // The response to the first request arrives last and reports the permits that remained before the second and third
@@ -74,7 +74,7 @@ async fn limiter_subtracts_requests_in_flight_from_the_remaining_permits<L: Algo
     server.assert_arrivals(times(&[(4, 0.0), (2, 2.0), (8, 11.0)]));
 }
 
-async fn a_completed_request_releases_its_whole_cost<L: Algorithm>() {
+async fn completed_request_releases_its_whole_cost<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
     server.will_respond(0.0, remaining(10, 5));

@@ -37,7 +37,7 @@ struct Server {
 type Service = BoxCloneSyncService<Request<()>, Response<()>, Error>;
 type Call = JoinHandle<Result<Response<()>, Error>>;
 
-/// A queued response with this status stands for an I/O error.
+/// The status of a queued response that represents an I/O error.
 const RESET: u16 = 999;
 
 impl Server {
@@ -95,7 +95,7 @@ impl Server {
     }
 }
 
-/// Takes pairs of a count and an arrival time. Returns each arrival time as often as its count says.
+/// Takes pairs of a number of requests and an arrival time. Returns each arrival time once for each of its requests.
 fn times(groups: &[(usize, f64)]) -> Vec<f64> {
     groups.iter().flat_map(|(count, at)| std::iter::repeat_n(*at, *count)).collect()
 }
@@ -104,13 +104,13 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Returns a limiter whose own quota is large enough to delay no request of the tests.
+/// Returns a limiter that obeys the remaining permits of the server, and whose own quota delays no request of the tests.
 fn ample_limiter<L: Algorithm>() -> L {
-    L::of(Quota::per_second(1_000).unwrap().with_burst(500).unwrap().without_margin())
+    L::of(Quota::per_second(1_000).unwrap().with_burst(500).unwrap().without_margin()).with_server_remaining()
 }
 
 fn one_per_second_limiter<L: Algorithm>() -> L {
-    L::of(Quota::per_second(1).unwrap().without_margin())
+    L::of(Quota::per_second(1).unwrap().without_margin()).with_server_remaining()
 }
 
 fn response(status: u16, headers: &[(&str, &str)]) -> Response<()> {

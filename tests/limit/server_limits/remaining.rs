@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use http::Request;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    ApiKey, Report,
+    ApiKey, Quota, Report,
     body::ReplayBody,
     limit::{PermitRequest, RateLimitLayer, ResponseInfo, TokenBucket},
     preset,
@@ -18,12 +18,13 @@ use super::{
 };
 use crate::Algorithm;
 
-for_both_algorithms! {
+for_each_algorithm! {
     lower_report_of_remaining_permits_replaces_a_higher_report,
     limiter_spends_remaining_permits_by_cost_in_fifo_order,
     several_policies_of_a_server_apply_together,
     limiter_ignores_a_report_of_remaining_permits_after_its_reset_time,
-    server_limits_apply_to_all_callers_of_one_limiter_only,
+    server_limits_apply_to_all_callers_of_one_limiter_but_not_of_others,
+    remaining_permits_limit_a_limiter_with_a_quota_only_after_a_throttle,
 }
 
 async fn lower_report_of_remaining_permits_replaces_a_higher_report<L: Algorithm>() {
@@ -82,7 +83,7 @@ async fn limiter_ignores_a_report_of_remaining_permits_after_its_reset_time<L: A
     server.assert_arrivals(times(&[(101, 2.0), (2, 4.0)]));
 }
 
-async fn server_limits_apply_to_all_callers_of_one_limiter_only<L: Algorithm>() {
+async fn server_limits_apply_to_all_callers_of_one_limiter_but_not_of_others<L: Algorithm>() {
     for limits in [remaining(0, 5), response(429, &[("retry-after", "5")])] {
         let (server, limiter) = (Server::start(), ample_limiter::<L>());
         let layer = RateLimitLayer::new(limiter.clone());
@@ -111,14 +112,28 @@ async fn server_limits_apply_to_all_callers_of_one_limiter_only<L: Algorithm>() 
     }
 }
 
+/// The limiter would send the second and the third request at once without the reports.
+async fn remaining_permits_limit_a_limiter_with_a_quota_only_after_a_throttle<L: Algorithm>() {
+    let quota = Quota::per_second(1_000).unwrap().with_burst(500).unwrap();
+    let server = Server::start();
+    let service = server.with_layer(&RateLimitLayer::new(L::of(quota)));
+    server.will_respond(0.0, remaining(0, 7));
+    server.will_respond(0.0, response(429, &[("ratelimit", r#""default";r=0;t=9"#)]));
+    for _ in 0..3 {
+        service.clone().oneshot(Request::new(())).await.unwrap();
+    }
+    server.assert_arrivals([0.0, 0.0, 9.0]);
+}
+
+/// The presets with a quota ignore the reported remaining permits.
 #[tokio::test(start_paused = true)]
-async fn every_preset_follows_rate_limit_headers() {
+async fn presets_without_a_quota_obey_the_rate_limit_headers_of_responses() {
     let presets = [
-        preset::currency_rates("https://rates.example.com"),
-        preset::email_delivery("https://mail.example.com"),
-        preset::realtime_messaging("https://push.example.com"),
+        (preset::currency_rates("https://rates.example.com"), 0.0),
+        (preset::email_delivery("https://mail.example.com"), 0.0),
+        (preset::realtime_messaging("https://push.example.com"), 7.0),
     ];
-    for preset in presets {
+    for (preset, second) in presets {
         let preset = preset.unwrap().with_api_key(ApiKey::new("k3y").unwrap());
         let server = Server::start();
         let inner = {
@@ -138,12 +153,12 @@ async fn every_preset_follows_rate_limit_headers() {
             let response = service.clone().oneshot(request).await.unwrap();
             assert!(Report::from_response(&response).is_some());
         }
-        server.assert_arrivals([0.0, 7.0]);
+        server.assert_arrivals([0.0, second]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn exhausted_policy_applies_until_the_latest_reset_time_that_the_server_reported() {
+async fn exhausted_server_policy_applies_until_its_latest_reported_reset_time() {
     let limiter = TokenBucket::unlimited();
     // Each permit belongs to a request whose response has not arrived yet.
     let mut permits: Vec<_> = (0..13).map(|_| limiter.try_acquire_owned().unwrap()).collect();

@@ -15,10 +15,10 @@ use super::{
 };
 use crate::Algorithm;
 
-for_both_algorithms! {
+for_each_algorithm! {
     retry_after_extends_a_pause_and_never_shortens_it,
     retry_after_pauses_all_callers_only_if_the_status_is_429_503_or_529,
-    waiters_are_granted_in_fifo_order_at_the_rate_of_the_quota_after_a_pause,
+    waiters_get_permits_in_fifo_order_at_the_quota_rate_after_a_pause,
 }
 
 async fn retry_after_extends_a_pause_and_never_shortens_it<L: Algorithm>() {
@@ -83,7 +83,7 @@ async fn retry_after_pauses_all_callers_only_if_the_status_is_429_503_or_529<L: 
     }
 }
 
-async fn waiters_are_granted_in_fifo_order_at_the_rate_of_the_quota_after_a_pause<L: Algorithm>() {
+async fn waiters_get_permits_in_fifo_order_at_the_quota_rate_after_a_pause<L: Algorithm>() {
     let (server, limiter) = (Server::start(), one_per_second_limiter::<L>());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     server.will_respond(1.0, response(429, &[("retry-after", "10")]));

@@ -15,7 +15,7 @@ use tower_outbound::limit::RateLimitLayer;
 use super::{Server, assert_all_succeed, costing, remaining, response, seconds, settle, spawn_calls, times};
 use crate::Algorithm;
 
-for_both_algorithms! {
+for_each_algorithm! {
     unlimited_limiter_follows_only_the_limits_of_the_server,
     slow_start_sends_few_requests_at_the_end_of_a_pause,
     unlimited_limiter_uses_the_whole_quota_of_the_server_in_each_window,

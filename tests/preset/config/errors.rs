@@ -1,4 +1,4 @@
-//! Tests the paths and messages of errors of invalid configurations, and the redaction of keys.
+//! Tests the errors for invalid configurations: their paths, their messages, and the redaction of keys.
 
 use tower_outbound::preset::StackConfig;
 
@@ -43,7 +43,7 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
         ),
         (
             "limit.quota = '100/60s, margin 61s'",
-            "invalid quota margin `61s`: expected at most the window, 60s",
+            "invalid quota margin `61s`: expected at most 60s (the window)",
         ),
         (
             "limit = { quota = '100/60s', margin = '250ms' }",
@@ -74,7 +74,7 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
         ("timeout.total = '60s'\ntimeout.total = '60s'", "duplicate key"),
         (
             "timout.total = '60s'",
-            "unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `key_env`, `key_file`, `key_file_interval`, `key_placement`, `limit`, `retry`, `timeout`, `request_id`, `attempt_span`, `transport`",
+            "unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `api_key_env`, `api_key_file`, `api_key_file_interval`, `key_placement`, `limit`, `retry`, `timeout`, `request_id`, `attempt_span`, `transport`",
         ),
         ("timeout.totl = '60s'", "unknown field `totl`, expected one of `total`, `attempt`, `body_idle`"),
         ("retry.backoff.bass = '60s'", "unknown field `bass`, expected one of `base`, `cap`, `jitter`"),
@@ -110,7 +110,7 @@ fn parse_errors_name_the_path_of_the_field() {
         ),
         (
             "retry.backoff.base = '0s'",
-            "retry.backoff.base: invalid backoff base `0ns`: expected more than zero and at most the cap, 20s",
+            "retry.backoff.base: invalid backoff base `0ns`: expected more than zero and at most 20s (the cap)",
         ),
         (
             "retry.throttled_backoff.cap = '400d'",
@@ -122,7 +122,7 @@ fn parse_errors_name_the_path_of_the_field() {
         ),
         (
             "retry.budget.retry_cost = 0",
-            "retry.budget.retry_cost: invalid budget retry cost `0`: expected 1 to the capacity, 500",
+            "retry.budget.retry_cost: invalid budget retry cost `0`: expected 1 to 500, the capacity",
         ),
         (
             "timeout.total = 60",
@@ -145,7 +145,7 @@ fn construction_errors_name_the_path_of_the_field() {
         ("timeout.total = '0s'", "timeout.total: invalid total timeout `0ns`: expected more than zero"),
         (
             "timeout.attempt = '61s'",
-            "timeout.attempt: invalid attempt timeout `61s`: expected at most the total timeout, 60s",
+            "timeout.attempt: invalid attempt timeout `61s`: expected at most 60s (the total timeout)",
         ),
         (
             "timeout.body_idle = '0s'",
@@ -156,26 +156,26 @@ fn construction_errors_name_the_path_of_the_field() {
             "transport.idle_timeout: invalid idle timeout `0ns`: expected more than zero, at most 366 days",
         ),
         (
-            "key_file = '/no/such/file'",
-            "key_file: invalid api key `in file /no/such/file`: expected a readable file (No such file or directory (os error 2))",
+            "api_key_file = '/no/such/file'",
+            "api_key_file: invalid api key `in file /no/such/file`: expected a readable file (No such file or directory (os error 2))",
         ),
         (
-            "key_env = 'TOWER_OUTBOUND_NOT_SET'",
-            "key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()",
+            "api_key_env = 'TOWER_OUTBOUND_NOT_SET'",
+            "api_key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the environment variable to be set, another key (with_api_key, with_api_key_env, with_api_key_file), or without_credential()",
         ),
-        // A user may write the key itself into `key_env` instead of the name of a variable.
+        // A user may write the key itself into `api_key_env` instead of the name of a variable.
         (
-            "key_env = 's3cret-value-by-mistake'",
-            "key_env: invalid api key `in an environment variable`: expected the name of a variable that is set, of letters, digits and _, and not the key itself",
+            "api_key_env = 's3cret-value-by-mistake'",
+            "api_key_env: invalid api key `in an environment variable`: expected the name of an environment variable that is set (letters, digits and _), not the key itself",
         ),
         (
-            "key_env = 'A'\nkey_file = 'b'",
-            "key_file: invalid api key `given by key_env and key_file`: expected one source of a key: api_key, key_env or key_file",
+            "api_key_env = 'A'\napi_key_file = 'b'",
+            "api_key_file: invalid api key `given by api_key_env and api_key_file`: expected one source of a key: api_key, api_key_env or api_key_file",
         ),
         ("api_key = ''", "api_key: invalid api key `given as a value`: expected at least one character"),
         (
             "api_key = 's3 cret'",
-            "api_key: invalid api key `given as a value`: expected visible ascii characters only, unlike its byte 2",
+            "api_key: invalid api key `given as a value`: expected visible ascii characters only, but byte 2 is not one",
         ),
         ("api_key = 7", "api_key: invalid api key `given as a value`: expected a text"),
         ("api_key = { s3 = 'cret' }", "api_key: invalid api key `given as a value`: expected a text"),
@@ -198,7 +198,7 @@ fn construction_errors_name_the_path_of_the_field() {
         ("key_placement = 'query:'", "key_placement: invalid query parameter ``: expected a name"),
         (
             "key_placement = 'header:host'",
-            "key_placement: invalid key header `host`: expected a header other than connection, content-length, host, transfer-encoding and their kind",
+            "key_placement: invalid key header `host`: expected a header other than connection, content-length, host, transfer-encoding and similar headers",
         ),
         (
             "key_placement = 'header:x-api-key: s3cret'",
@@ -214,7 +214,7 @@ fn construction_errors_name_the_path_of_the_field() {
         ),
         (
             "key_placement = 'basic:ann:s3cret'",
-            "key_placement: invalid user `ann:…`: expected a name without colons and control characters",
+            "key_placement: invalid user `ann:…`: expected a name without colons or control characters",
         ),
         (
             "base_url = ['https://me:s3cret@host/']",
@@ -231,11 +231,11 @@ fn construction_errors_name_the_path_of_the_field() {
         ("name = ''", "name: invalid name ``: expected 1 to 253 visible ascii characters"),
         (
             "base_url = 'http://api.example.com'",
-            "base_url: invalid origin `http://api.example.com:80`: expected https, or loopback, or Origin::with_plaintext, for a key to be sent there",
+            "base_url: invalid origin `http://api.example.com:80`: expected https, a loopback host or Origin::with_plaintext, because a key is sent there",
         ),
         (
             "allowed_origins = 'http://10.0.0.1'",
-            "allowed_origins: invalid origin `http://10.0.0.1:80`: expected https, or loopback, or Origin::with_plaintext, for a key to be sent there",
+            "allowed_origins: invalid origin `http://10.0.0.1:80`: expected https, a loopback host or Origin::with_plaintext, because a key is sent there",
         ),
     ] {
         let config = parse_with_defaults(text);

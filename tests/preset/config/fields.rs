@@ -21,7 +21,8 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type PresetFn = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
-/// Asserts that the configuration creates the builder `code`. Compares the `Debug` texts, which show every setting.
+/// Asserts that the configuration creates a builder that equals `code`. Compares the `Debug` texts, which show every
+/// setting.
 #[track_caller]
 fn assert_same(config: &StackConfig, code: &StackBuilder) {
     let builder = StackBuilder::from_config(config).unwrap();
@@ -34,10 +35,10 @@ fn assert_same(config: &StackConfig, code: &StackBuilder) {
 fn configuration_without_optional_fields_equals_its_preset() {
     const URL: &str = "https://host/v1";
     let presets: [(&str, PresetFn, &str); 4] = [
-        ("currency_rates", preset::currency_rates, "CURRENCY_RATES_API_KEY"),
-        ("email_delivery", preset::email_delivery, "EMAIL_DELIVERY_API_KEY"),
-        ("realtime_messaging", preset::realtime_messaging, "REALTIME_MESSAGING_API_KEY"),
-        ("custom", StackBuilder::new, "API_KEY"),
+        ("currency_rates", |url| preset::currency_rates(url), "CURRENCY_RATES_API_KEY"),
+        ("email_delivery", |url| preset::email_delivery(url), "EMAIL_DELIVERY_API_KEY"),
+        ("realtime_messaging", |url| preset::realtime_messaging(url), "REALTIME_MESSAGING_API_KEY"),
+        ("custom", |url| StackBuilder::new(url), "API_KEY"),
     ];
     for (name, preset, variable) in presets {
         let config = parse(&format!("preset = '{name}'\nbase_url = '{URL}'"));
@@ -48,7 +49,7 @@ fn configuration_without_optional_fields_equals_its_preset() {
         // The default source of the key is the preset's environment variable.
         if std::env::var_os(variable).is_none() {
             let error = config.layer().unwrap_err();
-            assert_eq!(error.path(), Some("key_env"));
+            assert_eq!(error.path(), Some("api_key_env"));
             assert!(error.value().contains(variable), "{error}");
         }
     }
@@ -148,7 +149,7 @@ fn allowed_origins_receive_the_key_and_need_tls() {
 }
 
 #[test]
-fn retry_budget_can_be_disabled_or_smaller_than_the_default_costs() {
+fn retry_budget_can_be_disabled_or_below_the_default_cost_of_retries() {
     let layer = |text: &str| format!("{:?}", toml::from_str::<RetryLayer>(text).unwrap());
     assert_eq!(layer("budget.enabled = false"), format!("{:?}", RetryLayer::new().without_budget()));
     let small = "budget = { capacity = 5, retry_cost = 3, throttled_cost = 2, success_gain = 1 }";
@@ -156,7 +157,7 @@ fn retry_budget_can_be_disabled_or_smaller_than_the_default_costs() {
 }
 
 #[test]
-fn configuration_parses_a_quota_in_the_same_way_as_from_str() {
+fn configuration_parses_a_quota_in_the_same_way_as_quota_from_str() {
     for (text, expected) in [
         ("10/1s", "10/1s, burst 1, margin 62500us"),
         ("10/1s, margin 0s", "10/1s, burst 1, margin 0s"),
@@ -176,7 +177,8 @@ fn configuration_parses_a_quota_in_the_same_way_as_from_str() {
     assert_quotas(&parse_with_defaults("preset = 'realtime_messaging'"), &[]);
 }
 
-/// Asserts the quotas of a configuration, and that writing and reading the configuration preserves the quotas.
+/// Asserts that a configuration has the expected quotas, and that writing and reading the configuration preserves the
+/// quotas.
 #[track_caller]
 fn assert_quotas(config: &StackConfig, expected: &[Quota]) {
     let quotas = |config| StackBuilder::from_config(config).unwrap().quotas().to_vec();
@@ -201,7 +203,7 @@ async fn initial_burst_of_0_delays_the_first_permit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retried_statuses_follow_retry_on_and_never_on() {
+async fn fields_retry_on_and_never_on_determine_the_retried_statuses() {
     use tower::{Layer, ServiceExt, service_fn};
     let attempts = async |status: u16, text: &str| {
         let count = std::sync::atomic::AtomicU32::new(0);

@@ -12,8 +12,8 @@ const EVERY_FIELD: &str = "
     base_url = 'https://host/v1'
     allow_plaintext = true
     allowed_origins = ['https://a:444', 'http://[::1]:1']
-    key_file = '/run/key'
-    key_file_interval = '1m30s'
+    api_key_file = '/run/key'
+    api_key_file_interval = '1m30s'
     key_placement = 'query:api;key'
     limit = { quota = ['10/1s, margin 250ms', '100/60s, burst 20'], initial_burst = 3, max_wait = '250ms', max_queue = 7 }
     timeout = { total = '50s', attempt = '5s', body_idle = '6s' }
@@ -54,11 +54,11 @@ fn writing_and_reading_preserves_a_configuration() {
 #[test]
 fn only_the_last_retry_rule_for_each_status_is_serialized() {
     let [error, busy] = [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::SERVICE_UNAVAILABLE];
-    let layer = RetryLayer::new().never_on(error).retry_on(busy).retry_on(error).never_on(busy);
+    let layer = RetryLayer::new().never_on([error]).retry_on([busy]).retry_on([error]).never_on([busy]);
     let written = serde_json::to_value(&layer).unwrap();
     assert_eq!((&written["retry_on"], &written["never_on"]), (&["500"].into(), &["503"].into()), "{written}");
     let read: RetryLayer = serde_json::from_value(written).unwrap();
-    assert_eq!(format!("{read:?}"), format!("{:?}", RetryLayer::new().retry_on(error).never_on(busy)));
+    assert_eq!(format!("{read:?}"), format!("{:?}", RetryLayer::new().retry_on([error]).never_on([busy])));
 }
 
 #[test]

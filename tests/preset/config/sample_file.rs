@@ -24,7 +24,8 @@ fn field_paths(path: &str) -> BTreeSet<String> {
         return BTreeSet::from([path.trim_end_matches('.').to_owned()]);
     };
     let names = names.split('`').skip(1).step_by(2);
-    // The parser accepts any value for these three fields, so no parse error lists the names of their fields.
+    // The parser accepts any value for `api_key`, `base_url` and `key_placement`, so no parse error lists subfields of
+    // these fields.
     let paths = |name| match name {
         "api_key" | "base_url" | "key_placement" => BTreeSet::from([String::from(name)]),
         name => field_paths(&format!("{path}{name}.")),
@@ -68,8 +69,9 @@ fn sample_file_shows_the_default_values() {
     let settings = |config: &StackConfig| {
         let builder = StackBuilder::from_config(config).unwrap();
         let mut table: toml::Table = toml::from_str(&toml::to_string(config).unwrap()).unwrap();
-        // The defaults of these fields depend on the preset. The test compares the builder's name and quotas instead.
-        for field in ["name", "key_env", "key_file_interval", "limit"] {
+        // The defaults of the removed fields depend on the preset. Instead of these fields, the test compares the
+        // builder's name and quotas.
+        for field in ["name", "api_key_env", "api_key_file_interval", "limit"] {
             table.remove(field);
         }
         let timeout = table["timeout"].as_table_mut().unwrap();
@@ -88,7 +90,7 @@ fn every_service_in_the_sample_file_is_valid() {
     }
     assert_eq!(
         StackBuilder::from_config(&config.services["mail"]).unwrap().quotas()[0].to_string(),
-        "3000 per 60s, burst 300, margin 1s, sustains 44.26 per second"
+        "3000 per 60s, burst 300, margin 1s, sustains 49.18 per second"
     );
     config.services["orders"].layer().unwrap();
 }

@@ -1,6 +1,6 @@
 //! Tests requests that hyper reports as canceled because the connection closed before hyper wrote the request.
 //!
-//! hyper-util retries a canceled request by itself if the connection was used before. The tests disable that retry, so
+//! If the connection was used before, hyper-util itself retries a canceled request. The tests disable that retry, so
 //! that the retry layer receives the error. The tests also pause hyper-util's tasks to control the order of events.
 
 use std::{
@@ -101,7 +101,7 @@ async fn send_through(
 }
 
 #[tokio::test]
-async fn layer_retries_any_method_if_a_reused_connection_closes_before_the_request_is_written() {
+async fn retry_layer_retries_any_method_if_reused_connection_closes_before_the_request() {
     for method in METHODS {
         let (gate, server) =
             (Gate::default(), Server::start(Wire::Http1, &[Behavior::RespondThenWait]).await);
@@ -117,7 +117,7 @@ async fn layer_retries_any_method_if_a_reused_connection_closes_before_the_reque
 }
 
 #[tokio::test]
-async fn layer_retries_any_method_if_a_new_connection_closes_before_the_request_is_written() {
+async fn retry_layer_retries_any_method_if_new_connection_closes_before_the_request() {
     for method in METHODS {
         let (gate, server) = (Gate::default(), Server::start(Wire::Http1, &[Behavior::CloseAtOnce]).await);
         let mut stack = stack(&server, &gate);

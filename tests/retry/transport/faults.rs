@@ -17,7 +17,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn returns_the_error_if_every_connection_is_refused() {
+async fn client_returns_the_error_if_every_connection_is_refused() {
     for (wire, method) in CASES {
         let socket = refusing();
         for setup in SETUPS {
@@ -33,7 +33,7 @@ async fn returns_the_error_if_every_connection_is_refused() {
 
 /// The authorize closure runs once before each attempt, and starts the server before the second attempt.
 #[tokio::test]
-async fn retries_any_method_after_a_refused_connection() {
+async fn client_retries_any_method_after_a_refused_connection() {
     for (wire, method) in CASES {
         let socket = refusing();
         let url = format!("http://{}", socket.local_addr().unwrap());
@@ -62,7 +62,7 @@ async fn retries_any_method_after_a_refused_connection() {
 }
 
 #[tokio::test]
-async fn does_not_reuse_a_connection_that_the_server_closed() {
+async fn client_does_not_reuse_a_connection_that_the_server_closed() {
     for (wire, method) in CASES {
         for setup in SETUPS {
             let server = Server::start(wire, &[Behavior::RespondThenClose]).await;
@@ -79,7 +79,7 @@ async fn does_not_reuse_a_connection_that_the_server_closed() {
 /// The server closes the connection without reading the request, but the client cannot know whether the request was
 /// read.
 #[tokio::test]
-async fn retries_only_get_if_the_server_closes_a_reused_connection() {
+async fn client_retries_get_but_not_post_if_a_reused_connection_closes() {
     for (wire, method) in CASES {
         for setup in SETUPS {
             let server = Server::start(wire, &[Behavior::RespondThenIgnore]).await;
@@ -94,7 +94,7 @@ async fn retries_only_get_if_the_server_closes_a_reused_connection() {
 }
 
 #[tokio::test]
-async fn retries_only_get_if_the_connection_ends_after_the_request_is_read() {
+async fn client_retries_get_but_not_post_if_connection_ends_after_request() {
     for (wire, method) in CASES {
         for behaviors in [&[Behavior::CloseAfterRequest][..], &[Behavior::ResetInHeaders]] {
             for setup in SETUPS {
@@ -108,7 +108,7 @@ async fn retries_only_get_if_the_connection_ends_after_the_request_is_read() {
 }
 
 #[tokio::test]
-async fn returns_a_response_with_a_truncated_body_without_a_retry() {
+async fn client_returns_a_response_with_a_truncated_body_without_a_retry() {
     for (wire, method) in CASES {
         for setup in SETUPS {
             let server = Server::start(wire, &[Behavior::CloseInBody]).await;

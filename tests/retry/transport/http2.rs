@@ -46,7 +46,7 @@ async fn check_calls(
 }
 
 #[tokio::test]
-async fn retries_any_method_after_a_refused_stream() {
+async fn client_retries_any_method_after_a_refused_stream() {
     for (reused, behaviors) in [
         (false, &[Behavior::Steps(&[REFUSED])] as &[Behavior]),
         (true, &[Behavior::Steps(&[PROCESS_AND_RESPOND, REFUSED])]),
@@ -66,7 +66,7 @@ async fn retries_any_method_after_a_refused_stream() {
 /// A 103 response contradicts the refusal of a stream (RFC 9113 §8.7). hyper does not expose the 103 response, so the
 /// layer sees only the refusal.
 #[tokio::test]
-async fn retries_after_a_refused_stream_even_if_a_103_preceded_it() {
+async fn client_retries_after_a_refused_stream_even_if_a_103_arrived_first() {
     const BEHAVIORS: &[Behavior] = &[Behavior::Steps(&[&[EarlyHints, Reset(REFUSED_STREAM)]])];
     check_calls(false, BEHAVIORS, |server, method, call| {
         call.assert_retried_after(Outcome::NotSent, &format!("{method}"));
@@ -80,7 +80,7 @@ async fn retries_after_a_refused_stream_even_if_a_103_preceded_it() {
 }
 
 #[tokio::test]
-async fn skips_a_103_before_the_response() {
+async fn client_skips_a_103_before_the_final_response() {
     const BEHAVIORS: &[Behavior] = &[Behavior::Steps(&[&[EarlyHints, Process, Respond]])];
     check_calls(false, BEHAVIORS, |server, method, call| {
         assert_eq!(call.outcomes, [OK], "{method}");
@@ -92,7 +92,7 @@ async fn skips_a_103_before_the_response() {
 /// A proxy forwards an upload whose source fails. The source refuses the proxy's stream, but the server does not refuse
 /// the POST.
 #[tokio::test]
-async fn does_not_retry_post_if_its_body_fails_with_refused_stream() {
+async fn client_does_not_retry_post_whose_body_fails_with_refused_stream() {
     for wire in [Wire::Http1, Wire::Http2] {
         let source = Server::start(Wire::Http2, &[Behavior::Steps(&[REFUSED; 3])]).await;
         let refused = Stack::new(Setup::RetryLayer, source.url(), Wire::Http2).send(Method::GET).await;
@@ -107,7 +107,7 @@ async fn does_not_retry_post_if_its_body_fails_with_refused_stream() {
 }
 
 #[tokio::test]
-async fn retries_only_get_after_a_stream_reset_for_another_reason() {
+async fn client_retries_get_but_not_post_after_a_reset_other_than_refused_stream() {
     for behaviors in [
         &[Behavior::Steps(&[&[Process, Reset(INTERNAL_ERROR)]])] as &[Behavior],
         &[Behavior::Steps(&[&[Process, Reset(ENHANCE_YOUR_CALM)]])],
@@ -121,9 +121,9 @@ async fn retries_only_get_after_a_stream_reset_for_another_reason() {
 }
 
 /// A GOAWAY proves that a request was not processed if the last stream id is lower than the request's stream id. The
-/// layer does not know the last stream id, because h2's error does not contain it.
+/// layer does not know the last stream id, because h2's error does not contain that id.
 #[tokio::test]
-async fn retries_only_get_after_a_goaway_below_the_request() {
+async fn client_retries_get_but_not_post_if_goaway_id_is_below_request_id() {
     for (reused, behaviors) in [
         (
             false,
@@ -160,7 +160,7 @@ async fn retries_only_get_after_a_goaway_below_the_request() {
 }
 
 #[tokio::test]
-async fn retries_only_get_after_a_goaway_at_or_above_the_request() {
+async fn client_retries_get_but_not_post_if_goaway_id_is_at_least_request_id() {
     for behaviors in [
         &[Behavior::Steps(&[
             PROCESS_AND_RESPOND,
@@ -187,7 +187,7 @@ async fn retries_only_get_after_a_goaway_at_or_above_the_request() {
 }
 
 #[tokio::test]
-async fn returns_a_response_after_goaway_and_reconnects_for_the_next_call() {
+async fn client_returns_a_response_after_goaway_and_reconnects_for_next_call() {
     const BEHAVIORS: &[Behavior] =
         &[Behavior::Steps(&[&[Process, GoAway { reason: NO_ERROR, id_offset: 0 }, Respond]])];
     for method in METHODS {

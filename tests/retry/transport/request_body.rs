@@ -109,7 +109,7 @@ async fn connect_errors() -> [BoxError; 3] {
 }
 
 #[tokio::test]
-async fn layer_does_not_retry_a_sent_request_whose_body_returns_a_connect_error() {
+async fn request_is_not_retried_if_the_source_of_its_body_refuses_connections() {
     for method in METHODS {
         // With the replay limit of 2 bytes, the body exceeds the limit before the body fails.
         for (failure, limit) in connect_errors().await.into_iter().zip([1024, 1024, 2]) {
@@ -137,7 +137,7 @@ async fn layer_does_not_retry_a_sent_request_whose_body_returns_a_connect_error(
 }
 
 #[tokio::test]
-async fn layer_retries_any_method_if_a_custom_client_cannot_connect() {
+async fn retry_layer_retries_any_method_if_a_custom_client_cannot_connect() {
     for method in METHODS {
         let socket = refusing();
         let url = format!("http://{}/v1", socket.local_addr().unwrap());

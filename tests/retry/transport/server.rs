@@ -25,7 +25,7 @@ pub(crate) enum Behavior {
     Respond,
     /// Responds to one request, closes the connection, and waits until the client has also closed the connection.
     RespondThenClose,
-    /// Responds to one request, and closes the connection after [`Server::close_connection`].
+    /// Responds to one request, and closes the connection when the test calls [`Server::close_connection`].
     RespondThenWait,
     /// Responds to one request. Closes the connection without reading the next request when that request arrives.
     RespondThenIgnore,
@@ -37,7 +37,7 @@ pub(crate) enum Behavior {
     ResetInHeaders,
     /// Processes one request, and closes the connection within the response body.
     CloseInBody,
-    /// Takes one list of HTTP/2 steps for each request. Responds to further requests.
+    /// Runs the next list of HTTP/2 steps for each request. Responds to the requests after the last list.
     Steps(&'static [&'static [Step]]),
 }
 
@@ -170,7 +170,7 @@ pub(crate) async fn end_connection(mut stream: TcpStream, behavior: Behavior, lo
     Ok(())
 }
 
-/// Reads one request to the end of its body, and counts it as processed.
+/// Reads one request to the end of its body, and counts the request as processed.
 async fn process(stream: &mut TcpStream, log: &Log) -> io::Result<()> {
     let mut read = Vec::new();
     loop {

@@ -1,6 +1,6 @@
 //! The service stacks under test, and assertions about the results of their calls.
 
-use std::{future::Future, time::Duration};
+use std::time::Duration;
 
 use http::{Method, Request, StatusCode};
 use tower::{Layer, Service};
@@ -94,9 +94,9 @@ impl Stack {
                 let result = within(service.call(request)).await;
                 result.map(|response| (Report::from_response(&response).cloned(), response.status()))
             }
-            Self::Client(client) => match within(client.request(request)).await {
+            Self::Client(client) => match within(client.execute(request)).await {
                 Ok(response) => {
-                    let report_and_status = (Report::from_response(&response).cloned(), response.status());
+                    let report_and_status = (response.report().cloned(), response.status());
                     // An unread response body would keep the connection out of the pool.
                     let _ = within(response.into_body().collect(1024)).await;
                     Ok(report_and_status)
@@ -148,7 +148,7 @@ pub(crate) fn assert_only_get_is_retried(
 }
 
 /// Waits for `future`. Panics after 60 s, so that a test cannot hang.
-pub(crate) async fn within<F: Future>(future: F) -> F::Output {
+pub(crate) async fn within<F: IntoFuture>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("the future is not ready within 60 s")
 }
 

@@ -50,7 +50,7 @@ async fn outer_layers_recognize_an_error_of_a_layer_inside_a_buffer() {
 
 /// Requests that have permits wait in the buffer. They leave together when the service behind the buffer becomes ready.
 #[tokio::test(start_paused = true)]
-async fn window_does_not_hold_if_a_buffer_is_inside_the_limiter() {
+async fn requests_can_exceed_the_quota_if_a_buffer_is_inside_the_limiter() {
     for (below, expected) in [(true, 8), (false, 4)] {
         let slow = Delayed(60_000, 200);
         let client = ScriptedService::new([slow, slow, slow, slow, Status(200)]);
@@ -101,7 +101,7 @@ async fn buffer_never_sends_a_request_that_timed_out_in_the_queue() {
 
 /// A buffer stops forwarding requests after the first error of the service's `poll_ready`.
 #[tokio::test(start_paused = true)]
-async fn buffer_returns_the_error_of_a_failed_poll_ready_for_every_later_request() {
+async fn buffer_fails_every_later_request_with_the_error_of_poll_ready() {
     let service = RetryLayer::new().layer(BufferLayer::new(4).layer(broken()));
     let error = service.oneshot(request("GET", URI)).await.unwrap_err();
     assert!(cause::<ServiceError>(&error).is_some());

@@ -25,8 +25,8 @@ fn breaker() -> CircuitBreakerLayer {
     builder.failure_rate_threshold(1.0).wait_duration_in_open(Duration::from_secs(60)).build().unwrap()
 }
 
-/// Converts the breaker's errors as the guide recommends: an open circuit counts as not sent, and the client's error is
-/// unwrapped.
+/// Converts the breaker's errors as the guide recommends. The error for an open circuit counts as not sent. The error
+/// of the client is unwrapped.
 fn unwrap_breaker(error: CircuitBreakerError<BoxError>) -> BoxError {
     match error {
         open @ CircuitBreakerError::OpenCircuit => DeliveryError::not_sent(open).into(),
@@ -35,7 +35,7 @@ fn unwrap_breaker(error: CircuitBreakerError<BoxError>) -> BoxError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn breaker_around_retry_counts_calls() {
+async fn circuit_breaker_around_the_retry_layer_counts_calls() {
     let scripted = ScriptedService::new([Io(ConnectionReset)]);
     let service = ServiceBuilder::new().layer(breaker()).layer(RetryLayer::new()).service(scripted.clone());
     for _ in 0..2 {
@@ -49,7 +49,7 @@ async fn breaker_around_retry_counts_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn breaker_inside_retry_counts_attempts_and_rejects_further_attempts_once_open() {
+async fn breaker_inside_the_retry_layer_counts_attempts_and_rejects_them_once_open() {
     let scripted = ScriptedService::new([Io(ConnectionReset)]);
     let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(breaker()).service(scripted.clone());
     let error = service.clone().oneshot(get(URI)).await.unwrap_err();
@@ -97,7 +97,7 @@ async fn connect_error_inside_a_breaker_error_counts_as_not_sent_only_if_unwrapp
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_rejected_by_a_breaker_between_retry_and_limit_spends_no_permit() {
+async fn request_that_a_breaker_rejects_between_retry_and_limit_spends_no_permit() {
     let (scripted, limiter) = (ScriptedService::new([Io(ConnectionReset)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -108,8 +108,8 @@ async fn request_rejected_by_a_breaker_between_retry_and_limit_spends_no_permit(
     assert_eq!((scripted.calls(), limiter.snapshot().granted), (2, 2));
 }
 
-/// A breaker counts errors. By default, the limiter's refusals therefore open the breaker although the server is
-/// healthy, and failed responses do not.
+/// A breaker counts errors. By default, the limiter's refusals therefore open the breaker, although the server is
+/// healthy. Failed responses do not open the breaker.
 #[tokio::test(start_paused = true)]
 async fn breaker_around_a_stack_needs_a_classifier_for_refusals_and_failed_responses() {
     type CallResult<B> = Result<http::Response<B>, Error>;

@@ -1,6 +1,6 @@
-//! Each layer of this crate, and the whole stack, with each other layer above and below. Tests that the combination
-//! compiles, that it and its clones call a service only after `poll_ready`, and that it returns every permit of a
-//! limited service.
+//! Combines each layer of this crate, and the whole stack, with each other layer above and below. Tests that each
+//! combination compiles, and that it returns every permit of a limited service. Also tests that the combination and its
+//! clones call a service only after `poll_ready`.
 
 use http::{Request, Response};
 use tower::{
@@ -30,7 +30,7 @@ async fn check<S, R>(name: &str, client: &Limited, service: S)
 where
     S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError>> + Clone,
 {
-    // If an instance keeps its permit, a later one never becomes ready.
+    // If an instance of the service keeps its permit, a later instance never becomes ready.
     let Ok(()) = tokio::time::timeout(secs(60), call_repeatedly(name, client, service)).await else {
         panic!("{name}: hangs")
     };
@@ -96,7 +96,8 @@ async fn tower_layers_work_above_and_below_each_layer() {
     with_each_layer!("ConcurrencyLimit", [0, 2], ConcurrencyLimitLayer::new(2));
     with_each_layer!("Timeout", [0, 2], TowerTimeoutLayer::new(secs(60)));
     with_each_layer!("Buffer", [0, 2], BufferLayer::new(2));
-    // Rejects a call if the service is pending: see `load_shed_readiness`.
+    // `LoadShed` rejects a call if the service is pending, so the service is never pending here: see
+    // `load_shed_readiness`.
     with_each_layer!("LoadShed", [0], LoadShedLayer::new());
 }
 
@@ -114,7 +115,7 @@ async fn circuit_breaker_works_above_and_below_each_layer() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "keeps a permit")]
-async fn detects_an_instance_that_keeps_its_permit() {
+async fn check_detects_an_instance_that_keeps_its_permit() {
     let client = Limited::over(ScriptedService::new([Status(200)])).with_permits(3);
     let mut ready = client.clone();
     ServiceExt::<Request<Content>>::ready(&mut ready).await.unwrap();
@@ -123,7 +124,7 @@ async fn detects_an_instance_that_keeps_its_permit() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "poll_ready must be called first")]
-async fn detects_a_layer_that_calls_an_unready_clone() {
+async fn check_detects_a_layer_that_calls_an_unready_clone() {
     #[derive(Clone)]
     struct CallsAClone<S>(S);
     impl<S: Service<Request<Content>> + Clone> Service<Request<Content>> for CallsAClone<S> {

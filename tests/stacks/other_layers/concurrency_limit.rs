@@ -20,10 +20,10 @@ use super::{
     support::{Scripted::*, ScriptedService, get, secs},
 };
 
-/// Four requests hold all slots for a minute. Eight more requests have permits of the limiter and wait for slots. They
-/// must not leave together when the slots become free.
+/// Four requests hold all slots for a minute. Eight more requests have permits of the limiter and wait for slots. These
+/// eight requests must not leave together when the slots become free.
 #[tokio::test(start_paused = true)]
-async fn window_holds_if_requests_with_permits_wait_for_a_slot() {
+async fn quota_is_kept_if_requests_with_permits_wait_for_a_slot() {
     let client = ScriptedService::new([
         Delayed(60_000, 200),
         Delayed(60_000, 200),
@@ -52,7 +52,7 @@ fn slow() -> TokenBucket {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_holds_no_slot_of_an_inner_concurrency_limit_during_limiter_wait_or_backoff() {
+async fn waiting_call_holds_no_slot_of_an_inner_concurrency_limit() {
     let slots = Slots::new(1, [Status(200)]);
     let service = RateLimitLayer::new(slow()).layer(slots.clone());
     service.clone().oneshot(get(URI)).await.unwrap();
@@ -71,7 +71,7 @@ async fn call_holds_no_slot_of_an_inner_concurrency_limit_during_limiter_wait_or
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_holds_a_slot_of_an_outer_concurrency_limit_during_limiter_wait_and_backoff() {
+async fn waiting_call_holds_a_slot_of_an_outer_concurrency_limit() {
     for script in [[RetryAfter(503, "30"), Status(200)], [Status(200), Status(200)]] {
         let slots = Arc::new(Semaphore::new(1));
         let client = ScriptedService::new(script);
@@ -92,7 +92,7 @@ async fn call_holds_a_slot_of_an_outer_concurrency_limit_during_limiter_wait_and
 }
 
 #[tokio::test(start_paused = true)]
-async fn slot_between_retry_and_limit_is_held_during_the_limiter_wait_but_not_the_backoff() {
+async fn call_holds_a_slot_between_retry_and_limit_except_during_the_backoff() {
     let slots = Arc::new(Semaphore::new(1));
     let client = ScriptedService::new([RetryAfter(503, "30"), Status(200)]);
     let service = ServiceBuilder::new()
@@ -112,7 +112,7 @@ async fn slot_between_retry_and_limit_is_held_during_the_limiter_wait_but_not_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_slot_is_returned_however_a_call_ends() {
+async fn every_slot_is_returned_regardless_of_how_a_call_ends() {
     let ends = [
         ("success", Status(200), 2),
         ("a failed response", Status(503), 2),

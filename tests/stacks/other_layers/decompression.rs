@@ -109,7 +109,7 @@ fn put() -> Request<Content> {
     request
 }
 
-/// The failed response is 1 MiB long, or about 1 KiB compressed. The retry layer reads the compressed body to its end,
+/// The failed response is 1 MiB long, and compressed about 1 KiB. The retry layer reads the compressed body to its end,
 /// so the connection can be reused.
 #[tokio::test(start_paused = true)]
 async fn stack_inside_decompression_drains_the_compressed_body_of_a_failed_response() {

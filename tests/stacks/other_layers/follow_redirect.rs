@@ -25,7 +25,7 @@ fn ids(client: &ScriptedService) -> [String; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_redirect_followed_outside_the_request_id_layer_is_a_call_with_its_own_permits() {
+async fn redirect_outside_request_id_layer_starts_a_call_with_its_own_permits() {
     let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(503), Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(FollowRedirectLayer::new())
@@ -43,7 +43,7 @@ async fn each_redirect_followed_outside_the_request_id_layer_is_a_call_with_its_
 }
 
 #[tokio::test(start_paused = true)]
-async fn redirects_followed_between_request_id_and_retry_share_id_and_report() {
+async fn redirects_between_request_id_layer_and_retry_layer_share_id_and_report() {
     let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
@@ -59,9 +59,10 @@ async fn redirects_followed_between_request_id_and_retry_share_id_and_report() {
     assert_eq!(first, second);
 }
 
-/// The retry layer mistakes a failure at the redirect target for a failure of the POST, which the server processed.
+/// The retry layer mistakes a failure at the redirect target for a failure of the POST, although the server processed
+/// the POST.
 #[tokio::test(start_paused = true)]
-async fn retry_around_follow_redirect_resends_a_processed_post_if_the_redirect_fails() {
+async fn retry_layer_around_follow_redirect_resends_a_processed_post_after_a_failed_redirect() {
     let script = [SEE_OTHER, Refused, Status(200)];
     let client = ScriptedService::new(script);
     let below = ServiceBuilder::new().layer(RetryLayer::new()).layer(FollowRedirectLayer::new());
@@ -75,7 +76,7 @@ async fn retry_around_follow_redirect_resends_a_processed_post_if_the_redirect_f
 }
 
 #[tokio::test(start_paused = true)]
-async fn redirects_followed_inside_the_limiter_take_no_permits() {
+async fn redirects_inside_the_limiter_take_no_permits() {
     let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RateLimitLayer::new(limiter.clone()))

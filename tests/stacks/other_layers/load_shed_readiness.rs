@@ -36,7 +36,7 @@ fn is_rejected(error: &BoxError) -> bool {
 }
 
 /// If `rejects` is `true`, asserts that a call to a busy service is rejected. Otherwise asserts that the call waits
-/// until the service is ready. A later call must succeed.
+/// until the service is ready. In both cases, a later call must succeed.
 async fn check<L, S, R>(name: &str, layer: L, rejects: bool)
 where
     L: Layer<Limited, Service = S>,
@@ -69,8 +69,8 @@ where
     assert_eq!(client.calls(), if rejects { 2 } else { 3 }, "{name}");
 }
 
-/// The limit and retry layers poll the readiness of their service in the call. `LoadShed` around these layers therefore
-/// does not see that readiness.
+/// The limit and retry layers poll the readiness of their inner service only after `call`. `LoadShed` around these
+/// layers therefore does not see whether the inner service is ready.
 #[tokio::test(start_paused = true)]
 async fn load_shed_rejects_calls_only_around_layers_that_forward_readiness() {
     macro_rules! above {
@@ -91,7 +91,7 @@ async fn load_shed_rejects_calls_only_around_layers_that_forward_readiness() {
 
 /// This test omits the retry layer and the presets, because both retry a rejected request.
 #[tokio::test(start_paused = true)]
-async fn load_shed_inside_each_layer_without_retry_rejects_calls() {
+async fn load_shed_inside_any_layer_except_retry_and_presets_rejects_calls() {
     macro_rules! below {
         ($name:literal, $layer:expr) => {
             check($name, ServiceBuilder::new().layer($layer).layer(LoadShedLayer::new()), true).await
@@ -121,7 +121,7 @@ fn shedding(client: &Limited, limiter: &TokenBucket) -> Stack {
         .service(client.clone())
 }
 
-/// Each attempt that `LoadShed` rejects counts as not sent, for every method, and spends a permit.
+/// An attempt that `LoadShed` rejects spends a permit. The attempt counts as not sent, for every method.
 #[tokio::test(start_paused = true)]
 async fn later_attempt_reaches_a_service_that_became_ready_behind_load_shed() {
     for method in ["GET", "POST"] {
@@ -132,13 +132,14 @@ async fn later_attempt_reaches_a_service_that_became_ready_behind_load_shed() {
             outcomes(report),
             [Outcome::NotSent, Outcome::NotSent, Outcome::Response(response.status())]
         );
-        // The client received the call that kept the service busy, and the last attempt of the tested call.
+        // The client received two requests: the call that kept the service busy, and the last attempt of the tested
+        // call.
         assert_eq!((client.calls(), limiter.snapshot().granted), (2, 3), "{method}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_to_a_service_that_stays_unready_behind_load_shed_has_outcome_not_sent() {
+async fn attempts_to_an_unready_service_behind_load_shed_count_as_not_sent() {
     let (client, limiter) = (Limited::over(ScriptedService::new([Status(200)])).with_permits(0), bucket(20));
     let error = shedding(&client, &limiter).oneshot(request("POST", URI)).await.unwrap_err();
     assert!(error.is_service() && !error.is_rate_limited() && cause::<Overloaded>(&error).is_some());

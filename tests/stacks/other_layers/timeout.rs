@@ -57,7 +57,7 @@ async fn tower_timeout_around_a_stack_suppresses_the_log_event_of_the_call() {
 /// A call that cannot meet the deadline of this crate's timeout fails immediately. Under tower's timeout, such a call
 /// waits until the timeout elapses.
 #[tokio::test(start_paused = true)]
-async fn call_that_cannot_meet_the_timeout_fails_at_once_only_under_this_crates_layer() {
+async fn call_that_cannot_meet_the_timeout_fails_immediately_except_under_towers_timeout() {
     for (deadline, expected) in [(true, Duration::ZERO), (false, secs(1))] {
         let limit = RateLimitLayer::new(bucket(2));
         let limited = limit.layer(ScriptedService::new([Status(200)]));
@@ -77,7 +77,7 @@ async fn call_that_cannot_meet_the_timeout_fails_at_once_only_under_this_crates_
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempt_ended_by_an_inner_tower_timeout_counts_as_maybe_processed() {
+async fn attempt_that_an_inner_tower_timeout_ends_counts_as_maybe_processed() {
     for (method, sent, stop_reason) in
         [("GET", 3, StopReason::Exhausted), ("POST", 1, StopReason::NotIdempotent)]
     {

@@ -73,7 +73,7 @@ async fn trace_span_around_a_stack_contains_the_call_span_and_no_key() {
     assert!(spans.iter().all(|(_, uri)| uri.as_ref().is_none_or(|uri| !uri.contains("s3cret"))));
 }
 
-/// tower-http's span inside the stack records the URI that is sent, with a key in the query.
+/// Inside the stack, tower-http's span records the URI that is sent, including a key in the query.
 #[tokio::test(start_paused = true)]
 async fn trace_span_inside_each_attempt_span_records_a_key_in_the_query() {
     let spans = spans(false).await;

@@ -32,7 +32,8 @@ const ECOSYSTEM: &[&str] = &[
     "tracing_core",
 ];
 
-/// The crates whose types may appear only in their adapter, the file or folder with the crate's name in `src/adapter`.
+/// The crates whose types may appear only in their own adapter. A crate's adapter is the file or folder with the
+/// crate's name in `src/adapter`.
 const ADAPTED: &[&str] = &["backoff", "reqwest"];
 
 impl Reference {
@@ -46,7 +47,7 @@ impl Reference {
             }
             // `tokio::time::Instant` is the clock of the whole crate.
             "tokio" => self.path == "tokio::time::instant::Instant",
-            // serde's traits are bounds of the types that are read from JSON or configuration.
+            // serde's traits are allowed as bounds of the types that are read from JSON or configuration.
             "serde" | "serde_core" => self.path.contains("::de::") || self.path.contains("::ser::"),
             _ => false,
         }

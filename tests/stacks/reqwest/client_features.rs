@@ -79,10 +79,10 @@ async fn adapter_returns_a_redirect_response_with_an_invalid_location() {
     }
 }
 
-/// The server processed the POST before the redirect failed, although reqwest's error is of the same kind as for
-/// `https_only`.
+/// The server processed the POST before the redirect failed. reqwest's error does not show this, because it has the
+/// same kind as an error of `https_only`.
 #[tokio::test]
-async fn post_redirected_to_another_scheme_by_a_given_client_counts_as_maybe_processed() {
+async fn post_counts_as_maybe_processed_if_a_client_redirects_to_another_scheme() {
     let site = Site::redirecting(302, format!("ftp://127.0.0.1/?k={KEY}")).await;
     let service = quick_retry().layer(Reqwest::from_client(following_redirects().build().unwrap()));
     let error = within(service.oneshot(request(Method::POST, &site.url))).await.unwrap_err();
@@ -112,7 +112,8 @@ async fn call_over_a_redirecting_client_fails_without_retry_at_the_first_redirec
     }
 }
 
-/// The first server processed the POST. The refused connection to the redirect target does not prove the opposite.
+/// The first server processed the POST. The redirect target refused the connection, but this does not prove that
+/// nothing was sent.
 #[tokio::test]
 async fn post_counts_as_maybe_processed_if_the_redirect_target_refuses_the_connection() {
     let refused = refusing();
@@ -125,7 +126,7 @@ async fn post_counts_as_maybe_processed_if_the_redirect_target_refuses_the_conne
     assert!(!error_texts(&error).contains(KEY), "{error:?}");
 }
 
-/// The URL is in the source of reqwest's error. `without_url` does not remove the URL there.
+/// The URL is in the source of reqwest's error. `without_url` does not remove the URL from the source.
 #[tokio::test]
 async fn error_of_a_redirect_policy_does_not_contain_the_url() {
     let site = Site::redirecting(307, format!("http://127.0.0.1:1/?k={KEY}")).await;
@@ -238,7 +239,7 @@ async fn adapter_rejects_a_uri_that_reqwest_would_rewrite() {
 
 /// The auth layer sends a key to loopback without TLS, so a proxy could read the key.
 #[tokio::test]
-async fn proxy_receives_the_key_for_loopback_unless_no_proxy_is_set() {
+async fn proxy_receives_the_key_for_loopback_unless_the_builder_disables_proxies() {
     let proxy = Site::start(|_, _| async { Response::new(text("from the proxy")) }).await;
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     let builder = || builder().proxy(reqwest::Proxy::all(&proxy.url).unwrap());
@@ -269,7 +270,7 @@ async fn default_headers_of_reqwest_go_to_every_origin_and_do_not_replace_the_ke
 }
 
 #[tokio::test]
-async fn call_to_an_http_url_with_https_only_fails_without_retry() {
+async fn https_only_makes_calls_to_http_urls_fail_without_retry() {
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     let service = quick_retry().layer(Reqwest::new(builder().https_only(true)).unwrap());
     let error = service.oneshot(request(Method::GET, &site.url)).await.unwrap_err();

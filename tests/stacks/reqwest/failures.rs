@@ -98,7 +98,7 @@ async fn timeout_of_the_reqwest_client_counts_as_maybe_processed() {
             assert!(std::error::Error::source(&error).unwrap().is::<reqwest::Error>());
         }
     }
-    // The outcome is the same during DNS resolution, because reqwest's error states only that the time ran out.
+    // A timeout during DNS resolution has the same outcome, because reqwest's error states only that the time ran out.
     let unresolved =
         builder().dns_resolver(std::sync::Arc::new(FailingResolver::Silent)).timeout(SHORT_TIMEOUT);
     let (error, outcomes, _) = call_and_fail(unresolved, &Method::POST, "http://api.example.com/").await;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     ApiKey, Body, Quota, Report,
-    adapter::Reqwest,
+    adapter::{Reqwest, SendWith},
     call::{Outcome, StopReason},
     preset,
     stack::StackBuilder,
@@ -48,8 +48,8 @@ async fn each_attempt_sends_the_key_and_the_request_id() {
         for (number, preset) in presets(&site.url).into_iter().enumerate() {
             let client = preset.client_with_service(inner(wire)).unwrap();
             let response =
-                within(client.request(Request::put("/v1/resources").body("letter").unwrap())).await.unwrap();
-            let report = Report::from_response(&response).unwrap().clone();
+                within(client.execute(Request::put("/v1/resources").body("letter").unwrap())).await.unwrap();
+            let report = response.report().unwrap().clone();
             assert_eq!((response.status().as_u16(), report.attempt_count()), (200, 2));
             assert_eq!(response.into_body().collect(64).await.unwrap(), "hello");
             let seen = site.seen();
@@ -66,13 +66,13 @@ async fn each_attempt_sends_the_key_and_the_request_id() {
 #[tokio::test]
 async fn attempts_wait_for_the_limiter_within_the_deadline() {
     let site = alternating_site().await;
-    let quota = Quota::new(2, Duration::from_secs(1)).unwrap().with_burst(1).unwrap();
+    let quota = Quota::new(2, Duration::from_secs(2)).unwrap().with_burst(1).unwrap();
     let [_, _, preset] = presets(&site.url);
     let preset = preset.with_quota(quota);
     let client = preset.client_with_service(inner(Wire::Http1)).unwrap();
     let start = Instant::now();
     let response = within(client.get("/v1")).await.unwrap();
-    let report = Report::from_response(&response).unwrap();
+    let report = response.report().unwrap();
     assert!(start.elapsed() >= Duration::from_secs(1) && !report.waited().is_zero(), "{report:?}");
 
     // The next permit is available in an hour. The test's own timeout would end a call that waits for that permit.
@@ -94,7 +94,7 @@ async fn attempt_timeout_of_a_preset_ends_an_attempt_without_a_response() {
     let [_, mail, _] = presets(&site.url);
     let client =
         mail.with_attempt_timeout(Duration::from_millis(50)).client_with_service(inner(Wire::Http1)).unwrap();
-    let error = within(client.post("/v1", "letter")).await.unwrap_err();
+    let error = within(client.post("/v1").body("letter")).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
     let attempts = error.report().unwrap().attempts();
     let attempts = attempts.iter().map(|attempt| attempt.outcome);
@@ -122,6 +122,43 @@ async fn preset_over_a_reqwest_client_accepts_and_returns_reqwests_types() {
     assert_eq!(site.seen()[1].headers["authorization"], "Bearer s3cret");
 }
 
+#[tokio::test]
+async fn send_with_keeps_the_reqwest_request_and_returns_a_reqwest_response() {
+    let site = alternating_site().await;
+    let [rates, _, _] = presets(&site.url);
+    let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let stack = rates.reqwest(client.clone()).unwrap();
+    let url = format!("{}/v1", site.url);
+    let put = client.put(&url).query(&[("q", "a b")]).json(&["x"]).header("x-custom", "7");
+    let response: reqwest::Response = within(put.send_with(&stack)).await.unwrap();
+    assert_eq!(response.url().as_str(), format!("{url}?q=a+b"));
+    assert_eq!(Report::from_extensions(response.extensions()).unwrap().attempt_count(), 2);
+    assert_eq!(response.error_for_status().unwrap().text().await.unwrap(), "hello");
+    for seen in site.seen() {
+        assert_eq!(seen.uri.to_string(), "/v1?q=a+b");
+        assert_eq!(seen.headers["x-custom"], "7");
+        assert_eq!(seen.headers["content-type"], "application/json");
+        assert_eq!(seen.headers["authorization"], "Bearer s3cret");
+    }
+
+    let error = client.get("not a url").send_with(&stack).await.unwrap_err();
+    assert!(error.is_invalid_request(), "{error:?}");
+    client.get("http://127.0.0.1:1/").send_with(&stack).await.unwrap_err();
+    assert_eq!(site.seen().len(), 2, "a failed call sends nothing to the server");
+}
+
+#[tokio::test]
+async fn timeout_of_a_reqwest_request_becomes_the_deadline_of_its_call() {
+    let site = Site::start(|_, _| std::future::pending()).await;
+    let [rates, _, _] = presets(&site.url);
+    let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let stack = rates.reqwest(client.clone()).unwrap();
+    let start = Instant::now();
+    let get = client.get(&site.url).timeout(Duration::from_millis(200));
+    assert!(within(get.send_with(&stack)).await.unwrap_err().is_timeout());
+    assert!(start.elapsed() < Duration::from_secs(10), "the default of an attempt is 10 s");
+}
+
 /// reqwest stores a request's timeout in the extensions, which every attempt gets.
 #[tokio::test]
 async fn timeout_of_a_reqwest_request_bounds_each_attempt() {
@@ -138,7 +175,7 @@ async fn timeout_of_a_reqwest_request_bounds_each_attempt() {
 
 /// The ready `Client` and the layers require these trait bounds of the adapter.
 #[test]
-fn adapter_is_clone_send_sync_and_debug() {
+fn adapter_implements_clone_and_send_and_sync_and_debug() {
     fn shared<T: Clone + Send + Sync + std::fmt::Debug + 'static>(_: &T) {}
     shared(&inner(Wire::Http1));
     fn future<S: Service<Request<Body>, Future: Send>>(_: S) {}

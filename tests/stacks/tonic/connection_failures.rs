@@ -81,7 +81,7 @@ async fn resetting_server(reason: h2::Reason) -> (http::Uri, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn call_on_a_reset_stream_is_retried_if_idempotent_or_refused() {
+async fn call_with_a_reset_stream_is_retried_if_idempotent_or_if_refused() {
     let table = [
         (h2::Reason::INTERNAL_ERROR, false, 1),
         (h2::Reason::INTERNAL_ERROR, true, 3),
@@ -96,15 +96,8 @@ async fn call_on_a_reset_stream_is_retried_if_idempotent_or_refused() {
     }
 }
 
-/// Marks the error as `not sent`, although a channel returns the same error type for TLS failures and all other
-/// failures of its connector.
-fn mark_connect_failure(error: tonic::transport::Error) -> BoxError {
-    let is_connect_error = error.source().is_some_and(|source| source.is::<tonic::ConnectError>());
-    if is_connect_error { DeliveryError::not_sent(error).into() } else { error.into() }
-}
-
 #[tokio::test]
-async fn call_is_retried_after_a_tls_failure_only_if_its_error_is_marked_not_sent() {
+async fn call_is_retried_after_a_tls_failure_only_if_marked_not_sent() {
     for (marked, expected) in [(false, &[Outcome::Failed][..]), (true, &[Outcome::NotSent; 3])] {
         let tls = tower::service_fn(|_: http::Uri| async {
             Err::<TokioIo<TcpStream>, _>(io::Error::new(io::ErrorKind::InvalidData, "handshake failed"))
@@ -113,7 +106,13 @@ async fn call_is_retried_after_a_tls_failure_only_if_its_error_is_marked_not_sen
         let stack = ServiceBuilder::new()
             .layer(retry().with_idempotent(|_| false))
             .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
-            .map_err(move |error| if marked { mark_connect_failure(error) } else { error.into() })
+            .map_err(move |error: tonic::transport::Error| {
+                if marked {
+                    DeliveryError::not_sent_if_caused_by::<tonic::ConnectError>(error)
+                } else {
+                    error.into()
+                }
+            })
             .service(Endpoint::from(uri.clone()).connect_with_connector_lazy(tls));
         let status = HealthClient::with_origin(stack, uri).check(request()).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "error marked as not sent: {marked}");
@@ -124,7 +123,7 @@ async fn call_is_retried_after_a_tls_failure_only_if_its_error_is_marked_not_sen
     }
 }
 
-/// tonic wraps the channel's errors in error types of its own. This test reads the kind through them.
+/// tonic wraps the channel's errors in error types of its own. This test reads the kind through these wrappers.
 #[tokio::test]
 async fn error_kind_names_the_failure_of_a_channel() {
     // The silent server accepts connections and never reads from them.

@@ -1,8 +1,9 @@
 //! Tests the layers between a tonic client and tonic's channel. A tonic server on loopback records the calls.
 //!
-//! Real sockets need real time, so the waits are short and only their lower bounds are exact.
+//! Real sockets need real time. The waits are therefore short, and only their lower bounds are exact.
 
 mod connection_failures;
+mod program;
 mod server;
 mod streams;
 
@@ -111,30 +112,11 @@ async fn retry_after_unavailable_sends_the_same_request_id_and_key() {
     assert!(seen[0].metadata.contains_key("x-request-id"));
 }
 
-/// This test contains a code block of the README.
 #[tokio::test]
-async fn readme_stack_retries_unavailable() -> Result<(), BoxError> {
+async fn example_program_of_the_guide_retries_after_status_unavailable() -> Result<(), BoxError> {
     let server = Server::start([Scripted::Failure(Code::Unavailable), Scripted::Success]).await;
-    let (uri, key) = (server.uri(), ApiKey::new("s3cret")?);
-    let channel = Endpoint::from(uri.clone()).connect_lazy();
-    let stack = ServiceBuilder::new()
-        .layer(RequestIdLayer::new())
-        .layer(TimeoutLayer::total(Duration::from_secs(60))?)
-        .layer(
-            RetryLayer::new()
-                .with_classify(Grpc::new())
-                // Every gRPC call is a POST, so declare the methods that only read.
-                .with_idempotent(|head| head.uri.path() == "/grpc.health.v1.Health/Check"),
-        )
-        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
-        .layer(AttemptSpanLayer::new())
-        .layer(AuthLayer::new(key, Origin::parse(&uri.to_string())?)?)
-        .map_request(|request: http::Request<ReplayBody<tonic::body::Body>>| {
-            request.map(tonic::body::Body::new)
-        })
-        .service(channel);
-    let mut client = HealthClient::with_origin(stack, uri);
-    assert_eq!(client.check(request()).await?.get_ref().status, 1);
+    let check = tokio::spawn(program::check(server.uri(), ApiKey::new("s3cret")?));
+    assert_eq!(check.await??, 1);
     assert_eq!(server.calls(), 2);
     Ok(())
 }

@@ -54,7 +54,7 @@ async fn poll_after_completion(case: &LayerCase, fault: Fault, responses: &str, 
 }
 
 #[tokio::test(start_paused = true)]
-async fn future_polled_after_completion_panics_without_side_effects() {
+async fn future_that_is_polled_after_completion_panics_without_side_effects() {
     let mut failures = Vec::new();
     for case in all_layers() {
         let before = failures.len();

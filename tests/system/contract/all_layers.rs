@@ -13,7 +13,7 @@ use tower_outbound::{
     ApiKey, BoxError, ExponentialBackoff, InvalidConfig, Jitter, Quota,
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey, Sign, SignLayer, Signing},
-    limit::{AnyLimiter, Keyed, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{AnyLimiter, Keyed, KeyedBucket, PacedWindow, RateLimitLayer, SlidingWindow, TokenBucket},
     preset,
     request_id::RequestIdLayer,
     retry::{Budget, RetryLayer},
@@ -154,7 +154,7 @@ fn retry() -> (RetryLayer, LayerState) {
 fn deterministic_stack(builder: StackBuilder) -> (StackLayer, LayerState) {
     let builder = deterministic(builder.with_quota(quota()), 7);
     let limiter = builder.limiter().clone();
-    let snapshot = move || limiter.downcast_ref::<TokenBucket>().unwrap().snapshot();
+    let snapshot = move || limiter.downcast_ref::<PacedWindow>().unwrap().snapshot();
     (builder.layer().unwrap(), LayerState::of_limiter(quota(), snapshot))
 }
 

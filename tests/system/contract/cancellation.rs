@@ -78,15 +78,15 @@ async fn completes_before_drop(case: &LayerCase, dropped: usize, polls: u32) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_dropped_after_any_poll_releases_its_permits_and_clones() {
+async fn call_that_is_dropped_after_any_poll_releases_its_permits_and_clones() {
     for case in all_layers() {
         for dropped in 0..3 {
             let mut polls = 0;
             while !completes_before_drop(&case, dropped, polls).await {
                 polls += 1;
             }
-            // A call is pending at least six times: for readiness, the request body, the response and the response
-            // body.
+            // A call returns `Pending` at least six times, while the call waits for readiness, the request body, the
+            // response and the response body.
             assert!(polls >= 6, "{}: the call completed after only {polls} polls", case.label);
         }
     }

@@ -1,8 +1,7 @@
 //! Tests tower's `Service` contract for every layer of the crate, in several configurations per layer.
 //!
 //! [`all_layers`] lists the layers. The test files apply each layer to a service with scripted faults, and each file
-//! tests one part of the contract. A new layer needs an entry in the list; otherwise the test in [`completeness`]
-//! fails.
+//! tests one part of the contract. The test in [`completeness`] fails if a layer of the crate is missing in the list.
 
 mod after_completion;
 mod all_layers;

@@ -21,7 +21,7 @@ fn adapter() -> Reqwest {
 }
 
 #[tokio::test]
-async fn call_dropped_after_any_poll_does_not_affect_another_call() {
+async fn call_that_is_dropped_after_any_poll_does_not_affect_another_call() {
     let server = ScriptedServer::start(ScriptedService::new([Delayed(20, 200)])).await.unwrap();
     let (adapter, url) = (adapter(), server.url());
     for polls in 0.. {
@@ -43,7 +43,7 @@ async fn call_dropped_after_any_poll_does_not_affect_another_call() {
 }
 
 #[tokio::test]
-async fn future_polled_after_completion_panics_with_a_clear_message() {
+async fn future_that_is_polled_after_completion_panics_with_a_clear_message() {
     let server = ScriptedServer::start(ScriptedService::new([Status(200)])).await.unwrap();
     let mut adapter = adapter();
     let mut future = Box::pin(adapter.call(get(&server.url())));

@@ -32,7 +32,7 @@ struct RunRecord {
     budget_left: Option<u32>,
 }
 
-/// Runs tasks that share one service. Each task makes two calls, one after the other call.
+/// Runs tasks that share one service. Each task makes two calls, the second call after the end of the first call.
 async fn run(case: &LayerCase, schedule: Schedule) -> RunRecord {
     let inner = FaultyService::healthy();
     let (service, state) = case.over(&inner);
@@ -60,8 +60,8 @@ async fn run(case: &LayerCase, schedule: Schedule) -> RunRecord {
     let mut arrivals: Vec<_> = arrivals.collect();
     // Requests that arrive at the same time have no defined order.
     arrivals.sort();
-    // At most six retries return no credit to the budget: the first retry of a call with three attempts, and both
-    // retries of a failed call.
+    // The credit of at most six retries does not return to the budget: the first retry of a call with three attempts,
+    // and both retries of a failed call.
     state.assert_idle(case, &inner, 1, 6);
     if let Some(quota) = state.quota {
         let most = inner.limited.arrivals().most_in(quota.window());

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tower_outbound::{Report, body::BodyTooLarge};
+use tower_outbound::body::BodyTooLarge;
 
 use super::{
     server::{http2::*, *},
@@ -33,8 +33,8 @@ fn endless(protocol: Protocol, status: u16) -> String {
     }
 }
 
-/// Sends as much data as hyper's flow control allows: 2 MiB for a stream and 5 MiB for a connection. Later streams get 1
-/// MiB each, so that three fit into the connection's window.
+/// Sends as much data as hyper's flow control allows: at most 2 MiB on a stream and 5 MiB on a connection. The first
+/// stream gets 2 MiB. Each later stream gets 1 MiB, so that three later streams fit into the connection's window.
 fn fill_window(stream: &mut TcpStream, id: u32, data: &[u8]) -> io::Result<()> {
     let window = if id == 1 { 2 << 20 } else { 1 << 20 };
     let frames = frame(DATA, 0, id, data).repeat((64 << 10) / data.len());
@@ -51,7 +51,7 @@ fn retry_drains_only_the_start_of_an_endless_error_body() {
         let (status, attempts) =
             with_memory_limit(&format!("{protocol:?} 503, endless body"), limit, async {
                 let response = client.get("/v1/latest").await.unwrap();
-                (response.status(), attempts(Report::from_response(&response)))
+                (response.status(), attempts(response.report()))
             });
         assert_eq!((status.as_u16(), attempts), (503, 3));
     }
@@ -83,29 +83,30 @@ fn body_collect_fails_when_an_endless_body_exceeds_the_limit() {
 
 #[cfg(feature = "json")]
 #[test]
-fn get_json_stops_at_max_json() {
+fn fetch_json_stops_at_the_maximum_body_size() {
     let client = preset_client(&endless(Protocol::Http1, 200), Protocol::Http1);
-    // Doubling the buffer holds 32 MiB and the previous 16 MiB at the same time.
+    // While the buffer doubles, the new buffer of 32 MiB and the previous buffer of 16 MiB exist at the same time.
     let error = with_memory_limit("Http1 200, read as JSON", 52 * MIB, async {
-        client.get_json::<Vec<u8>>("/v1/latest").await.unwrap_err()
+        client.get("/v1/latest").fetch_json::<Vec<u8>>().await.unwrap_err()
     });
     assert!(error.is_too_large(), "{error:?}");
 }
 
 #[cfg(feature = "json")]
 #[test]
-fn get_json_reads_only_an_excerpt_of_an_error_body() {
+fn fetch_json_reads_only_an_excerpt_of_an_error_body() {
     for (protocol, limit) in [(Protocol::Http1, HTTP1_BODY_LIMIT), (Protocol::Http2, HTTP2_BODY_LIMIT)] {
         let client = preset_client(&endless(protocol, 404), protocol);
         let error = with_memory_limit(&format!("{protocol:?} 404, read as JSON"), limit, async {
-            client.get_json::<Vec<u8>>("/v1/latest").await.unwrap_err()
+            client.get("/v1/latest").fetch_json::<Vec<u8>>().await.unwrap_err()
         });
         assert_eq!(error.status().unwrap(), 404);
         assert!(error.excerpt().len() <= 1027, "{error:?}");
     }
 }
 
-/// h2 queues each frame in an entry that is larger than its data and does not count against the window.
+/// h2 queues each frame in an entry that is larger than the frame's data. The entry does not count against the
+/// flow-control window.
 #[test]
 fn unread_frames_of_one_byte_use_bounded_memory() {
     let url = serve_http2(|stream, id| {

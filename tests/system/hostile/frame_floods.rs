@@ -7,8 +7,8 @@ use super::{
     *,
 };
 
-/// The client must process or acknowledge each of these frames. Replies that the server does not read must not pile up in
-/// memory.
+/// The client must process or acknowledge each of these control frames. Replies that the server does not read must not
+/// accumulate in memory.
 #[test]
 fn control_frame_floods_end_with_the_attempt_timeout() {
     for server_reads in [true, false] {
@@ -32,7 +32,7 @@ fn control_frame_floods_end_with_the_attempt_timeout() {
 }
 
 #[test]
-fn rst_stream_flood_fails_the_call() {
+fn flood_of_rst_stream_frames_fails_the_call() {
     let url = serve_http2(|stream, id| {
         discard_input(stream)?;
         stream.write_all(&frame(RST_STREAM, 0, id, &[0, 0, 0, 8]).repeat(10_000))?;

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, io::Write, time::Duration};
 
-use tower_outbound::limit::TokenBucket;
+use tower_outbound::limit::PacedWindow;
 
 use super::{
     server::{http2::*, *},
@@ -34,7 +34,7 @@ fn endless_http1_headers_fail_the_call() {
     }
 }
 
-/// No frame has the flag END_HEADERS, so each one continues the same header block.
+/// No frame has the flag END_HEADERS, so every frame continues the same header block.
 #[test]
 fn endless_continuation_frames_fail_the_call() {
     for (case, block) in [("fields", field("a", &"x".repeat(1000))), ("empty frames", vec![])] {
@@ -53,7 +53,8 @@ fn endless_continuation_frames_fail_the_call() {
     }
 }
 
-/// Adds a field of 4,000 bytes to HPACK's dynamic table, then refers to it 12,000 times by an index of one byte.
+/// The server adds a field of 4,000 bytes to HPACK's dynamic table, and then refers to the field 12,000 times. Each
+/// reference is an index of one byte.
 #[test]
 fn hpack_bomb_fails_the_call() {
     let mut block = STATUS_200.to_owned();
@@ -72,7 +73,7 @@ fn hpack_bomb_fails_the_call() {
     ));
 }
 
-/// Returns `RateLimit` members with at least 5 permits left each.
+/// Returns `count` members of a `RateLimit` header. Each member reports at least 5 remaining permits.
 fn policies(count: usize) -> String {
     let mut list = String::new();
     for number in 0..count {
@@ -106,7 +107,9 @@ fn limiter_applies_the_tightest_of_1000_ratelimit_policies() {
         let url = serve_http1(move |stream| {
             write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{headers}\r\n")
         });
-        let preset = preset_builder(&url);
+        let limiter =
+            PacedWindow::new(tower_outbound::Quota::per_minute(100).unwrap()).with_server_remaining();
+        let preset = preset_builder(&url).with_limiter(limiter);
         let client = preset.client().unwrap();
         let result = with_memory_limit(
             &format!("Http1 RateLimit, 1,000 policies {case}"),
@@ -114,7 +117,7 @@ fn limiter_applies_the_tightest_of_1000_ratelimit_policies() {
             get_status(&client, Duration::ZERO),
         );
         assert_eq!(result.unwrap(), 200);
-        let left = preset.limiter().downcast_ref::<TokenBucket>().unwrap().snapshot().available;
+        let left = preset.limiter().downcast_ref::<PacedWindow>().unwrap().snapshot().available;
         assert_eq!(left, 5, "{case}");
     }
 }
@@ -160,7 +163,7 @@ fn too_many_cookies_fail_the_call() {
     }
 }
 
-/// The report stores no request id of that length.
+/// The report does not store request ids of 64 KiB.
 #[test]
 fn request_ids_of_64_kib_use_bounded_memory() {
     let id = "x".repeat(64 << 10);

@@ -1,4 +1,5 @@
-//! Interim responses: a server may send any number of them, with a 1xx status, before the final response.
+//! Tests interim responses, which have a 1xx status. A server may send any number of interim responses before the final
+//! response.
 
 use std::{io::Write, time::Duration};
 
@@ -53,7 +54,8 @@ fn endless_interim_responses_end_with_the_attempt_timeout() {
     }
     let url = serve_http2(|stream, id| {
         discard_input(stream)?;
-        // Adds the status to HPACK's dynamic table, then refers to it by one byte: the shortest interim response.
+        // The server adds the status to HPACK's dynamic table, and then sends only its index of one byte. No interim
+        // response is shorter.
         stream.write_all(&frame(HEADERS, END_HEADERS, id, &[0x48, 3, b'1', b'0', b'3']))?;
         write_forever(stream, &frame(HEADERS, END_HEADERS, id, &[0xbe]))
     });

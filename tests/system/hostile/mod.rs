@@ -1,13 +1,13 @@
-//! Hostile servers: the caller's result, and the memory that the client uses.
+//! Tests hostile servers. The tests check the caller's result and the memory that the client uses.
 //!
-//! Every case sends requests through the client of a preset with its default settings. Cases that would take a preset's 10 s
-//! for an attempt have a shorter timeout. The servers write raw bytes in their own threads, so that the count of the client's
-//! thread covers all memory of the client and nothing else: connection, buffers, call and report.
+//! Every case sends requests through the client of a preset with its default settings. Cases that would last as long as
+//! the preset's attempt timeout of 10 s have a shorter timeout. The servers write raw bytes in their own threads. The
+//! allocations of the client's thread are therefore exactly those of the client: connection, buffers, call and report.
 //!
-//! The tables show the most memory in use at one time. To print the figures, run
-//! `cargo test --features json --test system hostile:: -- --nocapture --test-threads 1`. Optimised builds differ by some 10
-//! KiB. A plain call uses 54 KiB over HTTP/1.1 and 69 KiB over HTTP/2. The tests assert higher limits, because a growing buffer
-//! is counted twice while it is copied.
+//! The tables show the largest amount of memory that was in use at one time. To print the figures, run
+//! `cargo test --features json --test system hostile:: -- --nocapture --test-threads 1`. Figures of optimised builds
+//! differ by some 10 KiB. A plain call uses 54 KiB over HTTP/1.1 and 69 KiB over HTTP/2. The limits in the tests are
+//! higher, because a growing buffer is counted twice while it is copied.
 //!
 //! HTTP/1.1:
 //!
@@ -70,19 +70,20 @@ use tower_outbound::{ApiKey, Client, Error, Report, client::Transport, preset, s
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
-/// hyper's read buffer of 408 KiB, and its previous sizes while it grows.
+/// The limit for hyper's read buffer of 408 KiB, including the smaller buffers that hyper copies while the buffer
+/// grows.
 const HTTP1_HEADER_LIMIT: u64 = 1_536 * KIB;
-/// An HTTP/2 connection without body data.
+/// The limit for an HTTP/2 connection without body data.
 const HTTP2_HEADER_LIMIT: u64 = 384 * KIB;
-/// An HTTP/1.1 connection and a few reads of a body.
+/// The limit for an HTTP/1.1 connection and a few reads of a body.
 const HTTP1_BODY_LIMIT: u64 = 1_024 * KIB;
-/// An HTTP/2 connection and a full flow-control window of 5 MiB.
+/// The limit for an HTTP/2 connection and a full flow-control window of 5 MiB.
 const HTTP2_BODY_LIMIT: u64 = 6 * MIB;
-/// h2's frame queue. Its capacity is a power of two.
+/// The limit for h2's frame queue. The queue's capacity is a power of two.
 const HTTP2_SMALL_FRAME_LIMIT: u64 = 16 * MIB;
-/// h2's frame queue with all interim responses that arrive before hyper's task runs.
+/// The limit for h2's frame queue with all interim responses that arrive before hyper's task runs.
 const HTTP2_INTERIM_LIMIT: u64 = 48 * MIB;
-/// A connection that receives little.
+/// The limit for a connection that receives little data.
 const IDLE_LIMIT: u64 = 384 * KIB;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,7 +108,8 @@ fn preset_client(url: &str, protocol: Protocol) -> Client {
     preset_builder(url).client_with_transport(transport(protocol)).unwrap()
 }
 
-/// Returns the client of a preset with time for a single attempt of 400 ms, instead of the preset's 10 s.
+/// Returns the client of a preset with a timeout of 400 ms for the call and for each attempt, instead of the preset's
+/// 10 s for an attempt. The call has time for a single attempt.
 fn short_timeout_client(url: &str, protocol: Protocol) -> Client {
     let timeout = Duration::from_millis(400);
     preset_builder(url)
@@ -117,8 +119,8 @@ fn short_timeout_client(url: &str, protocol: Protocol) -> Client {
         .unwrap()
 }
 
-/// Runs `work` on this thread, and asserts that the thread never has more than `limit` bytes allocated. A reallocation
-/// counts the old and the new memory.
+/// Runs `work` on this thread, and asserts that the thread never has more than `limit` bytes allocated. During a
+/// reallocation, both the old and the new memory count.
 #[track_caller]
 fn with_memory_limit<T>(case: &str, limit: u64, work: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();

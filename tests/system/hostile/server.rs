@@ -7,17 +7,18 @@ use std::{
     thread,
 };
 
-/// Passes each accepted connection to `connection`, in a new thread. Returns the base URL.
+/// Starts a server that calls `connection` with each accepted connection, in a new thread. Returns the server's base
+/// URL.
 pub(crate) fn serve(connection: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let connection = Arc::new(connection);
-    // The threads end with their client's connection or with the process.
+    // The thread of a connection ends with that connection. The thread that accepts connections ends with the process.
     thread::spawn(move || {
         for stream in listener.incoming() {
             let (stream, connection) = (stream.unwrap(), Arc::clone(&connection));
             stream.set_nodelay(true).unwrap();
-            // The tests assert how the client sees a connection end.
+            // The result is ignored, because the tests assert how the client sees the end of a connection.
             thread::spawn(move || connection(stream).is_ok());
         }
     });
@@ -48,7 +49,7 @@ fn read_head(stream: &mut TcpStream) -> io::Result<()> {
 
 /// Repeats `piece` until the client closes the connection.
 pub(crate) fn write_forever(stream: &mut TcpStream, piece: &[u8]) -> io::Result<()> {
-    // Large writes, so that the server is faster than the client.
+    // Large writes make the server faster than the client.
     let batch = piece.repeat((64 * 1024 / piece.len()).max(1));
     loop {
         stream.write_all(&batch)?;
@@ -144,7 +145,7 @@ pub(crate) mod http2 {
         Ok((kind, flags, u32::from_be_bytes(id)))
     }
 
-    /// Discards all further input in another thread, while this one writes.
+    /// Discards all further input in a new thread, while the current thread writes.
     pub(crate) fn discard_input(stream: &TcpStream) -> io::Result<()> {
         let mut reader = stream.try_clone()?;
         thread::spawn(move || read_until_closed(&mut reader).is_ok());

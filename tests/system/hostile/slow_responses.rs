@@ -43,7 +43,7 @@ fn slow_body(protocol: Protocol, status: u16) -> String {
         Protocol::Http2 => serve_http2(move |stream, id| {
             let header_block = if status == 200 { STATUS_200 } else { STATUS_503 };
             stream.write_all(&frame(HEADERS, END_HEADERS, id, header_block))?;
-            // In another thread, so that the server can respond to the retries.
+            // Another thread writes the body, so that the server can respond to the retries.
             let mut stream = stream.try_clone()?;
             thread::spawn(move || drip(&mut stream, || frame(DATA, 0, id, b"1")).is_ok());
             Ok(())
@@ -82,19 +82,19 @@ fn client_stops_draining_a_slow_error_body() {
 
 #[cfg(feature = "json")]
 #[test]
-fn get_json_ends_a_slow_body_at_the_deadline() {
+fn fetch_json_ends_at_the_deadline_if_the_body_is_slow() {
     for protocol in PROTOCOLS {
         let preset = preset_builder(&slow_body(protocol, 200)).with_total_timeout(Duration::from_millis(300));
         let client = preset.client_with_transport(transport(protocol)).unwrap();
         let error =
             with_memory_limit(&format!("{protocol:?} 200, slow body, read as JSON"), IDLE_LIMIT, async {
-                client.get_json::<Vec<u8>>("/v1/latest").await.unwrap_err()
+                client.get("/v1/latest").fetch_json::<Vec<u8>>().await.unwrap_err()
             });
         assert!(error.is_timeout(), "{error:?}");
     }
 }
 
-/// Only a timeout of the caller ends a body that arrives slowly.
+/// A slow body, unlike a stalled body, ends only by a timeout of the caller.
 #[test]
 fn idle_timeout_ends_a_stalled_body_but_not_a_slow_body() {
     let url = serve_http1(|stream| {
@@ -116,7 +116,8 @@ fn idle_timeout_ends_a_stalled_body_but_not_a_slow_body() {
         let read = tokio::time::timeout(Duration::from_millis(600), body.collect(1 << 20)).await;
         (read.is_ok(), start.elapsed())
     });
-    // On a busy machine, the server may pause for longer than the idle timeout, which then rightly ends the body.
+    // On a busy machine, the server may pause for longer than the idle timeout. In that case the idle timeout rightly
+    // ends the body.
     assert!(!read || took >= idle);
 }
 

@@ -1,4 +1,5 @@
-//! Checks values of public types, and records the types, so that the test notices a type without a check.
+//! Checks that values of public types do not show the key. Also records the checked types, so that the test fails if a
+//! public type has no check.
 
 use std::{
     cell::RefCell,
@@ -18,7 +19,7 @@ use crate::support::{Content, get};
 
 pub(super) const URI: &str = "https://host/v1";
 
-/// The checked types, as `module::Type` with the crate's top-level module.
+/// The names of the checked types, such as `auth::ApiKey`: the crate's top-level module and the type.
 #[derive(Default)]
 pub(super) struct Coverage {
     debug: RefCell<BTreeSet<String>>,
@@ -45,7 +46,8 @@ impl Coverage {
         check_error_chain(value);
     }
 
-    /// Checks the layer, its service, the future of a call with the key in its request, and the call's result.
+    /// Makes calls whose requests contain the key. Checks the layer, its service, the future of each call and the
+    /// result of each call.
     pub(super) fn layer<L, S, R>(&self, layer: L)
     where
         L: Layer<VerboseService, Service = S> + Debug,
@@ -90,7 +92,8 @@ impl Coverage {
     }
 }
 
-/// Returns `auth::ApiKey` for `tower_outbound::auth::key::ApiKey`, without type parameters.
+/// Returns the name of the value's type without type parameters and inner modules. For example, returns `auth::ApiKey`
+/// for `tower_outbound::auth::key::ApiKey`.
 pub(super) fn type_name<T: ?Sized>(_: &T) -> String {
     let name = std::any::type_name::<T>();
     let path = name.split('<').next().unwrap();
@@ -98,7 +101,8 @@ pub(super) fn type_name<T: ?Sized>(_: &T) -> String {
     format!("{module}::{}", path.rsplit("::").next().unwrap())
 }
 
-/// An inner service whose futures show the request, except its URI, in `Debug`. It responds with 401 or not at all.
+/// An inner service whose futures show the request in `Debug`, except the request's URI. The service responds with 401
+/// or never responds.
 #[derive(Debug, Clone)]
 pub(super) struct VerboseService {
     responds: bool,
@@ -140,10 +144,10 @@ impl<B> Debug for VerboseFuture<B> {
     }
 }
 
-/// Types that callers cannot name. Checks of the services and futures that contain them cover these types.
+/// Types that callers cannot name. The services and futures that contain these types are checked instead.
 const UNNAMEABLE: [&str; 2] = ["error::MaybeRejected", "stack::DefaultHeaders"];
 
-/// Returns whether the enabled features include the type and a value of it can exist outside the crate.
+/// Returns `true` if the enabled features include the type, and a value of the type can exist outside the crate.
 fn is_available(name: &str) -> bool {
     match name {
         "preset::StackConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
@@ -152,13 +156,13 @@ fn is_available(name: &str) -> bool {
         "adapter::RedisLimiter" | "adapter::Store" => {
             cfg!(feature = "redis")
         }
-        // Parts of the limiters. They are `pub` in private modules, and no caller gets a value.
-        "limit::Buckets" | "limit::Bucket" | "limit::Logs" => false,
+        // These types are parts of the limiters. They are `pub` in private modules, so no caller gets a value of them.
+        "limit::Buckets" | "limit::Bucket" | "limit::Logs" | "limit::PacedLogs" => false,
         _ => true,
     }
 }
 
-/// Returns the public types in the text of `src`, and those of them that implement `Display`.
+/// Returns the public types in the source text of `src`, and the public types that implement `Display`.
 fn public_types() -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut types, mut displays) = (BTreeSet::new(), BTreeSet::new());
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];

@@ -1,7 +1,7 @@
-//! Errors do not show a credential that the server repeats in its response, for example in an error message.
+//! Tests that errors do not show a credential that the server repeats in its response, for example in an error message.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use tower_outbound::{Body, auth::KeySource, client::JsonError};
+use tower_outbound::{Body, auth::KeySource, client::ResponseError};
 
 use super::{support::key_search::base64, *};
 
@@ -29,7 +29,7 @@ fn decode_basic(credential: &str) -> String {
     bytes.map(char::from).collect()
 }
 
-/// Returns the forms in which a server knows the credential: the whole header or a part of it.
+/// Returns the forms of the credential that a server may repeat: the whole header or query, or a part of it.
 fn forms(placement: Placement, seen: &Seen) -> Vec<String> {
     let query = seen.path_and_query();
     let authorization = seen.header("authorization").unwrap_or_default().to_owned();
@@ -53,7 +53,7 @@ struct Echo {
     status: u16,
     /// The text of the body before and after the credential.
     around: (String, String),
-    /// If set, the server makes this source replace its key before it responds.
+    /// If this key source is set, the server makes the source replace its key before the server responds.
     replaced: Option<KeySource>,
 }
 
@@ -62,7 +62,8 @@ impl Echo {
         Self { placement, status, around: ("<".to_owned(), ">".to_owned()), replaced: None }
     }
 
-    /// Starts the server. Each response repeats the next combination of form and encoding, from number `first` on.
+    /// Starts the server. Each response repeats the credential in the next combination of form and encoding. The first
+    /// response uses the combination with the number `first`.
     async fn start(self, first: usize) -> Server {
         let server = Server::start(Wire::Http1, move |number, seen| {
             let echo = self.clone();
@@ -95,10 +96,10 @@ fn combinations(placement: Placement) -> usize {
     forms * ENCODINGS.len()
 }
 
-/// Checks the error chain, and that the excerpt shows `[redacted]` instead of a plain key. Returns whether the body
-/// contains a plain key.
+/// Checks the error chain. Asserts that the error's excerpt never shows the key, and shows `[redacted]` if and only if
+/// the body contains the plain key. Returns whether the body contains the plain key.
 #[track_caller]
-fn check_redaction(error: &JsonError, body: &str, key: &str) -> bool {
+fn check_redaction(error: &ResponseError, body: &str, key: &str) -> bool {
     assert!(error.status().is_some(), "{error}");
     check_error_chain(error);
     assert!(!error.excerpt().contains(key), "{}", error.excerpt());
@@ -120,9 +121,12 @@ fn json_errors_redact_a_key_in_the_response_body() {
             for number in 0..combinations(placement) {
                 let put = http::Request::put("/v1").body(Body::empty()).unwrap();
                 let result = match number % 3 {
-                    0 => client.get_json::<u8>("/v1").await,
-                    1 => client.post_json::<u8>("/v1", "text").await,
-                    _ => client.request_json::<u8>(put).await,
+                    0 => client.get("/v1").fetch_json::<u8>().await,
+                    1 => client.post("/v1").json("text").fetch_json::<u8>().await,
+                    _ => match client.execute(put).await.unwrap().error_for_status().await {
+                        Ok(response) => response.json::<u8>().await,
+                        Err(error) => Err(error),
+                    },
                 };
                 let body = echo.body(number, server.seen().last().unwrap());
                 redacted += usize::from(check_redaction(&result.unwrap_err(), &body, KEY));
@@ -144,7 +148,7 @@ fn json_errors_redact_a_key_that_was_replaced() {
                 let echo = Echo { replaced: Some(keys.clone()), ..Echo::new(placement, status) };
                 let server = echo.clone().start(number).await;
                 let client = stack_builder(&server.url(), placement).with_keys(keys).client().unwrap();
-                let error = client.get_json::<u8>("/v1").await.unwrap_err();
+                let error = client.get("/v1").fetch_json::<u8>().await.unwrap_err();
                 let [seen] = &server.seen()[..] else { panic!("expected one request") };
                 check_redaction(&error, &echo.body(number, seen), &numbered_key(0));
             }
@@ -160,7 +164,7 @@ fn excerpt_that_ends_within_the_key_does_not_show_the_start_of_the_key() {
             for placement in PLACEMENTS {
                 let echo = Echo { around: around.clone(), ..Echo::new(placement, 422) };
                 let server = echo.clone().start(0).await;
-                let error = client(&server, placement).get_json::<u8>("/v1").await.unwrap_err();
+                let error = client(&server, placement).get("/v1").fetch_json::<u8>().await.unwrap_err();
                 let body = echo.body(0, &server.seen()[0]);
                 check_error_chain(&error);
                 assert!(body.contains(KEY), "{body}");
@@ -170,7 +174,8 @@ fn excerpt_that_ends_within_the_key_does_not_show_the_start_of_the_key() {
     });
 }
 
-/// The server sends two ids. The report keeps the other id, and the log shows neither the key nor its encodings.
+/// The server sends two request ids, and one of them contains the key. The report keeps only the other request id. The
+/// log shows neither the key nor an encoding of the key.
 #[test]
 fn report_drops_a_server_request_id_that_contains_the_key() {
     run_with_sockets(async {
@@ -194,11 +199,11 @@ fn report_drops_a_server_request_id_that_contains_the_key() {
                 if number % 2 == 0 {
                     let response = client.get("/v1").await.unwrap();
                     check_debug(response.extensions());
-                    let report = Report::from_response(&response).unwrap();
+                    let report = response.report().unwrap();
                     check_report(report);
                     assert_eq!(report.server_request_id().unwrap(), "harmless");
                 } else {
-                    check_error_chain(&client.get_json::<u8>("/v1").await.unwrap_err());
+                    check_error_chain(&client.get("/v1").fetch_json::<u8>().await.unwrap_err());
                 }
             }
             assert!(server.seen().iter().all(|seen| placement.has_key(seen)));

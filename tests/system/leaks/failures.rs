@@ -1,4 +1,4 @@
-//! Calls that end without a complete response do not show the key.
+//! Tests that calls without a complete response do not show the key.
 
 use std::{panic::resume_unwind, time::Duration};
 
@@ -47,7 +47,7 @@ fn connection_errors_do_not_show_the_key() {
             let client = stack_builder(&format!("http://{refused}"), placement).client().unwrap();
             check_error(&client.get("/v1").await.unwrap_err());
             check_error(&super::client(&closing_server, placement).get("/v1").await.unwrap_err());
-            // The HTTP/2 server resets the stream. An HTTP/1.1 client fails in another way than an HTTP/2 client.
+            // The HTTP/2 server resets the stream. HTTP/1.1 clients and HTTP/2 clients fail in different ways.
             check_error(&super::client(&resetting_server, placement).get("/v1").await.unwrap_err());
             let transport = Transport::new().with_http2_prior_knowledge();
             let client =
@@ -81,7 +81,7 @@ fn response_body_errors_do_not_show_the_key() {
                 let client = builder.client_with_transport(transport).unwrap();
                 for _ in 0..3 {
                     let response = client.get("/v1").await.unwrap();
-                    check_response(&response);
+                    check_client_response(&response);
                     let error = response.into_body().collect(64 * 1_024).await.unwrap_err();
                     check_error_chain(&*error);
                 }
@@ -121,7 +121,7 @@ fn dropped_calls_do_not_show_the_key() {
                 let client =
                     stack_builder(&server.url(), placement).client_with_transport(transport).unwrap();
                 let before = server.seen().len();
-                let call = tokio::spawn(client.get("/v1"));
+                let call = tokio::spawn(client.get("/v1").send());
                 while server.seen().len() == before {
                     tokio::time::sleep(millis(1)).await;
                 }
@@ -135,7 +135,7 @@ fn dropped_calls_do_not_show_the_key() {
 }
 
 #[test]
-fn an_error_about_a_too_long_uri_does_not_show_the_key() {
+fn error_about_a_uri_that_is_too_long_does_not_show_the_key() {
     run_paused(async {
         let layer = stack_builder("https://host", Placement::Query).layer().unwrap();
         let inner = ScriptedService::new([Scripted::Status(200)]);
@@ -154,7 +154,7 @@ fn connect_requests_do_not_show_the_key() {
         let server = server_with_statuses(Wire::Http1, [200]).await;
         for placement in PLACEMENTS {
             let request = Request::builder().method(Method::CONNECT).uri("/v1").body(Body::empty()).unwrap();
-            check_result(&client(&server, placement).request(request).await);
+            check_client_result(&client(&server, placement).execute(request).await);
         }
     });
 }
@@ -169,7 +169,7 @@ fn errors_of_a_key_source_do_not_show_the_key() {
     {
         RefreshingKey::new(refresh).with_timeout(Duration::from_millis(100)).unwrap().into()
     }
-    /// Panics with the key as payload, without the message that `panic!` would print.
+    /// Panics with the key as the payload. Unlike `panic!`, `resume_unwind` prints no message.
     fn panic_with_key() -> Result<FreshKey, BoxError> {
         resume_unwind(Box::new(KEY))
     }

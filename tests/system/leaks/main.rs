@@ -1,7 +1,8 @@
 //! Guarantee 6: the key goes only to its own origin and appears nowhere else.
 //!
-//! The tests run whole stacks and capture the log events and spans of every crate at trace level. They search these for
-//! the key, and also `Debug` and `Display` of public types, error chains, reports and panic messages.
+//! The tests run whole stacks and capture the log events and spans of every crate at level TRACE. The tests search for
+//! the key in this log, in `Debug` and `Display` output of public types, and in error chains, reports and panic
+//! messages.
 
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
@@ -34,7 +35,7 @@ use tokio::runtime::{Builder, Handle};
 use tower_outbound::{
     ApiKey, Client, Error, ExponentialBackoff, Jitter, Report,
     auth::{FreshKey, RefreshingKey},
-    client::Transport,
+    client::{self, Transport},
     preset,
     retry::RetryLayer,
     stack::StackBuilder,
@@ -49,13 +50,13 @@ use self::support::{
     server::{self, Seen, Server, Wire, reply},
 };
 
-/// Begins and ends with characters that base64, percent-encoding and `Debug` change.
+/// The key begins and ends with characters that base64, percent-encoding and `Debug` change.
 const KEY: &str = "k3y/+=%~&\"\\5ecr3t?of>the<tests\\\"&~%=+/3nd";
 
-/// A base URL that a client accepts: without TLS only a loopback address.
+/// A base URL that a client accepts. Without TLS, a client accepts only a loopback address.
 const CLIENT_URL: &str = if cfg!(feature = "rustls") { "https://host" } else { "http://127.0.0.1:9" };
 
-/// Returns a key with the ends of [`KEY`], which the search finds, too.
+/// Returns a key that begins and ends like [`KEY`], so that a search for [`KEY`] also finds this key.
 fn numbered_key(number: usize) -> String {
     KEY.replace("of>the<tests", &format!("number{number}"))
 }
@@ -66,14 +67,14 @@ fn key() -> ApiKey {
 
 static SEARCH: LazyLock<Search> = LazyLock::new(|| Search::new(KEY));
 
-/// The log of all threads except the servers', and the messages of panics.
+/// The log of all threads except the server threads, and the messages of all panics.
 static LOG: LazyLock<Capture> = LazyLock::new(|| {
     let (log, subscriber) = Capture::subscriber(LevelFilter::TRACE);
     // Also captures records of the `log` crate.
     subscriber.init();
     let (panics, previous_hook) = (log.clone(), panic::take_hook());
     panic::set_hook(Box::new(move |panic| {
-        // The message of a failed check quotes what it found, so the log must not contain it.
+        // The panic message of a failed check quotes the key, so the log must not contain that message.
         if panic_text(panic.payload()).is_none_or(|text| !text.starts_with(KEY_FOUND)) {
             panics.add(format!("panic: {panic} {panic:?}"));
         }
@@ -82,12 +83,12 @@ static LOG: LazyLock<Capture> = LazyLock::new(|| {
     log
 });
 
-/// The targets of all log events up to now. Each run clears the log itself.
+/// The targets of the log events of all runs. Each run clears the log, but keeps these targets.
 static TARGETS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 const KEY_FOUND: &str = "found the key";
 
-/// Asserts that the text contains no part of the key. `name` describes the text in the message.
+/// Asserts that the text contains no part of the key. `name` describes the text in the panic message.
 #[track_caller]
 fn check_text(name: &str, text: &str) {
     if let Some(found) = SEARCH.find(text) {
@@ -138,6 +139,21 @@ fn check_response<B: Debug>(response: &Response<B>) {
     check_debug(response);
     check_debug(response.extensions());
     Report::from_response(response).into_iter().for_each(check_report);
+}
+
+#[track_caller]
+fn check_client_response(response: &client::Response) {
+    check_debug(response);
+    check_debug(response.extensions());
+    response.report().into_iter().for_each(check_report);
+}
+
+#[track_caller]
+fn check_client_result(result: &Result<client::Response, Error>) {
+    match result {
+        Ok(response) => check_client_response(response),
+        Err(error) => check_error(error),
+    }
 }
 
 #[track_caller]
@@ -233,7 +249,7 @@ fn with_short_backoff(builder: StackBuilder) -> StackBuilder {
     builder.with_retry(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
 }
 
-/// Returns the builder of a whole stack with the key, after a check of its `Debug`.
+/// Returns the builder of a whole stack with the key. Also checks the `Debug` output of the builder.
 fn stack_builder(url: &str, placement: Placement) -> StackBuilder {
     let builder = preset::realtime_messaging(url).unwrap().with_api_key(key());
     let builder = placement.apply_to(with_short_backoff(builder));
@@ -248,7 +264,7 @@ fn client(server: &Server, placement: Placement) -> Client {
     client
 }
 
-/// A key source whose refreshes return [`numbered_key`]s, each valid for an hour.
+/// Returns a key source. Each refresh returns another [`numbered_key`], which is valid for an hour.
 fn refreshing_key() -> RefreshingKey {
     let number = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let keys = RefreshingKey::new(move || {
@@ -262,7 +278,7 @@ fn refreshing_key() -> RefreshingKey {
     keys.with_backoff(backoff.with_jitter(Jitter::none()))
 }
 
-/// Without this test, a capture or a search that misses something would hide every leak.
+/// If the log capture or the search missed a part, every leak in that part would stay hidden.
 #[test]
 fn log_capture_covers_every_crate_and_finds_planted_leaks() {
     run_with_sockets(async {
@@ -279,7 +295,7 @@ fn log_capture_covers_every_crate_and_finds_planted_leaks() {
         assert!(is_captured, "{expected} is not in {targets:?}");
     }
 
-    // A separate log keeps the planted leaks away from the other tests.
+    // The planted leaks go to a separate log, so that other tests do not find them.
     let (log, subscriber) = Capture::subscriber(LevelFilter::TRACE);
     let planted = "planted: ".to_owned() + KEY;
     const REDACTED: &str = "redacted key";

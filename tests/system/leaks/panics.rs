@@ -1,4 +1,4 @@
-//! The inner service panics with the request in its message. The message does not show the key.
+//! Tests panics of the inner service. The panic message contains the request, but does not show the key.
 
 use std::convert::Infallible;
 
@@ -24,7 +24,8 @@ async fn panic_in_future(request: Request) -> CallResult {
     panic!("in the future: {request:#?} {:#?}", request.extensions())
 }
 
-/// Omits the query of the URI, which contains the key if its placement is the query.
+/// Panics with a message that contains the request without the URI's query. With the key placement `Query`, the query
+/// contains the key.
 async fn panic_without_query(request: Request) -> CallResult {
     tokio::task::yield_now().await;
     let (head, body) = request.into_parts();
@@ -46,7 +47,7 @@ fn panics_of_the_inner_service_do_not_show_the_key() {
                 let service = layer.layer(tower::service_fn(panic_in_call));
                 check_panic(tokio::spawn(service.oneshot(request()))).await;
             }
-            // The limiter and the retry budget, which the calls that panicked share, stay usable.
+            // The limiter and the retry budget stay usable after calls that share them have panicked.
             let inner = ScriptedService::new([Scripted::Status(200)]);
             check_result(&layer.layer(inner).oneshot(request()).await);
         }

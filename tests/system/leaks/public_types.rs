@@ -1,5 +1,5 @@
-//! No public type shows the key in `Debug` or `Display`. The values contain the key where that is possible. A new public
-//! type needs a check here.
+//! Tests that no public type shows the key in `Debug` or `Display`. The tested values contain the key where that is
+//! possible. Each new public type needs a check in this file.
 
 use std::{num::NonZeroU32, task::Poll};
 
@@ -77,7 +77,7 @@ async fn auth(coverage: &Coverage) {
             }
             let layer = AuthLayer::new(keys, origin()).unwrap().with_placement(placement.clone());
             coverage.layer(layer.clone());
-            // The second layer finds the key that the first one fetched.
+            // The second layer finds the key that the first layer fetched.
             coverage.layer(layer);
         }
     }
@@ -88,7 +88,7 @@ async fn auth(coverage: &Coverage) {
     };
     coverage.layer(AuthLayer::from_fn(sign, origin()).unwrap());
 
-    /// Its future borrows the key.
+    /// A signer whose future borrows the key.
     struct Signer(ApiKey);
     impl Sign for Signer {
         fn sign<'a>(&'a self, head: &'a mut http::request::Parts, _: Option<&'a Bytes>) -> Signing<'a> {
@@ -115,7 +115,7 @@ fn layers(coverage: &Coverage) {
     coverage.layer(RateLimitLayer::new(any));
     coverage.debug(&PermitRequest::new());
     coverage.debug(&PermitCost(NonZeroU32::MIN));
-    // The limiter's keys are the values of the header with the credential.
+    // The keys of the keyed limiter are the values of the `authorization` header, which contain the credential.
     let keyed = || {
         Keyed::new(
             |head| head.headers[AUTHORIZATION].to_str().unwrap().to_owned(),
@@ -182,16 +182,25 @@ async fn calls_and_errors(coverage: &Coverage) {
     let error = stack_builder(CLIENT_URL, Placement::Bearer).client().unwrap().get("//").await.unwrap_err();
     coverage.error(&error);
     coverage.debug_and_display(&error.kind());
+    let client = stack_builder(CLIENT_URL, Placement::Bearer).client_with_service(inner.clone()).unwrap();
+    let builder = client.get("/v1").query(&[("token", KEY)]).header("authorization", KEY).body(KEY);
+    coverage.debug(&builder);
+    let future = builder.send();
+    coverage.debug(&future);
+    coverage.debug(&future.await.unwrap());
+    coverage.error(&client.get("/v1").header("x-token", format!("{KEY}\n")).await.unwrap_err());
     #[cfg(feature = "json")]
     coverage.error(
         &stack_builder(CLIENT_URL, Placement::Bearer)
             .client()
             .unwrap()
-            .get_json::<()>("//")
+            .get("//")
+            .fetch_json::<()>()
             .await
             .unwrap_err(),
     );
-    // Only the closure gets values of this type. The response's headers contain the key.
+    // Only the `retry_if` closure gets a value of the type `AttemptResult`. The headers of the response contain the
+    // key.
     let names = Arc::new(Mutex::new(Vec::new()));
     let recorder = Arc::clone(&names);
     let layer = RetryLayer::new().retry_if(move |_, attempt| {
@@ -243,7 +252,8 @@ fn retry_settings(coverage: &Coverage) {
     let captured = key();
     let has_key =
         move |head: RequestHead<'_>| head.headers.get(AUTHORIZATION) == Some(&captured.header_value());
-    coverage.debug(&RetryLayer::new().never_on(StatusCode::CONFLICT).retry_if(move |head, _| has_key(head)));
+    coverage
+        .debug(&RetryLayer::new().never_on([StatusCode::CONFLICT]).retry_if(move |head, _| has_key(head)));
 }
 
 /// The scripted service and server receive the key in headers that are not marked as sensitive, and in the query.
@@ -264,6 +274,8 @@ async fn test_kit(coverage: &Coverage) {
     let arrivals = service.arrivals();
     coverage.debug(&arrivals);
     coverage.debug(&test_util::Arrival::from(arrivals.times()[0]));
+    coverage.debug(&test_util::LimitHeaders::Draft10);
+    coverage.debug(&test_util::ServerLimit::token_bucket(1, secs(1)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = std::thread::spawn(move || runtime.block_on(test_util::ScriptedServer::start(service)));
     coverage.debug(&server.join().unwrap().unwrap());
@@ -301,7 +313,7 @@ async fn reqwest_service(coverage: &Coverage) {
         let request = || get(&format!("{}/v1/resources", server.url()));
         check_response(&stack.clone().oneshot(request()).await.unwrap());
     }
-    // The request that the layers would send, with the key in the query.
+    // This request is the one that the layers would send. Its query contains the key.
     let encoded = percent_encoding::utf8_percent_encode(KEY, percent_encoding::NON_ALPHANUMERIC);
     let uri = format!("{}/?api_key={encoded}", server.url());
     let call = tower::Service::call(&mut service.clone(), get(&uri));
@@ -330,7 +342,7 @@ fn config(coverage: &Coverage) {
         check_debug(&StackBuilder::from_config(&service).unwrap());
         coverage.layer(service.layer().unwrap());
 
-        // The key is the value of another setting, or the key is invalid.
+        // The caller passes the key as the value of another setting, or passes an invalid key.
         for (field, value) in [
             ("key_placement", format!("basic:ann:{KEY}")),
             ("key_placement", KEY.to_owned()),

@@ -1,4 +1,4 @@
-//! Calls that get a response do not show the key.
+//! Tests that calls with a response do not show the key.
 
 use http::{Request, Version};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -21,8 +21,8 @@ fn http1_and_http2_responses_do_not_show_the_key() {
                 check_debug(&transport);
                 let builder = stack_builder(&server.url(), placement);
                 let client = builder.client_with_transport(transport).unwrap();
-                let response = client.post("/v1/resources?q=1", "text").await.unwrap();
-                check_response(&response);
+                let response = client.post("/v1/resources?q=1").body("text").await.unwrap();
+                check_client_response(&response);
                 assert_eq!(response.version(), version);
                 check_debug(&response.into_body().collect(1_024).await.unwrap());
                 assert!(placement.has_key(&server.seen()[0]), "{placement:?} {version:?}");
@@ -39,8 +39,8 @@ fn keys_that_the_caller_adds_to_a_request_are_not_shown() {
         for placement in PLACEMENTS {
             let url = format!("/v1?api_key={percent}");
             let request = Request::get(url).header("authorization", KEY).header("x-api-key", KEY);
-            let call = client(&server, placement).request(request.body(Body::empty()).unwrap());
-            check_response(&call.await.unwrap());
+            let call = client(&server, placement).execute(request.body(Body::empty()).unwrap());
+            check_client_response(&call.await.unwrap());
         }
     });
 }
@@ -52,8 +52,8 @@ fn failure_statuses_do_not_show_the_key() {
             for statuses in [[503, 503, 200], [503; 3], [401; 3], [403; 3], [500, 404, 200]] {
                 let server = server_with_statuses(Wire::Http1, statuses).await;
                 let client = client(&server, placement);
-                check_response(&client.get("/v1").await.unwrap());
-                check_response(&client.post("/v1", "text").await.unwrap());
+                check_client_response(&client.get("/v1").await.unwrap());
+                check_client_response(&client.post("/v1").body("text").await.unwrap());
                 assert!(server.seen().iter().all(|seen| placement.has_key(seen)), "{placement:?}");
             }
         }
@@ -70,7 +70,7 @@ fn requested_delays_do_not_show_the_key() {
                 Some(reply)
             }));
             let server = server.await;
-            check_response(&client(&server, placement).get("/v1").await.unwrap());
+            check_client_response(&client(&server, placement).get("/v1").await.unwrap());
             assert_eq!(server.seen().len(), 2);
         }
     });
@@ -88,7 +88,7 @@ fn requested_delays_do_not_show_the_key() {
 }
 
 #[test]
-fn a_key_replaced_after_a_401_is_not_shown() {
+fn key_that_is_replaced_after_a_401_is_not_shown() {
     run_with_sockets(async {
         for placement in PLACEMENTS {
             let server = on_server_thread(Server::start(Wire::Http1, |number, _| async move {
@@ -100,7 +100,7 @@ fn a_key_replaced_after_a_401_is_not_shown() {
             check_debug(&builder);
             let client = builder.client().unwrap();
             for _ in 0..3 {
-                check_response(&client.get("/v1").await.unwrap());
+                check_client_response(&client.get("/v1").await.unwrap());
             }
             check_debug(&(&keys, keys.current().await.unwrap(), keys.last_error()));
             assert!(server.seen().iter().all(|seen| placement.has_key(seen)));
@@ -122,7 +122,7 @@ fn redirects_do_not_show_the_key() {
                 Some(reply)
             }));
             let server = server.await;
-            check_response(&client(&server, placement).get("/v1").await.unwrap());
+            check_client_response(&client(&server, placement).get("/v1").await.unwrap());
         }
     });
 }
@@ -144,12 +144,13 @@ fn requests_to_foreign_origins_carry_no_key() {
             // A client rejects such a request.
             let client = stack_builder(CLIENT_URL, placement).client().unwrap();
             let request = Request::get("https://elsewhere.test/v1").body(Body::empty()).unwrap();
-            check_error(&client.request(request).await.unwrap_err());
+            check_error(&client.execute(request).await.unwrap_err());
         }
     });
 }
 
-/// The service below the layers may log its requests. Only the URI shows a key, if the key is in the query.
+/// The inner service may log its requests. The `Debug` output of a request shows the key only in the URI, and only if
+/// the key is in the query.
 #[test]
 fn debug_of_the_inner_request_shows_no_key_outside_the_uri() {
     run_paused(async {

@@ -1,4 +1,4 @@
-//! Errors about invalid keys and URLs name the setting, never its value.
+//! Tests that errors about invalid keys and URLs name the setting, but do not show its value.
 
 use std::{env, ffi::OsString, fs, path::PathBuf, process::Command};
 
@@ -61,7 +61,7 @@ fn errors_about_urls_with_a_key_do_not_show_the_key() {
                 for url in urls.iter().chain(url.contains("://").then_some(&elsewhere)) {
                     check_error(&client.get(url).await.unwrap_err());
                     if let Ok(request) = Request::get(url).body(Body::empty()) {
-                        check_error(&client.request(request).await.unwrap_err());
+                        check_error(&client.execute(request).await.unwrap_err());
                     }
                 }
             }
@@ -134,7 +134,7 @@ fn errors_about_key_files_do_not_show_the_key() {
         fs::write(&file.0, content).unwrap();
         check_rejection(ApiKey::from_file(&file.0));
         check_rejection(KeySource::from_file(&file.0));
-        check_rejection(preset::currency_rates("https://host").unwrap().with_key_file(&file.0).layer());
+        check_rejection(preset::currency_rates("https://host").unwrap().with_api_key_file(&file.0).layer());
     }
 }
 
@@ -162,16 +162,17 @@ fn errors_about_a_changed_key_file_do_not_show_the_key() {
     });
 }
 
-/// Sets the variable in a child process, which runs this test again. The parent searches everything that it prints.
+/// This test runs itself again in a child process in which the environment variable is set. The parent searches the
+/// whole output of the child.
 #[test]
 fn errors_about_environment_variables_do_not_show_the_key() {
     const VARIABLE: &str = "LEAKS_INVALID_KEY";
     if env::var_os(VARIABLE).is_some() {
-        let builder = || preset::currency_rates("https://host").unwrap().with_key_env(VARIABLE);
+        let builder = || preset::currency_rates("https://host").unwrap().with_api_key_env(VARIABLE);
         println!("{:?} {:?}", ApiKey::from_env(VARIABLE).unwrap_err(), builder().layer().unwrap_err());
         panic!("{} {:?} {:?}", builder().client().unwrap_err(), builder(), builder().layer());
     }
-    // The value of a variable cannot contain NUL. White space around the key is valid.
+    // The value of an environment variable cannot contain NUL. A key with white space around it is valid.
     let mut values: Vec<_> = invalid_keys().into_iter().map(|key| key.replace('\0', "\n x")).collect();
     values.retain(|value| value.trim() != KEY);
     let mut values: Vec<_> = values.into_iter().map(OsString::from).collect();

@@ -1,4 +1,4 @@
-//! Connections over TLS, and failed TLS handshakes, do not show the key.
+//! Tests that connections over TLS, and failed TLS handshakes, do not show the key.
 
 use http::Version;
 
@@ -15,14 +15,15 @@ fn responses_over_tls_do_not_show_the_key() {
                 let builder = stack_builder(&server.url(), placement);
                 let client = builder.client_with_transport(trusting(&certificate)).unwrap();
                 let response = client.get("/v1").await.unwrap();
-                check_response(&response);
+                check_client_response(&response);
                 assert_eq!((response.status().as_u16(), response.version()), (200, version));
                 assert!(server.seen().iter().all(|seen| placement.has_key(seen)), "{placement:?}");
             }
         }
     });
     let targets = TARGETS.lock().unwrap();
-    // rustls logs through the `log` crate. Its events get the target `log`, and their own target as a field.
+    // rustls logs through the `log` crate. The events of rustls have the target `log`, and have their original target
+    // in a field.
     assert!(targets.contains("log"), "rustls is not in {targets:?}");
 }
 
@@ -43,7 +44,7 @@ fn tls_errors_do_not_show_the_key() {
                 (&plaintext_url, trusting(&trusted)),
             ] {
                 let client = stack_builder(url, placement).client_with_transport(transport).unwrap();
-                let error = client.post("/v1", "text").await.unwrap_err();
+                let error = client.post("/v1").body("text").await.unwrap_err();
                 assert!(error.is_service());
                 check_error(&error);
             }

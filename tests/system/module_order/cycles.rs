@@ -1,15 +1,16 @@
-//! No two files name each other.
+//! Checks that no two source files depend on each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Sources, module_of, parser::parse, sources};
 
 #[test]
-fn no_two_files_name_each_other() {
+fn no_two_source_files_depend_on_each_other() {
     assert_eq!(mutual_pairs(&sources()), []);
 }
 
-/// Returns the pairs of files that name each other. A re-exported name counts for the file that defines it.
+/// Returns the pairs of files that depend on each other. The use of a re-exported name is a dependency on the file that
+/// defines the name.
 fn mutual_pairs(sources: &Sources) -> Vec<(String, String)> {
     let parsed: BTreeMap<_, _> =
         sources.iter().map(|(file, text)| (module_of(file), parse(file, text))).collect();

@@ -1,8 +1,9 @@
-//! Checks the dependencies between the crate's modules in the text of `src`: they have one direction, and no two files
-//! name each other.
+//! Checks the dependencies between the crate's modules in the source text of `src`. All dependencies must have one
+//! direction, and no two files may depend on each other.
 //!
-//! A path, a `use`, a re-export and a path in a `serde` attribute count alike. Comments, other strings and test code do
-//! not count. The check does not see paths that a macro expands to, nor dependencies through a trait without a path.
+//! Paths, `use` declarations, re-exports and paths in `serde` attributes count as dependencies. Comments, other strings
+//! and test code do not count. The check does not see the paths in a macro's expansion. It also does not see a
+//! dependency through a trait if the source contains no path to the trait.
 
 mod cycles;
 mod order;
@@ -11,7 +12,7 @@ mod tokens;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// The text of each file by its name, such as `src/limit/queue.rs`.
+/// Maps the name of each source file, such as `src/limit/queue.rs`, to the text of the file.
 type Sources = BTreeMap<String, String>;
 
 fn sources() -> Sources {
@@ -31,7 +32,7 @@ fn read_folder(folder: &Path, name: &str, sources: &mut Sources) {
     }
 }
 
-/// Returns the module of a file: `limit::queue` for `src/limit/queue.rs`.
+/// Returns the path of the module in a file, such as `limit::queue` for `src/limit/queue.rs`.
 fn module_of(file: &str) -> Vec<String> {
     let path = file.trim_start_matches("src/").trim_end_matches(".rs");
     let path = path.strip_suffix("/mod").unwrap_or(path);

@@ -1,4 +1,4 @@
-//! The dependencies between modules have one direction.
+//! Checks that the dependencies between modules have one direction.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,11 +12,12 @@ use super::{
     sources,
 };
 
-/// The parts of the crate that each top-level module may name, besides itself: a whole module, or one item. A module that
-/// is missing here fails the test, so that its author decides on its position. `lib.rs` may name everything. Only `lib.rs`
-/// names `adapter`.
+/// The modules and items on which each top-level module may depend, besides itself. The test fails if a module is
+/// missing here, so that the author of a new module decides on its position. `lib.rs` may depend on everything. Only
+/// `lib.rs` depends on `adapter`.
 const MODULES: &[(&str, &[&[&str]])] = &[
-    // The base has an order, too: a call records the decisions of the policy, and an error holds the report of its call.
+    // The base modules also have an order: `call` records the decisions of `policy`, and `error` holds the report of a
+    // `call`.
     ("macros", &[]),
     ("clock", &[]),
     ("random", &[]),
@@ -26,21 +27,21 @@ const MODULES: &[(&str, &[&[&str]])] = &[
     ("call", &[&["clock", "policy", "secret"]]),
     ("error", &[&["config", "call"]]),
     ("body", &[&["error"]]),
-    ("headers", &[&["error"]]),
+    ("headers", &[&["config", "error"]]),
     ("uuid", &[&["clock", "random"]]),
     ("telemetry", &[&["clock", "call", "error", "policy::grpc::Code"]]),
-    // A layer may name the whole base, but no other layer.
+    // A layer may depend on the whole base, but on no other layer.
     ("attempt_span", &[BASE]),
     ("auth", &[BASE]),
     ("limit", &[BASE]),
     ("retry", &[BASE]),
     ("request_id", &[BASE]),
     ("timeout", &[BASE]),
-    // These combine the layers.
+    // These modules combine the layers.
     ("stack", &[BASE, LAYERS]),
     ("client", &[BASE, LAYERS, &["stack"]]),
     ("preset", &[BASE, LAYERS, &["stack", "client"]]),
-    // No other module names the tools for tests.
+    // No other module depends on the tools for tests.
     ("test_util", &[BASE, &["stack", "request_id"]]),
     ("adapter", &[BASE, LAYERS, &["stack", "client"]]),
     // A page of documentation.
@@ -61,8 +62,8 @@ const BASE: &[&str] = &[
 ];
 const LAYERS: &[&str] = &["attempt_span", "auth", "limit", "retry", "request_id", "timeout"];
 
-/// The module without side effects. It may name these crates, and nothing that does I/O, reads a clock or draws a random
-/// number.
+/// The module without side effects. The module may use the crates in [`PURE_CRATES`], but nothing that does I/O, reads
+/// a clock or draws a random number.
 const PURE: &str = "policy";
 const PURE_CRATES: &[&str] = &["std", "core", "alloc", "http"];
 const IMPURE_STD: &[&str] = &["env", "fs", "io", "net", "os", "process", "thread"];
@@ -94,7 +95,7 @@ fn modules_are_listed_after_their_dependencies() {
     }
 }
 
-/// Returns the dependencies in Cargo.toml, except dev-dependencies, as identifiers.
+/// Returns the crates on which Cargo.toml depends, as Rust identifiers. Omits dev-dependencies.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut crates = BTreeSet::new();
     let mut listed = false;
@@ -113,7 +114,7 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
     crates
 }
 
-/// Returns the modules and items that a module may name, or `None` if the table has no such module.
+/// Returns the modules and items on which a module may depend, or `None` if [`MODULES`] has no such module.
 fn allowed_targets(module: &str) -> Option<Vec<&'static str>> {
     MODULES.iter().find(|(name, _)| *name == module).map(|(_, groups)| groups.concat())
 }
@@ -122,7 +123,7 @@ fn allowed_targets(module: &str) -> Option<Vec<&'static str>> {
 fn violations(sources: &Sources, crates: &BTreeSet<String>) -> Vec<String> {
     let parsed: BTreeMap<_, _> = sources.iter().map(|(file, text)| (file, parse(file, text))).collect();
     let tests: Vec<_> = parsed.values().flat_map(|source| &source.test_modules).collect();
-    // A re-export of `lib.rs` counts for the module that it comes from.
+    // The use of a name that `lib.rs` re-exports is a dependency on the module that contains the original item.
     let lib = parsed.iter().filter(|(file, _)| **file == "src/lib.rs").flat_map(|(_, source)| &source.paths);
     let re_exports: BTreeMap<_, _> = lib
         .filter(|path| path.in_crate && path.imported && path.parts.len() > 1)
@@ -172,7 +173,7 @@ fn is_impure(path: &PathUse, crates: &BTreeSet<String>) -> bool {
     let is_path = path.imported || parts.len() > 1;
     let foreign = is_path && crates.contains(&parts[0]) && !is(0, PURE_CRATES);
     let std = is(0, &["std"]) && is(1, IMPURE_STD);
-    // `now` alone is a local method or variable. After `::` it reads a clock.
+    // A single `now` is a local method or variable. `now` after `::` reads a clock.
     let item = is(parts.len() - 1, IMPURE_ITEMS) && (is_path || !is(0, &["now"]));
     foreign || std || item
 }

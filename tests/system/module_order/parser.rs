@@ -8,12 +8,13 @@ use super::{
 /// A path in the source.
 pub(super) struct PathUse {
     pub(super) line: usize,
-    /// From the root of the crate if `in_crate`, otherwise as written.
+    /// The segments of the path. They start at the crate's root if `in_crate` is true, and are as in the source
+    /// otherwise.
     pub(super) parts: Vec<String>,
     pub(super) in_crate: bool,
-    /// Whether it is in a `use`.
+    /// Whether the path is in a `use` declaration.
     pub(super) imported: bool,
-    /// Whether it is in a `pub use`.
+    /// Whether the path is in a `pub use` declaration.
     pub(super) exported: bool,
     /// The name after `as`.
     pub(super) alias: Option<String>,
@@ -22,7 +23,7 @@ pub(super) struct PathUse {
 #[derive(Default)]
 pub(super) struct Parsed {
     pub(super) paths: Vec<PathUse>,
-    /// Modules in separate files that are test code, from the root of the crate.
+    /// The test modules that have a file of their own, as paths from the crate's root.
     pub(super) test_modules: Vec<Vec<String>>,
 }
 
@@ -30,7 +31,7 @@ pub(super) fn parse(file: &str, text: &str) -> Parsed {
     let tokens = Tokens::of(text);
     let mut module = module_of(file);
     let mut parsed = Parsed::default();
-    // `inline` holds the depth of braces outside each open inline module.
+    // `inline` holds the depth of braces outside each inline module that is still open.
     let (mut depth, mut inline, mut at) = (0_usize, Vec::new(), 0);
     while at < tokens.len() {
         let mut found = Vec::new();
@@ -70,8 +71,8 @@ pub(super) fn parse(file: &str, text: &str) -> Parsed {
     parsed
 }
 
-/// Adds the path that begins at `at` to `found`, or with `import` every path of the `use` tree there. `before` is the
-/// path that leads to the tree. Returns the end.
+/// Adds the path that begins at the token `at` to `found`. If `import` is true, adds every path of the `use` tree that
+/// begins there. `before` is the path that leads to the tree. Returns the index of the token after the path or tree.
 fn read_paths(
     tokens: &Tokens,
     mut at: usize,
@@ -108,8 +109,8 @@ fn read_paths(
     at
 }
 
-/// Makes a path within the crate start at the root of the crate. Leaves other paths unchanged. Returns `None` for a single
-/// `crate` or `self` that is not imported.
+/// Rewrites a path within the crate to start at the crate's root. Leaves other paths unchanged. Returns `None` if the
+/// path is only `crate` or `self` and is not imported.
 fn resolve(mut path: PathUse, module: &[String]) -> Option<PathUse> {
     if path.parts.len() > 1 && path.parts.last().is_some_and(|part| part == "self") {
         path.parts.pop(); // As in `use crate::clock::{self}`.

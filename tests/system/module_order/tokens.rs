@@ -4,8 +4,8 @@ pub(super) fn is_word(text: &str) -> bool {
     text.starts_with(|first: char| first == '_' || first.is_alphabetic())
 }
 
-/// The tokens of a source, each with its line number, without comments, literals and lifetimes. `::` is one token. A path
-/// in a string of a `serde` attribute is split into tokens as if it had no quotation marks.
+/// The tokens of a source file with their line numbers. Comments, literals and lifetimes are omitted. `::` is one
+/// token. A path in a string of a `serde` attribute is split into tokens as if the path had no quotation marks.
 pub(super) struct Tokens(Vec<(usize, String)>);
 
 impl Tokens {
@@ -54,7 +54,7 @@ impl Tokens {
         self.0.get(at).map_or("", |(_, text)| text)
     }
 
-    /// Returns whether `#[cfg(test)]` or `#[cfg(all(test, …))]` begins at `at`.
+    /// Returns whether `#[cfg(test)]` or `#[cfg(all(test, …))]` begins at the token `at`.
     pub(super) fn is_test_attribute(&self, at: usize) -> bool {
         let words: Vec<_> = (at + 1..at + 5).map(|at| self.text(at)).collect();
         match words.as_slice() {
@@ -68,7 +68,8 @@ impl Tokens {
         }
     }
 
-    /// Returns the end of the item whose attribute begins at `at`: after its `;` or its block.
+    /// Returns the index of the token after the item whose attribute begins at the token `at`. The item ends with `;`
+    /// or with a block.
     pub(super) fn end_of_item(&self, mut at: usize) -> usize {
         let mut depth = 0_i32;
         while at < self.0.len() {
@@ -88,7 +89,8 @@ impl Tokens {
     }
 }
 
-/// Returns the tokens of a string literal if it is a path in a `serde` attribute. `before` are the tokens before it.
+/// Returns the tokens of the path in a string of a `serde` attribute, or no tokens if `string` is another literal.
+/// `before` contains the tokens before the literal.
 fn serde_path(before: &[(usize, String)], string: &str) -> impl Iterator<Item = String> + use<> {
     let start = before.iter().rposition(|(_, text)| text == "#").unwrap_or(before.len());
     let attribute: Vec<_> = before[start..].iter().map(|(_, text)| text.as_str()).collect();
@@ -128,7 +130,8 @@ fn string(rest: &str) -> usize {
     rest.len()
 }
 
-/// Returns the length of a raw string without its prefix `r`. It ends with as many `#` as it begins with.
+/// Returns the length of the raw string that `rest` begins with, without the prefix `r`. A raw string ends with as many
+/// `#` as it begins with.
 fn raw_string(rest: &str) -> Option<usize> {
     let hashes = rest.bytes().take_while(|byte| *byte == b'#').count();
     let text = rest[hashes..].strip_prefix('"')?;

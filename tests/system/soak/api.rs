@@ -1,4 +1,4 @@
-//! The clients under test: the three presets, and a custom stack with a sliding window. Each calls an API of its own.
+//! The clients under test: the three presets, and a custom stack with a sliding window. Each client calls its own API.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use tower_outbound::{
     Client, ExponentialBackoff, Quota,
     attempt_span::AttemptSpanLayer,
     call::RequestHead,
-    limit::{SlidingWindow, Snapshot, TokenBucket},
+    limit::{PacedWindow, SlidingWindow, Snapshot},
     preset,
     retry::{AttemptResult, Budget, IdempotencyKey, RetryLayer},
     stack::StackBuilder,
@@ -21,7 +21,7 @@ use super::{
 
 /// The number of APIs.
 pub(crate) const APIS: usize = 4;
-/// The API that both threads of callers use. All others belong to one thread.
+/// The API that the callers of both threads use. The callers of only one thread use each other API.
 pub(crate) const SHARED: usize = 3;
 
 const WINDOW: Duration = Duration::from_millis(1_500);
@@ -39,14 +39,15 @@ pub(crate) struct Api {
 }
 
 enum Limiter {
-    Bucket(TokenBucket),
+    Paced(PacedWindow),
     Window(SlidingWindow),
 }
 
-/// Returns three quotas of one API, with the same window: a small and a large one for the load phase, and one for the recovery
-/// phase. No window of the load phase may exceed the large one, even if the quota changes between both.
+/// Returns three quotas of one API, which have the same window. The load phase uses a small and a large quota, and the
+/// recovery phase uses the third quota. No window of the load phase may exceed the large quota, even if the load phase
+/// switches quotas within that window.
 ///
-/// Two APIs have quotas so small that their callers always queue, the others allow many requests.
+/// Two APIs have quotas so small that their callers always queue. The quotas of the other APIs allow many requests.
 pub(crate) fn quotas(api: usize) -> [Quota; 3] {
     let limits = [[40, 80, 900], [300, 600, 900], [250, 400, 900], [30, 60, 900]][api];
     limits.map(|limit| Quota::new(limit, WINDOW).unwrap().with_margin(MARGIN).unwrap())
@@ -60,11 +61,12 @@ impl Api {
         let keys = Arc::clone(server.key_store(number));
         let url = server.url(number);
         let [quota, ..] = quotas(number);
-        let window = SlidingWindow::new(quota);
+        let window = SlidingWindow::new(quota).with_server_remaining();
+        let paced = PacedWindow::new(quota).with_server_remaining();
         let preset = match number {
-            0 => preset::currency_rates(&url).unwrap().with_quota(quota),
-            1 => preset::email_delivery(&url).unwrap().with_quota(quota),
-            2 => preset::realtime_messaging(&url).unwrap().with_quota(quota),
+            0 => preset::currency_rates(&url).unwrap().with_limiter(paced),
+            1 => preset::email_delivery(&url).unwrap().with_limiter(paced),
+            2 => preset::realtime_messaging(&url).unwrap().with_limiter(paced),
             _ => StackBuilder::new(&url).unwrap().with_name("custom").with_limiter(window.clone()),
         };
         let preset = preset.with_keys(keys.source());
@@ -88,8 +90,8 @@ impl Api {
             0 => preset,
             _ => preset.with_body_idle_timeout(Duration::from_millis(200)),
         };
-        let limiter = match preset.limiter().downcast_ref::<TokenBucket>() {
-            Some(bucket) => Limiter::Bucket(bucket.clone()),
+        let limiter = match preset.limiter().downcast_ref::<PacedWindow>() {
+            Some(paced) => Limiter::Paced(paced.clone()),
             None => Limiter::Window(window),
         };
         let client = preset.client_with_transport(server.transport()).unwrap();
@@ -98,14 +100,14 @@ impl Api {
         api
     }
 
-    /// Replaces the quota by the one with this index in [`quotas`].
+    /// Sets the quota with the index `index` in [`quotas`].
     pub(crate) fn set_quota(&self, index: usize) {
         let quota = quotas(self.number)[index];
         let change = |at| LimiterChange::Quota { api: self.number, at, limit: quota.limit() };
-        // The smaller quota must hold after the call returns. The larger one may already apply during the call.
+        // A smaller quota must apply after the call returns. A larger quota may already apply during the call.
         let before = now();
         match &self.limiter {
-            Limiter::Bucket(bucket) => bucket.set_quotas([quota]),
+            Limiter::Paced(paced) => paced.set_quotas([quota]),
             Limiter::Window(window) => window.set_quotas([quota]),
         }
         let change = change(if index == 0 { now() } else { before });
@@ -113,33 +115,34 @@ impl Api {
     }
 
     pub(crate) fn resume(&self) {
-        // Recorded before the call, because permits may be granted while it runs.
+        // The change is recorded before `resume` is called, because the limiter may grant permits during that call.
         let change = LimiterChange::Resume { api: self.number, at: now() };
         uncounted(|| self.history.limiter_changes.lock().unwrap().push(change));
         match &self.limiter {
-            Limiter::Bucket(bucket) => bucket.resume(),
+            Limiter::Paced(paced) => paced.resume(),
             Limiter::Window(window) => window.resume(),
         }
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         match &self.limiter {
-            Limiter::Bucket(bucket) => bucket.snapshot(),
+            Limiter::Paced(paced) => paced.snapshot(),
             Limiter::Window(window) => window.snapshot(),
         }
     }
 
-    /// Returns the permits that an idle limiter grants at once under the quota with this index in [`quotas`].
+    /// Returns how many permits an idle limiter grants at once, under the quota with the index `index` in [`quotas`].
     pub(crate) fn idle_permits(&self, index: usize) -> u32 {
         let quota = quotas(self.number)[index];
         match &self.limiter {
-            Limiter::Bucket(_) => quota.burst(),
+            Limiter::Paced(_) => quota.burst(),
             Limiter::Window(_) => quota.limit(),
         }
     }
 }
 
-/// Adds a header with the time. The limiter is the layer above and has granted the permit in the same poll of the task.
+/// Adds a header with the time of the permit, which is the current time. The limiter layer is outside this layer, and
+/// granted the permit in the same poll of the task.
 fn add_permit_time(_: &tracing::Span, headers: &mut HeaderMap) {
     headers.insert("x-permitted-at", HeaderValue::from(now()));
 }
@@ -148,7 +151,7 @@ fn retry_layer(number: usize, seed: u64, budget: Budget, history: &Arc<History>)
     let backoff =
         |from, to| ExponentialBackoff::new(Duration::from_millis(from), Duration::from_millis(to)).unwrap();
     let history = Arc::clone(history);
-    // The limiter has read the response in the same poll that calls this closure.
+    // When the retry layer calls this closure, the limiter has read the response in the same poll.
     let record_received_pause = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {
         if let Some(headers) = attempt.headers {
             if let Some(index) =

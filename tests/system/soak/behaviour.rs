@@ -77,7 +77,7 @@ fn key(request: &Request<Incoming>) -> Option<&str> {
     bearer.or(header).or(query)
 }
 
-/// Records the request, and responds with a random behaviour. In the recovery phase, it is always `Success`.
+/// Records the request, and responds with a random behaviour. In the recovery phase, the behaviour is always `Success`.
 pub(crate) async fn respond(
     request: Request<Incoming>,
     server: ApiServer,
@@ -142,7 +142,7 @@ pub(crate) async fn respond(
         Behaviour::ThrottledForYears => {
             let value =
                 rng.choose(&["999999999999999999999999", "946080000", "Fri, 31 Dec 9999 23:59:59 GMT"]);
-            // The pause outlasts the test, so the record needs no exact length.
+            // The pause lasts longer than the test, so the recorded length need not be exact.
             requesting_pause(429, server, Duration::from_secs(3600), ("retry-after", value.to_owned()))
         }
         Behaviour::NoPermitsLeft => {
@@ -197,8 +197,8 @@ fn with_header(mut response: ServerResponse, name: &'static str, value: &str) ->
     response
 }
 
-/// Returns a response that requests a pause, and records it. The record has a time before the client receives the response,
-/// so that the client's pause ends no earlier than the recorded one.
+/// Records a pause, and returns the response that requests the pause. The pause is recorded before the client receives
+/// the response. The client's pause therefore ends no earlier than the recorded pause.
 fn requesting_pause(
     status: u16,
     server: &ApiServer,

@@ -18,7 +18,7 @@ use tower_outbound::client::Transport;
 
 use super::rng::Rng;
 
-/// A TCP stream that fails, and resets the connection when dropped, once `reset` is set.
+/// A TCP stream that fails after `reset` is set. If `reset` is set when this value is dropped, the connection is reset.
 pub(crate) struct ResettableStream {
     pub(crate) stream: TcpStream,
     pub(crate) reset: Arc<AtomicBool>,
@@ -65,7 +65,7 @@ impl AsyncWrite for ResettableStream {
     }
 }
 
-/// A stream that writes garbage instead of its data once `corrupt` is set.
+/// A stream that writes garbage instead of its data after `corrupt` is set.
 pub(crate) struct CorruptibleStream<S> {
     pub(crate) stream: S,
     pub(crate) corrupt: Arc<AtomicBool>,
@@ -111,7 +111,8 @@ mod tls {
 
     use super::*;
 
-    /// Three servers: ALPN with HTTP/2, ALPN with HTTP/1.1 only, and no ALPN.
+    /// Three TLS acceptors. The first offers HTTP/2 and HTTP/1.1 by ALPN, the second offers only HTTP/1.1 by ALPN, and
+    /// the third does not use ALPN.
     #[derive(Clone)]
     pub(crate) struct Acceptors([TlsAcceptor; 3]);
 

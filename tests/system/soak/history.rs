@@ -1,4 +1,5 @@
-//! A record of the events at callers, servers and operators. Its memory does not count as the clients' memory.
+//! Records the events at callers, servers and operators. The memory of the record does not count as the clients'
+//! memory.
 
 use std::{
     collections::BTreeMap,
@@ -31,10 +32,11 @@ pub(crate) struct Arrival {
     pub(crate) method: http::Method,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) cost: u32,
-    /// The time when the limiter granted its permit.
+    /// The time when the limiter granted the request's permit.
     pub(crate) permitted_at: u64,
     pub(crate) arrived_at: u64,
-    /// `false` if the server responded with 401 or `REFUSED_STREAM`, which prove that it did not process the request.
+    /// `false` if the server responded with 401 or `REFUSED_STREAM`. Both prove that the server did not process the
+    /// request.
     pub(crate) may_be_processed: bool,
 }
 
@@ -46,7 +48,7 @@ pub(crate) struct RequestedPause {
     pub(crate) length: Duration,
     /// The header that requests the pause.
     pub(crate) header: &'static str,
-    /// The time when the client's limiter knew about the pause. `None` if the response was lost.
+    /// The time when the client's limiter received the pause, or `None` if the response was lost.
     pub(crate) received_at: Option<u64>,
 }
 
@@ -84,7 +86,7 @@ pub(crate) struct History {
     pub(crate) violations: Mutex<Vec<String>>,
     /// Set at the end of the load phase.
     pub(crate) load_ended: AtomicBool,
-    /// Set at the start of the recovery phase, in which the servers are correct.
+    /// Set at the start of the recovery phase, in which the servers respond without faults.
     pub(crate) recovering: AtomicBool,
 }
 

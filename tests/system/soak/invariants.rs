@@ -63,8 +63,8 @@ fn by_call(arrivals: &[Arrival]) -> BTreeMap<u64, Vec<&Arrival>> {
     calls
 }
 
-/// A POST that the server may have processed arrives once, unless it has an idempotency key. All attempts of a call have the
-/// same key.
+/// A server processes a POST without an idempotency key at most once. All attempts of a call have the same idempotency
+/// key.
 fn duplicates(history: &History) -> Vec<String> {
     let arrivals = history.arrivals.lock().unwrap();
     let mut violations = vec![];
@@ -85,7 +85,8 @@ fn duplicates(history: &History) -> Vec<String> {
     violations
 }
 
-/// Reports agree with the servers: every reported response was sent, and every arrived attempt is reported.
+/// The reports of calls agree with the servers: every reported response was sent, and every arrived attempt is
+/// reported.
 fn incorrect_reports(history: &History) -> Vec<String> {
     let arrivals = history.arrivals.lock().unwrap();
     let calls = by_call(&arrivals);
@@ -94,7 +95,8 @@ fn incorrect_reports(history: &History) -> Vec<String> {
     for report in &*reports {
         let arrived = calls.get(&report.call).map_or(&[][..], Vec::as_slice);
         let maybe_processed = arrived.iter().filter(|arrival| arrival.may_be_processed).count();
-        // The report also counts an attempt with a 401 as maybe sent, although the server did not process it.
+        // An attempt with a 401 also counts as maybe sent in the report, although the server did not process the
+        // attempt.
         if report.responses > arrived.len() || maybe_processed > report.maybe_sent {
             violations.push(format!("{report:?}, but the server received {arrived:?}"));
         }
@@ -102,10 +104,12 @@ fn incorrect_reports(history: &History) -> Vec<String> {
     violations
 }
 
-/// No window exceeds the larger quota in the load phase. Between two changes of the quota, no window exceeds the current one.
+/// In the load phase, no window exceeds the larger quota. Between two changes of the quota, no window exceeds the
+/// current quota.
 ///
-/// A quarter of the margin covers the network. A request that took longer on a busy machine is not counted, because the
-/// quota guarantees nothing for it. The limiter enforces the other quarters.
+/// A quarter of the margin covers the network delay. A request with a longer delay, as on a busy machine, is not
+/// counted, because the quota guarantees nothing for that request. The limiter enforces the other quarters of the
+/// margin.
 fn exceeded_windows(history: &History, api: usize) -> Vec<String> {
     let arrivals = history.arrivals.lock().unwrap();
     let in_time = arrivals.iter().filter(|arrival| arrival.api == api).filter(|arrival| {
@@ -141,7 +145,7 @@ fn exceeded_windows(history: &History, api: usize) -> Vec<String> {
     let most = check(0, recovery_start, large.limit());
     let mut fullest = 0;
     for (number, (at, limit)) in quota_changes.iter().enumerate() {
-        // Requests that got their permit before the change arrive within the margin.
+        // A request that got its permit before the change arrives within the margin after the change.
         let from = at.saturating_add(u64::try_from(MARGIN.as_nanos()).unwrap());
         let to = quota_changes.get(number + 1).map_or(u64::MAX, |(at, _)| *at);
         if from < to {
@@ -158,9 +162,10 @@ fn exceeded_windows(history: &History, api: usize) -> Vec<String> {
     violations
 }
 
-/// No request gets a permit during a pause that its limiter knows about.
+/// A limiter grants no permit during a pause that the limiter has received.
 ///
-/// Two threads use the shared API. There, a permit that was granted before the pause may get its time stamp during the pause.
+/// Two threads use the shared API. If one thread gets a permit and the other thread then starts a pause, the time stamp
+/// of the permit may lie within the pause.
 fn early_requests(history: &History) -> Vec<String> {
     let arrivals = history.arrivals.lock().unwrap();
     let (changes, pauses) = (history.limiter_changes.lock().unwrap(), history.pauses.lock().unwrap());

@@ -17,7 +17,7 @@ use tower_outbound::{
 
 use super::{history::uncounted, rng::Rng};
 
-/// All keys start and end with the same text, so that a search for one key finds them all.
+/// All keys start and end with the same text, so that a search for one key finds every key.
 const BEGIN: &str = "k3yOfTheSoakThatN0body";
 const END: &str = "MaySeeAnywh3reAtAllEnd";
 
@@ -25,7 +25,7 @@ pub(crate) fn key_text(api: usize, number: u64) -> String {
     format!("{BEGIN}.{api}.{number}.{END}")
 }
 
-/// The server's check of a key: only `Current` is accepted.
+/// The result of the server's check of a key. The server accepts only `Current`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum KeyStatus {
     Current,
@@ -34,7 +34,7 @@ pub(crate) enum KeyStatus {
     Foreign,
 }
 
-/// The keys of one API. Its server accepts only the newest.
+/// The keys of one API. The server of the API accepts only the newest key.
 pub(crate) struct KeyStore {
     api: usize,
     seed: u64,

@@ -1,4 +1,4 @@
-//! Callers: they send requests, sometimes cancel them, and record the outcomes.
+//! The callers, which send requests, sometimes cancel calls, and record the outcomes.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -7,12 +7,13 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::{Method, Request, Response};
+use http::{Method, Request};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use tower_outbound::{
-    Body, BoxError, Error, Report,
+    Body, BoxError, Error,
     call::{Deadline, Outcome},
+    client::Response,
     limit::PermitCost,
 };
 
@@ -37,15 +38,15 @@ pub(crate) async fn send_until_load_ends(api: Arc<Api>, history: Arc<History>, s
 
 /// Sends plain requests until the retry budget is full.
 ///
-/// Failures increase the pause between requests. Otherwise, on a busy machine, the TLS handshakes of all callers together
-/// could exceed the attempt timeout again and again.
+/// Each failure increases the pause between requests. Without the pause, the TLS handshakes of all callers together
+/// could repeatedly exceed the attempt timeout on a busy machine.
 pub(crate) async fn send_until_budget_is_full(api: Arc<Api>, history: Arc<History>) {
     let mut pause = Duration::ZERO;
     while api.budget.left() < api.budget.capacity() {
         tokio::time::sleep(pause).await;
         let number = history.calls_started.fetch_add(1, Relaxed);
         let request = Request::get("/v1/recovery").header("x-call", number).body(Body::empty()).unwrap();
-        let result = api.client.request(request).await;
+        let result = api.client.execute(request).await;
         record(&history, number, &result);
         pause = match result {
             Ok(response) => {
@@ -59,7 +60,7 @@ pub(crate) async fn send_until_budget_is_full(api: Arc<Api>, history: Arc<Histor
 
 async fn send(api: &Api, history: &History, number: u64, rng: &mut Rng) {
     let request = random_request(number, rng);
-    let call = api.client.request(request);
+    let call = api.client.execute(request);
     let cancel_after = rng.chance(200).then(|| rng.millis(0, 120));
     let result = match cancel_after {
         None => call.await,
@@ -109,7 +110,7 @@ fn streamed(chunks: usize) -> Body {
     Body::new(StreamBody::new(frames))
 }
 
-async fn read_body(response: Response<Body>, rng: &mut Rng) -> &'static str {
+async fn read_body(response: Response, rng: &mut Rng) -> &'static str {
     if rng.chance(200) {
         return "not read";
     }
@@ -125,9 +126,9 @@ async fn read_body(response: Response<Body>, rng: &mut Rng) -> &'static str {
 }
 
 /// Records the outcome of a call, and searches the response, error and report for keys.
-fn record(history: &History, number: u64, result: &Result<Response<Body>, Error>) {
+fn record(history: &History, number: u64, result: &Result<Response, Error>) {
     let report = match result {
-        Ok(response) => Report::from_response(response),
+        Ok(response) => response.report(),
         Err(error) => error.report(),
     };
     match result {
@@ -153,7 +154,7 @@ fn record(history: &History, number: u64, result: &Result<Response<Body>, Error>
     uncounted(|| history.reports.lock().unwrap().push(attempts));
 }
 
-/// Returns the kind of an error. Exactly one predicate must be true.
+/// Returns the kind of an error. Exactly one of the error's predicates must be true.
 fn kind(error: &Error) -> &'static str {
     let kinds = [
         (error.is_rate_limited(), "failed: rate limited"),

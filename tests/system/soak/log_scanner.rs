@@ -1,5 +1,5 @@
-//! A tracing layer that searches every span and event of the callers' threads for keys, at TRACE and from all crates. It
-//! also counts the spans and events of calls.
+//! A tracing layer that searches for keys in every span and event of the callers' threads, at level TRACE and from all
+//! crates. The layer also counts the spans and events of calls.
 
 use std::{
     cell::Cell,
@@ -41,7 +41,7 @@ thread_local! {
     static ENABLED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Enables the search on this thread. Servers have the keys, so their threads are not searched.
+/// Enables the search on the current thread. The threads of servers are not searched, because servers have the keys.
 pub(crate) fn enable_on_this_thread() {
     ENABLED.set(true);
 }
@@ -51,7 +51,7 @@ pub(crate) fn install() {
     Registry::default().with(LevelFilter::TRACE).with(LogScanner).init();
 }
 
-/// Returns the keys found since the last call, with their places.
+/// Removes and returns the keys that were found so far, each with the place where the search found it.
 pub(crate) fn take_findings() -> Vec<String> {
     std::mem::take(&mut *FINDINGS.lock().unwrap())
 }

@@ -27,13 +27,14 @@ use super::{
 
 /// The number of callers of one API on one thread in the load phase.
 const CALLERS: usize = 24;
-/// The number of callers of one API in the recovery phase. With many callers on a slow machine, all calls could time out, and
-/// their retries would keep it busy.
+/// The number of callers of one API in the recovery phase. With many callers on a slow machine, all calls could time
+/// out, and their retries would keep the machine busy.
 const RECOVERY_CALLERS: usize = 3;
 /// The time limit of each step after the load phase, long enough for a busy machine.
 const STEP_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Runs all phases, with a load phase of this duration. Returns the bytes of the clients' memory that are still allocated.
+/// Runs all phases. `duration` is the length of the load phase. Returns the number of bytes that the clients allocated
+/// and did not free.
 pub(crate) fn run(seed: u64, duration: Duration, history: &Arc<History>) -> i64 {
     let server = Server::start(seed, history);
     let barrier = Arc::new(Barrier::new(2));
@@ -41,8 +42,8 @@ pub(crate) fn run(seed: u64, duration: Duration, history: &Arc<History>) -> i64 
     let main = allocation_counter::measure(|| {
         let apis: Vec<_> =
             (0..APIS).map(|number| Arc::new(Api::new(number, &server, seed, history))).collect();
-        // Both threads use the shared API only. Every other limiter belongs to one thread, which gives its received pauses and
-        // granted permits a definite order.
+        // Only the shared API is used by both threads. One thread uses each other limiter, so the order of that
+        // limiter's pauses and permits is definite.
         let threads = [[0, 2], [1, 1]].map(|own| {
             let own: Vec<_> = apis
                 .iter()
@@ -53,7 +54,8 @@ pub(crate) fn run(seed: u64, duration: Duration, history: &Arc<History>) -> i64 
             let is_first = own.iter().any(|api| api.number == 0);
             thread::spawn(move || {
                 log_scanner::enable_on_this_thread();
-                // The sum over all threads counts, because a thread may free the memory of another.
+                // Only the sum over all threads is meaningful, because a thread may free the memory that another thread
+                // allocated.
                 allocation_counter::measure(|| {
                     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
                     runtime.block_on(run_callers(own, is_first, seed, duration, history, barrier));
@@ -137,7 +139,7 @@ async fn within(history: &History, condition: &str, work: impl Future<Output = (
     }
 }
 
-/// Whether the limiter is in the same state as before the first request.
+/// Returns whether the limiter is in the same state as before the first request.
 fn is_idle(api: &Api) -> bool {
     let now = api.snapshot();
     (now.queued, now.in_flight, now.paused_until, now.available)

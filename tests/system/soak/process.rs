@@ -1,5 +1,5 @@
-//! Runs the load test in a child process, and stops and continues it with SIGSTOP and SIGCONT. Its clocks go on while it is
-//! stopped, as in a paused container or on a sleeping laptop.
+//! Runs the load test in a child process, and stops and continues the child with SIGSTOP and SIGCONT. The clocks go on
+//! while the child is stopped, as in a paused container or on a sleeping laptop.
 
 use std::{
     env,
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{history::History, invariants, log_scanner, phases, rng::Rng};
 
-/// The limit on the clients' memory that is still allocated at the end, independent of the duration.
+/// The most bytes of the clients' memory that may still be allocated at the end, whatever the duration.
 const MAX_REMAINING_BYTES: i64 = 64 << 10;
 
 /// Runs the load test in this process. The warm-up allocates the memory that lives as long as the process.
@@ -43,7 +43,7 @@ pub(crate) fn run(seed: u64, duration: Duration) {
 struct ChildGuard(Child);
 
 impl ChildGuard {
-    /// Uses the shell's `kill`, because std cannot send this signal.
+    /// Sends the signal with the shell's `kill`, because std cannot send SIGSTOP and SIGCONT.
     fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.0.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().is_ok_and(|status| status.success()));
@@ -57,11 +57,11 @@ impl Drop for ChildGuard {
     }
 }
 
-/// Runs the test `soak::child_process` in a child process, and stops it at random moments.
+/// Runs the test `soak::child_process_runs_the_load_test` in a child process, and stops the child at random moments.
 pub(crate) fn run_in_child(seed: u64, duration: Duration) {
     println!("SOAK_SEED={seed} SOAK_SECONDS={}", duration.as_secs());
     let child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "soak::child_process", "--ignored", "--nocapture"])
+        .args(["--exact", "soak::child_process_runs_the_load_test", "--ignored", "--nocapture"])
         .env("SOAK_SEED", seed.to_string())
         .env("SOAK_SECONDS", duration.as_secs().to_string())
         .spawn()

@@ -1,4 +1,5 @@
-//! Random decisions. Each one depends only on the seed and on its subject, not on the order in which threads and tasks run.
+//! Random decisions. Each decision depends only on the seed and on the subject of the decision. The order in which
+//! threads and tasks run has no effect.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use std::time::Duration;
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// Creates the generator for one decision: `subject` and `number` identify it.
+    /// Creates the generator for one decision: `subject` and `number` identify the decision.
     pub(crate) fn new(seed: u64, subject: &str, number: u64) -> Self {
         let mut rng = Self(seed ^ number.wrapping_mul(0xd6e8_feb8_6659_fd93));
         for byte in subject.bytes() {

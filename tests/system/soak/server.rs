@@ -1,5 +1,5 @@
-//! The servers of all APIs, on one thread. Each connection uses HTTP/2 or HTTP/1.1, as negotiated by ALPN. Some are reset,
-//! delayed, or send garbage instead of a TLS handshake.
+//! The servers of all APIs, on one thread. Each connection uses HTTP/2 or HTTP/1.1, as negotiated by ALPN. Some
+//! connections are reset or delayed, or the server sends garbage instead of a TLS handshake.
 
 use std::{
     net::SocketAddr,
@@ -30,7 +30,7 @@ use super::{
     rng::Rng,
 };
 
-/// The running servers of all APIs. They stop when this value is dropped.
+/// The running servers of all APIs. Dropping this value stops the servers.
 pub(crate) struct Server {
     addresses: Vec<SocketAddr>,
     key_stores: Vec<Arc<KeyStore>>,
@@ -57,7 +57,7 @@ pub(crate) struct ApiServer {
 
 impl Server {
     pub(crate) fn start(seed: u64, history: &Arc<History>) -> Self {
-        // API 1 reads its keys from a file. The other APIs refresh theirs through a provider.
+        // API 1 reads its keys from a file. The other APIs refresh their keys through a provider.
         let key_stores: Vec<_> = (0..APIS).map(|api| KeyStore::new(api, seed, api == 1)).collect();
         let (acceptors, trust) = Acceptors::new();
         let (stop, stopped) = oneshot::channel();

@@ -1,5 +1,6 @@
-//! The same stacks on tokio's paused clock, above a service with random responses. 15 minutes of virtual time take a few
-//! seconds. The clock jumps at random moments, as after a machine's sleep. The guarantees are checked to the nanosecond.
+//! Runs the stacks of the load test on tokio's paused clock, over a service with random responses. 15 minutes of
+//! virtual time take a few seconds. The clock jumps at random moments, as after a machine's sleep. The guarantees are
+//! checked to the nanosecond.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +20,7 @@ use tokio::{
 use tower_outbound::{
     ApiKey, Body, Client, Quota,
     attempt_span::AttemptSpanLayer,
-    limit::{SlidingWindow, Snapshot, TokenBucket},
+    limit::{PacedWindow, SlidingWindow, Snapshot},
     preset,
     stack::StackBuilder,
     test_util::{self, Arrivals, ScriptedResponse, ScriptedService, Seen},
@@ -78,7 +79,7 @@ fn stack(preset: StackBuilder, window: Option<SlidingWindow>, seed: u64) -> Stac
     let idle_permits = if window.is_some() { quota.limit() } else { quota.burst() };
     let snapshot: Box<dyn Fn() -> Snapshot + Send + Sync> = match (window, preset.limiter().clone()) {
         (Some(window), _) => Box::new(move || window.snapshot()),
-        (None, any) => Box::new(move || any.downcast_ref::<TokenBucket>().unwrap().snapshot()),
+        (None, any) => Box::new(move || any.downcast_ref::<PacedWindow>().unwrap().snapshot()),
     };
     let client = test_util::deterministic(preset, seed).client_with_service(api.clone()).unwrap();
     Stack { name, client, quota, api, pauses, snapshot, idle_permits }
@@ -121,7 +122,7 @@ async fn send_requests(client: Client, counts: Arc<Counts>, seed: u64, end: Inst
         let mut rng = Rng::new(seed, "call", number);
         let method = rng.choose(&["GET", "POST", "PUT"]);
         let request = Request::builder().method(method).uri("/v1").header("x-call", number);
-        let call = client.request(request.body(Body::from("letter")).unwrap());
+        let call = client.execute(request.body(Body::from("letter")).unwrap());
         let cancel_after = if rng.chance(250) { rng.millis(0, 20_000) } else { Duration::MAX };
         let outcome = match timeout(cancel_after, call).await {
             Err(_) => &counts.cancelled,
@@ -132,13 +133,15 @@ async fn send_requests(client: Client, counts: Arc<Counts>, seed: u64, end: Inst
             }
         };
         outcome.fetch_add(1, Relaxed);
-        // Calls fail immediately during a long pause. Waiting longer keeps the number of such calls low.
+        // During a long pause, calls fail immediately. After a failed call the caller waits longer, so that few calls
+        // fail.
         let pause = if std::ptr::eq(outcome, &counts.failed) { 6_000 } else { 600 };
         sleep(rng.millis(0, pause)).await;
     }
 }
 
-/// Advances the clock at random moments, by less and by more than every timeout of a stack.
+/// Advances the clock at random moments. Some jumps are shorter than every timeout of a stack, and some jumps are
+/// longer.
 async fn jump(seed: u64, end: Instant) {
     for number in 0.. {
         let mut rng = Rng::new(seed, "jump", number);
@@ -169,7 +172,7 @@ async fn run(seed: u64, duration: Duration) {
         [&counts.started, &counts.succeeded, &counts.failed, &counts.cancelled].map(|it| it.load(Relaxed));
     println!("seed {seed}: {started} calls: {succeeded} succeeded, {failed} failed, {cancelled} cancelled");
     assert_eq!(started, succeeded + failed + cancelled);
-    // The short run is too short for every outcome to occur with every seed.
+    // The short run is too short: some seeds do not cause every outcome.
     assert!(duration < DURATION || [succeeded, failed, cancelled].iter().all(|count| *count > 0));
     for stack in stacks {
         check(&stack);
@@ -180,7 +183,8 @@ async fn run(seed: u64, duration: Duration) {
     assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
 }
 
-/// Asserts the window, the requested pauses, at most one attempt per POST, and an idle limiter.
+/// Asserts that no window exceeded the quota, no request arrived during a pause, and each POST arrived once. Also
+/// asserts that the limiter is idle at the end.
 fn check(Stack { name, quota, api, pauses, snapshot, idle_permits, .. }: &Stack) {
     let seen = api.seen();
     let arrivals: Arrivals = seen.iter().map(|seen| seen.at).collect();

@@ -1,5 +1,4 @@
-//! Measures HTTP clients. In each round, the clients send requests one after another, and each client uses all of its
-//! tasks.
+//! Measures HTTP clients. Each round measures the clients one after another, and each client uses all of its tasks.
 
 use std::{
     fmt,
@@ -12,7 +11,9 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
-use crate::{BoxError, Column, Settings, Table, at_info, median, now, runtime, waiters::cpu_millis};
+use crate::{
+    BoxError, Column, Settings, Table, at_info, median, now, progress, runtime, waiters::cpu_millis,
+};
 
 /// A client under measurement. Several tasks call a clone of the client in a loop.
 pub trait BenchClient: Send + 'static {
@@ -23,7 +24,7 @@ pub trait BenchClient: Send + 'static {
 /// The duration of each call in microseconds.
 type Latencies = Result<Vec<f64>, BoxError>;
 
-/// The instruction for a task to send requests until `stop`, and to return the latencies through `done`.
+/// Tells a task to send requests until `stop`, and to return the latencies through `done`.
 struct Assignment {
     stop: Instant,
     done: oneshot::Sender<Latencies>,
@@ -107,6 +108,7 @@ impl ClientComparison {
         settings: Settings,
     ) -> Result<Table, BoxError> {
         for round in 0..=settings.rounds {
+            progress(format_args!("{title}: round {round} of {}", settings.rounds));
             for row in &mut self.rows {
                 let measure = || row.sample(&self.runtime, settings.sample);
                 let sample = if row.at_info { at_info(measure) } else { measure() };

@@ -40,7 +40,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Returns the length of the sample in nanoseconds, divided by the calls of all tasks.
+    /// Returns the nanoseconds per call: the length of the sample divided by the number of calls of all tasks.
     pub(super) fn nanos(&self) -> f64 {
         self.took.as_nanos() as f64 / self.calls.max(1.0)
     }
@@ -70,8 +70,8 @@ impl Load {
         Ok(Self { runtime: runtime(1)?, ops, tasks: 1 })
     }
 
-    /// Acquires at least this number of permits from each limiter. Several tasks acquire them, so that few queries are
-    /// needed.
+    /// Acquires at least `permits` permits from each limiter. Several tasks acquire the permits, so that few queries
+    /// are needed.
     pub(super) fn fill(&self, permits: u32) -> Result<(), BoxError> {
         self.runtime.block_on(async {
             let ops = self.ops.iter().flat_map(|op| (0..64).map(|_| op.clone()));
@@ -90,7 +90,7 @@ impl Load {
 
     /// Runs all tasks in loops for `length`, after a warm-up that is not measured.
     ///
-    /// An unused lease shrinks, so it must grow again during the warm-up.
+    /// A lease shrinks while it is unused, so it must grow again during the warm-up.
     pub(super) fn sample(&self, warm_up: Duration, length: Duration) -> Result<Sample, BoxError> {
         let start = now() + warm_up;
         let stop = start + length;

@@ -16,12 +16,12 @@ use std::time::Duration;
 use tower_outbound::{Quota, adapter::RedisLimiter};
 
 use self::load::{Load, Sample};
-use crate::{BoxError, Column, Settings, Table, median};
+use crate::{BoxError, Column, Settings, Table, median, progress};
 
 /// The number of permits that a limiter with a lease fetches with one query.
 const LEASE: u32 = 100;
 
-/// The window of the shared quotas. A short window lets the log of a sliding window soon reach its full length.
+/// The window of the shared quotas. The window is short, so that the log of a sliding window is soon full.
 const WINDOW: Duration = Duration::from_millis(50);
 
 /// The workers and tasks of each setup: one task on one thread, one task on two workers, 64 tasks on two workers.
@@ -44,7 +44,8 @@ impl Algorithm {
         self.limiter(server, quota, lease)
     }
 
-    /// Returns the number of permits in a full log. A full log has more permits than the load acquires within a window.
+    /// Returns the number of permits that the log of a sliding window holds when it is full. The load acquires fewer
+    /// permits within a window.
     ///
     /// Each measurement starts with a full log.
     fn log_size(self, tasks: usize, lease: u32) -> u32 {
@@ -63,7 +64,8 @@ impl Algorithm {
             Self::Bucket => RedisLimiter::token_bucket(&url, name, [quota])?,
             Self::Window => RedisLimiter::sliding_window(&url, name, [quota])?,
         };
-        // The hold is the longest allowed, so that no permit expires while the machine is busy.
+        // An unused permit expires after the hold. The hold is as long as allowed, so that no permit expires while the
+        // machine is busy.
         let hold = quota.window().min(Duration::from_millis(100));
         let limiter =
             limiter.with_namespace(&server.new_namespace())?.with_timeout(Duration::from_secs(5))?;
@@ -80,7 +82,7 @@ const ROWS: [(&str, Option<(Algorithm, u32)>); 5] = [
     ("tower-outbound RedisLimiter, window, lease of 100", Some((Algorithm::Window, LEASE))),
 ];
 
-/// Measures the client's cost of a permit in each setup, with interleaved rows.
+/// Measures what each permit costs the client, in each setup and with interleaved rows.
 pub fn redis(server: &Server, settings: Settings) -> Result<Table, BoxError> {
     let mut loads = Vec::new();
     for (name, limiter) in ROWS {
@@ -93,7 +95,8 @@ pub fn redis(server: &Server, settings: Settings) -> Result<Table, BoxError> {
         loads.push(SETUPS.into_iter().map(load).collect::<Result<Vec<_>, BoxError>>()?);
     }
     let mut samples = vec![[const { Vec::new() }; SETUPS.len()]; ROWS.len()];
-    for _ in 0..settings.rounds {
+    for round in 1..=settings.rounds {
+        progress(format_args!("one quota through Redis: round {round} of {}", settings.rounds));
         for (setup, _) in SETUPS.iter().enumerate() {
             for ((name, _), (loads, samples)) in ROWS.iter().zip(loads.iter().zip(&mut samples)) {
                 let sample = loads[setup].sample(settings.sample / 4, settings.sample);

@@ -30,7 +30,8 @@ impl fmt::Debug for Server {
 impl Server {
     /// Starts a redis-server and waits for two seconds.
     ///
-    /// On a server that started more recently, the limiter counts the quota as spent, as it does after a restart.
+    /// If the server has run for less than two seconds, the limiter counts the quota as spent, as it does after a
+    /// restart.
     pub fn start() -> Result<Self, BoxError> {
         let process = RedisServer::start(&[])?;
         let control = runtime(1)?;
@@ -90,7 +91,8 @@ impl Server {
         Ok(figures)
     }
 
-    /// Returns the memory of each key in the newest namespace in bytes, ordered by the length of the key's name.
+    /// Returns the memory in bytes that each key of the newest namespace uses. The keys are ordered by the length of
+    /// their names.
     pub(super) fn key_sizes(&self) -> Result<Vec<f64>, BoxError> {
         let newest = self.namespaces.load(Ordering::Relaxed).saturating_sub(1);
         let mut keys: Vec<String> = self.query(redis::cmd("KEYS").arg(format!("bench-{newest}:*")))?;

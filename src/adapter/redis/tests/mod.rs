@@ -50,7 +50,7 @@ impl<F: Fn(&Query) -> Result<Reply, String> + Send + Sync> Decide for ScriptedSt
     }
 }
 
-/// Counts a running query. It is dropped with the query, with or without a reply.
+/// Counts as a running query until it is dropped. A query drops it when the query ends, with or without a reply.
 struct RunningQuery(Arc<AtomicU32>);
 
 impl Drop for RunningQuery {
@@ -120,7 +120,7 @@ fn costing(cost: u32, max_wait: Option<Duration>) -> limit::PermitRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_one_query_at_a_time_for_all_waiters() {
+async fn redis_limiter_sends_one_query_at_a_time_for_all_waiters() {
     let (limiter, queries) = scripted(limiter(), millis(10), grant_all);
     let mut waiters: JoinSet<_> = (0..100)
         .map(|_| {
@@ -136,8 +136,8 @@ async fn sends_one_query_at_a_time_for_all_waiters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uses_a_permit_only_between_its_moment_and_its_expiry() {
-    // The permits are due in 50 ms and held for 100 ms after that. The reply takes 30 ms of this time.
+async fn redis_permit_is_used_only_between_its_grant_and_its_expiry() {
+    // The reply takes 30 ms. The permits may be used from 50 ms after the reply until 150 ms after the query.
     let (limiter, queries) = scripted(limiter(), millis(30), |_| Ok(reply(&[(50, 2)], 5_000)));
     let start = Instant::now();
     take(&limiter, bounded(None)).await.unwrap();
@@ -163,7 +163,7 @@ async fn late_replies_grant_nothing_and_count_as_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_the_time_of_a_query_and_waits_before_the_next() {
+async fn slow_query_times_out_and_the_next_query_starts_after_a_pause() {
     let (limiter, queries) = scripted(limiter(), Duration::from_secs(3_600), grant_all);
     let start = Instant::now();
     let (mut refused, mut last) = (0, None);
@@ -181,7 +181,7 @@ async fn limits_the_time_of_a_query_and_waits_before_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_no_query_before_more_permits_are_due_or_without_a_waiter() {
+async fn no_query_is_sent_without_a_waiter_or_before_permits_are_due() {
     let (limiter, queries) = scripted(limiter(), millis(1), grant_none(5_000));
     let refusal = take(&limiter, bounded(Some(Duration::from_secs(4)))).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::MaxWait);
@@ -197,7 +197,7 @@ async fn sends_no_query_before_more_permits_are_due_or_without_a_waiter() {
         async move { take(&limiter, bounded(Some(Duration::from_secs(30)))).await }
     });
     time::sleep(Duration::from_secs(20)).await;
-    // The task queries every 4.9 s, plus up to a quarter of the horizon.
+    // The task sends a query every 4.9 s, plus a random time of up to a quarter of the horizon.
     let times: Vec<_> = queries.lock().unwrap().iter().map(|(at, _)| *at).collect();
     assert!((4..=5).contains(&times.len()), "{times:?}");
     for pair in times.windows(2) {
@@ -210,7 +210,7 @@ async fn sends_no_query_before_more_permits_are_due_or_without_a_waiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_wait_limits_the_forecast_but_not_the_query() {
+async fn max_wait_limits_the_forecast_wait_but_not_the_query_time() {
     let (limiter, _) = scripted(limiter(), millis(90), grant_all);
     take(&limiter, bounded(Some(Duration::ZERO))).await.unwrap();
 
@@ -239,11 +239,11 @@ async fn lease_grows_while_it_is_used_up_and_shrinks_otherwise() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn share_starts_empty_and_grants_its_part_of_the_quota() {
+async fn fallback_share_starts_empty_and_grants_its_part_of_the_quota() {
     let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, queries) = scripted(shares, millis(1), |_| Err("connection lost".to_owned()));
     let start = Instant::now();
-    // The share is 25 permits in 10 s with a burst of 2, so one permit every 435 ms.
+    // The share is 25 permits in 10 s with a burst of 2, so it grants one permit every 435 ms.
     for number in 1..=20 {
         take(&limiter, bounded(None)).await.unwrap();
         assert!(start.elapsed() >= number * millis(434), "{number} after {:?}", start.elapsed());
@@ -255,7 +255,7 @@ async fn share_starts_empty_and_grants_its_part_of_the_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_query_refuses_all_waiters() {
+async fn redis_limiter_refuses_all_waiters_after_a_failed_query() {
     let (limiter, _) = scripted(limiter(), millis(5), |_| Err("connection lost".to_owned()));
     let mut waiters: JoinSet<_> = (0..10)
         .map(|_| {
@@ -271,7 +271,7 @@ async fn failed_query_refuses_all_waiters() {
 }
 
 #[test]
-fn window_is_longer_by_margin_and_hold() {
+fn redis_window_is_longer_than_the_quota_window_by_margin_and_hold() {
     let quota = Quota::new(100, Duration::from_secs(1)).unwrap().with_burst(20).unwrap();
     let quota = quota.with_margin(millis(50)).unwrap();
     let of = |kind| {
@@ -285,7 +285,8 @@ fn window_is_longer_by_margin_and_hold() {
         (arguments.join(" "), settings.longest(), settings.keys())
     };
     let (bucket, longest, keys) = of(Kind::TokenBucket);
-    // 1,080 ms and a microsecond, because both ends of a window count. Divided by 80 permits and rounded up.
+    // The window is 1,080 ms plus one microsecond, because both of its ends count. The time between two permits is this
+    // window divided by 80 permits, rounded up.
     assert_eq!(longest, Duration::from_micros(1_080_001));
     let quotas = "2 100 20 1080001 13500013 1000000.0 100 20 1080001 13500013 1000000.1 0";
     assert!(bucket.trim().ends_with(quotas), "{bucket}");

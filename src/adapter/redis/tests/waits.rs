@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn refuses_a_request_larger_than_the_share_and_grants_the_next() {
+async fn request_larger_than_the_share_is_refused_and_the_next_request_granted() {
     let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, _) = scripted(shares, millis(1), |_| Err("connection lost".to_owned()));
     let large = tokio::spawn({
@@ -16,7 +16,7 @@ async fn refuses_a_request_larger_than_the_share_and_grants_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refuses_a_later_waiter_at_its_deadline_during_a_query() {
+async fn later_waiter_is_refused_at_its_deadline_during_a_query() {
     let (limiter, _) = scripted(limiter(), millis(240), grant_none(1));
     let start = Instant::now();
     let first = tokio::spawn({
@@ -31,7 +31,7 @@ async fn refuses_a_later_waiter_at_its_deadline_during_a_query() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refuses_a_later_waiter_as_soon_as_a_reply_forecasts_a_longer_wait() {
+async fn later_waiter_is_refused_when_a_reply_forecasts_a_longer_wait() {
     let (limiter, _) = scripted(limiter(), millis(10), grant_none(5_000));
     let start = Instant::now();
     let head = tokio::spawn({
@@ -46,7 +46,7 @@ async fn refuses_a_later_waiter_as_soon_as_a_reply_forecasts_a_longer_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uses_the_share_while_every_reply_is_late() {
+async fn redis_limiter_uses_its_share_while_every_reply_is_late() {
     let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, queries) = scripted(shares, millis(120), grant_all);
     let start = Instant::now();
@@ -62,7 +62,7 @@ async fn uses_the_share_while_every_reply_is_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reports_updates_again_when_a_request_waits() {
+async fn redis_limiter_reports_updates_again_when_a_request_waits() {
     let fails = Arc::new(AtomicU32::new(2));
     let (limiter, queries) = scripted(limiter(), millis(1), {
         let fails = Arc::clone(&fails);
@@ -84,7 +84,7 @@ async fn reports_updates_again_when_a_request_waits() {
 
 /// A request for many permits must not wake a task that already waits for as many.
 #[tokio::test(start_paused = true)]
-async fn waiter_for_many_permits_does_not_wake_the_task() {
+async fn waiter_for_many_permits_does_not_wake_the_query_task() {
     let (limiter, queries) = scripted(limiter(), millis(1), grant_none(5_000));
     let waiting = take(&limiter, costing(8, Some(Duration::from_secs(14))));
     assert_eq!(waiting.await.unwrap_err().reason(), Reason::MaxWait);
@@ -93,7 +93,7 @@ async fn waiter_for_many_permits_does_not_wake_the_task() {
 
 /// The store forecasts one permit in 5 s, but more permits may be available together by then.
 #[tokio::test(start_paused = true)]
-async fn keeps_waiters_queued_because_the_bucket_may_be_full_later() {
+async fn waiters_stay_queued_because_the_bucket_may_fill_later() {
     let (limiter, _) = scripted(limiter(), millis(1), grant_none(5_000));
     let mut waiters: JoinSet<_> = (0..10)
         .map(|_| {
@@ -107,13 +107,13 @@ async fn keeps_waiters_queued_because_the_bucket_may_be_full_later() {
 }
 
 #[test]
-fn two_permits_together_wait_for_the_later_grant() {
+fn request_for_two_permits_waits_for_the_later_grant() {
     let mut permits = Permits::new(10, 0, millis(250), Arc::default());
     let free = Free { at: 0, unit: 1, together: 1 };
     let grant = |due| Grant { due, until: 1_000, permits: 1 };
     permits.fill([grant(300)], free);
     permits.fill([grant(200)], free);
-    assert_eq!((permits.forecast(100, 1), permits.forecast(100, 2)), (300, 300));
+    assert_eq!((permits.forecast(100, 1, 1), permits.forecast(100, 2, 1)), (300, 300));
     assert!(
         !permits.take(NonZeroU32::new(2).unwrap(), 299) && permits.take(NonZeroU32::new(2).unwrap(), 300)
     );

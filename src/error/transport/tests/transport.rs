@@ -22,7 +22,7 @@ type Body = UnsyncBoxBody<Bytes, BoxError>;
 fn request(body: impl stream::Stream<Item = BoxError> + Send + 'static) -> Request<Body> {
     let frames = body.map(Err::<Frame<Bytes>, _>);
     let mut request = Request::new(StreamBody::new(frames).boxed_unsync());
-    // The method is POST because hyper would send a GET of unknown length without its body.
+    // The method is POST, because hyper sends a GET without its body if the body's length is unknown.
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static("http://localhost/");
     request
@@ -58,7 +58,7 @@ async fn not_connected() -> ConnectError {
     HttpConnector::new().oneshot(uri).await.unwrap_err()
 }
 
-/// Returns the error of hyper-util's connector if this machine does not have the local address (RFC 5737).
+/// Returns the error of hyper-util's connector for a local address (from RFC 5737) that this machine does not have.
 async fn no_local_address() -> ConnectError {
     let mut connector = HttpConnector::new();
     connector.set_local_address(Some([192, 0, 2, 1].into()));
@@ -75,8 +75,8 @@ async fn connection()
     (sender, connection, theirs)
 }
 
-/// Returns the error of hyper without hyper-util for a queued request. The server first closes the connection or sends
-/// `by`.
+/// Queues a request on a connection of hyper, without hyper-util, and returns hyper's error. The server sends `by` and
+/// closes the connection before hyper writes the request.
 async fn cancelled(by: &[u8]) -> ::hyper::Error {
     let (mut sender, connection, mut theirs) = connection().await;
     let sent = sender.send_request(request(stream::empty()));
@@ -215,7 +215,7 @@ async fn first_transport_or_delivery_error_determines_the_delivery() {
 
 #[cfg(feature = "rustls")]
 #[tokio::test]
-async fn does_not_retry_after_an_untrusted_certificate() {
+async fn request_is_not_retried_after_an_untrusted_certificate() {
     use rustls::{AlertDescription, CertificateError, Error as Tls};
 
     for (tls, expected) in [
@@ -223,7 +223,7 @@ async fn does_not_retry_after_an_untrusted_certificate() {
         (Tls::NoCertificatesPresented, NEVER_SENT),
         (Tls::AlertReceived(AlertDescription::InternalError), NOT_SENT),
     ] {
-        // Wraps the error like hyper-rustls, which wraps an error that tokio-rustls has wrapped.
+        // Wraps the error twice, as tokio-rustls and hyper-rustls do.
         let error = connect(io::Error::other(io::Error::new(io::ErrorKind::InvalidData, tls.clone()))).await;
         check([("connecting", error.into(), expected)]);
     }

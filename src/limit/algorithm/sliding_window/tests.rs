@@ -1,8 +1,9 @@
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{super::grant_log::LONGEST_HISTORY, *};
+use crate::limit::queue::clock::nanos;
 
 fn cost(cost: u32) -> NonZeroU32 {
     NonZeroU32::new(cost).unwrap()
@@ -23,7 +24,7 @@ fn grant_log_is_at_most_as_long_as_the_limit() {
 }
 
 #[test]
-fn stores_permits_of_one_moment_in_one_entry() {
+fn permits_granted_at_one_time_are_stored_in_one_entry() {
     let quota = Quota::new(u32::MAX, Duration::from_secs(1)).unwrap();
     let mut logs = Logs::new(&[quota], None);
     for permits in [1, 5, u32::MAX - 6] {
@@ -34,7 +35,7 @@ fn stores_permits_of_one_moment_in_one_entry() {
 }
 
 #[test]
-fn drops_grants_outside_the_window_from_a_long_log() {
+fn long_log_drops_grants_outside_the_window() {
     let quota = Quota::new(u32::MAX, Duration::from_nanos(999)).unwrap().without_margin();
     let mut logs = Logs::new(&[quota], None);
     for now in 0..3 * LONGEST_HISTORY as u64 {
@@ -50,7 +51,7 @@ fn drops_grants_outside_the_window_from_a_long_log() {
 }
 
 #[test]
-fn grants_correctly_after_counters_wrap_around() {
+fn sliding_window_grants_correctly_after_its_counters_wrap_around() {
     let quota = Quota::new(10, Duration::from_nanos(99)).unwrap().without_margin();
     let mut logs = Logs::new(&[quota], None);
     (logs.logs[0].granted, logs.logs[0].forgotten) = (u64::MAX - 25, u64::MAX - 25);
@@ -112,7 +113,7 @@ impl Naive {
 
 proptest! {
     #[test]
-    fn matches_a_log_with_one_entry_per_permit(
+    fn sliding_window_matches_a_log_with_one_entry_per_permit(
         limits in prop::collection::vec((1_u32..20, 1_u64..50), 1..4),
         steps in prop::collection::vec((0_u64..20, 1_u32..20, 1_u64..60), 1..60),
     ) {
@@ -128,7 +129,7 @@ proptest! {
                 logs.change(&quotas[of..=of], now);
                 naive.change(&quotas[of]);
             }
-            prop_assert_eq!(logs.forecast(now, total), naive.forecast(now, total));
+            prop_assert_eq!(logs.forecast(now, total, 1), naive.forecast(now, total));
             let permits = 1 + permits % logs.largest();
             prop_assert_eq!(logs.take(cost(permits), now), naive.take(permits, now));
             prop_assert_eq!(logs.available(now), naive.available(now));

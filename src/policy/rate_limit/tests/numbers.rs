@@ -57,7 +57,7 @@ fn caps_large_numbers_in_rate_limit_headers() {
 }
 
 #[test]
-fn hashes_name_and_partition_to_the_policy() {
+fn policy_id_is_a_hash_of_name_and_partition() {
     let policies = |text: &str| -> Vec<u64> {
         let text = text.replace('|', ";r=1;t=1,") + ";r=1;t=1";
         list(&[("ratelimit", &text)]).into_iter().map(|item| item.policy()).collect()

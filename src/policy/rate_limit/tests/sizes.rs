@@ -8,14 +8,14 @@ use super::{NAMES, list, one, read};
 use crate::policy::{MAX_POLICIES, remaining};
 
 #[test]
-fn lists_the_fewest_remaining_permits_first() {
+fn lists_the_quota_with_the_fewest_remaining_permits_first() {
     let list = list(&[("ratelimit", r#""daily";r=7;t=36000, "burst";r=90;t=1, "hour";r=7;t=60"#)]);
     let left: Vec<_> = list.iter().map(|item| (item.left(), item.reset_after().as_secs())).collect();
     assert_eq!(left, [(7, 36_000), (7, 60), (90, 1)]);
 }
 
 #[test]
-fn keeps_the_fewest_remaining_permits_of_a_thousand_members() {
+fn keeps_the_quotas_with_the_fewest_permits_of_a_thousand_members() {
     let members: Vec<_> = (0..1_000).map(|left| format!("a;r={};t=1", (left * 7 + 5) % 1_000)).collect();
     let least: Vec<_> = (0..MAX_POLICIES as u64).map(|left| (left, 1)).collect();
     assert_eq!(one("ratelimit", &members.join(",")), least);

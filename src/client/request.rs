@@ -1,0 +1,371 @@
+use std::{
+    fmt::{self, Write as _},
+    future::IntoFuture,
+    num::NonZeroU32,
+    time::Duration,
+};
+
+use http::{HeaderValue, Method, Request, uri::PathAndQuery};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+#[cfg(feature = "json")]
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{error::ResponseError, response::ResponseFuture, service::Client};
+use crate::{body::Body, call::Deadline, error::Error, headers, limit::PermitCost, retry::RetryOverride};
+
+/// Percent-encodes all characters except the unreserved ones of RFC 3986.
+const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+impl Client {
+    /// Creates a GET of `path`. `.await` sends the request: see [`RequestBuilder`].
+    ///
+    /// The path may include a query, and may also be an absolute URL below the base URL: see
+    /// [URLs](crate::client#urls).
+    #[inline]
+    pub fn get(&self, path: impl AsRef<str>) -> RequestBuilder {
+        self.request(Method::GET, path)
+    }
+
+    /// Creates a HEAD of `path`.
+    pub fn head(&self, path: impl AsRef<str>) -> RequestBuilder {
+        self.request(Method::HEAD, path)
+    }
+
+    /// Creates a POST to `path`.
+    pub fn post(&self, path: impl AsRef<str>) -> RequestBuilder {
+        self.request(Method::POST, path)
+    }
+
+    /// Creates a PUT to `path`.
+    pub fn put(&self, path: impl AsRef<str>) -> RequestBuilder {
+        self.request(Method::PUT, path)
+    }
+
+    /// Creates a PATCH of `path`.
+    pub fn patch(&self, path: impl AsRef<str>) -> RequestBuilder {
+        self.request(Method::PATCH, path)
+    }
+
+    /// Creates a DELETE of `path`.
+    pub fn delete(&self, path: impl AsRef<str>) -> RequestBuilder {
+        self.request(Method::DELETE, path)
+    }
+
+    /// Creates a request with any method.
+    pub fn request(&self, method: Method, path: impl AsRef<str>) -> RequestBuilder {
+        RequestBuilder::new(self, method, path.as_ref())
+    }
+
+    /// Sends a request of the crate `http`. Its URI must be a path that starts with a slash, or an absolute
+    /// [URL](crate::client#urls) below the base URL.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`Error`] if no response arrived. Every HTTP status is returned as `Ok`.
+    pub fn execute<B: Into<Body>>(&self, request: Request<B>) -> ResponseFuture {
+        ResponseFuture::new(self.resolve_and_run(request.map(Into::into)))
+    }
+}
+
+/// A request of a [`Client`]. `.await` sends it and returns the [`Response`](super::Response).
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tower_outbound::{Client, Error};
+///
+/// # async fn call(client: Client) -> Result<(), Error> {
+/// let response = client
+///     .get("/search")
+///     .query(&[("q", "a b"), ("page", "2")])
+///     .header("accept", "application/json")
+///     .timeout(Duration::from_secs(5))
+///     .await?;
+/// println!("{}", response.status());
+/// # Ok(())
+/// # }
+/// ```
+///
+#[cfg_attr(
+    feature = "json",
+    doc = "[`fetch_json`](Self::fetch_json) sends the request and deserializes the response."
+)]
+///
+/// # Errors
+///
+/// No setter fails. If a value is invalid, sending returns [`Error::is_invalid_request`] for the first such value, and
+/// nothing is sent.
+///
+/// # Cancellation
+///
+/// Nothing is sent before the first `.await`. Dropping the future cancels the call, and nothing continues in the
+/// background.
+///
+/// # Notes
+///
+/// The future of [`send`](Self::send) can be passed to `tokio::spawn` or `join_all`, because it is `Send` and owns its
+/// data.
+#[must_use = "a request is sent by `.await` or `send`"]
+pub struct RequestBuilder {
+    client: Client,
+    request: Result<Request<Body>, Error>,
+    timeout: Option<Duration>,
+    is_idempotent: bool,
+}
+
+impl RequestBuilder {
+    pub(super) fn new(client: &Client, method: Method, path: &str) -> Self {
+        let request = client.inner.base_url.join(path).map(|uri| {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = uri;
+            *request.method_mut() = method;
+            request
+        });
+        Self { client: client.clone(), request, timeout: None, is_idempotent: false }
+    }
+
+    /// Adds these pairs to the query of the URL. Names and values are percent-encoded.
+    ///
+    /// ```
+    /// # async fn call(client: tower_outbound::Client) -> Result<(), tower_outbound::Error> {
+    /// // Sends `/search?q=a%20b%26c`.
+    /// client.get("/search").query(&[("q", "a b&c")]).await?;
+    /// // Sends `/items?kind=new&limit=10&offset=20`.
+    /// client.get("/items?kind=new").query(&[("limit", 10), ("offset", 20)]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn query<K: AsRef<str>, V: fmt::Display>(self, pairs: &[(K, V)]) -> Self {
+        self.change(|client, request| {
+            let mut joined = request.uri().path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+            let (mut has_query, mut text) = (request.uri().query().is_some(), String::new());
+            for (name, value) in pairs {
+                joined.push(if has_query { '&' } else { '?' });
+                has_query = true;
+                joined.extend(utf8_percent_encode(name.as_ref(), QUERY));
+                joined.push('=');
+                text.clear();
+                write!(text, "{value}").map_err(|_| {
+                    Error::invalid_request(format!(
+                        "query parameter `{}`: its value cannot be formatted",
+                        name.as_ref()
+                    ))
+                })?;
+                joined.extend(utf8_percent_encode(&text, QUERY));
+            }
+            let path = PathAndQuery::try_from(joined).map_err(Error::invalid_request)?;
+            *request.uri_mut() = client.inner.base_url.with_path(path)?;
+            Ok(())
+        })
+    }
+
+    /// Adds a header. To replace a [default header](crate::stack::StackBuilder::with_header), add a header of the same
+    /// name.
+    ///
+    /// ```
+    /// # async fn call(client: tower_outbound::Client) -> Result<(), tower_outbound::Error> {
+    /// client.get("/report").header("accept", "text/csv").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn header<K, V>(self, name: K, value: V) -> Self
+    where
+        K: AsRef<str>,
+        V: TryInto<HeaderValue>,
+    {
+        let field = headers::parse(name, value);
+        self.change(|_, request| {
+            let (name, value) = field.map_err(Error::invalid_request)?;
+            headers::append(request.headers_mut(), name, value)
+        })
+    }
+
+    /// Sets the body: bytes, text or a [`Body`].
+    ///
+    /// A request with a body has `content-type: application/json`, unless the request itself or
+    /// [`StackBuilder::with_header`](crate::stack::StackBuilder::with_header) sets another `content-type`.
+    pub fn body(self, body: impl Into<Body>) -> Self {
+        let body = body.into();
+        self.change(|_, request| {
+            *request.body_mut() = body;
+            Ok(())
+        })
+    }
+
+    /// Sets the body to `value` as JSON.
+    ///
+    /// ```no_run
+    /// # async fn call(mail: tower_outbound::Client) -> Result<(), tower_outbound::Error> {
+    /// let email = std::collections::HashMap::from([("to", "ann@example.com"), ("text", "hello")]);
+    /// let response = mail.post("/v1/messages").json(&email).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "json")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
+    pub fn json<T: Serialize + ?Sized>(self, value: &T) -> Self {
+        self.change(|_, request| {
+            let json = serde_json::to_vec(value).map_err(|error| {
+                Error::invalid_request(format!("the body could not be serialized as json: {error}"))
+            })?;
+            *request.body_mut() = json.into();
+            let json = || HeaderValue::from_static("application/json");
+            headers::get_or_insert_with(request.headers_mut(), &http::header::CONTENT_TYPE, json).map(drop)
+        })
+    }
+
+    /// Declares this request idempotent, whatever its method. The request is then retried even if the server may have
+    /// processed it. Use it for a POST that only reads, such as a search.
+    pub fn idempotent(self) -> Self {
+        Self { is_idempotent: true, ..self }
+    }
+
+    /// Limits the time of this call, counted from `.await` or [`send`](Self::send). The limit covers queueing, attempts and backoff
+    /// until the response headers arrive. It also covers reading the body with the methods of
+    /// [`Response`](super::Response).
+    ///
+    /// The total timeout of the client still applies if it is shorter.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// Sets how many permits of the limiter this request takes. 1 by default. A cost of 0 is invalid.
+    ///
+    /// The limiter refuses a cost above the burst of its quota, which is a tenth of the limit by default:
+    /// [`Quota::with_burst`](crate::Quota::with_burst).
+    pub fn cost(self, permits: u32) -> Self {
+        self.change(|_, request| {
+            let permits = NonZeroU32::new(permits)
+                .ok_or_else(|| Error::invalid_request("cost `0`: expected at least 1 permit"))?;
+            request.extensions_mut().insert(PermitCost(permits));
+            Ok(())
+        })
+    }
+
+    /// Adds a value to the extensions of the request. A custom layer can read the value, or it is a setting of one of
+    /// this crate's layers.
+    ///
+    /// ```
+    /// use tower_outbound::retry::RetryOverride;
+    ///
+    /// # async fn call(client: tower_outbound::Client) -> Result<(), tower_outbound::Error> {
+    /// client.get("/health").extension(RetryOverride::new().without_retries()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn extension<T: Clone + Send + Sync + 'static>(self, value: T) -> Self {
+        self.change(|_, request| {
+            request.extensions_mut().insert(value);
+            Ok(())
+        })
+    }
+
+    /// Sends the request, like `.await`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`Error`] if a setter was invalid or no response arrived. Every HTTP status is returned as `Ok`:
+    /// [`Response::error_for_status`](super::Response::error_for_status) converts a status other than 2xx to an error.
+    #[inline]
+    pub fn send(self) -> ResponseFuture {
+        let mut request = self.request;
+        if let (Some(limit), Ok(request)) = (self.timeout, &mut request) {
+            request.extensions_mut().insert(Deadline::after(limit));
+        }
+        if let (true, Ok(request)) = (self.is_idempotent, &mut request) {
+            let retry = request.extensions().get().copied().unwrap_or_else(RetryOverride::new);
+            request.extensions_mut().insert(retry.with_idempotent());
+        }
+        ResponseFuture::new(self.client.run(request))
+    }
+
+    /// Sends the request, and deserializes the JSON body of a 2xx response. An empty body counts as `null`.
+    ///
+    /// The request has the header `accept: application/json`, unless the request itself or
+    /// [`StackBuilder::with_header`](crate::stack::StackBuilder::with_header) sets another `accept`.
+    ///
+    /// ```no_run
+    /// #[derive(serde::Deserialize)]
+    /// struct Rate {
+    ///     value: f64,
+    /// }
+    ///
+    /// # async fn call(rates: tower_outbound::Client) {
+    /// match rates.get("/v1/rates/EUR").fetch_json::<Rate>().await {
+    ///     Ok(rate) => println!("{}", rate.value),
+    ///     Err(error) if error.status() == Some(http::StatusCode::NOT_FOUND) => println!("no such rate"),
+    ///     Err(error) => eprintln!("{error}"),
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if
+    ///
+    /// - no response arrived,
+    /// - the status is not a 2xx,
+    /// - the body fails, is larger than [`Response::MAX_BODY`](super::Response::MAX_BODY), or cannot be deserialized to
+    ///   `T`.
+    #[cfg(feature = "json")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
+    pub async fn fetch_json<T: DeserializeOwned>(self) -> Result<T, ResponseError> {
+        let accepting = self.change(|client, request| {
+            if client.inner.accepts_json {
+                let json = || HeaderValue::from_static("application/json");
+                headers::get_or_insert_with(request.headers_mut(), &http::header::ACCEPT, json)?;
+            }
+            Ok(())
+        });
+        accepting.send().await?.error_for_status().await?.json().await
+    }
+
+    /// Sends the request, and returns the body of a 2xx response as text.
+    ///
+    /// ```no_run
+    /// # async fn call(client: tower_outbound::Client) -> Result<(), tower_outbound::client::ResponseError> {
+    /// println!("{}", client.get("/status").fetch_text().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if
+    ///
+    /// - no response arrived,
+    /// - the status is not a 2xx,
+    /// - the body fails or is larger than [`Response::MAX_BODY`](super::Response::MAX_BODY).
+    pub async fn fetch_text(self) -> Result<String, ResponseError> {
+        self.send().await?.error_for_status().await?.text().await
+    }
+
+    /// Changes the request, unless an earlier change has failed.
+    fn change(mut self, change: impl FnOnce(&Client, &mut Request<Body>) -> Result<(), Error>) -> Self {
+        if let Ok(request) = &mut self.request {
+            if let Err(error) = change(&self.client, request) {
+                self.request = Err(error);
+            }
+        }
+        self
+    }
+}
+
+impl IntoFuture for RequestBuilder {
+    type Output = <ResponseFuture as Future>::Output;
+    type IntoFuture = ResponseFuture;
+
+    #[inline]
+    fn into_future(self) -> ResponseFuture {
+        self.send()
+    }
+}
+
+/// Writes only the method and the origin, because the path and the headers may be secrets.
+impl fmt::Debug for RequestBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let method = self.request.as_ref().ok().map(Request::method);
+        let mut debug = f.debug_struct("RequestBuilder");
+        debug.field("method", &method).field("client", &self.client).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,115 @@
+//! The exact log of recent grants of one quota.
+
+use std::collections::VecDeque;
+
+use crate::{limit::queue::clock::nanos, policy::Quota};
+
+/// Up to this length, 64 KiB, a log keeps grants that have left the window, in case a longer window replaces it. A
+/// longer log drops them, so that it does not grow up to the limit.
+pub(super) const LONGEST_HISTORY: usize = 4_096;
+
+/// The most recently granted permits, oldest first. Each grant shortens the log to at most as many permits as the
+/// limit. The counters of permits may wrap around, because only their differences are used.
+#[derive(Debug, Clone)]
+pub(super) struct GrantLog {
+    pub(super) grants: VecDeque<Grant>,
+    /// The number of permits granted since the limiter was created.
+    pub(super) granted: u64,
+    /// The number of granted permits that are no longer in the log.
+    pub(super) forgotten: u64,
+    pub(super) limit: u64,
+    /// How long a grant counts: the window, its margin, and 1 ns because both ends of a window are part of it.
+    pub(super) window: u64,
+}
+
+/// All permits that were granted at the same moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Grant {
+    at: u64,
+    /// The number of permits granted since the limiter was created, up to and including this grant. A binary search for
+    /// a sum finds the k-th oldest permit.
+    sum: u64,
+}
+
+impl GrantLog {
+    pub(super) fn new(quota: &Quota) -> Self {
+        Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0 }.under(quota)
+    }
+
+    /// Returns this log under another quota. The log still may be longer than a lower limit: the next grant shortens
+    /// it, because the limit may be raised before that.
+    pub(super) fn under(mut self, quota: &Quota) -> Self {
+        self.limit = u64::from(quota.limit());
+        self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
+        self
+    }
+
+    /// Returns the number of permits in the log up to and including this grant.
+    fn up_to(&self, grant: &Grant) -> u64 {
+        grant.sum.wrapping_sub(self.forgotten)
+    }
+
+    /// Returns the number of permits in the log.
+    pub(super) fn len(&self) -> u64 {
+        self.granted.wrapping_sub(self.forgotten)
+    }
+
+    /// Returns when the `oldest`-th permit of the log was granted, counted from 1.
+    pub(super) fn granted_at(&self, oldest: u64) -> Option<u64> {
+        if oldest == 1 {
+            return self.grants.front().map(|grant| grant.at);
+        }
+        let index = usize::try_from(oldest.checked_sub(1)?).unwrap_or(usize::MAX);
+        // Usually each grant has one permit, so the index of the permit is the index of the grant and no search is
+        // needed.
+        let exact = self.grants.get(index).filter(|grant| self.up_to(grant) == oldest);
+        let search = || self.grants.get(self.grants.partition_point(|grant| self.up_to(grant) < oldest));
+        exact.or_else(search).map(|grant| grant.at)
+    }
+
+    /// Returns when enough old permits have left the window for `total` more permits.
+    pub(super) fn forecast(&self, start: u64, total: u64) -> u64 {
+        let (windows, rest) = match total {
+            // Most requests fit into one window, so they need no division.
+            total if total <= self.limit => (0, total),
+            total => ((total - 1) / self.limit, (total - 1) % self.limit + 1),
+        };
+        let leaving = (self.len() + rest).saturating_sub(self.limit);
+        let first = self.granted_at(leaving).map_or(start, |at| at.saturating_add(self.window).max(start));
+        first.saturating_add(windows.saturating_mul(self.window))
+    }
+
+    pub(super) fn grant(&mut self, now: u64, cost: u64) {
+        while let Some(oldest) = self.grants.front().filter(|_| self.grants.len() >= LONGEST_HISTORY) {
+            if oldest.at.saturating_add(self.window) > now {
+                break;
+            }
+            self.forgotten = oldest.sum;
+            self.grants.pop_front();
+        }
+        // The surplus permits have left the window, because the grant would not be possible otherwise.
+        let mut surplus = (self.len() + cost).saturating_sub(self.limit);
+        self.granted = self.granted.wrapping_add(cost);
+        while let Some(oldest) = self.grants.front().filter(|_| surplus > 0) {
+            let permits = self.up_to(oldest);
+            if permits > surplus {
+                self.forgotten = self.forgotten.wrapping_add(surplus);
+                break;
+            }
+            surplus -= permits;
+            self.forgotten = oldest.sum;
+            self.grants.pop_front();
+        }
+        match self.grants.back_mut() {
+            Some(last) if last.at == now => last.sum = self.granted,
+            _ => self.grants.push_back(Grant { at: now, sum: self.granted }),
+        }
+    }
+
+    pub(super) fn available(&self, now: u64) -> u64 {
+        let left = self.grants.partition_point(|grant| grant.at.saturating_add(self.window) <= now);
+        let expired =
+            left.checked_sub(1).and_then(|last| self.grants.get(last)).map_or(0, |last| self.up_to(last));
+        self.limit.saturating_sub(self.len() - expired)
+    }
+}

@@ -1,0 +1,58 @@
+//! Tests the layers in kube's own stack: kube adds the base URL and its credential, and the layers do the rest.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use tower_outbound::test_util::{ScriptedResponse, ScriptedServer, ScriptedService};
+
+use self::program::client;
+
+/// The program of the guide.
+mod program {
+    use std::time::Duration;
+
+    use hyper_util::{client::legacy, rt::TokioExecutor};
+    use kube::{Client, Config, client::ConfigExt};
+    use tower::ServiceBuilder;
+    use tower_outbound::{
+        BoxError, Quota,
+        limit::{PacedWindow, RateLimitLayer},
+        request_id::RequestIdLayer,
+        retry::RetryLayer,
+        timeout::TimeoutLayer,
+    };
+
+    pub fn client(config: Config) -> Result<Client, BoxError> {
+        let service = ServiceBuilder::new()
+            .layer(config.base_uri_layer())
+            .layer(RequestIdLayer::new())
+            .layer(TimeoutLayer::total(Duration::from_secs(60))?)
+            .layer(RetryLayer::new())
+            .layer(RateLimitLayer::new(PacedWindow::new(Quota::per_second(50)?)))
+            .option_layer(config.auth_layer()?)
+            .map_err(BoxError::from)
+            .service(legacy::Client::builder(TokioExecutor::new()).build_http());
+        Ok(Client::new(service, config.default_namespace))
+    }
+}
+
+#[tokio::test]
+async fn retried_call_of_kube_sends_the_same_request_id_and_credential_again() {
+    let version = serde_json::json!({
+        "major": "1", "minor": "36", "gitVersion": "v1.36.0", "gitCommit": "", "gitTreeState": "",
+        "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
+    });
+    let script = [
+        ScriptedResponse::status(503).with_header("retry-after-ms", "1"),
+        ScriptedResponse::status(200).with_body(version.to_string()),
+    ];
+    let service = ScriptedService::new(script);
+    let server = ScriptedServer::start(service.clone()).await.unwrap();
+    let mut config = kube::Config::new(server.url().parse().unwrap());
+    config.auth_info.token = Some("t0ken".to_owned().into());
+
+    let call = tokio::spawn(async move { client(config).unwrap().apiserver_version().await });
+    assert_eq!(call.await.unwrap().unwrap().minor, "36");
+    let seen = service.seen();
+    let ids: Vec<_> = seen.iter().map(|seen| seen.header("x-request-id").unwrap()).collect();
+    assert!(ids.len() == 2 && ids[0] == ids[1], "{ids:?}");
+    assert!(seen.iter().all(|seen| seen.header("authorization") == Some("Bearer t0ken")));
+}
