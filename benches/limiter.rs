@@ -47,7 +47,7 @@ const GOVERNOR_QUANTA: &str = "governor check, quanta clock";
 fn grant(settings: Settings) -> Result<Table, BoxError> {
     const BURST: u32 = 1_000_000_000;
     let ample = Quota::new(4_000_000_000, SECOND)?.with_burst(2_000_000_000)?.without_margin();
-    // These windows store each grant of the window, so this quota has only 1,000 permits per microsecond.
+    // `PacedWindow` and `SlidingWindow` store each grant, so their quota has only 1,000 permits per microsecond.
     let (limit, window) = (1_000, Duration::from_micros(1));
     let mut comparison = LimiterComparison::new(true)?;
 

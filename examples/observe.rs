@@ -81,7 +81,7 @@ async fn calls() -> Result<(), BoxError> {
     rates.get("/v1/latest").await?;
     heading("429 with Retry-After: every caller waits for the requested delay");
     tokio::try_join!(rates.get("/v1/latest"), rates.get("/v1/history"))?;
-    heading("the connection drops: the GET is retried; the POST may have been processed, so it is not");
+    heading("the connection drops: the GET is retried; the POST is not, because it may have been processed");
     rates.get("/v1/latest").await?;
     if let Err(error) = rates.post("/v1/alerts").body("{}").await {
         println!("-- the caller's error: {}", chain(&error));

@@ -16,12 +16,12 @@ pub(crate) fn wall() -> SystemTime {
     let (tokio, real, wall) = (Instant::now().into_std(), std::time::Instant::now(), SystemTime::now());
     let ahead = tokio.checked_duration_since(real).unwrap_or(Duration::ZERO);
     let behind = real.checked_duration_since(tokio).unwrap_or(Duration::ZERO);
-    // If time is not paused, the two readings differ by nanoseconds.
+    // If tokio's clock is not paused, `tokio` and `real` differ only by nanoseconds.
     wall.checked_add(ahead).and_then(|wall| wall.checked_sub(behind)).unwrap_or(wall)
 }
 
-/// Returns the machine's wall-clock time. Only ids use this function. They need no more than an order in time, and it
-/// reads one clock instead of three.
+/// Returns the machine's wall-clock time, even if a test pauses tokio's clock. Only ids use this function, because they
+/// need only an order in time. It reads one clock, whereas [`wall`] reads three.
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clocks of the machine")]
 pub(crate) fn machine() -> SystemTime {
     SystemTime::now()

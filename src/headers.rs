@@ -8,7 +8,8 @@ use crate::{config::InvalidConfig, error::Error};
 /// hashes of some names collide.
 const CAPACITY: usize = 6_500;
 
-/// The number of fields that stay free for closures and clients. These add fields with the methods that panic.
+/// The number of header names that are reserved for the fields of closures and clients. Both add fields with methods
+/// that panic if the map is full.
 const RESERVED: usize = 500;
 
 /// Creates the error of a request whose headers have no room for another field.
@@ -16,7 +17,7 @@ fn too_many_fields() -> Error {
     Error::invalid_request("the request has more than 6,000 header fields")
 }
 
-/// Returns an error unless closures and clients have room for their own fields.
+/// Returns an error if the headers leave no room for the fields that closures and clients add.
 pub(crate) fn check_room(headers: &HeaderMap) -> Result<(), Error> {
     match headers.keys_len() > CAPACITY - RESERVED {
         true => Err(too_many_fields()),
@@ -113,8 +114,8 @@ mod tests {
         hasher.finish() & 0x7fff
     }
 
-    /// Creates a map with colliding names. Its next insertion changes the hash function, or needs more than the maximum
-    /// table size.
+    /// Creates a map of `count` names, some of which collide. The next insertion changes the map's hash function, or
+    /// exceeds the maximum size of its table.
     fn colliding(count: usize) -> HeaderMap {
         // The second name with the hash 6 displaces the names that have the next 200 hashes.
         let mut wanted: Vec<u64> = (7..207).chain([6, 6]).collect();
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn colliding_header_names_are_rejected_before_closures_and_clients_panic() {
+    fn check_room_rejects_colliding_header_names_before_an_insertion_panics() {
         let mut headers = colliding(6_000);
         assert!(check_room(&headers).is_ok());
         for number in 0..500 {
@@ -140,7 +141,7 @@ mod tests {
         }
         let full = colliding(6_600);
         assert!(check_room(&full).is_err());
-        assert!(full.clone().try_insert(NAME, HeaderValue::from(1)).is_err(), "`http` finds no room");
+        assert!(full.clone().try_insert(NAME, HeaderValue::from(1)).is_err(), "`http` rejects the name");
     }
 
     #[test]
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn value_of_a_header_in_a_full_map_is_returned() {
+    fn get_or_insert_returns_the_value_of_a_header_in_a_full_map() {
         let (mut headers, name) = (filled(24_576), HeaderName::from_static("x-17"));
         assert_eq!(get_or_insert_with(&mut headers, &name, || HeaderValue::from(0)).unwrap(), "17");
     }

@@ -11,7 +11,7 @@
 //! | default headers, in a builder | adds the headers that the caller has not set |
 //! | [`timeout`], total | sets one deadline for all inner layers, up to the response headers |
 //! | [`retry`] | retries after a backoff if the failure is temporary and a retry is safe |
-//! | [`limit`] | queues each attempt until its permit is granted, first in, first out, or refuses it |
+//! | [`limit`] | queues each attempt, first in, first out, until its permit is granted, or refuses the attempt |
 //! | [`attempt_span`] | creates a span for each attempt, and can send its number or trace context |
 //! | [`auth`] | adds the credential if the request goes to the credential's own origin |
 //! | [`timeout`], per attempt | limits the time of one attempt |
@@ -26,8 +26,8 @@
 //! tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
 //! ```
 //!
-//! [`Client::builder`] takes the base URL of a service. The client then sends the key, keeps the quota, retries, and
-//! logs each call:
+//! [`Client::builder`] takes the base URL of a service. The client sends the key, limits the requests to the quota,
+//! retries failed attempts, and logs each call:
 //!
 #![cfg_attr(feature = "json", doc = "```no_run")]
 #![cfg_attr(not(feature = "json"), doc = "```ignore")]
@@ -53,13 +53,14 @@
 //! }
 //! ```
 //!
-//! A request without `fetch_json` returns every HTTP status as `Ok`. An [`Error`] means that no response arrived.
+//! `.await` on a request returns every HTTP status as `Ok`. An [`Error`] means that no response arrived. `fetch_json`
+//! also returns an error for a status other than 2xx.
 //!
-//! A [`preset`] is a builder with the published values of one of three kinds of service, such as
-//! `preset::currency_rates("https://rates.example.com")?`.
+//! A [`preset`] is a builder with the values from the documentation of one kind of service, such as its quota. There
+//! are three presets, for example `preset::currency_rates("https://rates.example.com")?`.
 //!
-//! With the feature `serde`, a `StackConfig` contains the same configuration, [from a file or the
-//! environment](preset#configuration-from-files).
+//! With the feature `serde`, a `StackConfig` contains the configuration of a client or a stack, read [from a file or
+//! the environment](preset#configuration-from-files).
 //!
 //! # A stack of layers
 //!
@@ -72,7 +73,7 @@
 //! hyper-util = { version = "0.1", features = ["client-legacy", "http1", "tokio"] }
 //! ```
 //!
-//! The layers work with any client that is a tower service, in this order. Each layer also works alone:
+//! The layers work with any client that is a tower service. The example shows their order. Each layer also works alone:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -110,7 +111,7 @@
 //! ```
 //!
 //! Clones of the stack share its limiter, its retry budget and its connections, so create the stack once. [`guide::other_layers`]
-//! shows where the layers of tower and tower-http belong among these.
+//! shows where the layers of tower and tower-http belong in such a stack.
 //!
 //! [`StackBuilder::layer`](stack::StackBuilder::layer) creates the whole stack of a preset for any
 //! `Service<http::Request<ReplayBody<B>>>`.
@@ -158,9 +159,9 @@
 //!
 //! # When a stack does not compile
 //!
-//! If the inner service does not meet a bound, the compiler's error for a method call on the stack, such as `oneshot`,
-//! only states that "trait bounds were not satisfied". To find out which bound, pass the stack and the type of the
-//! request's body to this function:
+//! If the inner service does not meet a bound, a method call on the stack, such as `oneshot`, does not compile. The
+//! compiler's error states only that "trait bounds were not satisfied". To find out which bound, pass the stack and the
+//! type of the request's body to this function:
 //!
 //! ```
 //! fn check<B, S: tower::Service<http::Request<B>>>(service: S) -> S {
@@ -178,8 +179,8 @@
 //! - Under [`retry`], [`limit`] and in a preset, the service is `Clone`.
 //! - Under [`retry`], both bodies implement `http_body::Body`, and the service takes a [`ReplayBody`](body::ReplayBody)
 //!   of the request's body.
-//! - In a preset and under a signature, the request's body is `Send + 'static`. No other type must be `Debug`, `Send`
-//!   or `'static`.
+//! - In a preset and under a signature, the request's body is `Send + 'static`. No other type needs to be `Debug`,
+//!   `Send` or `'static`.
 //!
 //! # Time
 //!
@@ -189,24 +190,24 @@
 //!
 //! | feature | effect |
 //! |---|---|
-//! | `client` (default) | [`Client`], over hyper-util's pooled client. Brings `hyper` |
+//! | `client` (default) | [`Client`], over hyper-util's pooled client. Also enables `hyper` |
 //! | `hyper` (default) | determines from the errors of hyper, hyper-util and h2 whether a request was sent, and why it failed |
-//! | `rustls` (default) | TLS for the client: rustls with the ring provider and Mozilla's roots. Brings `client` |
-//! | `native-roots` | allows the application to use the operating system's roots for TLS. Brings `rustls` |
-//! | `json` | JSON requests and responses of the client. Brings `client` |
+//! | `rustls` (default) | TLS for the client: rustls with the ring provider and Mozilla's root certificates. Also enables `client` |
+//! | `native-roots` | allows the application to use the operating system's root certificates for TLS. Also enables `rustls` |
+//! | `json` | JSON requests and responses of the client. Also enables `client` |
 //! | `serde` | reads the configuration of a stack from TOML, JSON or the environment, see [`preset`](preset#configuration-from-files) |
 //! | `quanta` | allows the application to use a faster clock for a limiter |
 //! | `metrics` | records counters, gauges and histograms with the `metrics` facade, see [`adapter`] |
 //! | `otel` | sends the context of each attempt's span with its request, see [`adapter`] |
 //! | `redis` | a limiter whose quota several processes share, see [`adapter`] |
-//! | `reqwest` | a service over a `reqwest::Client`, see [`adapter`]. Brings `hyper` |
+//! | `reqwest` | a service over a `reqwest::Client`, see [`adapter`]. Also enables `hyper` |
 //! | `backoff` | retry delays from the policies of the `backoff` crate, see [`adapter`] |
 //! | `test-util` | a scripted service and assertions for tests, see [`test_util`]. With `client`, also a scripted server |
 //!
 //! The layers need no feature. For hyper's clients and clients built on them, such as tonic's, keep the feature
-//! `hyper`, with `default-features = false` and `features = ["hyper"]`. Without it, every error of hyper counts as
-//! "maybe processed", so only idempotent requests are retried. In addition, errors then show the debug data of an
-//! HTTP/2 GOAWAY, which the server chooses.
+//! `hyper`, with `default-features = false` and `features = ["hyper"]`. Without this feature, the retry layer treats
+//! every error of hyper as "maybe processed", so it retries only idempotent requests. In addition, errors then show the
+//! debug data of an HTTP/2 GOAWAY, which the server chooses.
 //!
 //! # Examples
 //!
@@ -222,7 +223,7 @@
 //! | `sign` | signing requests with HMAC-SHA256 | [`auth::Sign`] |
 //! | `websocket` | a WebSocket through the stack, and reconnecting | |
 //! | `wrap_reqwest` | a preset in code with reqwest's types | [`adapter`] |
-//! | `shared_limit` | four processes with one quota in Redis, which is stopped halfway | [`adapter`] |
+//! | `shared_limit` | four processes that share one quota in Redis. Halfway, the example stops Redis | [`adapter`] |
 //! | `limiter_throughput` | the throughput of a limiter, with the parameters of the command line | [`limit`] |
 //!
 //! [`Client`]: client/struct.Client.html
@@ -246,7 +247,7 @@ pub mod guide;
 mod headers;
 pub mod limit;
 #[cfg(not(fuzzing))]
-#[allow(unreachable_pub, reason = "the fuzz targets call what the layers only use inside")]
+#[allow(unreachable_pub, reason = "the fuzz targets call items that otherwise only the layers use")]
 mod policy;
 #[cfg(fuzzing)]
 pub mod policy;
@@ -255,7 +256,7 @@ mod random;
 pub mod request_id;
 pub mod retry;
 mod secret;
-#[cfg_attr(not(feature = "client"), allow(dead_code, reason = "the client uses all of the builder"))]
+#[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client uses all of the builder"))]
 pub mod stack;
 mod telemetry;
 #[cfg(feature = "test-util")]

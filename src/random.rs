@@ -7,8 +7,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// The generator SplitMix64, which mixes the value of a counter. Clones of a layer share one counter, so that they draw
-/// different numbers.
+/// The generator SplitMix64, which mixes the value of a counter. All clones of a layer share one counter, so that they
+/// draw different numbers.
 #[derive(Debug)]
 pub(crate) struct Random(AtomicU64);
 

@@ -53,7 +53,7 @@ mod tests {
         assert_eq!(format!("{secret:?}"), "redacted");
     }
 
-    /// Tests only this type, because the crate `zeroize` tests the overwriting itself.
+    /// Checks only the type of the secret, because the crate `zeroize` tests that the memory is overwritten.
     #[test]
     fn secret_overwrites_its_memory_when_dropped() {
         fn overwritten(_: &impl zeroize::ZeroizeOnDrop) {}

@@ -18,7 +18,7 @@ pub(crate) fn v7_header(random: &Random) -> HeaderValue {
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
-/// The position of each byte in the text, between the hyphens.
+/// The position of each byte's two hexadecimal digits in the text of a UUID.
 const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
 
 fn v7(time: SystemTime, high: u64, low: u64) -> [u8; 36] {

@@ -10,7 +10,7 @@ use super::now;
 /// The pause between two lines of progress.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The time of the previous line, or of the first call.
+/// The time when the previous line was printed, or the time of the first call before any line was printed.
 static PRINTED: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// Prints to stderr which step of the bench starts now, at most once every 2 s. On a terminal, each line replaces the

@@ -153,7 +153,7 @@ impl Report {
         }
     }
 
-    /// Replaces the text between the lines `<!-- NAME -->` and `<!-- end of NAME -->` of a file by the tables.
+    /// Replaces the text between the lines `<!-- NAME -->` and `<!-- end of NAME -->` of a file with the tables.
     fn replace_tables(&self, path: &Path, quick: bool) -> Result<(), BoxError> {
         let (start, end) = (format!("<!-- {} -->\n", self.bench), format!("<!-- end of {} -->", self.bench));
         let text = fs::read_to_string(path)?;

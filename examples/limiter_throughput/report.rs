@@ -35,7 +35,7 @@ pub(crate) fn create(arguments: &Arguments, run: &Run) -> (String, bool) {
             worst => format!("a grant was up to {worst} positions away from FIFO order"),
         },
     );
-    // Several tasks may get their permits at the same time. The scheduler decides the order in which such tasks
+    // Several tasks may get their permits at the same time. The scheduler determines the order in which these tasks
     // continue.
     match displacement(&run.grants, |grant| grant.grant_index) {
         0 => {}

@@ -9,13 +9,13 @@ use crate::{
     table::Column,
 };
 
-/// The largest number of calls that are reported one by one.
+/// The largest number of calls whose broken guarantees are reported individually.
 const MAX_REPORTED: usize = 5;
 
 /// Describes each guarantee that was broken.
 ///
-/// For a mock server, compares the calls with the server's log. For a real service, checks only that some call got a
-/// response.
+/// For a mock server, compares the calls with the server's log. For a real service, checks only that at least one call
+/// got a response.
 pub(crate) fn broken(column: &Column<'_>) -> Vec<String> {
     let mut broken = Vec::new();
     if column.calls.iter().all(|call| call.result.is_err()) {

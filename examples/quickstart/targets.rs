@@ -45,7 +45,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// The duration of the calls. Calls wait for the limiters within this time, and the program ends within 8 s.
+    /// The time during which the tasks start calls. The last calls may take longer, but the program ends within 8 s.
     const DURATION: Duration = Duration::from_secs(5);
 
     fn mock(tasks: usize, pause: Duration) -> Self {

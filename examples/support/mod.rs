@@ -42,7 +42,8 @@ pub(crate) struct MockConfig {
     pub(crate) key: String,
     /// Further required headers with their values. A request without one of these headers gets a 401.
     pub(crate) headers: Vec<(&'static str, String)>,
-    /// The largest number of requests in any window of this length. Rejected requests count, too.
+    /// The quota: the largest number of requests in any window, and the length of the window. Rejected requests count,
+    /// too.
     pub(crate) quota: Option<(usize, Duration)>,
     /// The injected faults. A request gets the first fault whose trigger matches.
     pub(crate) faults: Vec<(Trigger, MockResponse)>,

@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
-/// After this number of checks, the start of redis-server has failed. The checks are 10 ms apart, and even a busy
-/// machine starts a server within a minute.
+/// The number of checks after which the start of redis-server is reported as failed. The checks are 10 ms apart, and
+/// even a busy machine starts a server within a minute.
 const STARTUP_CHECKS: u32 = 6_000;
 
 /// The text that redis-server logs when it accepts connections.

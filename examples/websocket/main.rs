@@ -1,8 +1,8 @@
 //! Opens a WebSocket through the whole stack, and reopens it after the connection drops.
 //!
 //! The opening handshake is a call like any other: it sends the key and the request id, waits for its permit, and is
-//! retried while the server responds 503 or 429. tokio-tungstenite uses the connection of the 101 response.
-//! `reconnect.rs` decides whether and when to reconnect. The path and the messages are examples, because the service
+//! retried while the server responds 503 or 429. After the 101 response, tokio-tungstenite uses the connection.
+//! `reconnect.rs` determines whether and when to reconnect. The path and the messages are made up, because the service
 //! publishes neither.
 //!
 //! `cargo run --example websocket`. `--help` shows more.

@@ -4,10 +4,11 @@ use ::backoff::backoff::Backoff as Policy;
 
 use crate::retry::Backoff;
 
-/// Uses a policy of the `backoff` crate for the retry delays. When the policy returns `None`, the call ends.
+/// Uses a policy of the `backoff` crate for the retry delays. The call is not retried again when the policy returns
+/// `None`.
 ///
-/// Each call uses a clone of the policy, which is reset first. The layer's maximum number of attempts also applies: see
-/// [the notes](crate::adapter#notes).
+/// Each call uses its own clone of the policy, and resets that clone first. The retry layer's maximum number of
+/// attempts also applies: see [the notes](crate::adapter#notes).
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,8 +37,8 @@ use crate::retry::Backoff;
 ///
 /// # Notes
 ///
-/// - `max_elapsed_time`, 15 minutes by default, counts from the first failure. It uses the clock of the standard
-///   library, which ignores tokio's paused time. A `backoff::Clock` that returns
+/// - The policy's `max_elapsed_time` is 15 minutes by default, and counts from the first failure of a call. It is
+///   measured by the clock of the standard library, which ignores tokio's paused time. A `backoff::Clock` that returns
 ///   `tokio::time::Instant::now().into_std()` follows tokio's clock.
 /// - The jitter of the policy can also lengthen a delay. With a `randomization_factor` of 0.5, a delay is at most 1.5
 ///   times the `max_interval`.

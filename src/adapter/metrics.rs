@@ -24,16 +24,16 @@
 //!
 //! | metric | kind | value | labels |
 //! |---|---|---|---|
-//! | `http.client.request.duration` | histogram | an attempt, from the limiter's grant to the head of its response | `service` `http.request.method` `server.address` `server.port` `http.response.status_code` `error.type` |
-//! | `tower_outbound.call.duration` | histogram | a call, with its waits and backoff, up to the head of its response | `service` `error.type` |
+//! | `http.client.request.duration` | histogram | an attempt, from the limiter's grant to its response headers | `service` `http.request.method` `server.address` `server.port` `http.response.status_code` `error.type` |
+//! | `tower_outbound.call.duration` | histogram | a call, with its waits and backoff, up to its response headers | `service` `error.type` |
 //! | `tower_outbound.limit.wait.duration` | histogram | the wait of a request for its permit | `service` |
 //! | `tower_outbound.limit.queue` | gauge | requests in the queue | `service` |
 //! | `tower_outbound.limit.grants` | counter | requests that were granted their permits, each counted once | `service` |
 //! | `tower_outbound.limit.refusals` | counter | requests that the limiter refused | `service` `reason` |
 //! | `tower_outbound.limit.pause.duration` | histogram | the pause that a response requested | `service` |
-//! | `tower_outbound.limit.store.duration` | histogram | a query of a shared limiter to its store | `outcome` |
+//! | `tower_outbound.limit.store.duration` | histogram | a query that a shared limiter sends to its store | `outcome` |
 //! | `tower_outbound.limit.store.lost` | gauge | shared limiters whose store does not reply | |
-//! | `tower_outbound.retry.retries` | counter | retries, counted when they are decided | `service` `reason` |
+//! | `tower_outbound.retry.retries` | counter | retries, each counted before its delay | `service` `reason` |
 //! | `tower_outbound.retry.give_ups` | counter | calls with a failure that was not retried | `service` `reason` |
 //! | `tower_outbound.auth.refreshes` | counter | completed refreshes of a key, and changes of a key file; an unreadable file counts once until it is readable again | `outcome` |
 //! | `tower_outbound.auth.refusals` | counter | rejections of a key by the server, if the key can be replaced | |
@@ -65,8 +65,8 @@
 //!
 //! # Notes
 //!
-//! - Nothing is recorded before [`enable`] is called, because another crate of the program may have enabled the
-//!   feature. A disabled metric costs one load of a flag.
+//! - Nothing is recorded before [`enable`] is called, because another crate of the program may have enabled the feature
+//!   `metrics`. A disabled metric costs one load of a flag.
 //! - The duration of a call or attempt is not recorded if its caller drops it. If the total deadline cancels an
 //!   attempt, its duration is recorded with the `error.type` `deadline`.
 //! - The duration of a wait is recorded if the wait ends in a refusal, but not if the caller drops the request. The
@@ -81,14 +81,14 @@ use crate::telemetry::{event, metric};
 /// The upper bounds of histogram buckets for durations, in seconds, as OpenTelemetry's semantic conventions recommend
 /// for `http.client.request.duration`.
 ///
-/// The facade does not define buckets, so set them in the recorder. Otherwise the Prometheus exporter creates
-/// summaries. Waits and pauses can be longer than the last bound.
+/// The `metrics` facade does not define buckets, so set them in the recorder. Without buckets, the Prometheus exporter
+/// creates summaries. Waits and pauses can be longer than the last bound, 10 s.
 pub const BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
 
-/// Registers descriptions of the metrics with the installed recorder, and starts recording in the whole program.
+/// Registers descriptions of the metrics with the installed recorder, and starts recording in the entire program.
 ///
-/// If another recorder is installed later, call this again to register the descriptions with it.
+/// If another recorder is installed later, call this function again to register the descriptions with that recorder.
 pub fn enable() {
     use Unit::{Count, Seconds};
     describe_histogram!(metric::REQUEST_DURATION, Seconds, "Duration of HTTP client requests.");

@@ -21,7 +21,7 @@
 //! use backon::{BackoffBuilder, ExponentialBuilder};
 //! use tower_outbound::retry::RetryLayer;
 //!
-//! // 1 s, 2 s and 4 s, the default of `backon`. The layer's 3 attempts use two of them.
+//! // By default, `backon` returns 1 s, 2 s and 4 s. The layer's 3 attempts use the first two delays.
 //! let builder = ExponentialBuilder::new().with_jitter();
 //! let layer = RetryLayer::new().with_custom_backoff(move || builder.build());
 //! ```
@@ -35,10 +35,10 @@
 //!   only the policy, the budget and the deadline end the retries.
 //! - A longer delay that the server requests replaces the policy's delay. Jitter of up to half of the policy's delay is
 //!   then added.
-//! - Each call starts a new sequence of delays at its first failure. The layer uses
+//! - Each call starts a new sequence of delays at its first failure. The retry layer uses
 //!   [`with_custom_throttled_backoff`](crate::retry::RetryLayer::with_custom_throttled_backoff) after a 429 or 529, and
 //!   [`with_custom_backoff`](crate::retry::RetryLayer::with_custom_backoff) after any other failure. To use one policy
-//!   in both cases, set both.
+//!   in both cases, set it with both methods.
 //! - [`with_seed`](crate::retry::RetryLayer::with_seed) does not affect the jitter of these crates.
 
 #[cfg(feature = "backoff")]

@@ -12,7 +12,7 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Never sends baggage. OpenTelemetry's global propagator is not used, because it may also write fields that are meant
 /// for the application's own services.
 ///
-/// A `traceparent` and `tracestate` that the caller has set are kept, on every attempt.
+/// If the caller has set a `traceparent`, each attempt keeps this `traceparent` and its `tracestate`.
 ///
 /// ```
 /// use tower_outbound::{adapter::trace_context, attempt_span::AttemptSpanLayer, preset};

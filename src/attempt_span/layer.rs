@@ -20,8 +20,9 @@ use crate::config::text::Written;
 ///
 /// # Configuration
 ///
-/// With the feature `serde`, a configuration file has the field `header`: see
-/// [`with_attempt_header`](Self::with_attempt_header). `Serialize` omits the closure.
+/// With the feature `serde`, the only field of this layer in a configuration file is `header`: see
+/// [`with_attempt_header`](Self::with_attempt_header). `Serialize` omits the closure of
+/// [`with_propagation`](Self::with_propagation).
 #[derive(Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -39,7 +40,7 @@ impl AttemptSpanLayer {
         Self::default()
     }
 
-    /// Sends the number of the attempt, starting at 1, in this header. Replaces a value set by the caller.
+    /// Sends the number of the attempt, starting at 1, in the header `header`. Replaces a value set by the caller.
     pub fn with_attempt_header(mut self, header: HeaderName) -> Self {
         self.header = Some(Written(header));
         self
@@ -50,7 +51,7 @@ impl AttemptSpanLayer {
     /// `adapter::trace_context` writes W3C's `traceparent`.
     ///
     /// If no subscriber enables the span, `propagate` receives a disabled span. The headers that `propagate` receives
-    /// have room for 500 more fields. A request without that room is rejected before `propagate` is called.
+    /// have room for 500 more fields. A request with room for fewer fields is rejected before `propagate` is called.
     pub fn with_propagation(
         mut self,
         propagate: impl Fn(&Span, &mut HeaderMap) + Send + Sync + 'static,

@@ -38,7 +38,7 @@
 //! - The span is current while the inner layers and the client are polled or dropped, so their spans and events become
 //!   its children. The spans of tasks that they spawn do not become its children.
 //! - If the caller drops an attempt, its span has no status, because the server did not fail.
-//! - A request that the limiter refuses, or that an outer layer does not forward, has no span.
+//! - A request that the limiter refuses, or that an outer layer does not forward, has no attempt span.
 //! - If no subscriber enables the span, nothing is formatted or allocated.
 
 mod future;

@@ -20,7 +20,7 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         future: MaybeRejected<F>,
-        // The key that a 401 rejects, and its source.
+        // The key that this request sends, and its source. A 401 rejects this key.
         key: Option<(KeySource, ApiKey)>,
     }
 }

@@ -20,7 +20,7 @@ use crate::{config::InvalidConfig, secret::Secret};
 ///
 /// # Clone
 ///
-/// Cheap: clones share the memory.
+/// Cloning is cheap, because all clones of a key share its memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey(pub(super) Secret);
 
@@ -127,8 +127,8 @@ const VISIBLE: &str = "visible ascii characters only";
 
 /// The id, key and secret of an application. `Debug` redacts the key and the secret.
 ///
-/// Realtime messaging services use these three values. Each service has its own way to send them or to sign requests
-/// with them. Implement that way in a closure or a signer: see
+/// Realtime messaging services use an id, a key and a secret. Each service has its own scheme to send them or to sign
+/// requests with them. Implement this scheme in a closure or a signer: see
 /// [`StackBuilder::with_authorize`](crate::stack::StackBuilder::with_authorize) and [`Sign`](super::Sign).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppCredentials {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn error_names_the_missing_variable_or_file() {
+    fn error_names_the_missing_environment_variable_or_key_file() {
         let error = ApiKey::from_env("TOWER_OUTBOUND_NO_SUCH_VARIABLE").unwrap_err();
         assert!(error.to_string().contains("TOWER_OUTBOUND_NO_SUCH_VARIABLE"), "{error}");
         let error = ApiKey::from_file("no/such/file").unwrap_err();

@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use crate::error::{BoxError, Error, ErrorKind, redact};
 
-/// The error of a key source that failed. Its cause, which `source()` returns, is the error of the closure or the file.
+/// The error of a key source that failed. `source()` returns the cause: the error of the closure or of the file.
 #[derive(Debug, Clone)]
 pub struct KeyError {
     message: Cow<'static, str>,
@@ -25,7 +25,7 @@ impl KeyError {
         self
     }
 
-    /// Returns the time until the key source is called again, if the source is backing off.
+    /// Returns the time until the next attempt to fetch the key. Returns `None` if the source is not backing off.
     pub fn retry_in(&self) -> Option<Duration> {
         self.retry_in
     }

@@ -21,7 +21,7 @@ use crate::{config::InvalidConfig, error::BoxError};
 ///
 /// # Clone
 ///
-/// Clones, and the services made from them, share the key source or the closure.
+/// All clones of a layer, and the services made from them, share the key source or the closure.
 #[derive(Clone)]
 pub struct AuthLayer {
     pub(super) credential: Arc<Credential>,

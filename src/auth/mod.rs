@@ -1,4 +1,4 @@
-//! Adds a credential to each attempt, but only for the credential's own origin.
+//! Adds a credential to each attempt, but only if the request goes to the credential's own origin.
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt};
@@ -46,7 +46,7 @@
 //!
 //! Place the layer inside the retry and rate limit layers, so that each attempt uses the current key. The layer is
 //! ready when the key source has a key or has failed. If a permit expires while the layer waits for the key, the rate
-//! limit layer acquires another one. Every request waits for the first key, including requests to other origins.
+//! limit layer acquires another permit. Every request waits for the first key, including requests to other origins.
 //!
 //! This table shows the effect of a layer that follows redirects, such as tower-http's `FollowRedirect`, above or below
 //! the auth layer:
@@ -64,7 +64,7 @@
 //! # Redaction
 //!
 //! - The `Debug` output of layers, keys and key sources contains no key. The log events of the target
-//!   `tower_outbound::auth`, listed under [the log](crate::request_id#the-log), contain none either.
+//!   `tower_outbound::auth`, listed under [the log](crate::request_id#the-log), contain no key either.
 //! - Header values with a key are marked sensitive, so that `Debug` of the request does not show them and HTTP/2 does
 //!   not index them. `Debug` of the request's URI shows a key in the query, however. hyper-util, h2 and rustls do not
 //!   log URIs at any level, but other layers may.
@@ -77,7 +77,7 @@
 //! - A request to another origin is sent without the credential. A request whose URI has no origin is rejected.
 //! - If the caller has set the key's header or query parameter, that value is kept. A 401 to such a request does not
 //!   replace the key.
-//! - An origin without TLS is rejected. Exceptions are loopback hosts and [`Origin::with_plaintext`].
+//! - An origin without TLS is rejected. Exceptions are loopback hosts and origins with [`Origin::with_plaintext`].
 
 mod credential;
 mod future;

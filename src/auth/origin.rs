@@ -62,7 +62,7 @@ impl Origin {
         self
     }
 
-    /// Returns whether `uri` has this scheme, host and port. Does not allocate.
+    /// Returns whether `uri` has the same scheme, host and port as this origin. Does not allocate.
     pub fn covers(&self, uri: &Uri) -> bool {
         // Most requests have an authority without a port. Such an authority is compared without parsing, because
         // parsing takes half of the layer's time.
@@ -86,7 +86,7 @@ impl Origin {
         if self.is_tls() || self.plaintext || is_loopback {
             return Ok(self);
         }
-        let expected = "https, a loopback host or Origin::with_plaintext, because a key is sent there";
+        let expected = "https, a loopback host or Origin::with_plaintext, because a credential is sent to it";
         Err(InvalidConfig::new("origin", self.to_string(), expected))
     }
 
@@ -128,7 +128,7 @@ fn is_host(host: &str) -> bool {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         matches!(label.len(), 1..=63) && label.bytes().all(is_part)
     };
-    // Resolvers parse a host such as `127.1` as an address, and no top-level domain is a number. A host whose last
+    // Resolvers parse a host such as `127.1` as an IPv4 address, and no top-level domain is a number. A host whose last
     // label is a number is therefore valid only if it is an IPv4 address.
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_name = !last.bytes().all(|byte| byte.is_ascii_digit());
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn error_quotes_only_the_scheme_of_any_other_text() {
+    fn error_quotes_only_the_scheme_of_an_invalid_url_or_a_url_with_user_info() {
         for url in [
             "https://me:s3cret@host/",
             "https://me:s3cret/x@host/",
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn origin_rejects_a_host_that_is_neither_a_name_nor_an_address() {
+    fn origin_rejects_an_invalid_host_or_port() {
         for host in ["*", "a*b", "a..b", ".a", "-", "a_b.example.com", "example.com."] {
             let valid = ["-", "a_b.example.com", "example.com."].contains(&host);
             assert_eq!(Origin::parse(&format!("http://{host}")).is_ok(), valid, "{host}");

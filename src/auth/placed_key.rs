@@ -58,8 +58,8 @@ impl PlacedKey {
         }
     }
 
-    /// Adds the key to the request, unless the request already has that header or query parameter. Returns whether the
-    /// key was added.
+    /// Adds the key to the request, unless the request already has a header or query parameter of the same name.
+    /// Returns whether the key was added.
     pub(super) fn put(&self, head: &mut request::Parts) -> Result<bool, Error> {
         match self {
             Self::Header { name, value } => {
@@ -78,7 +78,7 @@ fn put_in_query(head: &mut request::Parts, name: &str, pair: &str) -> Result<boo
     if query.split('&').any(|pair| percent_decode_str(&name_of(pair)).eq(name.bytes())) {
         return Ok(false);
     }
-    // hyper-util's client would remove the query and log it.
+    // hyper-util's client would remove the query of a CONNECT request and log it.
     if head.method == Method::CONNECT {
         return Err(auth_error("a CONNECT request has no query that could carry the key"));
     }
@@ -142,7 +142,7 @@ mod tests {
 
     /// The test vectors are from RFC 7617 section 2 and RFC 4648 section 10.
     #[test]
-    fn basic_credential_matches_the_base64_examples_of_the_rfcs() {
+    fn basic_credential_matches_the_examples_of_rfc_7617_and_rfc_4648() {
         let head = put(&placed("basic:Aladdin", "opensesame"), get());
         assert_eq!(head.headers[AUTHORIZATION], "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
         assert!(head.headers[AUTHORIZATION].is_sensitive());

@@ -103,7 +103,7 @@ impl KeyPlacement {
 impl FromStr for KeyPlacement {
     type Err = InvalidConfig;
 
-    /// Errors omit the text after the colon, because it may be the key by mistake.
+    /// Errors show only part of the text, because a caller may pass the key in it by mistake.
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
         let is_name = |name: &str| !name.contains(|c: char| "=&#?:".contains(c) || c.is_whitespace());
         match text.split_once(':') {
@@ -134,7 +134,7 @@ impl fmt::Display for KeyPlacement {
     }
 }
 
-/// Describes the valid headers in the error about a header that fails the check of [`frames_request`].
+/// Describes the valid headers. An error contains this text if [`frames_request`] returns `true` for a header.
 pub(crate) const NOT_FRAMING: &str =
     "a header other than connection, content-length, host, transfer-encoding and similar headers";
 

@@ -69,8 +69,8 @@ const FAILED: &str = "the key provider failed";
 impl Refresher {
     /// A key is refreshed this long before its expiry, as in the AWS SDKs.
     const AHEAD: Duration = Duration::from_secs(300);
-    /// If a key was in use for at least this multiple of the longest backoff, its rejection starts a new count of
-    /// consecutive rejections.
+    /// If the server rejects a key that was in use for at least this multiple of the longest backoff, the count of
+    /// consecutive rejections restarts.
     const WELL_AGED: u32 = 3;
 
     pub(super) fn new(settings: RefreshingKey) -> Self {
@@ -93,7 +93,7 @@ impl Refresher {
         matches!(self.settings.provider, Provider::File(..))
     }
 
-    // A panic while the lock is held leaves the values usable.
+    // Ignores the poisoning of the lock, because a panic while the lock is held leaves the values usable.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -233,7 +233,7 @@ impl Refresher {
             Some(rejections) => self.settings.backoff.delay(rejections, self.random.next()),
             None => Duration::ZERO,
         };
-        // An unchanged key keeps its age. The time from which its rejection counts also stays the same.
+        // If the refresh returns the same key again, the key keeps its age and its `rejectable_at`.
         let same = state.held.as_ref().filter(|held| !held.rejected && held.key == fresh.key);
         let (since, rejectable_at) =
             same.map_or_else(|| (now, clock::after(now, rest)), |held| (held.since, held.rejectable_at));

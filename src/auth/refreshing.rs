@@ -39,7 +39,7 @@ pub struct RefreshingKey {
 }
 
 impl RefreshingKey {
-    /// The default of [`with_timeout`](Self::with_timeout). It is the same as a preset's attempt timeout.
+    /// The default of [`with_timeout`](Self::with_timeout): 10 s, like the attempt timeout of a preset.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
     /// Fetches the key with the closure `provider` for the first request, and again before the key expires.
@@ -72,7 +72,7 @@ impl RefreshingKey {
     }
 
     /// Sets the delay after a failed refresh. The same delay applies if the server rejects a key right after its
-    /// refresh: the key is kept that long before it is refreshed again. The default is
+    /// refresh: the key is not refreshed again before the delay has passed. The default is
     /// [`ExponentialBackoff::throttled`]: 1 s, doubled up to 20 s.
     pub fn with_backoff(mut self, backoff: ExponentialBackoff) -> Self {
         self.backoff = backoff;

@@ -24,8 +24,8 @@ use crate::error::{BoxError, Error, MaybeRejected};
 pub struct Auth<S> {
     inner: S,
     layer: AuthLayer,
-    /// The future that waits for the key, or its result. If a permit expires during this wait, the rate limit layer
-    /// acquires another one.
+    /// The future that waits for the key or, after its completion, the result. If a permit expires during this wait,
+    /// the rate limit layer acquires another permit.
     ready: MaybeDone<Lease>,
 }
 

@@ -28,7 +28,7 @@ use crate::config::InvalidConfig;
 ///
 /// # Clone
 ///
-/// Clones share the key and its refresh.
+/// All clones of a source share the key and its refresh.
 #[derive(Clone)]
 pub struct KeySource(Source);
 
@@ -79,11 +79,11 @@ impl KeySource {
         self.lease().await
     }
 
-    /// Reports to the source that the server rejected `key`. Returns whether a retry makes sense, because another key
-    /// is available or is being fetched.
+    /// Reports to the source that the server rejected `key`. Returns `true` if another key is available or is being
+    /// fetched, so that a retry makes sense.
     ///
-    /// Concurrent rejections of the same key cause one refresh. If a key is rejected right after its refresh, it is
-    /// kept for some time: see [`RefreshingKey::with_backoff`].
+    /// Concurrent rejections of the same key cause one refresh. If the server rejects a key right after its refresh,
+    /// the source does not refresh the key again before a delay has passed: see [`RefreshingKey::with_backoff`].
     pub fn reject(&self, key: &ApiKey) -> bool {
         match &self.0 {
             Source::Fixed(_) => false,

@@ -32,7 +32,7 @@ use crate::error::BoxError;
 ///
 /// # Default
 ///
-/// [`Body::empty`].
+/// The default is [`Body::empty`].
 ///
 /// # Notes
 ///
@@ -63,7 +63,7 @@ impl Body {
 
     /// Creates a body that returns the data and trailers of `body`.
     ///
-    /// Boxes the body, unless it is a `Body`, is empty, or is hyper's response body, with or without an idle timeout.
+    /// Boxes the body, unless it is empty, a `Body`, or hyper's response body (alone or in an `IdleBody`).
     ///
     /// ```
     /// use bytes::Bytes;
@@ -153,7 +153,7 @@ impl http_body::Body for Body {
     }
 }
 
-/// Writes the kind and the length, but never the content.
+/// Shows the kind and the length of the body, but never its content.
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Body").field("kind", &self.name()).field("size_hint", &self.size_hint()).finish()
@@ -166,7 +166,7 @@ impl Default for Body {
     }
 }
 
-/// Uses bytes in memory, such as a `Vec<u8>`, a `String` or a `&'static str`, without copying them.
+/// Creates a body from bytes in memory, such as a `Vec<u8>`, a `String` or a `&'static str`, without copying them.
 impl<T: Into<Bytes>> From<T> for Body {
     fn from(data: T) -> Self {
         Self { kind: Kind::Full(data.into()) }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn new_body_does_not_box_a_body_twice() {
+    fn body_new_does_not_box_a_boxed_body_again() {
         assert_eq!(Body::new(Body::from("x")).name(), "full");
         assert_eq!(Body::new(Body::new(Full::from("x"))).name(), "boxed");
     }
@@ -230,7 +230,7 @@ mod tests {
 
     #[cfg(feature = "hyper")]
     #[tokio::test]
-    async fn new_body_does_not_box_a_body_of_hyper() {
+    async fn body_new_does_not_box_a_response_body_of_hyper() {
         use std::time::Duration;
 
         use hyper_util::rt::TokioIo;

@@ -7,7 +7,8 @@ use http_body_util::BodyExt;
 use super::{FRAMES_PER_POLL, body::Body};
 use crate::error::BoxError;
 
-/// The maximum memory to reserve for the length that a body announces: 64 KiB. A server may send less than this length.
+/// The maximum memory that is reserved for the announced length of a body: 64 KiB. A server may announce more bytes
+/// than it sends.
 const RESERVE_AT_MOST: usize = 64 * 1024;
 
 impl Body {

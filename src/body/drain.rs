@@ -13,9 +13,9 @@ use super::FRAMES_PER_POLL;
 pin_project! {
     /// Reads and discards the body of a failed response, so that its connection can be reused.
     ///
-    /// Returns `true` at the end of the body. Returns `false` if the body failed or exceeds the limit. The connection
-    /// is then closed. If the body reports a length above the limit, nothing is read. Each frame counts as at least one
-    /// byte, so that endless empty frames also exceed the limit. The caller must limit the time of the read.
+    /// Returns `true` at the end of the body. Returns `false` if the body failed or exceeds the limit, in which case
+    /// the connection is closed. If the body reports a length above the limit, nothing is read. Each frame counts as at
+    /// least one byte, so that endless empty frames also exceed the limit. The caller must limit the time of the read.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub(crate) struct Drain<B> {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn drain_yields_and_stops_during_endless_empty_frames() {
+    fn drain_yields_and_stops_at_the_limit_during_endless_empty_frames() {
         let endless = || Script::new((0..10_000).map(|_| Step::data(0)));
         let script = endless();
         let given = script.given();

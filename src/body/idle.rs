@@ -67,7 +67,7 @@ where
         }
         let Some(limit) = *this.limit else { return Poll::Pending };
         if !*this.armed {
-            // The clock cannot represent the end of such a long limit, so no timer is set.
+            // If the limit is so long that the clock cannot represent its end, no timer is set.
             let Some(ends) = Instant::now().checked_add(limit) else { return Poll::Pending };
             match this.timer {
                 Some(timer) => timer.as_mut().reset(ends),
@@ -92,7 +92,7 @@ where
     }
 }
 
-/// Writes the limit, but never the content.
+/// Shows the idle timeout, but never the content of the body.
 impl<B> fmt::Debug for IdleBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdleBody")

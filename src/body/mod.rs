@@ -20,15 +20,16 @@
 //! | what | limit |
 //! |---|---|
 //! | bytes of data and trailers that are recorded for retries | [`RetryLayer::with_replay_limit`](crate::retry::RetryLayer::with_replay_limit), 1 MiB by default |
-//! | bytes that [`Body::collect`] reads | its argument |
+//! | bytes that [`Body::collect`] reads | its argument `limit` |
 //! | bytes of a failed response that are read before a retry, so that its HTTP/1 connection can be reused | 64 KiB |
 //!
 //! # Notes
 //!
-//! If the caller sets `content-length` for a body of unknown length over HTTP/1, the body cannot be replayed. hyper
-//! stops reading at that length, before the body reports its end. The recording then counts as incomplete.
+//! Over HTTP/1, hyper stops reading a body of unknown length at the `content-length` that the caller has set, before
+//! the body reports its end. A recording of that length is treated as complete and can be replayed, unless the request
+//! has a `trailer` header.
 
-#[expect(clippy::module_inception, reason = "its type is the room's own")]
+#[expect(clippy::module_inception, reason = "the file has the name of its type")]
 pub(crate) mod body;
 mod collect;
 mod drain;
@@ -44,8 +45,8 @@ pub use self::idle::IdleBody;
 pub(crate) use self::replay::Replay;
 pub use self::replay::ReplayBody;
 
-/// The default limit of a recording, 1 MiB. Recording a body that is in memory needs no additional memory. For streams,
-/// 100 concurrent calls record at most 100 MiB.
+/// The default limit of a recording, 1 MiB. Recording a body that is in memory needs no additional memory. With this
+/// limit, 100 concurrent calls with streamed bodies record at most 100 MiB.
 pub(crate) const DEFAULT_REPLAY_LIMIT: usize = 1024 * 1024;
 
 /// The number of frames that are read in one poll before the task yields. This prevents an endless stream from starving

@@ -143,7 +143,7 @@ pub(super) struct Read {
     pub(super) failed: bool,
 }
 
-/// Reads up to `frames` frames. If the body ends before that, polls it twice more.
+/// Reads up to `frames` frames. If the body ends before that, checks that it returns `None` in two further polls.
 pub(super) fn read<B: Body<Data = Bytes>>(body: Pin<&mut B>, frames: usize) -> Read {
     let (mut body, mut read, mut given) = (body, Read::default(), 0);
     let cx = &mut Context::from_waker(Waker::noop());

@@ -20,7 +20,7 @@ pub struct AttemptReport {
     pub outcome: Option<Outcome>,
     /// The request id that the server sent with the response.
     pub server_request_id: Option<HeaderValue>,
-    /// The delay before a retry, if the server's response requested one.
+    /// The delay before a retry that the server requested in its response. `None` if it requested no delay.
     pub requested_delay: Option<Duration>,
     /// The delay between this attempt and the next one. `None` if no attempt follows.
     pub delay: Option<Duration>,

@@ -129,7 +129,7 @@ impl CallContext {
         (state.attempts.number().max(state.sent_count), earlier)
     }
 
-    /// Returns the report. It is updated while the call runs.
+    /// Returns the report of the call, which is updated while the call runs.
     pub fn report(&self) -> Report {
         self.0.clone()
     }
@@ -143,7 +143,7 @@ impl CallContext {
         self.0.shared.started
     }
 
-    /// Records a key that an attempt sends, so that the report omits a server's request id that contains this key.
+    /// Records a key that an attempt sends. The report then omits the server's request id if the id contains the key.
     pub(crate) fn conceal(&self, key: &Secret) {
         self.0.shared.state().keys.add(key);
     }
@@ -195,7 +195,7 @@ impl CallContext {
         }
     }
 
-    /// Records that another attempt follows. `key_replaced` is `true` if the two attempts differ only in their keys.
+    /// Records that another attempt follows. `key_replaced` is `true` if the next attempt differs only in its key.
     pub(crate) fn retry(&self, retry: &Retry, key_replaced: bool) {
         let mut state = self.0.shared.state();
         state.key_replaced |= key_replaced;

@@ -29,7 +29,7 @@ use crate::clock::Instant;
 ///
 /// # Clone
 ///
-/// Cheap: clones share the data, which contains no key and no body.
+/// Cheap: every clone shares the data of the report, which never shows a key or a body.
 #[derive(Clone)]
 pub struct Report {
     pub(super) shared: Arc<Shared>,
@@ -56,8 +56,9 @@ impl Report {
         Some(self.shared.state().identity.as_ref()?.request_id.clone())
     }
 
-    /// Returns the request id that the server sent. The id is from the latest response that has one. If several of its
-    /// headers contain an id, the first known header applies.
+    /// Returns the request id that the server sent. The id is from the latest response that has one. If that response
+    /// has several ids, the first of the
+    /// [configured headers](crate::request_id::RequestIdLayer::with_server_headers) applies.
     ///
     /// Ignores an id of more than 128 characters or with characters other than visible ASCII. Also ignores an id that
     /// contains the key of an attempt, in plain text or percent-encoded.
@@ -65,7 +66,7 @@ impl Report {
         self.shared.state().server_request_id.clone()
     }
 
-    /// Redacts the call's two latest keys in `text`, but only where they appear in plain text.
+    /// Redacts the call's two latest keys in `text`, but not their encoded forms.
     #[cfg(feature = "client")]
     pub(crate) fn redact(&self, text: &str) -> String {
         self.shared.state().keys.redact(text)

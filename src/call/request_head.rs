@@ -1,6 +1,6 @@
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 
-/// A request without its body, which is the argument of the crate's closures and traits.
+/// The parts of a request without its body. Closures and traits of this crate receive them as an argument.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct RequestHead<'a> {
@@ -10,7 +10,7 @@ pub struct RequestHead<'a> {
     pub uri: &'a Uri,
     /// The header fields. They may contain a credential.
     pub headers: &'a HeaderMap,
-    /// The extensions, set by the caller and by outer layers.
+    /// The extensions that the caller and outer layers have set.
     pub extensions: &'a Extensions,
 }
 

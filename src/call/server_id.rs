@@ -7,12 +7,12 @@ use crate::secret::Secret;
 /// The maximum length of an id. Known services send up to 100 characters.
 const MAX_LENGTH: usize = 128;
 
-/// The length from which a beginning of a key is redacted.
+/// The minimum length of a key's beginning that is redacted at the end of a text.
 #[cfg(feature = "client")]
 const SHORTEST_BEGINNING: usize = 4;
 
-/// Returns those values of the headers `names` that may be an id. An id has up to [`MAX_LENGTH`] visible ASCII
-/// characters.
+/// Returns the values of the headers `names`, except those that cannot be an id. An id has at most [`MAX_LENGTH`]
+/// characters, all of them visible ASCII.
 pub(super) fn candidates<'a>(
     headers: &'a HeaderMap,
     names: &'a [HeaderName],
@@ -36,15 +36,15 @@ impl SentKeys {
         }
     }
 
-    /// Returns a copy of the id for the report, unless the id contains a key. The original header value would keep the
-    /// buffer of all response headers in memory.
+    /// Returns a copy of the id for the report, because the original header value would keep the buffer of all response
+    /// headers in memory. Returns `None` if the id contains a key.
     pub(super) fn check(&self, id: &str) -> Option<HeaderValue> {
         let has_key = self.0.iter().flatten().any(|key| key.is_in(id));
         if has_key { None } else { HeaderValue::from_str(id).ok() }
     }
 
-    /// Redacts the keys in `text` where they appear in plain text. A text may end within a key, so a beginning of a key at
-    /// the end of the text is redacted, too.
+    /// Redacts the keys in `text`, but not their encoded forms. The text may be cut off within a key, so the beginning
+    /// of a key is also redacted at the end of the text.
     #[cfg(feature = "client")]
     pub(super) fn redact(&self, text: &str) -> String {
         let mut keys: Vec<_> = self.0.iter().flatten().map(Secret::expose).collect();
@@ -52,7 +52,7 @@ impl SentKeys {
         keys.sort_by_key(|key| std::cmp::Reverse(key.len()));
         keys.into_iter().fold(text.to_owned(), |text, key| {
             let mut text = text.replace(key, "[redacted]");
-            // A shorter beginning could be a word of the text.
+            // A beginning under `SHORTEST_BEGINNING` bytes is not redacted, because it could be an ordinary word.
             let beginnings = (SHORTEST_BEGINNING..key.len()).rev().filter_map(|length| key.get(..length));
             if let Some(beginning) = beginnings.into_iter().find(|beginning| text.ends_with(beginning)) {
                 text.truncate(text.len() - beginning.len());

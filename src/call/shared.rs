@@ -45,7 +45,7 @@ pub(super) struct State {
     pub(super) keys: SentKeys,
     pub(super) waited: Duration,
     pub(super) attempts: Attempts,
-    /// The number of attempts that reached an attempt span layer, whichever crate's retry layer made them.
+    /// The number of attempts that reached an attempt span layer, including attempts by retry layers of other crates.
     pub(super) sent_count: u32,
     /// Whether any retry layer has resent the request with another key.
     pub(super) key_replaced: bool,
@@ -59,7 +59,7 @@ impl Shared {
         Self { started: clock::now(), state: Mutex::default() }
     }
 
-    // A panic while the lock is held leaves the values valid.
+    // Ignores the poisoning of the lock, because a panic while the lock is held leaves the values valid.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

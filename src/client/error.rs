@@ -10,8 +10,8 @@ use crate::{
 
 /// The error of a call without a usable response: no response arrived, the status is an error, or the body is unusable.
 ///
-/// The error contains the status, the [`Report`], and up to 1 KiB of the body. `Display` and `Debug` omit the text of
-/// the body, which [`excerpt`](Self::excerpt) and [`decode_error`](Self::decode_error) return.
+/// The error contains the status, the [`Report`], and up to 1 KiB of the body. `Display` and `Debug` never show text of
+/// the body: only [`excerpt`](Self::excerpt) and [`decode_error`](Self::decode_error) do.
 ///
 /// The operator `?` converts an [`Error`] to this type, so that one function can return it for all steps of a call:
 ///
@@ -63,7 +63,11 @@ impl ResponseError {
         matches!(&self.kind, Kind::Body(error) if error.is::<BodyTooLarge>())
     }
 
-    /// Returns whether the deadline of the call or the idle timeout of a 2xx response's body was exceeded.
+    /// Returns whether the deadline of the call, the timeout of an attempt or the idle timeout of the body was
+    /// exceeded.
+    ///
+    /// Returns `false` for an error of [`error_for_status`](super::Response::error_for_status), even if the body
+    /// stalled.
     pub fn is_timeout(&self) -> bool {
         match &self.kind {
             Kind::NoResponse(error) => error.is_timeout(),
@@ -72,7 +76,7 @@ impl ResponseError {
         }
     }
 
-    /// Returns the report of the call's attempts, or `None` if nothing was sent.
+    /// Returns the report of the call's attempts, if a layer of this crate has recorded one.
     pub fn report(&self) -> Option<&Report> {
         self.report.as_ref().or_else(|| self.call()?.report())
     }
@@ -82,8 +86,8 @@ impl ResponseError {
         self.report()?.request_id()
     }
 
-    /// Returns the first part of the response's body as one line, up to 1 KiB. The result is empty if the body of a
-    /// successful response could not be read.
+    /// Returns the first part of the response's body as one line, up to 1 KiB. The result is empty if no response
+    /// arrived, or if `text`, `bytes` or `json` could not read the body.
     ///
     /// The call's key is replaced by `[redacted]` where it appears in plain text. Other encodings of the key,
     /// credentials from a closure or a signature, and other private data are not removed. Before you log the excerpt,

@@ -51,10 +51,11 @@
 //!
 //! - Every HTTP status is returned as `Ok`. [`Response::error_for_status`] converts a status other than 2xx to an
 //!   error.
-//! - The client does not follow redirects. A layer above it that follows them is also restricted to the base URL.
+//! - The client does not follow redirects. If a layer above the client follows them, each redirect must also stay below
+//!   the base URL.
 //! - The client must run inside a tokio runtime whose timer and I/O are enabled.
-//! - The total timeout also covers the body of a response that is read by a method of [`Response`]. A body from
-//!   [`Response::into_body`] is not covered.
+//! - The total timeout also covers the reading of a body with `text`, `bytes` or `json` of [`Response`]. It does not
+//!   cover a body from [`Response::into_body`].
 
 mod connect;
 mod error;

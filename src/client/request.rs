@@ -92,8 +92,8 @@ impl Client {
 ///
 /// # Errors
 ///
-/// No setter fails. If a value is invalid, sending returns [`Error::is_invalid_request`] for the first such value, and
-/// nothing is sent.
+/// No setter returns an error. If a value is invalid, `.await` returns an [`Error`] with
+/// [`is_invalid_request`](Error::is_invalid_request) for the first invalid value, and nothing is sent.
 ///
 /// # Cancellation
 ///
@@ -158,8 +158,8 @@ impl RequestBuilder {
         })
     }
 
-    /// Adds a header. To replace a [default header](crate::stack::StackBuilder::with_header), add a header of the same
-    /// name.
+    /// Adds a header. A [default header](crate::stack::StackBuilder::with_header) is sent only if the request has no
+    /// header of the same name.
     ///
     /// ```
     /// # async fn call(client: tower_outbound::Client) -> Result<(), tower_outbound::Error> {
@@ -231,7 +231,7 @@ impl RequestBuilder {
 
     /// Sets how many permits of the limiter this request takes. 1 by default. A cost of 0 is invalid.
     ///
-    /// The limiter refuses a cost above the burst of its quota, which is a tenth of the limit by default:
+    /// The limiter refuses a cost above the burst of its quota. The default burst is a tenth of the quota's limit: see
     /// [`Quota::with_burst`](crate::Quota::with_burst).
     pub fn cost(self, permits: u32) -> Self {
         self.change(|_, request| {
@@ -242,7 +242,7 @@ impl RequestBuilder {
         })
     }
 
-    /// Adds a value to the extensions of the request. A custom layer can read the value, or it is a setting of one of
+    /// Adds a value to the extensions of the request. The value is data for a custom layer, or a setting for one of
     /// this crate's layers.
     ///
     /// ```
@@ -279,7 +279,7 @@ impl RequestBuilder {
         ResponseFuture::new(self.client.run(request))
     }
 
-    /// Sends the request, and deserializes the JSON body of a 2xx response. An empty body counts as `null`.
+    /// Sends the request, and deserializes the JSON body of a 2xx response. An empty body is deserialized as `null`.
     ///
     /// The request has the header `accept: application/json`, unless the request itself or
     /// [`StackBuilder::with_header`](crate::stack::StackBuilder::with_header) sets another `accept`.
@@ -361,7 +361,7 @@ impl IntoFuture for RequestBuilder {
     }
 }
 
-/// Writes only the method and the origin, because the path and the headers may be secrets.
+/// Shows only the method and the origin, because the path and the headers may contain secrets.
 impl fmt::Debug for RequestBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let method = self.request.as_ref().ok().map(Request::method);

@@ -24,10 +24,11 @@ use crate::{
 
 /// The maximum length of the excerpt of a body, in bytes.
 const EXCERPT: usize = 1024;
-/// How many bytes of an error's body are read. They exceed the excerpt, so that a key at the end of the excerpt is
-/// complete and can be redacted.
+/// The maximum number of bytes that are read for an excerpt. It is twice the length of the excerpt, so that a key at
+/// the end of the excerpt is complete and can be redacted.
 const READ: usize = 2 * EXCERPT;
-/// How long the body of an error is read. The excerpt contains the bytes that have arrived by then.
+/// The maximum time to read the body of a response with an error status. The excerpt contains the bytes that have
+/// arrived by then.
 const EXCERPT_TIME: Duration = Duration::from_secs(1);
 
 /// The response to a call of a [`Client`](crate::Client). It may have any status.
@@ -58,7 +59,8 @@ const EXCERPT_TIME: Duration = Duration::from_secs(1);
 ///
 /// # Cancellation
 ///
-/// Dropping the response, or the future that reads its body, before the end of the body closes an HTTP/1.1 connection.
+/// Over HTTP/1.1, the connection is closed if the response, or the future that reads its body, is dropped before the
+/// end of the body.
 pub struct Response {
     inner: http::Response<Body>,
 }
@@ -144,7 +146,7 @@ impl Response {
         })
     }
 
-    /// Reads the body, and deserializes it from JSON. An empty body counts as `null`.
+    /// Reads the body, and deserializes it from JSON. An empty body is deserialized as `null`.
     ///
     /// The status is not checked. [`error_for_status`](Self::error_for_status) checks it.
     ///
@@ -176,7 +178,7 @@ impl Response {
     }
 }
 
-/// Writes neither the headers nor the body, because they may be secrets.
+/// Shows neither the headers nor the body, because they may contain secrets.
 impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Response");
@@ -203,7 +205,7 @@ fn excerpt(body: &[u8], report: Option<&Report>) -> String {
 async fn beginning(mut body: Body, ends: Instant) -> Vec<u8> {
     let mut start = Vec::new();
     let read = async {
-        // A body may have any number of empty frames.
+        // Limits the number of frames, because a body may have endless empty frames.
         for _ in 0..READ {
             let Some(Ok(frame)) = body.frame().await else { break };
             start.extend_from_slice(frame.data_ref().map_or(&[], |data| data));

@@ -53,7 +53,7 @@ pub(super) type BoxFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, E
 ///
 /// # Clone
 ///
-/// Cheap. Clones share the limiter and the connections.
+/// Cheap: every clone uses the same limiter and the same connections.
 #[derive(Clone)]
 pub struct Client {
     pub(super) inner: Arc<Inner<dyn Fn(Request<Body>) -> BoxFuture + Send + Sync>>,

@@ -4,8 +4,8 @@ use super::{InvalidConfig, inline_key::InlineKey, text::Text};
 
 /// A parsed value, or the error of parsing it. The text may contain a key by mistake, so the error redacts it.
 ///
-/// A parser that rejects a value quotes its line. Deserialization therefore never fails, and [`get`](Self::get) returns
-/// the error instead.
+/// If deserialization fails, the parser of the file quotes the line of the value. Deserialization therefore never
+/// fails, and [`get`](Self::get) returns the error instead.
 #[derive(Debug, Clone)]
 pub(crate) struct Checked<T>(Result<T, InvalidConfig>);
 

@@ -10,15 +10,15 @@ use super::InvalidConfig;
 
 /// A key that is written in a configuration file. `Debug` redacts it, and there is no `Serialize`.
 ///
-/// A parser that rejects a value quotes its line, which contains the key. Deserialization therefore accepts a value of
-/// any type. [`text`](Self::text) then rejects a value that is not a text.
+/// If deserialization fails, the parser of the file quotes the line that contains the key. Deserialization therefore
+/// accepts a value of any type. [`text`](Self::text) then rejects a value that is not a string.
 #[derive(Clone)]
 pub(crate) struct InlineKey(Option<Zeroizing<String>>);
 
 impl InlineKey {
     pub(crate) fn text(&self) -> Result<&str, InvalidConfig> {
         let text = self.0.as_ref().map(|text| text.as_str());
-        text.ok_or_else(|| InvalidConfig::new("api key", "given as a value", "a text"))
+        text.ok_or_else(|| InvalidConfig::new("api key", "given as a value", "a string"))
     }
 }
 

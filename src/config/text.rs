@@ -1,8 +1,9 @@
-//! Values that configuration files contain as text. Strings in code are parsed by the same parsers.
+//! Values that configuration files contain as strings. The same functions parse strings in code.
 
 use std::fmt;
 
-/// A value that is a text in configuration files. If a file contains a number instead, the text is the number's digits.
+/// A value that configuration files contain as a string. A file may contain a number instead, which is parsed like a
+/// string of its digits.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Written<T>(pub(crate) T);
 
@@ -112,7 +113,7 @@ mod form {
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str(T::EXPECTED)?;
-            f.write_str(if self.list { ", or a list of such" } else { "" })
+            f.write_str(if self.list { ", or a list of such values" } else { "" })
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {

@@ -105,7 +105,7 @@ impl Error {
         self.inner.maybe_processed
     }
 
-    /// Sets the report of the call. Replaces the report of another call.
+    /// Sets the report of the call, and replaces any report that the error already has.
     pub(crate) fn with_report(mut self, report: Report) -> Self {
         self.inner.report = Some(report);
         self
@@ -152,9 +152,9 @@ impl Error {
 
     /// Returns whether the deadline or an attempt's timeout was exceeded, or the body of the response stalled.
     ///
-    /// The server may have processed the request. For a timeout of a tower layer or of the connector, both below this
-    /// crate's layers, [`is_service`](Self::is_service) returns `true` instead. [`kind`](Self::kind) distinguishes
-    /// these timeouts.
+    /// The server may have processed the request. Returns `false` for a timeout of a tower layer or of the connector
+    /// below this crate's layers. For such a timeout, [`is_service`](Self::is_service) returns `true`.
+    /// [`kind`](Self::kind) distinguishes the timeouts.
     pub fn is_timeout(&self) -> bool {
         self.is(&[ErrorKind::AttemptTimeout, ErrorKind::Deadline, ErrorKind::BodyTimeout])
     }

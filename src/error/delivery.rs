@@ -74,10 +74,10 @@ use super::BoxError;
 ///
 /// # Notes
 ///
-/// - `not_sent` counts only if the service itself returns it, directly or boxed. Inside another error it is ignored,
-///   because there it may concern another request.
-/// - `maybe_processed` also counts inside other errors. It takes precedence over its causes, such as a connect error of
-///   a redirect that the service followed.
+/// - `not_sent` has an effect only if the service itself returns it, directly or boxed. Inside another error it is
+///   ignored, because there it may concern another request.
+/// - `maybe_processed` also has an effect inside other errors. It takes precedence over its causes, such as a connect
+///   error of a redirect that the service followed.
 /// - If the request's body failed, the retry layer treats every error as `maybe_processed`.
 #[derive(Debug)]
 pub struct DeliveryError {
@@ -85,7 +85,7 @@ pub struct DeliveryError {
     pub(super) proof: Proof,
 }
 
-/// What the error of a service proves.
+/// What the error of a service proves about the delivery of the request and about further attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Proof {
     /// Whether the server provably did not process the request.

@@ -67,7 +67,7 @@ impl ErrorKind {
             Self::ConnectTimeout => ("connect_timeout", "timed out while connecting"),
             Self::Connect => ("connect", "could not connect"),
             Self::Tls => ("tls", "tls handshake failed"),
-            Self::Reset => ("reset", "reset by the server"),
+            Self::Reset => ("reset", "connection or stream reset by the server"),
             Self::Closed => ("closed", "connection closed before the response"),
             Self::Protocol => ("protocol", "http protocol error"),
             Self::Body => ("body", "request body failed"),

@@ -29,7 +29,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns the reason as one lowercase word, as in the metrics.
+    /// Returns the reason as a lowercase word, such as `queue_full`. Metrics use the same word.
     pub fn as_str(&self) -> &'static str {
         self.texts().0
     }
@@ -39,7 +39,7 @@ impl Reason {
             Self::Deadline => ("deadline", "the wait would end after the deadline"),
             Self::MaxWait => ("max_wait", "the wait would exceed the allowed maximum"),
             Self::QueueFull => ("queue_full", "the queue is full"),
-            Self::TooManyKeys => ("too_many_keys", "there is no room for another key"),
+            Self::TooManyKeys => ("too_many_keys", "the keyed limiter has no room for another key"),
             Self::TooCostly { .. } => {
                 ("too_costly", "the request costs more permits than can ever be granted at once")
             }
@@ -72,7 +72,7 @@ impl fmt::Display for Refusal {
             write!(f, " (at most {largest})")?;
         }
         match self.wait {
-            Some(wait) => write!(f, ", it would take {wait:?}"),
+            Some(wait) => write!(f, " (required wait: {wait:?})"),
             None => Ok(()),
         }
     }

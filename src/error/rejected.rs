@@ -17,8 +17,8 @@ pub(crate) fn polled_after_completion() -> ! {
 }
 
 pin_project! {
-    /// The future of a service that may reject a request before it calls the inner service. After completion, it is
-    /// `Rejected` without an error.
+    /// The future of a service that may reject a request before it calls the inner service. After completion, the state
+    /// of the future is `Rejected` without an error.
     #[project = StateProj]
     #[derive(Debug)]
     pub enum MaybeRejected<F> {

@@ -12,7 +12,7 @@ use crate::{call::RequestHead, error::Refusal, policy::Quota};
 /// Erases the type of a limiter, or of a [`SelectLimiter`] such as a [`Keyed`](super::Keyed). A request needs no
 /// additional allocation.
 ///
-/// Use it to choose a limiter at run time. A [`StackBuilder`](crate::stack::StackBuilder) holds one.
+/// Use an `AnyLimiter` to choose a limiter at run time. A [`StackBuilder`](crate::stack::StackBuilder) holds one.
 ///
 /// ```
 /// use tower_outbound::{Quota, limit::{AnyLimiter, RateLimitLayer, SlidingWindow, TokenBucket}};
@@ -35,7 +35,7 @@ use crate::{call::RequestHead, error::Refusal, policy::Quota};
 ///
 /// # Clone
 ///
-/// Clones share the limiter.
+/// All clones share the limiter.
 #[derive(Debug, Clone)]
 pub struct AnyLimiter {
     inner: Arc<dyn Erased>,
@@ -56,7 +56,8 @@ impl AnyLimiter {
     /// Erases the type of `limiter`.
     ///
     /// The `Debug` output of the result contains the `Debug` output of the limiter. So does the output of every layer,
-    /// service and builder that holds the result. A custom limiter must therefore not write a secret.
+    /// service and builder that holds the result. The `Debug` output of a custom limiter must therefore not contain a
+    /// secret.
     pub fn new<L>(limiter: L) -> Self
     where
         L: SelectLimiter + fmt::Debug + Send + Sync + 'static,
@@ -67,7 +68,8 @@ impl AnyLimiter {
         }
     }
 
-    /// Returns the limiter of a builder: a [`PacedWindow`], or a [`TokenBucket`] if a log of the limit would be large.
+    /// Creates the limiter of a stack builder: a [`PacedWindow`], or a [`TokenBucket`] if a limit exceeds 10,000,
+    /// because the log of a paced window would be large.
     pub(crate) fn of_quotas(quotas: &[Quota], initial_burst: Option<u32>) -> Self {
         const LARGEST_LOG: u32 = 10_000;
         match quotas.iter().all(|quota| quota.limit() <= LARGEST_LOG) {

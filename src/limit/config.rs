@@ -11,7 +11,8 @@ use crate::{
     policy::Quota,
 };
 
-/// The configuration of a limiter and its [`RateLimitLayer`], for files. In code, use the setters of both instead.
+/// Configures a limiter and its [`RateLimitLayer`] in a file. In code, use the setters of the limiter and the layer
+/// instead.
 ///
 /// | field | default |
 /// |---|---|
@@ -20,8 +21,8 @@ use crate::{
 /// | `max_wait` | none, so a call may wait until its deadline |
 /// | `max_queue` | 10,000 waiters |
 ///
-/// A quota has the text format that its `parse` accepts. Burst and margin have the same defaults as in code: see
-/// [`Quota`].
+/// In a file, a quota has the text format that `str::parse` accepts for a [`Quota`]. The defaults of its burst and
+/// margin are those of [`Quota::new`].
 ///
 /// ```
 /// use tower_outbound::limit::{RateLimitConfig, RateLimitLayer};
@@ -47,7 +48,7 @@ impl Default for RateLimitConfig {
 }
 
 impl RateLimitConfig {
-    /// Returns this configuration, with `quotas` if it contains none.
+    /// Sets `quotas` if the configuration has no `quota` field.
     pub(crate) fn or_quotas(mut self, quotas: &[Quota]) -> Self {
         self.quota.get_or_insert_with(|| List(quotas.to_vec()));
         self
@@ -67,8 +68,8 @@ impl RateLimitConfig {
         self.limiter()
     }
 
-    /// Creates a limiter that spreads requests over the window, and needs no memory for the limit. The limiter is
-    /// unlimited if there is no quota.
+    /// Creates a limiter that spreads requests over the window. Its memory use does not depend on the limit. The
+    /// limiter is unlimited if there is no quota.
     pub fn token_bucket(&self) -> TokenBucket {
         self.limiter()
     }

@@ -25,7 +25,8 @@ use crate::{
 };
 
 pin_project! {
-    /// The future of [`RateLimit`](super::RateLimit): waits for the permit and the inner service, then calls it.
+    /// The future of [`RateLimit`](super::RateLimit): waits for the permit and the inner service, then calls the
+    /// service.
     pub struct ResponseFuture<S: Service<Request<B>>, L, B> {
         #[pin]
         state: State<L, Request<B>, S::Future>,
@@ -89,7 +90,7 @@ where
                         polled_after_completion();
                     }
                     let outcome = ready!(future.poll(cx)).map_err(Error::from_service);
-                    // A permit that is dropped without a response counts its request as unconfirmed.
+                    // If there is no response, dropping the permit counts its request as unconfirmed.
                     if let (Some(permit), Ok(response)) = (permit.take(), &outcome) {
                         complete(permit, *trusted, call, response);
                     }
@@ -97,7 +98,8 @@ where
                 }
             };
             let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
-            // A request that did not wait is sent at the moment of its grant, which saves one reading of the clock.
+            // `waited` is `true` if the inner service was not ready after the grant. Otherwise the time of the grant is
+            // also the time of sending, which saves one reading of the clock.
             let (mut permit, waited) = match step {
                 Step::Acquiring { acquire, waiting, renewed } => {
                     let limiter = &settings.limiter;

@@ -33,8 +33,8 @@ use crate::{
 /// ```
 ///
 /// The layer computes the key of each request from its [`RequestHead`]. Other code gets the limiter of a key from
-/// [`limiter`](Self::limiter). [`KeyedBucket`] and [`KeyedWindow`] name the two kinds, for a struct field or a function
-/// signature.
+/// [`limiter`](Self::limiter). The type aliases [`KeyedBucket`] and [`KeyedWindow`] are shorter names for struct fields
+/// and function signatures.
 ///
 /// # Default
 ///
@@ -42,18 +42,18 @@ use crate::{
 ///
 /// # Memory
 ///
-/// - A key that is in use takes about 250 bytes. A key is idle if its quota is fully available, no request waits for it
-///   and no server limit applies to it.
+/// - A key in use takes about 250 bytes. A key is idle if its quota is fully available, no request waits for its
+///   permits and no server limit applies to it.
 /// - Adding a key removes idle keys. No background task runs, and a key in use is never removed.
-/// - A request with a new key is refused if all room is taken by keys in use.
-/// - If a server reports remaining permits that reset at midnight, the key stays in use until then. Set the maximum to
-///   the number of keys in a day in that case.
-/// - The room is divided evenly among 16 shards, and the key's hash selects the shard. One shard may be full before the
-///   others.
+/// - A request with a new key is refused if keys in use take up all the room.
+/// - If a server reports remaining permits that reset at midnight, the key stays in use until then. In that case, set
+///   the maximum to the number of different keys in a day.
+/// - The room is divided evenly among 16 shards, and the key's hash selects the shard. One shard may be full, and
+///   refuse new keys, before the others are full.
 ///
 /// # Clone
 ///
-/// Clones share the limiters.
+/// All clones share the limiters.
 pub struct Keyed<K, L> {
     shared: Arc<Shared<K, L>>,
 }
@@ -76,7 +76,7 @@ pub struct Keyed<K, L> {
 /// #[derive(Clone)]
 /// struct Tenant(String);
 ///
-/// /// A client of one service for many tenants, each with a quota of its own.
+/// /// A client of one service for many tenants. Each tenant has its own quota.
 /// struct Rates {
 ///     buckets: KeyedBucket<String>,
 ///     layer: StackLayer,
@@ -140,22 +140,22 @@ struct Shared<K, L> {
 
 const SHARDS: usize = 16;
 
-/// How many keys are checked for idleness when a new key is added. With two, idle keys are removed faster than new ones
-/// arrive.
+/// How many keys are checked for idleness when a new key is added. Two checks for each new key remove idle keys faster
+/// than new keys arrive.
 const CHECKED_KEYS: usize = 2;
 
-/// How many keys are checked for idleness before a full shard refuses a new key. The next new key causes a check of
-/// other keys.
+/// How many keys are checked for idleness before a full shard refuses a new key. For the next new key, other keys are
+/// checked.
 const CHECKED_KEYS_IF_FULL: usize = 64;
 
-/// How many slots of the table are visited at most for each key to check. After most keys were removed, most slots are
-/// empty.
+/// The number of table slots that are visited at most for each key to check. It is bounded because most slots are empty
+/// after most keys were removed.
 const SLOTS_PER_CHECK: usize = 8;
 
 struct Shard<K, L> {
     limiters: HashTable<(K, L)>,
-    /// The table slot to check next for an idle key. Iterating over the slots needs no second list of the keys. When
-    /// the table grows, some keys are checked too early and some too late.
+    /// The table slot to check next for an idle key. Iterating over the slots needs no second list of the keys. Growing
+    /// the table moves the keys, so some are checked too early and some too late.
     next_slot: usize,
 }
 
@@ -199,7 +199,7 @@ where
     ///
     /// # Errors
     ///
-    /// Returns a refusal if there is no room for another key and no checked key is idle.
+    /// Returns a refusal if `key` is new, its shard is full and none of the shard's checked keys is idle.
     pub fn limiter(&self, key: &K) -> Result<LocalLimiter<A>, Refusal> {
         let hash = self.shared.hasher.hash_one(key);
         // Uses bits in the middle of the hash, because the table itself uses the lowest and the highest bits.
@@ -234,7 +234,7 @@ impl<K, L> Keyed<K, L> {
 
 impl<K, L> Shared<K, L> {
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard<K, L>> {
-        // A panic in `make` or in the code of the key type leaves the table consistent.
+        // Ignores poisoning, because a panic in `make` or in the code of the key type leaves the table consistent.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,8 +5,8 @@ use tower_layer::Layer;
 use super::{limiter::SelectLimiter, permit_request::PermitRequest, service::RateLimit, settings::Settings};
 use crate::call::RequestHead;
 
-/// Queues each request until its permit is granted. Refuses the request immediately if the wait would exceed its
-/// bounds.
+/// Queues each request until its permit is granted. Refuses a request immediately if it would miss its deadline or
+/// exceed the longest wait, or if the queue is full.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,18 +19,19 @@ use crate::call::RequestHead;
 ///
 /// # Default
 ///
-/// Any wait that the call's deadline allows, and at most 10,000 queued requests.
+/// A request may wait until its call's deadline. At most 10,000 requests are queued.
 ///
 /// # Clone
 ///
-/// Clones of the layer, and the services made from them, share the limiter.
+/// All clones of the layer, and all services made from them, share the limiter.
 #[derive(Debug, Clone)]
 pub struct RateLimitLayer<L> {
     settings: Settings<L>,
 }
 
 impl<L> RateLimitLayer<L> {
-    /// Limits requests with `limiter`, or with the limiter of the request's key in a [`Keyed`](super::Keyed).
+    /// Creates a layer that limits requests with `limiter`. A [`Keyed`](super::Keyed) uses the limiter of each
+    /// request's key.
     pub fn new(limiter: L) -> Self
     where
         L: SelectLimiter,
@@ -50,22 +51,22 @@ impl<L> RateLimitLayer<L> {
         self
     }
 
-    /// Refuses a request if `max_queue` others are queued. Default: 10,000.
+    /// Refuses a request if `max_queue` other requests are queued. Default: 10,000.
     pub fn with_max_queue(mut self, max_queue: usize) -> Self {
         self.settings.bounds = self.settings.bounds.with_max_queue(max_queue);
         self
     }
 
-    /// Sets how the number of permits of a request is computed. Default: the [`PermitCost`](super::PermitCost) in its
-    /// extensions, otherwise 1.
+    /// Sets the function that computes how many permits a request takes. Default: the [`PermitCost`](super::PermitCost)
+    /// in the request's extensions, otherwise 1.
     pub fn with_cost(mut self, cost: impl Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
         self.settings.cost = Some(Arc::new(cost));
         self
     }
 
-    /// Sets which responses are trusted: their rate-limit headers apply only if `trusts` returns `true` for the
-    /// request. By default, all responses are trusted. Use this if one limiter covers several servers. Otherwise the
-    /// headers of one server pause the requests to all servers.
+    /// Applies the rate-limit headers of a response only if `trusts` returns `true` for its request. By default, the
+    /// headers of all responses apply. Use this setter if one limiter covers several servers. Otherwise the headers of
+    /// one server pause the requests to all servers.
     pub fn with_feedback_from(
         mut self,
         trusts: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,

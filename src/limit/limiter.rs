@@ -1,9 +1,9 @@
 use super::{permit::Permit, permit_request::PermitRequest, queue::acquire::Acquire};
 use crate::{call::RequestHead, error::Refusal};
 
-/// Decides when a request may be sent. Every limiter implements this trait.
+/// Determines when a request may be sent. Every limiter implements this trait.
 ///
-/// Clones of an implementation must share their state, so that all layers made from them share one quota.
+/// All clones of a limiter must share their state, so that all layers made from them share one quota.
 ///
 /// ```
 /// use std::{sync::{Arc, Mutex}, time::Duration};
@@ -42,38 +42,39 @@ use crate::{call::RequestHead, error::Refusal};
     note = "`PacedWindow::new(quota)`, `TokenBucket::new(quota)` and `SlidingWindow::new(quota)` create a limiter. Another type must implement `limit::Limiter`, and be `Clone`"
 )]
 pub trait Limiter: Clone {
-    /// Waits for the permit of one request. Before the returned future is first polled, nothing is spent and nothing is
-    /// queued.
+    /// Returns a future that waits for the permits of one request. Until the future is first polled, no permit is spent
+    /// and the request is not queued.
     fn acquire_with(&self, request: &PermitRequest) -> Acquire;
 
     /// Grants or refuses a permit immediately, without overtaking a waiter. Returns `None`, without side effects, if it
     /// cannot decide without waiting. The layer then calls [`acquire_with`](Self::acquire_with).
     ///
-    /// Returns `None` by default. A custom implementation saves time. A [`TokenBucket`](super::TokenBucket) of one
-    /// quota returns `Some` if the permits are available, no request waits, no server limit applies and its quotas were
-    /// never replaced.
+    /// The default implementation returns `None`. A custom implementation saves time. A
+    /// [`TokenBucket`](super::TokenBucket) of one quota returns `Some` if the permits are available, no request waits,
+    /// no server limit applies and its quotas were never replaced.
     fn try_acquire_with(&self, _request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
         None
     }
 }
 
-/// Selects the limiter of a request. A [`Limiter`] is used for every request, and a [`Keyed`](super::Keyed) has one
-/// limiter for each key.
+/// Selects the limiter of a request. A [`Limiter`] selects itself for every request. A [`Keyed`](super::Keyed) selects
+/// the limiter of the request's key.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
     label = "neither a `Limiter` nor a `SelectLimiter`",
     note = "`PacedWindow::new(quota)`, `TokenBucket::new(quota)` and `SlidingWindow::new(quota)` create a limiter, and `Keyed` holds several. Another type must implement `limit::Limiter`"
 )]
 pub trait SelectLimiter {
-    /// Waits for the permit of the request that `head` belongs to.
+    /// Returns a future that waits for the permit of the request that `head` belongs to.
     ///
-    /// The layer calls it when the call's future is first polled, and again if the permit expires before it is used.
+    /// The layer calls this method when the call's future is first polled, and again if the permit expires before it is
+    /// used.
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire;
 
-    /// Grants or refuses a permit immediately, or returns `None`: see [`Limiter::try_acquire_with`]. The layer calls it
-    /// before [`acquire_for`](Self::acquire_for).
+    /// Grants or refuses a permit immediately, or returns `None`: see [`Limiter::try_acquire_with`]. The layer calls
+    /// this method before [`acquire_for`](Self::acquire_for).
     ///
-    /// Returns `None` by default.
+    /// The default implementation returns `None`.
     fn try_acquire_for(
         &self,
         _head: RequestHead<'_>,

@@ -22,7 +22,7 @@ use crate::{clock::Instant, error::Refusal, policy::Quota};
 ///
 /// # Clone
 ///
-/// Clones share the quota and the queue.
+/// All clones share the quota and the queue.
 pub struct LocalLimiter<A: Algorithm> {
     queue: Arc<Queue<A>>,
 }
@@ -40,7 +40,7 @@ pub struct LocalLimiter<A: Algorithm> {
 /// for _ in 0..100 {
 ///     bucket.acquire().await?;
 /// }
-/// // 10 at once, and 90 in a minute and the margin of 1 s.
+/// // 10 permits at once, then 90 in 61 s: a minute and the margin of 1 s.
 /// assert!(start.elapsed() >= Duration::from_secs(61));
 /// # Ok(())
 /// # }
@@ -48,20 +48,21 @@ pub struct LocalLimiter<A: Algorithm> {
 ///
 /// The burst counts in the window, so the refill is slower than the quota. For example, 100 per minute with a burst of
 /// 10 grants 10 permits at once, and then 90 per 61 s. The 61 s are a minute and the default margin.
-/// [`Quota::refill_interval`] returns the time between two of them. A [`PacedWindow`] grants the whole quota.
+/// [`Quota::refill_interval`] returns the time between two refilled permits. A [`PacedWindow`] grants the whole quota.
 ///
 /// A grant takes one compare-and-swap and uses governor's arithmetic.
 ///
 /// # Notes
 ///
-/// A small burst can lower the rate if the rate is high. tokio's timers have a resolution of milliseconds, and a bucket
-/// that fills up before the timer fires loses permits. To keep the rate, use a burst of one request's cost plus the
-/// refill of 2 ms. This is a burst of 21 at 10,000 per second, and of 2 at 300 per second. The quota is kept in every
-/// window with any burst.
+/// At a high rate, a small burst can lower the throughput. tokio's timers have a resolution of 1 ms, and a bucket that
+/// fills up before the timer fires loses permits. To keep the rate, use a burst of one request's cost plus the refill
+/// of 2 ms. This is a burst of 21 at 10,000 per second, and of 2 at 300 per second. No window exceeds the quota,
+/// whatever the burst.
 pub type TokenBucket = LocalLimiter<Buckets>;
 
-/// Grants the whole quota, spread over the window: the burst at once, then evenly, and never more than the limit in any
-/// window. [`StackBuilder`](crate::stack::StackBuilder) and the presets use it.
+/// Grants the whole quota, spread over the window: first the burst at once, then permits at even intervals. No window
+/// contains more permits than the limit. [`StackBuilder`](crate::stack::StackBuilder) and the presets use a paced
+/// window if each limit is at most 10,000.
 ///
 /// ```
 /// use std::time::Duration;
@@ -74,7 +75,7 @@ pub type TokenBucket = LocalLimiter<Buckets>;
 /// for _ in 0..100 {
 ///     window.acquire().await?;
 /// }
-/// // 10 at once, and 90 in 54.9 s.
+/// // 10 permits at once, then 90 in 54.9 s.
 /// assert_eq!(start.elapsed().as_secs(), 54);
 /// window.acquire().await?;
 /// // The window and the margin of 1 s have passed since the first grant.
@@ -83,15 +84,15 @@ pub type TokenBucket = LocalLimiter<Buckets>;
 /// # }
 /// ```
 ///
-/// It is a token bucket that refills the whole limit once per window and margin, with a log of the grants of the last
-/// window. The log delays a grant that would exceed the limit. Such a grant leaves the bucket empty, so a burst is followed
-/// by one gap of the same length, and not by another burst in each window. The sustained rate is
-/// `limit / (window + margin)`.
+/// A paced window consists of a token bucket, which refills the whole limit once per window and margin, and a log of
+/// the grants of the last window. The log delays a grant that would exceed the limit. A delayed grant leaves the bucket
+/// empty. A burst is therefore followed by one gap as long as the refill of the burst, and not by another burst in each
+/// window. The sustained rate is `limit / (window + margin)`.
 ///
 /// # Memory
 ///
-/// The log takes 16 bytes for each permit of the limit, 160 KB for 10,000 permits. For a higher limit use a
-/// [`TokenBucket`], which takes no memory for the limit.
+/// The log takes 16 bytes for each permit of the limit, 160 KB for 10,000 permits. For a higher limit, use a
+/// [`TokenBucket`], which has no log.
 pub type PacedWindow = LocalLimiter<PacedLogs>;
 
 /// Grants the whole quota in any pattern. A permit becomes available again when its grant leaves the window.
@@ -114,13 +115,14 @@ pub type PacedWindow = LocalLimiter<PacedLogs>;
 /// # }
 /// ```
 ///
-/// Use it for a server that is known to count a sliding window and to accept the whole quota at once. The quota's burst
-/// has no effect. The sustained rate is `limit / (window + margin)`.
+/// Use a sliding window for a server that is known to count a sliding window and to accept the whole quota at once. The
+/// quota's burst has no effect. The sustained rate is `limit / (window + margin)`.
 ///
 /// # Memory
 ///
-/// The log takes 16 bytes for each moment at which permits were granted, regardless of their number. It has at most as
-/// many entries as the limit has permits. Above 4,096 entries it keeps only the grants of the last window.
+/// The log of grants takes 16 bytes for each time at which permits were granted, regardless of their number. The log
+/// has at most as many entries as the limit has permits. Above 4,096 entries it keeps only the grants of the last
+/// window.
 pub type SlidingWindow = LocalLimiter<Logs>;
 
 impl<A: Algorithm> LocalLimiter<A> {
@@ -132,7 +134,7 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// Creates a limiter of several quotas, such as 10 per second and 100 per minute. A request takes permits of all
     /// quotas at once. While it waits, it takes none.
     ///
-    /// An empty list gives [`unlimited`](Self::unlimited).
+    /// An empty list creates an [`unlimited`](Self::unlimited) limiter.
     pub fn all_of(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::tokio())
     }
@@ -142,15 +144,15 @@ impl<A: Algorithm> LocalLimiter<A> {
         Self::build(&[], Clock::tokio())
     }
 
-    /// Like [`all_of`](Self::all_of), with the clock of the crate `quanta`. Reading that clock takes a third of the
-    /// time that the operating system's clock takes. It ignores tokio's paused time.
+    /// Like [`all_of`](Self::all_of), with the clock of the crate `quanta`. Reading quanta's clock takes a third of the
+    /// time of reading the operating system's clock. Quanta's clock ignores tokio's paused time.
     #[cfg(feature = "quanta")]
     pub fn with_quanta_clock(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::quanta())
     }
 
-    /// Starts with at most `permits` available permits. With 0, a restarted process sends no burst. The previous
-    /// process may have sent its burst just before.
+    /// Starts with at most `permits` available permits. With 0, a restarted process sends no burst in addition to the
+    /// one that the previous process may have sent just before.
     ///
     /// Default: the quota's burst, or the whole limit of a [`SlidingWindow`].
     pub fn with_initial_burst(self, permits: u32) -> Self {
@@ -158,11 +160,12 @@ impl<A: Algorithm> LocalLimiter<A> {
         self
     }
 
-    /// Also sends no more requests than the server's rate-limit headers say that remain. With a quota, only the remaining
-    /// permits of a throttled response apply by default.
+    /// Also limits the requests to the remaining permits that the server's rate-limit headers report. Without this
+    /// setting, a limiter with a quota applies them only from a response that rejects requests, such as a 429.
     ///
-    /// Use it if processes share a key and no limiter. It lowers the throughput by up to 12 %: a server that counts a moving
-    /// window frees permits before the reset that it reports, and resets are rounded up to a second.
+    /// Use this setting if several processes share a key but no limiter. It lowers the throughput by up to 12 %: a
+    /// server that counts a moving window frees permits before the reset that it reports, and resets are rounded up to
+    /// a second.
     pub fn with_server_remaining(self) -> Self {
         self.queue.obey_remaining();
         self
@@ -185,7 +188,7 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.acquire_with(&PermitRequest::new())
     }
 
-    /// Waits for `permits` permits together.
+    /// Waits for a number of permits, which are granted together.
     ///
     /// # Errors
     ///
@@ -198,16 +201,18 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// # Errors
     ///
-    /// Returns a refusal with the wait that would have been needed.
+    /// Returns a refusal if no permit is available immediately. The refusal contains the wait that would have been
+    /// needed.
     pub fn try_acquire(&self) -> Result<Permit<'_>, Refusal> {
         self.try_acquire_many(NonZeroU32::MIN)
     }
 
-    /// Takes `permits` permits together immediately, without overtaking waiters.
+    /// Takes a number of permits together, immediately and without overtaking waiters.
     ///
     /// # Errors
     ///
-    /// Returns a refusal with the wait that would have been needed.
+    /// Returns a refusal if the permits are not available immediately. The refusal contains the wait that would have
+    /// been needed.
     pub fn try_acquire_many(&self, permits: NonZeroU32) -> Result<Permit<'_>, Refusal> {
         let granted_at = self.queue.try_take(permits)?;
         Ok(Permit::issued(Issuer::Borrowed(&*self.queue), permits, granted_at))
@@ -217,7 +222,8 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// # Errors
     ///
-    /// Returns a refusal with the wait that would have been needed.
+    /// Returns a refusal if no permit is available immediately. The refusal contains the wait that would have been
+    /// needed.
     pub fn try_acquire_owned(&self) -> Result<Permit<'static>, Refusal> {
         let granted_at = self.queue.try_take(NonZeroU32::MIN)?;
         Ok(Permit::issued(Issuer::Shared(self.queue.clone()), NonZeroU32::MIN, granted_at))
@@ -225,14 +231,14 @@ impl<A: Algorithm> LocalLimiter<A> {
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
     ///
-    /// - A longer window counts the grants of the old one.
+    /// - A longer window also counts the grants of the window that it replaces.
     /// - A waiter whose cost exceeds the new quotas is refused.
     /// - Every grant after this call takes a lock.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
         self.queue.change(&quotas.into_iter().collect::<Vec<_>>());
     }
 
-    /// Grants nothing before `until`. Extends a pause and never shortens it.
+    /// Pauses the limiter until `until`. Extends a current pause, but never shortens it.
     pub fn pause_until(&self, until: Instant) {
         self.queue.pause_until(until);
     }
@@ -247,13 +253,14 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.queue.snapshot()
     }
 
-    /// Returns whether the limiter is equivalent to a new one: nothing is spent, awaited or in use.
+    /// Returns whether the limiter is equivalent to a new one: no permit is spent, no request waits, no server limit
+    /// applies, and no other clone and no permit of the limiter exist.
     pub(super) fn is_idle(&self) -> bool {
         // The holder of another clone or of a permit may be about to use the limiter.
         if Arc::strong_count(&self.queue) > 1 {
             return false;
         }
-        // Makes the permits visible that the holder of the last clone took before it dropped that clone.
+        // Makes the permits visible that another clone took before it was dropped.
         fence(Ordering::Acquire);
         self.queue.is_idle()
     }

@@ -18,26 +18,27 @@
 //!
 //! # Order
 //!
-//! - Place this layer inside retry, so that every attempt takes a permit.
-//! - Place it outside auth, so that a request reads the current key after its wait.
-//! - Do not place a buffer below it. A buffer would delay requests after their grant.
+//! - Place the rate-limit layer inside the retry layer, so that every attempt takes a permit.
+//! - Place the rate-limit layer outside the auth layer, so that a request reads the current key after its wait.
+//! - Do not place a buffer inside the rate-limit layer, because the buffer would delay requests after their grant.
 //!
 //! A call waits inside its future, never in `poll_ready`. Deadlines and logs of outer layers therefore cover the wait,
-//! and no inner service is held ready during it. After the grant, the future waits for the inner service, then calls
-//! it.
+//! and no inner service is held ready during the wait. After the grant, the future waits until the inner service is
+//! ready, then calls it.
 //! [`guide::other_layers`](crate::guide::other_layers) places the layers of other crates.
 //!
 //! # Notes
 //!
 //! - All clones of a limiter, and all services made from them, share one quota.
-//! - "100 per minute" means at most 100 in *any* 60 seconds. The margin widens the window, so the sustained rate is 100
-//!   per 61 s: [`Quota::sustained`](crate::Quota::sustained). A [`TokenBucket`] also subtracts the burst, and refills 90
-//!   per 61 s.
+//! - "100 per minute" means at most 100 in *any* 60 seconds. The quota's margin, here 1 s, widens the window, so the
+//!   sustained rate is 100 per 61 s: see [`Quota::sustained`](crate::Quota::sustained). A [`TokenBucket`] subtracts the
+//!   burst, here 10, from its refill, which is 90 per 61 s.
 //! - A call that cannot meet its deadline fails immediately. The error carries the wait that it would have needed.
 //! - The head of a long queue takes permits for several waiters at once, because a timer tick costs more processor time
-//!   than a permit. For this the head waits up to 4 ms longer, at most a sixteenth of the wait of the whole queue.
+//!   than a permit. To collect these waiters, the head waits up to 4 ms longer, but at most a sixteenth of the last
+//!   waiter's wait.
 //! - An available permit is granted immediately. A task that only acquires permits in a loop therefore never yields to
-//!   the runtime while permits are available. A call that sends a request yields in its client.
+//!   the runtime while permits are available. A call that sends a request yields in its HTTP client.
 //! - A call that waits needs a tokio runtime with its timer enabled. A call that never waits needs no runtime.
 //! - A queued future keeps its position until it is dropped. Drop a future that you no longer poll. Otherwise the
 //!   waiters behind it stay queued until another request arrives.
@@ -46,23 +47,23 @@
 //!
 //! A permit expires if
 //!
-//! - its task is polled more than a quarter of the quota's margin after the grant;
-//! - the inner service becomes ready more than a quarter of the margin after that poll;
+//! - the waiter's task is polled more than a quarter of the quota's margin after the grant;
+//! - the inner service becomes ready more than a quarter of the quota's margin after that poll;
 //! - the limiter pauses, or the server reports no remaining permits.
 //!
-//! The request then waits for another permit, either in its old position or with the inner service held ready. See
-//! [`Quota`](crate::Quota#margin).
+//! A request whose permit expired waits for another permit, either in its old position or with the inner service held
+//! ready. See [`Quota`](crate::Quota#margin).
 //!
 //! # Server limits
 //!
 //! - A 429, 503 or 529 response with `Retry-After` pauses the limiter for every caller that shares it.
 //! - The remaining permits in the `RateLimit*` and `X-RateLimit-*` headers also apply to all callers. A limiter with a
 //!   quota reads them only from a 429, 503 or 529 response, because the quota already limits the rate.
-//!   [`with_server_remaining`](LocalLimiter::with_server_remaining) reads them from every response.
-//! - `resume` lifts both limits.
+//!   [`with_server_remaining`](LocalLimiter::with_server_remaining) makes it read them from every response.
+//! - [`resume`](LocalLimiter::resume) lifts the pause and discards the remaining permits that the server reported.
 //! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota, the requests leave in a
-//!   slow start. It begins with one request, or with the remaining permits that the server reported. The number then
-//!   doubles every 100 ms for 2 s.
+//!   slow start. The slow start begins with one request, or with the remaining permits that the server reported. The
+//!   number of requests then doubles every 100 ms for 2 s.
 //! - A request that failed or was dropped counts against the server's remaining permits for 10 s, because it may still
 //!   reach the server.
 

@@ -10,10 +10,10 @@ use crate::{
 /// The right to send one request, granted by a limiter.
 ///
 /// - Call [`mark_sent`](Self::mark_sent) before the request is sent, and [`complete`](Self::complete) with its response.
-/// - Dropping a permit never returns it to the quota. A permit that is dropped before `mark_sent` is wasted. After
-///   `mark_sent` its request is *unconfirmed*: it may still reach the server, so it counts against the remaining
-///   permits that the server reports for 10 s.
-/// - Code that uses a limiter only for its own rate can drop its permits.
+/// - Dropping a permit never returns it to the quota. A permit that is dropped before `mark_sent` is wasted. If it is
+///   dropped after `mark_sent`, its request is *unconfirmed*: the request may still reach the server. For 10 s, it
+///   therefore counts against the remaining permits that the server reports.
+/// - Code that uses a limiter only for its own rate, without server feedback, can drop its permits.
 ///
 /// ```
 /// use http::{HeaderMap, StatusCode};
@@ -45,9 +45,10 @@ pub(super) enum Issuer<'a> {
     Shared(Arc<dyn PermitIssuer>),
 }
 
-/// A limiter's receiver for the outcome of each of its permits.
+/// Receives the outcome of each permit of a limiter, and determines whether a permit has expired.
 pub trait PermitIssuer: Send + Sync {
-    /// Returns whether `permit` can no longer be used. Called if the inner service was not ready right after the grant.
+    /// Returns whether `permit` can no longer be used. The layer calls this method if the inner service was not ready
+    /// right after the grant.
     ///
     /// By default, a permit expires as soon as the clock has advanced since its grant, because a later request could be
     /// in another window.
@@ -65,7 +66,7 @@ pub trait PermitIssuer: Send + Sync {
 }
 
 impl<'a> Permit<'a> {
-    /// Creates a permit of `cost` for a custom limiter. The time of its grant is now.
+    /// Creates a permit of `cost` for a custom limiter, granted at the current time.
     pub fn new(cost: NonZeroU32) -> Self {
         Self::issued(Issuer::None, cost, clock::now())
     }
@@ -106,7 +107,7 @@ impl<'a> Permit<'a> {
         !self.granted_at.elapsed().is_zero()
     }
 
-    /// Records that the request is being sent.
+    /// Records `at` as the time at which the request is sent.
     pub fn mark_sent(&mut self, at: Instant) {
         self.sent_at = Some(at);
     }
@@ -120,7 +121,8 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// Ends the request of this permit. Use it if the response does not concern this limiter.
+    /// Ends the request of this permit without reporting a response. Use this method if the response does not concern
+    /// this limiter.
     pub fn release(mut self) {
         self.sent_at = None;
     }
@@ -173,9 +175,10 @@ impl<'a> ResponseInfo<'a> {
     /// - A requested delay pauses the limiter if the server is rejecting all requests: a 429, 503 or 529 with
     ///   `Retry-After`, or gRPC's pushback. With another status, such as a redirect, the delay concerns only one
     ///   resource.
-    /// - Remaining permits are read with every status. A limiter with a quota uses them only if the server is rejecting
-    ///   requests. They are read from `RateLimit` with `RateLimit-Policy` (IETF
-    ///   drafts), `RateLimit-Remaining` with `RateLimit-Reset`, or `X-RateLimit-Remaining` with `X-RateLimit-Reset`.
+    /// - Remaining permits are read with every status. By default, a limiter with a quota uses them only if the server
+    ///   is rejecting requests.
+    /// - The remaining permits are read from `RateLimit` with `RateLimit-Policy` (IETF drafts), `RateLimit-Remaining`
+    ///   with `RateLimit-Reset`, or `X-RateLimit-Remaining` with `X-RateLimit-Reset`.
     #[inline]
     pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
         let mut info = Self {
@@ -197,8 +200,7 @@ impl<'a> ResponseInfo<'a> {
         info
     }
 
-    /// Sets when the response arrived. Without this setter it is the time of the first call of
-    /// [`received_at`](Self::received_at).
+    /// Sets when the response arrived. Default: the time at which [`received_at`](Self::received_at) is called.
     pub fn with_received_at(mut self, received_at: Instant) -> Self {
         self.received_at = Some(received_at);
         self
@@ -224,19 +226,20 @@ impl<'a> ResponseInfo<'a> {
         self.pause
     }
 
-    /// Returns whether the response has rate-limit headers, and its status says that the server is rejecting all requests.
+    /// Returns `true` if the response has both rate-limit headers and a status with which the server rejects all
+    /// requests.
     pub(crate) fn is_throttled(&self) -> bool {
         self.is_throttled
     }
 
-    /// Returns the remaining permits that the server reported, by quota.
+    /// Returns the remaining permits that the server reported for each of its quotas.
     pub fn remaining(&self) -> &[Remaining] {
         &self.remaining
     }
 }
 
 impl fmt::Debug for ResponseInfo<'_> {
-    // Does not write the headers, because the server may echo the key in one.
+    // Does not write the headers, because the server may echo the key in a header.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseInfo")
             .field("status", &self.status)
@@ -250,7 +253,7 @@ impl fmt::Debug for ResponseInfo<'_> {
 mod tests {
     use super::*;
 
-    /// An issuer whose permits expire by the trait's default.
+    /// An issuer with the default implementation of `is_expired`.
     struct DefaultExpiry;
 
     impl PermitIssuer for DefaultExpiry {}

@@ -4,8 +4,8 @@ use crate::clock::Instant;
 
 /// The permits that one request needs, and how long it may wait for them.
 ///
-/// A limiter refuses a request immediately, without spending anything, if it cannot grant the permits within these
-/// bounds.
+/// A limiter refuses a request immediately, without spending anything, if it cannot grant the permits within the bounds
+/// of the `PermitRequest`.
 ///
 /// # Default
 ///
@@ -20,8 +20,8 @@ pub struct PermitRequest {
 }
 
 impl PermitRequest {
-    /// 10,000 waiters. A waiter takes about 400 bytes in a task that only waits for the limiter, and 3 KB in the whole
-    /// stack of a preset. A full queue takes 4 to 30 MB (`benches/memory.rs`).
+    /// The default maximum of other waiters: 10,000. A waiter takes about 400 bytes in a task that only waits for the
+    /// limiter, and 3 KB in the complete stack of a preset. A full queue takes 4 to 30 MB (`benches/memory.rs`).
     pub const DEFAULT_MAX_QUEUE: usize = 10_000;
 
     /// Creates a request for one permit with the default bounds.
@@ -44,13 +44,14 @@ impl PermitRequest {
     /// Makes the limiter refuse the request if it would wait longer than `max_wait`.
     ///
     /// The limiter forecasts the wait when the request arrives, when a server limit changes, and when the request
-    /// becomes the head of the queue. The forecast of a sliding window may be too short if costs above one leave gaps.
+    /// becomes the head of the queue. The forecast of a sliding or paced window may be too short if requests that cost
+    /// several permits leave gaps.
     pub const fn with_max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self
     }
 
-    /// Makes the limiter refuse the request if `max_queue` others are queued.
+    /// Makes the limiter refuse the request if `max_queue` other requests are queued.
     pub const fn with_max_queue(mut self, max_queue: usize) -> Self {
         self.max_queue = max_queue;
         self
@@ -61,7 +62,7 @@ impl PermitRequest {
         self.cost
     }
 
-    /// Returns the latest moment at which the permits are useful.
+    /// Returns the time by which the permits must be available.
     pub const fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -76,7 +77,8 @@ impl PermitRequest {
         self.max_queue
     }
 
-    /// Returns this request without bounds on its wait, for a second wait after the limiter has admitted the request.
+    /// Returns this request with its deadline, but without a limit on the wait or the queue. Used for a second wait
+    /// after the limiter has admitted the request.
     pub(super) const fn admitted(self) -> Self {
         Self { max_wait: None, max_queue: usize::MAX, ..self }
     }
@@ -88,7 +90,7 @@ impl Default for PermitRequest {
     }
 }
 
-/// The number of permits that a request takes, in the request's extensions. Default: 1.
+/// The number of permits that a request takes. Insert this value into the request's extensions. Default: 1.
 ///
 /// ```
 /// use std::num::NonZeroU32;

@@ -21,8 +21,8 @@ use crate::{
 ///
 /// # Cancellation
 ///
-/// Dropping a queued call spends nothing. Dropping it between the grant and the call of the inner service wastes its
-/// permit.
+/// Dropping a queued call spends no permit. Dropping a call between the grant and the call of the inner service wastes
+/// its permit.
 #[derive(Debug, Clone)]
 pub struct RateLimit<S, L> {
     inner: S,
@@ -46,7 +46,7 @@ where
     type Error = Error;
     type Future = ResponseFuture<S, L, B>;
 
-    /// Always ready. The future waits for the permit and for the inner service.
+    /// Always returns ready. The future of each call waits for the permit and for the inner service.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }

@@ -1,10 +1,10 @@
 use crate::clock::Instant;
 
-/// The state of a limiter at one moment.
+/// The state of a limiter at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The permits that are available now. `u32::MAX` if neither a quota nor a server limit applies.
+    /// The number of available permits. `u32::MAX` if neither a quota nor a server limit applies.
     pub available: u32,
     /// The number of queued requests.
     pub queued: usize,

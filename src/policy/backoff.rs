@@ -5,7 +5,7 @@ use crate::config::InvalidConfig;
 
 /// The random part of each delay. It spreads the retries of callers that failed at the same time.
 ///
-/// [`ExponentialBackoff::new`] uses [`equal`](Self::equal).
+/// [`ExponentialBackoff::new`] uses [`Jitter::equal`](Self::equal).
 ///
 /// ```
 /// use tower_outbound::Jitter;
@@ -24,7 +24,7 @@ impl Jitter {
         Self { percent: 0 }
     }
 
-    /// Waits for a random time between half of the delay and the whole delay. This spreads the retries of several
+    /// Waits for a random time between half of the delay and the full delay. This spreads the retries of several
     /// callers, and always gives the server a pause.
     pub const fn equal() -> Self {
         Self { percent: 50 }
@@ -36,7 +36,7 @@ impl Jitter {
         Self { percent: 100 }
     }
 
-    /// Makes this percentage of each delay random, from 0 to 100.
+    /// Makes this percentage of each delay random. The percentage must be from 0 to 100.
     ///
     /// # Errors
     ///
@@ -54,13 +54,14 @@ impl Jitter {
         Ok(Self { percent })
     }
 
-    /// Returns how much of a delay is random, rounded down. The delay is at most 366 days.
+    /// Returns the random part of a delay, rounded down. The multiplication cannot overflow, because the delay is at
+    /// most 366 days.
     fn of(self, delay: Duration) -> Duration {
         delay * u32::from(self.percent) / 100
     }
 }
 
-/// Doubles the delay before each retry up to a cap, and shortens it by a random part.
+/// Doubles the delay before each retry up to a cap, and subtracts a random part of the delay.
 ///
 /// Retries are counted from 0: retry 0 follows the first attempt. The caller supplies the random number.
 ///
@@ -145,14 +146,15 @@ impl ExponentialBackoff {
 
     /// Returns the longest delay before this retry: `base` doubled `retry` times, at most `cap`.
     pub fn ceiling(&self, retry: u32) -> Duration {
-        // Shifting by 64 cannot overflow, because the base is below 2^55 ns. The result exceeds every cap.
+        // Shifting by 64 bits cannot overflow a `u128`, because the base is below 2^55 ns. The result exceeds every
+        // cap.
         let doubled = self.base.as_nanos() << retry.min(64);
         if doubled < self.cap.as_nanos() { Duration::from_nanos(doubled as u64) } else { self.cap }
     }
 
     /// Returns the delay before this retry: the [`ceiling`](Self::ceiling) minus a random part of its jitter.
     ///
-    /// `random` is uniform over `u64`. 0 gives the shortest delay and `u64::MAX` the ceiling.
+    /// `random` is uniform over `u64`. A `random` of 0 gives the shortest delay, and `u64::MAX` gives the ceiling.
     pub fn delay(&self, retry: u32, random: u64) -> Duration {
         let ceiling = self.ceiling(retry);
         ceiling - self.jitter.of(ceiling) + self.spread(retry, random)
@@ -175,7 +177,8 @@ impl ExponentialBackoff {
     }
 }
 
-/// Scales a uniformly distributed `random` to `0..=longest`. The remainder of a division would favour small numbers.
+/// Scales a uniformly distributed `random` to `0..=longest`. The remainder of a division is not used, because it would
+/// favour small numbers.
 pub(crate) fn scatter(longest: Duration, random: u64) -> Duration {
     let numbers = u128::from(saturating_nanos(longest)) + 1;
     Duration::from_nanos(((numbers * u128::from(random)) >> 64) as u64)
@@ -229,7 +232,7 @@ mod tests {
         }
 
         #[test]
-        fn jitter_spreads_a_thousand_callers_even_at_the_cap(
+        fn jitter_spreads_the_delays_of_a_thousand_callers_even_at_the_cap(
             randoms in prop::collection::vec(any::<u64>(), 1_000), retry in retries(),
         ) {
             let backoff = ExponentialBackoff::transient();
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_invalid_setting() {
+    fn backoff_error_names_the_invalid_setting() {
         let second = Duration::from_secs(1);
         let cases = [
             (Duration::ZERO, second, "backoff base"),

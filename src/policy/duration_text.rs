@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, time::Duration};
 use super::{Jitter, header_values::whole_number};
 use crate::config::InvalidConfig;
 
-/// The units in the order in which they must appear in a text, longest first.
+/// The units of a duration, in the order in which they must appear in its text: longest first.
 const UNITS: [(&str, u128); 7] = [
     ("d", 86_400 * NANOS),
     ("h", 3_600 * NANOS),
@@ -71,14 +71,14 @@ impl fmt::Display for DurationText {
     }
 }
 
-/// Formats the percentage, such as `50%`.
+/// Formats the jitter as a percentage, such as `50%`.
 impl fmt::Display for Jitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}%", self.percent)
     }
 }
 
-/// Parses a whole percentage, such as `50%`.
+/// Parses a jitter from a whole percentage, such as `50%`.
 ///
 /// ```
 /// use tower_outbound::Jitter;
@@ -91,7 +91,7 @@ impl FromStr for Jitter {
 
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
         let invalid = || {
-            let expected = "a whole number from 0 to 100 and the sign, such as 50%";
+            let expected = "a whole number from 0 to 100 with a percent sign, such as 50%";
             InvalidConfig::new("jitter", text.escape_debug().to_string(), expected)
         };
         let percent = text.strip_suffix('%').and_then(whole_number).ok_or_else(invalid)?;
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_seconds_and_the_fraction_in_the_largest_whole_unit() {
+    fn formats_fraction_of_a_second_in_the_largest_unit_without_decimals() {
         for (seconds, nanos, shown) in [
             (0, 0, "0s"),
             (90, 0, "90s"),

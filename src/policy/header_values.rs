@@ -9,13 +9,14 @@ use http::{HeaderMap, HeaderName, header::DATE};
 
 use super::http_date::parse_http_date;
 
-/// The longest requested delay: 30 years. A longer delay is shortened to it. No caller waits that long.
+/// The longest delay that a server can request: 30 years. A longer requested delay is capped at this value. No caller
+/// waits that long.
 ///
-/// Every clock can add 30 years without overflow. 100 years overflow an `Instant` on FreeBSD, according to the source
-/// of tokio's `Instant`.
+/// 30 years can be added to the time of any clock without overflow. 100 years overflow an `Instant` on FreeBSD,
+/// according to the source of tokio's `Instant`.
 pub const MAX_REQUESTED_DELAY: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// Returns the time at which the response was sent: its `Date` header, or `wall` without a valid `Date`.
+/// Returns the time at which the response was sent: its `Date` header, or `wall` if there is no valid `Date`.
 pub(super) fn served(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> SystemTime {
     let wall = LazyCell::new(wall);
     let date = values(headers, &DATE).next();
@@ -36,7 +37,8 @@ pub(super) fn whole_number(text: &str) -> Option<u64> {
     Some(text.parse().unwrap_or(u64::MAX))
 }
 
-/// Parses `1*DIGIT [ "." 1*DIGIT ]`. Returns the whole part, which saturates, and whether the fraction is above zero.
+/// Parses `1*DIGIT [ "." 1*DIGIT ]`. Returns the whole part, saturating at `u64::MAX`, and whether the fraction is
+/// above zero.
 pub(super) fn decimal(text: &str) -> Option<(u64, bool)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     Some((whole_number(whole)?, whole_number(fraction)? > 0))

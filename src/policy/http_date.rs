@@ -1,4 +1,4 @@
-//! HTTP-dates, in the three forms of RFC 9110 §5.6.7.
+//! Parses HTTP-dates in the three forms of RFC 9110 §5.6.7.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,14 +10,14 @@ const MONTHS: [&str; 12] =
 /// Parses the time in a header: `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT` or `Sun Nov  6
 /// 08:49:37 1994`.
 ///
-/// Accepts these forms exactly and case-sensitively, as RFC 9110 specifies. Returns `None` for any other text, and for
-/// a day that the month does not have.
+/// Accepts only the three forms of RFC 9110, which are case-sensitive. Returns `None` for any other text, and for a day
+/// that the month does not have.
 ///
 /// - A two-digit year is the latest year with these digits that is at most 50 years after `now`. `now` is called only
 ///   for such a year.
 /// - The weekday must be a valid name, but may be wrong for the date. Rejecting such a date would cause an early retry
 ///   because of a server's mistake.
-/// - Second 60, a leap second, counts as the first second of the next minute, so that the result is never early.
+/// - Second 60, a leap second, is read as the first second of the next minute, so that the result is never early.
 /// - Returns `None` for a year before 1970, because a server that sends such a year has not set its clock.
 pub fn parse_http_date(text: &str, now: impl FnOnce() -> SystemTime) -> Option<SystemTime> {
     let ((year, month, day), second) = match text.split_once(", ") {
@@ -88,8 +88,8 @@ fn time_of_day(text: &str) -> Option<u64> {
     (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3_600 + minute * 60 + second)
 }
 
-/// Returns the latest year before 10000 that ends with these two digits. With the given month, day and second, the year
-/// is at most 50 years after `now`.
+/// Returns the latest year before 10000 that ends with these two digits and is at most 50 years after `now`. `rest`
+/// contains the month, the day and the second of the day.
 fn four_digit_year(two_digits: u64, rest: (u64, u64, u64), now: SystemTime) -> Option<u64> {
     let (month, day, second) = rest;
     let since_1970 = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -112,7 +112,7 @@ fn days_in_month(year: u64, month: u64) -> u64 {
 }
 
 /// Returns the number of the day, counted from 1 January of the year 1, which is day 1. A day after the end of its
-/// month counts as a day of the next month.
+/// month is treated as a day of the next month.
 fn days_to(year: u64, month: u64, day: u64) -> u64 {
     let years = year - 1;
     let months: u64 = (1..month).map(|month| days_in_month(year, month)).sum();
@@ -129,7 +129,7 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    /// Generates every second from 1970 to the end of 9999.
+    /// Generates a second from 1970 to the end of 9999.
     fn moments() -> impl Strategy<Value = u64> {
         0..(days_to(10_000, 1, 1) - days_to(1970, 1, 1)) * DAY
     }
@@ -161,7 +161,7 @@ mod tests {
 
         #[test]
         fn parses_every_second_from_1970_to_9999(seconds in moments(), years in -49i64..=49) {
-            // The second format has a two-digit year. Any `now` within 50 years of the date determines its century.
+            // The second format has a two-digit year. Its century is correct for any `now` within 50 years of the date.
             let now = at(seconds.saturating_add_signed(years * 365 * DAY as i64));
             for text in formats(seconds) {
                 prop_assert_eq!(parse_http_date(&text, || now), Some(at(seconds)), "{}", text);

@@ -51,16 +51,16 @@ pub use self::{
     rate_limit::{MAX_POLICIES, read::remaining},
 };
 
-/// The longest duration of a setting, 366 days. No published quota has a window longer than a leap year. Sums of a few
-/// such durations are far below the 584 years that 64 bits of nanoseconds hold.
+/// The longest duration that a setting may have: 366 days. No published quota has a window longer than a leap year.
+/// Sums of a few such durations are far below the 584 years that 64 bits of nanoseconds hold.
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
-/// Returns the nanoseconds of a duration, or `u64::MAX` for a longer one.
+/// Returns the nanoseconds of a duration, or `u64::MAX` if they do not fit into 64 bits.
 fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns headers with these fields, also several of one name.
+/// Returns a header map with these fields. Several fields may have the same name.
 #[cfg(test)]
 fn head_of<'a>(fields: impl IntoIterator<Item = (&'static str, &'a [u8])>) -> http::HeaderMap {
     // `collect` would keep only the last value of a name.

@@ -1,6 +1,7 @@
 use http::StatusCode;
 
-/// How far the request of an attempt got. The retry layer uses it to decide whether a retry is safe.
+/// Whether the server may have processed the request of an attempt. The retry layer uses this value to decide whether a
+/// retry is safe.
 ///
 /// | value | attempts | retried |
 /// |---|---|---|
@@ -8,7 +9,8 @@ use http::StatusCode;
 /// | `MaybeProcessed` | any other failure | idempotent requests only |
 /// | `Processed` | a response arrived, whatever its status | idempotent requests only |
 ///
-/// A 429 or 503 counts as processed, because a server may send this status after it started to process the request.
+/// A request that receives a 429 or 503 is treated as processed, because a server may send this status after it started
+/// to process the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// The server provably did not process the request.
@@ -44,7 +46,7 @@ impl Outcome {
         }
     }
 
-    /// Returns how far the request got.
+    /// Returns whether the server may have processed the request.
     pub fn delivery(self) -> Delivery {
         match self {
             Self::Response(_) => Delivery::Processed,

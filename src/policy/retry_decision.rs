@@ -38,8 +38,8 @@ impl RetryDecision {
         }
     }
 
-    /// Returns the decision to retry after this status: throttled for 429 and 529, otherwise transient. `None` stands
-    /// for an error, which is transient.
+    /// Returns the decision to retry after this status: throttled for 429 and 529, otherwise transient. `None` means
+    /// that no response arrived, which is a transient failure.
     pub(crate) fn retry(status: Option<StatusCode>) -> Self {
         match status.map(|status| status.as_u16()) {
             Some(429 | 529) => Self::Throttled,

@@ -1,14 +1,14 @@
 //! Parses the part of structured fields (RFC 9651) that rate-limit headers use: Lists of Items and Dictionaries of
-//! Items, with parameters. Inner Lists count as malformed, because no rate-limit header contains one.
+//! Items, with parameters. Inner Lists are treated as malformed, because no rate-limit header contains one.
 //!
-//! A parsed value is a slice of the field's text. The parser checks that the value has one of the eight types, and the
-//! caller converts it to the type that it needs. The parser does not allocate, and reads each character only a few
-//! times.
+//! A parsed value is a slice of the field's text. The parser checks only that the value has one of the eight types. The
+//! caller converts the value to the type that it needs. The parser does not allocate, and reads each character only a
+//! few times.
 
 use http::{HeaderMap, HeaderName};
 
-/// Parses the members of a List or a Dictionary (RFC 9651 §4.2). Calls `member` for each member, without the commas.
-/// Returns `None` if any line is malformed.
+/// Parses the members of a List or a Dictionary (RFC 9651 §4.2). Calls `member` to parse each member, and skips the
+/// commas between members. Returns `None` if any line is malformed.
 ///
 /// Parses each line separately. Parsing the joined lines would have the same result, because no member may span two
 /// lines.
@@ -34,7 +34,7 @@ pub(super) fn members<'a>(
     Some(())
 }
 
-/// The part of a line that is not parsed yet.
+/// The part of a header line that is not parsed yet.
 pub(super) struct Text<'a>(&'a str);
 
 impl<'a> Text<'a> {
@@ -45,7 +45,7 @@ impl<'a> Text<'a> {
         next
     }
 
-    /// Parses one character for which `wanted` is true.
+    /// Parses one character. Returns `None` if `wanted` rejects it.
     fn one(&mut self, wanted: impl Fn(char) -> bool) -> Option<()> {
         self.next().filter(|c| wanted(*c)).map(drop)
     }
@@ -55,7 +55,7 @@ impl<'a> Text<'a> {
         Some(())
     }
 
-    /// Skips all characters for which `wanted` is true. Returns the number of skipped bytes.
+    /// Skips all leading characters that `wanted` accepts. Returns the number of skipped bytes.
     fn skip(&mut self, wanted: impl Fn(char) -> bool) -> usize {
         let before = self.0.len();
         self.0 = self.0.trim_start_matches(wanted);
@@ -69,7 +69,7 @@ impl<'a> Text<'a> {
         before.get(..before.len() - self.0.len())
     }
 
-    /// Parses the next parameter of an Item. Returns `Some(None)` after the last one.
+    /// Parses the next parameter of an Item. Returns `Some(None)` after the last parameter.
     pub(super) fn parameter(&mut self) -> Option<Option<(&'a str, &'a str)>> {
         if self.eat(';').is_none() {
             return Some(None);
@@ -78,7 +78,7 @@ impl<'a> Text<'a> {
         self.pair().map(Some)
     }
 
-    /// Parses a key and its value. The value is empty if it is omitted.
+    /// Parses a key and its value. Returns an empty value if the value is omitted.
     pub(super) fn pair(&mut self) -> Option<(&'a str, &'a str)> {
         let key = self.slice(|text| {
             text.one(|c| matches!(c, 'a'..='z' | '*'))?;
@@ -117,7 +117,8 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// Parses a quoted text after its opening quote. Calls `escaped` for the characters after each `escape`.
+    /// Parses the rest of a quoted text after the opening quote. Calls `escaped` to parse the characters after each
+    /// `escape`.
     fn quoted(&mut self, escape: char, escaped: impl Fn(&mut Self) -> Option<()>) -> Option<()> {
         loop {
             match self.next()? {
@@ -145,8 +146,8 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Returns the text between the quotes of a String, or a Token. Escapes are not removed: equal Strings have equal
-/// escapes, because only quotes and backslashes can be escaped.
+/// Returns the text between the quotes of a String, or the text of a Token. Escapes are not removed: equal Strings have
+/// equal escapes, because only quotes and backslashes can be escaped.
 pub(super) fn name(value: &str) -> Option<&str> {
     match value.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"'),
@@ -156,7 +157,7 @@ pub(super) fn name(value: &str) -> Option<&str> {
 
 /// Parses an Integer of at least zero. `-0` is zero.
 pub(super) fn natural(value: &str) -> Option<u64> {
-    // `parse` rejects an empty text. It accepts a plus sign, which no valid Item starts with.
+    // `parse` rejects an empty text, and accepts a leading plus sign. No valid Item starts with a plus sign.
     value.parse::<i64>().ok()?.try_into().ok()
 }
 

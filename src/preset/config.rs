@@ -82,12 +82,12 @@ enum Preset {
 }
 
 impl StackBuilder {
-    /// Creates a builder from a configuration. Use the builder for setters that need code.
+    /// Creates a builder from a configuration. Use the builder for settings that need code.
     ///
     /// # Clone
     ///
-    /// Each builder has its own limiter. Builders from the same configuration, or from its clones, share its retry
-    /// budget.
+    /// Each builder has its own limiter. Builders that are created from the same configuration, or from clones of that
+    /// configuration, share one retry budget.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl StackConfig {
     fn placed(&self, error: InvalidConfig) -> InvalidConfig {
         let base = self.base_url.as_ref().and_then(|url| Some(url.get().ok()?.origin.to_string()));
         let path = match error.field() {
-            // An error of `api_key` was already returned.
+            // `from_config` has already returned any error of `api_key`.
             "name" => "name",
             "api key" if self.api_key_file.is_some() => "api_key_file",
             "api key" => "api_key_env",

@@ -23,7 +23,7 @@
 //! | [`realtime_messaging`] | not published: none by default | | | `REALTIME_MESSAGING_API_KEY` | 60 s, 10 s |
 //!
 //! The quotas, the bearer header and the `content-type` come from the services' documentation or sample calls. All
-//! other values are this crate's own, and each setter states the reason.
+//! other values are choices of this crate, and the documentation of each setter states the reason.
 //!
 //! A [`PacedWindow`](crate::limit::PacedWindow) enforces the quotas. To use another limiter, see
 //! [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter).

@@ -7,7 +7,8 @@ use crate::{config::InvalidConfig, stack::StackBuilder};
 /// limiter only applies the limits that the server reports.
 ///
 /// The service authenticates requests by an application id, a key and a secret, but does not publish how to send them.
-/// The default is the bearer header and the `content-type: application/json` of its sample calls. To change it:
+/// By default, the preset sends the bearer header and the `content-type: application/json` of the service's sample
+/// calls. To send the credentials in another way:
 ///
 /// - [`StackBuilder::with_authorize`] takes a closure that adds headers or a signature, for example from
 ///   [`AppCredentials`](crate::auth::AppCredentials).
@@ -23,7 +24,7 @@ use crate::{config::InvalidConfig, stack::StackBuilder};
 /// let credentials = AppCredentials::new("my-app", ApiKey::new("k3y")?, ApiKey::new("s3cret")?)?;
 /// let layer = preset::realtime_messaging("https://push.example.com")?
 ///     .with_authorize(move |head| {
-///         // A made-up scheme. The real one is in the service's documentation.
+///         // This scheme is made up. The service's documentation describes the real scheme.
 ///         head.headers.insert("x-app-id", credentials.app_id().parse()?);
 ///         Ok(())
 ///     })

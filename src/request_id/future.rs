@@ -21,7 +21,8 @@ pin_project! {
         #[pin]
         future: InSpan<MaybeRejected<F>>,
         call: CallContext,
-        // The parts of the request for the log event. `None` if no subscriber was active when the call started.
+        // The parts of the request for the log event. `None` if neither a subscriber nor a metrics recorder was active
+        // when the call started.
         subject: Option<Box<Subject>>,
     }
 }
@@ -56,7 +57,7 @@ where
             let (any, own) =
                 (report.is_some(), report.is_some_and(|report| this.call.is_reported_by(report)));
             // If the report belongs to this call, an inner retry layer has already inserted it and recorded the
-            // server's id. The report of another call, made by a client below, is kept.
+            // server's id. The report of another call, which an inner client made, is not replaced.
             if !own {
                 this.call.keep_server_id(response.headers());
             }

@@ -24,7 +24,7 @@ use crate::{call::Naming, config::text::Written, random::Random, uuid};
 ///
 /// # Clone
 ///
-/// Clones share the source of ids, so that no two calls get the same id.
+/// All clones of the layer share the source of ids, so that no two calls get the same id.
 ///
 /// # Configuration
 ///
@@ -70,9 +70,10 @@ impl RequestIdLayer {
         self
     }
 
-    /// Sets the headers that may contain the server's own id. The first of them that the response contains is used.
+    /// Sets the headers that may contain the server's own id. The layer uses the first of these headers that the
+    /// response contains.
     ///
-    /// Some ids are ignored: see [`Report::server_request_id`](crate::Report::server_request_id).
+    /// The layer ignores some ids: see [`Report::server_request_id`](crate::Report::server_request_id).
     pub fn with_server_headers(mut self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
         Arc::make_mut(&mut self.naming).server_headers = headers.into_iter().collect();
         self

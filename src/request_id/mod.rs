@@ -29,9 +29,9 @@
 //! | `tower_outbound::call` | info | `call` | a call, with its waits and backoff, up to the head of its response | `service` `request_id` `attempts` `ended` `error.type` `otel.status_code` |
 //! | `tower_outbound::attempt_span` | debug | `attempt` | an attempt, from the limiter's grant to the head of its response | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
 //!
-//! This layer creates the first span, and [`attempt_span`](crate::attempt_span) the second. Each span is current while
-//! the inner services of its layer are polled. With the feature `otel` the attempt's span has the level info, so that
-//! exporters keep it.
+//! This layer creates the span `call`, and [`attempt_span`](crate::attempt_span) creates the span `attempt`. Each span
+//! is current while the inner services of its layer are polled. With the feature `otel`, the span `attempt` has the
+//! level info, so that exporters keep it.
 //!
 //! | target | level | event | when | fields |
 //! |---|---|---|---|---|
@@ -50,15 +50,15 @@
 //! | `tower_outbound::auth` | warn | key refresh failed | a provider returned no key, or a file became unreadable | `error` `kept` `retry_in_ms` |
 //! | `tower_outbound::auth` | info | key rejected by the server | a 401, or gRPC's `UNAUTHENTICATED`, to a key that is replaced | |
 //!
-//! A call counts as failed in these cases:
+//! A call is logged as failed in these cases:
 //!
 //! - No response arrived.
 //! - The response of the call is a 5xx, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`,
 //!   `UNAVAILABLE` or `DATA_LOSS`.
 //! - The retry layer made no further attempt after a temporary failure, for example after a third 429.
 //!
-//! Any other call counts as completed, even with a 404. [`with_log_level`](RequestIdLayer::with_log_level) changes the
-//! level of the event for completed calls.
+//! Any other call is logged as completed, even a call that ends with a 404.
+//! [`with_log_level`](RequestIdLayer::with_log_level) changes the level of the event for completed calls.
 //!
 //! | field | value |
 //! |---|---|
@@ -87,7 +87,7 @@
 //!
 //! These tables cover only the targets that start with `tower_outbound`. At `DEBUG` and `TRACE`, the crate `h2` logs
 //! frames. Frames include the debug data of a server's GOAWAY and the `te` field of a response. hyper and tonic log
-//! errors that contain this data. A server may repeat the key in it. The filter
+//! errors that contain this data. A server may repeat the key in this data. The filter
 //! `h2=info,hyper=info,hyper_util=info,tonic=info` drops those events.
 //!
 //! # Order

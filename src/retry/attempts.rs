@@ -43,8 +43,8 @@ pub(super) struct Attempts<B> {
 }
 
 impl<B: Body> Attempts<B> {
-    /// Records the request. Returns the first attempt, or an error if no idempotency key fits into the request's
-    /// headers.
+    /// Records the request. Returns the request of the first attempt, or an error if no idempotency key fits into the
+    /// request's headers.
     pub(super) fn of(
         mut request: Request<B>,
         policy: Arc<Policy>,
@@ -90,7 +90,7 @@ impl<B: Body> Attempts<B> {
         Ok(())
     }
 
-    /// Records the end of an attempt. Returns the next attempt, or the reason to stop.
+    /// Records the end of an attempt. Returns the request of the next attempt, or the reason to stop.
     ///
     /// `called` is `false` if the inner service was not called.
     pub(super) fn next<R: Body>(
@@ -132,8 +132,8 @@ impl<B: Body> Attempts<B> {
             ..stop
         });
         let cost = self.cost.take();
-        // If a retry was not sent, its cost returns to the budget. The cost does not return if a resend with another
-        // key was not sent, because the server received the retry that this resend repeats.
+        // The cost of a retry that was not sent is returned to the budget. An unsent resend with another key is
+        // different: the server received the retry that the resend repeats, so the cost of that retry is not returned.
         let unsent = !called && cost.is_some() && !self.call.is_key_replaced();
         let succeeded = matches!(retry, Err(Stop { reason: StopReason::Success, .. }));
         if let Some(budget) = self.policy.budget.as_ref().filter(|_| unsent || succeeded) {
@@ -146,7 +146,8 @@ impl<B: Body> Attempts<B> {
                 self.cost = Some(budget.try_spend(decision).ok_or(StopReason::Budget)?);
             }
             (Verdict::KeyReplaced, _) => {
-                // The resend repeats the same attempt with another key, so it does not count and costs nothing.
+                // The resend repeats the same attempt with another key, so it is not counted as an attempt and costs
+                // nothing.
                 self.cost = cost;
                 self.state.attempts = self.state.attempts.saturating_sub(1);
             }
@@ -157,7 +158,7 @@ impl<B: Body> Attempts<B> {
         Ok((Request::from_parts(self.head.to_parts(&self.call), body), retry))
     }
 
-    /// Returns the part of the decision that depends only on this result.
+    /// Returns the part of the retry decision that depends only on the result of this attempt.
     fn verdict<R>(&self, attempt: &AttemptResult<'_>, response: Option<&Response<R>>) -> Verdict {
         // Checks for a replaced key before the rules and `x-should-retry` are evaluated, because these do not know that
         // another key is available. A request that received a 401 was not applied, whatever its method (RFC 9110
@@ -197,7 +198,7 @@ impl<B: Body> Attempts<B> {
             Ok(response) => (Some(response), None),
             Err(error) => (None, Some(error)),
         };
-        // If a later attempt could not start, the error of an earlier attempt is more informative.
+        // If this attempt did not call the inner service, the stored error of an earlier attempt is more informative.
         if called || self.failed.is_none() {
             self.failed = error;
         }
@@ -260,7 +261,7 @@ fn outcome_of(error: &Error, called: bool, body_failed: bool) -> Outcome {
         // An inner retry layer made several attempts, and the server may have processed one of them.
         _ if error.is_after_processing() => Outcome::Failed,
         _ if error.is_refusal() => Outcome::Refused,
-        // A failed body's error may concern another connection.
+        // If the request's body failed, the error may concern the connection that the body was read from.
         Failed::Service(proof) if called && (body_failed || !proof.not_sent) => Outcome::Failed,
         _ => Outcome::NotSent,
     }

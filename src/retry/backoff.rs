@@ -37,14 +37,14 @@ where
     }
 }
 
-/// The backoff of a layer, for one decision.
+/// The backoff that a retry layer uses for one kind of failure, transient or throttled.
 #[derive(Clone)]
 pub(super) enum AnyBackoff {
     Exponential(ExponentialBackoff),
     Custom(Arc<dyn Backoff>),
 }
 
-/// The remaining custom delays of one call. `None` before their first use.
+/// The remaining delays of a custom backoff in one call. `None` until the first delay is used.
 pub(super) type Delays = Option<Box<dyn Iterator<Item = Duration> + Send>>;
 
 impl AnyBackoff {
@@ -56,7 +56,7 @@ impl AnyBackoff {
             }
             Self::Custom(backoff) => {
                 let own = delays.get_or_insert_with(|| backoff.delays()).next()?;
-                // The jitter of a custom backoff is unknown, so a random time of up to half the delay is added to a
+                // The jitter of a custom backoff is unknown, so a random time of up to half the backoff is added to a
                 // requested delay.
                 Some(Delay { own, spread: scatter(own / 2, random) })
             }

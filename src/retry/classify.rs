@@ -16,7 +16,7 @@ use crate::{
 ///
 /// # Notes
 ///
-/// - A classifier cannot make an unsafe retry happen. A request that may have been processed is retried only if it is
+/// - A classifier cannot cause an unsafe retry. A request that may have been processed is retried only if it is
 ///   idempotent. It is idempotent by its method, by an idempotency key that the server honours, or by a declaration
 ///   ([`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent),
 ///   [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent)).
@@ -108,7 +108,7 @@ impl fmt::Debug for AttemptResult<'_> {
 /// | an error of another layer of this crate, such as the limiter | no | |
 ///
 /// Statuses 520–524 and 530 come from a CDN that could not reach its origin, and 529 from an overloaded server.
-/// `x-should-retry` is ignored if several fields contradict each other.
+/// `x-should-retry` is ignored if it appears several times with different values.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DefaultClassifier;
 
@@ -158,7 +158,7 @@ fn should_retry(status: StatusCode, headers: &HeaderMap) -> Option<bool> {
     first.filter(|_| values.all(|other| other == first))
 }
 
-/// A rule, which is evaluated before the classifier.
+/// A rule of the retry layer that is evaluated before the classifier.
 #[derive(Clone)]
 pub(super) enum Rule {
     Status(StatusCode, RetryDecision),

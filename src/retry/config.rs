@@ -30,7 +30,7 @@ struct Fields {
     honoured_idempotency_key: Option<IdempotencyKey>,
 }
 
-/// A missing field has the value of the default backoff.
+/// The fields of a backoff in a configuration file. A missing field has the value of the default backoff.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Backoff {
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for RetryLayer {
 impl From<&RetryLayer> for Fields {
     fn from(layer: &RetryLayer) -> Self {
         let policy = &layer.policy;
-        // If several rules concern a status, `collect` keeps the last rule, which is the rule in force.
+        // If several rules concern a status, `collect` keeps the last rule, which takes precedence.
         let status = |rule: &Rule| match rule {
             Rule::Status(status, decision) => Some((*status, *decision)),
             Rule::If(_) => None,
@@ -125,7 +125,7 @@ impl TryFrom<Fields> for RetryLayer {
 }
 
 impl Backoff {
-    /// Returns the configuration of a backoff. Omits a custom backoff.
+    /// Returns the configuration of a backoff. All fields are `None` for a custom backoff.
     fn of(backoff: &AnyBackoff) -> Self {
         let AnyBackoff::Exponential(backoff) = backoff else { return Self::default() };
         let written = |duration| Some(Written(duration));

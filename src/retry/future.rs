@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The maximum number of bytes that are drained from a failed response's body so that its connection can be reused.
-/// Reading more costs more than a new connection.
+/// Reading more bytes would cost more than a new connection.
 const DRAIN_LIMIT: u64 = 64 * 1024;
 
 pin_project! {

@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn retained_head_returns_the_recorded_header_fields(headers in headers()) {
+        fn recorded_head_returns_the_same_header_fields(headers in headers()) {
             let size: usize = headers.iter().map(|(name, value)| 5 + name.as_str().len() + value.len()).sum();
             let fields = Fields::of(&headers);
             prop_assert_eq!(fields.is_some(), size <= 1024);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn retained_head_copies_fields_up_to_the_maximum_size() {
+    fn recorded_head_copies_header_fields_of_at_most_1024_bytes() {
         let of = |length| {
             let value = HeaderValue::from_bytes(&vec![b'x'; length]).unwrap();
             Fields::of(&HeaderMap::from_iter([(HeaderName::from_static("a"), value)])).is_some()

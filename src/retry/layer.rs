@@ -35,7 +35,8 @@ use crate::{
 ///
 /// # Clone
 ///
-/// Clones share the budget and the random source of the jitter, so that their retries differ in jitter.
+/// All clones of the layer share the budget and the random source of the jitter, so that the delays of their retries
+/// differ.
 ///
 /// # Configuration
 ///
@@ -81,9 +82,9 @@ impl RetryLayer {
 
     /// Sets the maximum number of attempts, including the first. 3 by default.
     ///
-    /// 1 disables retries. A request is still resent once after a 401 if its key is replaced, because that does not
-    /// count as an attempt. [`RetryOverride::without_retries`](super::RetryOverride::without_retries) disables retries
-    /// and this resend.
+    /// 1 disables retries. However, a request is still resent once after a 401 if its key is replaced, because this
+    /// resend is not counted as an attempt. [`RetryOverride::without_retries`](super::RetryOverride::without_retries)
+    /// disables retries and this resend.
     ///
     /// # Errors
     ///
@@ -175,15 +176,15 @@ impl RetryLayer {
         self.set(|policy| policy.throttled = AnyBackoff::Exponential(backoff))
     }
 
-    /// Replaces the transient backoff. When the custom backoff returns no further delay, the call makes no further
-    /// attempt.
+    /// Replaces the transient backoff with a custom backoff. When the custom backoff returns no further delay, the call
+    /// makes no further attempt.
     ///
     /// If the server requests a longer delay, the layer waits for that delay instead.
     pub fn with_custom_backoff(self, backoff: impl Backoff + 'static) -> Self {
         self.set(|policy| policy.transient = AnyBackoff::Custom(Arc::new(backoff)))
     }
 
-    /// Replaces the throttled backoff: see [`with_custom_backoff`](Self::with_custom_backoff).
+    /// Replaces the throttled backoff with a custom backoff: see [`with_custom_backoff`](Self::with_custom_backoff).
     pub fn with_custom_throttled_backoff(self, backoff: impl Backoff + 'static) -> Self {
         self.set(|policy| policy.throttled = AnyBackoff::Custom(Arc::new(backoff)))
     }

@@ -35,7 +35,7 @@
 //! | an attempt's timeout, a transport error | transient |
 //!
 //! The default classifier does not retry after any other status, an error of another layer of this crate, or an
-//! untrusted certificate. If the response contains `x-should-retry`, that header decides instead of the status.
+//! untrusted certificate. If a 4xx or 5xx response contains `x-should-retry`, that header overrides the status.
 //! [`retry_on`](RetryLayer::retry_on), [`never_on`](RetryLayer::never_on) and [`retry_if`](RetryLayer::retry_if)
 //! override the classifier.
 //!
@@ -57,14 +57,14 @@
 //! - enough time before the deadline;
 //! - a request body that can be replayed: it is within the replay limit, and it was read completely or not at all.
 //!
-//! Otherwise the layer immediately returns the last response or error. Its [`Report`](crate::Report) contains the
-//! [reason](crate::call::StopReason). A retry spends its credit before the delay. The credit is not returned if the
-//! caller drops the call.
+//! If no retry is possible, the layer immediately returns the last response or error. Its [`Report`](crate::Report)
+//! contains the [reason](crate::call::StopReason). A retry spends its credit in the budget before the delay. If the
+//! caller then drops the call, the credit is not returned.
 //!
 //! # Deciding by the body
 //!
-//! The layer decides before the body is read. To decide by the body, let an inner layer read it and insert a value into
-//! the extensions of the response:
+//! The layer decides about a retry before the response body is read. To decide by the body, let an inner layer read the
+//! body and insert a value into the extensions of the response:
 //!
 //! ```
 //! use tower::{ServiceBuilder, ServiceExt};
@@ -128,7 +128,7 @@
 //! - The server requests a delay with `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After` (in seconds or as an
 //!   HTTP-date) or `grpc-retry-pushback-ms`. If a 429, 503 or 529 has none of these, a `RateLimit` or `X-RateLimit`
 //!   header without remaining permits requests a delay until its reset.
-//! - A requested delay is never shortened. Fractions are rounded up, and the longest of several values counts. A date
+//! - A requested delay is never shortened. Fractions are rounded up, and the longest of several values is used. A date
 //!   is compared to the response's own `Date` header, because the clocks of server and client differ.
 //! - Jitter lengthens a requested delay, but never shortens it.
 //! - The call immediately returns the response if the requested delay is longer than
@@ -147,7 +147,7 @@
 //!
 //! - Every status is returned as `Ok`. The [`Report`](crate::Report) in the response or the error states why there was
 //!   no further attempt.
-//! - A failed gRPC call has the HTTP status 200, so it counts as a success unless the classifier is [`Grpc`].
+//! - A failed gRPC call has the HTTP status 200, so it is treated as a success unless the classifier is [`Grpc`].
 //! - A 101 ends the call regardless of all rules, because the caller then owns the connection.
 //! - If the limiter refuses a retry, or the inner service does not become ready for it, the call returns the error of
 //!   the previous attempt. If the previous attempt ended in a response, the call returns the new error, because the

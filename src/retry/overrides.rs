@@ -1,6 +1,6 @@
 use crate::config::InvalidConfig;
 
-/// Overrides the layer's settings for one request. Insert it into the request's extensions.
+/// Overrides the settings of the retry layer for one request. Insert a `RetryOverride` into the request's extensions.
 ///
 /// To set the deadline of one request, use a [`Deadline`](crate::call::Deadline).
 ///
@@ -16,7 +16,7 @@ use crate::config::InvalidConfig;
 pub struct RetryOverride {
     pub(super) max_attempts: Option<u32>,
     pub(super) idempotent: bool,
-    /// Whether the resend with another key is disabled, too.
+    /// Whether the resend with another key after a 401 is also disabled.
     pub(super) never: bool,
 }
 
@@ -47,7 +47,8 @@ impl RetryOverride {
     /// Declares the request idempotent regardless of its method. The layer then also retries the request after the
     /// server may have processed it.
     ///
-    /// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent) declares all requests of a kind.
+    /// To declare all requests of one kind idempotent, use
+    /// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent).
     pub fn with_idempotent(mut self) -> Self {
         self.idempotent = true;
         self

@@ -11,7 +11,7 @@ use crate::{
     random::Random,
 };
 
-/// The settings that the services of a layer share.
+/// The settings that all services of one retry layer share.
 #[derive(Clone)]
 pub(super) struct Policy {
     pub(super) max_attempts: u32,

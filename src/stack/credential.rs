@@ -61,7 +61,7 @@ impl Credential {
     }
 }
 
-/// Writes no content, because the credential may be a key.
+/// Writes no part of the credential, because it may be a key.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credential(redacted)")

@@ -86,8 +86,8 @@ impl fmt::Debug for DefaultHeadersLayer {
 ///
 /// # Errors
 ///
-/// Returns [`Error::is_invalid_request`] if a request has more than 6,000 header fields. The limit leaves room for the
-/// fields of all inner layers and the client. Otherwise returns the inner service's error.
+/// Returns [`Error::is_invalid_request`] if a request has more than 6,000 header fields. This maximum leaves room for
+/// the header fields that the inner layers and the client add. Otherwise returns the inner service's error.
 #[derive(Debug, Clone)]
 pub struct DefaultHeaders<S> {
     inner: S,

@@ -15,7 +15,7 @@ use crate::{
 /// The inner service must be `Clone` and take a `Request<ReplayBody<B>>`, where `B` is the body of the caller's
 /// requests: see [`ReplayBody`](crate::body::ReplayBody).
 ///
-/// A call is `Send` if the inner service and its future are, so that a task can run it:
+/// A call is `Send` if the inner service and its future are `Send`. A spawned task can then run the call:
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -42,11 +42,11 @@ use crate::{
 /// # Errors
 ///
 /// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 6,000 header
-/// fields. The limit leaves room for the fields of each layer and the client.
+/// fields. This maximum leaves room for the header fields that the layers and the client add.
 ///
 /// # Clone
 ///
-/// Clones, and the services made from them, share the limiter.
+/// All clones of the layer, and all services made from them, share one limiter.
 #[derive(Debug, Clone)]
 pub struct StackLayer {
     pub(super) body_idle: BodyIdleTimeoutLayer,

@@ -17,17 +17,20 @@
 //! A [preset](crate::preset) is a `StackBuilder` with the published values of one service. A
 #![cfg_attr(
     feature = "serde",
-    doc = "[`StackConfig`](crate::preset::StackConfig) configures one from a file or the environment."
+    doc = "[`StackConfig`](crate::preset::StackConfig) creates a builder from a file or the environment."
 )]
-#![cfg_attr(not(feature = "serde"), doc = "`StackConfig` reads one from a file, with the feature `serde`.")]
+#![cfg_attr(
+    not(feature = "serde"),
+    doc = "`StackConfig` creates a builder from a file, with the feature `serde`."
+)]
 //!
 //! # Order
 //!
 //! The order of the layers from the outside in: request id and log, default headers, total timeout, retry, rate limit,
 //! attempt span, credential, attempt timeout, then the client. [`StackLayer`] defines this order. The layer for the
-//! idle timeout of the response body is outside all of them. It is disabled until
-//! [`StackBuilder::with_body_idle_timeout`] sets it. [`guide::other_layers`](crate::guide::other_layers) shows where
-//! the layers of other crates belong.
+//! idle timeout of the response body is outside all of them. It has no effect until
+//! [`StackBuilder::with_body_idle_timeout`] sets a limit. [`guide::other_layers`](crate::guide::other_layers) shows
+//! where the layers of other crates belong.
 //!
 //! # Headers
 //!

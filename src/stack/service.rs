@@ -24,7 +24,7 @@ type Layers<S> = BodyIdleTimeout<
 /// The service that adds a key, adds a signature, or adds no credential.
 type Credentialed<S> = Either<Auth<S>, Either<SignService<S>, S>>;
 
-/// Goes through all layers to the inner service.
+/// Calls the accessor `$step` of each layer, from the outermost layer to the inner service.
 macro_rules! inner {
     ($layers:expr, $step:ident) => {{
         let above = $layers.$step().$step().$step().$step().$step().$step();
@@ -41,7 +41,7 @@ macro_rules! inner {
 ///
 /// # Clone
 ///
-/// Clones share the limiter.
+/// All clones of the service share one limiter.
 #[derive(Debug, Clone)]
 pub struct StackService<S> {
     pub(super) layers: Layers<S>,
@@ -104,7 +104,7 @@ mod tests {
         let mut rest = nested;
         for layer in order {
             let at =
-                rest.find(layer).unwrap_or_else(|| panic!("{layer} missing or out of order in {nested}"));
+                rest.find(layer).unwrap_or_else(|| panic!("{layer} is missing or out of order in {nested}"));
             rest = &rest[at + layer.len()..];
         }
     }

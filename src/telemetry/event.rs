@@ -1,6 +1,6 @@
-//! The log events. Their macros evaluate the fields only if a subscriber is interested, so no event has a separate
-//! check. A separate check would have other metadata than the event, so a subscriber that filters by fields would
-//! reject the check.
+//! The log events. The macros of `tracing` evaluate the fields of an event only if a subscriber is interested, so the
+//! code needs no separate check. A separate check would have different metadata from the event, so a subscriber that
+//! filters by fields would reject the check.
 
 use std::{cell::LazyCell, fmt, time::Duration};
 
@@ -27,7 +27,7 @@ pub(crate) const QUEUE: &str = "tower_outbound.limit.queue";
 /// The parts of a request that appear in the log event of its call. The query and user info are omitted, because both
 /// may contain keys.
 pub(crate) struct Subject {
-    /// The level of the event if the call counts as completed.
+    /// The level of the event if the call is logged as completed.
     level: Level,
     method: Method,
     uri: Uri,
@@ -35,9 +35,9 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Returns `None` if no subscriber and no recorder is active when the call starts. The result is boxed, so that the
-    /// futures of such calls stay small. With tracing's feature `log`, the crate `log` may write a disabled span, so
-    /// such a span also counts as active.
+    /// Returns `None` if neither a subscriber nor a recorder is active when the call starts. The result is boxed, so
+    /// that the future of such a call stays small. With tracing's feature `log`, the crate `log` may write a disabled
+    /// span, so the result is also `Some` for such a span.
     pub(crate) fn of<B>(level: Level, request: &Request<B>, span: &Span) -> Option<Box<Self>> {
         let is_observed = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
         is_observed.then(|| {
@@ -174,7 +174,7 @@ pub(crate) fn granted(call: Option<&CallContext>) {
     metric::count(GRANTS, call, &[]);
 }
 
-/// Counts the refusal. A refusal has no event of its own, because the call's event shows it.
+/// Counts a refusal of the limiter. A refusal has no event of its own, because the call's event shows it.
 pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
     metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str())]);
 }
@@ -189,7 +189,7 @@ pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
     );
 }
 
-/// Emits the event for a key file that contains another key.
+/// Emits the event for a key file whose key has changed.
 pub(crate) fn key_changed() {
     metric::count(KEY_REFRESHES, None, &[("outcome", "refreshed")]);
     info!(target: AUTH, "key changed");

@@ -1,4 +1,4 @@
-//! The metrics of the `metrics` facade. Until metrics are enabled, each metric costs one relaxed load.
+//! The metrics of the `metrics` facade. Until metrics are enabled, each metric costs one relaxed atomic load.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},

@@ -31,7 +31,8 @@ const RETRY: &str = "tower_outbound::retry";
 pub(crate) const LIMIT: &str = "tower_outbound::limit";
 const AUTH: &str = "tower_outbound::auth";
 
-/// Returns the host in lower case, so that each host has one value. The brackets of an IPv6 address are omitted.
+/// Returns the host in lower case, so that logs and metrics contain only one value for each host. The brackets of an
+/// IPv6 address are omitted.
 fn address(uri: &Uri) -> Option<Cow<'_, str>> {
     let host = uri.host()?.trim_start_matches('[').trim_end_matches(']');
     let lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
@@ -53,11 +54,11 @@ fn known(method: &Method) -> Option<&'static str> {
     known.into_iter().find(|known| method == known)
 }
 
-/// OpenTelemetry's value for any other method.
+/// OpenTelemetry's value for an unknown method.
 const OTHER: &str = "_OTHER";
 
-/// The part of a response that logs, spans and metrics show: HTTP status, version and gRPC code. A failed gRPC call has
-/// the HTTP status 200.
+/// The part of a response that logs, spans and metrics show: HTTP status, version and gRPC code. The HTTP status alone
+/// is not enough, because a failed gRPC call has the HTTP status 200.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseSummary<'a> {
     status: StatusCode,
@@ -117,8 +118,8 @@ impl<'a> ResponseSummary<'a> {
         );
         let stopped = match ended {
             Some(StopReason::Exhausted | StopReason::Budget) => true,
-            // A 401 does not count here: the layer only left out the resend with a replaced key, so the 401 is the
-            // result of the call.
+            // After a 401, the retry layer omitted only the resend with another key. The 401 is the result of the call,
+            // not a temporary failure.
             Some(
                 StopReason::Deadline
                 | StopReason::RequestedDelayTooLong

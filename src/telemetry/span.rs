@@ -10,8 +10,8 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// `INFO` with the feature `otel`, because exporters record client spans at that level. Otherwise `DEBUG`, because logs
-/// do not need these spans.
+/// The level of an attempt's span. `INFO` with the feature `otel`, because exporters record client spans at that level.
+/// Otherwise `DEBUG`, because logs do not need these spans.
 const ATTEMPT_LEVEL: Level = if cfg!(feature = "otel") { Level::INFO } else { Level::DEBUG };
 
 /// Creates the span of a call. It is not an HTTP client span, because it also covers calls that are never sent.
@@ -110,7 +110,8 @@ impl Sending {
         end(span, result.map_err(Error::kind));
     }
 
-    /// Records a failure if the deadline has passed. Otherwise the caller dropped the attempt, which is not a failure.
+    /// Records a failure of a dropped attempt if the deadline has passed. Otherwise the caller dropped the attempt,
+    /// which is not a failure.
     pub(crate) fn dropped(&mut self, span: &Span) {
         let deadline = self.call.as_ref().and_then(CallContext::deadline);
         if deadline.is_some_and(|deadline| clock::now() >= deadline) {

@@ -6,7 +6,7 @@ use crate::{
     clock::{self, Instant},
 };
 
-/// The wait of a request for its permit. The request counts as queued until this value is dropped.
+/// Measures how long a request waits for its permit. The queue metric includes the request until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     since: Instant,

@@ -3,7 +3,7 @@ use crate::clock::Instant;
 /// The arrival of a request: its time, or the range in which this time lies, and the number of permits that the request
 /// costs.
 ///
-/// An arrival that is converted from an `Instant` costs one permit.
+/// An arrival that is created from an `Instant` costs one permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Arrival {
     pub(super) earliest: Instant,

@@ -20,7 +20,7 @@ use crate::{
 ///
 /// # Clone
 ///
-/// Clones share one record.
+/// All clones share one record.
 ///
 /// ```
 /// use std::time::Duration;
@@ -68,8 +68,8 @@ impl Arrivals {
         self.noted().iter().map(|arrival| arrival.latest).collect()
     }
 
-    /// Returns the largest number of permits in any window of this length. Arrivals that are exactly `window` apart are
-    /// in the same window.
+    /// Returns the largest number of permits in any window of length `window`. Arrivals that are exactly `window` apart
+    /// are in the same window.
     ///
     /// ```
     /// use std::time::Duration;
@@ -90,7 +90,7 @@ impl Arrivals {
     ///
     /// # Panics
     ///
-    /// Panics if a window contains more permits. The message describes that window.
+    /// Panics if a window contains more permits than the limit. The message describes that window.
     #[track_caller]
     pub fn assert_within(&self, quota: Quota) {
         let arrivals = self.noted().clone();

@@ -40,7 +40,7 @@
 //! | item | purpose |
 //! |---|---|
 //! | [`ScriptedService`], [`ScriptedResponse`], [`Seen`] | replaces a client and its server |
-//! | [`ScriptedServer`] | serves a `ScriptedService` on loopback, for a ready client |
+//! | [`ScriptedServer`] | serves a `ScriptedService` on loopback, for a test with a real client |
 //! | [`ServerLimit`], [`LimitHeaders`] | simulates a server that limits the rate of requests |
 //! | [`Arrivals`], [`Arrival`] | asserts that no window exceeds a quota |
 //! | [`deterministic`] | fixes the jitter and the request ids of a stack. For a single layer, see [`RetryLayer::with_seed`](crate::retry::RetryLayer::with_seed) and [`RequestIdLayer::with_maker`](crate::request_id::RequestIdLayer::with_maker) |
@@ -52,9 +52,9 @@
 //!
 //! # Notes
 //!
-//! - Paused time requires tokio's feature `test-util`, which the feature of this crate does not enable.
+//! - Paused time requires tokio's feature `test-util`, which this crate's feature `test-util` does not enable.
 //! - Caches, hedging and parallel tests can change the order of requests. Use [`ScriptedService::from_fn`] to select
-//!   the response by the request instead.
+//!   the response by the request and not by the order.
 //! - Only the layers of this crate set [`Seen::attempt`].
 #![allow(clippy::panic, reason = "the documented way to fail a test")]
 

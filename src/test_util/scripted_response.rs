@@ -9,7 +9,7 @@ use http_body_util::StreamBody;
 use crate::{body::Body, error::BoxError};
 
 /// The scripted result of a request: a response, an error, or no result. Also sets the delay of the result, and how
-/// much of the request's body is read before it.
+/// much of the request's body is read before the result.
 ///
 /// An integer converts to a response with that status.
 ///
@@ -43,7 +43,7 @@ pub(super) enum Reads {
     All,
     FirstFrame,
     Nothing,
-    /// Reads nothing, and keeps the body.
+    /// Reads nothing, and keeps the body instead of dropping it.
     Keeps,
 }
 
@@ -75,12 +75,12 @@ impl ScriptedResponse {
         Self::error(move || io::Error::from(kind).into())
     }
 
-    /// Creates the error of a refused connection. Nothing of the request is read.
+    /// Creates the error of a refused connection. The request's body is not read.
     pub fn refused() -> Self {
         Self::io_error(io::ErrorKind::ConnectionRefused).with_request_body_unread()
     }
 
-    /// Creates a custom error, such as that of another client.
+    /// Creates a custom error, such as the error of another HTTP client.
     pub fn error(make: impl Fn() -> BoxError + Send + Sync + 'static) -> Self {
         Self::of(ScriptedOutcome::Error(Arc::new(make)))
     }
@@ -94,7 +94,7 @@ impl ScriptedResponse {
     ///
     /// # Panics
     ///
-    /// Panics if the name or the value is invalid, or if this is not a response.
+    /// Panics if the name or the value is invalid, or if the scripted result is not a response.
     #[must_use]
     #[track_caller]
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
@@ -111,7 +111,7 @@ impl ScriptedResponse {
     ///
     /// # Panics
     ///
-    /// Panics if this is not a response.
+    /// Panics if the scripted result is not a response.
     #[must_use]
     #[track_caller]
     pub fn with_body(mut self, bytes: impl Into<Bytes>) -> Self {
@@ -122,7 +122,7 @@ impl ScriptedResponse {
         self
     }
 
-    /// Makes the body of the response stall after its last byte.
+    /// Makes the body of the response stall after its last byte, without an end.
     #[must_use]
     pub fn with_body_stalled(mut self) -> Self {
         self.stalls = true;
@@ -151,7 +151,7 @@ impl ScriptedResponse {
     }
 
     /// Responds without reading the request's body, and keeps the body as long as the service exists, like a client
-    /// that is still sending it.
+    /// that is still sending the body.
     #[must_use]
     pub fn with_request_body_kept(mut self) -> Self {
         self.reads = Reads::Keeps;
@@ -187,7 +187,7 @@ impl From<u16> for ScriptedResponse {
     }
 }
 
-/// Omits the values of headers and the body, because a test may put a key there.
+/// Omits the headers and the body, because a test may put a key there.
 impl fmt::Debug for ScriptedResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = match &self.outcome {

@@ -18,10 +18,10 @@ pub struct Seen {
     pub at: Instant,
     /// The method, URI, version, headers and extensions.
     pub head: Parts,
-    /// The number of the attempt within its call, starting at 1. `None` if no layer of this crate in the same process
-    /// sent the request, for example if a server received it.
+    /// The number of the attempt within its call, starting at 1. `None` if no layer of this crate set it, for example
+    /// because a server received the request over a connection.
     pub attempt: Option<u32>,
-    /// The body. `None` until the body was read completely.
+    /// The body. `None` until the body has been read completely.
     pub body: Option<Bytes>,
     /// The trailers after the body.
     pub trailers: Option<HeaderMap>,

@@ -28,7 +28,7 @@ use super::ScriptedService;
 ///
 /// # Cancellation
 ///
-/// Dropping the server closes its connections. Clones of the service keep the recorded requests.
+/// Dropping the server closes its connections. All clones of the `ScriptedService` keep the recorded requests.
 ///
 /// ```
 /// use http_body_util::Empty;
@@ -56,7 +56,7 @@ pub struct ScriptedServer {
 }
 
 impl ScriptedServer {
-    /// Starts a server that responds like the service.
+    /// Starts a server that responds to each request as `service` does.
     ///
     /// # Errors
     ///

@@ -7,8 +7,8 @@ use std::{
 use super::scripted_response::ScriptedResponse;
 use crate::clock::{self, Instant};
 
-/// The rate limit of a simulated server, which responds with 200 or 429. Use it in a [`ScriptedService`] to test how a
-/// client and its limiter get along with a kind of server.
+/// The rate limit of a simulated server, which responds with 200 or 429. Use it in a [`ScriptedService`] to test a
+/// client and its limiter against a server that counts requests in a known way.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,7 +41,7 @@ use crate::clock::{self, Instant};
 ///
 /// # Clone
 ///
-/// Clones share the state.
+/// All clones share the state.
 ///
 /// [`ScriptedService`]: super::ScriptedService
 #[derive(Debug, Clone)]
@@ -53,9 +53,9 @@ pub struct ServerLimit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitHeaders {
-    /// No headers.
+    /// No rate-limit headers.
     None,
-    /// `Retry-After` in each 429.
+    /// `Retry-After` in each 429 response.
     RetryAfter,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset` as a number of seconds.
     XRateLimit,
@@ -78,12 +78,13 @@ struct State {
     refused: u64,
 }
 
-/// Times are seconds since the origin.
+/// How the server counts requests. Times are seconds since the origin.
 #[derive(Debug)]
 enum Kind {
-    /// A bucket of `capacity` tokens. `None` stands for the whole limit.
+    /// A bucket of `capacity` tokens, or of as many tokens as the limit if `capacity` is `None`.
     TokenBucket { capacity: Option<u32>, tokens: f64, at: f64 },
-    /// A counter that starts again at `end`. Windows start at `phase`, or with the first request after a window.
+    /// A counter that is reset at `end`. The windows are aligned to `phase`. If `phase` is `None`, each window starts
+    /// with the first request after the previous window.
     FixedWindow { phase: Option<f64>, end: f64, used: u32 },
     /// The times of the accepted requests of the last window.
     SlidingWindow { log: VecDeque<f64> },
@@ -98,7 +99,8 @@ impl ServerLimit {
         Self::new(Kind::TokenBucket { capacity: None, tokens: limit.into(), at: 0.0 }, limit, window)
     }
 
-    /// Accepts one request per `window / limit`, and `burst` more at once, like nginx's `limit_req` with `nodelay`.
+    /// Accepts one request per `window / limit`, and up to `burst` more at once, like nginx's `limit_req` with
+    /// `nodelay`.
     pub fn spacing(limit: u32, window: Duration, burst: u32) -> Self {
         let capacity = burst.saturating_add(1);
         Self::new(
@@ -113,20 +115,21 @@ impl ServerLimit {
         Self::new(Kind::FixedWindow { phase: None, end: 0.0, used: 0 }, limit, window)
     }
 
-    /// Accepts `limit` requests in each window. The first window starts after `phase`, and the others follow without a
-    /// gap, like windows that a server counts by its clock.
+    /// Accepts `limit` requests in each window. The first window starts after `phase`, and each further window starts
+    /// when the previous one ends, like windows aligned to a server's clock.
     pub fn clock_window(limit: u32, window: Duration, phase: Duration) -> Self {
         let phase = Some(phase.as_secs_f64());
         Self::new(Kind::FixedWindow { phase, end: 0.0, used: 0 }, limit, window)
     }
 
-    /// Accepts a request if fewer than `limit` were accepted in the window before it.
+    /// Accepts a request if fewer than `limit` requests were accepted in the window before it.
     pub fn sliding_window(limit: u32, window: Duration) -> Self {
         Self::new(Kind::SlidingWindow { log: VecDeque::new() }, limit, window)
     }
 
-    /// Estimates the requests of the last window from the counts of the current and the previous window by the clock,
-    /// like HAProxy's `http_req_rate`. The counts include refused requests.
+    /// Accepts a request if the estimated number of requests in the last window is at most `limit`. The estimate uses
+    /// the counts of the current and the previous clock window, like HAProxy's `http_req_rate`. The counts include
+    /// refused requests.
     pub fn estimate(limit: u32, window: Duration, phase: Duration) -> Self {
         let kind = Kind::Estimate { phase: phase.as_secs_f64(), number: -1.0, current: 0, previous: 0 };
         Self::new(kind, limit, window)
@@ -146,7 +149,7 @@ impl ServerLimit {
         self
     }
 
-    /// Changes the limit of the following windows.
+    /// Changes the limit immediately, also for the current window.
     pub fn set_limit(&self, limit: u32) {
         let mut state = self.state();
         let now = state.now();
@@ -283,7 +286,7 @@ impl State {
             Kind::Estimate { current, previous, .. } => {
                 let (current, previous) = (f64::from(*current), f64::from(*previous));
                 let above = (self.estimate(now) + 1.0 - f64::from(self.limit)).max(0.0);
-                // The count of the previous window falls evenly to zero until the current window ends.
+                // The previous window's share of the estimate falls evenly to zero until the current window ends.
                 let in_this_window = above * self.window / previous.max(f64::MIN_POSITIVE);
                 if above <= 0.0 || in_this_window <= self.reset(now) {
                     return in_this_window;
@@ -300,7 +303,7 @@ impl State {
         let response = ScriptedResponse::status(if accepted { 200 } else { 429 });
         let seconds = |seconds: f64| (seconds - 1e-9).ceil().max(0.0) as u64;
         let (remaining, reset) = (self.remaining(now), seconds(self.reset(now)));
-        // A server that only spaces requests reports its burst as the limit.
+        // A server that only spaces requests reports the capacity of its bucket as the limit.
         let limit = match self.kind {
             Kind::TokenBucket { capacity: Some(capacity), .. } => capacity,
             _ => self.limit,

@@ -41,17 +41,17 @@ use crate::{body::Body, call::CallContext, clock, error::BoxError};
 ///
 /// # Clone
 ///
-/// Clones share the script and the recorded requests. A clone is not ready, even if the original is.
+/// All clones share the script and the recorded requests. A clone is not ready, even if the original is.
 ///
 /// # Cancellation
 ///
-/// A dropped call stays recorded, and its response counts as used.
+/// A dropped call stays recorded, and the next call gets the next response.
 pub struct ScriptedService {
     script: Arc<Script>,
     ready: bool,
 }
 
-/// The state that clones and calls share.
+/// The state that all clones of a service and all its calls share.
 struct Script {
     respond: Box<dyn Fn(&Seen) -> ScriptedResponse + Send + Sync>,
     seen: Mutex<Vec<Seen>>,
@@ -91,7 +91,7 @@ impl ScriptedService {
         })
     }
 
-    /// Creates a service that selects the response by the request, before its body is read.
+    /// Creates a service that selects the response by the request, before the request's body is read.
     ///
     /// ```
     /// use tower_outbound::test_util::ScriptedService;

@@ -12,9 +12,9 @@ use crate::{clock::Instant, policy::Quota};
 /// An arrival counts in a window that contains both its earliest and its latest time.
 pub(super) fn fullest(arrivals: &[Arrival], length: Duration) -> Option<(u64, Instant)> {
     let within = |end: Instant, start: Instant| end.duration_since(start) <= length;
-    // An arrival whose range is longer than a window counts in no window. If the range of another arrival begins before
-    // a window, the range ends before the end of that window. A window therefore contains the arrivals whose range ends
-    // by the window's end, minus those whose range begins before its start.
+    // An arrival whose range is longer than a window counts in no window. Every other range that begins before a window
+    // also ends before the window's end. A window therefore contains the arrivals whose range ends by the window's end,
+    // minus those whose range begins before its start.
     let fitting = arrivals.iter().filter(|arrival| within(arrival.latest, arrival.earliest));
     let (mut begins, mut ends): (Vec<_>, Vec<_>) = fitting
         .map(|Arrival { earliest, latest, permits }| ((*earliest, *permits), (*latest, *permits)))

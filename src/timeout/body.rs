@@ -14,8 +14,8 @@ use tower_service::Service;
 
 use crate::{body::IdleBody, config::InvalidConfig, error::polled_after_completion};
 
-/// Makes the body of a response fail if the body stalls. [`Error::is_timeout`](crate::Error::is_timeout) is true for
-/// the error.
+/// Ends a response body with an error if the body stalls. [`Error::is_timeout`](crate::Error::is_timeout) returns
+/// `true` for this error.
 ///
 /// The timer runs while the reader waits for a frame, and restarts with each frame. It does not run while the reader is
 /// not polling the body. A slow body that never stalls may take any time and have any size:
@@ -51,7 +51,7 @@ pub struct BodyIdleTimeoutLayer {
 }
 
 impl BodyIdleTimeoutLayer {
-    /// Lets the reader wait at most `limit` for each frame.
+    /// Creates a layer that lets the reader wait at most `limit` for each frame.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl BodyIdleTimeoutLayer {
         Ok(Self { limit: Some(limit) })
     }
 
-    /// Creates a layer that sets no limit, for a stack whose type must not change.
+    /// Creates a layer without a limit. Use it if the stack must have the same type with and without a limit.
     pub const fn none() -> Self {
         Self { limit: None }
     }
@@ -81,7 +81,7 @@ impl<S> Layer<S> for BodyIdleTimeoutLayer {
 ///
 /// # Errors
 ///
-/// Returns the inner service's error. A body that stalls returns an error of its own: see [`IdleBody`].
+/// Returns the inner service's error. If the response body stalls, the body itself returns an error: see [`IdleBody`].
 #[derive(Debug, Clone)]
 pub struct BodyIdleTimeout<S> {
     inner: S,

@@ -27,7 +27,7 @@ pin_project! {
     }
 }
 
-/// When a request expires, and the values for its error.
+/// The time at which a request expires, and the values for its timeout error.
 #[derive(Debug)]
 pub(super) struct Expiry {
     pub(super) ends: Instant,

@@ -5,13 +5,14 @@ use tower_layer::Layer;
 use super::Timeout;
 use crate::{config::InvalidConfig, error::ErrorKind};
 
-/// Limits the time of a call or of one attempt. [`Error::is_timeout`](crate::Error::is_timeout) is true for the error.
+/// Limits the time of a call or of one attempt. [`Error::is_timeout`](crate::Error::is_timeout) returns `true` for the
+/// error of an expired timeout.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tower_outbound::timeout::TimeoutLayer;
 ///
-/// // The first layer goes outside of the retry layer, the second inside.
+/// // Place `total` outside the retry layer, and `per_attempt` inside it.
 /// let total = TimeoutLayer::total(Duration::from_secs(60))?;
 /// let per_attempt = TimeoutLayer::per_attempt(Duration::from_secs(10))?;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())

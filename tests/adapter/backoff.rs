@@ -18,7 +18,7 @@ const ALWAYS_503: &[Scripted] = &[Status(503)];
 const RETRY_AFTER_7_THEN_503: &[Scripted] = &[Headers(503, &[("retry-after", "7")]), Status(503)];
 const THIRD_SUCCEEDS: &[Scripted] = &[Status(503), Status(503), Status(200)];
 
-/// Returns a layer whose attempts are limited by the backoff alone.
+/// Returns a retry layer in which only `backoff` limits the number of attempts.
 fn limited_only_by(backoff: impl retry::Backoff + 'static) -> RetryLayer {
     RetryLayer::new().with_max_attempts(u32::MAX).unwrap().without_budget().with_custom_backoff(backoff)
 }
@@ -35,7 +35,8 @@ async fn delays(layer: &RetryLayer, script: &[Scripted]) -> Vec<Duration> {
     call(layer, script).await.0
 }
 
-/// Checks a backoff with the delays 1 s, 2 s and 4 s: over several calls, with requested delays and after throttling.
+/// Asserts that a retry layer uses the delays 1 s, 2 s and 4 s of `backoff`. Covers several calls, requested delays and
+/// throttled attempts.
 async fn assert_backoff_of_1_2_4_s(backoff: impl retry::Backoff + Clone + 'static) {
     let layer = limited_only_by(backoff.clone());
     // Each call starts with the first delay, even if the previous call did not use all delays.
@@ -52,7 +53,7 @@ async fn assert_backoff_of_1_2_4_s(backoff: impl retry::Backoff + Clone + 'stati
     let (first, second) = tokio::join!(delays(&layer, ALWAYS_503), delays(&layer, ALWAYS_503));
     assert_eq!(first, second);
 
-    // A longer requested delay replaces the first delay of the backoff. The jitter adds up to half of the replaced
+    // A longer requested delay replaces the first delay of the backoff. The jitter is at most half of the replaced
     // delay.
     let (delays, report) = call(&layer, RETRY_AFTER_7_THEN_503).await;
     assert!((secs(7)..=millis(7_501)).contains(&delays[0]), "{delays:?}");
@@ -64,17 +65,17 @@ async fn assert_backoff_of_1_2_4_s(backoff: impl retry::Backoff + Clone + 'stati
     let (delays, _) = call(&layer, &[Status(503), Headers(503, &[("retry-after", "1")]), Status(200)]).await;
     assert_eq!(delays, [secs(1), secs(2)]);
 
-    // The layer's number of attempts still applies.
+    // The layer's maximum number of attempts still applies.
     let (delays, report) = call(&RetryLayer::new().with_custom_backoff(backoff.clone()), ALWAYS_503).await;
     assert_eq!((delays, report.stop_reason()), (vec![secs(1), secs(2)], Some(StopReason::Exhausted)));
 
-    // Throttled attempts count separately from other failures.
+    // Throttled attempts and other failures each start with the first delay of their own backoff.
     let layer = layer.with_custom_throttled_backoff(backoff);
     let (delays, _) = call(&layer, &[Status(503), Status(429), Status(503), Status(429), Status(200)]).await;
     assert_eq!(delays, [1, 1, 2, 2].map(secs));
 }
 
-/// Follows tokio's clock, which the tests pause.
+/// A clock for the crate `backoff` that returns the time of tokio's clock, which the tests pause.
 #[derive(Debug, Clone, Copy, Default)]
 struct TokioClock;
 
@@ -84,7 +85,7 @@ impl Clock for TokioClock {
     }
 }
 
-/// Doubles from 1 s to 1 min, without jitter.
+/// Returns a policy of the crate `backoff` whose delays double from 1 s to 1 min, without jitter.
 fn doubling<C: Clock + Default>(max_elapsed: Option<Duration>) -> exponential::ExponentialBackoff<C> {
     exponential::ExponentialBackoffBuilder::new()
         .with_initial_interval(secs(1))
@@ -120,12 +121,11 @@ async fn max_elapsed_time_on_the_system_clock_ignores_tokios_paused_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_default_policy_of_the_backoff_crate_is_jittered_within_its_range() {
+async fn default_policy_of_the_backoff_crate_jitters_each_delay_by_at_most_half() {
     let layer = limited_only_by(from_backoff(ExponentialBackoff::default())).with_max_attempts(4).unwrap();
     let (first, second) = (delays(&layer, ALWAYS_503).await, delays(&layer, ALWAYS_503).await);
     for delays in [&first, &second] {
-        // The delays grow from 500 ms by a factor of 1.5, with a jitter of one half. A timer may fire a millisecond
-        // late.
+        // The delays grow from 500 ms by a factor of 1.5, with a jitter of ±50 %. A timer may fire a millisecond late.
         for (delay, middle) in delays.iter().zip([500.0, 750.0, 1_125.0]) {
             let range = middle * 0.5..=middle * 1.5 + 1.0;
             assert!(range.contains(&(delay.as_secs_f64() * 1e3)), "{delays:?}");
@@ -151,7 +151,7 @@ async fn a_custom_policy_of_the_backoff_crate_may_return_any_delays() {
 
 #[tokio::test(start_paused = true)]
 async fn a_closure_that_returns_delays_of_backon_works_as_a_backoff() {
-    // The default builds three delays, which double from 1 s.
+    // By default, `ExponentialBuilder` builds three delays: 1 s, 2 s and 4 s.
     let builder = ExponentialBuilder::default();
     assert_backoff_of_1_2_4_s(move || builder.build()).await;
     let total = ExponentialBuilder::new().without_max_times().with_total_delay(Some(secs(14)));

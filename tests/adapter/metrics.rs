@@ -42,11 +42,12 @@ const URI: &str = "https://api.example.com/v1";
 
 struct Recorder(Snapshotter);
 
-/// The values of each series, by its name and its sorted labels. The names lack the prefix `tower_outbound.`.
+/// The values of each metric series. A key consists of the metric's name and its sorted labels. The names lack the
+/// prefix `tower_outbound.`.
 type Series = BTreeMap<String, Vec<f64>>;
 
 impl Recorder {
-    /// Enables the metrics of the process, and records those of this thread until the guard is dropped.
+    /// Enables the metrics of the process, and records the metrics of this thread until the guard is dropped.
     fn enabled() -> (Self, LocalRecorderGuard<'static>) {
         static DISABLED: Once = Once::new();
         // The first test of the process checks that nothing is recorded before `enable`.
@@ -87,7 +88,7 @@ impl Recorder {
     }
 }
 
-/// Returns a stack of all layers that record metrics. The stack sends one request per second.
+/// Returns a stack of all layers that record metrics. The stack sends at most one request per second.
 fn stack(
     script: &[Scripted],
 ) -> impl tower::Service<http::Request<Content>, Response: fmt::Debug, Error = tower_outbound::Error> + Clone
@@ -103,7 +104,7 @@ fn stack(
         .service(ScriptedService::new(script.iter().copied()))
 }
 
-/// Records a value for every metric except those of a limiter's store.
+/// Records a value for every metric except the metrics of a limiter's store.
 async fn record_everything() {
     let service = stack(&[Headers(429, &[("retry-after", "3")]), Status(200), Status(404), Status(200)]);
     for _ in 0..2 {
@@ -143,7 +144,7 @@ async fn the_table_in_the_docs_lists_every_metric_with_its_kind_and_labels() {
     let (recorder, _guard) = Recorder::enabled();
     adapter::metrics::enable();
     record_everything().await;
-    // A failure without a status adds the label of its error.
+    // A call without a response also records its duration, with the label `error.type`.
     let _ = stack(&[NoResponse]).oneshot(request("POST", URI)).await;
     let with_store = with_store().await;
     let mut found: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
@@ -166,7 +167,8 @@ async fn the_table_in_the_docs_lists_every_metric_with_its_kind_and_labels() {
     assert_eq!(found, documented);
 }
 
-/// Stops and restarts the Redis server of a shared limiter. Returns `false` if redis-server is missing.
+/// Stops and restarts the Redis server of a shared limiter. Returns `false` without the feature `redis`, or if
+/// redis-server is missing.
 async fn with_store() -> bool {
     #[cfg(feature = "redis")]
     return store::lost_and_found().await;
@@ -175,7 +177,7 @@ async fn with_store() -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_grpc_call_with_status_200_is_labelled_with_its_code() {
+async fn a_failed_grpc_call_with_http_status_200_is_labelled_with_its_grpc_code() {
     let (recorder, _guard) = Recorder::enabled();
     stack(&[Headers(200, &[("grpc-status", "7")])]).oneshot(request("POST", URI)).await.map(drop).unwrap();
     let series = recorder.series();
@@ -186,7 +188,7 @@ async fn a_failed_grpc_call_with_status_200_is_labelled_with_its_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_labelled_with_its_kind_and_its_service() {
+async fn metrics_of_a_failed_call_have_the_error_kind_and_the_service_as_labels() {
     let (recorder, _guard) = Recorder::enabled();
     let name = format!("tenant-{}", 7);
     let layers = (RequestIdLayer::new().with_service(name), AttemptSpanLayer::new());
@@ -260,7 +262,7 @@ async fn metrics_count_refusals_and_retries_and_give_ups_by_reason() {
         ("limit.refusals reason=queue_full service=rates", [1.0]),
         ("limit.pause.duration service=rates", [3.0]),
         ("retry.retries reason=requested service=rates", [1.0]),
-        // The 404 and the refused request.
+        // One call received a 404, and the limiter refused another call.
         ("retry.give_ups reason=not_retryable service=rates", [2.0]),
         ("auth.refreshes outcome=refreshed", [1.0]),
         ("auth.refreshes outcome=failed", [1.0]),
@@ -271,7 +273,7 @@ async fn metrics_count_refusals_and_retries_and_give_ups_by_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn metrics_include_attempts_that_the_deadline_ends_but_no_dropped_attempts() {
+async fn metrics_include_attempts_ended_by_the_deadline_but_not_dropped_attempts() {
     let (recorder, _guard) = Recorder::enabled();
     let service = ServiceBuilder::new()
         .layer(TimeoutLayer::total(secs(2)).unwrap())
@@ -290,7 +292,7 @@ async fn metrics_include_attempts_that_the_deadline_ends_but_no_dropped_attempts
 
 /// The refresh of the key takes so long that the permit expires.
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_permit_is_replaced_counts_as_one_grant() {
+async fn metrics_count_one_grant_for_a_call_whose_permit_was_replaced() {
     let (recorder, _guard) = Recorder::enabled();
     let slow_key = RefreshingKey::new(|| async {
         tokio::time::sleep(secs(2)).await;
@@ -303,7 +305,7 @@ async fn a_request_whose_permit_is_replaced_counts_as_one_grant() {
     let series = recorder.series();
     assert_eq!(series["limit.grants"], [1.0], "{series:#?}");
     let [wait] = series["limit.wait.duration"][..] else {
-        panic!("expected only the wait of the second permit: {series:#?}")
+        panic!("expected only the wait for the second permit: {series:#?}")
     };
     assert!(wait > 10.0, "{wait}");
 }

@@ -78,7 +78,7 @@ fn stack() -> StackLayer {
     preset.with_api_key(ApiKey::new("k3y").unwrap()).with_attempt_span(attempt_span).layer().unwrap()
 }
 
-/// The same code as in the README.
+/// Builds a stack with the same code as the README's example of trace contexts.
 fn readme_example() -> Result<StackBuilder, InvalidConfig> {
     let attempt = AttemptSpanLayer::new()
         .with_attempt_header(HeaderName::from_static("x-attempt"))
@@ -124,7 +124,7 @@ async fn call(script: &[Scripted], method: &str) -> (Pipeline, ScriptedService) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_is_a_client_span_with_the_attributes_of_the_conventions() {
+async fn each_attempt_has_a_client_span_with_attributes_of_the_semantic_conventions() {
     let (pipeline, service) = call(&[Status(503), Io(ConnectionReset), Status(200)], "PUT").await;
     let (call, attempts) = (pipeline.call(), pipeline.attempts());
     assert_eq!((&call.span_kind, &call.status), (&SpanKind::Internal, &Status::Unset));
@@ -253,7 +253,7 @@ async fn the_traceparent_of_an_unsampled_trace_has_no_flags() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stack_sends_no_trace_context_without_an_opentelemetry_layer_or_propagation() {
+async fn stack_sends_no_trace_context_if_opentelemetry_layer_or_propagation_is_missing() {
     let assert_no_context = |head: &Parts| {
         let names = ["traceparent", "tracestate", "baggage"].map(HeaderName::from_static);
         assert!(names.iter().all(|name| !head.headers.contains_key(name)), "{:?}", head.headers);

@@ -1,6 +1,5 @@
-//! Tests of log events whose level is disabled. Nothing is formatted, and at most the subject of a call's event is
-//! allocated.
-//! These tests run in a separate process, because `tracing` caches for the whole process which levels are enabled.
+//! Tests that log events of a disabled level format nothing. For its log event, a call allocates at most one box. These
+//! tests run in a separate process, because `tracing` caches for the whole process which levels are enabled.
 
 use std::{
     convert::Infallible,
@@ -27,10 +26,10 @@ use tracing_subscriber::{Registry, filter::filter_fn, layer::SubscriberExt};
 
 use crate::{Content, NoOp, URI, allocations, serial};
 
-/// Returns the number of additional boxes that a call allocates if the maximum level of the process allows its log
-/// event: 1, or 0 if another crate of the build enables tracing's feature `log`. The box holds the parts of the request
-/// that the event shows. With the feature `log`, a call allocates this box even if the level is disabled, because the
-/// crate `log` may write the event.
+/// Returns how many more boxes a call allocates if the maximum level of the process allows the call's log event:
+/// usually one box. The box holds the parts of the request that the event shows. Returns 0 if another crate of the
+/// build enables tracing's feature `log`. With that feature, a call allocates the box even if the level is disabled,
+/// because the crate `log` may write the event.
 fn subject() -> u64 {
     let is_log_enabled =
         tracing::subscriber::with_default(all_disabled(), || !tracing::error_span!("disabled").is_none());
@@ -81,14 +80,14 @@ fn spans_and_events_of_a_disabled_level_allocate_nothing() {
         assert_eq!(
             allocations(stack.layer(NoOp)),
             disabled + subject,
-            "the stack allocates only the subject at level WARN"
+            "at level WARN, the stack allocates nothing more than a box for the log event of the call"
         );
     });
     // The last assertion proves that the measurement includes the allocations of enabled events.
     tracing::subscriber::with_default(all_enabled(), || assert!(allocations(stack.layer(NoOp)) > disabled));
 }
 
-/// Measures the allocations of one call through a whole stack. The server returns `statuses` in order, and adds
+/// Measures the allocations of one call through a complete stack. The server returns `statuses` in order, and adds
 /// `Retry-After` to a 429. The call causes log events of all layers, such as a wait for the limiter and a key refresh.
 fn measure_call(statuses: &'static [u16], (uri, id): (&str, &str)) -> AllocationInfo {
     let runtime =
@@ -128,10 +127,10 @@ fn total(allocated: AllocationInfo) -> (u64, u64) {
     (allocated.count_total, allocated.bytes_total)
 }
 
-/// The values of `most` were counted without any log event in the code. A higher number means that a disabled event
-/// formats text, or that a dependency allocates more than before.
+/// Each value of `most` is the number of allocations that was measured without any log event in the code. A higher
+/// number means that a disabled event formats text, or that a dependency allocates more than before.
 #[test]
-fn disabled_events_format_no_part_of_a_request_however_the_call_ends() {
+fn disabled_log_events_format_no_part_of_a_request_whatever_the_outcome() {
     let _serial = serial();
     let subject = subject();
     const LONG: usize = 500;
@@ -160,15 +159,16 @@ fn disabled_events_format_no_part_of_a_request_however_the_call_ends() {
             "{} allocations, expected at most {most}, with statuses {statuses:?}",
             disabled.0
         );
-        // The request id is copied with the request's head: once to keep for a retry, and once for each further attempt.
+        // The request id is copied with the request's head: once for a possible retry, and once for each further
+        // attempt.
         let copies = (statuses.len() * LONG) as u64;
         assert_eq!(
             disabled_long,
             (disabled.0, disabled.1 + copies),
             "the allocated bytes depend on the length of the URI, with statuses {statuses:?}"
         );
-        // The layer allocates the subject of the event even if the event's target is disabled, because the layer does
-        // not check the target.
+        // `RequestIdLayer` checks only the level of its log event, not the target. Therefore it allocates the event's
+        // box even if the target is disabled.
         tracing::subscriber::with_default(other_target(), || {
             let ((count, bytes), long) = measure();
             assert_eq!(
@@ -193,9 +193,9 @@ fn disabled_events_format_no_part_of_a_request_however_the_call_ends() {
     }
 }
 
-/// `RequestIdLayer` allocates the subject of a log event only if the maximum level of the process allows the event.
+/// `RequestIdLayer` prepares a log event only if the maximum level of the process allows the event.
 #[test]
-fn completed_call_is_logged_if_its_level_equals_the_maximum_level() {
+fn completed_call_is_logged_if_the_event_level_equals_the_maximum_level() {
     let _serial = serial();
     for level in [Level::ERROR, Level::WARN, Level::INFO] {
         let count = Arc::new(AtomicUsize::new(0));

@@ -39,7 +39,8 @@ fn rate_limit_layer_allocates_nothing_and_auth_layer_only_the_credential_header(
     assert_eq!(allocations(auth.layer(NoOp)), with_header);
 }
 
-/// Grants every permit: in `try_acquire_with` if `decides_immediately` is true, otherwise in `acquire_with`.
+/// A limiter that grants every request: in `try_acquire_with` if `decides_immediately` is true, otherwise in
+/// `acquire_with`.
 #[derive(Debug, Clone)]
 struct CustomLimiter {
     decides_immediately: bool,
@@ -71,7 +72,7 @@ impl Limiter for CustomLimiter {
     }
 }
 
-/// Grants every permit through `Acquire::ready`, which allocates no box.
+/// A limiter that grants every request through `Acquire::ready`, which allocates no box.
 #[derive(Debug, Clone)]
 struct ReadyLimiter;
 
@@ -87,7 +88,7 @@ fn quota() -> Quota {
 }
 
 #[test]
-fn erased_limiter_allocates_only_a_box_for_the_future_of_a_custom_limiter() {
+fn type_erased_limiter_allocates_only_a_box_for_the_future_of_a_custom_limiter() {
     let _serial = serial();
     let without_layer = allocations(NoOp);
     for (limiter, expected) in [

@@ -109,7 +109,7 @@ fn missing_key_file_is_rejected_at_construction() {
 }
 
 /// The first rejected request starts to read the key file, and the second rejected request waits for the same read. The
-/// key file is a named pipe, which blocks the read.
+/// key file is a named pipe, so the read blocks until the test writes a key.
 #[cfg(unix)]
 #[test]
 fn request_rejected_during_a_key_file_read_gets_the_new_key() {

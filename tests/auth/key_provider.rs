@@ -219,7 +219,8 @@ async fn reused_service_sends_the_current_key_with_each_request() {
     assert_eq!((fetches.count(), server.keys()), (3, vec![String::new(), String::new(), "key-3".to_owned()]));
 }
 
-/// For example, tests may share a client in a static, although each test has its own tokio runtime.
+/// A client may outlive the tokio runtime in which its key refresh started. For example, tests may share a client in a
+/// static, although each test has its own runtime.
 #[test]
 fn key_refresh_restarts_if_its_runtime_has_ended() {
     let server = Server::accepting("key");

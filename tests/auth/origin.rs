@@ -86,7 +86,7 @@ fn auth_layer_construction_rejects_a_plaintext_origin() {
         assert_eq!(
             error.to_string(),
             format!(
-                "invalid origin `{displayed}`: expected https, a loopback host or Origin::with_plaintext, because a key is sent there"
+                "invalid origin `{displayed}`: expected https, a loopback host or Origin::with_plaintext, because a credential is sent to it"
             )
         );
         assert_eq!(error.field(), "origin");
@@ -94,7 +94,7 @@ fn auth_layer_construction_rejects_a_plaintext_origin() {
 }
 
 #[tokio::test]
-async fn only_the_origin_with_plaintext_receives_the_key_without_tls() {
+async fn key_is_sent_without_tls_only_to_the_origin_that_allows_plaintext() {
     let url = "http://gateway.internal:8080";
     let layer = AuthLayer::new(key(), origin(url).with_plaintext()).unwrap();
     assert!(forwarded_head(&layer, get(url)).await.headers.contains_key(AUTHORIZATION));

@@ -96,7 +96,7 @@ async fn auth_layer_keeps_an_authorization_header_set_by_the_caller() {
 }
 
 #[tokio::test]
-async fn query_key_is_added_only_to_requests_to_the_allowed_origin() {
+async fn api_key_is_added_to_the_query_only_for_the_allowed_origin() {
     let layer = query_layer();
     for (uri, expected) in [
         ("https://api.example.com/v1", "https://api.example.com/v1?api_key=s3cret-0123456789"),
@@ -118,7 +118,7 @@ async fn query_key_is_added_only_to_requests_to_the_allowed_origin() {
 }
 
 #[tokio::test]
-async fn request_is_rejected_if_the_query_key_makes_its_uri_too_long() {
+async fn request_is_rejected_if_the_key_in_the_query_makes_its_uri_too_long() {
     let long = format!("https://api.example.com/{}", "x".repeat(65_510));
     let server = ScriptedService::new([Status(200)]);
     let error = query_layer().layer(server.clone()).oneshot(get(&long)).await.unwrap_err();
@@ -129,7 +129,7 @@ async fn request_is_rejected_if_the_query_key_makes_its_uri_too_long() {
     assert_eq!(cause, "the url with the key in its query is longer than 65,534 bytes");
     assert!(KeyPlacement::query("").is_err());
 
-    // A path and query of 65,534 bytes is accepted, and a path and query of 65,535 bytes is rejected.
+    // A request is accepted if its path and query have 65,534 bytes in total, and rejected if they have 65,535 bytes.
     for (excess, fits) in [(0, true), (1, false)] {
         let path = "x".repeat(65_534 - "/?api_key=".len() - KEY.len() + excess);
         let result = query_layer()

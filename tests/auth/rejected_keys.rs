@@ -195,7 +195,7 @@ async fn provider_is_called_again_if_a_fetch_returns_a_key_that_was_just_rejecte
 
 /// The server rejects the only key in the vault.
 #[tokio::test(start_paused = true)]
-async fn provider_is_called_at_most_twice_if_the_vault_has_only_the_rejected_key() {
+async fn provider_is_called_again_only_once_if_the_vault_has_only_the_rejected_key() {
     let (provider, _, fetches) = slow_provider();
     let server = Server::accepting("key-1");
     let client = client(provider, &server);

@@ -71,8 +71,8 @@ async fn request_of_any_method_is_resent_once_with_the_new_key() {
     }
 }
 
-/// The server rejects a key after 25 s. By then the backoff of the provider, at most 20 s, is over. Each 401 therefore causes
-/// a new key to be fetched.
+/// The server sends each 401 after 25 s. The provider's backoff of at most 20 s is over by then, so each 401 causes the
+/// fetch of a new key.
 #[tokio::test(start_paused = true)]
 async fn second_401_is_returned_even_if_the_provider_has_more_keys() {
     for retry in [RetryLayer::new(), RetryLayer::new().with_max_attempts(9).unwrap(), resend_only().0] {

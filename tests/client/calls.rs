@@ -178,7 +178,7 @@ async fn no_log_event_shows_the_key() {
         let fmt = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
         Dispatch::new(fmt.with_writer(log.clone()).finish())
     };
-    // While only one subscriber exists, the first thread that reaches an event decides for all threads whether the
+    // While only one subscriber exists, the first thread that reaches an event determines for all threads whether the
     // event is enabled. Threads of other tests have no subscriber, so they would disable the event. Creating a second
     // subscriber after the first calls makes `tracing` evaluate every event again.
     let _first = subscriber();

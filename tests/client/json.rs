@@ -241,7 +241,7 @@ async fn stalled_response_body_returns_a_timeout_error() {
 }
 
 #[tokio::test]
-async fn excerpt_is_limited_to_1_kib_and_body_is_limited_to_max_body() {
+async fn error_excerpt_is_limited_to_1_kib_and_response_body_to_max_body() {
     let error = error_for(404, vec![b'a'; 3 * 1024 * 1024]).await;
     assert_eq!(error.excerpt(), format!("{}...", "a".repeat(1024)));
     let error = error_for(404, "é".repeat(2_000)).await;

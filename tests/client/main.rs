@@ -27,7 +27,7 @@ use tower_outbound::{
 
 use self::support::server::Server;
 
-/// The API key of the tests, which must not appear in errors, in logs or at wrong servers.
+/// The API key of the tests. It must not appear in errors or logs, and must not reach other servers.
 const KEY: &str = "k3y-of-the-tests";
 
 /// Returns a retry layer with three attempts and a backoff of at most 5 ms.
@@ -56,7 +56,7 @@ fn outcomes(report: &Report) -> Vec<Outcome> {
     report.attempts().iter().filter_map(|attempt| attempt.outcome).collect()
 }
 
-/// Reads the whole response body.
+/// Reads the complete response body.
 async fn text(response: Response) -> Bytes {
     response.bytes().await.unwrap()
 }

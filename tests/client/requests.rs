@@ -1,4 +1,4 @@
-//! Tests the request builder: what each setter sends, and that an invalid setter sends nothing.
+//! Tests the request builder: what each setter sends, and that a request with an invalid value is not sent.
 
 use std::{convert::Infallible, future::ready};
 
@@ -14,7 +14,7 @@ use tower_outbound::{
 
 use super::*;
 
-/// Returns a client and its service, which is scripted and always responds 200.
+/// Returns a client and its scripted service, which responds to every request with 200.
 fn scripted() -> (Client, ScriptedService) {
     let service = ScriptedService::new([ScriptedResponse::status(200).with_body("hello")]);
     (preset("http://127.0.0.1:9/api").client_with_service(service.clone()).unwrap(), service)
@@ -164,7 +164,7 @@ async fn error_for_status_keeps_status_and_request_id_and_excerpt() -> Result<()
 }
 
 #[tokio::test]
-async fn fetch_text_returns_the_body_of_a_2xx_and_an_error_for_another_status() -> Result<(), BoxError> {
+async fn fetch_text_returns_the_body_of_a_2xx_response_and_otherwise_an_error() -> Result<(), BoxError> {
     let responses = [ScriptedResponse::status(201).with_body("created"), ScriptedResponse::status(404)];
     let client = preset("http://127.0.0.1:9").client_with_service(ScriptedService::new(responses))?;
     assert_eq!(client.get("/orders/7").fetch_text().await?, "created");

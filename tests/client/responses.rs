@@ -95,7 +95,7 @@ async fn stalled_body_returns_an_error_after_the_idle_timeout() {
         .await;
         let transport = Transport::new();
         let transport = if http2 { transport.with_http2_prior_knowledge() } else { transport };
-        // Even on a busy machine, the body of the second response arrives within this limit.
+        // Even on a busy machine, the body of the second response arrives within one second.
         let limit = Duration::from_millis(1_000);
         let client =
             preset(&server.url()).with_body_idle_timeout(limit).client_with_transport(transport).unwrap();

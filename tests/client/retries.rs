@@ -63,7 +63,7 @@ async fn client_resends_the_body_of_a_retried_put_unchanged() {
         assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (200, 3));
         let seen = server.seen();
         assert_eq!(seen.len(), 3);
-        // A failed `assert_eq` would print 300 KB.
+        // The test uses no `assert_eq`, because its failure would print 300 KB.
         assert!(seen.iter().all(|seen| seen.body == expected && seen.method == Method::PUT));
     }
 }

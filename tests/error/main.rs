@@ -69,7 +69,7 @@ async fn error_of_client(url: &str, connector: Connector, http2: bool, body: fn(
     client.execute(request(url, Body::new(body()))).await.unwrap_err()
 }
 
-/// Sends a request through a stack of single layers that uses `connector`, and returns the error.
+/// Sends a request through a stack of individual layers around a client that uses `connector`, and returns the error.
 async fn error_of_layers(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
     let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(quick_retry()).service(client);

@@ -67,7 +67,7 @@ pub(crate) async fn end_http2(stream: TcpStream, reset: bool) {
     let mut connection = h2::server::handshake(TcpStream::from_std(stream).unwrap()).await.unwrap();
     let request = connection.accept().await;
     // After its response to the ping, the client has nothing left to write. If the reset arrived during a write, the
-    // client might see a closed connection instead.
+    // client might see a closed connection instead of a reset.
     let mut pings = connection.ping_pong().unwrap();
     pings.send_ping(h2::Ping::opaque()).unwrap();
     std::future::poll_fn(|cx| {
@@ -90,7 +90,7 @@ pub(crate) async fn reset_http2_stream(stream: TcpStream) {
     }
 }
 
-/// The server sends a GOAWAY frame before this part of the response.
+/// The part of the response before which the server sends a GOAWAY frame.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Before {
     Response,

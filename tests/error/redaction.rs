@@ -66,7 +66,7 @@ fn records_with_key(capture: &Capture) -> Vec<(String, String)> {
 #[track_caller]
 fn assert_filter_drops_the_key(capture: &Capture) {
     let leaks = records_with_key(capture);
-    assert!(!leaks.is_empty(), "the log of h2 contains the key");
+    assert!(!leaks.is_empty(), "expected h2 to log the key");
     for (level, target) in leaks {
         let filtered = ["h2", "hyper", "hyper_util"].contains(&target.split("::").next().unwrap());
         assert!(filtered && ["DEBUG", "TRACE"].contains(&level.as_str()), "{level} {target}");
@@ -90,7 +90,7 @@ async fn call_errors_redact_the_debug_data_of_a_goaway() {
     assert_goaway_redacted(&error);
     assert_eq!(error.report().unwrap().attempt_count(), 1);
 
-    // A stack of single layers redacts the same error as a preset.
+    // A stack of individual layers redacts the same error as a preset.
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(quick_retry()).service(client);
     let mut request = request(&url, no_body());

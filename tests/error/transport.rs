@@ -101,7 +101,7 @@ async fn each_transport_failure_has_its_own_kind_and_message() {
     let closes_http2 = &url(peer::serve(|stream| peer::end_http2(stream, false)));
     let no_http = &url(peer::serve(peer::garbage));
     let no_response = &url(peer::serve(read_only));
-    let reset = "reset by the server";
+    let reset = "connection or stream reset by the server";
     let closed = "connection closed before the response";
     let protocol = "http protocol error";
     let cases = [
@@ -235,7 +235,7 @@ async fn io_error_of_a_custom_service_determines_the_kind_of_the_call_error() {
     }
 }
 
-/// While connecting, an I/O error such as `HostUnreachable` has another kind.
+/// While the client connects, an I/O error such as `HostUnreachable` has the kind `Connect` instead of `Closed`.
 #[tokio::test(start_paused = true)]
 async fn io_error_of_an_established_connection_has_the_kind_closed() {
     use io::ErrorKind::*;

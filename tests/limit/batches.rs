@@ -1,4 +1,4 @@
-//! Tests of batching: in a long queue, the first waiter sleeps longer and takes the permits of several waiters at once.
+//! Tests of batching: in a long queue, the first waiter sleeps longer and takes permits for several waiters at once.
 
 use std::time::Duration;
 
@@ -106,10 +106,10 @@ async fn batching_delays_a_grant_by_at_most_5_ms() {
         "{batches} batches, expected one batch every 4 ms while the queue is long"
     );
     assert!(late.iter().all(|late| *late <= millis(5)), "{late:?}");
-    // A queue of 16 waiters takes 16 ms in total, so the batches of such a queue are small.
+    // A queue of 16 waiters is empty after about 16 ms, so the batches of that queue are small.
     let late = lateness(16).await;
     assert!(late.iter().all(|late| *late <= millis(2)), "{late:?}");
-    // Batching does not delay a single waiter, whatever the waiter's cost.
+    // Batching does not delay a waiter that is alone in the queue, whatever the waiter's cost.
     let bucket = refilling(1_000, 100).with_initial_burst(0);
     let start = Instant::now();
     bucket.acquire_with(&costing(50)).await.unwrap();

@@ -23,7 +23,7 @@ use crate::{ReadyAfter, millis, ok_service};
 
 type Log = Arc<Mutex<Vec<&'static str>>>;
 
-/// Grants every permit without a permit issuer, and records each call of `acquire_with`.
+/// A limiter whose permits have no issuer. It grants every request, and records each call of `acquire_with`.
 #[derive(Debug, Clone, Default)]
 struct LimiterWithoutIssuer(Log);
 
@@ -34,7 +34,7 @@ impl Limiter for LimiterWithoutIssuer {
     }
 }
 
-/// Grants every permit, and records each call of `acquire_with` and the outcome of each permit.
+/// A limiter that grants every request, and records each call of `acquire_with` and the outcome of each permit.
 #[derive(Debug, Clone, Default)]
 struct RecordingLimiter(Log);
 
@@ -107,7 +107,7 @@ async fn rate_limit_layer_notifies_custom_limiter_of_every_permit_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn released_permit_counts_as_wasted_even_after_mark_sent() {
+async fn released_permit_is_reported_as_unsent_even_after_mark_sent() {
     let limiter = RecordingLimiter::default();
     let mut permit = limiter.acquire_with(&PermitRequest::new()).await.unwrap();
     permit.mark_sent(Instant::now());
@@ -131,7 +131,8 @@ struct DecidingLimiter {
     issuer: Arc<Issuer>,
 }
 
-/// The permit issuer of `DecidingLimiter`. A permit expires by default as soon as any time has passed since the grant.
+/// The permit issuer of `DecidingLimiter`. It keeps the default `is_expired`, so a permit expires as soon as any time
+/// has passed since the grant.
 #[derive(Debug, Default)]
 struct Issuer(Mutex<Vec<&'static str>>);
 

@@ -36,7 +36,7 @@ async fn token_bucket_grants_its_burst_immediately_then_permits_at_refill_rate()
 }
 
 #[tokio::test(start_paused = true)]
-async fn sliding_window_grants_the_whole_quota_at_once_in_each_window() {
+async fn sliding_window_grants_its_complete_quota_at_once_in_each_window() {
     let window = SlidingWindow::new(Quota::per_minute(100).unwrap().without_margin());
     let start = Instant::now();
     let mut grants = Vec::new();
@@ -79,7 +79,7 @@ async fn token_bucket_takes_permits_from_all_quotas_or_from_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limiter_grants_a_whole_cost_at_once_and_refuses_a_cost_above_the_quota() {
+async fn limiter_grants_all_permits_of_a_request_at_once_or_refuses_an_excessive_cost() {
     let bucket = bucket(20, 10, 10);
     bucket.acquire_with(&costing(7)).await.unwrap();
     let start = Instant::now();

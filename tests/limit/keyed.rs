@@ -61,7 +61,7 @@ async fn keyed_limiter_removes_idle_keys_even_if_there_is_room_for_new_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keyed_limiter_keeps_a_key_until_all_its_quotas_are_fully_available() {
+async fn keyed_limiter_keeps_a_key_until_all_permits_of_its_quotas_are_available() {
     let quotas = [Quota::per_second(10).unwrap(), Quota::per_minute(20).unwrap()];
     let windows = Keyed::new(|_| 0, move |_: &u32| SlidingWindow::all_of(quotas));
     let mut granted = 0;

@@ -46,7 +46,7 @@ async fn call_waiting_for_a_permit_does_not_reserve_the_inner_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_counts_as_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
+async fn call_is_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
     let bucket = bucket(15, 10, 5);
     let counts = || (bucket.snapshot().granted, bucket.snapshot().in_flight);
     let mut service = RateLimitLayer::new(bucket.clone()).layer(ok_service());

@@ -1,7 +1,8 @@
 //! Tests of the limiters and of `RateLimitLayer`, on tokio's paused clock.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-/// Generates three tests from each function, with `TokenBucket`, `PacedWindow` and `SlidingWindow`.
+/// Generates three tests from each function: one with `TokenBucket`, one with `PacedWindow` and one with
+/// `SlidingWindow`.
 macro_rules! for_each_algorithm {
     ($($name:ident,)*) => {$(
         mod $name {

@@ -23,7 +23,7 @@ use tower_outbound::{
 
 use crate::{Pause, millis, support::cases::cases};
 
-/// A quarter of the safety margin. The tests measure every delay in sixteenths of the margin.
+/// A quarter of the safety margin, in sixteenths of the margin. The tests measure every delay in this unit.
 const QUARTER: u32 = 4;
 
 /// The delays of one call, in sixteenths of the safety margin.
@@ -39,8 +39,8 @@ struct Delayed {
 
 const PROMPT: Delayed = Delayed { poll: 0, ready: 0, network: 0 };
 
-/// Mixes prompt calls with late calls. Each delay of a late call takes up to a quarter of the safety margin. Some calls
-/// are polled, or become ready, even later, so that their permits expire.
+/// Generates the delays of a prompt or late call. Most delays are at most a quarter of the safety margin. With a longer
+/// delay of the poll or of the readiness, the call's permit may expire.
 fn late() -> impl Strategy<Value = Delayed> {
     let late = |(poll, ready, network)| Delayed { poll, ready, network };
     prop_oneof![
@@ -104,8 +104,8 @@ struct Call<F> {
 }
 
 impl<F: Future> Call<F> {
-    /// Polls the call if its delay since the wake-up has passed or its inner service is ready. Returns whether the call was
-    /// polled.
+    /// Polls the call if its delay since the wake-up has passed or if its inner service is ready. Returns whether the
+    /// call was polled.
     fn poll(&mut self, now: Instant) -> bool {
         let Some(future) = &mut self.future else { return false };
         if future.is_woken() {
@@ -176,8 +176,8 @@ fn assert_window_holds<L: Pause>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let arrivals = runtime.unwrap().block_on(async { arrivals(make(quota), quota, groups, steps).await });
     prop_assert_eq!(arrivals.times().len(), groups.first.len() + groups.second.len());
-    // A grant counts from the moment its timer fires, even if the timer is late. Late timers therefore do not use up their
-    // quarter of the margin.
+    // A grant counts from the time at which its timer fires, even if the timer is late. Late timers therefore do not
+    // use up their quarter of the margin.
     let most = arrivals.most_in(quota.window() + quota.margin() / 4);
     prop_assert!(
         most <= u64::from(quota.limit()),
@@ -196,7 +196,7 @@ fn groups() -> impl Strategy<Value = Groups> {
         .prop_map(|(first, after, second)| Groups { first, after, second })
 }
 
-/// A burst of late calls, followed immediately by a group of prompt calls that uses up the rest of the limit.
+/// Generates a burst of late calls. A group of prompt calls follows immediately and uses up the rest of the limit.
 fn burst_then_group(quota: Quota) -> impl Strategy<Value = Groups> {
     late().prop_map(move |late| {
         let mut first = vec![late; quota.burst() as usize];
@@ -237,8 +237,8 @@ proptest! {
     }
 }
 
-/// The worst case: a late timer grants a burst, the burst arrives late, and a group of prompt calls arrives right after
-/// the burst.
+/// In the worst case, a late timer grants a burst, the burst arrives late, and a group of prompt calls arrives right
+/// after the burst.
 #[test]
 fn limiters_stay_within_quota_if_prompt_calls_follow_a_late_burst() {
     let window = Duration::from_secs(16);
@@ -334,7 +334,7 @@ impl Service<Request<()>> for SlowService {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sliding_window_stays_within_quota_however_late_polls_and_readiness_are() {
+async fn sliding_window_stays_within_quota_even_if_polls_and_readiness_are_late() {
     let window = Duration::from_secs(10);
     let quota = Quota::new(2, window).unwrap().with_margin(Duration::from_secs(1)).unwrap();
     for (poll_delay, ready_delay) in

@@ -59,10 +59,10 @@ async fn sliding_window_stores_simultaneous_grants_in_one_log_entry() {
         tokio::time::advance(Duration::from_nanos(1)).await;
     }
     let bytes = peak(|| window.set_quotas([largest().without_margin()]));
-    assert!(bytes < 2 * 16 * 1_024 + 4_096, "peak of {bytes} bytes for grants at 1,000 moments");
+    assert!(bytes < 2 * 16 * 1_024 + 4_096, "peak of {bytes} bytes for grants at 1,000 different times");
 }
 
-/// The sum of the costs exceeds 32 bits, and the forecast waits last for decades.
+/// The sum of the costs exceeds 32 bits. The token bucket forecasts a wait of more than 100 days.
 #[tokio::test(start_paused = true)]
 async fn waiters_with_the_largest_cost_get_permits_in_fifo_order() {
     let window = SlidingWindow::new(largest());
@@ -93,7 +93,8 @@ async fn waiters_with_the_largest_cost_get_permits_in_fifo_order() {
     assert!(bucket.try_acquire_many(burst).unwrap_err().wait().unwrap() > Duration::from_secs(86_400) * 100);
 }
 
-/// A limiter allocates its queue for the first request that has to wait. Most limiters in a `Keyed` never need a queue.
+/// A limiter allocates its queue only when the first request has to wait, because most limiters in a `Keyed` never need
+/// a queue.
 #[tokio::test(start_paused = true)]
 async fn limiter_allocates_nothing_for_an_immediate_grant_or_refusal() {
     let bucket = TokenBucket::new(one_per_second());

@@ -47,8 +47,8 @@ async fn pause_of_a_limiter_applies_to_all_callers_and_is_never_shortened() {
     bucket.clone().pause_until(start + Duration::from_secs(5));
     bucket.pause_until(start + Duration::from_secs(2));
     let refusal = bucket.acquire_with(&PermitRequest::new().with_max_wait(Duration::ZERO)).await.unwrap_err();
-    // Slow start doubles the rate after each step of 100 ms. The pause ends after 4 s. The eleventh request is granted
-    // 337.5 ms later.
+    // Slow start doubles the rate after each step of 100 ms. The pause ends 4 s from now. The eleventh request would be
+    // granted 337.5 ms later.
     assert_eq!(refusal.wait(), Some(Duration::from_micros(4_337_500)));
     let mut left = Vec::new();
     for waiter in waiting {
@@ -61,7 +61,7 @@ async fn pause_of_a_limiter_applies_to_all_callers_and_is_never_shortened() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pause_that_ends_in_the_far_future_is_a_refusal_and_no_panic() {
+async fn pause_until_the_far_future_causes_a_refusal_instead_of_a_panic() {
     let bucket = bucket(100, 60, 10);
     bucket.pause_until(Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
     let deadline = PermitRequest::new().with_deadline(Instant::now() + Duration::from_secs(60));

@@ -105,8 +105,8 @@ where
             quota
         );
     }
-    // The FIFO check ignores callers that may give up. A caller whose timeout ends at the moment of its grant may be polled
-    // early.
+    // The FIFO check ignores callers that may give up. If the timeout of a caller ends at the time of its grant, the
+    // caller may be polled early.
     let never_give_up = grants.iter().filter(|(number, _, _)| callers[*number].gives_up_after.is_none());
     prop_assert!(never_give_up.is_sorted_by_key(|(number, _, _)| *number), "{:?}", grants);
     Ok(())
@@ -158,8 +158,8 @@ proptest! {
         sliding in any::<bool>(),
         costs in prop::collection::vec(1..4_u32, 1..40),
     ) {
-        // A sliding window leaves permits unused if the next cost does not fit. The forecast ignores such gaps, so every cost
-        // is one permit.
+        // A sliding window leaves permits unused if the next cost does not fit. The forecast ignores these unused
+        // permits, so every cost in this test is one permit.
         let costs = if sliding { vec![1; costs.len()] } else { costs };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap().block_on(async {

@@ -68,7 +68,7 @@ async fn a_waiter_is_refused_as_soon_as_it_cannot_meet_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_wait_is_measured_from_the_moment_a_request_is_queued() {
+async fn max_wait_starts_when_a_request_is_queued() {
     let bucket = bucket(2, 6, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let start = Instant::now();
@@ -93,8 +93,8 @@ async fn request_whose_deadline_has_passed_is_refused_and_spends_no_permits() {
     bucket.acquire_with(&now).await.unwrap();
 }
 
-/// A sliding window leaves permits unused if the next cost does not fit. The forecast for a queued request ignores such
-/// gaps until the request is first in the queue.
+/// A sliding window leaves permits unused if the next cost does not fit. The forecast for a queued request ignores
+/// these unused permits until the request is first in the queue.
 #[tokio::test(start_paused = true)]
 async fn refusal_of_the_first_waiter_carries_the_remaining_wait_for_a_grant() {
     let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap().without_margin());

@@ -1,5 +1,6 @@
-//! Tests of a limiter with the right quota against each kind of rate-limiting server, with 64 callers that always have a
-//! request to send. No server refuses a request, and the callers use nearly the whole quota.
+//! Tests of a limiter with the right quota against each kind of rate-limiting server, with 64 callers that always have
+//! a request to send. The callers use nearly the complete quota. Only the server `estimate` may refuse requests: at
+//! most one per 200 accepted requests.
 
 use std::{
     sync::{
@@ -21,7 +22,7 @@ use tower_outbound::{
 const CALLERS: usize = 64;
 const WINDOWS: u32 = 12;
 
-/// The quotas as a limit and a number of seconds.
+/// The quotas of the tests. Each quota has a limit and a window in seconds.
 const QUOTAS: [(u32, u64); 4] = [(20, 1), (100, 6), (100, 60), (1_000, 60)];
 
 const HEADERS: [LimitHeaders; 5] = [
@@ -34,10 +35,11 @@ const HEADERS: [LimitHeaders; 5] = [
 
 type MakeServer = fn(u32, Duration) -> ServerLimit;
 
-/// Each kind of server, with the smallest useful share of the quota in percent.
+/// For each kind of server, the name, the constructor, and the smallest share of the quota that the callers must use,
+/// in percent.
 const SERVERS: [(&str, MakeServer, f64); 7] = [
     ("token bucket", ServerLimit::token_bucket, 93.0),
-    // With a burst of one permit, the limiter cannot make up for the resolution of tokio's timers, 1 ms.
+    // With a burst of one permit, the limiter cannot compensate for the resolution of tokio's timers, 1 ms.
     ("spacing without burst", |limit, window| ServerLimit::spacing(limit, window, 0), 92.0),
     ("spacing with burst", |limit, window| ServerLimit::spacing(limit, window, 5), 93.0),
     ("fixed window", ServerLimit::fixed_window, 93.0),
@@ -46,7 +48,7 @@ const SERVERS: [(&str, MakeServer, f64); 7] = [
     ("estimate", |limit, window| ServerLimit::estimate(limit, window, window / 3), 89.0),
 ];
 
-/// A reproducible sequence of numbers from 0 to 1.
+/// Returns a generator of reproducible pseudorandom numbers from 0 to 1.
 fn fractions() -> impl Fn() -> f64 + Clone {
     let state = Arc::new(AtomicU64::new(7));
     move || {
@@ -57,7 +59,8 @@ fn fractions() -> impl Fn() -> f64 + Clone {
     }
 }
 
-/// Sends requests from all callers for `WINDOWS` windows. A request and its response each take 20 ms and up to `jitter`.
+/// Sends requests from all callers for `WINDOWS` windows. A request and its response each take 20 ms plus a random time
+/// of up to `jitter`.
 async fn load(limiter: PacedWindow, server: &ServerLimit, jitter: Duration, window: Duration) {
     let (limit, random) = (server.clone(), fractions());
     let api = ScriptedService::from_fn(move |_| limit.respond());
@@ -87,7 +90,8 @@ async fn assert_full_use(headers: LimitHeaders, (limit, seconds): (u32, u64)) {
     let window = Duration::from_secs(seconds);
     for (name, make, least) in SERVERS {
         let server = make(limit, window).with_headers(headers);
-        // A server that spaces requests compares each request with the one before it, not with those of a window.
+        // A server that spaces requests compares each request with the previous request, not with all requests of a
+        // window. It therefore tolerates less jitter.
         let spaces = name.starts_with("spacing");
         let part = if spaces { 1.0 / f64::from(limit) } else { 0.5 };
         let burst = if name == "spacing without burst" { 1 } else { (limit / 50).clamp(2, 5) };
@@ -95,17 +99,18 @@ async fn assert_full_use(headers: LimitHeaders, (limit, seconds): (u32, u64)) {
         load(PacedWindow::new(quota), &server, quota.margin().mul_f64(part), window).await;
         let useful = 100.0 * server.accepted() as f64 / f64::from(limit * WINDOWS);
         let case = format!(
-            "{name}, {headers:?}, {limit}/{seconds} s: {useful:.1} % useful, {} refused",
+            "{name}, {headers:?}, {limit}/{seconds} s: {useful:.1} % of the quota used, {} requests refused",
             server.refused()
         );
-        // An estimate counts requests of the previous window as if they were evenly spread, so jitter can exceed it.
+        // The server `estimate` assumes that the requests of the previous window were evenly spread. With jitter, its
+        // estimate can exceed the limit.
         let most_refused = if name == "estimate" { server.accepted() / 200 } else { 0 };
         assert!(server.refused() <= most_refused && useful >= least, "{case}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn limiter_with_the_right_quota_is_not_refused_and_uses_the_quota() {
+async fn limiter_with_the_right_quota_uses_nearly_all_permits_without_refusals() {
     for quota in QUOTAS {
         assert_full_use(LimitHeaders::None, quota).await;
     }

@@ -1,4 +1,4 @@
-//! Tests of `try_acquire_with`, which takes available permits without a future. All other decisions are made by
+//! Tests of `try_acquire_with`, which takes available permits without a future. If it returns `None`, the caller uses
 //! `acquire_with`.
 
 use std::time::Duration;
@@ -101,7 +101,7 @@ async fn try_acquire_returns_none_while_server_limits_apply() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_that_can_never_be_granted_counts_as_one_refusal() {
+async fn request_that_can_never_be_granted_is_counted_as_one_refusal() {
     let bucket = TokenBucket::new(quota(5));
     let late = PermitRequest::new().with_deadline(Instant::now());
     advance(SECOND).await;
@@ -114,14 +114,14 @@ async fn request_that_can_never_be_granted_counts_as_one_refusal() {
         assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, number as u64 + 1));
     }
 
-    // A call through the layer also counts as one refusal.
+    // The snapshot counts a refused call through the layer as one refusal, too.
     let layer = RateLimitLayer::new(bucket.clone()).with_cost(|_| permits(6));
     assert!(layer.layer(ok_service()).oneshot(Request::new(())).await.is_err());
     assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, 3));
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_acquire_decides_only_for_token_buckets_whose_single_quota_never_changed() {
+async fn try_acquire_returns_none_unless_a_token_bucket_has_one_unchanged_quota() {
     let changed = TokenBucket::new(quota(5));
     changed.set_quotas([quota(4)]);
     let several = TokenBucket::all_of([quota(5), quota(4)]);

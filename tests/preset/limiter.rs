@@ -30,7 +30,7 @@ async fn departures(preset: &StackBuilder, calls: usize) -> Vec<Duration> {
 }
 
 #[tokio::test]
-async fn clones_and_clients_of_a_preset_share_its_limiter() {
+async fn all_clones_and_clients_of_a_preset_share_one_limiter() {
     let server = server().await;
     let preset = preset_with_key(&server.url()).with_quota(hourly_quota());
     let (first, second) = (preset.client().unwrap(), preset.clone().client().unwrap());
@@ -64,7 +64,7 @@ async fn each_new_preset_and_each_new_quota_gets_its_own_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sliding_window_immediately_grants_exactly_the_quota() {
+async fn sliding_window_grants_the_complete_quota_without_delay() {
     let preset = preset_with_key("https://host");
     let quotas = preset.quotas().to_vec();
     let immediate = |times: &[Duration]| times.iter().filter(|time| time.is_zero()).count();
@@ -105,7 +105,7 @@ async fn presets_with_the_same_limiter_share_its_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn setter_with_limiter_replaces_the_limiter_of_an_earlier_quota() {
+async fn new_limiter_replaces_the_limiter_of_an_earlier_quota() {
     let preset = preset_with_key("https://host").with_limit(|layer| layer.with_max_wait(Duration::ZERO));
     let window = SlidingWindow::new(Quota::new(1, HOUR).unwrap());
     let preset = preset.with_quota(hourly_quota()).with_limiter(window);
@@ -132,7 +132,7 @@ fn setting_a_quota_after_a_limiter_is_an_error() {
 }
 
 #[test]
-fn clone_with_another_credential_has_its_own_limiter() {
+fn preset_clone_with_another_credential_has_its_own_limiter() {
     let preset = preset_with_key("https://host").with_quota(hourly_quota());
     let available =
         |preset: &StackBuilder| preset.limiter().downcast_ref::<PacedWindow>().unwrap().snapshot().available;
@@ -146,11 +146,11 @@ fn clone_with_another_credential_has_its_own_limiter() {
     let shared = PacedWindow::new(hourly_quota());
     shared.try_acquire().unwrap();
     let preset = preset.with_limiter(shared).with_api_key(ApiKey::new("another").unwrap());
-    assert_eq!(available(&preset), 1, "a given limiter is kept");
+    assert_eq!(available(&preset), 1, "a limiter from `with_limiter` should be kept");
 }
 
 #[test]
-fn limiter_that_is_wrapped_twice_in_any_limiter_can_be_downcast() {
+fn downcast_finds_a_limiter_that_was_wrapped_twice() {
     let bucket = TokenBucket::new(hourly_quota());
     let direct = format!("{:?}", AnyLimiter::new(bucket.clone()));
     assert!(direct.contains("available: 2"), "{direct}");
@@ -161,7 +161,7 @@ fn limiter_that_is_wrapped_twice_in_any_limiter_can_be_downcast() {
     assert!(twice.downcast_ref::<SlidingWindow>().is_none());
 }
 
-/// A custom limiter that records how the rate limit layer calls the limiter.
+/// A custom limiter that records each call that it receives from the rate limit layer.
 #[derive(Debug, Clone, Default)]
 struct RecordingLimiter {
     calls: Arc<Mutex<Vec<LimiterCall>>>,
@@ -214,7 +214,7 @@ impl PermitIssuer for RecordingLimiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rate_limit_layer_calls_custom_limiter_for_permits_and_responses_and_drops() {
+async fn rate_limit_layer_reports_responses_and_dropped_requests_to_a_custom_limiter() {
     let limiter = RecordingLimiter::default();
     let two = NonZeroU32::new(2).unwrap();
     let preset = preset_with_exact_delays()
@@ -272,7 +272,7 @@ struct TenantLimiters {
 }
 
 impl TenantLimiters {
-    /// Creates keyed limiters that use the host of a request as its tenant.
+    /// Creates keyed limiters that use the host of a request as the tenant.
     fn new() -> Self {
         let quota = hourly_quota();
         Self {
@@ -328,7 +328,7 @@ async fn retry_after_header_pauses_only_the_tenant_of_the_request() {
 }
 
 #[test]
-fn keyed_limiter_that_is_wrapped_in_any_limiter_can_be_downcast() {
+fn downcast_finds_a_wrapped_keyed_limiter() {
     let bucket = TokenBucket::new(hourly_quota());
     for erased in [AnyLimiter::new(bucket.clone()), AnyLimiter::new(AnyLimiter::new(bucket.clone()))] {
         assert_eq!(erased.downcast_ref::<TokenBucket>().unwrap().snapshot().available, 2);
@@ -341,7 +341,7 @@ fn keyed_limiter_that_is_wrapped_in_any_limiter_can_be_downcast() {
 }
 
 #[test]
-fn limiter_that_with_limit_sets_is_kept_like_that_of_with_limiter() {
+fn preset_keeps_a_limiter_from_with_limit_and_rejects_a_later_quota() {
     let shared = PacedWindow::new(hourly_quota());
     shared.try_acquire().unwrap();
     let preset = preset_with_key("https://host")

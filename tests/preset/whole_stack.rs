@@ -9,7 +9,7 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn total_timeout_covers_the_backoff_and_attempt_timeouts_and_the_limiter_queue() {
+async fn total_timeout_covers_backoffs_attempts_and_waits_in_the_limiter_queue() {
     let preset = preset_with_exact_delays().with_total_timeout(2 * MINUTE);
     let (service, scripted) =
         stack(&preset, [ScriptedResponse::status(503), ScriptedResponse::never(), ok()]);
@@ -84,7 +84,8 @@ async fn requested_delay_of_one_response_applies_to_every_caller() {
     assert!(arrivals[1..].iter().all(|time| *time >= 7 * SECOND && *time < 8 * SECOND), "{arrivals:?}");
 }
 
-/// Sends four times as many requests as each preset's limit, and checks every window of one minute.
+/// For each preset, sends four times as many requests as the quota allows in one minute. Checks every window of one
+/// minute.
 #[tokio::test(start_paused = true)]
 async fn no_window_exceeds_the_documented_quota_of_a_preset() {
     let presets =

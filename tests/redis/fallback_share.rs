@@ -104,7 +104,7 @@ async fn reconnected_process_reports_its_used_fallback_share_to_the_store() {
             take_continuously_into(std::slice::from_ref(&disconnected), 4, HANG_TIMEOUT, &arrivals).await
         }
     });
-    // The whole share of 30 permits is available without the store.
+    // The disconnected process can use its complete fallback share of 30 permits.
     wait_for_arrivals("the share", &arrivals, 30).await;
     assert_eq!(disconnected.store(), Store::Fallback);
     switch.send_replace(true);
@@ -170,8 +170,8 @@ async fn fallback_share_starts_after_the_last_permits_of_the_store_expire() {
     let [one, other] = pair(&server);
     tokio::time::sleep(millis(2_800)).await;
     let mut arrivals = Arrivals::new();
-    // Takes all permits of a window. The times below count from the last of these permits, so that the machine's speed
-    // does not matter.
+    // Takes all permits of a window. The times below are measured from the last of these permits, so that the machine's
+    // speed does not matter.
     for _ in 0..10 {
         arrivals.extend([take(&one, request(1, None)).await.unwrap()]);
     }

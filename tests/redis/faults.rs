@@ -113,7 +113,7 @@ async fn redis_limiter_works_without_permission_to_load_scripts() {
 }
 
 #[tokio::test]
-async fn redis_limiter_waits_for_a_suspended_store_at_most_for_the_timeout() {
+async fn redis_limiter_waits_at_most_its_timeout_for_a_suspended_store() {
     let server = server();
     let limiter = bucket(&server).with_timeout(millis(1_500)).unwrap();
     take(&limiter, request(1, None)).await.unwrap();

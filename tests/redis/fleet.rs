@@ -1,5 +1,5 @@
-//! Tests that four processes of sixteen tasks each share one quota. A server counts the requests in a true sliding
-//! window. Each process runs this test binary.
+//! Tests that four processes with sixteen tasks per process share one quota. A server counts the requests in an exact
+//! sliding window. Each process runs this test binary.
 //!
 //! The quota is 200 permits per second with a margin of 200 ms. A process holds an unused permit for at most 50 ms (the
 //! hold). On two busy cores the operating system suspends a process or the server for tens of milliseconds at a time.
@@ -42,8 +42,8 @@ mod fleet;
 const PROCESSES: usize = 4;
 const TASKS: usize = 16;
 
-/// The longest wait of a call that does not hang. The quota counts as spent for one window when the fallback share
-/// starts. The quota counts as spent for another window after the restart of the store.
+/// The longest wait of a call that does not hang. The limiter treats the quota as spent for one window when the
+/// fallback share starts, and for another window after the restart of the store.
 const LONGEST_WAIT: Duration = Duration::from_secs(4);
 
 fn quota() -> Quota {
@@ -107,15 +107,15 @@ async fn sliding_window_grants_fallback_shares_while_its_store_is_down() {
 }
 
 async fn steady(kind: Algorithm) {
-    // The length is a multiple of the enforced window, which is the sum of window, margin and hold. A sliding window
-    // grants all permits of a window at once.
+    // The measured time is a multiple of the enforced window (window, margin and hold together), because a sliding
+    // window grants all permits of a window at once.
     let length = WorkerConfig::enforced_window(quota()) * 10;
     let (redis, counter) = (server(), CountingServer::start().unwrap());
     let job = job(&redis, &counter, kind, 0);
     let mut members = Workers::start(PROCESSES, &job, child_command).await.unwrap();
     members.go().await.unwrap();
     let machine = Machine::watch();
-    // A server that has just started counts a window as spent.
+    // The store treats the quota as spent for one window after its start.
     sleep(millis(2_300)).await;
     let (start, queries_before) = (Instant::now(), script_calls(redis.port()).unwrap());
     sleep_until(start + length).await;
@@ -170,8 +170,8 @@ async fn outage(kind: Algorithm, parts: u32) {
     let saw = |process, state, from, to| fleet::first_seen(&events, process, state, from..to);
     let noticed: Vec<_> =
         (0..PROCESSES).map(|process| Some(saw(process, outage_state, killed, restarted)? - killed)).collect();
-    // The time from the restart until the store replies again, and the time from the restart until the store's first
-    // grant.
+    // For each process, the time from the restart of the store until its first reply, and the time from the restart
+    // until its first grant.
     let back: Vec<_> = (0..PROCESSES)
         .map(|process| {
             let shared = saw(process, "shared", restarted, end)?;
@@ -186,8 +186,9 @@ async fn outage(kind: Algorithm, parts: u32) {
     let length = WorkerConfig::enforced_window(job.quota) * 2;
     let fraction = all.between(end - length, end).total() as f64 / (job.rate() * length.as_secs_f64());
     println!(
-        "{kind:?}, {outage_state}: {} requests, {} of them in the last {:.1} s without redis; noticed after {noticed:.3?}, shared \
-         and served again after {back:.3?}; {:.1} % of what the quota allows in the end",
+        "{kind:?}, {outage_state}: {} requests, {} of them in the last {:.1} s without redis; noticed after \
+         {noticed:.3?}; reconnected and got a permit after {back:.3?}; {:.1} % of what the quota allows after \
+         the outage",
         all.total(),
         during_outage.total(),
         (restarted - killed - millis(1_400)).as_secs_f64(),
@@ -254,7 +255,7 @@ impl Machine {
 /// Asserts that no window exceeds the quota.
 fn check_window(all: &ArrivalLog) {
     println!(
-        "  fullest second {} of {}, {} violations, {:?} is the shortest time for one more request than the quota",
+        "  {} requests in the fullest second (limit {}), {} violations; limit + 1 requests took at least {:?}",
         all.most_in_window(),
         quota().limit(),
         all.violations(),
@@ -279,8 +280,7 @@ fn check_ends(events: &[Event], machine: &Machine) {
     assert_eq!(failed, 0, "calls failed for a reason other than a refusal");
 }
 
-/// Returns the numbers of completed, refused and failed calls of each process, and the duration of the longest call of
-/// each process.
+/// Returns, for each process, the numbers of completed, refused and failed calls, and the duration of the longest call.
 fn ends(events: &[Event]) -> Vec<(u64, u64, u64, Duration)> {
     let end = |event: &Event| match event.message {
         Message::End { completed, refused, failed, longest } => Some((completed, refused, failed, longest)),

@@ -31,10 +31,10 @@ use tower_outbound::{
     test_util::{Arrival, Arrivals},
 };
 
-/// The limiters' timeout, long enough for a reply of a running store on a busy machine.
+/// The timeout of the limiters. Even on a busy machine, a running store replies within this time.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest time that a step of a test may take before the step counts as hanging.
+/// The longest time that a step of a test may take before the test fails because the step hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn millis(millis: u64) -> Duration {
@@ -89,7 +89,8 @@ fn request(cost: u32, max_wait: Option<Duration>) -> PermitRequest {
     max_wait.map_or(request, |max_wait| request.with_max_wait(max_wait))
 }
 
-/// Takes a permit and drops that permit. The grant happened between the last two polls of this task.
+/// Takes a permit and drops that permit. Returns the times of the last two polls, between which the limiter granted the
+/// permit.
 async fn take(limiter: &RedisLimiter, request: PermitRequest) -> Result<Arrival, Refusal> {
     let mut acquire = pin!(limiter.acquire_with(&request));
     let mut earliest = Instant::now();
@@ -110,8 +111,8 @@ async fn wait_until(description: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Runs `tasks` tasks for each limiter. The tasks take permits for the time `length`. Returns all grants, and the
-/// number of grants of each limiter.
+/// Runs `tasks` tasks for each limiter. The tasks take permits until the time `length` has passed. Returns all
+/// grants, and the number of grants of each limiter.
 async fn take_continuously(
     limiters: &[RedisLimiter],
     tasks: usize,

@@ -26,7 +26,7 @@ impl ScriptQuota {
 struct Query {
     /// The time since the previous query, in µs.
     delay: u64,
-    /// The largest number of grants.
+    /// The largest number of grants that the query requests.
     count: u64,
     /// The number of permits in one grant.
     cost: u64,

@@ -8,7 +8,10 @@ fn error_for_an_invalid_redis_setting_states_the_valid_values() {
     let make = |url: &str| RedisLimiter::token_bucket(url, "key", quotas());
     let valid = || make("redis://localhost").unwrap();
     let cases = [
-        (make("http://user:hunter2@localhost").err(), "invalid redis url `***`: expected such as `redis://"),
+        (
+            make("http://user:hunter2@localhost").err(),
+            "invalid redis url `***`: expected a url such as `redis://",
+        ),
         (
             RedisLimiter::token_bucket("redis://localhost", "key", []).err(),
             "invalid quotas `none`: expected at least one",
@@ -23,7 +26,7 @@ fn error_for_an_invalid_redis_setting_states_the_valid_values() {
         (valid().with_timeout(Duration::ZERO).err(), "invalid timeout `0ns`: expected more than zero"),
         (
             valid().with_fallback_share(2).err(),
-            "invalid processes `2`: expected 1 to 1, the burst of the smallest quota",
+            "invalid processes `2`: expected 1 to 1, because a quota has a burst of 1",
         ),
     ];
     for (error, text) in cases {

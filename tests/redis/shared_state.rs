@@ -5,7 +5,7 @@ use tower_outbound::limit::ResponseInfo;
 use super::*;
 
 #[tokio::test]
-async fn keys_in_the_store_expire_and_contain_no_quota_name() {
+async fn redis_keys_expire_and_contain_no_quota_name() {
     let server = server();
     for make in [bucket, window] {
         let quotas = vec![quota(100, millis(500)), quota(200, millis(1_500))];
@@ -60,7 +60,7 @@ async fn pause_of_one_process_applies_to_all_processes() {
 }
 
 #[tokio::test]
-async fn processes_share_the_reported_remaining_permits_until_resume() {
+async fn processes_share_the_reported_remaining_permits_until_resume_is_called() {
     let server = server();
     let [one, other] = two_limiters(&server);
     for limiter in [&one, &other] {
@@ -72,8 +72,8 @@ async fn processes_share_the_reported_remaining_permits_until_resume() {
     )]);
     let permit = one.acquire_with(&request(1, None)).await.unwrap();
     permit.complete(&ResponseInfo::new(http::StatusCode::OK, &headers));
-    // The server has three permits left. The next query reports this limit to the store, and takes one of the three
-    // permits.
+    // The API server has three permits left. The next query reports this number to the store, and takes one of the
+    // three permits.
     take(&one, request(1, None)).await.unwrap();
     for _ in 0..2 {
         take(&other, request(1, Some(millis(100)))).await.unwrap();

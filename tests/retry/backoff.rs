@@ -36,7 +36,7 @@ fn fails_first_attempts(
     })
 }
 
-/// Makes 1,000 concurrent calls. Returns the delay between the first attempt and the retry of each call.
+/// Makes 1,000 concurrent calls. Returns, for each call, the delay between the first attempt and the retry.
 async fn delays_of_1000_calls(layer: RetryLayer, status: u16) -> Vec<Duration> {
     let calls = (0..1_000).map(|_| {
         // Each call has its own service, as in an application that creates a service for each task.

@@ -21,7 +21,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn custom_classifier_can_decide_by_the_path_of_the_request() {
+async fn custom_classifier_can_use_the_path_of_the_request() {
     let no_retry_of_once =
         classifier(|request, _| (request.uri.path() == "/v1/once").then_some(RetryDecision::NotRetryable));
     let layer = RetryLayer::new().with_classify(no_retry_of_once);
@@ -36,7 +36,7 @@ async fn custom_classifier_can_decide_by_the_path_of_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_if_rule_receives_the_original_request_and_each_attempt_result() {
+async fn custom_rule_receives_the_original_request_and_each_attempt_result() {
     #[derive(Clone, Debug, PartialEq)]
     struct CallerExtension;
     let results = Arc::new(Mutex::new(Vec::new()));
@@ -68,7 +68,7 @@ async fn retry_if_rule_receives_the_original_request_and_each_attempt_result() {
         [
             "503 Service Unavailable 2",
             "connection refused after 2 attempts: connection refused NotSent",
-            "reset by the server after 3 attempts: connection reset MaybeProcessed",
+            "connection or stream reset by the server after 3 attempts: connection reset MaybeProcessed",
             "404 Not Found 0",
         ]
     );
@@ -76,7 +76,7 @@ async fn retry_if_rule_receives_the_original_request_and_each_attempt_result() {
 
 /// The request's extensions contain a `CallContext` even if the caller adds no extension.
 #[tokio::test(start_paused = true)]
-async fn retry_if_rule_receives_the_call_context_of_every_attempt() {
+async fn custom_rule_receives_the_call_context_of_every_attempt() {
     let without_deadline = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&without_deadline);
     let record = move |request: RequestHead<'_>, _: &AttemptResult<'_>| {
@@ -94,7 +94,7 @@ async fn retry_if_rule_receives_the_call_context_of_every_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_if_rule_receives_a_report_with_every_error() {
+async fn custom_rule_receives_a_report_with_every_error() {
     let attempt_counts = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&attempt_counts);
     let record = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {

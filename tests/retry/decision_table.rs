@@ -41,8 +41,8 @@ const fn requested(bounds: RangeInclusive<u64>) -> ExpectedDelay {
     (&[DelayReason::Requested], bounds)
 }
 
-/// Expects the throttled backoff or the requested delay, whichever is longer. The jitter decides which of the two is
-/// longer.
+/// Expects the throttled backoff or the requested delay, whichever is longer. The random jitter determines which delay
+/// is longer.
 const fn throttled_or_requested(bounds: RangeInclusive<u64>) -> ExpectedDelay {
     (&[DelayReason::Throttled, DelayReason::Requested], bounds)
 }
@@ -65,8 +65,8 @@ const AFTER_MS_LISTS: HeaderPairs = &[("retry-after-ms", "300, 1499.5"), ("retry
 const AFTER_LISTS: HeaderPairs = &[("retry-after", "3, 9.5"), ("retry-after", "2")];
 const X_AFTER_1500_MS: HeaderPairs = &[("x-ms-retry-after-ms", "1500")];
 
-/// Headers with a `retry-after` date in each format. The date is 10 s after `date`, but 1 s before `date` in
-/// `AFTER_PAST_DATE`.
+/// Headers with a `retry-after` date in one of the three HTTP date formats. That date is 1 s before the `date` header
+/// in `AFTER_PAST_DATE`, and 10 s after the `date` header in the other constants.
 const AFTER_IMF_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT")];
 const AFTER_RFC850_DATE: HeaderPairs = &[DATE, ("retry-after", "Sunday, 06-Nov-94 08:49:47 GMT")];
 const AFTER_ASCTIME_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun Nov  6 08:49:47 1994")];
@@ -234,7 +234,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[NoResponse],                            &[TotalTimeout(80)],             1, DeadlineExceeded,           Deadline,              &[]),
     ("GET",     Empty,         &[NoResponse],                            &[TotalTimeout(80), AttemptTimeout(90)], 1, DeadlineExceeded,   Deadline,              &[]),
     ("GET",     Empty,         &[Status(503), NoResponse],               &[TotalTimeout(500), AttemptTimeout(900)], 2, DeadlineExceeded, Deadline,              &[TRANSIENT_1]),
-    // A body longer than the replay limit is not replayed. A small body has 5 bytes.
+    // A body longer than the replay limit is not replayed. The body `Buffered` has 5 bytes.
     ("PUT",     Buffered,      &[Status(503), Status(200)],              &[ReplayLimit(5)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Buffered,      &[Status(503)],                           &[ReplayLimit(4)],               1, Returns(503),               NotReplayable,         &[]),
     ("PUT",     Buffered,      &[Io(ConnectionReset)],                   &[ReplayLimit(4)],               1, IoError(ConnectionReset),   NotReplayable,         &[]),

@@ -87,7 +87,7 @@ async fn get_is_retried_after_every_kind_of_delivery_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_if_rule_cannot_retry_a_post_that_may_have_been_processed() {
+async fn custom_rule_cannot_retry_a_post_that_may_have_been_processed() {
     let layer = RetryLayer::new().retry_if(|_, _| true);
     let stopped = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
     assert_eq!(call(&layer, "POST", maybe_processed).await, stopped);

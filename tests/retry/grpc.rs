@@ -52,11 +52,11 @@ async fn call(
 }
 
 #[tokio::test(start_paused = true)]
-async fn grpc_status_and_pushback_decide_whether_a_call_is_retried() {
+async fn grpc_status_and_pushback_determine_whether_a_call_is_retried() {
     /// The shortest and the longest expected delay in milliseconds, or `None` if no retry is expected.
     type Delay = Option<(u64, u64)>;
     let table: [(Scripted, StopReason, Delay); 14] = [
-        // The gRPC status decides whether the call is retried, because a gateway may change the HTTP status.
+        // The gRPC status determines whether the call is retried, because a gateway may change the HTTP status.
         (Headers(503, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
         (Headers(403, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
         (Headers(200, UNAVAILABLE), Success, Some((50, 101))),
@@ -128,7 +128,7 @@ async fn pushback_of_a_throttled_grpc_server_pauses_the_shared_limiter() {
     for (response, pause) in [
         (Headers(200, PUSHBACK_5_S), 5_000),
         (Headers(200, PUSHBACK_AND_RETRY_AFTER), 7_000),
-        // The gRPC status decides whether the limiter pauses. The HTTP status has no effect.
+        // The gRPC status determines whether the limiter pauses. The HTTP status has no effect.
         (Headers(503, PUSHBACK_5_S), 5_000),
         (Headers(403, PUSHBACK_5_S), 5_000),
         // The limiter does not pause after the following responses, because they delay only one call or no call.

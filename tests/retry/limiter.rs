@@ -19,7 +19,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_acquires_a_permit_and_reports_the_wait_for_it() {
+async fn each_attempt_acquires_a_permit_and_reports_its_wait() {
     let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())

@@ -29,7 +29,7 @@ struct Settings {
     seed: u64,
     method: &'static str,
     max_attempts: u32,
-    /// The maximum number of attempts in the request's extensions, or `None` for the layer's maximum.
+    /// The maximum number of attempts that the request's extensions set. If `None`, the layer's maximum applies.
     request_max_attempts: Option<u32>,
     /// Whether the server honours an idempotency key.
     honours_key: bool,

@@ -23,7 +23,7 @@ use super::{
 async fn every_attempt_sends_the_same_request_head() {
     #[derive(Clone)]
     struct CallerExtension;
-    // The size of the headers and the caller's extensions decide how the layer stores the request head.
+    // How the layer stores the request head depends on the size of the headers and on the caller's extensions.
     for (with_extension, length) in [(false, 10), (false, 10_000), (true, 10)] {
         let inner = ScriptedService::new([Status(503), Io(ConnectionReset), Status(200)]);
         let mut request = request("PUT", "https://api.example.com/v1?q=1");

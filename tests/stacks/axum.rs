@@ -9,7 +9,7 @@ use tower_outbound::{
     test_util::{ScriptedResponse, ScriptedServer, ScriptedService},
 };
 
-/// The program of the guide.
+/// The axum program that the crate's guide shows.
 mod program {
     use axum::{
         Router,
@@ -36,7 +36,7 @@ mod program {
     }
 }
 
-/// The guide's client over an existing `reqwest::Client`.
+/// The code in the crate's guide that creates a client over an existing `reqwest::Client`.
 mod existing_client {
     use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, adapter::Reqwest};
 

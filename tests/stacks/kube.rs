@@ -1,11 +1,12 @@
-//! Tests the layers in kube's own stack: kube adds the base URL and its credential, and the layers do the rest.
+//! Tests the layers between kube's own layers. kube's layers add the base URL and the credential. The layers of this
+//! crate add the request id, timeouts, retries and the rate limit.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use tower_outbound::test_util::{ScriptedResponse, ScriptedServer, ScriptedService};
 
 use self::program::client;
 
-/// The program of the guide.
+/// The kube program that the crate's guide shows.
 mod program {
     use std::time::Duration;
 
@@ -35,7 +36,7 @@ mod program {
 }
 
 #[tokio::test]
-async fn retried_call_of_kube_sends_the_same_request_id_and_credential_again() {
+async fn kube_call_sends_the_same_request_id_and_credential_in_its_retry() {
     let version = serde_json::json!({
         "major": "1", "minor": "36", "gitVersion": "v1.36.0", "gitCommit": "", "gitTreeState": "",
         "buildDate": "", "goVersion": "", "compiler": "", "platform": "",

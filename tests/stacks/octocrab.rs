@@ -28,7 +28,7 @@ use tower_outbound::{
     retry::RetryLayer,
 };
 
-/// The program of the guide.
+/// The octocrab program that the crate's guide shows.
 mod program {
     use http::Uri;
     use hyper_util::{

@@ -1,5 +1,5 @@
 //! Tests the layers over a function with a custom error and custom bodies. The error and body types implement `Debug`,
-//! `Send`, `Sync` and `Error` only where a layer requires it.
+//! `Send`, `Sync` and `Error` only where a layer requires that trait.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::{

@@ -57,11 +57,11 @@ struct Captured {
     spans: Vec<Span>,
     lines: Vec<Line>,
     rows: BTreeSet<Row>,
-    /// Every span, event and value recorded later, as text.
+    /// The texts of all spans, all events, and all values that spans recorded after their creation.
     records: Vec<String>,
 }
 
-/// A layer that stores every span and event. Clones share the stored data.
+/// A layer that stores every span and event. All clones of the layer share the stored data.
 #[derive(Clone, Default)]
 pub(crate) struct Capture(Arc<Mutex<Captured>>);
 
@@ -91,8 +91,9 @@ impl Fields {
     }
 }
 
-/// Creates a dispatcher for the rest of the process. With a single dispatcher, the first thread that reaches a callsite
-/// decides whether tracing enables the callsite for all threads. A test thread without a subscriber would disable it.
+/// Creates a second dispatcher that exists until the process ends. With a single dispatcher, the first thread that
+/// reaches a callsite determines whether tracing enables the callsite for all threads. A test thread without a
+/// subscriber would disable the callsite.
 pub(crate) fn keep_second_dispatcher() {
     static SECOND_DISPATCH: OnceLock<Dispatch> = OnceLock::new();
     SECOND_DISPATCH.get_or_init(|| Dispatch::new(NoSubscriber::new()));

@@ -14,7 +14,7 @@ pub(crate) struct Needle {
     text: String,
 }
 
-/// A search for a key. The search also finds other keys whose first or last characters are those of the key.
+/// A search for a key. The search also finds a different key that starts or ends with the same characters.
 pub(crate) struct Search(Vec<Needle>);
 
 impl Search {

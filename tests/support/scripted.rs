@@ -77,7 +77,7 @@ impl fmt::Display for Broken {
 
 impl StdError for Broken {}
 
-/// A service whose `poll_ready` fails with the error that the function in the field returns.
+/// A service whose `poll_ready` fails. The wrapped function creates the error.
 #[derive(Debug, Clone)]
 pub(crate) struct Unready(pub(crate) fn() -> BoxError);
 
@@ -131,7 +131,7 @@ impl Limited {
         Self::with(self.limited.into_inner(), self.max_permits, polls)
     }
 
-    /// Returns the number of ready instances and calls in flight.
+    /// Returns the number of permits that ready instances and calls in flight hold.
     pub(crate) fn permits_taken(&self) -> usize {
         self.max_permits - self.permits.available_permits()
     }

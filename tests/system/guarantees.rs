@@ -119,7 +119,7 @@ async fn guarantee_1_no_window_exceeds_its_quota() {
     }
     assert_eq!(received.count(), 350);
     received.arrivals().into_iter().collect::<Arrivals>().assert_within(Quota::per_minute(100).unwrap());
-    // The calls use the whole quota: a burst of 10 permits, then 90 permits per 61 s.
+    // The calls get at least a burst of 10 permits, and then 90 permits per 61 s.
     let expected = Duration::from_secs_f64(340.0 * 61.0 / 90.0);
     assert!(start.elapsed() < expected + Duration::from_millis(10), "{:?}", start.elapsed());
 }
@@ -348,7 +348,8 @@ async fn guarantee_6_key_goes_only_to_its_own_origin() {
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_7_call_ends_by_its_deadline() {
-    // 100 calls spend the burst of 10 permits and fill the queue up to their deadline. The next call fails immediately.
+    // Of 100 calls, 10 spend the burst, and 49 queue for a permit before their deadline. The next call fails
+    // immediately.
     let builder = rates().with_total_timeout(Duration::from_secs(30));
     let (service, received) = stack(&builder, |_, _| async { respond(200) });
     let calls: Vec<_> = (0..100).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
@@ -401,7 +402,7 @@ async fn guarantee_7_call_ends_by_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn guarantee_8_queue_and_replayed_and_drained_bodies_are_bounded() {
+async fn guarantee_8_queue_and_replayed_bodies_and_drained_bodies_are_bounded() {
     // A full queue rejects the next call immediately.
     let builder = rates().with_limit(|limit| limit.with_max_queue(5));
     let (service, _) = stack(&builder, |_, _| async { respond(200) });
@@ -504,7 +505,7 @@ async fn guarantee_10_whole_stack_runs_on_the_paused_clock() {
     assert_eq!(
         start.elapsed().as_secs(),
         5320 * 61 / 100,
-        "expected 5320 intervals of 61/100 s, because a gap follows the burst of 10 permits"
+        "expected 5320 intervals of 61/100 s, because a later gap compensates for the burst"
     );
 
     // The `Retry-After` date of the response is one minute after the `Date` header.

@@ -184,7 +184,7 @@ fn window_count_detects_a_single_extra_grant() {
 }
 
 #[test]
-fn server_counts_no_violation_by_four_clients_that_share_a_limiter() {
+fn server_counts_no_quota_violation_if_four_clients_share_a_limiter() {
     let _alone = run_alone();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.unwrap().block_on(load_server_from_four_clients());

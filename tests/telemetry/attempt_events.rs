@@ -1,4 +1,4 @@
-//! The events of attempts, retries and the limiter.
+//! Tests the log events of attempts, retries and the limiter.
 
 use super::*;
 
@@ -102,7 +102,7 @@ async fn each_backoff_and_the_end_of_the_retries_are_logged_at_debug() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limiter_waits_are_logged_at_debug_and_pauses_at_info() {
+async fn limiter_logs_a_wait_at_debug_and_a_pause_at_info() {
     let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates".to_owned()))

@@ -1,4 +1,4 @@
-//! The header with the number of the attempt.
+//! Tests the header that contains the number of the attempt.
 
 use super::*;
 
@@ -42,7 +42,7 @@ async fn attempts_are_numbered_even_without_the_retry_layer() {
     numbered().layer(server.clone()).oneshot(request).await.unwrap();
     assert_eq!(attempt_numbers(&server), [Some("1".to_owned())], "the layer replaces the caller's header");
 
-    // A custom retry is between the request id layer and the attempt span layer.
+    // A custom retry service is between the request id layer and the attempt span layer.
     let server = ScriptedService::new([Status(503), Status(503), Status(200)]);
     let retry = tower::service_fn({
         let inner = numbered().layer(server.clone());
@@ -130,7 +130,7 @@ async fn resend_with_a_new_key_is_numbered_and_logged() {
 }
 
 #[test]
-fn debug_output_of_the_attempt_span_layer_shows_header_and_propagation() {
+fn debug_output_of_attempt_span_layer_shows_its_header_and_trace_propagation() {
     let layer = AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
     let layer = layer.with_propagation(|_: &tracing::Span, _: &mut http::HeaderMap| {});
     assert_eq!(format!("{layer:?}"), "AttemptSpanLayer { header: Some(\"x-attempt\"), propagates: true }");

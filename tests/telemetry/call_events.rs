@@ -1,4 +1,4 @@
-//! The event at the end of a call.
+//! Tests the log event at the end of a call.
 
 use super::*;
 

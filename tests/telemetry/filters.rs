@@ -1,4 +1,4 @@
-//! Tests the filters of a subscriber. A filter decides by the metadata of the event or span.
+//! Tests that a subscriber can filter events and spans by their metadata.
 
 use super::*;
 
@@ -52,7 +52,7 @@ async fn events_contain_service_and_request_id_if_the_call_span_is_disabled() {
     assert_eq!((event.fields["service"].as_str(), event.fields["request_id"].len()), ("rates", 36));
     assert!(event.scope.is_empty());
 
-    // The events of attempts and retries name them, too.
+    // The events of attempts and retries also contain the service and the request id.
     let is_event = |metadata: &Metadata<'_>| metadata.is_event();
     let (capture, _) = Capture::subscriber(LevelFilter::OFF);
     let filtered = Registry::default().with(filter_fn(is_event)).with(capture.clone());

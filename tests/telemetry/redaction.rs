@@ -1,9 +1,9 @@
-//! Log events and spans contain no secrets.
+//! Tests that log events and spans contain no secrets.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn log_events_show_no_secret_of_uri_or_key_or_headers_or_body() {
+async fn log_events_show_no_secret_from_uri_key_headers_or_body() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let uri = "https://me:s3cret-user@api.example.com/v1?token=s3cret-query";
     let scripts: [&[Scripted]; 5] = [

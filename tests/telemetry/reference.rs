@@ -37,7 +37,7 @@ fn documentation_parser_rejects_a_row_outside_a_table() {
     documented_rows(&[head, "//!\n", row].concat());
 }
 
-/// The calls cause every documented span and event.
+/// The calls of this test cause every documented span and event.
 #[tokio::test(start_paused = true)]
 async fn documentation_lists_all_spans_and_events_with_their_fields() {
     let (capture, _guard) = Capture::all();

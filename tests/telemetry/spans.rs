@@ -1,4 +1,4 @@
-//! The spans of calls and attempts.
+//! Tests the spans of calls and attempts.
 
 use super::*;
 
@@ -132,7 +132,7 @@ async fn attempt_span_excludes_the_wait_for_the_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_are_in_the_attempt_span_even_during_the_drop_of_the_future() {
+async fn events_during_call_poll_and_drop_are_in_the_attempt_span() {
     struct Client;
 
     struct LogsOnDrop;

@@ -65,7 +65,7 @@ async fn scripted_service_accepts_a_caller_that_polls_readiness_before_each_call
     assert_eq!((arrivals.times().len(), service.arrivals().times()), (2, arrivals.times()));
 }
 
-/// The docs of `ScriptedService` recommend such a test with tower's `ConcurrencyLimit`.
+/// Wraps `ScriptedService` in tower's `ConcurrencyLimit`, as the docs of `ScriptedService` recommend.
 #[tokio::test(start_paused = true)]
 async fn retry_layer_holds_no_concurrency_permit_during_backoff() {
     let (service, permits) = (ScriptedService::new([503, 200]), Arc::new(Semaphore::new(2)));

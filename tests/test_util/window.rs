@@ -95,7 +95,7 @@ fn arrival_between_panics_if_the_latest_time_precedes_the_earliest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn arrivals_count_requests_before_a_limiter_and_permitted_requests_after_it() {
+async fn arrivals_exceed_the_quota_above_a_limiter_but_not_below_it() {
     let quota = Quota::per_second(10).unwrap();
     let (above, below) = (Arrivals::new(), Arrivals::new());
     let service = ScriptedService::new([200]);

@@ -35,8 +35,8 @@ pub(crate) struct CountingServer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
-    /// The time between the grant and the arrival. The operating system may suspend the sender or the server, so the
-    /// request arrived at some moment in this interval.
+    /// The interval between the grant and the arrival. The operating system may suspend the sender or the server, so
+    /// the request arrived at some time in this interval.
     pub(crate) transit: Duration,
     pub(crate) process: usize,
 }

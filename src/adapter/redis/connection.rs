@@ -26,8 +26,8 @@ const MAX_REDIRECTIONS: u32 = 3;
 /// The error codes of the server that are logged although the redis crate does not know them.
 const CODES: [&str; 6] = ["BUSY", "MISCONF", "NOAUTH", "NOREPLICAS", "OOM", "WRONGPASS"];
 
-/// The script's reply. Times are microseconds since the decision, except for the first value, which only identifies the
-/// store's memory.
+/// The script's reply. Times are microseconds since the script's decision. The first value is an exception: it only
+/// identifies the store's memory.
 type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>);
 
 pub(super) struct Connection {
@@ -38,7 +38,7 @@ pub(super) struct Connection {
 
 struct Open {
     connection: MultiplexedConnection,
-    /// The hash that identifies the script. Empty if the server's user may run scripts but not load them.
+    /// The hash that identifies the script. Empty if the Redis user may run scripts but not load them.
     digest: String,
 }
 
@@ -50,8 +50,8 @@ impl Connection {
     async fn connect(&self, info: ConnectionInfo) -> Result<Open, RedisError> {
         #[cfg(feature = "rustls")]
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // rustls panics if several providers are compiled in and none is selected. This call fails if a provider is
-            // already selected, so its result is ignored.
+            // rustls panics if several crypto providers are compiled in and none is selected. This call fails if a
+            // provider is already selected, so its result is ignored.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         // The task that queries the store limits the time of the whole exchange, so the connection has no timeouts.
@@ -62,8 +62,8 @@ impl Connection {
         Ok(Open { connection, digest: load.unwrap_or_default() })
     }
 
-    /// Runs the script. `fresh` tells the script that this is the first query of a connection, so the server may have
-    /// lost its memory.
+    /// Runs the script. `fresh` tells the script that the connection is new. The server may then have restarted and
+    /// lost its memory since the last query.
     async fn run(&self, open: &mut Open, query: &Query, fresh: bool) -> Result<Reply, RedisError> {
         let Open { connection, digest } = open;
         let by_digest = self.command("EVALSHA", digest, query, fresh).query_async(connection).await;
@@ -168,7 +168,7 @@ fn fault(error: RedisError) -> String {
 /// Parses the URL. The error never contains the password.
 pub(super) fn parse(url: &str) -> Result<ConnectionInfo, InvalidConfig> {
     let field = "redis url";
-    let expected = "such as `redis://user:password@host:6379/0`, or `rediss://` with TLS";
+    let expected = "a url such as `redis://user:password@host:6379/0`, or `rediss://` for TLS";
     let info = url.into_connection_info().map_err(|_| InvalidConfig::new(field, "***", expected))?;
     if !info.addr().is_supported() {
         let expected = "`redis://`, because TLS needs the feature `rustls`";
@@ -177,7 +177,7 @@ pub(super) fn parse(url: &str) -> Result<ConnectionInfo, InvalidConfig> {
     Ok(info)
 }
 
-/// Returns whether a new connection may help, because the error may come from an outdated one.
+/// Returns whether the error may come from an outdated connection. The query may then succeed over a new connection.
 fn may_be_stale(error: &RedisError) -> bool {
     let demoted = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown].map(ErrorKind::Server);
     error.is_unrecoverable_error() || demoted.contains(&error.kind())
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn error_contains_the_code_but_no_other_text_of_the_server() {
+    fn redis_error_contains_the_servers_error_code_but_none_of_its_other_text() {
         for (text, shown) in [
             ("ERR unknown command 'AUTH', with args beginning with: 's3cret'", "the server returned ERR"),
             ("NOPERM this user has no permissions to access 's3cret'", "the server returned NOPERM"),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn error_contains_the_reason_of_a_lost_connection() {
+    fn redis_error_states_why_the_connection_was_lost() {
         let lost = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         assert_eq!(fault(lost.into()), "connection refused");
     }

@@ -22,14 +22,14 @@ use crate::{
     policy::backoff::scatter,
 };
 
-/// The interval at which the deadlines of waiters are checked during an exchange. A refusal may be late by this
-/// interval.
+/// The interval at which the deadlines of waiters are checked while a query runs. A waiter may be refused up to this
+/// long after its deadline.
 const CHECK: Duration = Duration::from_millis(10);
 
 /// The resolution of timers: 1 ms in nanoseconds.
 const TICK: u64 = 1_000_000;
 
-/// The number of consecutive late replies that count as a failure.
+/// The number of consecutive late replies after which the store is treated as failed.
 const MAX_LATE: u32 = 3;
 
 enum Next {
@@ -39,8 +39,8 @@ enum Next {
 }
 
 impl Inner {
-    /// Starts the task if a query was requested. Outside a tokio runtime, this function does nothing, and the next
-    /// request starts the task.
+    /// Starts the task that queries the store, if a query was requested. Outside a tokio runtime, this function does
+    /// nothing. The next request inside a runtime then starts the task.
     pub(super) fn start(&self) {
         if !self.signal.requested.load(Ordering::SeqCst) {
             return;
@@ -62,10 +62,10 @@ impl Inner {
             let short = demand.head.is_some_and(|head| {
                 permits.is_lost() || !permits.will_serve(head, now) || demand.permits > permits.in_hand(now)
             });
-            // A share usually grants permits without a wait. A request that takes permits from the share also requests
-            // a query if one is due.
+            // While this process uses its share, requests rarely wait. A due query is therefore sent even if no request
+            // waits, to find out whether the store replies again.
             let probe = permits.is_lost() && now >= at;
-            // If the store does not reply, updates are reported only when a request waits for the store.
+            // If the store does not reply, the task does not wait for the next query only to report updates.
             let idle = permits.is_lost() && demand.head.is_none() && now < at;
             if idle || !short && !urgent && !probe {
                 return Next::Stop;
@@ -108,14 +108,14 @@ impl Inner {
             let until = clock::after(clock::now(), CHECK).min(end);
             match time::timeout_at(until, &mut reply).await {
                 Ok(outcome) => return outcome,
-                Err(_) if until == end => return Err(format!("no reply within {timeout:?}")),
+                Err(_) if until == end => return Err(format!("the store sent no reply within {timeout:?}")),
                 Err(_) => self.update(|_, _| ()),
             }
         }
     }
 
-    /// Applies the reply. Returns the outcome for the metrics. Also returns the reason of a failure if late replies
-    /// count as one.
+    /// Applies the store's reply. Returns the outcome for the metrics. Also returns an error message if the reply is
+    /// late and the store is therefore treated as failed.
     fn apply(&self, query: &Query, reply: &Reply) -> (&'static str, Option<String>) {
         let given: u64 = reply.grants.iter().map(|(_, permits)| u64::from(*permits)).sum();
         let all_granted = given == u64::from(query.want) * u64::from(query.unit);
@@ -124,9 +124,9 @@ impl Inner {
             if let (Some(share), Some(used)) = (&mut permits.share, query.share_used) {
                 share.reported(used);
             }
-            // The store decided at some time between the query and now. `due` counts from now and `until` from the
-            // query, so no permit is used too early or after its expiry. A reply that took `hold` or longer grants
-            // nothing, and the share applies until a reply arrives in time.
+            // The store decided at some time between the query and now. `due` counts from now, and `until` from the
+            // start of the query, so no permit is used too early or after its expiry. A reply that took `hold` or
+            // longer grants nothing, and the share applies until a reply arrives in time.
             let until = query.now.saturating_add(nanos(held));
             let late = query.want > 0 && now >= until;
             if !late || permits.share.is_none() {
@@ -151,12 +151,12 @@ impl Inner {
             self.queue.pause_until(self.queue.timer(now.saturating_add(nanos(reply.paused))));
         }
         let fault =
-            || format!("each reply takes longer than {held:?}, so its permits expire before it arrives");
+            || format!("permits expire before they arrive, because each reply takes longer than {held:?}");
         (if late { "late" } else { "answered" }, lost.then(fault))
     }
 
-    /// Forecasts when further permits become available, and how many are then available together. If the reply granted
-    /// everything, this number is unknown.
+    /// Forecasts when further permits become available, and how many permits are then available together. If the reply
+    /// granted all requested permits, this number is unknown, so the maximum is used.
     fn free(&self, query: &Query, reply: &Reply, all_granted: bool, now: u64) -> Free {
         let refilled = nanos(reply.free).checked_div(self.settings.interval());
         let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| !all_granted);
@@ -165,13 +165,13 @@ impl Inner {
         Free { at, unit: query.unit, together: together.min(self.settings.largest()) }
     }
 
-    /// Handles a query without a reply.
+    /// Handles a failed query: lets requests use the share or, without a share, refuses them.
     fn handle_failure(&self, fault: &str) {
         let settings = &self.settings;
         let wait = SHORTEST_RETRY + scatter(LONGEST_RETRY - SHORTEST_RETRY, self.random.next());
         let (state, known) = self.update(|permits, now| {
             let after = |time: Duration| now.saturating_add(nanos(time));
-            // For this time, other processes may still use permits that the store has granted.
+            // Until this time, other processes may still use permits that the store granted before the failure.
             let spent = after(settings.horizon() + settings.hold);
             let share = || settings.share.as_ref().map(|quotas| Share::begin(settings.kind, quotas, spent));
             permits.fail(share, after(wait), after(settings.holdoff()));
@@ -188,11 +188,11 @@ impl Inner {
     }
 }
 
-/// Returns how many blocks to query, and the number of permits in each block.
+/// Returns how many blocks of permits the next query requests, and how many permits each block contains.
 fn plan_query(permits: &mut Permits, demand: Demand, now: u64, lease: u32) -> (u32, u32) {
     let Some(head) = demand.head else { return (0, 1) };
-    // While the store counts as lost, a query for one request shows whether the store replies in time. All permits of
-    // one request must be available together, so they form one block.
+    // While the store is treated as failed, a query for a single request tests whether the store replies in time. All
+    // permits of one request must be available together, so they form one block.
     if permits.is_lost() || head.get() > 1 && !permits.will_serve(head, now) {
         return (1, head.get());
     }
@@ -221,8 +221,8 @@ impl Task {
                     self.inner.update(|_, _| ());
                 }
                 Next::Stop => {
-                    // `running` is cleared before `requested` is read. A query that is requested in between then starts
-                    // a new task or is seen by the next line.
+                    // `running` is cleared before `requested` is read. If a query is requested between these two steps,
+                    // it starts a new task or is seen by the next line.
                     self.inner.running.store(false, Ordering::SeqCst);
                     let again = self.inner.signal.requested.load(Ordering::SeqCst);
                     if !again || self.inner.running.swap(true, Ordering::SeqCst) {

@@ -9,13 +9,13 @@ use crate::{
     policy::Quota,
 };
 
-/// Returns the part of each quota that one of `processes` may use.
+/// Divides each quota by the number of processes, and returns the shares of one process.
 pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<Quota>, InvalidConfig> {
     let part = |quota: &Quota| {
         // The share of each process has at least one permit, and all shares together do not exceed the quota.
         let (max, setting) = kind.max_at_once(quota);
         if !(1..=max).contains(&processes) {
-            let expected = format!("1 to {max}, the {setting} of the smallest quota");
+            let expected = format!("1 to {max}, because a quota has a {setting} of {max}");
             return Err(InvalidConfig::new("processes", processes.to_string(), expected));
         }
         let limit = quota.limit() / processes;
@@ -25,7 +25,7 @@ pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<
     quotas.iter().map(part).collect()
 }
 
-/// The limiter algorithm of the share, and the number of permits that it has granted.
+/// The share of a process: its limiter algorithm, and the number of permits that were granted from the share.
 pub(super) struct Share {
     pub(super) algorithm: Box<dyn Algorithm>,
     /// The number of permits that were granted but not yet reported to the store. It never exceeds the limit of the
@@ -36,8 +36,8 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Creates a share whose permits all count as spent at the time `at`, because the latest requests of the other
-    /// processes are unknown.
+    /// Creates a share whose permits are all treated as spent at the time `at`, because the latest requests of the
+    /// other processes are unknown.
     pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64) -> Self {
         let mut algorithm: Box<dyn Algorithm> = match kind {
             Kind::TokenBucket => Box::new(Buckets::new(quotas, None)),
@@ -56,12 +56,12 @@ impl Share {
         taken
     }
 
-    /// Returns the granted permits that still count in a window of length `longest`.
+    /// Returns the number of granted permits, or 0 if the last grant is older than `longest`, the longest window.
     pub(super) fn used(&self, now: u64, longest: u64) -> u64 {
         if now.saturating_sub(self.used_at) > longest { 0 } else { self.used }
     }
 
-    /// Records that this number of granted permits was reported to the store.
+    /// Records that the process has reported the grant of `permits` permits to the store.
     pub(super) fn reported(&mut self, permits: u64) {
         self.used = self.used.saturating_sub(permits);
     }

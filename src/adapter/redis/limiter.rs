@@ -38,16 +38,16 @@ use crate::{
 ///
 /// # How it decides
 ///
-/// Requests wait in the same FIFO queue as with any other limiter. If no permit is available in the process, a task
-/// queries the server for as many permits as the waiters need. The task sends one query at a time. A script on the
-/// server decides in one round trip, by the server's clock. It grants permits up to 100 ms before they may be used, so
-/// that processes are served in the order of their queries. A process that gets fewer permits than it needs learns when
-/// to query again. A query is sent only if a request waits.
+/// Requests wait in a FIFO queue in the process, as with every other limiter. If no permit is available in the process,
+/// a task queries the server for as many permits as the waiters need. The task sends one query at a time. A script on
+/// the server decides in one round trip, by the server's clock. It grants permits up to 100 ms before they may be used,
+/// so that processes are served in the order of their queries. If a process gets fewer permits than it needs, the reply
+/// states when to query again. Permits are queried only if a request waits.
 ///
-/// The quota holds in every window across all processes. Each permit has a start time, from which it may be used. It
-/// counts from this time and expires [`hold`](Self::with_lease) later. Every window is longer by `hold` and by the
-/// quota's margin. The margin covers delays after the grant: late polls, an inner service that is not ready, and the
-/// network.
+/// The quota holds in every window across all processes. Each permit has a start time, from which it may be used and
+/// counts towards the quota. It expires [`hold`](Self::with_lease) later. The script therefore makes every window
+/// longer by `hold` and by the quota's margin. The margin covers delays after the grant: late polls, an inner service
+/// that is not ready, and the network.
 ///
 /// Server limits apply to all processes. A process reports a requested delay to the store immediately, and remaining
 /// permits with its next query. It first subtracts its own requests in flight from the remaining permits, because the
@@ -70,26 +70,26 @@ use crate::{
 ///
 /// | event | effect |
 /// |---|---|
-/// | slow or silent | the query fails after its [timeout](Self::with_timeout) |
-/// | rejects connections, is full, a replica, or still loading | the query fails immediately |
+/// | is slow or does not reply | the query fails after its [timeout](Self::with_timeout) |
+/// | rejects connections, is full, is a replica, or is still loading | the query fails immediately |
 /// | the connection was lost | the query is resent over a new connection, within the same timeout |
 /// | another node of a cluster stores the name | the query is redirected to that node. All keys of a name are in one slot |
 /// | a query has failed | requests are refused, or use a [share](Self::with_fallback_share), and another query is sent every 50 to 250 ms while there are requests |
 /// | the replies always take longer than `hold` | the third consecutive late reply counts as a failure |
-/// | restarted, with any persistence | the whole quota counts as spent at its start |
-/// | lost its memory, by a flush or a failover | the whole quota counts as spent when a process queries that remembers more grants than the server. A partial loss is detected only until the server has granted as many permits again |
-/// | evicted only the log or only the state of a window | the whole quota counts as spent now |
-/// | its clock was set back or forward | set back: the whole quota counts as spent now. Set forward: grants count as older than they are |
-/// | the script is missing | the script is resent |
+/// | restarted, with any persistence | the entire quota counts as spent at the time of the restart |
+/// | lost its memory, by a flush or a failover | a process detects the loss with its next query if it remembers more grants than the server. The entire quota then counts as spent. A partial loss is detected only until the server has granted as many permits as it lost |
+/// | evicted only the log or only the state of a window | the entire quota counts as spent at the next query |
+/// | its clock was set back or forward | set back: the entire quota counts as spent at the next query. Set forward: grants count as older than they are |
+/// | the server does not have the script | the script is resent |
 ///
-/// [`store`](Self::store) returns the current state. The log and the metrics report when the store is lost and when it
-/// recovers.
+/// [`store`](Self::store) returns the current state of the store. The log and the metrics report when the store is lost
+/// and when it recovers.
 ///
 /// # Notes
 ///
 /// - A server that started less than a window ago may have lost its memory. The first requests therefore wait until a
-///   window has passed since the start. If the server's user may not call `INFO`, the same applies to the first use of
-///   each name.
+///   window has passed since the start. If the Redis user may not call `INFO`, the first requests for each name wait in
+///   the same way.
 /// - After an outage in which processes used their [shares](Self::with_fallback_share), the server grants nothing for
 ///   half a second by default. By then all processes have returned to the server. The server then grants nothing for
 ///   one more window, as after a restart.
@@ -99,7 +99,7 @@ use crate::{
 /// - The server may stop replying for a while and continue without a restart. The first process that then queries the
 ///   server may receive permits immediately, if that process has not used a share. These permits add to the shares that
 ///   other processes have used.
-/// - If few processes send queries, a single failed query can delay all of them by a window. This window starts when
+/// - If few processes send queries, a single failed query can delay all processes by a window. This window starts when
 ///   the process of the failed query returns to the server.
 /// - All processes must use the same quotas, margins, hold and share, because each query applies the settings of its
 ///   process. A token bucket and a sliding window of the same name do not share a quota.
@@ -134,7 +134,7 @@ use crate::{
 ///
 /// # Clone
 ///
-/// Clones share the queue, the connection and the permits that were fetched.
+/// All clones of a limiter share the queue, the connection and the fetched permits.
 ///
 /// # Cancellation
 ///
@@ -148,16 +148,16 @@ impl RedisLimiter {
     /// Creates a limiter that spreads requests over the window, like an in-process
     /// [`TokenBucket`](crate::limit::TokenBucket).
     ///
-    /// `name` identifies the quota, such as the API key. All limiters with the same name and namespace on one server
-    /// share the quota. The server receives only a hash of the name. If processes configure different quotas for one
-    /// name, each process enforces its own.
+    /// `name` identifies the quota. It can be the API key, for example. All limiters with the same name and namespace
+    /// on one server share the quota. The server receives only a hash of the name. If processes configure different
+    /// quotas for one name, each process enforces its own.
     ///
-    /// Nothing is sent before the first request.
+    /// The limiter connects to the server for its first query, not when it is created.
     ///
     /// # Errors
     ///
-    /// Returns an error if `url` is not a Redis URL, if it needs TLS without the feature `rustls`, or if there is no
-    /// quota.
+    /// Returns an error if `url` is not a Redis URL, if the URL needs TLS but the feature `rustls` is disabled, or if
+    /// `quotas` is empty.
     pub fn token_bucket(
         url: &str,
         name: &str,
@@ -166,7 +166,7 @@ impl RedisLimiter {
         Self::new(url, name, Kind::TokenBucket, quotas.into_iter().collect())
     }
 
-    /// Creates a limiter whose whole quota may be used at any time of the window, like an in-process
+    /// Creates a limiter whose entire quota may be used at any time of the window, like an in-process
     /// [`SlidingWindow`](crate::limit::SlidingWindow). See [`token_bucket`](Self::token_bucket) for the parameters.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl RedisLimiter {
         Settings::new(parse(url)?, name, kind, quotas).map(Self::build)
     }
 
-    /// Creates a limiter with changed settings. Every setter creates a new limiter, because settings must not change
+    /// Creates a limiter with these settings. Every setter creates a new limiter, because settings must not change
     /// after the first request.
     pub(super) fn build(settings: Settings) -> Self {
         let settings = Arc::new(settings);
@@ -197,14 +197,14 @@ impl RedisLimiter {
         self.inner.queue.snapshot()
     }
 
-    /// Returns whether the server replies. If it does not, the state shows whether this process uses its share or
-    /// refuses requests.
+    /// Returns the state of the store as this process knows it. If the server does not reply, the state shows whether
+    /// this process uses its share or refuses requests.
     pub fn store(&self) -> Store {
         self.inner.queue.inspect(|permits, _, _| permits.store)
     }
 
-    /// Grants nothing before `until`, in all processes. Other processes learn of the pause with their next query.
-    /// Extends a pause but never shortens it.
+    /// Grants nothing before `until`, in all processes. Other processes learn of the pause with their next query. Can
+    /// extend an earlier pause, but never shortens it.
     pub fn pause_until(&self, until: Instant) {
         self.inner.pause_until(until);
     }
@@ -230,7 +230,7 @@ impl Limiter for RedisLimiter {
     }
 }
 
-/// Omits the name and the credentials.
+/// Omits the quota's name and the server's credentials.
 impl fmt::Debug for RedisLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisLimiter")

@@ -55,7 +55,7 @@ pub(super) struct Permits {
     /// The earliest time of the next query to the store.
     pub(super) query_at: u64,
     pub(super) share: Option<Share>,
-    /// The share may be used until this time. Another failed query extends the time. After this time, the other
+    /// The share may be used until this time. Another failed query postpones the time. After this time, the other
     /// processes may use the whole quota.
     share_until: u64,
     /// The number of permits that expired unused.
@@ -165,7 +165,7 @@ fn sum<'a>(grants: impl Iterator<Item = &'a Grant>) -> u64 {
 }
 
 impl Algorithm for Permits {
-    /// Required by the trait. The limiter calls [`Permits::new`] instead.
+    /// The trait requires this function, but the limiter calls [`Permits::new`] instead.
     fn new(_: &[Quota], _: Option<Arc<Bucket>>) -> Self {
         Self::new(u32::MAX, 0, Duration::ZERO, Arc::default())
     }

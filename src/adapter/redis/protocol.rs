@@ -7,7 +7,7 @@ use crate::policy::Quota;
 /// The maximum number of permits that one query requests. This maximum limits how long the script runs.
 pub(super) const MAX_PERMITS: u32 = 1_000;
 
-/// The store, which decides for all processes.
+/// The store, which grants permits to all processes.
 pub(super) trait Decide: Send + Sync {
     fn decide(&self, query: Query) -> Decided<'_>;
 }
@@ -15,7 +15,7 @@ pub(super) trait Decide: Send + Sync {
 /// The future of a query. Its error is the reason why the store did not reply, and contains no secret.
 pub(super) type Decided<'a> = Pin<Box<dyn Future<Output = Result<Reply, String>> + Send + 'a>>;
 
-/// The algorithm by which the script decides.
+/// The limiter algorithm that the script applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     TokenBucket,
@@ -41,7 +41,7 @@ pub(super) struct Query {
     /// The number of permits in each block. The permits of a block become available together.
     pub(super) unit: u32,
     pub(super) now: u64,
-    /// The identity of its memory that the store sent in its last reply, and the time of that reply.
+    /// The identity of the store's memory, as stated in the store's last reply, and the time of that reply.
     pub(super) known: Option<(Known, u64)>,
     /// The number of permits that the process granted from its share. `None` if it used no share.
     pub(super) share_used: Option<u64>,
@@ -52,7 +52,7 @@ pub(super) struct Query {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Updates {
     pub(super) pause_until: u64,
-    /// Whether the server limits are discarded.
+    /// Whether the store discards its pause and the remaining permits that the service reported.
     pub(super) resume: bool,
     /// The remaining permits that the service reported.
     pub(super) gates: Vec<Gate>,
@@ -73,14 +73,15 @@ pub(super) struct Gate {
     pub(super) until: u64,
 }
 
-/// The store's reply. Durations count from the decision.
+/// The store's reply. Durations count from the time of the store's decision.
 #[derive(Debug, Clone)]
 pub(super) struct Reply {
     pub(super) known: Known,
     pub(super) paused: Duration,
     /// The time until the first permit beyond the granted ones becomes available.
     pub(super) free: Duration,
-    /// The time until that permit can be queried, which is earlier.
+    /// The time until a query can fetch the permit of [`free`](Self::free). It is at most as long as `free`, because
+    /// the store grants permits before their start time.
     pub(super) query_in: Duration,
     /// For each grant, the time until it may be used and its number of permits.
     pub(super) grants: Vec<(Duration, u32)>,

@@ -1,4 +1,4 @@
-//! The state that the task keeps between two exchanges.
+//! The state that the query task keeps between two exchanges with the store.
 
 use super::{
     protocol::{Gate, Known, Query, Updates},
@@ -11,7 +11,7 @@ const MAX_GATES: usize = 8;
 
 #[derive(Default)]
 pub(super) struct Session {
-    /// The identity of the store's memory in its last reply, and the time of that reply.
+    /// The identity of the store's memory, as stated in the store's last reply, and the time of that reply.
     pub(super) known: Option<(Known, u64)>,
     pub(super) late: u32,
     pub(super) lost: Option<StoreLost>,
@@ -38,7 +38,7 @@ impl Session {
         self.updates.resume || self.updates.pause_until > now
     }
 
-    /// Creates a query that also contains all updates.
+    /// Creates a query that also contains all recorded updates.
     pub(super) fn query(&mut self, want: u32, unit: u32, share_used: Option<u64>, now: u64) -> Query {
         self.updates.gates.retain(|gate| now < gate.until);
         Query { want, unit, now, known: self.known, share_used, updates: self.updates.clone() }

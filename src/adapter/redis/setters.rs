@@ -29,8 +29,8 @@ impl RedisLimiter {
     /// after its start time. Fetches fewer permits if some of the previous permits were not used. Default: `permits` is
     /// 1, and `hold` is 1/50 of the shortest window, but at least 5 ms and at most 250 ms.
     ///
-    /// If the round trip to the server takes longer than `hold`, no permit is granted in time. This counts as a
-    /// failure.
+    /// If the round trip to the server takes longer than `hold`, the permits expire before they arrive. The third
+    /// consecutive late reply is treated as a failure of the server.
     ///
     /// With a lease, a busy process sends one query for many requests. The cost is a window that is longer by `hold`.
     /// For a quota of 100 per minute, a `hold` of 1 s costs 1.6 % of the rate. For 200 per second, a `hold` of 100 ms
@@ -69,8 +69,8 @@ impl RedisLimiter {
     }
 
     /// Lets this process use its share of each quota while the server does not reply. A share is the quota divided by
-    /// `processes`. By default, no share is used, and every request is refused immediately with
-    /// [`Reason::Unavailable`](crate::error::Reason::Unavailable).
+    /// `processes`. By default, no share is used. While the server does not reply, every request is then refused
+    /// immediately with [`Reason::Unavailable`](crate::error::Reason::Unavailable).
     ///
     /// When a process starts to use its share, the share has no permit yet, because the latest requests of the other
     /// processes are unknown.

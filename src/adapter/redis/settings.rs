@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::protocol::{Kind, Query, micros};
 use crate::{config::InvalidConfig, policy::Quota};
 
-/// A store that does not reply is queried again after a random time between these two bounds.
+/// A store that does not reply is queried again after a random time of 50 to 250 ms.
 pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(50);
 pub(super) const LONGEST_RETRY: Duration = Duration::from_millis(250);
 
@@ -24,7 +24,7 @@ pub(super) struct Settings {
     /// The time from the start time of a permit to its expiry.
     pub(super) hold: Duration,
     pub(super) timeout: Duration,
-    /// The quotas of this process while the store does not reply. If `None`, requests are refused.
+    /// The quotas that this process applies while the store does not reply. If `None`, it refuses requests instead.
     pub(super) share: Option<Vec<Quota>>,
 }
 
@@ -58,17 +58,18 @@ impl Settings {
         self.quotas.iter().map(Quota::window).min().unwrap_or_default()
     }
 
-    /// Returns how long before its start time a permit may be granted: 100 ms, or a quarter of the window if the window
-    /// is short. A process then need not wait between two queries, and permits are left for other processes.
+    /// Returns how long before its start time a permit may be granted. This is 100 ms, or `hold` if `hold` is longer,
+    /// but at most a quarter of the shortest window. A process then need not wait between two queries, and permits are
+    /// left for other processes.
     pub(super) fn horizon(&self) -> Duration {
         let horizon = self.hold.max(Duration::from_millis(100)).min(self.shortest() / 4);
         horizon.max(Duration::from_micros(1))
     }
 
-    /// Returns how long the share may be used after a failure. For this time after one process has returned to the
-    /// store, other processes may still use their shares.
+    /// Returns how long a process may use its share after a failed query. Other processes may still use their shares
+    /// for this long after one process has returned to the store.
     pub(super) fn holdoff(&self) -> Duration {
-        // A process that uses its share queries again after `LONGEST_RETRY` at the latest. The store grants permits up
+        // A process that uses its share sends the next query after at most `LONGEST_RETRY`. The store grants permits up
         // to one horizon ahead.
         match self.share {
             None => self.horizon(),
@@ -81,7 +82,8 @@ impl Settings {
         self.quotas.iter().map(|quota| self.kind.max_at_once(quota).0).min().unwrap_or(u32::MAX)
     }
 
-    /// Returns how long a grant counts, in µs. Both ends of a window belong to the window.
+    /// Returns how long a grant counts towards the quota, in µs. This is the window plus margin and `hold`, and 1 µs
+    /// more, because both ends of a window belong to the window.
     fn length(&self, quota: &Quota) -> u64 {
         micros(quota.window() + quota.margin() + self.hold) + 1
     }
@@ -92,7 +94,7 @@ impl Settings {
         length.div_ceil(u64::from(quota.limit() - quota.burst()).max(1))
     }
 
-    /// Returns the longest time for which a grant counts.
+    /// Returns the longest time for which a grant counts towards a quota.
     pub(super) fn longest(&self) -> Duration {
         let lengths = self.quotas.iter().map(|quota| self.length(quota));
         Duration::from_micros(lengths.max().unwrap_or(0))
@@ -132,15 +134,15 @@ impl Settings {
     }
 
     /// Writes the arguments in the order in which the script reads them. `fresh` tells the script that the connection
-    /// is new, so the server may have lost its memory.
+    /// is new. The server may then have restarted and lost its memory since the last query.
     pub(super) fn write(&self, command: &mut Cmd, query: &Query, fresh: bool) {
         let left = |until: u64| until.saturating_sub(query.now).div_ceil(1_000);
         let known = query.known.map_or([0, 0, -1], |(known, at)| {
             let age = query.now.saturating_sub(at) / 1_000;
             [known.born, known.granted, i64::try_from(age).unwrap_or(i64::MAX)]
         });
-        // `quiet` is shorter than every silence of a process that uses its share. Either its query timed out first, or
-        // its share grants nothing until then.
+        // Before the first grant of its share, a process has had no contact with the store for longer than `quiet`.
+        // Either its query has timed out, or the share has been empty for `horizon + hold`.
         let quiet = (self.timeout / 2).min(self.horizon() + self.hold);
         command
             .arg(u8::from(self.kind == Kind::SlidingWindow))

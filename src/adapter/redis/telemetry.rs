@@ -29,7 +29,7 @@ pub(super) fn exchanged(outcome: &'static str, took: Duration) {
     metric::record(DURATION, None, &[("outcome", outcome)], took);
 }
 
-/// Counts the store as lost until this value is dropped.
+/// Increments the gauge of lost stores, and decrements it when this value is dropped.
 #[derive(Debug)]
 pub(super) struct StoreLost {
     since: Instant,

@@ -1,4 +1,5 @@
-//! Converts the errors of reqwest. Preserves an error's proof that the request was not sent or not processed.
+//! Converts the errors of reqwest. If an error proves that the request was not sent or not processed, the converted
+//! error proves it, too.
 
 use std::{error::Error as StdError, time::Duration};
 
@@ -14,7 +15,8 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
         return followed();
     }
     let error = error.without_url();
-    // The cause is reqwest's setting `https_only` or a redirect to another scheme. The error does not show which.
+    // The cause is reqwest's setting `https_only` or a redirect to another scheme. The error does not show which of
+    // them.
     if error.is_builder() {
         return Error::from_service(DeliveryError::maybe_processed(error).lasting());
     }

@@ -35,7 +35,7 @@ where
 }
 
 /// Returns the part of the URI that `Url` has rewritten. Like browsers, `Url` resolves dot segments, percent-encodes
-/// some characters, and parses numbers as addresses.
+/// some characters, and parses numbers as IPv4 addresses.
 fn difference(uri: &Uri, url: &Url) -> Option<&'static str> {
     let scheme = uri.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"));
     let host = uri.host().zip(url.host_str());
@@ -44,8 +44,8 @@ fn difference(uri: &Uri, url: &Url) -> Option<&'static str> {
         ("scheme", scheme == Some(url.scheme())),
         ("host", host.is_some_and(|(given, sent)| given.eq_ignore_ascii_case(sent))),
         ("port", url.port_or_known_default() == Some(uri.port_u16().unwrap_or(default))),
-        ("path: remove dot segments and percent-encode it", url.path() == uri.path()),
-        ("query: percent-encode it", url.query() == uri.query()),
+        ("path, so remove its dot segments and percent-encode it", url.path() == uri.path()),
+        ("query, so percent-encode it", url.query() == uri.query()),
     ]
     .into_iter()
     .find_map(|(part, same)| (!same).then_some(part))
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_request_without_room_for_the_headers_of_reqwest() {
+    fn reqwest_adapter_rejects_a_request_with_more_than_6000_header_fields() {
         let mut request = Request::get("http://host/").body(Empty::<bytes::Bytes>::new()).unwrap();
         for number in 0..6_001 {
             let name = http::HeaderName::try_from(format!("x-{number}")).unwrap();

@@ -28,8 +28,8 @@ type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response, Error>> + Sen
 pub trait SendWith: sealed::Sealed {
     /// Sends the request through `stack` instead of directly.
     ///
-    /// The URL must be absolute. The credential is sent only to the origin of the stack's base URL. The URL of the
-    /// response is that of the request. The response's extensions contain a [`Report`](crate::Report).
+    /// The URL must be absolute. The credential is sent only to the origin of the stack's base URL. The response has
+    /// the same URL as the request. The response's extensions contain a [`Report`](crate::Report).
     ///
     /// A `timeout` of the request limits each attempt, as it does without a stack. It also limits the whole call until
     /// the response headers arrive.

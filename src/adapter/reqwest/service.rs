@@ -28,9 +28,9 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 
 /// Sends requests with a `reqwest::Client`, below the layers of this crate or a preset.
 ///
-/// Streams request and response bodies, including their trailers. [`new`](Self::new) disables the redirects and retries of
-/// reqwest, because the layers would not see them. [`from_client`](Self::from_client) cannot disable redirects, so the
-/// application disables them when it builds the client.
+/// Streams request and response bodies, including their trailers. [`new`](Self::new) disables the redirects and retries
+/// of reqwest, because the layers would not see them. [`from_client`](Self::from_client) cannot disable redirects, so
+/// the application must disable them when it builds the client.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -62,14 +62,14 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 /// # }
 /// ```
 ///
-/// [`StackBuilder::client_with_service`](crate::stack::StackBuilder::client_with_service) makes a ready
+/// [`StackBuilder::client_with_service`](crate::stack::StackBuilder::client_with_service) creates a
 /// [`Client`](crate::Client) over this service. For code that builds `reqwest::Request`s and reads
 /// `reqwest::Response`s, see [`StackBuilder::reqwest`](crate::stack::StackBuilder::reqwest) and the example
 /// `wrap_reqwest` in the repository.
 ///
 /// # Clone
 ///
-/// Cheap. Clones share the connections.
+/// Cloning is cheap. All clones share the connections.
 ///
 /// # Errors
 ///
@@ -91,12 +91,12 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 /// The configuration of the `ClientBuilder` applies below the layers:
 ///
 /// - The service returns a redirect as a response. To follow redirects, use tower-http's `FollowRedirect` *above* the
-///   layers. The limiter then counts each hop, and the auth layer checks its origin.
+///   layers. The limiter then counts each hop, and the auth layer checks the origin of each hop.
 /// - A proxy can read requests without TLS, including their key. This also concerns requests to loopback, for which
 ///   [`auth`](crate::auth) does not require TLS. With TLS, a proxy only tunnels the connection. The environment may set
 ///   a proxy if reqwest has its default feature `system-proxy`. `ClientBuilder::no_proxy` prevents this.
 /// - `default_headers` are sent to every origin, so use the auth layer for a key. `default_headers`, `user_agent`,
-///   cookies and `accept-encoding` are added after the auth layer, so its signature does not cover them. A header that
+///   cookies and `accept-encoding` are added after the auth layer, so a signature does not cover them. A header that
 ///   the request already contains is kept.
 /// - With reqwest's features `gzip`, `brotli`, `zstd` and `deflate`, response bodies are decompressed. Their trailers
 ///   are preserved (tested for gzip). The limits of this crate count decompressed bytes.
@@ -146,13 +146,13 @@ impl Reqwest {
     ///   `x-api-key`, and the query of the new URL. It may therefore send the key to another host.
     /// - The limiter does not count the requests to the redirects' targets.
     ///
-    /// This service detects a redirect only after it happened, if the URL of the response differs from that of the
-    /// request. The call then fails and is not retried. A chain of redirects that ends at the first URL is not
-    /// detected.
+    /// This service detects a redirect only after the client has followed it, if the URL of the response differs from
+    /// the URL of the request. The call then fails and is not retried. A chain of redirects that ends at the first URL
+    /// is not detected.
     ///
-    /// An error may belong to any request of such a chain. No error therefore proves that nothing was sent, and only
-    /// idempotent requests are retried. The client's own retries have no effect, because the client receives no body
-    /// that it can clone.
+    /// If the client may follow redirects, an error may belong to any request of a chain of redirects. No error
+    /// therefore proves that nothing was sent, and only idempotent requests are retried. The client's own retries have
+    /// no effect, because the client receives no body that it can clone.
     ///
     /// ```
     /// use tower_outbound::adapter::Reqwest;
@@ -167,7 +167,8 @@ impl Reqwest {
         Self { client, may_redirect: true }
     }
 
-    /// Returns the client and its connection pool. A request that is sent with it directly bypasses all layers.
+    /// Returns the client and its connection pool. A request that is sent directly with this client bypasses all
+    /// layers.
     ///
     /// The service has no `get_mut`, because a caller could use it to install a client that follows redirects.
     pub fn get_ref(&self) -> &Client {
@@ -184,9 +185,9 @@ impl StackBuilder {
     /// Creates the whole stack over an existing `reqwest::Client`. The client must be built with
     /// `redirect::Policy::none()`: see [`Reqwest::from_client`].
     ///
-    /// [`SendWith::send_with`](super::SendWith::send_with) sends the requests of reqwest through the stack, which is also
-    /// a tower service for `http::Request`s with any streamed body. The stack is `Clone + Send + Sync`, so it fits into
-    /// the state of an axum server:
+    /// [`SendWith::send_with`](super::SendWith::send_with) sends the requests of reqwest through the stack. The stack
+    /// is also a tower service for `http::Request`s with any streamed body. It is `Clone + Send + Sync`, so it fits
+    /// into the state of an axum server:
     ///
     /// ```no_run
     /// use tower_outbound::{

@@ -6,17 +6,17 @@ fn secs(secs: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unchanged_key_does_not_restart_the_backoff_after_a_rejection() {
+async fn refresh_that_returns_the_same_key_does_not_restart_the_rejection_backoff() {
     let backoff = ExponentialBackoff::new(secs(10), secs(10)).unwrap().with_jitter(Jitter::none());
     // The refresh starts after four fifths of the lifetime, 8 s.
     let fetch = || async { Ok::<_, BoxError>(FreshKey::new(ApiKey::new("a")?).with_lifetime(secs(10))) };
     let refresher = Arc::new(Refresher::new(RefreshingKey::new(fetch).with_backoff(backoff)));
     let key = refresher.lease().await.unwrap();
-    assert!(refresher.reject(&key), "the first rejection counts immediately");
+    assert!(refresher.reject(&key), "the first rejection starts a refresh immediately");
     refresher.lease().await.unwrap();
     tokio::time::sleep(secs(9)).await;
-    assert!(!refresher.reject(&key), "the second rejection counts after a backoff of 10 s");
+    assert!(!refresher.reject(&key), "a rejection during the backoff of 10 s starts no refresh");
     refresher.lease().await.unwrap();
     tokio::time::sleep(secs(2)).await;
-    assert!(refresher.reject(&key), "the refresh after 9 s does not postpone it");
+    assert!(refresher.reject(&key), "the refresh after 9 s does not extend the backoff");
 }

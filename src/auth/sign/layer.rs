@@ -36,7 +36,7 @@ use crate::{auth::Origin, config::InvalidConfig};
 ///
 /// # Clone
 ///
-/// Clones, and the services made from them, share the signer.
+/// All clones of a layer, and the services made from them, share the signer.
 #[derive(Clone)]
 pub struct SignLayer {
     pub(super) sign: Arc<dyn Sign>,

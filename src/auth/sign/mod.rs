@@ -23,7 +23,7 @@ use crate::error::BoxError;
 /// use http::request::Parts;
 /// use tower_outbound::auth::{AppCredentials, Sign, Signing};
 ///
-/// /// Sends the three as they are: a scheme that is made up.
+/// /// Sends the id, the key and the secret unchanged. No real service uses this scheme.
 /// struct Plain(AppCredentials);
 ///
 /// impl Sign for Plain {
@@ -51,7 +51,7 @@ pub trait Sign: Send + Sync {
         None
     }
 
-    /// Adds the signature to the request. `body` is the whole body, or `None` if there is no
+    /// Adds the signature to the request. `body` is the complete body, or `None` if there is no
     /// [`body_limit`](Self::body_limit).
     ///
     /// A signer can add up to 500 header fields. A request with room for fewer fields is rejected before this method is

@@ -16,13 +16,13 @@ use super::{
 
 /// The request body below a [`retry`](crate::retry) layer, which can resend it.
 ///
-/// In the first attempt, the body is passed on unchanged and recorded, up to [its limit]. Further attempts send the
-/// recording. A chunk of type `Bytes` is recorded without a copy. Later chunks under 64 bytes are an exception: these
-/// are copied and merged. If the body exceeds the limit, the recording is dropped and the attempt continues.
+/// The first attempt sends the body unchanged and records it, up to the [replay limit]. Further attempts send the
+/// recording. Chunks under 64 bytes, except for the first chunk, are copied and merged. Any other chunk of type `Bytes`
+/// is recorded without a copy. If the body exceeds the limit, the recording is dropped and the attempt continues.
 ///
 /// [`new`](Self::new) creates a body that is not recorded.
 ///
-/// [its limit]: crate::retry::RetryLayer::with_replay_limit
+/// [replay limit]: crate::retry::RetryLayer::with_replay_limit
 ///
 /// ```
 /// use http_body::Body as _;
@@ -51,8 +51,8 @@ pub struct ReplayBody<B> {
 pin_project! {
     #[project = Proj]
     enum State<B> {
-        // `None` once an attempt has started to read. Until then the source is not pinned, so that the next attempt can
-        // use it.
+        // `source` is `None` once an attempt has started to read it. Until then it is not pinned, so that the next
+        // attempt can use it.
         Unread { source: Option<B>, shared: Arc<Shared<B>> },
         Reading {
             #[pin]
@@ -65,7 +65,7 @@ pin_project! {
     }
 
     // Over HTTP/1, the connection stops reading after the announced length and does not poll for the end. A recording
-    // of that length therefore counts as complete. Any other body that was read in part cannot be resent.
+    // of that length is therefore treated as complete. Any other body that was read in part cannot be resent.
     impl<B> PinnedDrop for State<B> {
         fn drop(this: Pin<&mut Self>) {
             match this.project() {
@@ -170,7 +170,7 @@ impl<B: Body> Body for ReplayBody<B> {
     }
 }
 
-/// Creates a recorded body from these bytes.
+/// Creates a body from these bytes, as if they had been recorded.
 impl<B> From<Bytes> for ReplayBody<B> {
     fn from(data: Bytes) -> Self {
         Self::playing(Recorded::of(data))
@@ -183,7 +183,7 @@ impl<B: Default> Default for ReplayBody<B> {
     }
 }
 
-/// Writes the state, but never the content.
+/// Shows whether the body has ended, but never its content.
 impl<B> fmt::Debug for ReplayBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReplayBody").field("ended", &self.state.is_none()).finish_non_exhaustive()
@@ -217,7 +217,7 @@ mod tests {
             steps in steps(), limit in 0..500_usize, cut in prop_oneof![Just(usize::MAX), 0..8_usize],
             knows_end: bool, knows_size: bool,
         ) {
-            // The data and trailers that the first reader received, up to the first failure.
+            // The data and trailers that the first reader receives, up to the first failure.
             let mut sent = Read::default();
             for step in &steps {
                 match step {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn unrecorded_body_passes_on_data_and_errors() {
+    fn unrecorded_body_returns_the_data_and_the_error_of_its_source() {
         let passed = read_all(ReplayBody::new(Script::new([Step::data(2), Step::Fail])));
         assert_eq!((passed.data.len(), passed.failed), (2, true));
         assert_eq!(read_all(ReplayBody::<Full<Bytes>>::default()), Read::default());

@@ -7,10 +7,10 @@ use super::{
     shared::{Shared, Source},
 };
 
-/// Creates the body for each further attempt.
+/// Creates the body for each further attempt of a call.
 ///
-/// Creates the body even while a connection still holds the body of an earlier attempt. All bodies share the recorded
-/// chunks.
+/// Once an attempt has read the body completely, this works even while a connection still holds the body of that
+/// attempt. All bodies share the recorded chunks.
 pub(crate) struct Replay<B> {
     /// `None` for an empty body.
     shared: Option<Arc<Shared<B>>>,
@@ -19,8 +19,8 @@ pub(crate) struct Replay<B> {
 impl<B: Body> ReplayBody<B> {
     /// Records `body` while it is sent, up to `limit` bytes of data and trailers.
     ///
-    /// An empty body needs no recording and can always be resent. `announced` is the `content-length` of a body without
-    /// trailers.
+    /// An empty body needs no recording and can always be resent. `announced` is the length that the server expects. It
+    /// is `None` if the length is unknown or trailers may follow the body.
     pub(crate) fn record(body: B, limit: usize, announced: Option<u64>) -> (Self, Replay<B>) {
         if body.is_end_stream() {
             return (Self::ENDED, Replay { shared: None });
@@ -35,7 +35,8 @@ impl<B> Replay<B> {
     /// times.
     ///
     /// A body of which nothing was read is returned regardless of its size, and recorded while it is sent. Returns
-    /// `None` if the body is too large, failed, was read in part, or is still being sent.
+    /// `None` if an earlier attempt still holds the unread body, or has read only part of it. Also returns `None` if
+    /// the body failed or exceeded the limit of the recording.
     pub(crate) fn body(&self) -> Option<ReplayBody<B>> {
         let Some(shared) = &self.shared else { return Some(ReplayBody::ENDED) };
         match &mut *shared.lock() {
@@ -87,7 +88,7 @@ mod tests {
             assert!(first.is_end_stream());
             let mut second = replay.body().unwrap();
             let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut second).poll_frame(cx) else {
-                panic!("no frame")
+                panic!("the replayed body returned no frame")
             };
             assert_eq!(frame.data_ref().unwrap().as_ptr(), data.as_ptr());
         });

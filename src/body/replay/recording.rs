@@ -30,7 +30,7 @@ impl Recording {
         Self { room: limit, exact, ..Self::default() }
     }
 
-    /// Adds a frame. Returns `false` if the recording exceeds its limit. It is then unusable.
+    /// Adds a frame. Returns `false` if the recording exceeds its limit. The recording is then unusable.
     pub(super) fn push(&mut self, frame: &Frame<Bytes>) -> bool {
         let fields = |trailers: &HeaderMap| trailers.iter().map(|(n, v)| n.as_str().len() + v.len()).sum();
         let trailers = frame.trailers_ref();
@@ -88,7 +88,8 @@ pub(super) struct Recorded {
     rest: Option<Arc<Rest>>,
     at: usize,
     left: u64,
-    /// Whether the exact length is reported. HTTP/1 drops the trailers of a body with a reported length.
+    /// Whether `size_hint` is exact. HTTP/1 drops the trailers of a body with an exact length, so a recording with
+    /// trailers reports an exact length only if its source did.
     exact: bool,
 }
 
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn recording_counts_trailers_and_returns_them_last() {
+    fn recording_counts_trailers_toward_its_limit_and_returns_them_last() {
         let mut trailers = HeaderMap::new();
         trailers.insert("x-sum", http::HeaderValue::from_static("12345"));
         assert!(!Recording::new(9, false).push(&Frame::trailers(trailers.clone())));

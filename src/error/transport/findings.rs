@@ -6,7 +6,7 @@ use super::super::{ErrorKind, delivery::Proof};
 pub(super) struct Findings {
     /// The kind of the failure. A deeper error may replace it.
     pub(super) kind: ErrorKind,
-    /// Whether the client was still connecting.
+    /// Whether the client was still connecting when the request failed.
     pub(super) connecting: bool,
     pub(super) proof: Option<Proof>,
 }
@@ -18,7 +18,7 @@ impl Findings {
         self.kind = ErrorKind::Connect;
     }
 
-    /// Records what an error proves, unless an error above it has already proved something.
+    /// Records the proof of an error, unless an outer error in the chain has already given a proof.
     pub(super) fn prove(&mut self, proof: Proof) {
         self.proof.get_or_insert(proof);
     }

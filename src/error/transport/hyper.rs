@@ -18,8 +18,8 @@ use super::{
 pub(super) type ConnectError = <HttpConnector as tower_service::Service<Uri>>::Error;
 
 impl Findings {
-    /// Updates the kind and the proof if `error` comes from one of these crates. Returns `None` for any other error.
-    /// The inner `Option` is the final kind, or `None` if a deeper error can change the kind.
+    /// Updates the kind and the proof if `error` comes from hyper-util, hyper, h2 or reqwest. Returns `None` for any
+    /// other error. The inner `Option` is the final kind, or `None` if a deeper error can change the kind.
     pub(super) fn read_hyper_error(&mut self, error: &(dyn StdError + 'static)) -> Option<Option<ErrorKind>> {
         if let Some(error) = error.downcast_ref::<legacy::Error>() {
             return Some(self.client(error));
@@ -46,8 +46,8 @@ impl Findings {
         None
     }
 
-    /// Interprets the error of hyper-util's client. The error names the connection on which it occurred. If it names
-    /// none, there was no connection for the request, because connecting, TLS or the HTTP/2 handshake failed.
+    /// Interprets the error of hyper-util's client. The error names the connection on which it occurred. If the error
+    /// names none, the request had no connection, because connecting, TLS or the HTTP/2 handshake failed.
     fn client(&mut self, error: &legacy::Error) -> Option<ErrorKind> {
         // The client itself rejected the request. The kinds of such errors have no public name, so the text is
         // compared. If hyper-util changes the text, the checks below apply.
@@ -62,7 +62,7 @@ impl Findings {
         }
         self.prove(match error.source().and_then(|error| error.downcast_ref::<hyper::Error>()) {
             _ if error.is_connect() || error.connect_info().is_none() => NOT_SENT,
-            // A cancelled upgrade also counts as canceled in hyper, but this client never waits for an upgrade.
+            // hyper also reports a cancelled upgrade as canceled, but this client never waits for an upgrade.
             Some(error) => by_connection(error, error.is_canceled()),
             None => MAYBE,
         });
@@ -126,8 +126,8 @@ impl Findings {
 fn by_connection(error: &hyper::Error, unbegun: bool) -> Proof {
     match error.source().and_then(|error| error.downcast_ref()) {
         _ if unbegun => NOT_SENT,
-        // The request's body failed with its own error, which may concern another connection, or hyper's task ended
-        // without a result.
+        // Either hyper's task ended without a result, or the request's body failed with its own error. That error may
+        // concern another connection.
         _ if error.is_user() => MAYBE,
         Some(error) => by_stream(error),
         // The connection was closed or reset. HTTP/1.1 does not show whether the server had read the request before.

@@ -1,4 +1,4 @@
-//! Determines from an inner service's error why the request failed, and whether the server may have processed it.
+//! Determines why a request failed and whether the server may have processed it, from the error of the inner service.
 //!
 //! The deepest known error determines the kind. The causes of a request body's error are skipped, because they may
 //! concern another connection.
@@ -80,8 +80,8 @@ fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
 }
 
 impl Findings {
-    /// Updates the kind and the proof by one error of the chain. Returns the final kind if no deeper error can change
-    /// it.
+    /// Updates the kind and the proof with one error of the chain. Returns the final kind if no deeper error can change
+    /// the kind.
     fn read_error(&mut self, error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
         #[cfg(feature = "hyper")]
         if let Some(kind) = self.read_hyper_error(error) {

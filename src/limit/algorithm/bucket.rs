@@ -1,4 +1,4 @@
-//! The bucket of one quota. It uses governor's arithmetic on a state of its own, with one compare-and-swap for each
+//! The token bucket of one quota. It applies governor's arithmetic to its own state, with one compare-and-swap for each
 //! grant.
 
 use std::{
@@ -89,7 +89,7 @@ impl StateStore for InPlace {
     }
 }
 
-/// Nanoseconds since the limiter's origin. Governor counts from the creation of each bucket. With the limiter's origin,
+/// Nanoseconds since the limiter's origin. Governor would count from the creation of each bucket. With a common origin,
 /// a change of quotas can carry an arrival time from one bucket to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Moment(u64);
@@ -130,7 +130,7 @@ impl Clock for Given {
 }
 
 impl Bucket {
-    /// Returns `None` only if the interval or the burst is zero, which no `Quota` has.
+    /// Creates a bucket. Returns `None` only if the interval or the burst is zero, which no `Quota` has.
     pub(super) fn new(quota: Quota, arrival: u64) -> Option<Arc<Self>> {
         let interval = quota.refill_interval();
         let limits = governor::Quota::with_period(interval)?.allow_burst(NonZeroU32::new(quota.burst())?);
@@ -153,7 +153,7 @@ impl Bucket {
         self.arrival.0.fetch_max(arrival, Ordering::AcqRel);
     }
 
-    /// Closes this bucket because another one replaces it, and returns its arrival time. Every later
+    /// Closes this bucket because another one replaces it, and returns the arrival time of this one. Every later
     /// [`take`](Self::take) fails, so its caller continues under the lock.
     pub(super) fn close(&self) -> u64 {
         self.arrival.0.swap(CLOSED, Ordering::AcqRel)
@@ -174,7 +174,7 @@ impl Bucket {
         (arrival < CLOSED).then(|| self.after(arrival, now, u64::from(cost.get())))
     }
 
-    /// Takes `cost` permits if they are available. Returns whether it did.
+    /// Takes `cost` permits if they are available. Returns whether it took them.
     pub(in crate::limit) fn take(&self, cost: NonZeroU32, now: u64) -> bool {
         NOW.set(now);
         match cost.get() {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::{limit::queue::clock::nanos, policy::Quota};
 
-/// Up to this length, 64 KiB, a log keeps grants that have left the window, in case a longer window replaces it. A
-/// longer log drops them, so that it does not grow up to the limit.
+/// Up to this many entries, 64 KiB, a log keeps grants that have left the window, in case a longer window replaces this
+/// one. A log with more entries drops them, so that it does not grow up to the limit.
 pub(super) const LONGEST_HISTORY: usize = 4_096;
 
 /// The most recently granted permits, oldest first. Each grant shortens the log to at most as many permits as the
@@ -22,7 +22,7 @@ pub(super) struct GrantLog {
     pub(super) window: u64,
 }
 
-/// All permits that were granted at the same moment.
+/// All permits that were granted at the same time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     at: u64,
@@ -36,8 +36,8 @@ impl GrantLog {
         Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0 }.under(quota)
     }
 
-    /// Returns this log under another quota. The log still may be longer than a lower limit: the next grant shortens
-    /// it, because the limit may be raised before that.
+    /// Returns this log under another quota. If the limit is lower, the log may exceed the limit until the next grant
+    /// shortens it. It is not shortened now, because the limit may be raised before that grant.
     pub(super) fn under(mut self, quota: &Quota) -> Self {
         self.limit = u64::from(quota.limit());
         self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
@@ -87,7 +87,7 @@ impl GrantLog {
             self.forgotten = oldest.sum;
             self.grants.pop_front();
         }
-        // The surplus permits have left the window, because the grant would not be possible otherwise.
+        // The surplus permits have left the window. Otherwise this grant would not be possible.
         let mut surplus = (self.len() + cost).saturating_sub(self.limit);
         self.granted = self.granted.wrapping_add(cost);
         while let Some(oldest) = self.grants.front().filter(|_| surplus > 0) {

@@ -1,4 +1,4 @@
-//! The algorithms that decide when permits become available. All times are nanoseconds since the queue's origin.
+//! The algorithms that determine when permits become available. All times are nanoseconds since the queue's origin.
 
 pub(super) mod bucket;
 mod grant_log;
@@ -11,8 +11,8 @@ use std::{num::NonZeroU32, sync::Arc};
 use self::bucket::Bucket;
 use crate::{error::Refusal, policy::Quota};
 
-/// The arithmetic of a limiter. The queue calls it under its lock, except for the [`shared`](Self::shared) bucket,
-/// which needs no lock.
+/// Computes when a limiter may grant permits. The queue calls it under its lock, except for the
+/// [`shared`](Self::shared) bucket, which needs no lock.
 pub trait Algorithm: Send + 'static {
     /// Creates the state. All permits are available, except those that were already taken from the `shared` bucket.
     fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self
@@ -30,14 +30,15 @@ pub trait Algorithm: Send + 'static {
     /// Takes `cost` permits of every quota, or takes nothing if one quota lacks them. Returns whether it took them.
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool;
 
-    /// Returns when the last of `total` permits becomes available, if none is taken before `start`. No request costs more
-    /// than `costliest`. The result is never too late. It is too early if requests with costs above one leave a gap.
+    /// Returns when the last of `total` permits becomes available, if none is taken before `start`. No request costs
+    /// more than `costliest`. The result is never too late. It may be too early if requests that cost several permits
+    /// leave a gap.
     fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64;
 
     /// Returns the largest number of permits that one request can ever take.
     fn largest(&self) -> u32;
 
-    /// Returns the permits that are available now.
+    /// Returns the number of permits that are available now.
     fn available(&self, now: u64) -> u32;
 
     /// Returns whether every quota is fully available.
@@ -45,15 +46,15 @@ pub trait Algorithm: Send + 'static {
         false
     }
 
-    /// Spends the available permits except for `permits` of them.
+    /// Spends available permits so that at most `permits` of them are left.
     fn leave(&mut self, _permits: u32, _now: u64) {}
 
     /// Replaces the quotas. Spent permits still count, so the change does not make more permits available at once.
     fn change(&mut self, _quotas: &[Quota], _now: u64) {}
 
-    /// Returns when the head of the queue must wake up. That is `due`, when its `cost` permits are available, or later,
-    /// so that it is served together with other waiters. The result is at most `until`, and the delay loses no permit.
-    /// The next permit is available at `next`.
+    /// Returns when the head of the queue must wake up: at `due`, or later to serve other waiters together with it. The
+    /// head's `cost` permits are available at `due`, and the next permit at `next`. The result is at most `until`, and
+    /// the delay loses no permit.
     fn gather(&self, _cost: u64, due: u64, _next: u64, _until: u64) -> u64 {
         due
     }

@@ -16,8 +16,8 @@ pub struct PacedLogs {
     quotas: Vec<PacedLog>,
 }
 
-/// A bucket that refills the whole limit once per window and margin. A burst and a full window of refill together exceed
-/// the limit, so the log delays the grants that would.
+/// A bucket that refills the whole limit once per window and margin. The burst and the refill of one window together
+/// exceed the limit, so the log delays the grants that would exceed it.
 #[derive(Debug)]
 struct PacedLog {
     log: GrantLog,
@@ -31,7 +31,7 @@ struct PacedLog {
 
 impl PacedLog {
     fn new(quota: Quota, log: GrantLog, arrival: u64) -> Self {
-        // Rounded down, because the log is exact.
+        // Rounds the interval down. No window exceeds the limit even so, because the log is exact.
         let interval = (log.window / log.limit.max(1)).max(1);
         let whole = interval.saturating_mul(quota.burst().into());
         Self { log, quota, interval, whole, arrival }
@@ -41,8 +41,8 @@ impl PacedLog {
         let refilled = self.arrival.max(start).saturating_add(self.interval.saturating_mul(total));
         let by_bucket = refilled.saturating_sub(self.whole);
         // A grant that the log delays leaves the bucket empty: see `grant`. Later grants therefore follow it at even
-        // intervals. The first grant that the log delays waits for the oldest permit of the log, or for the first permit
-        // that is granted from `start` on.
+        // intervals. The first grant that the log delays waits until one permit leaves the window: the oldest permit of
+        // the log, or the first permit granted from `start` on.
         let after = |granted: u64, delayed: u64| match total.checked_sub(delayed) {
             Some(later) => {
                 let evenly = later.saturating_sub(u64::from(costliest) - 1).saturating_mul(self.interval);
@@ -58,8 +58,8 @@ impl PacedLog {
     }
 
     fn grant(&mut self, now: u64, cost: u64) {
-        // The bucket earns no permits before the log frees these ones. It would otherwise be full by then, and would add
-        // its burst to each window.
+        // The bucket refills only after the log frees the permits of this grant. Otherwise the bucket would be full by
+        // then, and would add its burst to each window.
         let freed = self.log.forecast(0, cost);
         let spent = self.interval.saturating_mul(cost);
         let earning = if freed > 0 { freed.saturating_add(self.whole.saturating_sub(spent)) } else { 0 };

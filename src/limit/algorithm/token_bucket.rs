@@ -92,8 +92,8 @@ impl Algorithm for Buckets {
     }
 }
 
-/// Returns how long a new bucket takes to fill up, if the old bucket would take `missing`. Each bucket is an interval and
-/// the time that the whole bucket takes.
+/// Returns how long a new bucket takes to fill up, if the old bucket would take `missing`. Each bucket is given as its
+/// refill interval and the time in which it fills up from empty.
 pub(super) fn carried(missing: u64, old: (u64, u64), new: (u64, u64)) -> u64 {
     let left = old.1.saturating_sub(missing);
     // A larger burst becomes available gradually. Otherwise one window could contain both bursts.

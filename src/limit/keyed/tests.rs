@@ -3,12 +3,12 @@ use std::time::Duration;
 use super::*;
 use crate::policy::Quota;
 
-/// Creates limiters of one permit, which is refilled after an hour.
+/// Creates keyed limiters of one permit each. A spent permit is refilled after an hour.
 fn hourly<K: Hash + Eq + Clone>(max_keys: usize) -> KeyedBucket<K> {
     let quota = Quota::new(2, Duration::from_secs(3_600)).and_then(|quota| quota.with_burst(1));
     let quota = quota.unwrap().without_margin();
     let make = move |_: &K| TokenBucket::new(quota);
-    Keyed::with_max_keys(max_keys, |_| panic!("no request is sent here"), make)
+    Keyed::with_max_keys(max_keys, |_| panic!("these tests compute no key from a request"), make)
 }
 
 fn takes<K: Hash + Eq + Clone>(keyed: &KeyedBucket<K>, key: K) -> bool {
@@ -34,7 +34,7 @@ async fn keyed_limiter_stores_one_copy_of_each_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_idle_key_of_a_full_shard_is_found_in_one_pass() {
+async fn full_shard_finds_its_single_idle_key_in_one_pass() {
     let keyed = hourly(16 * 500);
     let new_keys = (0..).filter(|key| keyed.shared.hasher.hash_one(key) >> 32 & 15 == 0);
     let mut new_keys = new_keys.take(1_000);
@@ -52,7 +52,7 @@ async fn only_idle_key_of_a_full_shard_is_found_in_one_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_new_key_of_a_full_shard_removes_an_idle_key() {
+async fn adding_new_keys_removes_idle_keys() {
     const KEYS: u32 = 16_000;
     let keyed = hourly(2 * KEYS as usize);
     assert!((0..KEYS).all(|key| takes(&keyed, key)));
@@ -60,6 +60,7 @@ async fn each_new_key_of_a_full_shard_removes_an_idle_key() {
         tokio::time::advance(Duration::from_secs(3_600)).await;
         assert!(takes(&keyed, key));
     }
-    // One pass over the slots of the idle keys needs only an eighth as many new keys.
+    // The table is mostly empty in the end. A pass over its slots then needs only `KEYS / 8` new keys, and only the
+    // keys added since the last pass are left.
     assert!(keyed.len() <= KEYS as usize / 6, "{}", keyed.len());
 }

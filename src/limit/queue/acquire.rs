@@ -26,14 +26,14 @@ use crate::{
 ///
 /// # Cancellation
 ///
-/// The future of a [`LocalLimiter`](super::super::LocalLimiter) joins the queue when it is first polled, and leaves it
-/// when it is dropped. Dropping it while it is queued spends nothing. Dropping it between the grant and the next poll
-/// wastes the permit.
+/// The future of a [`LocalLimiter`](super::super::LocalLimiter) joins the queue when it is first polled, and leaves the
+/// queue when it is dropped. Dropping it while it is queued spends nothing. Dropping it between the grant and the next
+/// poll wastes the permit.
 pub struct Acquire {
     stage: Stage,
 }
 
-/// In each variant, the queue is `None` after the permits are granted or refused.
+/// In `New` and `Queued`, the queue is `None` after the permits are granted or refused.
 enum Stage {
     /// The future was not polled yet.
     New(Option<Arc<dyn AnyQueue>>, PermitRequest),
@@ -81,7 +81,7 @@ impl Future for Acquire {
                     match joining.join(request, Some(cx.waker())) {
                         Ok(Joined::Granted(at)) => break (queue, request.cost(), Ok(at)),
                         Ok(Joined::Queued(waiter)) => {
-                            // A waiter that is already granted and woken yields once, so that earlier waiters are
+                            // A waiter whose permits are already granted yields once, so that earlier waiters are
                             // polled first.
                             let woken = waiter.state() != State::Waiting;
                             *stage = Stage::Queued(queue.take(), waiter, None);
@@ -110,7 +110,7 @@ impl Future for Acquire {
                 }
             }
         };
-        // Moves the queue into the permit, which saves a change of its reference count.
+        // Moves the queue into the permit, which saves a change of the queue's reference count.
         let Some(queue) = queue.take() else { polled_after_completion() };
         Poll::Ready(granted_at.map(|at| Permit::issued(Issuer::Shared(queue.issuer()), cost, at)))
     }

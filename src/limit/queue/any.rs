@@ -1,4 +1,4 @@
-//! The interface of a queue with any algorithm.
+//! The interface of a queue, regardless of its algorithm.
 
 use std::{sync::Arc, task::Waker};
 
@@ -10,29 +10,30 @@ use crate::{
 };
 
 pub(super) enum Joined {
-    /// The permits were granted at this moment.
+    /// The permits were granted at this time.
     Granted(Instant),
-    /// The request is queued. A waiter that is granted already only yields once to the waiters that were woken before.
+    /// The request is queued. If its permits are already granted, it only yields once to the waiters that were woken
+    /// before.
     Queued(Arc<Waiter>),
 }
 
 pub(super) enum Standing {
-    /// The permits were granted, and the task learned of them at this moment.
+    /// The permits were granted, and the waiter's task learned of the grant at this time.
     Granted(Instant),
-    /// The waiter is the head of the queue, and must be polled again at this moment.
+    /// The waiter is the head of the queue, and must be polled again at this time.
     Head {
         poll_at: Instant,
     },
     Behind,
 }
 
-/// A queue with any algorithm, as seen by its waiters.
+/// The operations of a queue that its waiters need, regardless of its algorithm.
 pub(super) trait AnyQueue: PermitIssuer {
     /// Takes the permits now or joins the queue. Returns a refusal if the wait would exceed the request's bounds. Never
     /// joins the queue without a waker.
     fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal>;
 
-    /// Returns the state of a waiter. If it is the head, first grants the permits that are available, to it and to
+    /// Returns the state of a waiter. If the waiter is the head, first grants the available permits to it and to the
     /// waiters behind it.
     fn visit(&self, waiter: &Arc<Waiter>, waker: &Waker) -> Result<Standing, Refusal>;
 

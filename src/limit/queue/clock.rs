@@ -44,7 +44,7 @@ impl Clock {
         nanos(clock::now().saturating_duration_since(self.origin))
     }
 
-    /// Converts a moment of this clock to an `Instant` of tokio's timers.
+    /// Converts a time of this clock to an `Instant` of tokio's timers.
     pub(super) fn timer(&self, at: u64) -> Instant {
         #[cfg(feature = "quanta")]
         if self.quanta.is_some() {
@@ -53,7 +53,7 @@ impl Clock {
         clock::after(self.origin, Duration::from_nanos(at))
     }
 
-    /// Converts an `Instant` of tokio's clock to a moment of this clock.
+    /// Converts an `Instant` of tokio's clock to a time of this clock.
     pub(super) fn at(&self, instant: Instant) -> u64 {
         #[cfg(feature = "quanta")]
         if self.quanta.is_some() {
@@ -62,7 +62,7 @@ impl Clock {
         nanos(instant.saturating_duration_since(self.origin))
     }
 
-    /// Converts a past moment of this clock to an `Instant`, without reading a clock.
+    /// Converts a past time of this clock to an `Instant`, without reading a clock.
     /// [`since_origin`](Self::since_origin) is its exact inverse.
     #[inline]
     pub(super) fn stamp(&self, at: u64) -> Instant {

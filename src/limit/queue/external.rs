@@ -38,7 +38,7 @@ impl<A: Algorithm> WaitList<A> {
 }
 
 impl<A: Algorithm> Queue<A> {
-    /// Creates a queue for an algorithm that [`update`](Self::update) fills.
+    /// Creates a queue for an algorithm to which [`update`](Self::update) adds the permits.
     pub(crate) fn external(algorithm: A, quotas: &[Quota]) -> Self {
         let list = Some(Box::new(WaitList::new(algorithm, quotas)));
         let queue =
@@ -55,7 +55,7 @@ impl<A: Algorithm> Queue<A> {
         })
     }
 
-    /// Changes the algorithm by `work`, refuses the waiters that have become too late, then grants permits to the
+    /// Changes the algorithm with `work`, refuses the waiters that have become too late, then grants permits to the
     /// remaining waiters.
     ///
     /// `may_refuse` returns `true` if the algorithm may be unavailable for some waiters.
@@ -81,12 +81,13 @@ impl<A: Algorithm> Queue<A> {
         self.fast.clock.now()
     }
 
-    /// Converts a moment of the queue's clock to an `Instant` of tokio's timers.
+    /// Converts a time of the queue's clock to an `Instant` of tokio's timers.
     pub(crate) fn timer(&self, at: u64) -> Instant {
         self.fast.clock.timer(at)
     }
 
-    /// Returns the permits in use that the server may not have counted yet in the remaining permits that it reports.
+    /// Returns the number of permits whose requests the server may not have subtracted yet from the remaining permits
+    /// that it reports.
     pub(crate) fn uncounted(&self) -> u64 {
         self.locked(|list, _| {
             self.fast.in_flight().saturating_add(list.unconfirmed.permits(self.fast.clock.now()))

@@ -19,16 +19,16 @@ pub(super) const LIMITED: u64 = 1 << 62;
 #[derive(Debug)]
 pub(in crate::limit) struct FastPath {
     pub(super) clock: Clock,
-    /// The bucket from which requests take permits without the lock while neither flag is set.
+    /// The bucket from which requests take permits without the lock while neither `BUSY` nor `LIMITED` is set.
     pub(super) shared: Option<Arc<Bucket>>,
-    /// The tally of a queue without a shared bucket.
+    /// The count of granted permits, with the flags, of a queue without a shared bucket.
     own_tally: AtomicU64,
     /// The number of waiters whose permits are granted and whose tasks are woken, but not polled yet.
     pub(super) woken: AtomicU64,
     pub(super) refused: AtomicU64,
     released: AtomicU64,
     pub(super) has_quota: AtomicBool,
-    /// Whether the remaining permits that the server reports limit the grants in addition to a quota.
+    /// Whether the remaining permits that the server reported limit the grants even if the limiter has a quota.
     pub(super) obeys_remaining: AtomicBool,
     /// How long a granted permit stays valid: see [`slack`](super::wait_list::slack).
     pub(super) slack: AtomicU64,
@@ -80,7 +80,7 @@ impl FastPath {
         open.then_some(bucket).filter(|bucket| !bucket.is_closed())
     }
 
-    /// Takes the permits if the lock is not needed. Otherwise takes nothing.
+    /// Takes the permits if that needs no lock. Otherwise takes nothing.
     pub(super) fn attempt(&self, request: &PermitRequest) -> Attempt {
         let cost = request.cost();
         let Some(bucket) = self.open(cost) else { return Attempt::NeedsLock };
@@ -111,8 +111,8 @@ impl FastPath {
         (now.saturating_sub(at) <= self.slack.load(Ordering::Acquire)).then_some(now)
     }
 
-    /// Returns whether the remaining permits of this response limit the grants. With a quota, only those of a throttled
-    /// response do.
+    /// Returns whether the remaining permits of this response limit the grants. If the limiter has a quota, they do so
+    /// only in a throttled response, unless `obeys_remaining` is set.
     pub(super) fn obeys_remaining(&self, response: &ResponseInfo<'_>) -> bool {
         !response.remaining().is_empty()
             && (response.is_throttled()
@@ -134,8 +134,8 @@ impl FastPath {
     }
 
     pub(super) fn in_flight(&self) -> u64 {
-        // Every released permit was granted earlier. Reading `released` before the granted permits keeps their
-        // difference from being too small.
+        // Reads `released` before the granted permits, because every released permit was granted earlier. Their
+        // difference is therefore never too small.
         let released = self.released.load(Ordering::Acquire);
         self.granted().saturating_sub(released)
     }

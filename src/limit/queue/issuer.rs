@@ -1,4 +1,4 @@
-//! The queue as the issuer of its permits: decides their expiry and receives their outcomes.
+//! The queue as the issuer of its permits: determines whether they have expired, and receives their outcomes.
 
 use super::{Queue, fast_path::BUSY, sync::Ordering};
 use crate::limit::{
@@ -16,16 +16,16 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
     }
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
-        // Releases the permits before it applies the response, because the remaining permits that the server reports
-        // already include this request.
+        // Releases the permits before it applies the response, because the server has already subtracted this request
+        // from the remaining permits that it reports.
         self.fast.release(permit.cost());
         let obeys_remaining = self.fast.obeys_remaining(response);
         if response.requested_pause().is_none() && !obeys_remaining {
             return;
         }
         self.locked(|list, wakes| {
-            // Makes every later request take the lock. Requests that were granted without the lock before count as in
-            // flight.
+            // Makes every later request take the lock. Permits that were granted earlier without the lock are counted
+            // as in flight.
             self.fast.tally().fetch_or(BUSY, Ordering::AcqRel);
             list.flags |= BUSY;
             let now = self.fast.clock.now();

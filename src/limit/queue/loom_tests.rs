@@ -22,7 +22,7 @@ use crate::{
     policy::Quota,
 };
 
-/// Runs a model on a clock that never advances, so that every run is the same.
+/// Runs a loom test on a clock that never advances, so that every run is the same.
 fn model(run: impl Fn() + Send + Sync + 'static) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.unwrap();
@@ -74,12 +74,12 @@ fn grant_during_a_change_of_quotas_counts_under_the_new_quotas() {
 }
 
 #[test]
-fn grant_during_a_response_counts_against_its_remaining_permits() {
+fn grant_during_a_response_counts_against_the_reported_remaining_permits() {
     let mut headers = HeaderMap::new();
     headers.insert("ratelimit", HeaderValue::from_static("\"q\";r=1;t=60"));
     model(move || {
         let queue = queue(4);
-        // The request whose response arrives. The server has counted it.
+        // Takes the permit of the request whose response arrives. The server has counted this request.
         assert_eq!(take(&queue), 1);
         let other = Arc::clone(&queue);
         let thread = thread::spawn(move || take(&other));

@@ -39,13 +39,14 @@ use crate::{
     policy::Quota,
 };
 
-/// The longest time for which new requests let woken waiters be polled first: 100 ms in nanoseconds.
+/// New requests let woken waiters be polled first, but at most for this time after the grant: 100 ms in nanoseconds.
 const PATIENCE: u64 = 100_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Queue<A> {
     fast: FastPath,
-    /// Created when a request first has to wait. Most limiters of a [`Keyed`](super::Keyed) never create it.
+    /// The wait list. It is created when a request first has to wait, so most limiters of a [`Keyed`](super::Keyed)
+    /// never create it.
     list: Mutex<Option<Box<WaitList<A>>>>,
 }
 
@@ -74,8 +75,8 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
             }
             match (list.wait(fast, cost, now, wakes)?, waker) {
                 (None, Some(waker)) if self.awaits_woken(list) => {
-                    // Earlier waiters were granted their permits, but their tasks have not run yet. Queues this request
-                    // once, so that they run first.
+                    // Earlier waiters were granted their permits, but their tasks have not run yet. Makes this request
+                    // yield once, so that those tasks run first.
                     wakes.wake.push(waker);
                     fast.woken.fetch_add(1, Ordering::AcqRel);
                     list.woken_at = now;
@@ -184,7 +185,8 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Takes the permits now if that needs no lock. Otherwise the caller must use [`join`](AnyQueue::join).
+    /// Takes the permits now if that needs no lock. Otherwise returns `None`, and the caller must use
+    /// [`join`](AnyQueue::join).
     pub(super) fn take_without_lock(&self, request: &PermitRequest) -> Option<Instant> {
         match self.fast.attempt(request) {
             Attempt::Granted { now } => Some(self.fast.clock.stamp(now)),
@@ -224,13 +226,13 @@ impl<A: Algorithm> Queue<A> {
         });
     }
 
-    /// Returns whether permits that were granted `held` ago are expired. A request sent now could be in another window,
-    /// in a pause, or in a time for which the server reported no remaining permits.
+    /// Returns whether permits that were granted `held` nanoseconds ago are expired. They are if a request sent now
+    /// could be in another window, in a pause, or in a time for which the server reported no remaining permits.
     fn is_expired_in(&self, list: &WaitList<A>, held: u64, now: u64) -> bool {
         held > self.fast.slack.load(Ordering::Acquire) || list.server.is_shut(now)
     }
 
-    /// Returns whether some woken waiters have not been polled yet.
+    /// Returns whether new requests must let woken waiters be polled first.
     fn awaits_woken(&self, list: &WaitList<A>) -> bool {
         self.fast.woken.load(Ordering::Acquire) > 0
             && self.fast.clock.now().saturating_sub(list.woken_at) <= PATIENCE
@@ -276,7 +278,8 @@ impl<A: Algorithm> Queue<A> {
     }
 
     fn list(&self) -> MutexGuard<'_, Option<Box<WaitList<A>>>> {
-        // A panic while the lock is held can only come from cloning a waker, and leaves the list consistent.
+        // Ignores poisoning: a panic while the lock is held can only come from cloning a waker, and leaves the list
+        // consistent.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,5 +1,6 @@
 //! The synchronization primitives of the lock-free code. They come from std, or from loom, which runs every
-//! interleaving. `RUSTFLAGS="--cfg outbound_loom" cargo test --release --lib limit::queue::loom_tests` runs the models.
+//! interleaving of the threads. `RUSTFLAGS="--cfg outbound_loom" cargo test --release --lib limit::queue::loom_tests`
+//! runs the loom tests.
 
 #[cfg(outbound_loom)]
 pub(in crate::limit) use loom::sync::{

@@ -26,13 +26,14 @@ use crate::{
 /// ticks, 4 ms in nanoseconds. A tick costs more processor time than a permit.
 const GATHER: u64 = 4_000_000;
 
-/// The largest number of permits to grant together, because the waiter of each permit is examined.
+/// The largest number of permits that the head waits to grant together. It is limited because the waiter of each permit
+/// is examined.
 const MAX_GATHERED: u64 = 64;
 
 /// The delay of a late timer: 1 ms in nanoseconds.
 const TICK: u64 = 1_000_000;
 
-/// The head sleeps longer by at most the wait of the whole queue divided by this.
+/// The head's additional sleep is at most the last waiter's wait divided by this number.
 const PART: u64 = 16;
 
 #[derive(Debug)]
@@ -40,7 +41,7 @@ pub(super) struct WaitList<A> {
     pub(super) algorithm: A,
     pub(super) server: ServerLimits,
     pub(super) unconfirmed: Unconfirmed,
-    /// The refusals of waiters that were not polled since their refusal, by id.
+    /// The refusals of waiters that have not been polled since they were refused, by the id of the waiter.
     pub(super) refusals: BTreeMap<u64, Refusal>,
     /// The time of the last grant that woke a waiter.
     pub(super) woken_at: u64,
@@ -51,7 +52,7 @@ pub(super) struct WaitList<A> {
     last_id: u64,
     /// The permits that all waiters need together.
     pub(super) wanted: u64,
-    /// The highest cost of a request since the queue was last empty.
+    /// The highest cost of any request since the queue was last empty.
     costliest: u32,
 }
 
@@ -68,12 +69,12 @@ pub(super) struct Wakes {
     pub(super) drop: Vec<Waker>,
 }
 
-/// Returns how long a granted permit stays valid, in nanoseconds: a quarter of the margin. This time applies twice,
-/// until the waiter's task is polled and from then until the inner service is ready. The third quarter covers the
-/// network, and the fourth covers late timers.
+/// Returns how long a granted permit stays valid, in nanoseconds: a quarter of the margin. This time applies twice:
+/// until the waiter's task is polled, and from then until the inner service is ready. The third quarter of the margin
+/// covers the network, and the fourth covers late timers.
 ///
-/// Without a margin, it is 1/32 of the window, at most 50 ms. With zero, every queued permit would expire, because
-/// every task is polled a little late. Without a quota, permits never expire.
+/// Without a margin, a permit stays valid for 1/32 of the window, at most 50 ms. With zero, every permit granted to a
+/// queued request would expire, because every task is polled a little late. Without a quota, permits never expire.
 pub(super) fn slack(quotas: &[Quota]) -> u64 {
     const LARGEST_WITHOUT_MARGIN: u64 = 100_000_000;
     let slack = |quota: &Quota| match nanos(quota.margin()) {
@@ -99,7 +100,7 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Grants permits to the waiters from the head on, until a waiter's permits are not available.
+    /// Grants permits to the waiters in order, from the head on, until the permits of a waiter are not available.
     pub(super) fn serve(&mut self, fast: &FastPath, visitor: Option<u64>, wakes: &mut Wakes) {
         let before = self.entries.keys().next().copied();
         if before.is_none() {
@@ -108,7 +109,7 @@ impl<A: Algorithm> WaitList<A> {
         let now = fast.clock.now();
         while let Some((id, cost)) = self.head() {
             if !self.take(fast, cost, now) {
-                // The new head has no timer yet.
+                // Wakes the new head, because it has no timer yet.
                 if Some(id) != before {
                     self.wake_head(wakes);
                 }
@@ -126,7 +127,8 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Takes the permits for a new request, or returns when they would be available at the end of the queue.
+    /// Takes the permits for a new request. If they are not available, returns when they will be at the end of the
+    /// queue.
     pub(super) fn wait(
         &mut self,
         fast: &FastPath,
@@ -173,7 +175,7 @@ impl<A: Algorithm> WaitList<A> {
     /// Refuses the waiters that a new server limit delays beyond their bounds.
     pub(super) fn apply_server(&mut self, fast: &FastPath, wakes: &mut Wakes) {
         let now = fast.clock.now();
-        // The last waiter waits the longest, so a limit that does not delay it delays no waiter.
+        // The last waiter waits the longest, so a limit that does not delay the last waiter delays no waiter.
         if self.forecast(now, self.wanted) > self.algorithm.forecast(now, self.wanted, self.costliest) {
             self.refuse_late(fast, wakes);
         }
@@ -242,9 +244,9 @@ impl<A: Algorithm> WaitList<A> {
         self.server.forecast(algorithm, now, total)
     }
 
-    /// Returns when the head, whose permits are available at `due`, must be polled again. In a long queue this is a
-    /// little later than `due`, so that one wake-up serves several waiters. It is never so late that one of these
-    /// waiters misses its bounds.
+    /// Returns when the head must be polled again. The head's permits are available at `due`. In a long queue, the head
+    /// is polled a little later than `due`, so that one wake-up serves several waiters. It is never polled so late that
+    /// one of these waiters misses its bounds.
     pub(super) fn gather(&self, now: u64, due: u64) -> u64 {
         let Some((_, cost)) = self.head() else { return due };
         let cost = u64::from(cost.get());

@@ -22,7 +22,7 @@ pub(super) struct Waiter {
     pub(super) latest: Latest,
 }
 
-/// The latest moments at which the permits are still useful. `u64::MAX` if there is no bound.
+/// For each bound of a request, the latest time at which its permits are still useful. `u64::MAX` if there is no bound.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Latest {
     max_wait: u64,
@@ -35,8 +35,8 @@ impl Latest {
         Self { max_wait, deadline: request.deadline().map_or(u64::MAX, |deadline| clock.at(deadline)) }
     }
 
-    /// Returns the bound that permits available at `due` would miss. During the `grace` period of a first forecast,
-    /// permits count as available now, and the longest wait is extended by that period.
+    /// Returns the bound that a request misses if its permits become available at `due`. If `grace` is above zero, a
+    /// `due` that is not after `now` means that the forecast is unknown. The longest wait is then extended by `grace`.
     pub(super) fn missed_by(&self, due: u64, now: u64, grace: u64) -> Option<Reason> {
         let unknown = grace > 0 && due <= now;
         let missed = |latest| if unknown { now >= latest } else { due > latest };
@@ -49,7 +49,7 @@ impl Latest {
         }
     }
 
-    /// Returns the latest moment at which a grant is useful.
+    /// Returns the latest time at which a grant is useful.
     pub(super) fn last(&self, grace: u64) -> u64 {
         self.max_wait.saturating_add(grace).min(self.deadline)
     }
@@ -58,7 +58,7 @@ impl Latest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Waiting,
-    /// The permits were granted at this moment.
+    /// The permits were granted at this time.
     Granted(u64),
     Refused,
 }
@@ -79,7 +79,7 @@ impl Waiter {
     pub(super) fn set(&self, state: State) {
         let state = match state {
             State::Waiting => WAITING,
-            // Rounds the moment away from the special values. A nanosecond does not matter.
+            // Moves the time off the two special values. A nanosecond does not matter.
             State::Granted(at) => at.clamp(WAITING + 1, REFUSED - 1),
             State::Refused => REFUSED,
         };
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permits_count_as_late_only_after_the_earlier_of_two_bounds() {
+    fn request_misses_the_earlier_of_its_longest_wait_and_its_deadline() {
         const END: u64 = u64::MAX;
         let (max_wait, deadline) = (Some(Reason::MaxWait), Some(Reason::Deadline));
         for (latest, due, now, grace, missed) in [
@@ -106,7 +106,7 @@ mod tests {
             ((7, 5), 8, 0, 0, deadline),
             ((5, 7), 8, 0, 0, max_wait),
             ((5, 5), 6, 0, 0, max_wait),
-            // In a grace period, a waiter that reaches its last moment without a forecast is too late.
+            // While the forecast is unknown, a waiter is too late as soon as its latest time is reached.
             ((5, END), 5, 5, 3, None),
             ((5, END), 8, 8, 3, max_wait),
             ((END, 5), 5, 5, 3, deadline),

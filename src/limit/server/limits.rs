@@ -6,7 +6,7 @@ use crate::limit::{permit::ResponseInfo, queue::clock::nanos};
 /// The maximum number of the server's quotas that are stored.
 const MAX_GATES: usize = 8;
 
-/// Times are nanoseconds since the queue's origin.
+/// The server limits of one limiter. Times are nanoseconds since the queue's origin.
 #[derive(Debug)]
 pub(in crate::limit) struct ServerLimits {
     paused_until: u64,
@@ -23,17 +23,17 @@ struct Gate {
     policy: u64,
     left: u64,
     until: u64,
-    /// Whether the server reported that no permits remain. Permits that were granted before but are not used yet
+    /// Whether the server reported that no permits remain. If so, permits that were granted before but are not used yet
     /// expire.
     shut: bool,
     /// The largest number of remaining permits reported while the gate applied. The slow start begins with this number.
     peak: u64,
-    /// The value of `until` in the latest forecasts of the waiters.
+    /// The value of `until` that the latest forecasts for the waiters used.
     forecast_until: u64,
 }
 
-/// Forecasts stay valid if the end of a gate moves by less than 1 s, because servers count in whole seconds. In
-/// nanoseconds.
+/// The smallest shift of a gate's end that invalidates the forecasts: 1 s in nanoseconds. Smaller shifts come from
+/// rounding, because servers count in whole seconds.
 const SHIFT: u64 = 1_000_000_000;
 
 impl ServerLimits {
@@ -45,8 +45,9 @@ impl ServerLimits {
         self.slow_start.filter(|_| !self.has_quota)
     }
 
-    /// Applies the limits of a response that arrives now. Its remaining permits count only if `obeys_remaining` is set.
-    /// The server may not have counted the `in_flight` permits yet. Returns whether the limits became stricter.
+    /// Applies the limits of a response that arrives now. Its remaining permits apply only if `obeys_remaining` is set.
+    /// They are reduced by `in_flight`, the permits that the server may not have counted yet. Returns whether the
+    /// limits became stricter.
     pub(in crate::limit) fn apply(
         &mut self,
         response: &ResponseInfo<'_>,
@@ -73,7 +74,7 @@ impl ServerLimits {
     }
 
     /// Adds a gate. If there is no room, replaces the gate with the most permits, provided that the new gate is
-    /// stricter. Returns whether the new gate counts.
+    /// stricter. Returns whether the limits changed.
     fn add(&mut self, gate: Gate) -> bool {
         if self.gates.len() < MAX_GATES {
             self.gates.push(gate);
@@ -84,8 +85,7 @@ impl ServerLimits {
                 *widest = gate;
                 true
             }
-            // The stored gate allows at most as many permits as the new one and ends earlier, so the new end replaces
-            // its end.
+            // Both gates allow the same number of permits, so the stored gate takes the later end.
             Some(narrow) if narrow.left == gate.left && narrow.until < gate.until => {
                 narrow.until = gate.until;
                 narrow.shut |= gate.shut;
@@ -115,20 +115,20 @@ impl ServerLimits {
         Some(self.paused_until).filter(|until| now < *until)
     }
 
-    /// Returns whether permits that were granted earlier and not used yet are expired.
+    /// Returns whether a pause or a report of no remaining permits makes all granted but unused permits expire.
     pub(in crate::limit) fn is_shut(&self, now: u64) -> bool {
         now < self.paused_until || self.gates.iter().any(|gate| gate.shut && now < gate.until)
     }
 
-    /// Returns when the server limits allow `cost` permits.
+    /// Returns the earliest time at which the server limits allow `cost` permits.
     pub(in crate::limit) fn earliest(&self, now: u64, cost: u64) -> u64 {
         let gates = self.gates.iter().filter(|gate| now < gate.until && gate.left < cost);
         let slow = self.slow_start().map_or(now, |slow| slow.due(cost));
         gates.map(|gate| gate.until).max().unwrap_or(now).max(self.paused_until).max(slow).max(now)
     }
 
-    /// Returns when the last of `total` permits is available, by the server limits and the `algorithm`, which forecasts
-    /// from a start and a number of permits.
+    /// Returns when the last of `total` permits is available under the server limits and the limiter's algorithm.
+    /// `algorithm` forecasts from a start time and a number of permits.
     pub(in crate::limit) fn forecast(
         &self,
         algorithm: impl Fn(u64, u64) -> u64,
@@ -180,8 +180,8 @@ impl ServerLimits {
 }
 
 impl Gate {
-    /// Updates the gate from a new report. The gate itself counts the permits that are granted. A report of more
-    /// permits was sent earlier, so it neither raises the count nor postpones the end. Returns whether the waiters'
+    /// Updates the gate from a new report. The gate itself counts the granted permits, so a report of more permits must
+    /// be an older one. An older report neither raises the count nor postpones the end. Returns whether the waiters'
     /// forecasts change.
     fn narrow(&mut self, reported: Self, now: u64) -> bool {
         if now >= self.until {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn full_list_of_gates_keeps_those_with_the_fewest_permits() {
+    fn full_list_of_server_quotas_keeps_those_with_the_fewest_permits() {
         let mut limits = ServerLimits::new(true);
         assert!(!limits.any());
         assert!((1..=8).all(|left| limits.add(gate(left, 100))));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn forecast_changes_if_the_count_falls_or_the_end_moves_by_a_second() {
+    fn forecast_changes_if_fewer_permits_remain_or_the_reset_moves_by_a_second() {
         let mut known = gate(5, SHIFT);
         assert!(!known.narrow(gate(5, SHIFT), 0), "same report again");
         assert!(!known.narrow(gate(6, 9 * SHIFT), 0), "older report with more permits");
@@ -251,9 +251,9 @@ mod tests {
     }
 
     #[test]
-    fn gate_without_permits_stays_shut_until_its_end() {
-        // Fills the list with eight gates that are not shut and leave no permit. A ninth gate, which is shut, replaces
-        // one.
+    fn server_quota_without_permits_stays_shut_until_its_reset() {
+        // Fills the list with eight gates that have no permits but are not shut. A ninth gate, which is shut and ends
+        // later, updates one of them.
         let mut limits = ServerLimits::new(true);
         assert!((1..=8).all(|policy| limits.add(Gate { policy, ..gate(0, 100) })));
         assert!(!limits.is_shut(50));
@@ -286,7 +286,11 @@ mod tests {
             limits.pause(pause_ends, 0);
             limits.add(gate(20, gate_ends));
             limits.tidy(gate_ends);
-            assert_eq!(limits.left(gate_ends), Some(u64::from(gate_ends == pause_ends)), "one permit");
+            assert_eq!(
+                limits.left(gate_ends),
+                Some(u64::from(gate_ends == pause_ends)),
+                "one permit after the pause"
+            );
         }
         let mut limits = ServerLimits::new(false);
         limits.pause(50, 0);

@@ -1,13 +1,15 @@
 //! The slow start of queued requests after a pause, if no quota spreads them. It begins with as many requests as the
-//! server is known to accept, and doubles with each step.
+//! server is known to accept. The total doubles with each step.
 //!
 //! The first requests test whether the pause was long enough. If the server rejects them, a new pause holds back all
 //! later requests.
 
-/// The time in which the total doubles: 100 ms in nanoseconds, the duration of a round trip across an ocean.
+/// The time in which the total number of permits doubles: 100 ms in nanoseconds, the duration of a round trip across an
+/// ocean.
 const STEP: u64 = 100_000_000;
 
-/// After this many steps, which take 2 s together, a million times as many requests may start as at first.
+/// The slow start ends after this many steps, which take 2 s. By then, the total number of permits is a million times
+/// the first.
 const STEPS: u32 = 20;
 
 #[derive(Debug, Clone, Copy)]
@@ -49,8 +51,8 @@ impl SlowStart {
         now.checked_sub(self.from).is_some_and(over)
     }
 
-    /// Returns when the last of the first `total` permits is available, counted from the start. The total doubles with
-    /// each step, and grows evenly within a step.
+    /// Returns how long after the start the last of the first `total` permits is available. The number of available
+    /// permits doubles with each step, and grows evenly within a step.
     fn offset(&self, total: u64) -> u64 {
         let Some(steps) = (total / self.first).checked_ilog2() else { return 0 };
         if steps >= STEPS {
@@ -71,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_start_doubles_with_each_step() {
+    fn slow_start_doubles_the_permits_with_each_step() {
         let start = SlowStart::new(7, 0);
         let times = [1, 2, 3, 4, 6, 8, 1_024].map(|total| (start.due(total) - 7) / 1_000_000);
         assert_eq!(times, [0, 100, 150, 200, 250, 300, 1_000]);
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn permits_are_available_exactly_when_they_are_due() {
+    fn slow_start_permits_are_available_exactly_at_their_due_time() {
         for (spent, first) in [(0, 1), (1, 1), (5, 1), (100, 1), (0, 7), (90, 7), (8, 1_000)] {
             let mut start = SlowStart::new(1_000, first);
             start.spend(spent);

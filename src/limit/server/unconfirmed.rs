@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unconfirmed_request_counts_for_ten_seconds_in_bounded_memory() {
+    fn unconfirmed_requests_count_for_ten_seconds_and_use_bounded_memory() {
         let mut unconfirmed = Unconfirmed::default();
         let millisecond = 1_000_000;
         for now in 0..60_000 {

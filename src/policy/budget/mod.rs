@@ -34,7 +34,7 @@ mod tests;
 ///
 /// # Default
 ///
-/// The numbers of the AWS SDKs' standard mode 2.1
+/// The defaults are the numbers of the AWS SDKs' standard mode 2.1
 /// (<https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html>):
 ///
 /// - The capacity is 500, and the budget starts full.
@@ -44,7 +44,7 @@ mod tests;
 ///
 /// # Clone
 ///
-/// Clones share the credit. A setter starts a new, full budget.
+/// All clones of a budget share its credit. A setter returns a budget with its own, full credit.
 #[derive(Debug, Clone)]
 pub struct Budget {
     left: Arc<AtomicU32>,
@@ -117,8 +117,8 @@ impl Budget {
         Ok(value)
     }
 
-    /// Gives this budget its own, full credit. It no longer shares credit with its clones, because they count with
-    /// other costs.
+    /// Gives this budget its own, full credit. The budget then no longer shares credit with its clones, because their
+    /// costs or capacities differ.
     fn filled(mut self) -> Self {
         self.left = Arc::new(AtomicU32::new(self.capacity));
         self
@@ -131,16 +131,17 @@ impl Budget {
             RetryDecision::Throttled => self.throttled_cost,
             _ => self.retry_cost,
         };
-        // `Relaxed` suffices, because the credit publishes no other data.
+        // `Relaxed` suffices, because no other memory access depends on the credit.
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(cost)).ok()?;
         Some(cost)
     }
 
-    /// Adds credit after a successful call: the cost of its last retry, or the gain if it had no retry. The capacity
-    /// caps the credit.
+    /// Adds credit after a successful call: the cost of its last retry, or the gain if it had no retry. The credit
+    /// never exceeds the capacity.
     pub(crate) fn succeeded(&self, last_cost: Option<u32>) {
         let gain = last_cost.unwrap_or(self.success_gain);
-        // A full budget is read but not written, so that calls on several cores share its cache line.
+        // If the budget is full, its credit is read but not written, so that calls on several cores share the cache
+        // line.
         let give = |left: u32| (left < self.capacity).then(|| left.saturating_add(gain).min(self.capacity));
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, give);
     }

@@ -30,7 +30,7 @@ fn budget_spends_nothing_if_the_credit_is_below_the_cost() {
 }
 
 #[test]
-fn budget_clones_share_credit_and_setters_start_a_full_budget() {
+fn cloned_budgets_share_credit_and_setters_create_a_full_budget() {
     let budget = Budget::new();
     let clone = budget.clone();
     let _ = clone.try_spend(RetryDecision::Transient);
@@ -46,7 +46,7 @@ fn budget_clones_share_credit_and_setters_start_a_full_budget() {
 }
 
 #[test]
-fn errors_name_the_field_and_the_valid_values() {
+fn budget_error_names_the_field_and_the_valid_values() {
     let small = || Budget::new().with_capacity(14).unwrap();
     let cases = [
         (small().with_capacity(13), "budget capacity", "13", "at least 14"),
@@ -68,7 +68,7 @@ fn errors_name_the_field_and_the_valid_values() {
 enum Step {
     Spend(bool),
     Succeed,
-    /// A call with a pending retry ends. The index selects the call, and the flag is `true` if it succeeds.
+    /// A call with a pending retry ends. The index selects the call, and the flag is `true` if the call succeeds.
     End(prop::sample::Index, bool),
 }
 
@@ -84,7 +84,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn credit_equals_gains_minus_costs_within_its_bounds(
+    fn budget_credit_equals_gains_minus_costs_up_to_the_capacity(
         steps in steps(), numbers: [u32; 3], capacity in prop_oneof![14u32..600, Just(u32::MAX)],
     ) {
         let [retry, throttled, gain] = numbers.map(|number| 1 + number % capacity.min(60));
@@ -209,5 +209,5 @@ fn retries_one_in_fourteen_calls_if_half_of_the_attempts_fail() {
 
     let budget = Budget::new();
     let attempts: u32 = (0..1_000).map(|_| minute(&budget, || fails(20))).sum();
-    assert!((123_000..=125_000).contains(&attempts), "{attempts}, of 1 + 0.2 + 0.04 for a call");
+    assert!((123_000..=125_000).contains(&attempts), "{attempts} attempts, expected 1 + 0.2 + 0.04 per call");
 }

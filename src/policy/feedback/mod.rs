@@ -23,7 +23,7 @@ static X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-aft
 const PREFIXES: [&str; 5] = ["retry-after", "x-ms-retry-after", "ratelimit", "x-ratelimit", "grpc-"];
 
 /// Returns whether the response has a header that this module, [`rate_limit`] or [`grpc`] reads. Few responses have
-/// one, and one scan over the names costs less than a dozen lookups.
+/// such a header. A single scan over all names costs less than a dozen lookups.
 pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| is_relevant(name.as_str()))
 }
@@ -48,10 +48,10 @@ fn is_relevant(name: &str) -> bool {
 /// The returned delay is never shorter than a valid value of the selected header:
 ///
 /// - A fraction is rounded up: `1.5` is 2 s, and `1500.7` is 1501 ms.
-/// - A comma-separated list of numbers counts as its largest number: `3, 9` is 9 s. Proxies join several fields in this
-///   way.
+/// - Of a comma-separated list of numbers, the largest number is used: `3, 9` is 9 s. Proxies join several headers of
+///   the same name in this way.
 /// - Any other value with a comma is parsed as a date.
-/// - If the header has several fields, the longest delay counts.
+/// - If the header appears several times, the longest delay is used.
 /// - A delay longer than [`MAX_REQUESTED_DELAY`], or too large for 64 bits, is capped at `MAX_REQUESTED_DELAY`.
 ///
 /// A number with a sign, a unit or an exponent is invalid.
@@ -90,7 +90,7 @@ fn largest(text: &str) -> Option<u64> {
     })
 }
 
-/// Returns whether the server is rejecting all requests for now, not only this one.
+/// Returns whether the server is currently rejecting all requests, not only this one.
 ///
 /// | response | throttled |
 /// |---|---|
@@ -98,9 +98,10 @@ fn largest(text: &str) -> Option<u64> {
 /// | gRPC's `RESOURCE_EXHAUSTED` or `UNAVAILABLE` in the response headers, with any HTTP status | yes |
 /// | any other status | no |
 ///
-/// After a throttled response, `Retry-After` pauses every caller of a limiter. With any other status, it delays only
-/// the call that received the response. The statuses 520–524 and 530 report a failed exchange between a CDN and its
-/// origin. They also delay only one call, because one slow resource must not stop all callers.
+/// The `Retry-After` of a throttled response pauses every caller of the limiter. The `Retry-After` of any other
+/// response delays only the call that received the response. The statuses 520–524 and 530 report a failed exchange
+/// between a CDN and its origin. These statuses also delay only one call, because one slow resource must not stop all
+/// callers.
 ///
 /// Costs one lookup for a response without gRPC, because only a gRPC response has a `grpc-status`.
 pub(crate) fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
@@ -116,7 +117,7 @@ pub(crate) fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> O
 /// Returns the delay that the server requested, or the delay that its [remaining] permits imply.
 ///
 /// Returns the delay of [`pause`] if the server requested one. Otherwise, a [throttled](is_throttled) response without
-/// remaining permits implies a delay until permits become available. Of several quotas, the longest delay counts.
+/// remaining permits implies a delay until permits become available. Of several quotas, the longest delay is used.
 /// Returns `None` if the server requests no delay, or if the delay has passed.
 ///
 /// [remaining]: super::remaining()

@@ -8,7 +8,7 @@ use crate::policy::head_of;
 
 const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-/// Returns the requested delay, and the number of times that the wall clock was read. The clock is fixed at `NOW`.
+/// Returns the requested delay, and how often the wall clock was read. The clock is fixed at `NOW`.
 fn read(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
     let headers = head_of(lines.iter().copied());
     let reads = Cell::new(0);
@@ -114,7 +114,7 @@ fn prefers_a_valid_retry_after_ms_header_to_retry_after() {
 }
 
 #[test]
-fn returns_the_longest_delay_of_several_fields() {
+fn returns_the_longest_delay_of_several_retry_after_headers() {
     let date = b"Sun, 06 Nov 1994 08:49:47 GMT";
     assert_eq!(
         read(&[("retry-after", b"3"), ("retry-after", date), ("retry-after", b"x")]).0,
@@ -135,12 +135,12 @@ fn treats_only_429_503_and_529_as_throttled_without_a_grpc_status() {
 }
 
 #[test]
-fn subtracts_the_date_of_the_response_from_a_requested_date() {
+fn subtracts_response_date_from_retry_after_date() {
     let until = b"Sun, 06 Nov 1994 10:00:10 GMT";
     let served = b"Sun, 06 Nov 1994 10:00:00 GMT";
     assert_eq!(read(&[("retry-after", until), ("date", served)]), (millis(10_000), 0));
     assert_eq!(read(&[("retry-after", until), ("date", b"yesterday")]), (millis(4_233_000), 1));
-    // One reading of the clock determines the century of both dates.
+    // The wall clock is read once to determine the century of both dates.
     let (until, served) = (b"Sunday, 06-Nov-94 10:00:10 GMT", b"Sunday, 06-Nov-94 10:00:00 GMT");
     assert_eq!(read(&[("retry-after", until), ("date", served)]), (millis(10_000), 1));
     assert_eq!(read(&[("retry-after", b"5"), ("date", served)]), (millis(5_000), 0));
@@ -156,7 +156,7 @@ fn has_limits_in(name: &str) -> bool {
 fn recognizes_every_header_prefix_and_no_similar_name() {
     for prefix in PREFIXES {
         assert!(has_limits_in(prefix) && has_limits_in(&format!("{prefix}s")), "{prefix}");
-        // Names that differ from the prefix in one character, lack its last character or start one character late.
+        // Tests names with one changed character, names without the end of the prefix, and names that start with `a-`.
         for at in 0..prefix.len() {
             for other in ('a'..='z').chain(['-', '_', '~', '0']) {
                 let (before, after) = (&prefix[..at], &prefix[at + 1..]);
@@ -170,8 +170,8 @@ fn recognizes_every_header_prefix_and_no_similar_name() {
     assert!(!has_limits(&HeaderMap::new()));
 }
 
-/// Generates a number with white space around it and perhaps a fraction. Returns the text, its whole part, and its
-/// fraction in billionths.
+/// Generates a number with white space around it, and possibly with a fraction. Returns the text, the whole part of the
+/// number, and the fraction in billionths.
 fn member() -> impl Strategy<Value = (String, (u64, u32))> {
     let whole = prop_oneof![0..200_u64, any::<u64>()];
     let part = prop::option::of((0..1_000_000_000_u32, 0..20_usize));
@@ -188,7 +188,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn any_header_bytes_give_at_most_the_longest_delay(
+    fn any_retry_after_bytes_give_a_delay_of_at_most_30_years(
         value in prop::collection::vec(32u8..=255, 0..40), digits in "[0-9]{1,40}", date in ".{0,30}",
     ) {
         for value in [value.as_slice(), digits.as_bytes(), date.as_bytes()] {
@@ -201,7 +201,7 @@ proptest! {
         }
     }
 
-    /// Generates text that resembles numbers, lists and dates, in several fields of each name.
+    /// Generates several headers of each name, with texts that resemble numbers, lists and dates.
     #[test]
     fn any_mix_of_delay_headers_causes_no_panic(
         fields in prop::collection::vec((0..4_usize, "([0-9]{0,22}[.,+ -]?){0,6}|[0-9.,: SunNov\tGMT-]{0,34}"), 0..6),
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn rounds_the_longest_member_of_a_list_up_to_a_whole_unit(
+    fn rounds_the_longest_delay_of_a_list_up_to_a_whole_unit(
         lines in prop::collection::vec(prop::collection::vec(member(), 1..5), 1..4), name in 0..3_usize,
     ) {
         let (name, unit) = [

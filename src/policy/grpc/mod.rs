@@ -1,8 +1,8 @@
-//! Reads how a gRPC call ended from its response headers.
+//! Determines from the response headers how a gRPC call ended.
 //!
-//! A call that fails before its first message has a response of headers only ("Trailers-Only" in gRPC over HTTP/2):
-//! HTTP 200 with `grpc-status`. Response headers without a status commit the call. By proposal A6, gRPC's design of
-//! retries, a committed call is not retried, whatever its trailers contain.
+//! If a call fails before its first message, its response consists of headers only ("Trailers-Only" in gRPC over
+//! HTTP/2): HTTP 200 with `grpc-status`. Response headers without `grpc-status` commit the call. A committed call is
+//! not retried, whatever its trailers contain (proposal A6, gRPC's design of retries).
 
 use std::{fmt, time::Duration};
 
@@ -70,9 +70,9 @@ codes! {
 }
 
 impl Code {
-    /// Returns the code in the response headers, or [`UNKNOWN`](Self::UNKNOWN) if it is invalid.
+    /// Returns the code in the header `grpc-status`, or [`UNKNOWN`](Self::UNKNOWN) if the header is invalid.
     ///
-    /// For a response without the header, this function costs one lookup.
+    /// For a response without `grpc-status`, this function costs one header lookup.
     pub(crate) fn in_head(headers: &HeaderMap) -> Option<Self> {
         let text = headers.get(&GRPC_STATUS)?.to_str().ok();
         let number = text.and_then(whole_number).and_then(|number| u8::try_from(number).ok());
@@ -81,7 +81,7 @@ impl Code {
 
     /// Returns the code of a call that ended with its response headers. Returns `None` if messages follow the headers.
     ///
-    /// If a response has no code, for example because a proxy sent it, the HTTP status determines the code
+    /// If a response has no `grpc-status`, for example because a proxy sent it, the HTTP status determines the code
     /// (`http-grpc-status-mapping` of the gRPC project).
     pub fn of(status: StatusCode, headers: &HeaderMap) -> Option<Self> {
         Self::in_head(headers).or(match status.as_u16() {
@@ -126,8 +126,9 @@ pub(crate) fn pushback(headers: &HeaderMap) -> Option<Pushback> {
 
 /// Classifies a response. A failed call is retried if its code is one of `codes`.
 ///
-/// A negative pushback forbids the retry. A positive pushback does not make another code retryable. The gRPC libraries
-/// for C and Go interpret proposal A6 in this way. The library for Java does not.
+/// A negative `grpc-retry-pushback-ms` forbids the retry. A positive value does not cause a retry if the code is not
+/// one of `codes`. The gRPC libraries for C and Go interpret proposal A6 in this way, but the library for Java does
+/// not.
 pub(crate) fn classify(status: StatusCode, headers: &HeaderMap, codes: &[Code]) -> RetryDecision {
     match Code::of(status, headers) {
         None | Some(Code::OK) => RetryDecision::Success,
@@ -139,12 +140,12 @@ pub(crate) fn classify(status: StatusCode, headers: &HeaderMap, codes: &[Code]) 
     }
 }
 
-/// Returns whether the server is rejecting all requests for now.
+/// Returns whether the server is currently rejecting all requests, not only this one.
 pub(super) fn is_throttled(headers: &HeaderMap) -> bool {
     Code::in_head(headers).is_some_and(|code| TEMPORARY.contains(&code))
 }
 
-/// Returns the delay that the server requested with a failed call.
+/// Returns the delay that the server requested in its response to a failed gRPC call.
 pub(super) fn requested_delay(headers: &HeaderMap) -> Option<Duration> {
     match Code::in_head(headers).filter(|code| *code != Code::OK).and_then(|_| pushback(headers)) {
         Some(Pushback::After(delay)) => Some(delay),

@@ -26,9 +26,9 @@ fn reads_valid_codes_and_maps_other_values_to_unknown() {
     assert_eq!(format!("{TEMPORARY:?}"), "[UNAVAILABLE, RESOURCE_EXHAUSTED]");
 }
 
-/// The expected codes are those of `http-grpc-status-mapping` of the gRPC project.
+/// The expected codes come from the document `http-grpc-status-mapping` of the gRPC project.
 #[test]
-fn http_status_is_mapped_if_grpc_status_is_missing() {
+fn maps_http_status_to_grpc_code_if_grpc_status_is_missing() {
     for (status, code) in [
         (200, None),
         (400, Some(Code::INTERNAL)),
@@ -49,7 +49,7 @@ fn http_status_is_mapped_if_grpc_status_is_missing() {
 }
 
 #[test]
-fn reads_the_pushback_as_one_signed_32_bit_number() {
+fn reads_grpc_retry_pushback_ms_as_one_signed_32_bit_number() {
     let cases: [(&[u8], Option<Pushback>); 12] = [
         (b"0", after(0)),
         (b"1", after(1)),
@@ -74,7 +74,7 @@ fn reads_the_pushback_as_one_signed_32_bit_number() {
 }
 
 #[test]
-fn classifies_by_grpc_status_or_mapped_http_status() {
+fn classifies_grpc_response_by_grpc_status_or_http_status() {
     const TRANSIENT: RetryDecision = RetryDecision::Transient;
     const THROTTLED: RetryDecision = RetryDecision::Throttled;
     type Head<'a> = &'a [(&'static str, &'static [u8])];
@@ -110,9 +110,9 @@ fn classifies_by_grpc_status_or_mapped_http_status() {
 }
 
 proptest! {
-    /// A success, a code outside `codes` and a negative pushback are never retried.
+    /// A gRPC call is never retried after a success, a code outside `codes` or a negative `grpc-retry-pushback-ms`.
     #[test]
-    fn retries_only_listed_codes_without_a_negative_pushback(
+    fn retries_grpc_call_only_for_listed_code_without_negative_pushback(
         http in 100_u16..1_000, status in prop::option::of("[0-9]{1,3}"), chosen in any::<u32>(),
         said in prop::option::of("-?[0-9]{1,12}"),
     ) {

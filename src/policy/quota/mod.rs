@@ -1,4 +1,4 @@
-//! The quota of a server, and the refill interval that enforces it in every window.
+//! The quota of a server, and the refill interval with which a token bucket enforces the quota in every window.
 
 #[cfg(test)]
 mod tests;
@@ -13,8 +13,8 @@ use crate::config::InvalidConfig;
 /// clock.
 const LONGEST_BURST: u128 = u64::MAX as u128 / 4;
 
-/// The default margin of windows of 16 s and longer. Because of a connection's handshake, a request may arrive later
-/// than another by about this time at most.
+/// The default margin of windows of 16 s and longer. A request that opens a connection may arrive up to about this time
+/// later than another request, because of the handshake.
 const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 
 /// Admits at most `limit` requests in **any** window of length `window`, wherever the window starts.
@@ -30,8 +30,9 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 /// ```
 ///
 /// `burst` requests may be sent back to back. A bucket that holds the whole limit and refills it once per window would
-/// admit nearly twice the quota. A [`PacedWindow`](crate::limit::PacedWindow) delays the requests that would exceed the
-/// limit. A [`TokenBucket`](crate::limit::TokenBucket) refills only `limit - burst` requests per `window + margin`.
+/// admit nearly twice the limit in one window. A [`PacedWindow`](crate::limit::PacedWindow) delays the requests that
+/// would exceed the limit. A [`TokenBucket`](crate::limit::TokenBucket) refills only `limit - burst` requests per
+/// `window + margin`.
 ///
 /// # Default
 ///
@@ -49,10 +50,10 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 /// 3. The inner service is not ready when the permits are granted.
 /// 4. The network delays one request more than another.
 ///
-/// The limiter enforces the limits of the second and the third cause, because permits that are held longer expire. The
-/// quarter for the fourth cause is an assumption about the network. For a window of 1 s, the default margin covers 15
-/// ms of network jitter in the worst case. It covers 62 ms if the first three causes add no delay. Raise the margin for
-/// a distant server.
+/// The limiter itself limits the delays of the second and the third cause, because a permit expires if it is held
+/// longer than their quarters. For the fourth cause, the quarter is an assumption about the network. For a window of 1
+/// s, the default margin covers 15 ms of network jitter in the worst case. It covers 62 ms if the first three causes
+/// add no delay. Raise the margin for a distant server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     limit: u32,
@@ -153,7 +154,7 @@ impl Quota {
         let most = (self.limit - 1).max(1);
         if burst == 0 || burst > most {
             let expected = if burst == self.limit {
-                format!("at most {most}: a burst of the whole limit leaves nothing to refill with")
+                format!("at most {most}: a burst equal to the limit leaves no permits to refill")
             } else {
                 format!("1 to {most}")
             };
@@ -163,7 +164,7 @@ impl Quota {
         self.checked("quota burst", burst.to_string())
     }
 
-    /// Sets the safety margin: the limiter's window is longer than the server's by this time. See [Margin](#margin).
+    /// Sets the safety margin, by which the limiter's window is longer than the server's window. See [Margin](#margin).
     ///
     /// Use four times the largest difference in network delay between two requests, including a connection's handshake.
     /// With a margin below 100 ms, permits expire after less than 25 ms, so a busy runtime wastes some of them.

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The arithmetic of a token bucket on a clock of integer nanoseconds, as a model for these tests.
+/// A model of a token bucket that counts time in integer nanoseconds.
 struct Gcra {
     interval: u64,
     tolerance: u64,
@@ -121,7 +121,7 @@ fn bucket_that_holds_the_whole_limit_admits_nearly_twice_the_quota() {
 }
 
 #[test]
-fn errors_name_the_field_and_the_valid_values() {
+fn quota_error_names_the_field_and_the_valid_values() {
     let quota = Quota::per_minute(100).unwrap();
     let second = Duration::from_secs(1);
     let cases = [
@@ -130,7 +130,7 @@ fn errors_name_the_field_and_the_valid_values() {
         (Quota::new(1, LONGEST + second), "invalid quota window `31622401s`: expected more than zero"),
         (quota.with_burst(0), "invalid quota burst `0`: expected 1 to 99"),
         (quota.with_burst(101), "invalid quota burst `101`: expected 1 to 99"),
-        (quota.with_burst(100), "invalid quota burst `100`: expected at most 99: a burst of the whole"),
+        (quota.with_burst(100), "invalid quota burst `100`: expected at most 99: a burst equal to the limit"),
         (quota.with_margin(second * 61), "invalid quota margin `61s`: expected at most 60s (the window)"),
     ];
     for (result, text) in cases {

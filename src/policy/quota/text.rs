@@ -11,8 +11,8 @@ use crate::{
     },
 };
 
-/// `{}` formats for people: `100 per 60s, burst 10, margin 1s, sustains 1.475 per second`. `{:#}` formats for settings:
-/// `100/60s, burst 10, margin 1s`, which `parse` reads back as an equal quota.
+/// `{}` formats the quota for people: `100 per 60s, burst 10, margin 1s, sustains 1.639 per second`. `{:#}` formats it
+/// for configuration files: `100/60s, burst 10, margin 1s`. Parsing the second form returns an equal quota.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, window, burst, margin } = *self;
@@ -37,7 +37,7 @@ impl fmt::Display for Rounded {
     }
 }
 
-/// Parses the form that `{:#}` formats: `LIMIT/WINDOW`, then optionally a burst and a margin.
+/// Parses a quota in the form that `{:#}` writes: `LIMIT/WINDOW`, then optionally a burst and a margin.
 ///
 /// ```
 /// use tower_outbound::Quota;

@@ -4,10 +4,10 @@ use std::{cmp::Reverse, time::Duration};
 
 use crate::policy::header_values::MAX_REQUESTED_DELAY;
 
-/// The maximum number of policies that are kept for a response. If there are more, those with the fewest remaining
-/// permits are kept.
+/// The maximum number of quotas that are kept from one response. If a response reports more, the quotas with the fewest
+/// remaining permits are kept.
 ///
-/// Most services report one or two policies. Brave, for example, has one quota for a second and one for a month.
+/// Most services report one or two quotas. Brave, for example, has one quota per second and one per month.
 pub const MAX_POLICIES: usize = 8;
 
 /// The remaining permits of one quota of the server, and the time until more become available.
@@ -31,8 +31,8 @@ pub struct Remaining {
 }
 
 impl Remaining {
-    /// Returns a number that identifies the quota. All responses of a server with the same policy name and partition
-    /// key have the same number. The numbers of different servers are not comparable.
+    /// Returns a number that identifies the quota. The number is the same in all responses of a server that report the
+    /// same policy name and partition key. The numbers of different servers are not comparable.
     pub const fn policy(&self) -> u64 {
         self.policy
     }
@@ -43,14 +43,14 @@ impl Remaining {
     }
 
     /// Returns the time from the receipt of the response until more permits become available, at most 30 years. Returns
-    /// zero if these permits should already be available. Further permits may become available later.
+    /// zero if more permits should already be available. The rest of the quota may become available later.
     pub const fn reset_after(&self) -> Duration {
         self.reset_after
     }
 }
 
-/// Inserts a policy into a list that is ordered like the result of [`remaining()`]. Keeps at most [`MAX_POLICIES`], so
-/// each insertion takes constant time.
+/// Inserts a policy into a list that is ordered like the result of [`remaining()`]. Keeps at most [`MAX_POLICIES`]
+/// policies, so each insertion takes constant time.
 ///
 /// [`remaining()`]: super::remaining()
 pub(super) fn add(list: &mut Vec<Remaining>, policy: u64, left: u64, reset_after: Duration) {

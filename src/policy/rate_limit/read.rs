@@ -26,19 +26,19 @@ static UNSPECIFIED: [HeaderName; 2] =
 /// Returns the remaining permits of the server's quotas, as its rate-limit headers report them.
 ///
 /// Returns at most [`MAX_POLICIES`](super::MAX_POLICIES) quotas, ordered by their remaining permits, fewest first. Of
-/// quotas with equally many remaining permits, the quota with the longest wait is first. The list is empty without a
-/// valid header.
+/// quotas with equally many remaining permits, the quota with the longest wait is first. The list is empty if no header
+/// is valid.
 ///
 /// Reads the first of these forms that contains a valid quota:
 ///
 /// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. The name may also be a Token. If `t` is
 ///    missing, the parameter `w` for the same name in `RateLimit-Policy` replaces it. An item is skipped if it has no
-///    `r`, or neither `t` nor `w`.
+///    `r`, or if it has neither `t` nor `w`.
 /// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07.
 /// 3. `RateLimit-Remaining` and `RateLimit-Reset`, up to draft -06.
 /// 4. `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
 ///
-/// In the last two forms:
+/// In forms 3 and 4, whose headers end in `-Remaining` and `-Reset`:
 ///
 /// - A reset of up to 10^9 is a number of seconds. A larger number is a Unix time in seconds, compared to the
 ///   response's own `Date`, because the clocks of server and client differ. Without a `Date` it is compared to `wall`,
@@ -46,14 +46,14 @@ static UNSPECIFIED: [HeaderName; 2] =
 /// - Each number of a list belongs to a different quota.
 /// - Remaining permits are rounded down and resets are rounded up, so that no request is sent early.
 ///
-/// A malformed field is ignored as a whole, as RFC 9651 specifies. A response with an `Age` above zero is ignored,
-/// because it reports the permits that remained when it was cached.
+/// A malformed header is ignored completely, as RFC 9651 specifies. The headers of a response with an `Age` above zero
+/// are ignored, because they report the permits that remained when the response was cached.
 pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<Remaining> {
     if values(headers, &AGE).any(|age| whole_number(age).is_some_and(|age| age > 0)) {
         return Vec::new();
     }
     let served = LazyCell::new(|| served(headers, wall).duration_since(UNIX_EPOCH).unwrap_or_default());
-    // If a draft renames a parameter, add another entry for it.
+    // If a new draft renames a parameter, add another entry to this list.
     let forms: [&dyn Fn() -> Option<Vec<Remaining>>; 4] = [
         // draft-ietf-httpapi-ratelimit-headers-10
         &|| items(headers, ["r", "t", "pk"], "w"),
@@ -67,7 +67,8 @@ pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<
     forms.iter().filter_map(|read| read()).find(|list| !list.is_empty()).unwrap_or_default()
 }
 
-/// Reads `RateLimit` as a List, with one Item for each policy. The window is a parameter in `RateLimit-Policy`.
+/// Reads the header `RateLimit` as a List with one Item for each policy. The window of each policy is a parameter in
+/// the header `RateLimit-Policy`.
 fn items(headers: &HeaderMap, names: [&str; 3], window: &str) -> Option<Vec<Remaining>> {
     let windows = LazyCell::new(|| windows(headers, window));
     let mut list = Vec::new();
@@ -86,7 +87,7 @@ fn items(headers: &HeaderMap, names: [&str; 3], window: &str) -> Option<Vec<Rema
     Some(list)
 }
 
-/// Parses the parameters of a member. Returns the last value of each name.
+/// Parses the parameters of a List member. Returns the last value of each parameter in `names`.
 fn parameters<'a, const N: usize>(text: &mut Text<'a>, names: [&str; N]) -> Option<[Option<&'a str>; N]> {
     let mut found = [None; N];
     while let Some((key, value)) = text.parameter()? {
@@ -97,8 +98,8 @@ fn parameters<'a, const N: usize>(text: &mut Text<'a>, names: [&str; N]) -> Opti
     Some(found)
 }
 
-/// Returns the window of each policy name. If the partitions of a policy have different windows, the longest window
-/// counts.
+/// Returns the window of each policy name. If the partitions of a policy have different windows, the longest window is
+/// returned.
 fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Duration> {
     let mut windows = HashMap::new();
     let read = members(headers, &RATELIMIT_POLICY, |text| {
@@ -114,7 +115,7 @@ fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Du
     read.map(|()| windows).unwrap_or_default()
 }
 
-/// Reads `RateLimit` as a Dictionary, which describes one policy without a name.
+/// Reads the header `RateLimit` as a Dictionary, which describes one policy without a name.
 fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Option<Vec<Remaining>> {
     let (mut left, mut reset_after) = (None, None);
     members(headers, &RATELIMIT, |text| {
@@ -133,7 +134,7 @@ fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Optio
     Some(list)
 }
 
-/// Reads two fields that contain one number or a list of numbers each. Numbers at the same index belong together, as in
+/// Reads two headers. Each contains one number or a list of numbers. Numbers at the same index belong together, as in
 /// Brave's `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`.
 fn fields(
     headers: &HeaderMap,
@@ -147,17 +148,17 @@ fn fields(
         let ((left, _), (seconds, fraction)) = (left?, resets.next()??);
         let reset_after = match seconds.saturating_add(fraction.into()) {
             seconds @ ..=1_000_000_000 => Duration::from_secs(seconds),
-            // `RateLimit-Reset` without `X-` may also be a Unix time, as it is at GitLab.
+            // `RateLimit-Reset` without `X-` may also be a Unix time, as GitLab sends it.
             moment @ ..1_000_000_000_000 => Duration::from_secs(moment).saturating_sub(served()),
-            _ => return None, // could be milliseconds, as OpenRouter sends them
+            _ => return None, // could be in milliseconds, which OpenRouter sends
         };
         add(&mut list, policy(left_name.as_str(), Some(&place.to_be_bytes())), left, reset_after);
     }
     resets.next().is_none().then_some(list)
 }
 
-/// Returns the numbers in all fields of this name. The flag is `true` if a number has a fraction above zero. Reddit
-/// sends a fraction, as in `X-Ratelimit-Remaining: 599.0`.
+/// Returns the whole part of each number in the headers of this name, and whether its fraction is above zero. Reddit
+/// sends fractions, as in `X-Ratelimit-Remaining: 599.0`.
 fn numbers(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = Option<(u64, bool)>> {
     let lines = headers.get_all(name).iter();
     let members = lines.flat_map(|line| line.to_str().unwrap_or_default().split(','));
@@ -167,7 +168,8 @@ fn numbers(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = Optio
 /// Returns the 64-bit FNV-1a hash (<http://www.isthe.com/chongo/tech/comp/fnv/>), which is the same in every build and
 /// process.
 pub(super) fn policy(name: &str, partition: Option<&[u8]>) -> u64 {
-    // A name contains no zero byte, so a name alone never has the same bytes as a name with a partition.
+    // A zero byte separates the name from the partition. No name contains a zero byte, so different policies never have
+    // the same bytes.
     let partition = partition.map(|partition| [b"\0", partition]);
     let parts = iter::once(name.as_bytes()).chain(partition.into_iter().flatten());
     parts.flatten().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -10,10 +10,10 @@ use super::{
 #[cfg(test)]
 mod tests;
 
-/// The longest time for draining the body of a failed response. A drained connection can be reused.
+/// The longest time for draining the body of a failed response. Its connection can then be reused.
 const DRAIN_TIME: Duration = Duration::from_millis(100);
 
-/// Why a call makes no further attempt.
+/// The reason why a call makes no further attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
@@ -37,7 +37,7 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// Returns the reason as one lowercase word, as in the log.
+    /// Returns the reason in lower snake case, as in the log.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -67,7 +67,7 @@ pub enum DelayReason {
 }
 
 impl DelayReason {
-    /// Returns the reason as one lowercase word, as in the log.
+    /// Returns the reason in lower snake case, as in the log.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Transient => "transient",
@@ -78,18 +78,18 @@ impl DelayReason {
     }
 }
 
-/// The state of a call on which the decision about a retry depends.
+/// The part of a call's state that determines whether the call is retried.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RetryState {
-    /// The attempts made so far, without a resend with another key.
+    /// The number of attempts so far. A resend with another key is not counted.
     pub(crate) attempts: u32,
     pub(crate) max_attempts: u32,
-    /// Whether a repetition is safe even if the server processed the request.
+    /// Whether a retry is safe even if the server processed the request.
     pub(crate) idempotent: bool,
     pub(crate) max_retry_after: Duration,
 }
 
-/// The part of the decision that depends only on the last attempt.
+/// The part of the retry decision that depends only on the last attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Classified(RetryDecision),
@@ -99,12 +99,12 @@ pub(crate) enum Verdict {
     Deadline,
 }
 
-/// The inputs of the decision that are known only at the end of the attempt.
+/// The inputs of the retry decision that are known only after the attempt has ended.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Inputs {
     /// The delay that the server requested.
     pub(crate) requested: Option<Duration>,
-    /// The next backoff. `None` if a custom backoff has ended.
+    /// The backoff before the next attempt. `None` if a custom backoff returned no further delay.
     pub(crate) backoff: Option<Delay>,
     /// The time that remains until the deadline.
     pub(crate) time_left: Option<Duration>,
@@ -113,14 +113,15 @@ pub(crate) struct Inputs {
     pub(crate) has_body: bool,
 }
 
-/// A backoff, and the jitter that is added to a requested delay if that delay is longer.
+/// A backoff and a jitter. The jitter is added to the delay that the server requested if that delay is longer than the
+/// backoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Delay {
     pub(crate) own: Duration,
     pub(crate) spread: Duration,
 }
 
-/// The decision to make another attempt, if the budget can pay for it.
+/// The decision to make another attempt if the budget has enough credit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retry {
     pub(crate) delay: Duration,
@@ -144,8 +145,8 @@ impl From<StopReason> for Stop {
 }
 
 /// Returns which backoff the next attempt needs. Returns `None` for a resend with another key, which needs no backoff.
-/// Returns an error if the call ends, whatever the backoff would be. The caller draws a backoff only if this function
-/// returns a reason for a delay.
+/// Returns an error if the call ends regardless of the backoff. The caller computes a backoff only if this function
+/// returns a [`DelayReason`].
 pub(crate) fn backoff_reason(
     state: &RetryState,
     outcome: Outcome,
@@ -176,7 +177,8 @@ pub(crate) fn backoff_reason(
 
 /// Decides whether the request is resent after an attempt with this outcome, and after which delay.
 ///
-/// The caller spends credit from the budget only after this decision, because spent credit is missing for other calls.
+/// The caller spends credit from the budget only after this function returns a retry, because other calls cannot use
+/// spent credit.
 pub(crate) fn decide(
     state: &RetryState,
     outcome: Outcome,
@@ -189,7 +191,7 @@ pub(crate) fn decide(
         (Some(reason), _) => {
             let Delay { own, spread } = inputs.backoff.ok_or(StopReason::Exhausted)?;
             match requested.filter(|requested| *requested > own) {
-                // Adds the jitter, because a requested delay must not be shortened.
+                // Adds the jitter instead of subtracting it, because a requested delay must not be shortened.
                 Some(requested) => (requested.saturating_add(spread), DelayReason::Requested),
                 None => (own, reason),
             }
@@ -197,7 +199,7 @@ pub(crate) fn decide(
         (None, Some(requested)) => (requested, DelayReason::Requested),
         (None, None) => (Duration::ZERO, DelayReason::KeyReplaced),
     };
-    // A resend with another key has no backoff, so draining has a fixed time limit.
+    // A resend with another key has no backoff, so draining the failed response has a fixed time limit.
     let drain = match reason {
         DelayReason::KeyReplaced if inputs.has_body => DRAIN_TIME,
         _ => DRAIN_TIME.min(delay),

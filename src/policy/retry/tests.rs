@@ -14,7 +14,7 @@ const REJECTED: Outcome = Response(StatusCode::UNAUTHORIZED);
 const STATE: RetryState =
     RetryState { attempts: 1, max_attempts: 3, idempotent: true, max_retry_after: Duration::from_secs(120) };
 
-/// A backoff of 1 s, no deadline, and a body that can be replayed.
+/// Inputs with a backoff of 1 s, without a deadline, and with a body that can be replayed.
 const INPUTS: Inputs = Inputs {
     requested: None,
     backoff: Some(Delay { own: SECOND, spread: Duration::from_millis(500) }),
@@ -49,7 +49,7 @@ fn retries_after_the_backoff_or_a_longer_requested_delay() {
 }
 
 #[test]
-fn call_stops_if_the_verdict_forbids_a_retry() {
+fn call_stops_after_success_lasting_failure_or_deadline() {
     for (verdict, reason) in [
         (Verdict::Classified(RetryDecision::Success), StopReason::Success),
         (Verdict::Classified(RetryDecision::NotRetryable), StopReason::NotRetryable),
@@ -112,7 +112,7 @@ fn call_stops_if_the_body_cannot_be_replayed() {
 }
 
 #[test]
-fn resends_with_another_key_for_any_method_and_attempt_count() {
+fn resends_request_with_another_key_for_any_method_and_attempt_count() {
     let state = RetryState { attempts: 9, idempotent: false, ..STATE };
     let resend = |inputs| decide(&state, REJECTED, Verdict::KeyReplaced, &inputs);
     let immediate = Retry { delay: Duration::ZERO, drain: DRAIN_TIME, reason: DelayReason::KeyReplaced };
@@ -122,7 +122,7 @@ fn resends_with_another_key_for_any_method_and_attempt_count() {
     // No time would be left for the next attempt after draining the response.
     assert!(resend(Inputs { time_left: Some(DRAIN_TIME), ..plain }).is_err());
     assert!(resend(Inputs { time_left: Some(SECOND), ..plain }).is_ok());
-    // A requested delay applies to a resend, without jitter.
+    // A requested delay also applies to a resend with another key, but without jitter.
     let requested = Inputs { requested: Some(SECOND), ..plain };
     assert_eq!(resend(requested), retry(SECOND, DelayReason::Requested));
     let requested = Inputs { requested: Some(121 * SECOND), ..plain };
@@ -149,7 +149,7 @@ fn inputs() -> impl Strategy<Value = Inputs> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Checks for every input that no retry is early, repeats an unsafe request or misses the deadline.
+    /// Checks that no input causes a retry that is early, unsafe or past the deadline.
     #[test]
     fn retry_is_never_early_unsafe_or_past_the_deadline(
         state in (0..5_u32, 1..5_u32, any::<bool>(), durations()),
@@ -168,7 +168,7 @@ proptest! {
         let state = RetryState { attempts, max_attempts, idempotent, max_retry_after };
         let decided = decide(&state, outcome, verdict, &inputs);
         prop_assert_eq!(decided, decide(&state, outcome, verdict, &inputs));
-        // The backoff does not change a decision to stop, so the caller need not draw a backoff.
+        // The backoff does not change a decision to stop, so the caller need not compute a backoff.
         let reason = backoff_reason(&state, outcome, verdict, inputs.requested);
         if let Err(stop) = reason {
             let without = Inputs { requested: inputs.requested, ..Inputs::default() };

@@ -89,7 +89,7 @@ fn parsed_path_resolves_to_the_same_url_as_its_string() {
             "/a;x/..;y",
             "/v1#top",
         ] {
-            // A text that is not a valid URI cannot be passed to the client.
+            // Skips a text that is not a valid `Uri`, because a request cannot contain such a text.
             let Ok(uri) = path.parse::<Uri>() else { continue };
             let (parsed, joined) = (base.resolve(uri), base.join(path));
             let shown = |error: Error| format!("{error:#}");
@@ -131,7 +131,7 @@ fn error_of_an_invalid_base_url_names_the_reason() {
 }
 
 #[test]
-fn error_quotes_a_path_without_its_query_and_possible_passwords() {
+fn error_quotes_a_path_without_query_or_possible_password() {
     let base = BaseUrl::parse("https://host/api").unwrap();
     for (path, shown) in [
         ("../v2?key=s3cret", "path `../v2`: "),
@@ -171,7 +171,7 @@ proptest! {
     ) {
         const SECRET: &str = "S3cret-Passw0rd";
         let url = match place {
-            // The key is a password, part of malformed user info, or part of a query.
+            // The secret is a password, part of malformed user info, or part of a query.
             0 => format!("{scheme}{user}:{SECRET}{joint}{host}"),
             1 => format!("{scheme}{user}@x@{SECRET}"),
             _ => format!("{scheme}{host}/?{user}{SECRET}"),

@@ -11,8 +11,9 @@ use crate::{
 
 /// Setters of the credential: a key, a signature, or no credential.
 ///
-/// Each of these setters gives the builder a new limiter with the same quotas, because a quota belongs to a key. A
-/// limiter that [`with_limiter`](Self::with_limiter) has set is kept.
+/// A setter that replaces the credential also replaces the builder's own limiter with a new one that has the same
+/// quotas, because a quota belongs to a key. It does not replace a limiter that [`with_limiter`](Self::with_limiter)
+/// has set.
 impl StackBuilder {
     /// Sends this key.
     pub fn with_api_key(self, key: ApiKey) -> Self {
@@ -33,7 +34,7 @@ impl StackBuilder {
         self.with_api_key_file_every(path, KeySource::FILE_INTERVAL)
     }
 
-    /// Like [`with_api_key_file`](Self::with_api_key_file), with a custom interval.
+    /// Like [`with_api_key_file`](Self::with_api_key_file), with a custom interval between two reads of the file.
     pub fn with_api_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
         self.with_credential(Credential::File(path.into(), interval))
     }
@@ -80,9 +81,10 @@ impl StackBuilder {
         self.with_credential(Credential::Own(Arc::new(authorize)))
     }
 
-    /// Sends no credential. Use it for a service that needs none.
+    /// Sends no credential. Use this method for a service that needs no credential.
     ///
-    /// No key is read, so its environment variable need not be set. The base URL may be without TLS.
+    /// No key is read, so the environment variable of a key need not be set. The base URL may be an `http` URL, without
+    /// TLS.
     ///
     /// ```
     /// use tower_outbound::stack::StackBuilder;

@@ -16,8 +16,8 @@ impl StackBuilder {
 
     /// Sends this header with every request that does not already contain a header of this name.
     ///
-    /// Repeated calls add headers. A later value replaces an earlier one of the same name. Every attempt sends the
-    /// header, because the retry layer is an inner layer.
+    /// Each use of this method adds a header. A later value replaces an earlier value of the same header name. Every
+    /// attempt sends the header, because the retry layer is an inner layer.
     ///
     /// The default is `content-type: application/json`. [The three presets](crate::preset) send it with every request,
     /// and other stacks with every request that has a body. A `content-type` from this method replaces the default on

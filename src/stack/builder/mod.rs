@@ -53,7 +53,7 @@ pub struct StackBuilder {
     limit: RateLimitLayer<AnyLimiter>,
     /// Whether the caller has set the limiter. Otherwise the builder uses its own limiter.
     has_given_limiter: bool,
-    /// The first error of a setter.
+    /// The first error that a setter found.
     invalid: Option<InvalidConfig>,
     retry: RetryLayer,
     pub(crate) request_id: RequestIdLayer,
@@ -111,8 +111,8 @@ impl StackBuilder {
     }
 
     /// Sets the quota, such as 300 requests per minute. The builder gets a new limiter, a
-    /// [`PacedWindow`](crate::limit::PacedWindow). For a limit above 10,000 it is a
-    /// [`TokenBucket`](crate::limit::TokenBucket), which needs no memory for the limit.
+    /// [`PacedWindow`](crate::limit::PacedWindow). For a limit above 10,000, the new limiter is a
+    /// [`TokenBucket`](crate::limit::TokenBucket), whose memory does not grow with the limit.
     ///
     /// ```
     /// use tower_outbound::{Client, Quota};
@@ -174,14 +174,14 @@ impl StackBuilder {
     /// ```
     /// use tower_outbound::{limit::SlidingWindow, preset};
     ///
-    /// // For a server that is known to count a sliding window: the whole quota may leave at once.
+    /// // The server is known to count a sliding window, so the whole quota may be sent at once.
     /// let rates = preset::currency_rates("https://rates.example.com")?;
     /// let window = SlidingWindow::all_of(rates.quotas().iter().copied());
     /// let rates = rates.with_limiter(window);
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     ///
-    /// Two clients that share a limiter:
+    /// Two clients can share a limiter:
     ///
     /// ```
     /// use tower_outbound::{Client, Quota, limit::TokenBucket};
@@ -207,7 +207,7 @@ impl StackBuilder {
     ) -> Self {
         let before = self.limit.limiter().clone();
         self.limit = change(self.limit);
-        // The closure may give a limiter, as `with_limiter` does.
+        // The closure may replace the limiter, as `with_limiter` does.
         self.has_given_limiter |= !self.limit.limiter().is_same(&before);
         self
     }
@@ -313,8 +313,9 @@ impl StackBuilder {
         &self.quotas
     }
 
-    /// Returns the limiter, for example to take its snapshot: the limiter set by [`with_limiter`](Self::with_limiter), or a
-    /// [`PacedWindow`](crate::limit::PacedWindow), or a [`TokenBucket`](crate::limit::TokenBucket) for a limit above 10,000.
+    /// Returns the limiter, for example to take its snapshot. The builder's own limiter is a
+    /// [`PacedWindow`](crate::limit::PacedWindow), or a [`TokenBucket`](crate::limit::TokenBucket) for a limit above
+    /// 10,000. A limiter that [`with_limiter`](Self::with_limiter) has set replaces it.
     ///
     /// ```
     /// use tower_outbound::{limit::PacedWindow, preset};

@@ -48,7 +48,7 @@ async fn every_header_format_limits_requests_to_the_remaining_permits<L: Algorit
 async fn limiter_compares_reset_timestamp_with_local_clock_if_date_is_missing<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
-    // The reset timestamp has whole seconds, so the wait may be up to one second shorter than 5 s.
+    // The reset timestamp is in full seconds, so the wait may be up to one second shorter than 5 s.
     let reset = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() + 5;
     let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", &reset.to_string())];
     server.respond_once(&service, response(200, &headers)).await;
@@ -79,7 +79,7 @@ async fn limiter_reads_a_rate_limit_header_with_a_thousand_members<L: Algorithm>
     let (list, numbers) = (members.join(", "), vec!["7"; 1_000].join(","));
     let headers: [(&str, &str, usize); 4] = [
         ("ratelimit", &list, 2),
-        // A malformed end makes the whole header value invalid.
+        // A malformed end makes the complete header value invalid.
         ("ratelimit", &format!("{list}, ;"), 100),
         // A header with a thousand numbers of remaining permits is invalid if no header contains a reset time.
         ("x-ratelimit-remaining", &numbers, 100),

@@ -1,4 +1,5 @@
-//! Tests of requests in flight. The server may not have counted such requests in the remaining permits that it reports.
+//! Tests of requests in flight. When a server reports its remaining permits, it may not have counted these requests
+//! yet.
 
 use std::{
     sync::{Arc, Mutex},
@@ -28,8 +29,8 @@ for_each_algorithm! {
     limiter_does_not_subtract_requests_that_the_server_has_counted,
     late_response_does_not_raise_the_remaining_permits,
     limiter_subtracts_requests_in_flight_from_the_remaining_permits,
-    completed_request_releases_its_whole_cost,
-    call_counts_as_in_flight_until_it_ends_or_is_dropped,
+    completed_request_releases_its_complete_cost,
+    call_is_in_flight_until_it_ends_or_is_dropped,
 }
 
 async fn limiter_does_not_subtract_requests_that_the_server_has_counted<L: Algorithm>() {
@@ -74,7 +75,7 @@ async fn limiter_subtracts_requests_in_flight_from_the_remaining_permits<L: Algo
     server.assert_arrivals(times(&[(4, 0.0), (2, 2.0), (8, 11.0)]));
 }
 
-async fn completed_request_releases_its_whole_cost<L: Algorithm>() {
+async fn completed_request_releases_its_complete_cost<L: Algorithm>() {
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
     server.will_respond(0.0, remaining(10, 5));
@@ -86,7 +87,7 @@ async fn completed_request_releases_its_whole_cost<L: Algorithm>() {
     server.assert_arrivals([0.0, 0.0, 0.0, 5.0]);
 }
 
-async fn call_counts_as_in_flight_until_it_ends_or_is_dropped<L: Algorithm>() {
+async fn call_is_in_flight_until_it_ends_or_is_dropped<L: Algorithm>() {
     let (server, limiter) = (Server::start(), ample_limiter::<L>());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     let in_flight = || limiter.snapshot().in_flight;

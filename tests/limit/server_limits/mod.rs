@@ -26,8 +26,8 @@ use tower_outbound::{
 
 use crate::Algorithm;
 
-/// A server that records when each request arrives. Returns the queued responses in order, each after its delay. If no
-/// response is queued, the server immediately returns an empty 200.
+/// A server that records when each request arrives. It returns the queued responses in order, each after its delay. If
+/// no response is queued, the server immediately returns an empty 200.
 struct Server {
     start: Instant,
     responses: Mutex<VecDeque<(Duration, Response<()>)>>,
@@ -81,7 +81,7 @@ impl Server {
         self.arrivals.lock().unwrap().pop();
     }
 
-    /// Asserts when the requests arrived, in seconds since the server was started.
+    /// Asserts that the requests arrived at the `expected` times, in seconds since the server was started.
     #[track_caller]
     fn assert_arrivals(&self, expected: impl AsRef<[f64]>) {
         let arrivals = self.arrivals.lock().unwrap();
@@ -95,7 +95,7 @@ impl Server {
     }
 }
 
-/// Takes pairs of a number of requests and an arrival time. Returns each arrival time once for each of its requests.
+/// Expands pairs of a number of requests and an arrival time: returns the arrival time of every single request.
 fn times(groups: &[(usize, f64)]) -> Vec<f64> {
     groups.iter().flat_map(|(count, at)| std::iter::repeat_n(*at, *count)).collect()
 }

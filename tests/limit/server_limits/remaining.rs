@@ -1,5 +1,5 @@
-//! Tests of the remaining permits that a server reports: how long a report applies, to which callers, and how reports
-//! combine.
+//! Tests of the remaining permits that a server reports: how long a report applies, to which callers a report applies,
+//! and how reports combine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,8 +23,8 @@ for_each_algorithm! {
     limiter_spends_remaining_permits_by_cost_in_fifo_order,
     several_policies_of_a_server_apply_together,
     limiter_ignores_a_report_of_remaining_permits_after_its_reset_time,
-    server_limits_apply_to_all_callers_of_one_limiter_but_not_of_others,
-    remaining_permits_limit_a_limiter_with_a_quota_only_after_a_throttle,
+    server_limits_apply_to_all_callers_of_one_limiter_but_not_to_other_limiters,
+    limiter_with_a_quota_obeys_only_the_remaining_permits_of_throttled_responses,
 }
 
 async fn lower_report_of_remaining_permits_replaces_a_higher_report<L: Algorithm>() {
@@ -83,7 +83,7 @@ async fn limiter_ignores_a_report_of_remaining_permits_after_its_reset_time<L: A
     server.assert_arrivals(times(&[(101, 2.0), (2, 4.0)]));
 }
 
-async fn server_limits_apply_to_all_callers_of_one_limiter_but_not_of_others<L: Algorithm>() {
+async fn server_limits_apply_to_all_callers_of_one_limiter_but_not_to_other_limiters<L: Algorithm>() {
     for limits in [remaining(0, 5), response(429, &[("retry-after", "5")])] {
         let (server, limiter) = (Server::start(), ample_limiter::<L>());
         let layer = RateLimitLayer::new(limiter.clone());
@@ -112,8 +112,8 @@ async fn server_limits_apply_to_all_callers_of_one_limiter_but_not_of_others<L: 
     }
 }
 
-/// The limiter would send the second and the third request at once without the reports.
-async fn remaining_permits_limit_a_limiter_with_a_quota_only_after_a_throttle<L: Algorithm>() {
+/// Without the reported remaining permits, the limiter would send all three requests at once.
+async fn limiter_with_a_quota_obeys_only_the_remaining_permits_of_throttled_responses<L: Algorithm>() {
     let quota = Quota::per_second(1_000).unwrap().with_burst(500).unwrap();
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(L::of(quota)));

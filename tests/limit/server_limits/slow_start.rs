@@ -18,7 +18,7 @@ use crate::Algorithm;
 for_each_algorithm! {
     unlimited_limiter_follows_only_the_limits_of_the_server,
     slow_start_sends_few_requests_at_the_end_of_a_pause,
-    unlimited_limiter_uses_the_whole_quota_of_the_server_in_each_window,
+    unlimited_limiter_uses_the_complete_quota_of_the_server_in_each_window,
     slow_start_eventually_grants_a_cost_above_the_remaining_permits,
 }
 
@@ -59,7 +59,7 @@ async fn slow_start_sends_few_requests_at_the_end_of_a_pause<L: Algorithm>() {
     server.assert_arrivals([5.0, 5.1, 10.22, 10.32, 15.34, 15.44, 15.49, 15.54]);
 }
 
-async fn unlimited_limiter_uses_the_whole_quota_of_the_server_in_each_window<L: Algorithm>() {
+async fn unlimited_limiter_uses_the_complete_quota_of_the_server_in_each_window<L: Algorithm>() {
     let limiter = L::unlimited();
     let (start, sent, excess) =
         (Instant::now(), Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<u64>>::default());

@@ -39,7 +39,7 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
         ("limit.quota = ['10/1s', '0/60s']", "invalid quota limit `0`: expected at least 1"),
         (
             "limit.quota = '100/60s, burst 100'",
-            "invalid quota burst `100`: expected at most 99: a burst of the whole limit leaves nothing to refill with",
+            "invalid quota burst `100`: expected at most 99: a burst equal to the limit leaves no permits to refill",
         ),
         (
             "limit.quota = '100/60s, margin 61s'",
@@ -51,11 +51,11 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
         ),
         (
             "limit.quota = true",
-            "invalid type: boolean `true`, expected a quota such as 100/60s, or a list of such",
+            "invalid type: boolean `true`, expected a quota such as 100/60s, or a list of such values",
         ),
         (
             "retry.backoff.jitter = 50",
-            "invalid jitter `50`: expected a whole number from 0 to 100 and the sign, such as 50%",
+            "invalid jitter `50`: expected a whole number from 0 to 100 with a percent sign, such as 50%",
         ),
         ("retry.backoff.jitter = '101%'", "invalid jitter percent `101`: expected 0 to 100"),
         ("retry.max_attempts = 'three'", "invalid type: string \"three\", expected u32"),
@@ -99,8 +99,8 @@ fn parse_errors_name_the_position_in_the_file() {
     );
 }
 
-/// A reader of files, such as the crate `config`, may report only the path of a table. The error of this crate adds the
-/// field to that path.
+/// A crate that reads configuration files, such as `config`, may report only the path of a table. The error of
+/// `StackConfig` adds the name of the field to that path.
 #[test]
 fn parse_errors_name_the_path_of_the_field() {
     for (text, expected) in [
@@ -177,8 +177,8 @@ fn construction_errors_name_the_path_of_the_field() {
             "api_key = 's3 cret'",
             "api_key: invalid api key `given as a value`: expected visible ascii characters only, but byte 2 is not one",
         ),
-        ("api_key = 7", "api_key: invalid api key `given as a value`: expected a text"),
-        ("api_key = { s3 = 'cret' }", "api_key: invalid api key `given as a value`: expected a text"),
+        ("api_key = 7", "api_key: invalid api key `given as a value`: expected a string"),
+        ("api_key = { s3 = 'cret' }", "api_key: invalid api key `given as a value`: expected a string"),
         (
             "base_url = 'rates.example.com'",
             "base_url: invalid base url `…`: expected an absolute http or https url without user info, such as https://api.example.com",
@@ -231,15 +231,15 @@ fn construction_errors_name_the_path_of_the_field() {
         ("name = ''", "name: invalid name ``: expected 1 to 253 visible ascii characters"),
         (
             "base_url = 'http://api.example.com'",
-            "base_url: invalid origin `http://api.example.com:80`: expected https, a loopback host or Origin::with_plaintext, because a key is sent there",
+            "base_url: invalid origin `http://api.example.com:80`: expected https, a loopback host or Origin::with_plaintext, because a credential is sent to it",
         ),
         (
             "allowed_origins = 'http://10.0.0.1'",
-            "allowed_origins: invalid origin `http://10.0.0.1:80`: expected https, a loopback host or Origin::with_plaintext, because a key is sent there",
+            "allowed_origins: invalid origin `http://10.0.0.1:80`: expected https, a loopback host or Origin::with_plaintext, because a credential is sent to it",
         ),
     ] {
         let config = parse_with_defaults(text);
-        // The layer is created before the client, because a build without TLS rejects every client of an https URL.
+        // The test creates the layer first, because creating a client for an https URL always fails without TLS.
         let error = config.layer().and_then(|_| config.client()).unwrap_err();
         assert_eq!(error.to_string(), expected, "{text}");
         assert!(!format!("{error:?}").contains("s3 cret"), "{error:?}");

@@ -114,7 +114,7 @@ fn every_field_has_the_same_effect_as_its_setter() {
         .with_retry(retry.clone());
     assert_same(&config, &code);
 
-    // Single layers also have a configuration.
+    // Retry, rate limit and timeout layers can also be configured without a preset.
     let config: RetryLayer = toml::from_str("max_attempts = 7").unwrap();
     let layer = RetryLayer::new().with_max_attempts(7).unwrap();
     assert_eq!(format!("{config:?}"), format!("{layer:?}"));
@@ -149,7 +149,7 @@ fn allowed_origins_receive_the_key_and_need_tls() {
 }
 
 #[test]
-fn retry_budget_can_be_disabled_or_below_the_default_cost_of_retries() {
+fn retry_budget_can_be_disabled_or_smaller_than_the_default_retry_cost() {
     let layer = |text: &str| format!("{:?}", toml::from_str::<RetryLayer>(text).unwrap());
     assert_eq!(layer("budget.enabled = false"), format!("{:?}", RetryLayer::new().without_budget()));
     let small = "budget = { capacity = 5, retry_cost = 3, throttled_cost = 2, success_gain = 1 }";
@@ -157,7 +157,7 @@ fn retry_budget_can_be_disabled_or_below_the_default_cost_of_retries() {
 }
 
 #[test]
-fn configuration_parses_a_quota_in_the_same_way_as_quota_from_str() {
+fn config_and_from_str_parse_a_quota_identically() {
     for (text, expected) in [
         ("10/1s", "10/1s, burst 1, margin 62500us"),
         ("10/1s, margin 0s", "10/1s, burst 1, margin 0s"),
@@ -177,8 +177,7 @@ fn configuration_parses_a_quota_in_the_same_way_as_quota_from_str() {
     assert_quotas(&parse_with_defaults("preset = 'realtime_messaging'"), &[]);
 }
 
-/// Asserts that a configuration has the expected quotas, and that writing and reading the configuration preserves the
-/// quotas.
+/// Asserts that a configuration has the expected quotas, even after it is serialized and parsed again.
 #[track_caller]
 fn assert_quotas(config: &StackConfig, expected: &[Quota]) {
     let quotas = |config| StackBuilder::from_config(config).unwrap().quotas().to_vec();

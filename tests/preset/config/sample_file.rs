@@ -69,8 +69,8 @@ fn sample_file_shows_the_default_values() {
     let settings = |config: &StackConfig| {
         let builder = StackBuilder::from_config(config).unwrap();
         let mut table: toml::Table = toml::from_str(&toml::to_string(config).unwrap()).unwrap();
-        // The defaults of the removed fields depend on the preset. Instead of these fields, the test compares the
-        // builder's name and quotas.
+        // The test removes the fields whose defaults depend on the preset, and compares the builder's name and
+        // quotas instead.
         for field in ["name", "api_key_env", "api_key_file_interval", "limit"] {
             table.remove(field);
         }

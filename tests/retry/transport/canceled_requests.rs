@@ -75,7 +75,7 @@ fn stack(server: &Server, gate: &Gate) -> Stack {
     Stack::retry_layer(client, server.url())
 }
 
-/// Waits for the events of a new connection, so that the runtime has processed all earlier socket events.
+/// Opens a connection and waits for its events, so that the runtime has processed all earlier socket events.
 async fn process_socket_events() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (client, server) =

@@ -76,7 +76,7 @@ pub(crate) async fn serve(mut stream: TcpStream, behavior: Behavior, log: &Log) 
             Behavior::CloseAfterRequest => &[Step::Process, Step::Close],
             Behavior::ResetInHeaders => {
                 log.process(method);
-                // The server announces a HEADERS frame of 100 bytes, and sends only the first of these bytes.
+                // The server announces a HEADERS frame of 100 bytes, and sends only the first byte.
                 connection.stream.write_all(&[0, 0, 100, HEADERS, END_HEADERS, 0, 0, 0, 1, 0x88]).await?;
                 return connection.stream.set_zero_linger();
             }

@@ -123,7 +123,7 @@ async fn client_retries_get_but_not_post_after_a_reset_other_than_refused_stream
 /// A GOAWAY proves that a request was not processed if the last stream id is lower than the request's stream id. The
 /// layer does not know the last stream id, because h2's error does not contain that id.
 #[tokio::test]
-async fn client_retries_get_but_not_post_if_goaway_id_is_below_request_id() {
+async fn client_retries_get_but_not_post_if_goaway_last_stream_id_is_below_request_id() {
     for (reused, behaviors) in [
         (
             false,
@@ -160,7 +160,7 @@ async fn client_retries_get_but_not_post_if_goaway_id_is_below_request_id() {
 }
 
 #[tokio::test]
-async fn client_retries_get_but_not_post_if_goaway_id_is_at_least_request_id() {
+async fn client_retries_get_but_not_post_if_goaway_last_stream_id_is_at_least_request_id() {
     for behaviors in [
         &[Behavior::Steps(&[
             PROCESS_AND_RESPOND,

@@ -37,7 +37,7 @@ pub(crate) enum Behavior {
     ResetInHeaders,
     /// Processes one request, and closes the connection within the response body.
     CloseInBody,
-    /// Runs the next list of HTTP/2 steps for each request. Responds to the requests after the last list.
+    /// Runs the next list of HTTP/2 steps for each request. After the last list, responds to every request.
     Steps(&'static [&'static [Step]]),
 }
 

@@ -102,7 +102,7 @@ async fn balance_over_limiters_detects_load_by_pending_requests_but_not_by_readi
 
 /// While no endpoint of `Balance` is ready, requests that already have permits wait in the buffer.
 #[tokio::test(start_paused = true)]
-async fn quota_over_buffered_balance_is_kept_only_while_an_endpoint_is_ready() {
+async fn limiter_around_buffered_balance_keeps_the_quota_only_while_an_endpoint_is_ready() {
     let slow = Delayed(60_000, 200);
     for (first_four, expected) in [([Status(200); 4], 4), ([slow; 4], 8)] {
         // Both endpoints use the same scripted service. Each endpoint allows two concurrent requests.

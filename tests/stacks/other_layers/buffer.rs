@@ -61,7 +61,7 @@ async fn requests_can_exceed_the_quota_if_a_buffer_is_inside_the_limiter() {
             let service = limit.layer(BufferLayer::new(16).layer(inner));
             calls.extend((0..12).map(|_| tokio::spawn(service.clone().oneshot(get(URI)))));
         } else {
-            // With the buffer outside the limiter, the window holds.
+            // With the buffer outside the limiter, no window exceeds the quota.
             let service = BufferLayer::new(16).layer(limit.layer(inner));
             calls.extend((0..12).map(|_| {
                 let call = service.clone().oneshot(get(URI));

@@ -97,7 +97,7 @@ async fn connect_error_inside_a_breaker_error_counts_as_not_sent_only_if_unwrapp
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_that_a_breaker_rejects_between_retry_and_limit_spends_no_permit() {
+async fn request_rejected_by_a_breaker_between_retry_and_limit_spends_no_permit() {
     let (scripted, limiter) = (ScriptedService::new([Io(ConnectionReset)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())

@@ -1,6 +1,6 @@
-//! Combines each layer of this crate, and the whole stack, with each other layer above and below. Tests that each
-//! combination compiles, and that it returns every permit of a limited service. Also tests that the combination and its
-//! clones call a service only after `poll_ready`.
+//! Puts each layer of this crate, and the whole stack, above and below each tested layer of tower, tower-http and
+//! tower-resilience. Tests that each combination compiles, and that it returns every permit of a limited service. Also
+//! tests that each combination and its clones call a service only after `poll_ready`.
 
 use http::{Request, Response};
 use tower::{
@@ -34,7 +34,7 @@ where
     let Ok(()) = tokio::time::timeout(secs(60), call_repeatedly(name, client, service)).await else {
         panic!("{name}: hangs")
     };
-    // The worker task of a buffer ends a little later.
+    // The worker task of a buffer ends shortly after the last call.
     tokio::time::sleep(secs(1)).await;
     assert_eq!(client.permits_taken(), 0, "{name}");
 }
@@ -62,7 +62,7 @@ fn limited(polls: u32) -> Limited {
     Limited::over(ScriptedService::new([Status(200)])).with_permits(2).with_pending_polls(polls)
 }
 
-/// Tests one layer of this crate with one other layer.
+/// Tests one layer of this crate above and below one layer of another crate.
 macro_rules! pair {
     ($name:expr, $polls:expr, $other:expr, $layer:expr) => {{
         for polls in $polls {

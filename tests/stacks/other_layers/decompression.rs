@@ -109,8 +109,8 @@ fn put() -> Request<Content> {
     request
 }
 
-/// The failed response is 1 MiB long, and compressed about 1 KiB. The retry layer reads the compressed body to its end,
-/// so the connection can be reused.
+/// The body of the failed response has 1 MiB, or about 1 KiB compressed. The retry layer reads the compressed body to
+/// its end, so the connection can be reused.
 #[tokio::test(start_paused = true)]
 async fn stack_inside_decompression_drains_the_compressed_body_of_a_failed_response() {
     let server = Server::default();

@@ -25,7 +25,7 @@ fn ids(client: &ScriptedService) -> [String; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn redirect_outside_request_id_layer_starts_a_call_with_its_own_permits() {
+async fn redirect_followed_outside_request_id_layer_is_a_new_call_with_its_own_permits() {
     let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(503), Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(FollowRedirectLayer::new())
@@ -43,7 +43,7 @@ async fn redirect_outside_request_id_layer_starts_a_call_with_its_own_permits() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn redirects_between_request_id_layer_and_retry_layer_share_id_and_report() {
+async fn redirect_followed_inside_request_id_layer_belongs_to_the_same_call() {
     let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
@@ -76,7 +76,7 @@ async fn retry_layer_around_follow_redirect_resends_a_processed_post_after_a_fai
 }
 
 #[tokio::test(start_paused = true)]
-async fn redirects_inside_the_limiter_take_no_permits() {
+async fn redirect_followed_inside_the_limiter_takes_no_permit() {
     let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RateLimitLayer::new(limiter.clone()))

@@ -16,7 +16,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn post_that_load_shed_rejects_inside_the_retry_layer_is_retried() {
+async fn post_rejected_by_load_shed_inside_the_retry_layer_is_retried() {
     let client = ScriptedService::new([Delayed(30, 200), Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -48,7 +48,7 @@ async fn call_fails_as_overloaded_if_load_shed_rejects_every_attempt() {
 
 /// A request that `LoadShed` rejects spends no permit if `LoadShed` is outside the limiter.
 #[tokio::test(start_paused = true)]
-async fn request_that_load_shed_rejects_inside_the_limiter_spends_its_permit() {
+async fn request_rejected_by_load_shed_inside_the_limiter_spends_its_permit() {
     let (shed, slots) = (LoadShedLayer::new(), ConcurrencyLimitLayer::new(1));
     let client = ScriptedService::new([Delayed(30, 200)]);
     let limiter = bucket(20);

@@ -77,7 +77,7 @@ async fn call_that_cannot_meet_the_timeout_fails_immediately_except_under_towers
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempt_that_an_inner_tower_timeout_ends_counts_as_maybe_processed() {
+async fn attempt_ended_by_an_inner_tower_timeout_counts_as_maybe_processed() {
     for (method, sent, stop_reason) in
         [("GET", 3, StopReason::Exhausted), ("POST", 1, StopReason::NotIdempotent)]
     {

@@ -5,8 +5,8 @@ use std::{fs, path::Path};
 
 use super::{references, rustdoc_json};
 
-/// The source of the generated crate. The search must find every item that is not in the module `fine`. Each item's
-/// name states how the item uses the foreign type.
+/// The source of the generated crate. The search must find every item that uses a foreign type outside of the module
+/// `fine`. The name of such an item states how it uses the foreign type.
 const LIBRARY: &str = r#"
 pub mod adapter;
 
@@ -40,7 +40,7 @@ pub use foreign::inner;
 pub use foreign::glob::*;
 pub extern crate foreign as whole;
 
-/// An adapted crate, outside of its adapter.
+/// Uses a type of an adapted crate outside of that crate's adapter.
 pub fn adapted(_: reqwest::Type) {}
 
 pub mod fine {

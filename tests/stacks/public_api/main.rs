@@ -28,7 +28,7 @@ const ECOSYSTEM: &[&str] = &[
     "tower_layer",
     "tower_service",
     "tracing",
-    // `tracing` re-exports `Level` from this crate.
+    // `tracing_core` defines `Level`, which `tracing` re-exports.
     "tracing_core",
 ];
 
@@ -45,7 +45,7 @@ impl Reference {
                     Path::new(&self.file).strip_prefix("src/adapter").map(|file| file.with_extension(""));
                 file.is_ok_and(|file| file.starts_with(from))
             }
-            // `tokio::time::Instant` is the clock of the whole crate.
+            // The public API uses `tokio::time::Instant` for points in time.
             "tokio" => self.path == "tokio::time::instant::Instant",
             // serde's traits are allowed as bounds of the types that are read from JSON or configuration.
             "serde" | "serde_core" => self.path.contains("::de::") || self.path.contains("::ser::"),

@@ -160,7 +160,7 @@ async fn server_stops_sending_after_the_client_drops_the_response_body() {
 }
 
 const CHUNK: usize = 64 * 1024;
-/// The large body has 4,096 chunks, or 256 MiB. That is more than the buffers of sockets and HTTP/2 windows hold.
+/// The large body has 4,096 chunks, or 256 MiB. That is more than the socket buffers and the HTTP/2 windows can hold.
 const CHUNKS: usize = 4096;
 
 /// Returns a body of 256 MiB that counts its polled chunks.

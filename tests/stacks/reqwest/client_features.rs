@@ -223,7 +223,8 @@ async fn key_in_the_query_appears_in_no_error_or_debug_output() {
     assert!(error_texts(&bare).contains(KEY));
 }
 
-/// The adapter rejects such a URI, because the request that reqwest sends would differ from the signed request.
+/// The adapter rejects a URI that reqwest would change, because the sent request would then differ from the signed
+/// request.
 #[tokio::test]
 async fn adapter_rejects_a_uri_that_reqwest_would_rewrite() {
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
@@ -251,8 +252,8 @@ async fn proxy_receives_the_key_for_loopback_unless_the_builder_disables_proxies
     assert_eq!(site.seen().len(), 1);
 }
 
-/// reqwest adds default headers inside the layers, for every origin. A default header does not replace an existing
-/// header.
+/// reqwest adds its default headers to requests for every origin, after the layers of this crate have run. A default
+/// header does not replace an existing header.
 #[tokio::test]
 async fn default_headers_of_reqwest_go_to_every_origin_and_do_not_replace_the_key() {
     let default = [("x-api-key", "default"), ("x-tenant", "7")];
@@ -270,7 +271,7 @@ async fn default_headers_of_reqwest_go_to_every_origin_and_do_not_replace_the_ke
 }
 
 #[tokio::test]
-async fn https_only_makes_calls_to_http_urls_fail_without_retry() {
+async fn call_to_an_http_url_fails_without_retry_if_https_only_is_set() {
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     let service = quick_retry().layer(Reqwest::new(builder().https_only(true)).unwrap());
     let error = service.oneshot(request(Method::GET, &site.url)).await.unwrap_err();

@@ -98,7 +98,7 @@ async fn timeout_of_the_reqwest_client_counts_as_maybe_processed() {
             assert!(std::error::Error::source(&error).unwrap().is::<reqwest::Error>());
         }
     }
-    // A timeout during DNS resolution has the same outcome, because reqwest's error states only that the time ran out.
+    // A DNS timeout also has the outcome `Timeout`, because reqwest's error states only that the time ran out.
     let unresolved =
         builder().dns_resolver(std::sync::Arc::new(FailingResolver::Silent)).timeout(SHORT_TIMEOUT);
     let (error, outcomes, _) = call_and_fail(unresolved, &Method::POST, "http://api.example.com/").await;
@@ -115,7 +115,7 @@ async fn timeout_of_the_reqwest_client_counts_as_maybe_processed() {
 }
 
 #[tokio::test]
-async fn timeout_of_the_reqwest_client_in_the_response_body_is_a_body_error() {
+async fn reqwest_client_timeout_while_reading_the_response_body_is_a_body_error() {
     for builder in [builder().timeout(LONG_TIMEOUT), builder().read_timeout(LONG_TIMEOUT)] {
         let site = Site::start(|_, _| async {
             let frames = futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, BoxError>>();
@@ -179,7 +179,7 @@ async fn https_request_over_reqwest_without_its_tls_feature_is_not_sent() {
     );
 }
 
-/// Each failure is read through the adapter, and through a custom service that returns reqwest's own error.
+/// This test causes each failure through the adapter, and through a custom service that returns reqwest's own error.
 #[tokio::test]
 async fn error_kind_names_each_transport_failure() {
     let unbound = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -123,7 +123,7 @@ async fn preset_over_a_reqwest_client_accepts_and_returns_reqwests_types() {
 }
 
 #[tokio::test]
-async fn send_with_keeps_the_reqwest_request_and_returns_a_reqwest_response() {
+async fn send_with_preserves_the_reqwest_request_and_returns_a_reqwest_response() {
     let site = alternating_site().await;
     let [rates, _, _] = presets(&site.url);
     let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
@@ -144,7 +144,7 @@ async fn send_with_keeps_the_reqwest_request_and_returns_a_reqwest_response() {
     let error = client.get("not a url").send_with(&stack).await.unwrap_err();
     assert!(error.is_invalid_request(), "{error:?}");
     client.get("http://127.0.0.1:1/").send_with(&stack).await.unwrap_err();
-    assert_eq!(site.seen().len(), 2, "a failed call sends nothing to the server");
+    assert_eq!(site.seen().len(), 2, "the two failed calls should send nothing to the server");
 }
 
 #[tokio::test]
@@ -156,10 +156,13 @@ async fn timeout_of_a_reqwest_request_becomes_the_deadline_of_its_call() {
     let start = Instant::now();
     let get = client.get(&site.url).timeout(Duration::from_millis(200));
     assert!(within(get.send_with(&stack)).await.unwrap_err().is_timeout());
-    assert!(start.elapsed() < Duration::from_secs(10), "the default of an attempt is 10 s");
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "the call should end before the default attempt timeout of 10 s"
+    );
 }
 
-/// reqwest stores a request's timeout in the extensions, which every attempt gets.
+/// reqwest stores a request's timeout in the request's extensions. Every attempt gets these extensions.
 #[tokio::test]
 async fn timeout_of_a_reqwest_request_bounds_each_attempt() {
     let site = Site::start(|_, _| std::future::pending()).await;

@@ -123,7 +123,7 @@ async fn call_is_retried_after_a_tls_failure_only_if_marked_not_sent() {
     }
 }
 
-/// tonic wraps the channel's errors in error types of its own. This test reads the kind through these wrappers.
+/// tonic wraps the channel's errors in its own error types. This test reads the error kind through these wrappers.
 #[tokio::test]
 async fn error_kind_names_the_failure_of_a_channel() {
     // The silent server accepts connections and never reads from them.

@@ -1,4 +1,4 @@
-//! The gRPC program of the guide.
+//! The gRPC program that the crate's guide shows.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Tests a future that is polled after its completion. The future panics with a clear message, even if the inner future
-//! would be pending. No request is sent, and the report does not change.
+//! Tests that a layer's response future panics with a clear message if it is polled after its completion, even if the
+//! inner future would be pending. Also tests that the poll sends no request and does not change the call's report.
 
 use std::{
     future::poll_fn,
@@ -62,7 +62,7 @@ async fn future_that_is_polled_after_completion_panics_without_side_effects() {
             poll_after_completion(&case, Fault::None, responses, &mut failures).await;
         }
         poll_after_completion(&case, Fault::ReadinessError, "200:5", &mut failures).await;
-        // The output contains at most one failure per layer.
+        // At most one failure per layer is kept, so that the output stays short.
         failures.truncate(before + 1);
     }
     assert!(failures.is_empty(), "{failures:#?}");

@@ -88,8 +88,8 @@ fn key_from_file() -> (AuthLayer, LayerState) {
     (layer, LayerState { resource: Some(Box::new(file)), ..state })
 }
 
-/// A signer that takes 20 ms. The field is the signer's body limit in bytes. With `None`, the signer does not read the
-/// body.
+/// A signer that takes 20 ms per signature. The field is the signer's body limit in bytes, or `None` if the signer does
+/// not read the body.
 struct SlowSign(Option<usize>);
 
 impl Sign for SlowSign {
@@ -167,7 +167,7 @@ fn stack_with_every_option() -> (StackLayer, LayerState) {
 }
 
 pub(crate) fn all_layers() -> Vec<LayerCase> {
-    // The kinds of the errors that the caller receives.
+    // The kinds of the errors that a caller receives if `poll_ready` of the inner service fails.
     let (other, not_ready) = ("other", "not_ready");
     let limited = |case: LayerCase| case.with_readiness_errors(FromCall(not_ready));
     let presets = [preset::currency_rates, preset::email_delivery, preset::realtime_messaging];

@@ -1,5 +1,5 @@
-//! Tests that a call can be dropped after any poll. The dropped call releases its permits and clones, and the calls
-//! that are queued behind it complete.
+//! Tests that a call can be dropped after any poll. The dropped call releases its permits and its clones of the inner
+//! service, and the calls that are queued behind the dropped call complete.
 
 use std::{
     pin::Pin,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::support::{capture::Capture, millis};
 
-/// A future that drops its task after `polls` polls and completes with `None`.
+/// Polls a task at most `polls` times. If the task is still pending, drops the task and completes with `None`.
 pub(crate) struct DropAfter<T> {
     pub(crate) task: Option<Task<T>>,
     pub(crate) polls: u32,
@@ -78,15 +78,15 @@ async fn completes_before_drop(case: &LayerCase, dropped: usize, polls: u32) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_that_is_dropped_after_any_poll_releases_its_permits_and_clones() {
+async fn call_dropped_after_any_poll_releases_its_permits_and_its_service_clones() {
     for case in all_layers() {
         for dropped in 0..3 {
             let mut polls = 0;
             while !completes_before_drop(&case, dropped, polls).await {
                 polls += 1;
             }
-            // A call returns `Pending` at least six times, while the call waits for readiness, the request body, the
-            // response and the response body.
+            // A call waits for readiness, the request body, the response and the response body. In total, the call
+            // returns `Pending` at least six times.
             assert!(polls >= 6, "{}: the call completed after only {polls} polls", case.label);
         }
     }

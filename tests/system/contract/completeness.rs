@@ -47,7 +47,7 @@ fn every_layer_of_the_crate_has_a_test_case() {
 }
 
 #[test]
-fn search_finds_layers_in_qualified_and_multi_line_impls() {
+fn source_search_finds_layers_in_qualified_and_multi_line_impl_blocks() {
     let source = "
 impl<S> Layer<S> for Plain {
 impl<S, A: Authorize> tower_layer::Layer<S> for Qualified<A>

@@ -42,7 +42,7 @@ impl Random {
 
 #[derive(Default)]
 struct WakeQueue {
-    /// The number of polls of each task. Only the waker of a task's last poll counts.
+    /// The number of polls of each task. Wake-ups by a waker of an earlier poll are ignored.
     polls: Vec<u64>,
     woken: Vec<usize>,
     executor: Option<Waker>,
@@ -100,7 +100,7 @@ pub(crate) async fn run_tasks<T>(tasks: Vec<Task<T>>, schedule: Schedule) -> Vec
         schedule,
         timer: None,
     };
-    // The executor first polls all tasks in order, because the first polls decide the order of the limiter's queue.
+    // The executor first polls all tasks in order, because the first polls determine the order of the limiter's queue.
     poll_fn(|cx| executor.poll_all_in_order(cx)).await;
     executor.random = schedule.seed.map(Random);
     let finished = tokio::time::timeout(secs(3_600), poll_fn(|cx| executor.run_round(cx))).await;

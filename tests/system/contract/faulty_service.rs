@@ -41,11 +41,11 @@ pub(crate) enum Fault {
     Panic(PanicPoint),
 }
 
-/// Decides when a fault occurs. All clones of a service share one plan with all their calls and bodies.
+/// Determines when a fault occurs. All clones of a service share one plan with all their calls and bodies.
 #[derive(Debug)]
 pub(crate) struct FaultPlan {
     fault: Fault,
-    /// The number of times that the operation still succeeds before the first fault.
+    /// The number of operations that still succeed before the first fault.
     successes: AtomicU32,
     /// The number of faults that have not occurred yet.
     faults: AtomicU32,

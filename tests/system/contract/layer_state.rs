@@ -20,7 +20,7 @@ impl LayerState {
     }
 
     /// Asserts that no call is queued or in flight, and that no permit of the inner service is taken. Exactly
-    /// `services` instances of the layer's service may hold a clone of the inner service. The budget may lack the
+    /// `services` instances of the layer's service may hold a clone of the inner service. The retry budget may lack the
     /// credit of `lost` retries, because a dropped or panicked call does not return its credit.
     #[track_caller]
     pub(crate) fn assert_idle(&self, case: &LayerCase, inner: &FaultyService, services: usize, lost: u32) {
@@ -32,7 +32,7 @@ impl LayerState {
             let (left, full) = (budget.left(), budget.capacity());
             assert!(
                 (full - 14 * lost..=full).contains(&left),
-                "{label}: the budget has {left} of {full} units left"
+                "{label}: the retry budget has {left} of {full} units left"
             );
         }
         assert_eq!(

@@ -13,7 +13,7 @@ use crate::support::capture::Capture;
 const CALLS: usize = 3;
 
 /// Runs three concurrent calls. The inner service panics once, after `before` visits of the panic point. Returns
-/// `false` if the calls visit the panic point at most `before` times.
+/// `false` if no panic occurs, because the calls visit the panic point at most `before` times.
 async fn one_of_three_panics(case: &LayerCase, point: PanicPoint, before: u32) -> bool {
     let (capture, _guard) = Capture::all();
     let inner = FaultyService::faulty_once_after(before, Fault::Panic(point))
@@ -46,7 +46,7 @@ async fn one_of_three_panics(case: &LayerCase, point: PanicPoint, before: u32) -
     has_panicked
 }
 
-/// Repeats the three calls for every layer, each time with a panic at the next visit of the panic point.
+/// Runs three concurrent calls for every layer and every visit of the panic point, with a panic at that visit.
 async fn panic_at_every_visit_of(point: PanicPoint) {
     for case in all_layers() {
         let mut before = 0;

@@ -31,11 +31,11 @@ async fn layer_calls_only_the_instance_that_was_polled_ready() {
             };
             // If a layer leaks a permit, `ready` stays pending forever.
             let calls = tokio::time::timeout(secs(120), calls).await;
-            assert!(calls.is_ok(), "{}: a call hangs with {pending} pending polls", case.label);
+            assert!(calls.is_ok(), "{}: a call hangs if `poll_ready` is pending {pending} times", case.label);
             assert_eq!(
                 inner.limited.calls(),
                 4,
-                "{}: wrong number of calls with {pending} pending polls",
+                "{}: wrong number of calls if `poll_ready` is pending {pending} times",
                 case.label
             );
             drop(service);

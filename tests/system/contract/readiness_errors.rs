@@ -60,7 +60,7 @@ async fn permanent_readiness_error_reaches_the_caller_and_no_request_is_sent() {
         assert_readiness_error(&case, call_error(&service, &inner, &case).await);
         assert_eq!(inner.limited.calls(), 0, "{}", case.label);
         drop(service);
-        // The two retries of the call return no credit to the budget, because no attempt succeeded.
+        // The two retries of the call return no credit to the retry budget, because no attempt succeeded.
         state.assert_idle(&case, &inner, 0, 2);
     }
 }
@@ -68,7 +68,7 @@ async fn permanent_readiness_error_reaches_the_caller_and_no_request_is_sent() {
 /// A retry layer makes the next attempt with a new clone of the inner service. Without a retry layer, the caller can
 /// make the next call with a new clone.
 #[tokio::test(start_paused = true)]
-async fn new_clone_works_after_one_readiness_error() {
+async fn new_service_clone_works_after_one_readiness_error() {
     for case in all_layers() {
         let inner = FaultyService::faulty_once_after(0, Fault::ReadinessError);
         let (service, state) = case.over(&inner);

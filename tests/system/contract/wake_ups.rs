@@ -15,7 +15,7 @@ use super::{
 };
 use crate::support::{cases::cases, millis};
 
-/// The scripted responses of each task. All delays differ: with equal delays, the order of the wake-ups would decide
+/// The scripted responses of each task. All delays differ: with equal delays, the order of the wake-ups would determine
 /// which task continues first.
 const RESPONSES: [&str; 6] =
     ["503:11 200:23", "200:37", "503:41 503:59 200:71", "200:83", "503:97 200:113", LATE_RESPONSE];
@@ -27,7 +27,7 @@ const LATE_RESPONSE: &str = "200:90000";
 struct RunRecord {
     /// The results of each task's calls.
     calls: Vec<Vec<Result<CallRecord, String>>>,
-    /// The time when each request reached the inner service, with the request's task.
+    /// For each request, the time when it reached the inner service, and its task.
     arrivals: Vec<(Duration, String)>,
     budget_left: Option<u32>,
 }
@@ -60,8 +60,8 @@ async fn run(case: &LayerCase, schedule: Schedule) -> RunRecord {
     let mut arrivals: Vec<_> = arrivals.collect();
     // Requests that arrive at the same time have no defined order.
     arrivals.sort();
-    // The credit of at most six retries does not return to the budget: the first retry of a call with three attempts,
-    // and both retries of a failed call.
+    // At most six retries do not return their credit to the retry budget: the first retry of a call with three
+    // attempts, and both retries of a failed call.
     state.assert_idle(case, &inner, 1, 6);
     if let Some(quota) = state.quota {
         let most = inner.limited.arrivals().most_in(quota.window());
@@ -97,8 +97,7 @@ fn statuses(run: &RunRecord) -> Vec<u16> {
     run.calls.iter().flatten().map(|call| call.as_ref().map_or(0, |record| record.status)).collect()
 }
 
-/// Returns the expected statuses of all tasks except the last task. The response of the last task arrives after every
-/// timeout.
+/// Returns the expected statuses of all tasks except the last task, whose responses arrive after every timeout.
 fn expected_statuses(case: &LayerCase) -> [u16; 10] {
     match case.retries() {
         true => [200; 10],

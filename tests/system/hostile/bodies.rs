@@ -1,4 +1,4 @@
-//! Endless response bodies, in large and in tiny pieces, and invalid chunked encoding.
+//! Tests endless response bodies, in large and in tiny pieces, and invalid chunked encoding.
 
 use std::{
     io::{self, Write},

@@ -1,4 +1,4 @@
-//! Endless HTTP/2 control frames.
+//! Tests endless HTTP/2 control frames.
 
 use std::{io::Write, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Endless and oversized response headers.
+//! Tests endless and oversized response headers.
 
 use std::{fmt::Write as _, io::Write, time::Duration};
 
@@ -56,7 +56,7 @@ fn endless_continuation_frames_fail_the_call() {
 /// The server adds a field of 4,000 bytes to HPACK's dynamic table, and then refers to the field 12,000 times. Each
 /// reference is an index of one byte.
 #[test]
-fn hpack_bomb_fails_the_call() {
+fn headers_that_expand_from_16_kib_to_48_mb_fail_the_call() {
     let mut block = STATUS_200.to_owned();
     block.extend([&[0x40][..], &string("a"), &string(&"x".repeat(4000))].concat());
     block.extend([0xbe; 12_000]);

@@ -1,4 +1,4 @@
-//! Tests hostile servers. The tests check the caller's result and the memory that the client uses.
+//! Tests clients that call hostile servers. The tests check the caller's result and the memory that the client uses.
 //!
 //! Every case sends requests through the client of a preset with its default settings. Cases that would last as long as
 //! the preset's attempt timeout of 10 s have a shorter timeout. The servers write raw bytes in their own threads. The
@@ -70,20 +70,20 @@ use tower_outbound::{ApiKey, Client, Error, Report, client::Transport, preset, s
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
-/// The limit for hyper's read buffer of 408 KiB, including the smaller buffers that hyper copies while the buffer
-/// grows.
+/// The memory limit for hyper's read buffer of 408 KiB, including the smaller buffers that hyper copies while the
+/// buffer grows.
 const HTTP1_HEADER_LIMIT: u64 = 1_536 * KIB;
-/// The limit for an HTTP/2 connection without body data.
+/// The memory limit for an HTTP/2 connection without body data.
 const HTTP2_HEADER_LIMIT: u64 = 384 * KIB;
-/// The limit for an HTTP/1.1 connection and a few reads of a body.
+/// The memory limit for an HTTP/1.1 connection and a few reads of a body.
 const HTTP1_BODY_LIMIT: u64 = 1_024 * KIB;
-/// The limit for an HTTP/2 connection and a full flow-control window of 5 MiB.
+/// The memory limit for an HTTP/2 connection and a full flow-control window of 5 MiB.
 const HTTP2_BODY_LIMIT: u64 = 6 * MIB;
-/// The limit for h2's frame queue. The queue's capacity is a power of two.
+/// The memory limit for h2's frame queue. The queue's capacity is a power of two.
 const HTTP2_SMALL_FRAME_LIMIT: u64 = 16 * MIB;
-/// The limit for h2's frame queue with all interim responses that arrive before hyper's task runs.
+/// The memory limit for h2's frame queue with all interim responses that arrive before hyper's task runs.
 const HTTP2_INTERIM_LIMIT: u64 = 48 * MIB;
-/// The limit for a connection that receives little data.
+/// The memory limit for a connection that receives little data.
 const IDLE_LIMIT: u64 = 384 * KIB;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -120,7 +120,7 @@ fn short_timeout_client(url: &str, protocol: Protocol) -> Client {
 }
 
 /// Runs `work` on this thread, and asserts that the thread never has more than `limit` bytes allocated. During a
-/// reallocation, both the old and the new memory count.
+/// reallocation, both the old and the new memory are counted.
 #[track_caller]
 fn with_memory_limit<T>(case: &str, limit: u64, work: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();

@@ -25,7 +25,7 @@ pub(crate) fn serve(connection: impl Fn(TcpStream) -> io::Result<()> + Send + Sy
     url
 }
 
-/// Calls `respond` after the head of each HTTP/1.1 request. Requests have no body.
+/// Calls `respond` after the headers of each HTTP/1.1 request. Requests have no body.
 pub(crate) fn serve_http1(
     respond: impl Fn(&mut TcpStream) -> io::Result<()> + Send + Sync + 'static,
 ) -> String {
@@ -78,10 +78,10 @@ pub(crate) mod http2 {
     pub(crate) const END_STREAM: u8 = 1;
     pub(crate) const END_HEADERS: u8 = 4;
 
-    /// `:status`, as an index into HPACK's static table.
+    /// The field `:status: 200`, encoded as an index into HPACK's static table.
     pub(crate) const STATUS_200: &[u8] = &[0x88];
     pub(crate) const STATUS_404: &[u8] = &[0x8d];
-    /// `:status`, with an indexed name and a literal value.
+    /// The field `:status: 103`, encoded with an indexed name and a literal value.
     pub(crate) const STATUS_103: &[u8] = &[0x08, 3, b'1', b'0', b'3'];
     pub(crate) const STATUS_503: &[u8] = &[0x08, 3, b'5', b'0', b'3'];
 

@@ -1,4 +1,4 @@
-//! Responses that arrive byte by byte or stall, and incomplete TLS handshakes.
+//! Tests responses that arrive byte by byte or stall, and incomplete TLS handshakes.
 
 use std::{io::Write, net::TcpStream, thread, time::Duration};
 

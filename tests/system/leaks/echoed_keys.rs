@@ -53,7 +53,7 @@ struct Echo {
     status: u16,
     /// The text of the body before and after the credential.
     around: (String, String),
-    /// If this key source is set, the server makes the source replace its key before the server responds.
+    /// If set, the server makes this key source replace its key before each response.
     replaced: Option<KeySource>,
 }
 

@@ -108,7 +108,7 @@ fn check_display(value: &dyn Display) {
     check_text("Display", &format!("{value:#}"));
 }
 
-/// Checks the error and its sources.
+/// Asserts that neither the error nor its sources show the key.
 #[track_caller]
 fn check_error_chain(error: &(dyn StdError + 'static)) {
     let mut next = Some(error);
@@ -119,7 +119,7 @@ fn check_error_chain(error: &(dyn StdError + 'static)) {
     }
 }
 
-/// Checks the error, its sources and its report.
+/// Asserts that the error, its sources and its report do not show the key.
 #[track_caller]
 fn check_error(error: &Error) {
     check_error_chain(error);
@@ -164,7 +164,7 @@ fn check_result<B: Debug>(result: &Result<Response<B>, Error>) {
     }
 }
 
-/// Runs the test until every task it spawned has ended, and then checks the log.
+/// Runs the test until every task it spawned has ended, and then asserts that the log does not show the key.
 fn run(mut builder: Builder, test: impl Future<Output = ()>) {
     LazyLock::force(&LOG);
     let runtime = builder.enable_all().build().unwrap();
@@ -278,7 +278,7 @@ fn refreshing_key() -> RefreshingKey {
     keys.with_backoff(backoff.with_jitter(Jitter::none()))
 }
 
-/// If the log capture or the search missed a part, every leak in that part would stay hidden.
+/// If the log capture or the search missed a part of the log, no test would find a leak in that part.
 #[test]
 fn log_capture_covers_every_crate_and_finds_planted_leaks() {
     run_with_sockets(async {

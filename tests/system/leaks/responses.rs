@@ -141,7 +141,7 @@ fn requests_to_foreign_origins_carry_no_key() {
                 head.headers.values().for_each(|value| check_text("a header", value.to_str().unwrap()));
             }
             assert_eq!(inner.calls(), 3);
-            // A client rejects such a request.
+            // A client rejects a request to a foreign origin.
             let client = stack_builder(CLIENT_URL, placement).client().unwrap();
             let request = Request::get("https://elsewhere.test/v1").body(Body::empty()).unwrap();
             check_error(&client.execute(request).await.unwrap_err());

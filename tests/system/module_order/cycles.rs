@@ -16,7 +16,7 @@ fn mutual_pairs(sources: &Sources) -> Vec<(String, String)> {
         sources.iter().map(|(file, text)| (module_of(file), parse(file, text))).collect();
     let tests: Vec<_> = parsed.values().flat_map(|source| &source.test_modules).collect();
     let file_of = |mut parts: Vec<String>| {
-        // Names are re-exported through fewer than five modules.
+        // Five rounds are enough, because every name is re-exported through fewer than five modules.
         for _ in 0..5 {
             let length = (1..=parts.len()).rev().find(|length| parsed.contains_key(&parts[..*length]))?;
             let (module, rest) = parts.split_at(length);
@@ -38,7 +38,7 @@ fn mutual_pairs(sources: &Sources) -> Vec<(String, String)> {
         if module.is_empty() || tests.iter().any(|test| module.starts_with(test)) {
             continue;
         }
-        // A re-export is no dependency of the module that contains it.
+        // A re-export is not counted as a dependency of the module that contains it.
         let named = source.paths.iter().filter(|path| path.in_crate && !path.exported);
         let files = named.filter_map(|path| file_of(path.parts.clone()));
         dependencies.extend(files.filter(|file| file != module).map(|file| (module.clone(), file)));
@@ -50,7 +50,7 @@ fn mutual_pairs(sources: &Sources) -> Vec<(String, String)> {
 }
 
 #[test]
-fn check_finds_mutual_dependencies_in_sample_sources() {
+fn cycle_check_finds_mutual_dependencies_in_sample_sources() {
     let count_pairs = |files: &[(&str, &str)]| {
         let files = files.iter().map(|(file, text)| (format!("src/a/{file}.rs"), (*text).to_owned()));
         mutual_pairs(&files.collect()).len()

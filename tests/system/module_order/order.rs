@@ -12,8 +12,8 @@ use super::{
     sources,
 };
 
-/// The modules and items on which each top-level module may depend, besides itself. The test fails if a module is
-/// missing here, so that the author of a new module decides on its position. `lib.rs` may depend on everything. Only
+/// For each top-level module, the other modules and items on which it may depend. The test fails if a module is missing
+/// in this list, so that the author of a new module chooses its position. `lib.rs` may depend on everything. Only
 /// `lib.rs` depends on `adapter`.
 const MODULES: &[(&str, &[&[&str]])] = &[
     // The base modules also have an order: `call` records the decisions of `policy`, and `error` holds the report of a
@@ -44,7 +44,7 @@ const MODULES: &[(&str, &[&[&str]])] = &[
     // No other module depends on the tools for tests.
     ("test_util", &[BASE, &["stack", "request_id"]]),
     ("adapter", &[BASE, LAYERS, &["stack", "client"]]),
-    // A page of documentation.
+    // This module contains only documentation.
     ("guide", &[]),
 ];
 const BASE: &[&str] = &[
@@ -62,8 +62,8 @@ const BASE: &[&str] = &[
 ];
 const LAYERS: &[&str] = &["attempt_span", "auth", "limit", "retry", "request_id", "timeout"];
 
-/// The module without side effects. The module may use the crates in [`PURE_CRATES`], but nothing that does I/O, reads
-/// a clock or draws a random number.
+/// The name of the module without side effects. The module may use the crates in [`PURE_CRATES`], but nothing that does
+/// I/O, reads a clock or draws a random number.
 const PURE: &str = "policy";
 const PURE_CRATES: &[&str] = &["std", "core", "alloc", "http"];
 const IMPURE_STD: &[&str] = &["env", "fs", "io", "net", "os", "process", "thread"];
@@ -179,7 +179,7 @@ fn is_impure(path: &PathUse, crates: &BTreeSet<String>) -> bool {
 }
 
 #[test]
-fn check_finds_violations_in_sample_sources() {
+fn module_order_check_finds_violations_in_sample_sources() {
     let forbidden = [
         ("src/limit/queue.rs", "use crate::retry::Retry;", "limit -> retry"),
         ("src/limit/queue.rs", "use crate::{clock, policy::{self, Quota}, auth::ApiKey};", "limit -> auth"),

@@ -89,8 +89,8 @@ impl Tokens {
     }
 }
 
-/// Returns the tokens of the path in a string of a `serde` attribute, or no tokens if `string` is another literal.
-/// `before` contains the tokens before the literal.
+/// If the literal `string` is a path in a `serde` attribute, returns the tokens of the path. Otherwise returns no
+/// tokens. `before` contains the tokens before the literal.
 fn serde_path(before: &[(usize, String)], string: &str) -> impl Iterator<Item = String> + use<> {
     let start = before.iter().rposition(|(_, text)| text == "#").unwrap_or(before.len());
     let attribute: Vec<_> = before[start..].iter().map(|(_, text)| text.as_str()).collect();

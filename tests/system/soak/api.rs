@@ -21,7 +21,7 @@ use super::{
 
 /// The number of APIs.
 pub(crate) const APIS: usize = 4;
-/// The API that the callers of both threads use. The callers of only one thread use each other API.
+/// The API that the callers of both threads use. Every other API is used by the callers of only one thread.
 pub(crate) const SHARED: usize = 3;
 
 const WINDOW: Duration = Duration::from_millis(1_500);
@@ -104,7 +104,8 @@ impl Api {
     pub(crate) fn set_quota(&self, index: usize) {
         let quota = quotas(self.number)[index];
         let change = |at| LimiterChange::Quota { api: self.number, at, limit: quota.limit() };
-        // A smaller quota must apply after the call returns. A larger quota may already apply during the call.
+        // A smaller quota must apply after `set_quotas` has returned. A larger quota may already apply while
+        // `set_quotas` runs.
         let before = now();
         match &self.limiter {
             Limiter::Paced(paced) => paced.set_quotas([quota]),
@@ -115,7 +116,7 @@ impl Api {
     }
 
     pub(crate) fn resume(&self) {
-        // The change is recorded before `resume` is called, because the limiter may grant permits during that call.
+        // The change is recorded before `resume` is called, because the limiter may grant permits while `resume` runs.
         let change = LimiterChange::Resume { api: self.number, at: now() };
         uncounted(|| self.history.limiter_changes.lock().unwrap().push(change));
         match &self.limiter {
@@ -151,7 +152,7 @@ fn retry_layer(number: usize, seed: u64, budget: Budget, history: &Arc<History>)
     let backoff =
         |from, to| ExponentialBackoff::new(Duration::from_millis(from), Duration::from_millis(to)).unwrap();
     let history = Arc::clone(history);
-    // When the retry layer calls this closure, the limiter has read the response in the same poll.
+    // The limiter reads the response's headers in the same poll, before the retry layer calls this closure.
     let record_received_pause = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {
         if let Some(headers) = attempt.headers {
             if let Some(index) =

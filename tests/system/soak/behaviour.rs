@@ -22,16 +22,16 @@ type ServerResponse = Response<UnsyncBoxBody<Bytes, io::Error>>;
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Behaviour {
     Success,
-    /// A 200 after up to 300 ms.
+    /// A 200 response after up to 300 ms.
     SlowSuccess,
     ErrorStatus,
-    /// 503 with a delay in milliseconds.
+    /// A 503 response that requests a delay in milliseconds.
     Unavailable,
-    /// 429 with a delay of a second.
+    /// A 429 response that requests a delay of one second.
     Throttled,
-    /// 429 with a delay of at least 30 years.
+    /// A 429 response that requests a delay of at least 30 years.
     ThrottledForYears,
-    /// 200 with no remaining permits for a second.
+    /// A 200 response with headers that report no remaining permits for one second.
     NoPermitsLeft,
     ExtremeHeaders,
     NoResponse,
@@ -150,7 +150,7 @@ pub(crate) async fn respond(
             requesting_pause(200, server, Duration::from_secs(1), ("ratelimit", value))
         }
         Behaviour::ExtremeHeaders => extreme_headers(&mut rng),
-        // Longer than the attempt timeout.
+        // This delay is longer than the attempt timeout.
         Behaviour::NoResponse => {
             tokio::time::sleep(Duration::from_secs(2)).await;
             empty(200)
@@ -213,7 +213,7 @@ fn requesting_pause(
     with_header(with_header(empty(status), header, &value), "x-pause", &index.to_string())
 }
 
-/// Returns headers that are very long, very many, or out of range.
+/// Returns a response with very long headers, very many headers, or header values that are out of range.
 fn extreme_headers(rng: &mut Rng) -> ServerResponse {
     match rng.below(5) {
         0 => {
@@ -232,7 +232,7 @@ fn extreme_headers(rng: &mut Rng) -> ServerResponse {
             "x-ratelimit-reset",
             "18446744073709551615",
         ),
-        // `Retry-After` of a 200 requests no delay.
+        // In a response with status 200, `Retry-After` requests no delay.
         _ => with_header(empty(200), "retry-after", "99999999999999999999"),
     }
 }

@@ -1,5 +1,5 @@
-//! Records the events at callers, servers and operators. The memory of the record does not count as the clients'
-//! memory.
+//! Records the events at callers, servers and operators. The memory of this record is not counted as memory of the
+//! clients.
 
 use std::{
     collections::BTreeMap,
@@ -56,9 +56,9 @@ pub(crate) struct RequestedPause {
 #[derive(Debug, Clone)]
 pub(crate) struct ReportedAttempts {
     pub(crate) call: u64,
-    /// Attempts with a response.
+    /// The number of attempts with a response.
     pub(crate) responses: usize,
-    /// Attempts that may have reached the server, including those with a response.
+    /// The number of attempts that may have reached the server, including those with a response.
     pub(crate) maybe_sent: usize,
 }
 
@@ -84,9 +84,9 @@ pub(crate) struct History {
     pub(crate) limiter_changes: Mutex<Vec<LimiterChange>>,
     /// Violations that were detected during the run.
     pub(crate) violations: Mutex<Vec<String>>,
-    /// Set at the end of the load phase.
+    /// `true` after the end of the load phase.
     pub(crate) load_ended: AtomicBool,
-    /// Set at the start of the recovery phase, in which the servers respond without faults.
+    /// `true` after the start of the recovery phase, in which the servers respond without faults.
     pub(crate) recovering: AtomicBool,
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn violations(history: &History) -> Vec<String> {
     violations
 }
 
-/// Every call ended once, in the callers' count and in the log.
+/// Checks that every call ended exactly once, both in the callers' count and in the log.
 fn unaccounted_calls(history: &History) -> Vec<String> {
     let started = history.calls_started.load(Relaxed);
     let outcomes = history.call_outcomes.lock().unwrap();
@@ -95,8 +95,7 @@ fn incorrect_reports(history: &History) -> Vec<String> {
     for report in &*reports {
         let arrived = calls.get(&report.call).map_or(&[][..], Vec::as_slice);
         let maybe_processed = arrived.iter().filter(|arrival| arrival.may_be_processed).count();
-        // An attempt with a 401 also counts as maybe sent in the report, although the server did not process the
-        // attempt.
+        // `report.maybe_sent` includes attempts with status 401, although the server did not process these attempts.
         if report.responses > arrived.len() || maybe_processed > report.maybe_sent {
             violations.push(format!("{report:?}, but the server received {arrived:?}"));
         }
@@ -108,7 +107,7 @@ fn incorrect_reports(history: &History) -> Vec<String> {
 /// current quota.
 ///
 /// A quarter of the margin covers the network delay. A request with a longer delay, as on a busy machine, is not
-/// counted, because the quota guarantees nothing for that request. The limiter enforces the other quarters of the
+/// counted, because the quota guarantees nothing for that request. The limiter enforces the other three quarters of the
 /// margin.
 fn exceeded_windows(history: &History, api: usize) -> Vec<String> {
     let arrivals = history.arrivals.lock().unwrap();

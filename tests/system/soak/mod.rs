@@ -14,7 +14,7 @@
 //!   handshake, and in the middle of a response.
 //! - Responses contain extreme headers: `Retry-After` of 30 years, dates in the year 9999, `RateLimit` with a thousand policies,
 //!   request ids of 64 KiB.
-//! - Callers cancel calls at random moments. Operators revoke keys in use, change quotas and end pauses.
+//! - Callers cancel calls at random times. Operators revoke keys in use, change quotas and end pauses.
 //! - A recovery phase follows the load. The servers respond correctly until all retry budgets are full. Then all clients are
 //!   dropped.
 //!
@@ -23,9 +23,9 @@
 //! - Calls: each call ends once, with a response, an error of exactly one kind, or a cancellation. The log has one closed span
 //!   for each call, and one event for each call that was not cancelled. A report contains every attempt that arrived at the
 //!   server.
-//! - Never twice: a POST without an idempotency key arrives at its server once. The POST may arrive again only after a
-//!   401 or `REFUSED_STREAM`, which prove that the server did not process the POST. All attempts of a call have the
-//!   same idempotency key.
+//! - Never twice: a POST without an idempotency key arrives at its server at most once, except after a 401 or
+//!   `REFUSED_STREAM`. Both prove that the server did not process the POST. All attempts of a call have the same
+//!   idempotency key.
 //! - Window: in the server's count, no window exceeds its quota.
 //! - Never early: a limiter that has received a pause grants no permit until the pause ends or an operator ends it.
 //! - Permits: at the end, nothing is queued or in flight, the limiters grant as much as at the start, and the budgets are full.
@@ -41,9 +41,9 @@
 //! on the machine. Therefore only the test on the paused clock asserts that each outcome occurs. Some events cannot be
 //! checked exactly:
 //!
-//! - A request counts in no window if it arrives later than a quarter of the margin after its permit, because the quota
-//!   guarantees nothing for that request. Callers and servers share one clock. The limiter enforces the other quarters
-//!   of the margin.
+//! - A request is counted in no window if it arrives later than a quarter of the margin after its permit, because the
+//!   quota guarantees nothing for that request. Callers and servers share one clock. The limiter enforces the other
+//!   three quarters of the margin.
 //! - Three limiters are used by one thread each. The order of their pauses and permits is exact to the nanosecond. Both
 //!   threads use the fourth limiter. The time stamp of its permit may be later than the start of a pause on the other
 //!   thread, so the check skips the first 500 ms of each pause.
@@ -83,7 +83,7 @@ use std::{
 fn seed() -> u64 {
     match env::var("SOAK_SEED") {
         Ok(seed) => seed.parse().expect("a number in SOAK_SEED"),
-        #[allow(clippy::disallowed_methods, reason = "a seed is not a time")]
+        #[allow(clippy::disallowed_methods, reason = "the time is used only as a seed")]
         Err(_) => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs(),
     }
 }

@@ -42,8 +42,8 @@ pub(crate) fn run(seed: u64, duration: Duration, history: &Arc<History>) -> i64 
     let main = allocation_counter::measure(|| {
         let apis: Vec<_> =
             (0..APIS).map(|number| Arc::new(Api::new(number, &server, seed, history))).collect();
-        // Only the shared API is used by both threads. One thread uses each other limiter, so the order of that
-        // limiter's pauses and permits is definite.
+        // Both threads use only the shared API. Every other API is used by a single thread, so the order of its
+        // limiter's pauses and permits is deterministic.
         let threads = [[0, 2], [1, 1]].map(|own| {
             let own: Vec<_> = apis
                 .iter()
@@ -157,7 +157,7 @@ async fn operate(api: Arc<Api>, history: Arc<History>, seed: u64) {
         match rng.below(10) {
             0..3 => api.set_quota(rng.below(2) as usize),
             3..6 => api.keys.rotate(),
-            // Most short pauses run to their end.
+            // `resume` is called only half of the time, so that many short pauses run to their end.
             _ if rng.chance(500) || is_paused_for_long(&api) => api.resume(),
             _ => {}
         }

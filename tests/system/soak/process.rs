@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{history::History, invariants, log_scanner, phases, rng::Rng};
 
-/// The most bytes of the clients' memory that may still be allocated at the end, whatever the duration.
+/// The maximum number of bytes that the clients may still have allocated at the end, for any duration of the test.
 const MAX_REMAINING_BYTES: i64 = 64 << 10;
 
 /// Runs the load test in this process. The warm-up allocates the memory that lives as long as the process.
@@ -57,7 +57,7 @@ impl Drop for ChildGuard {
     }
 }
 
-/// Runs the test `soak::child_process_runs_the_load_test` in a child process, and stops the child at random moments.
+/// Runs the test `soak::child_process_runs_the_load_test` in a child process, and stops the child at random times.
 pub(crate) fn run_in_child(seed: u64, duration: Duration) {
     println!("SOAK_SEED={seed} SOAK_SECONDS={}", duration.as_secs());
     let child = Command::new(env::current_exe().unwrap())

@@ -1,5 +1,5 @@
 //! Runs the stacks of the load test on tokio's paused clock, over a service with random responses. 15 minutes of
-//! virtual time take a few seconds. The clock jumps at random moments, as after a machine's sleep. The guarantees are
+//! virtual time take a few seconds. The clock jumps at random times, as after a machine's sleep. The guarantees are
 //! checked to the nanosecond.
 
 use std::{
@@ -40,11 +40,12 @@ struct Stack {
     /// The time and the length of each requested pause.
     pauses: Arc<Mutex<Vec<(Instant, Duration)>>>,
     snapshot: Box<dyn Fn() -> Snapshot + Send + Sync>,
-    /// The permits that the idle limiter grants at once.
+    /// The number of permits that the idle limiter grants at once.
     idle_permits: u32,
 }
 
-/// Returns the presets with their default quotas, and a custom stack. The third preset has no default quota.
+/// Returns stacks of the three presets, and a custom stack. The first two presets have their default quotas. The third
+/// preset has no default quota, and gets one here.
 fn stacks(seed: u64) -> [Stack; 4] {
     let url = "https://api.example.com";
     let messaging = Quota::per_second(20).unwrap().with_margin(Duration::from_secs(1)).unwrap();
@@ -140,8 +141,7 @@ async fn send_requests(client: Client, counts: Arc<Counts>, seed: u64, end: Inst
     }
 }
 
-/// Advances the clock at random moments. Some jumps are shorter than every timeout of a stack, and some jumps are
-/// longer.
+/// Advances the clock at random times. Some jumps are shorter than every timeout of a stack, and some jumps are longer.
 async fn jump(seed: u64, end: Instant) {
     for number in 0.. {
         let mut rng = Rng::new(seed, "jump", number);
@@ -166,13 +166,13 @@ async fn run(seed: u64, duration: Duration) {
     while let Some(result) = tasks.join_next().await {
         result.unwrap();
     }
-    // Longer than the longest pause and the longest window.
+    // This sleep is longer than the longest pause and the longest window.
     sleep(Duration::from_secs(200)).await;
     let [started, succeeded, failed, cancelled] =
         [&counts.started, &counts.succeeded, &counts.failed, &counts.cancelled].map(|it| it.load(Relaxed));
     println!("seed {seed}: {started} calls: {succeeded} succeeded, {failed} failed, {cancelled} cancelled");
     assert_eq!(started, succeeded + failed + cancelled);
-    // The short run is too short: some seeds do not cause every outcome.
+    // Only the long run must cause every outcome. With some seeds, the short run does not.
     assert!(duration < DURATION || [succeeded, failed, cancelled].iter().all(|count| *count > 0));
     for stack in stacks {
         check(&stack);

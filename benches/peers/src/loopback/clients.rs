@@ -15,7 +15,7 @@ use crate::{
     BoxError, Column, Settings, Table, at_info, median, now, progress, runtime, waiters::cpu_millis,
 };
 
-/// A client under measurement. Several tasks call a clone of the client in a loop.
+/// A client under measurement. Each task calls its own instance of the client in a loop.
 pub trait BenchClient: Send + 'static {
     /// Sends a request and reads the response to its end. Returns an error if the response is not the expected one.
     fn call(&mut self) -> impl Future<Output = Result<(), BoxError>> + Send;

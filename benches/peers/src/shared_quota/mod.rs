@@ -44,8 +44,8 @@ impl Algorithm {
         self.limiter(server, quota, lease)
     }
 
-    /// Returns the number of permits that the log of a sliding window holds when it is full. The load acquires fewer
-    /// permits within a window.
+    /// Returns the number of permits in the full log of a sliding window. The load acquires fewer permits within a
+    /// window, so no call waits.
     ///
     /// Each measurement starts with a full log.
     fn log_size(self, tasks: usize, lease: u32) -> u32 {
@@ -64,8 +64,8 @@ impl Algorithm {
             Self::Bucket => RedisLimiter::token_bucket(&url, name, [quota])?,
             Self::Window => RedisLimiter::sliding_window(&url, name, [quota])?,
         };
-        // An unused permit expires after the hold. The hold is as long as allowed, so that no permit expires while the
-        // machine is busy.
+        // An unused permit expires after the hold time. The hold time is as long as allowed, so that no permit expires
+        // while the machine is busy.
         let hold = quota.window().min(Duration::from_millis(100));
         let limiter =
             limiter.with_namespace(&server.new_namespace())?.with_timeout(Duration::from_secs(5))?;

@@ -29,7 +29,7 @@ use crate::{
     policy::Quota,
 };
 
-/// A store that replies by a script and records each query with its time.
+/// A store that replies with the result of `script`, and records each query with its time.
 struct ScriptedStore<F> {
     script: F,
     delay: Duration,
@@ -40,7 +40,7 @@ struct ScriptedStore<F> {
 impl<F: Fn(&Query) -> Result<Reply, String> + Send + Sync> Decide for ScriptedStore<F> {
     fn decide(&self, query: Query) -> Decided<'_> {
         Box::pin(async move {
-            assert_eq!(self.running.fetch_add(1, Ordering::Relaxed), 0, "two queries at once");
+            assert_eq!(self.running.fetch_add(1, Ordering::Relaxed), 0, "two queries run at once");
             let running = Arc::clone(&self.running);
             let _running = RunningQuery(running);
             self.queries.lock().unwrap().push((Instant::now(), query.clone()));
@@ -50,7 +50,8 @@ impl<F: Fn(&Query) -> Result<Reply, String> + Send + Sync> Decide for ScriptedSt
     }
 }
 
-/// Counts as a running query until it is dropped. A query drops it when the query ends, with or without a reply.
+/// Marks a query as running until this value is dropped. Each query holds one such value until the query ends, with or
+/// without a reply.
 struct RunningQuery(Arc<AtomicU32>);
 
 impl Drop for RunningQuery {
@@ -136,7 +137,7 @@ async fn redis_limiter_sends_one_query_at_a_time_for_all_waiters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn redis_permit_is_used_only_between_its_grant_and_its_expiry() {
+async fn redis_permit_is_used_only_between_its_start_time_and_its_expiry() {
     // The reply takes 30 ms. The permits may be used from 50 ms after the reply until 150 ms after the query.
     let (limiter, queries) = scripted(limiter(), millis(30), |_| Ok(reply(&[(50, 2)], 5_000)));
     let start = Instant::now();
@@ -154,7 +155,7 @@ async fn redis_permit_is_used_only_between_its_grant_and_its_expiry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_replies_grant_nothing_and_count_as_a_failure() {
+async fn redis_limiter_treats_late_replies_as_a_failure_and_grants_nothing() {
     let (limiter, queries) = scripted(limiter(), millis(101), grant_all);
     let refusal = take(&limiter, bounded(None)).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::Unavailable);
@@ -163,7 +164,7 @@ async fn late_replies_grant_nothing_and_count_as_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_query_times_out_and_the_next_query_starts_after_a_pause() {
+async fn redis_limiter_waits_50_to_250_ms_before_the_next_query_after_a_timeout() {
     let (limiter, queries) = scripted(limiter(), Duration::from_secs(3_600), grant_all);
     let start = Instant::now();
     let (mut refused, mut last) = (0, None);
@@ -181,7 +182,7 @@ async fn slow_query_times_out_and_the_next_query_starts_after_a_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_query_is_sent_without_a_waiter_or_before_permits_are_due() {
+async fn redis_limiter_sends_no_query_without_a_waiter_or_before_permits_are_due() {
     let (limiter, queries) = scripted(limiter(), millis(1), grant_none(5_000));
     let refusal = take(&limiter, bounded(Some(Duration::from_secs(4)))).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::MaxWait);
@@ -210,7 +211,7 @@ async fn no_query_is_sent_without_a_waiter_or_before_permits_are_due() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_wait_limits_the_forecast_wait_but_not_the_query_time() {
+async fn max_wait_limits_the_forecast_wait_but_not_the_duration_of_a_redis_query() {
     let (limiter, _) = scripted(limiter(), millis(90), grant_all);
     take(&limiter, bounded(Some(Duration::ZERO))).await.unwrap();
 
@@ -218,11 +219,11 @@ async fn max_wait_limits_the_forecast_wait_but_not_the_query_time() {
     let start = Instant::now();
     let request = limit::PermitRequest::new().with_deadline(start + millis(100));
     assert_eq!(take(&limiter, request).await.unwrap_err().reason(), Reason::Deadline);
-    assert_eq!(start.elapsed(), millis(100), "refused during the query");
+    assert_eq!(start.elapsed(), millis(100), "the request must be refused during the query");
 }
 
 #[tokio::test(start_paused = true)]
-async fn lease_grows_while_it_is_used_up_and_shrinks_otherwise() {
+async fn redis_lease_grows_if_all_its_permits_are_used_and_shrinks_otherwise() {
     let leased = limiter().with_lease(64, millis(100)).unwrap();
     let (limiter, queries) = scripted(leased, millis(1), grant_all);
     for _ in 0..500 {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn request_larger_than_the_share_is_refused_and_the_next_request_granted() {
+async fn request_larger_than_the_share_is_refused_and_the_next_request_is_granted() {
     let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, _) = scripted(shares, millis(1), |_| Err("connection lost".to_owned()));
     let large = tokio::spawn({
@@ -16,7 +16,7 @@ async fn request_larger_than_the_share_is_refused_and_the_next_request_granted()
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_waiter_is_refused_at_its_deadline_during_a_query() {
+async fn second_waiter_is_refused_at_its_deadline_while_a_redis_query_runs() {
     let (limiter, _) = scripted(limiter(), millis(240), grant_none(1));
     let start = Instant::now();
     let first = tokio::spawn({
@@ -31,7 +31,7 @@ async fn later_waiter_is_refused_at_its_deadline_during_a_query() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_waiter_is_refused_when_a_reply_forecasts_a_longer_wait() {
+async fn second_waiter_is_refused_if_the_forecast_wait_exceeds_its_max_wait() {
     let (limiter, _) = scripted(limiter(), millis(10), grant_none(5_000));
     let start = Instant::now();
     let head = tokio::spawn({
@@ -62,7 +62,7 @@ async fn redis_limiter_uses_its_share_while_every_reply_is_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn redis_limiter_reports_updates_again_when_a_request_waits() {
+async fn redis_limiter_resends_unreported_updates_when_a_request_waits() {
     let fails = Arc::new(AtomicU32::new(2));
     let (limiter, queries) = scripted(limiter(), millis(1), {
         let fails = Arc::clone(&fails);
@@ -75,14 +75,14 @@ async fn redis_limiter_reports_updates_again_when_a_request_waits() {
     });
     limiter.resume();
     time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(queries.lock().unwrap().len(), 1, "no request waits");
+    assert_eq!(queries.lock().unwrap().len(), 1, "without a waiter, the updates are not sent again");
     take(&limiter, bounded(None)).await.unwrap_err();
     time::sleep(Duration::from_secs(1)).await;
     take(&limiter, bounded(None)).await.unwrap();
     assert!(queries.lock().unwrap().last().is_some_and(|(_, query)| query.updates.resume));
 }
 
-/// A request for many permits must not wake a task that already waits for as many.
+/// A request for many permits must not wake the query task, because the task already waits for as many permits.
 #[tokio::test(start_paused = true)]
 async fn waiter_for_many_permits_does_not_wake_the_query_task() {
     let (limiter, queries) = scripted(limiter(), millis(1), grant_none(5_000));
@@ -93,7 +93,7 @@ async fn waiter_for_many_permits_does_not_wake_the_query_task() {
 
 /// The store forecasts one permit in 5 s, but more permits may be available together by then.
 #[tokio::test(start_paused = true)]
-async fn waiters_stay_queued_because_the_bucket_may_fill_later() {
+async fn waiters_stay_queued_if_several_permits_may_become_available_together() {
     let (limiter, _) = scripted(limiter(), millis(1), grant_none(5_000));
     let mut waiters: JoinSet<_> = (0..10)
         .map(|_| {
@@ -107,7 +107,7 @@ async fn waiters_stay_queued_because_the_bucket_may_fill_later() {
 }
 
 #[test]
-fn request_for_two_permits_waits_for_the_later_grant() {
+fn request_for_two_permits_waits_until_both_permits_may_be_used() {
     let mut permits = Permits::new(10, 0, millis(250), Arc::default());
     let free = Free { at: 0, unit: 1, together: 1 };
     let grant = |due| Grant { due, until: 1_000, permits: 1 };

@@ -46,12 +46,12 @@ fn check(table: impl IntoIterator<Item = (&'static str, BoxError, Proof)>) {
 }
 
 #[test]
-fn delivery_error_determines_the_delivery_without_a_transport_error() {
+fn delivery_error_determines_the_delivery_if_no_transport_error_exists() {
     check([
-        ("refused", refused().into(), NOT_SENT),
-        ("reset", io::Error::from(ConnectionReset).into(), MAYBE),
-        ("refused, in an unknown error", Unknown(refused().into()).into(), MAYBE),
-        ("refused, in an I/O error", io::Error::other(refused()).into(), MAYBE),
+        ("connection refused", refused().into(), NOT_SENT),
+        ("connection reset", io::Error::from(ConnectionReset).into(), MAYBE),
+        ("connection refused, in an unknown error", Unknown(refused().into()).into(), MAYBE),
+        ("connection refused, in an I/O error", io::Error::other(refused()).into(), MAYBE),
         ("marked not sent", not_sent().into(), NOT_SENT),
         ("marked not sent, in an unknown error", Unknown(not_sent().into()).into(), MAYBE),
         ("marked not sent, in an I/O error", io::Error::other(not_sent()).into(), MAYBE),
@@ -64,11 +64,11 @@ fn delivery_error_determines_the_delivery_without_a_transport_error() {
             io::Error::new(ConnectionRefused, maybe()).into(),
             MAYBE,
         ),
-        ("shed", Overloaded::new().into(), NOT_SENT),
-        ("shed, in an I/O error", io::Error::other(Overloaded::new()).into(), MAYBE),
+        ("rejected by `LoadShed`", Overloaded::new().into(), NOT_SENT),
+        ("rejected by `LoadShed`, in an I/O error", io::Error::other(Overloaded::new()).into(), MAYBE),
         ("no transport error", "text".into(), MAYBE),
         (
-            "of a retry layer below, after an attempt that may have been processed",
+            "error of an inner retry layer, after an attempt that may have been processed",
             Unknown(Error::from_service(refused()).after_processing().into()).into(),
             MAYBE,
         ),

@@ -119,12 +119,12 @@ async fn refused_stream() -> h2::Error {
             sender.send_request(Request::get("http://localhost/").body(()).unwrap(), true).unwrap();
         tokio::select! {
             response = response => response.unwrap_err(),
-            _ = connection => panic!("the connection ended first"),
+            _ = connection => panic!("the connection ended before the response"),
         }
     };
     tokio::select! {
         error = client => error,
-        () = server => panic!("the server ended first"),
+        () = server => panic!("the server ended before the client"),
     }
 }
 
@@ -157,13 +157,13 @@ async fn first_transport_or_delivery_error_determines_the_delivery() {
             NOT_SENT,
         ),
         ("body with a connector's error", body(not_connected().await).await.into(), MAYBE),
-        ("body refused", body(refused()).await.into(), MAYBE),
+        ("body with a refused connection", body(refused()).await.into(), MAYBE),
         ("body with a connect error", body(connect(refused()).await).await.into(), MAYBE),
-        ("body canceled", body(cancelled(b"").await).await.into(), MAYBE),
-        ("queued, then closed", cancelled(b"").await.into(), NOT_SENT),
+        ("body with a canceled request", body(cancelled(b"").await).await.into(), MAYBE),
+        ("queued, then connection closed", cancelled(b"").await.into(), NOT_SENT),
         ("queued, then a stray response", cancelled(b"HTTP/1.1 200 OK\r\n\r\n").await.into(), NOT_SENT),
-        ("closed before", closed().await.into(), NOT_SENT),
-        ("read, then closed", no_reply().await.into(), MAYBE),
+        ("connection closed before the request", closed().await.into(), NOT_SENT),
+        ("read by the server, then closed", no_reply().await.into(), MAYBE),
         ("stream refused by the server", refused_stream().await.into(), NOT_SENT),
         ("body's stream refused by another server", body(refused_stream().await).await.into(), MAYBE),
         ("stream refused by h2 itself", h2::Error::from(h2::Reason::REFUSED_STREAM).into(), MAYBE),
@@ -181,13 +181,13 @@ async fn first_transport_or_delivery_error_determines_the_delivery() {
             MAYBE,
         ),
         (
-            "marked maybe processed, around one in an unknown error",
+            "marked maybe processed, around a connect error, in an unknown error",
             Unknown(DeliveryError::maybe_processed(connect(refused()).await).into()).into(),
             MAYBE,
         ),
-        ("of a retry layer below", Unknown(retried().await.into()).into(), NOT_SENT),
+        ("error of an inner retry layer", Unknown(retried().await.into()).into(), NOT_SENT),
         (
-            "of a retry layer below, after an attempt that may have been processed",
+            "error of an inner retry layer, after an attempt that may have been processed",
             Unknown(retried().await.after_processing().into()).into(),
             MAYBE,
         ),

@@ -26,7 +26,7 @@ fn greedy(algorithm: &mut PacedLogs, start: u64, total: u64) -> Vec<u64> {
 }
 
 #[test]
-fn burst_is_paid_back_by_one_gap_and_then_grants_are_evenly_spaced() {
+fn paced_window_leaves_one_gap_after_a_burst_and_then_grants_evenly() {
     let mut paced = PacedLogs::new(&[quota(100, 999, 10)], None);
     let times = greedy(&mut paced, 0, 300);
     assert_eq!(times[..10], [0; 10], "burst");
@@ -37,7 +37,7 @@ fn burst_is_paid_back_by_one_gap_and_then_grants_are_evenly_spaced() {
 }
 
 #[test]
-fn whole_burst_is_available_again_after_a_pause() {
+fn whole_burst_is_available_again_after_an_idle_time() {
     let mut paced = PacedLogs::new(&[quota(100, 999, 10)], None);
     let last = *greedy(&mut paced, 0, 300).last().unwrap();
     assert_eq!(paced.available(last), 0);
@@ -61,7 +61,7 @@ fn late_grants_do_not_lower_the_rate() {
 
 proptest! {
     #[test]
-    fn no_window_contains_more_permits_than_a_limit(
+    fn no_window_contains_more_permits_than_its_quota_allows(
         limits in prop::collection::vec((2_u32..20, 1_u64..200, 1_u32..20), 1..4),
         steps in prop::collection::vec((0_u64..60, 1_u32..20), 1..300),
     ) {

@@ -10,7 +10,7 @@ fn cost(cost: u32) -> NonZeroU32 {
 }
 
 #[test]
-fn grant_log_is_at_most_as_long_as_the_limit() {
+fn grant_log_never_has_more_entries_than_the_limit() {
     let quota = Quota::new(10, Duration::from_nanos(99)).unwrap().without_margin();
     let mut logs = Logs::new(&[quota], None);
     let mut granted = 0;
@@ -65,7 +65,7 @@ fn sliding_window_grants_correctly_after_its_counters_wrap_around() {
     assert!(logs.logs[0].forgotten < 1_000, "{}", logs.logs[0].forgotten);
 }
 
-/// A log with one entry for each permit, as a model.
+/// A simple model of a sliding window: a log with one entry for each permit.
 struct Naive {
     grants: VecDeque<u64>,
     limit: usize,
@@ -113,7 +113,7 @@ impl Naive {
 
 proptest! {
     #[test]
-    fn sliding_window_matches_a_log_with_one_entry_per_permit(
+    fn sliding_window_grants_like_a_simple_reference_model(
         limits in prop::collection::vec((1_u32..20, 1_u64..50), 1..4),
         steps in prop::collection::vec((0_u64..20, 1_u32..20, 1_u64..60), 1..60),
     ) {

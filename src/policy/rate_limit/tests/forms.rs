@@ -1,4 +1,4 @@
-//! Tests that each form of the rate-limit headers is read, and which form takes precedence.
+//! Tests that every form of the rate-limit headers is read, and that the newest form takes precedence.
 
 use std::time::UNIX_EPOCH;
 
@@ -22,7 +22,7 @@ fn reads_every_form_of_rate_limit_headers() {
         ),
         (&[("ratelimit", "default;r=50;t=30")], &[(50, 30)]),
         (&[("ratelimit", "\t\"a\"; r=1;  t=2\t ,\t \"b\";x;r=3;t=4;y=?0 ")], &[(1, 2), (3, 4)]),
-        (&[("ratelimit", r#""a";r=9;t=9;r=1;t=2"#)], &[(1, 2)]), // the last value of a parameter counts
+        (&[("ratelimit", r#""a";r=9;t=9;r=1;t=2"#)], &[(1, 2)]), // the last value of a parameter is used
         (&[("ratelimit", r#""a";r=0;t=0"#)], &[(0, 0)]),
         (
             &[
@@ -31,7 +31,7 @@ fn reads_every_form_of_rate_limit_headers() {
             ],
             &[(3, 7), (5, 3_600)],
         ),
-        // If a name appears in several lines, its longest window counts.
+        // If several lines of `RateLimit-Policy` contain the same name, the longest window is used.
         (
             &[
                 ("ratelimit", r#"hour;r=5"#),
@@ -41,7 +41,7 @@ fn reads_every_form_of_rate_limit_headers() {
             ],
             &[(5, 70)],
         ),
-        // draft -07, in which `limit;w=` is the window
+        // draft -07, in which the window is the parameter `w` of a limit
         (&[("ratelimit", "limit=10, remaining=9, reset=4"), ("ratelimit-policy", "10;w=60")], &[(9, 4)]),
         (&[("ratelimit", "reset=4;x=1"), ("ratelimit", "remaining=9, also, limit=10")], &[(9, 4)]),
         // draft -06, in the form that Kong sends
@@ -79,7 +79,7 @@ fn reads_every_form_of_rate_limit_headers() {
             ],
             &[(7, 5), (8, 6)],
         ),
-        // Ignored: OpenAI reports the reset in another format, and Spring does not report it.
+        // Both are ignored, because OpenAI reports the reset in another format and Spring reports no reset.
         (&[("x-ratelimit-remaining-requests", "59"), ("x-ratelimit-reset-requests", "1s")], &[]),
         (&[("x-ratelimit-remaining", "3"), ("x-ratelimit-burst-capacity", "4")], &[]),
     ];
@@ -89,7 +89,7 @@ fn reads_every_form_of_rate_limit_headers() {
 }
 
 #[test]
-fn ignores_a_malformed_rate_limit_header_as_a_whole() {
+fn ignores_all_members_of_a_malformed_rate_limit_header() {
     let good = r#""a";r=1;t=2"#;
     assert_eq!(one("ratelimit", good), [(1, 2)]);
     let bad = r#"
@@ -134,7 +134,7 @@ fn ignores_a_malformed_rate_limit_header_as_a_whole() {
 }
 
 #[test]
-fn treats_text_that_is_not_ascii_as_malformed() {
+fn treats_non_ascii_rate_limit_header_as_malformed() {
     for name in ["ratelimit", "x-ratelimit-remaining"] {
         for bytes in ["ü;r=1;t=2".as_bytes(), b"\xff", b"\"\xfc\";r=1;t=2", "١".as_bytes()] {
             let lines = [(name, bytes), ("ratelimit", b"a;r=1;t=2"), ("x-ratelimit-reset", b"3")];

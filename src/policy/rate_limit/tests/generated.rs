@@ -1,4 +1,4 @@
-//! Property tests: generated headers are parsed back, and no bytes cause a panic.
+//! Property tests: generated rate-limit headers are parsed correctly, and no bytes cause a panic.
 
 use std::{
     cmp::Reverse,
@@ -31,8 +31,8 @@ impl Member {
     }
 }
 
-/// Generates members with any of these parameters, which may be repeated or missing, and with parameters of all other
-/// types.
+/// Generates List members. The parameters in `numbers` are numbers, and may be repeated or missing. The other
+/// parameters have any type.
 fn members(numbers: &'static [&'static str]) -> impl Strategy<Value = Vec<Member>> {
     let quoted =
         "[ -~]{0,3}".prop_map(|text| format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\"")));
@@ -59,7 +59,7 @@ fn members(numbers: &'static [&'static str]) -> impl Strategy<Value = Vec<Member
     prop::collection::vec(member, 0..30)
 }
 
-/// Formats the members as the field lines of a List.
+/// Formats the members of a List as header lines.
 fn format(members: &[Member]) -> Vec<String> {
     let mut text = String::new();
     for (place, member) in members.iter().enumerate() {

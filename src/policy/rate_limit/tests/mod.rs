@@ -41,7 +41,7 @@ fn list(lines: Lines<'_>) -> Vec<Remaining> {
     list
 }
 
-/// Returns the remaining permits and the seconds until more become available, for each quota.
+/// Returns, for each quota, the remaining permits and the seconds until more permits become available.
 fn read(lines: Lines<'_>) -> Vec<(u64, u64)> {
     list(lines).into_iter().map(|item| (item.left(), item.reset_after().as_secs())).collect()
 }

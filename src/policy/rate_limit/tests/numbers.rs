@@ -6,7 +6,7 @@ use super::{LONGEST, list, one, read};
 use crate::policy::{MAX_REQUESTED_DELAY, head_of, remaining};
 
 #[test]
-fn reads_a_reset_as_seconds_or_a_unix_time() {
+fn reads_rate_limit_reset_as_seconds_or_unix_time() {
     let cases: [(&str, Option<u64>); 17] = [
         ("0", Some(0)),
         ("007", Some(7)),
@@ -62,7 +62,7 @@ fn policy_id_is_a_hash_of_name_and_partition() {
         let text = text.replace('|', ";r=1;t=1,") + ";r=1;t=1";
         list(&[("ratelimit", &text)]).into_iter().map(|item| item.policy()).collect()
     };
-    // The test vector comes from FNV's authors.
+    // This test vector comes from the authors of the hash function FNV.
     assert_eq!(policies("\"foobar\""), [0x8594_4171_f739_67e8]);
     let same = policies(r#""foobar"|foobar|foobar;q=7"#);
     assert!(same.iter().all(|policy| *policy == same[0]), "{same:?}");

@@ -1,4 +1,4 @@
-//! Tests of the number and order of the quotas that are kept, and of the time for large fields.
+//! Tests how many quotas are kept, in which order they are returned, and how long parsing a large header takes.
 
 use std::time::UNIX_EPOCH;
 
@@ -15,22 +15,22 @@ fn lists_the_quota_with_the_fewest_remaining_permits_first() {
 }
 
 #[test]
-fn keeps_the_quotas_with_the_fewest_permits_of_a_thousand_members() {
+fn keeps_only_the_quotas_with_the_fewest_remaining_permits() {
     let members: Vec<_> = (0..1_000).map(|left| format!("a;r={};t=1", (left * 7 + 5) % 1_000)).collect();
     let least: Vec<_> = (0..MAX_POLICIES as u64).map(|left| (left, 1)).collect();
     assert_eq!(one("ratelimit", &members.join(",")), least);
     let members: Vec<_> = members.iter().map(|member| ("ratelimit", member.as_str())).collect();
     assert_eq!(read(&members), least);
 
-    // Of members with equal permits, those with the longest wait are kept.
+    // If all quotas have equally many remaining permits, the quotas with the longest wait are kept.
     let members: Vec<_> = (0..1_000).map(|reset_after| format!("a;r=1;t={reset_after}")).collect();
     let longest: Vec<_> = (0..MAX_POLICIES as u64).map(|place| (1, 999 - place)).collect();
     assert_eq!(one("ratelimit", &members.join(",")), longest);
 }
 
-/// Quadratic time would take minutes for fields of this size.
+/// A parser with quadratic running time would take minutes for headers of this size.
 #[test]
-fn reads_large_fields_in_linear_time() {
+fn reads_large_rate_limit_headers_in_linear_time() {
     let units = r#", ; " \ \" % a 0 0, 1.1, : a, "a", ;a ;a="b" a;r=1, a;r=1;t=1, a;w=1, a=1, remaining=1,"#;
     for unit in units.split(' ').chain([" ", "\t"]) {
         for (start, end) in
