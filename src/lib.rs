@@ -46,6 +46,7 @@
 //!         .with_max_attempts(5)?
 //!         .client()?;
 //!
+//!     // GET https://api.example.com/v2/orders/7
 //!     let order: Order = client.get("/orders/7").fetch_json().await?;
 //!     let response = client.post("/orders").json(&order).await?;
 //!     println!("{}: {}", response.status(), response.text().await?);
@@ -55,6 +56,24 @@
 //!
 //! `.await` on a request returns every HTTP status as `Ok`. An [`Error`] means that no response arrived. `fetch_json`
 //! also returns an error for a status other than 2xx.
+//!
+//! | task | method |
+//! |---|---|
+//! | another credential, or none | [`with_key_placement`], [`with_signature`], [`without_credential`] |
+//! | one limiter for several clients | [`with_limiter`], with a clone of one [`PacedWindow`](limit::PacedWindow) |
+//! | retries after another status or header | [`retry_on`], [`retry_if`], [`RequestBuilder::idempotent`](client::RequestBuilder::idempotent) for a POST |
+//! | a longer wait than 60 s, the default | [`with_total_timeout`] |
+//! | an existing `reqwest::Client` | [`client_with_service`], see [`guide::other_clients`](guide::other_clients#axum) |
+//! | tests without a server and without waiting | [`test_util`], see [below](#tests) |
+//!
+//! [`client_with_service`]: stack::StackBuilder::client_with_service
+//! [`retry_if`]: stack::StackBuilder::retry_if
+//! [`retry_on`]: stack::StackBuilder::retry_on
+//! [`with_key_placement`]: stack::StackBuilder::with_key_placement
+//! [`with_limiter`]: stack::StackBuilder::with_limiter
+//! [`with_signature`]: stack::StackBuilder::with_signature
+//! [`with_total_timeout`]: stack::StackBuilder::with_total_timeout
+//! [`without_credential`]: stack::StackBuilder::without_credential
 //!
 //! A [`preset`] is a builder with the values from the documentation of one kind of service, such as its quota. There
 //! are three presets, for example `preset::currency_rates("https://rates.example.com")?`.

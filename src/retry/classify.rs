@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use http::{Extensions, HeaderMap, StatusCode};
+use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 
 use crate::{
     call::{Outcome, RequestHead},
@@ -37,7 +37,7 @@ use crate::{
 /// impl Classify for Throttles403 {
 ///     fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
 ///         match (attempt.status(), attempt.header("x-ratelimit-remaining")) {
-///             (Some(StatusCode::FORBIDDEN), Some("0")) => RetryDecision::Throttled,
+///             (Some(StatusCode::FORBIDDEN), Some(left)) if left == "0" => RetryDecision::Throttled,
 ///             _ => DefaultClassifier.classify(request, attempt),
 ///         }
 ///     }
@@ -76,9 +76,9 @@ impl<'a> AttemptResult<'a> {
         self.outcome.status()
     }
 
-    /// Returns the first value of this header of the response, if it is text.
-    pub fn header(&self, name: &str) -> Option<&'a str> {
-        self.headers?.get(name)?.to_str().ok()
+    /// Returns the first value of this header of the response, if a response arrived.
+    pub fn header(&self, name: &str) -> Option<&'a HeaderValue> {
+        self.headers?.get(name)
     }
 
     /// Returns the value of this type that an inner layer has inserted into the extensions of the response.

@@ -94,10 +94,12 @@ impl RetryLayer {
         Ok(self.set(|policy| policy.max_attempts = max_attempts))
     }
 
-    /// Also retries after these statuses, with the throttled backoff after 429 and 529.
+    /// Also retries an idempotent request after these statuses, with the throttled backoff after 429 and 529. To declare
+    /// a POST idempotent, see [`with_idempotent`](Self::with_idempotent) and
+    /// [`RetryOverride`](crate::retry::RetryOverride).
     ///
     /// The rules of this method, [`never_on`](Self::never_on) and [`retry_if`](Self::retry_if) are evaluated before the
-    /// classifier. The rule that was added last is evaluated first.
+    /// classifier, the last rule first. The first rule that matches decides. If no rule matches, the classifier decides.
     ///
     /// ```
     /// use http::StatusCode;
@@ -118,8 +120,8 @@ impl RetryLayer {
         self.set(|policy| policy.rules.extend(statuses.into_iter().map(rule)))
     }
 
-    /// Also retries if `condition` returns `true`. The condition is evaluated after every attempt, including one that
-    /// ended in an error.
+    /// Also retries an idempotent request if `condition` returns `true`. If it returns `false`, the other rules apply.
+    /// The condition is evaluated after every attempt, including one that ended in an error.
     ///
     /// The retry waits for the throttled backoff after a 429 or 529, otherwise for the transient one.
     ///
@@ -127,7 +129,7 @@ impl RetryLayer {
     /// use tower_outbound::retry::RetryLayer;
     ///
     /// let layer = RetryLayer::new().retry_if(|request, attempt| {
-    ///     request.uri.path() == "/v1/jobs" && attempt.header("x-busy") == Some("true")
+    ///     request.uri.path() == "/v1/jobs" && attempt.header("x-busy").is_some()
     /// });
     /// ```
     pub fn retry_if(

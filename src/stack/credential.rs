@@ -15,6 +15,8 @@ pub(super) type CredentialLayer = Either<AuthLayer, Either<SignLayer, Identity>>
 /// The credential of a stack, which is read and checked when a layer is created.
 #[derive(Clone)]
 pub(super) enum Credential {
+    /// The caller has not chosen a credential yet.
+    Missing,
     Environment(Cow<'static, str>),
     File(PathBuf, Duration),
     Keys(KeySource),
@@ -37,9 +39,11 @@ impl Credential {
         origin: &Origin,
         allowed: &[Origin],
     ) -> Result<CredentialLayer, InvalidConfig> {
+        const MISSING: &str = "a key (with_api_key_env, with_api_key, with_api_key_file), a signature (with_signature), or without_credential()";
         const UNSET: &str = "the environment variable to be set, another key (with_api_key, with_api_key_env, with_api_key_file), or without_credential()";
         let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
         let layer = match self {
+            Self::Missing => return Err(InvalidConfig::new("credential", "none", MISSING)),
             Self::None => return Ok(Either::Right(Either::Right(Identity::new()))),
             Self::Signature(sign) => {
                 let layer = SignLayer::new(Arc::clone(sign), origin)?;

@@ -37,6 +37,33 @@
 //! }
 //! ```
 //!
+//! Concurrent calls of a client, which need three seconds of paused time and no real time:
+//!
+//! ```
+//! # #[cfg(feature = "client")]
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! use tokio::{task::JoinSet, time::Instant};
+//! use tower_outbound::{Client, Quota, test_util::ScriptedService};
+//!
+//! let (api, quota) = (ScriptedService::new([200]), Quota::per_second(10)?);
+//! let client = Client::builder("https://api.example.com")?
+//!     .without_credential()
+//!     .with_quota(quota)
+//!     .client_with_service(api.clone())?;
+//! let start = Instant::now();
+//! let calls: JoinSet<_> = (0..40).map(|_| client.get("/").send()).collect();
+//! for response in calls.join_all().await {
+//!     assert_eq!(response?.status(), 200);
+//! }
+//! api.arrivals().assert_within(quota);
+//! assert!(start.elapsed().as_secs() >= 3);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "client"))]
+//! # fn main() {}
+//! ```
+//!
 //! | item | purpose |
 //! |---|---|
 //! | [`ScriptedService`], [`ScriptedResponse`], [`Seen`] | replaces a client and its server |

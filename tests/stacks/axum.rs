@@ -32,7 +32,10 @@ mod program {
         if let Some(id) = inbound.get("x-request-id") {
             request = request.header("x-request-id", id);
         }
-        request.fetch_text().await.map_err(|_| StatusCode::BAD_GATEWAY)
+        request.fetch_text().await.map_err(|error| match error.status() {
+            Some(StatusCode::NOT_FOUND) => StatusCode::NOT_FOUND,
+            _ => StatusCode::BAD_GATEWAY,
+        })
     }
 }
 
@@ -76,9 +79,11 @@ async fn handler_sends_the_call_through_an_existing_reqwest_client() {
 }
 
 #[tokio::test]
-async fn handler_returns_502_if_the_upstream_server_fails() {
-    let server = ScriptedServer::start(ScriptedService::new([404])).await.unwrap();
+async fn handler_returns_404_if_the_order_does_not_exist_and_502_after_any_other_failure() {
+    let server = ScriptedServer::start(ScriptedService::new([404, 400])).await.unwrap();
     let orders = Client::builder(server.url()).unwrap().without_credential().client().unwrap();
-    let inbound = Request::get("/orders/7").body(Body::empty()).unwrap();
-    assert_eq!(program::app(orders).oneshot(inbound).await.unwrap().status(), 502);
+    for status in [404, 502] {
+        let inbound = Request::get("/orders/7").body(Body::empty()).unwrap();
+        assert_eq!(program::app(orders.clone()).oneshot(inbound).await.unwrap().status(), status);
+    }
 }

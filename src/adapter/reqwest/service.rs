@@ -182,8 +182,11 @@ impl Reqwest {
 }
 
 impl StackBuilder {
-    /// Creates the whole stack over an existing `reqwest::Client`. The client must be built with
-    /// `redirect::Policy::none()`: see [`Reqwest::from_client`].
+    /// Creates the whole stack over an existing `reqwest::Client`, for the requests and responses of reqwest. For this
+    /// crate's [`Client`](crate::Client) over an existing `reqwest::Client`, use
+    /// `.client_with_service(Reqwest::from_client(client))`.
+    ///
+    /// The `reqwest::Client` must be built with `redirect::Policy::none()`: see [`Reqwest::from_client`].
     ///
     /// [`SendWith::send_with`](super::SendWith::send_with) sends the requests of reqwest through the stack. The stack
     /// is also a tower service for `http::Request`s with any streamed body. It is `Clone + Send + Sync`, so it fits

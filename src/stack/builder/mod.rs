@@ -64,8 +64,8 @@ pub struct StackBuilder {
 impl StackBuilder {
     /// Creates a builder from the base URL of a service.
     ///
-    /// By default there is no quota, and the bearer key comes from the environment variable `API_KEY`. A request with a
-    /// body is sent with `content-type: application/json`, unless the request sets another `content-type`. The
+    /// There is no default credential: call [`with_api_key_env`](Self::with_api_key_env), another setter of a credential,
+    /// or [`without_credential`](Self::without_credential). By default there is no quota. A request with a body is sent with `content-type: application/json`, unless the request sets another `content-type`. The
     /// [name](Self::with_name) is the URL's host.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl StackBuilder {
         Ok(Self {
             name: base.uri.host().unwrap_or_default().into(),
             base,
-            credential: Credential::Environment("API_KEY".into()),
+            credential: Credential::Missing,
             placement: KeyPlacement::bearer(),
             allowed: Vec::new(),
             headers: DefaultHeadersLayer::default(),
@@ -120,6 +120,9 @@ impl StackBuilder {
     /// let builder = Client::builder("https://api.example.com/v2")?.with_quota(Quota::per_minute(300)?);
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
+    ///
+    /// A burst of calls waits in the queue for at most the [total timeout](Self::with_total_timeout), 60 s by default.
+    /// A call that would have to wait longer is refused immediately.
     ///
     /// # Errors
     ///
@@ -184,11 +187,15 @@ impl StackBuilder {
     /// Two clients can share a limiter:
     ///
     /// ```
-    /// use tower_outbound::{Client, Quota, limit::TokenBucket};
+    /// use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, limit::PacedWindow};
     ///
-    /// let shared = TokenBucket::new(Quota::per_minute(300)?);
-    /// let orders = Client::builder("https://api.example.com/orders")?.with_limiter(shared.clone());
-    /// let users = Client::builder("https://api.example.com/users")?.with_limiter(shared.clone());
+    /// fn clients(key: ApiKey) -> Result<(Client, Client), InvalidConfig> {
+    ///     let shared = PacedWindow::new(Quota::per_minute(300)?);
+    ///     let orders = Client::builder("https://api.example.com/orders")?.with_api_key(key.clone());
+    ///     let users = Client::builder("https://api.example.com/users")?.with_api_key(key);
+    ///     Ok((orders.with_limiter(shared.clone()).client()?, users.with_limiter(shared).client()?))
+    /// }
+    /// # clients(ApiKey::new("s3cret")?)?;
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     pub fn with_limiter<L>(mut self, limiter: L) -> Self
@@ -267,6 +274,7 @@ impl StackBuilder {
     /// Returns an error if
     ///
     /// - the [name](Self::with_name) is not 1 to 253 visible ASCII characters;
+    /// - no setter of a credential was called;
     /// - there is no key, because its environment variable is not set or its file contains none. If the service needs
     ///   no key, use [`without_credential`](Self::without_credential);
     /// - the key would be sent without TLS;

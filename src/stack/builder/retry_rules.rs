@@ -16,7 +16,7 @@ impl StackBuilder {
         Ok(self.with_retry(retry))
     }
 
-    /// Also retries after these statuses if the request is idempotent: see
+    /// Also retries an idempotent request after these statuses: see
     /// [`RetryLayer::retry_on`](crate::retry::RetryLayer::retry_on).
     ///
     /// ```
@@ -30,15 +30,16 @@ impl StackBuilder {
         self.map_retry(|retry| retry.retry_on(statuses))
     }
 
-    /// Also retries an idempotent request if `condition` returns `true`: see
-    /// [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
+    /// Also retries an idempotent request if `condition` returns `true`. Otherwise the other rules apply: see
+    /// [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if). A POST is not idempotent, unless
+    /// [`RequestBuilder::idempotent`](crate::client::RequestBuilder::idempotent) declares it so.
     ///
     /// ```
     /// use http::StatusCode;
     /// use tower_outbound::Client;
     ///
     /// let builder = Client::builder("https://api.example.com")?.retry_if(|_request, attempt| {
-    ///     attempt.status() == Some(StatusCode::CONFLICT) && attempt.header("x-busy") == Some("true")
+    ///     attempt.status() == Some(StatusCode::CONFLICT) && attempt.header("x-busy").is_some()
     /// });
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```

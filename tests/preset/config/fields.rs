@@ -38,7 +38,7 @@ fn configuration_without_optional_fields_equals_its_preset() {
         ("currency_rates", |url| preset::currency_rates(url), "CURRENCY_RATES_API_KEY"),
         ("email_delivery", |url| preset::email_delivery(url), "EMAIL_DELIVERY_API_KEY"),
         ("realtime_messaging", |url| preset::realtime_messaging(url), "REALTIME_MESSAGING_API_KEY"),
-        ("custom", |url| StackBuilder::new(url), "API_KEY"),
+        ("custom", |url| StackBuilder::new(url), ""),
     ];
     for (name, preset, variable) in presets {
         let config = parse(&format!("preset = '{name}'\nbase_url = '{URL}'"));
