@@ -28,7 +28,7 @@ use tower_outbound_peers::{
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The name of the row that measures the memory of a task itself. All other rows include that memory.
+/// The name of the row that measures only a task. Every other row includes the memory of this task.
 const EMPTY_TASK: &str = "a task that does nothing";
 
 fn preset(quota: Quota, queue: usize) -> Result<StackBuilder, BoxError> {

@@ -120,7 +120,7 @@ impl Interrupt {
 
     /// Waits for the first signal. Returns the shell's exit code for the signal: 130 for Ctrl-C, 143 for SIGTERM.
     ///
-    /// Later calls return the same code immediately.
+    /// Once a signal was received, every further call of this method returns the same code immediately.
     pub async fn received(&mut self) -> ExitCode {
         match self.code.wait_for(|code| *code != 0).await.map(|code| *code) {
             Ok(code) => ExitCode::from(code),

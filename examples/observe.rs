@@ -104,7 +104,7 @@ async fn calls() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Returns whether the line is a sample of a metric that is neither a histogram bucket nor a sum.
+/// Returns whether the line is a sample, but not the bucket or the sum of a histogram.
 fn is_single_value(line: &str) -> bool {
     let name = line.split(['{', ' ']).next().unwrap_or_default();
     !line.is_empty() && !line.starts_with('#') && !name.ends_with("_bucket") && !name.ends_with("_sum")
@@ -114,8 +114,8 @@ fn heading(text: &str) {
     println!("\n-- {text}");
 }
 
-/// Installs a logger for all events of attempts and retries. Other modules log only events from INFO on, at most one
-/// per call.
+/// Installs a logger. It logs events of attempts and retries from DEBUG on. It logs events of other modules from INFO
+/// on, which are at most one per call.
 fn init_log() {
     let filter = Targets::new()
         .with_target("tower_outbound", LevelFilter::INFO)

@@ -6,8 +6,8 @@
 //! 2. With `SendWith`, which sends the requests of reqwest through a preset, and returns a `reqwest::Response`.
 //! 3. With a ready client over reqwest, for new code.
 //!
-//! For each way, a mock server on loopback checks the key, allows 5 requests per second, fails two requests, and counts
-//! the requests.
+//! Each of the three ways has its own mock server on loopback. The server checks the key, allows 5 requests per second,
+//! fails two requests, and counts the requests.
 //!
 //! `cargo run --example wrap_reqwest`. `--help` shows more.
 

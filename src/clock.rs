@@ -20,8 +20,8 @@ pub(crate) fn wall() -> SystemTime {
     wall.checked_add(ahead).and_then(|wall| wall.checked_sub(behind)).unwrap_or(wall)
 }
 
-/// Returns the machine's wall-clock time, even if a test pauses tokio's clock. Only ids use this function, because they
-/// need only an order in time. It reads one clock, whereas [`wall`] reads three.
+/// Returns the machine's wall-clock time, even if a test pauses tokio's clock. Only ids contain this time, so that they
+/// can be sorted by it. The function reads one clock, whereas [`wall`] reads three.
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clocks of the machine")]
 pub(crate) fn machine() -> SystemTime {
     SystemTime::now()

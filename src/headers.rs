@@ -117,7 +117,8 @@ mod tests {
     /// Creates a map of `count` names, some of which collide. The next insertion changes the map's hash function, or
     /// exceeds the maximum size of its table.
     fn colliding(count: usize) -> HeaderMap {
-        // The second name with the hash 6 displaces the names that have the next 200 hashes.
+        // The names with the hashes 6 to 206 fill the table's slots in a row. A second name with the hash 6 then
+        // displaces the 200 names after the first.
         let mut wanted: Vec<u64> = (7..207).chain([6, 6]).collect();
         let names = (100_000..).map(named).filter_map(|name| {
             let at = wanted.iter().position(|wanted| *wanted == hash(&name))?;

@@ -106,7 +106,8 @@ fn rows() -> Result<Vec<ServiceRow>, BoxError> {
 }
 
 fn retry_rows() -> Result<Vec<ServiceRow>, BoxError> {
-    // This runtime is entered but never runs, so its paused clock stays on the tick on which the runtime starts.
+    // This runtime is entered but never driven. Its paused clock therefore stays on the tick on which the runtime was
+    // built.
     let paused =
         Rc::new(tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?);
     let mut zero =

@@ -101,7 +101,7 @@ impl ServiceRow {
         Self { peer: Some(peer), ..self }
     }
 
-    /// Measures this row within the runtime, so that the service uses the runtime's clock.
+    /// Enters `runtime` while the row is measured, so that the service uses the runtime's clock.
     pub fn on(mut self, runtime: &Rc<Runtime>) -> Self {
         let runtime = Rc::clone(runtime);
         let make_calls = move |calls| {
@@ -165,7 +165,7 @@ impl fmt::Display for CallSettings {
     }
 }
 
-/// Selects the duration in which a row is compared with its peer.
+/// Selects the durations whose ratio compares a row with its peer.
 #[derive(Debug, Clone, Copy)]
 pub enum Ratio {
     /// The ratio compares the duration of the whole call.

@@ -79,7 +79,7 @@ pub fn tower_http_auth() -> AddAuthorizationLayer {
 pub fn at_info<T>(work: impl FnOnce() -> T) -> T {
     let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
     let done = tracing::subscriber::with_default(subscriber, work);
-    // The cached interest of the subscriber is cleared, because rows measured later would otherwise check every event.
+    // Clears the subscriber's cached interest, so that rows measured later do not check every event.
     tracing::callsite::rebuild_interest_cache();
     done
 }

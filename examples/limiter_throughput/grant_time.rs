@@ -1,7 +1,7 @@
-//! Measures the time of a grant, between two bounds.
+//! Measures an upper and a lower bound for the time of a grant.
 //!
-//! - Upper bound: the time when the task resumes with its permit. The upper bound alone is misleading. If the scheduler
-//!   resumes the first of two tasks late, two grants that are a window apart seem closer.
+//! - Upper bound: the time when the task resumes with its permit. This bound alone is misleading. If the scheduler
+//!   resumes the first of two tasks late, the two grants seem closer together than they were.
 //! - Lower bound: the start of the poll that woke the task. A limiter of this crate grants permits only while one of
 //!   its futures is polled, and then wakes the tasks that got them. Everything runs on one thread, so the grant did not
 //!   happen before that poll.
@@ -68,7 +68,7 @@ impl Wake for RecordingWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let poll = self.clock.poll.load(Ordering::Relaxed);
-        // A wake outside of any poll comes from the timer, which grants nothing.
+        // A wake while no task is polled comes from the timer, which grants no permit.
         if poll != NONE {
             self.woken_by_poll.store(poll, Ordering::Relaxed);
         }
@@ -96,7 +96,7 @@ impl GrantTimer {
             let now = self.clock.now();
             let waited = first.is_some();
             let requested = *first.get_or_insert(now);
-            // If no poll woke the task, the permit was granted in the last poll of the task itself.
+            // If no poll has woken this task, only the poll that starts now can grant the permit.
             let woken = self.waker.woken_by_poll.swap(NONE, Ordering::Relaxed);
             let earliest = if woken == NONE { now } else { woken.max(requested) };
             self.clock.poll.store(now, Ordering::Relaxed);

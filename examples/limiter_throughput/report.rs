@@ -77,8 +77,8 @@ fn percentile(sorted: &[u64], percent: usize) -> Duration {
     Duration::from_nanos(sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default())
 }
 
-/// Compares each grant's position in the order of requests with its position in the order of `served`. Returns the
-/// largest distance.
+/// Returns the largest distance between a grant's position in the order of requests and its position in the order of
+/// `served`.
 fn displacement(grants: &[Grant], served: impl Fn(&Grant) -> u64) -> usize {
     // Requests that got no permit before the end of the run are ignored.
     let mut order: Vec<_> = grants.iter().map(|grant| (grant.request_index, served(grant), 0)).collect();
@@ -90,13 +90,14 @@ fn displacement(grants: &[Grant], served: impl Fn(&Grant) -> u64) -> usize {
     order.iter().enumerate().map(|(index, (_, _, position))| index.abs_diff(*position)).max().unwrap_or(0)
 }
 
-/// Returns the most grants that certainly happened within one closed window.
+/// Returns the largest number of grants that certainly happened within one window, both ends included.
 ///
 /// A grant is certainly in a window if its earliest possible time and its latest possible time are both in the window.
 fn fullest_window(grants: &[Grant], window: Duration) -> usize {
     let window = window.as_nanos() as u64;
-    // A grant whose possible times span more than the window is ignored. The other grants count if they ended by the
-    // window's end and did not begin before the window.
+    // A grant whose earliest and latest possible times are further apart than the window is ignored. Any other grant
+    // that begins before a window also ends by the window's end. The count is therefore the grants that end by the
+    // window's end, minus those that begin before the window.
     let certain = grants.iter().filter(|grant| grant.time.granted - grant.time.earliest <= window);
     let (mut begins, mut ends): (Vec<_>, Vec<_>) =
         certain.map(|grant| (grant.time.earliest, grant.time.granted)).unzip();

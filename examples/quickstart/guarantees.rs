@@ -43,9 +43,10 @@ fn check_log(log: &RequestLog, broken: &mut Vec<String>) {
     }
 }
 
-/// Returns whether the request arrived in the second half of a requested delay.
+/// Returns whether the request arrived in the second half of a delay that the server requested.
 ///
-/// A request that arrives in the first half may have left before the client received the requested delay.
+/// Requests in the first half are ignored. The client may have sent them before it received the response that requested
+/// the delay.
 fn arrived_early(request: &ReceivedRequest, log: &RequestLog) -> bool {
     log.requests.iter().filter_map(requested_delay).any(|(start, delay)| {
         let since = request.at.saturating_duration_since(start);

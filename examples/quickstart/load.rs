@@ -78,7 +78,8 @@ async fn read(body: Body) -> Result<(), String> {
 
 /// Returns the URL query that identifies the call at the mock server.
 ///
-/// The request id cannot identify the call, because the program checks whether that id is correct.
+/// The program finds the requests of a call by this query, and then checks their request ids. The request ids therefore
+/// cannot identify the call.
 pub(crate) fn query(number: usize) -> String {
     format!("?call={number}")
 }

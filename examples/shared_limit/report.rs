@@ -66,8 +66,8 @@ pub(crate) fn row(from: Duration, arrivals: &ArrivalLog, store: &Store, states: 
     row
 }
 
-/// Returns the number of processes in each state, such as `3 shared, 1 refusing`, or a single state that all processes
-/// share.
+/// Returns the number of processes in each state, such as `3 shared, 1 refusing`. If all processes are in the same
+/// state, returns only that state.
 fn count_states(states: &[String]) -> String {
     let mut counts = BTreeMap::new();
     for state in states {

@@ -48,7 +48,7 @@ impl Store {
     pub(crate) async fn check(&self, config: &WorkerConfig) -> Result<(), BoxError> {
         let limiter = WorkerConfig { fallback_share: 0, ..config.clone() }.limiter()?;
         let request = PermitRequest::new().with_deadline(Instant::now() + Duration::from_secs(3));
-        // A refusal because the quota is spent also proves that Redis replies.
+        // If the quota is spent, the limiter refuses the request, which also proves that Redis replies.
         let _ = limiter.acquire_with(&request).await;
         if limiter.store() == State::Shared {
             return Ok(());

@@ -170,7 +170,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         connections.spawn(async move {
             let service = service_fn(move |request| serve(Arc::clone(&shared), request));
             let builder = auto::Builder::new(TokioExecutor::new());
-            // A fault that drops the connection ends the connection with an error.
+            // The result is ignored, because a fault that drops the connection causes an error.
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });
     }

@@ -39,7 +39,7 @@
 //! | `tower_outbound.auth.refusals` | counter | rejections of a key by the server, if the key can be replaced | |
 //!
 //! OpenTelemetry specifies `http.client.request.duration` and its attributes. The [`attempt_span`](crate::attempt_span)
-//! layer records it.
+//! layer records this metric.
 //!
 //! - `error.type` is the name of an [`ErrorKind`](crate::ErrorKind), a 4xx or 5xx status, or a gRPC code. The
 //!   [spans](crate::request_id) have the same values.

@@ -107,7 +107,7 @@ impl ApiKey {
         match key.bytes().position(|byte| !byte.is_ascii_graphic()) {
             None => Ok(Self(Secret::new(key))),
             Some(at) => {
-                Err(InvalidConfig::new(FIELD, place(), format!("{VISIBLE}, but byte {at} is not one")))
+                Err(InvalidConfig::new(FIELD, place(), format!("{VISIBLE}, but byte {at} is invalid")))
             }
         }
     }

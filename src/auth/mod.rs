@@ -40,7 +40,7 @@
 //! an idempotent request is resent, because a gRPC server may have processed the request. The layer does not read a
 //! status in the trailers.
 //!
-//! If no other key can be fetched, the rejected key is sent again, so that the caller receives the server's 401.
+//! If no new key can be fetched, requests send the rejected key again, so that their callers receive the server's 401.
 //!
 //! # Order
 //!
@@ -57,9 +57,10 @@
 //! | any other header | safe | **leaks**, unless the policy is `FilterCredentials::new().remove_all()` | **leaks**, whatever the policy |
 //! | query parameter | safe | not sent after a redirect, not even to its own origin | the same |
 //!
-//! "Safe" means that the auth layer checks the origin of each hop. Place the redirect layer above the retry layer, too.
-//! Otherwise a 401 at the second hop repeats the first hop. tower-http 0.6 copies the headers of the first request to
-//! each hop. It removes these headers only from a hop whose origin differs from the previous hop's origin.
+//! "Safe" means that the auth layer checks the origin of each hop. Place the redirect layer not only above the auth
+//! layer, but also above the retry layer. Otherwise a 401 at the second hop repeats the first hop. tower-http 0.6
+//! copies the headers of the first request to each hop. It removes these headers only from a hop whose origin differs
+//! from the previous hop's origin.
 //!
 //! # Redaction
 //!

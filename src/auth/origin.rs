@@ -31,8 +31,8 @@ impl Origin {
     ///
     /// # Errors
     ///
-    /// Returns an error unless the URL is absolute, its scheme is `http` or `https`, and it has no user info. Its host
-    /// must be a name or an IP address, and its port must be from 1 to 65535.
+    /// Returns an error if `url` is not an absolute `http` or `https` URL, or contains user info. Also returns an error
+    /// if its host is neither a name nor an IP address, or its port is not from 1 to 65535.
     ///
     /// The error quotes the scheme, host and port of a URL without user info. For any other text, the error quotes only
     /// the scheme.

@@ -103,7 +103,7 @@ impl KeyPlacement {
 impl FromStr for KeyPlacement {
     type Err = InvalidConfig;
 
-    /// Errors show only part of the text, because a caller may pass the key in it by mistake.
+    /// Errors show only part of the text, because the text may contain a key by mistake.
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
         let is_name = |name: &str| !name.contains(|c: char| "=&#?:".contains(c) || c.is_whitespace());
         match text.split_once(':') {
@@ -138,8 +138,8 @@ impl fmt::Display for KeyPlacement {
 pub(crate) const NOT_FRAMING: &str =
     "a header other than connection, content-length, host, transfer-encoding and similar headers";
 
-/// Returns whether a header frames a request or belongs to the connection (RFC 9110 §7.6.1 and §10.1.1; RFC 9113
-/// §8.2.2). Clients set these headers themselves, and proxies drop them.
+/// Returns whether a header controls the framing of the request or its connection (RFC 9110 §7.6.1 and §10.1.1; RFC
+/// 9113 §8.2.2). Clients set these headers themselves, and proxies drop them.
 pub(crate) fn frames_request(name: &HeaderName) -> bool {
     [CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE].contains(name)
         || ["http2-settings", "keep-alive", "proxy-connection"].contains(&name.as_str())

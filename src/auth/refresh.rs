@@ -49,7 +49,7 @@ struct State {
     failures: u32,
     /// The last failure of the provider, and the end of the backoff after that failure.
     failed: Option<(KeyError, Instant)>,
-    /// The number of consecutive keys that the server rejected.
+    /// The number of keys that the server rejected in a row.
     rejections: u32,
 }
 
@@ -69,8 +69,8 @@ const FAILED: &str = "the key provider failed";
 impl Refresher {
     /// A key is refreshed this long before its expiry, as in the AWS SDKs.
     const AHEAD: Duration = Duration::from_secs(300);
-    /// If the server rejects a key that was in use for at least this multiple of the longest backoff, the count of
-    /// consecutive rejections restarts.
+    /// If the server rejects a key that was in use for a long time, the count of consecutive rejections restarts. A
+    /// long time is at least this multiple of the longest backoff.
     const WELL_AGED: u32 = 3;
 
     pub(super) fn new(settings: RefreshingKey) -> Self {
@@ -129,7 +129,7 @@ impl Refresher {
             return Err(error.clone().with_retry_in(until.saturating_duration_since(now)));
         }
         let refresh = Arc::clone(self).run(now).boxed().shared();
-        // A file needs no task, because the first poll of its refresh reads the file.
+        // A file needs no task, because the first poll of the refresh future reads the file.
         if !self.is_file() {
             let runtime = Handle::try_current().map_err(|error| KeyError::new(FAILED).with_source(error))?;
             drop(runtime.spawn(refresh.clone()));
@@ -159,7 +159,7 @@ impl Refresher {
             }
         };
         telemetry::key_refresh_begins();
-        // Catches a panic of the provider. Also catches the panic of a timer whose runtime was shut down.
+        // Catches a panic of the provider, and the panic of the timer if its runtime was shut down.
         let fetch = AssertUnwindSafe(async { tokio::time::timeout(*limit, provider()).await });
         let fresh = match fetch.catch_unwind().await {
             Ok(Ok(fetched)) => fetched.map_err(|error| KeyError::new(FAILED).with_source(error))?,
@@ -184,7 +184,8 @@ impl Refresher {
         let now = clock::now();
         let mut state = self.lock();
         // The server rejected this key during the refresh. The source may contain a new key by now, so the key is
-        // fetched again. There is no third fetch, because the key cannot be rejected again before it is stored.
+        // fetched again. There is no third fetch, because `reject` ignores a rejected key until a refresh stores it
+        // again.
         let held = state.held.as_ref().map(|held| &held.key);
         let is_held = fetched.as_ref().is_ok_and(|fresh| held == Some(&fresh.key));
         if state.outdated && is_held {
@@ -213,8 +214,8 @@ impl Refresher {
                 state.failures = state.failures.saturating_add(1);
                 state.failed = Some((error.clone(), clock::after(now, wait)));
                 if let Some(held) = &mut state.held {
-                    // Without another key, the rejected key is sent again, so that the caller receives the server's
-                    // 401.
+                    // Without a new key, requests send the rejected key again, so that their callers receive the
+                    // server's 401.
                     held.rejected = false;
                     held.refresh_at = Some(now);
                 }
@@ -233,7 +234,8 @@ impl Refresher {
             Some(rejections) => self.settings.backoff.delay(rejections, self.random.next()),
             None => Duration::ZERO,
         };
-        // If the refresh returns the same key again, the key keeps its age and its `rejectable_at`.
+        // If the refresh returned the current key, and the server has not rejected it, `since` and `rejectable_at` do
+        // not change.
         let same = state.held.as_ref().filter(|held| !held.rejected && held.key == fresh.key);
         let (since, rejectable_at) =
             same.map_or_else(|| (now, clock::after(now, rest)), |held| (held.since, held.rejectable_at));
@@ -260,7 +262,7 @@ impl Refresher {
         let mut state = self.lock();
         let backs_off = state.failed.as_ref().is_some_and(|(_, until)| now < *until);
         let State { held: Some(held), rejections, outdated, .. } = &mut *state else { return false };
-        // The rejected key is no longer the current key, or another request has already reported this rejection.
+        // `key` is no longer the current key, or another request has already reported this rejection.
         if held.key != *key || held.rejected {
             return true;
         }

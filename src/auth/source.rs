@@ -45,9 +45,9 @@ impl KeySource {
 
     /// Creates a source that reads the key in the file at `path` now, and again every [5 s](Self::FILE_INTERVAL).
     ///
-    /// The first request after each interval reads the file, of up to 64 KiB, and blocks its thread while it reads. If
-    /// the file is missing or contains no valid key, the previous key stays in use, and the file is read again after
-    /// 1 s. [`last_error`](Self::last_error) and a log event report the reason.
+    /// The first request after each interval reads the file and blocks its thread meanwhile. The file may have up to 64
+    /// KiB. If the file is missing or contains no valid key, the previous key stays in use, and the file is read again
+    /// after 1 s. [`last_error`](Self::last_error) and a log event report the reason.
     ///
     /// # Errors
     ///

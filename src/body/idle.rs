@@ -12,9 +12,9 @@ use tokio::time::{Instant, Sleep};
 
 use crate::error::{BoxError, Error, ErrorKind, redact};
 
-// This body replaces tower-http's `TimeoutBody`, which polls its timer before the body. A reader that is polled late
-// then loses a frame that has already arrived. `TimeoutBody` also hides the length and the end of the body, and its
-// error does not contain the limit.
+// tower-http's `TimeoutBody` is not used, because it polls its timer before the body. A reader that is polled late then
+// loses a frame that has already arrived. `TimeoutBody` also hides the length and the end of the body, and its error
+// does not contain the limit.
 pin_project! {
     /// A response body that fails if it stalls for longer than its idle timeout.
     ///

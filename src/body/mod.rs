@@ -29,7 +29,7 @@
 //! the body reports its end. A recording of that length is treated as complete and can be replayed, unless the request
 //! has a `trailer` header.
 
-#[expect(clippy::module_inception, reason = "the file has the name of its type")]
+#[expect(clippy::module_inception, reason = "the module is named after its type")]
 pub(crate) mod body;
 mod collect;
 mod drain;
@@ -50,5 +50,5 @@ pub use self::replay::ReplayBody;
 pub(crate) const DEFAULT_REPLAY_LIMIT: usize = 1024 * 1024;
 
 /// The number of frames that are read in one poll before the task yields. This prevents an endless stream from starving
-/// other tasks or the caller's timer. 32 frames of 8 KiB, the size of hyper's first read buffer, are 256 KiB.
+/// other tasks or the caller's timer. If each frame fills hyper's first read buffer of 8 KiB, 32 frames are 256 KiB.
 const FRAMES_PER_POLL: usize = 32;

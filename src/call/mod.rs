@@ -56,8 +56,8 @@ pub struct CallContext(Report);
 /// the response.
 ///
 /// The auth layer inserts the marker, and the retry layer then resends the request once, through the limiter: see
-/// [after a 401](crate::retry#after-a-401). A custom layer that replaces keys may also insert the marker. The layer may
-/// insert it only into the response to the request that it received itself.
+/// [after a 401](crate::retry#after-a-401). A custom layer that replaces keys may also insert the marker, but only into
+/// the response to the request that it received itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyReplaced;
 
@@ -120,8 +120,8 @@ impl CallContext {
         self.0.shared.state().attempts.number()
     }
 
-    /// Counts an attempt that is about to be sent. Returns its number, and the number of requests that were sent before
-    /// it. Both numbers include retries by other crates.
+    /// Counts an attempt that is about to be sent. Returns the number of this attempt, and the number of requests that
+    /// were sent before it. Both numbers include retries by other crates.
     pub(crate) fn count_sent(&self) -> (u32, u32) {
         let mut state = self.0.shared.state();
         let earlier = state.sent_count;
@@ -205,7 +205,7 @@ impl CallContext {
         }
     }
 
-    /// Returns whether a retry layer has resent the request with another key.
+    /// Returns whether a retry layer has retried the call with a new key.
     pub(crate) fn is_key_replaced(&self) -> bool {
         self.0.shared.state().key_replaced
     }

@@ -100,7 +100,7 @@ impl Report {
     }
 
     /// Returns the delay after which another attempt could succeed, counted from the end of the last attempt. The delay
-    /// is known only if the call ended because the delay exceeds the deadline or `max_retry_after`.
+    /// is known if it ended the call, because it exceeds the deadline or `max_retry_after`. Otherwise returns `None`.
     pub fn retry_after(&self) -> Option<Duration> {
         self.shared.state().retry_after
     }

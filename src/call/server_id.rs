@@ -7,7 +7,7 @@ use crate::secret::Secret;
 /// The maximum length of an id. Known services send up to 100 characters.
 const MAX_LENGTH: usize = 128;
 
-/// The minimum length of a key's beginning that is redacted at the end of a text.
+/// A text may end with the beginning of a key. This beginning is redacted if it has at least this many bytes.
 #[cfg(feature = "client")]
 const SHORTEST_BEGINNING: usize = 4;
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[cfg(feature = "client")]
     #[test]
-    fn redacts_a_beginning_of_the_key_at_the_end_of_the_text() {
+    fn redacts_a_key_that_is_cut_off_at_the_end_of_the_text() {
         let sent = keys(&["s3cret-of-the-key"]);
         for (text, redacted) in [
             ("wrong s3cret-of-th", "wrong [redacted]"),

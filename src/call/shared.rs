@@ -47,7 +47,7 @@ pub(super) struct State {
     pub(super) attempts: Attempts,
     /// The number of attempts that reached an attempt span layer, including attempts by retry layers of other crates.
     pub(super) sent_count: u32,
-    /// Whether any retry layer has resent the request with another key.
+    /// Whether a retry layer has retried the call with a new key.
     pub(super) key_replaced: bool,
     pub(super) retry_after: Option<Duration>,
     pub(super) stop_reason: Option<StopReason>,

@@ -13,7 +13,8 @@ use crate::{
 /// The error contains the status, the [`Report`], and up to 1 KiB of the body. `Display` and `Debug` never show text of
 /// the body: only [`excerpt`](Self::excerpt) and [`decode_error`](Self::decode_error) do.
 ///
-/// The operator `?` converts an [`Error`] to this type, so that one function can return it for all steps of a call:
+/// The operator `?` converts an [`Error`] to a `ResponseError`, so that a function can return one error type for all
+/// steps of a call:
 ///
 /// ```no_run
 /// use tower_outbound::{Client, client::ResponseError};
@@ -66,7 +67,7 @@ impl ResponseError {
     /// Returns whether the deadline of the call, the timeout of an attempt or the idle timeout of the body was
     /// exceeded.
     ///
-    /// Returns `false` for an error of [`error_for_status`](super::Response::error_for_status), even if the body
+    /// Returns `false` if [`error_for_status`](super::Response::error_for_status) created the error, even if the body
     /// stalled.
     pub fn is_timeout(&self) -> bool {
         match &self.kind {

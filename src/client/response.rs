@@ -201,7 +201,7 @@ fn excerpt(body: &[u8], report: Option<&Report>) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Reads the first part of a body, until the body ends or fails, or the time `ends` has passed.
+/// Reads the first part of a body. Stops if the body ends or fails, and at the time `ends`.
 async fn beginning(mut body: Body, ends: Instant) -> Vec<u8> {
     let mut start = Vec::new();
     let read = async {

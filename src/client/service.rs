@@ -61,7 +61,7 @@ pub struct Client {
 
 pub(super) struct Inner<F: ?Sized> {
     pub(super) base_url: BaseUrl,
-    /// Whether `fetch_json` sets the header `accept`. It does so unless a default header sets it.
+    /// Whether `fetch_json` sets the header `accept`. `false` if a default header already sets it.
     #[cfg(feature = "json")]
     pub(super) accepts_json: bool,
     /// The whole stack, with its type erased. A call allocates one box, for its future.
@@ -176,7 +176,7 @@ impl Service<Request<Body>> for Client {
     type Error = Error;
     type Future = BoxFuture;
 
-    /// Always ready, because a call waits in its future.
+    /// A client is always ready, because each call waits in its own future.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }

@@ -4,8 +4,8 @@ use super::{InvalidConfig, inline_key::InlineKey, text::Text};
 
 /// A parsed value, or the error of parsing it. The text may contain a key by mistake, so the error redacts it.
 ///
-/// If deserialization fails, the parser of the file quotes the line of the value. Deserialization therefore never
-/// fails, and [`get`](Self::get) returns the error instead.
+/// A parser of files quotes the line of a value that cannot be deserialized. Deserialization therefore accepts every
+/// value, and [`get`](Self::get) returns the error instead.
 #[derive(Debug, Clone)]
 pub(crate) struct Checked<T>(Result<T, InvalidConfig>);
 
@@ -21,7 +21,7 @@ impl<T: Default> Default for Checked<T> {
     }
 }
 
-/// Allows lists of checked values.
+/// Needed for lists of checked values, whose items must implement `Text`.
 impl<T: Text> Text for Checked<T> {
     const EXPECTED: &'static str = T::EXPECTED;
 
@@ -43,7 +43,7 @@ impl<T: Text> Serialize for Checked<T> {
 impl<'de, T: Text> Deserialize<'de> for Checked<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let value = InlineKey::deserialize(from)?;
-        // If the value is not a text, the error shows `…` in its place.
+        // If the value is not a string, the error shows `…` instead.
         Ok(Self(T::read(value.text().unwrap_or("…"))))
     }
 }

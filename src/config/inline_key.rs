@@ -10,8 +10,9 @@ use super::InvalidConfig;
 
 /// A key that is written in a configuration file. `Debug` redacts it, and there is no `Serialize`.
 ///
-/// If deserialization fails, the parser of the file quotes the line that contains the key. Deserialization therefore
-/// accepts a value of any type. [`text`](Self::text) then rejects a value that is not a string.
+/// A parser of files quotes the line of a value that cannot be deserialized, and this line contains the key.
+/// Deserialization therefore accepts a value of any type. [`text`](Self::text) then rejects a value that is not a
+/// string.
 #[derive(Clone)]
 pub(crate) struct InlineKey(Option<Zeroizing<String>>);
 

@@ -1,4 +1,4 @@
-//! Values that configuration files contain as strings. The same functions parse strings in code.
+//! Reads and writes values that are strings in configuration files.
 
 use std::fmt;
 

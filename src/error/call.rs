@@ -29,9 +29,9 @@ use crate::call::{CallContext, Report};
 ///
 /// # Notes
 ///
-/// - An HTTP/2 GOAWAY contains debug data and a certificate contains names. The server chooses both, and may repeat the
-///   key in them. An error that shows this data or these names is replaced by an error that shows only the reason. The
-///   chain of `source()` then contains neither `h2::Error` nor `rustls::Error`.
+/// - An HTTP/2 GOAWAY contains debug data, and a certificate contains names. The server chooses both, and may repeat
+///   the key in them. An error that shows this data or these names is replaced by an error that shows only the reason.
+///   The chain of `source()` then contains neither `h2::Error` nor `rustls::Error`.
 /// - The body of a response returns its own errors. The errors of hyper's body show the debug data of a GOAWAY. The
 ///   errors of [`Client`](crate::Client)'s body and of [`IdleBody`](crate::body::IdleBody) do not show it.
 pub struct Error {
@@ -122,7 +122,7 @@ impl Error {
         self.inner.failed
     }
 
-    /// Returns whether a layer of this crate returned this error, and the error has one of these kinds.
+    /// Returns `true` if a layer of this crate returned this error, and its kind is one of `kinds`.
     fn is(&self, kinds: &[ErrorKind]) -> bool {
         self.inner.failed == Failed::Layer && kinds.contains(&self.inner.kind)
     }
@@ -144,17 +144,17 @@ impl Error {
         self.is(&[ErrorKind::RateLimited, ErrorKind::TooCostly])
     }
 
-    /// Returns whether the inner service was not called, because the limiter refused the attempt or the service did not
-    /// become ready.
+    /// Returns `true` if the inner service was not called, because the limiter refused the attempt or the service did
+    /// not become ready.
     pub(crate) fn was_not_called(&self) -> bool {
         !self.inner.maybe_processed && (self.is_refusal() || self.inner.failed == Failed::Readiness)
     }
 
-    /// Returns whether the deadline or an attempt's timeout was exceeded, or the body of the response stalled.
+    /// Returns `true` if the deadline or an attempt's timeout was exceeded, or if the body of the response stalled.
     ///
-    /// The server may have processed the request. Returns `false` for a timeout of a tower layer or of the connector
-    /// below this crate's layers. For such a timeout, [`is_service`](Self::is_service) returns `true`.
-    /// [`kind`](Self::kind) distinguishes the timeouts.
+    /// After a timeout, the server may have processed the request. Only timeouts of this crate's layers count. For a
+    /// timeout of a tower layer or connector below them, this method returns `false`, and
+    /// [`is_service`](Self::is_service) returns `true`. [`kind`](Self::kind) distinguishes the timeouts.
     pub fn is_timeout(&self) -> bool {
         self.is(&[ErrorKind::AttemptTimeout, ErrorKind::Deadline, ErrorKind::BodyTimeout])
     }
@@ -183,8 +183,8 @@ impl Error {
 
     /// Returns the wait that the call would have needed, if it failed because this wait was too long.
     ///
-    /// The returned time is the wait for the limiter, the delay before the next attempt, or the time until a failed key
-    /// source is called again.
+    /// This is the wait for the limiter, the delay before the next attempt, or the time until a failed key source is
+    /// called again.
     pub fn retry_after(&self) -> Option<Duration> {
         let own = self.inner.time.filter(|_| !self.is_timeout());
         own.or_else(|| self.report()?.retry_after())

@@ -74,8 +74,8 @@ use super::BoxError;
 ///
 /// # Notes
 ///
-/// - `not_sent` has an effect only if the service itself returns it, directly or boxed. Inside another error it is
-///   ignored, because there it may concern another request.
+/// - `not_sent` has an effect only if the service itself returns it, directly or boxed. Inside another error, it may
+///   concern another request, so it is ignored.
 /// - `maybe_processed` also has an effect inside other errors. It takes precedence over its causes, such as a connect
 ///   error of a redirect that the service followed.
 /// - If the request's body failed, the retry layer treats every error as `maybe_processed`.
@@ -100,8 +100,8 @@ pub(super) const MAYBE: Proof = Proof { not_sent: false, lasting: false };
 impl DeliveryError {
     /// Reports that the server did not process the request, so that every method is retried.
     ///
-    /// Use this only if no server can have received the whole request: not in this attempt, not through a redirect, and
-    /// not in an earlier attempt that the service itself made.
+    /// Use this only if no server can have received the whole request. This includes servers that the service reached
+    /// through a redirect or in its own earlier attempts.
     pub fn not_sent(source: impl Into<BoxError>) -> Self {
         Self { source: source.into(), proof: NOT_SENT }
     }
@@ -114,7 +114,7 @@ impl DeliveryError {
     /// Reports that the request was not sent, if the direct cause of `error` has the type `C`. Any other error is
     /// returned unchanged.
     ///
-    /// Use it for a client that wraps its connect errors. For tonic's channel, add
+    /// Use this function for a client that wraps its connect errors. For tonic's channel, add
     /// `.map_err(DeliveryError::not_sent_if_caused_by::<tonic::ConnectError>)` directly above the channel.
     pub fn not_sent_if_caused_by<C: StdError + 'static>(error: impl Into<BoxError>) -> BoxError {
         let error = error.into();
@@ -124,7 +124,7 @@ impl DeliveryError {
         }
     }
 
-    /// Also reports that every further attempt would fail for the same reason.
+    /// Marks the error as lasting: every further attempt would fail for the same reason.
     #[cfg(feature = "reqwest")]
     pub(crate) fn lasting(mut self) -> Self {
         self.proof.lasting = true;

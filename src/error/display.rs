@@ -25,7 +25,8 @@ impl Error {
     }
 }
 
-/// Rounds a limit to milliseconds. A measured limit, such as the time until a deadline, includes nanoseconds.
+/// Rounds a time limit to milliseconds for the message. A measured limit, such as the time until a deadline, includes
+/// nanoseconds.
 fn rounded(limit: Duration) -> Duration {
     if limit < Duration::from_millis(1) {
         return limit;

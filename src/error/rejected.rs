@@ -11,14 +11,14 @@ use super::{BoxError, Error};
 
 /// Panics, like tower's futures, because a future was polled after it completed.
 #[cold]
-#[expect(clippy::panic, reason = "only a caller's mistake leads here")]
+#[expect(clippy::panic, reason = "only a caller's mistake causes this panic")]
 pub(crate) fn polled_after_completion() -> ! {
     panic!("future polled after completion")
 }
 
 pin_project! {
-    /// The future of a service that may reject a request before it calls the inner service. After completion, the state
-    /// of the future is `Rejected` without an error.
+    /// The future of a service that may reject a request before it calls the inner service. After it completes, the
+    /// future is in the state `Rejected` without an error.
     #[project = StateProj]
     #[derive(Debug)]
     pub enum MaybeRejected<F> {

@@ -38,10 +38,10 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<L, Q, F> {
-        // The request stays in place until the inner service is called.
+        // `request` is `None` after an error. The request is not moved before the inner service is called.
         Before { settings: Arc<Settings<L>>, bounds: PermitRequest, request: Option<Q>, step: Step },
-        // `trusted` is `true` if the rate-limit headers of the response apply to the limiter. `permit` is `None` after
-        // completion.
+        // `trusted` is `true` if the limiter applies the response's rate-limit headers. `permit` is `None` after the
+        // future has completed.
         Calling { #[pin] future: F, permit: Option<Permit<'static>>, trusted: bool },
     }
 }
@@ -90,7 +90,7 @@ where
                         polled_after_completion();
                     }
                     let outcome = ready!(future.poll(cx)).map_err(Error::from_service);
-                    // If there is no response, dropping the permit counts its request as unconfirmed.
+                    // Without a response, the permit is dropped, which counts its request as unconfirmed.
                     if let (Some(permit), Ok(response)) = (permit.take(), &outcome) {
                         complete(permit, *trusted, call, response);
                     }
@@ -98,8 +98,8 @@ where
                 }
             };
             let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
-            // `waited` is `true` if the inner service was not ready after the grant. Otherwise the time of the grant is
-            // also the time of sending, which saves one reading of the clock.
+            // `waited` is `true` if the inner service was not ready after the grant. Otherwise, the request is sent at
+            // the time of the grant, and the clock is not read again.
             let (mut permit, waited) = match step {
                 Step::Acquiring { acquire, waiting, renewed } => {
                     let limiter = &settings.limiter;
@@ -124,7 +124,7 @@ where
                     }
                     match outcome {
                         Ok(permit) => {
-                            // A renewed permit belongs to a request that the metrics have already counted.
+                            // A renewed permit replaces an expired one. The metrics have already counted its request.
                             if !*renewed {
                                 telemetry::granted(call);
                             }
@@ -151,8 +151,8 @@ where
                 return Poll::Ready(Err(Error::from_readiness(error)));
             }
             if waited && permit.is_expired() {
-                // The permit has expired and is wasted. The inner service stays ready during the wait for another
-                // permit. If it were released, it might not be ready again by then.
+                // The permit has expired unused. The request keeps the ready inner service while it waits for another
+                // permit, because the service might not be ready again by then.
                 *bounds = bounds.admitted();
                 *step = Step::acquiring(true);
                 continue;

@@ -46,10 +46,10 @@ use crate::{
 ///   permits and no server limit applies to it.
 /// - Adding a key removes idle keys. No background task runs, and a key in use is never removed.
 /// - A request with a new key is refused if keys in use take up all the room.
-/// - If a server reports remaining permits that reset at midnight, the key stays in use until then. In that case, set
-///   the maximum to the number of different keys in a day.
-/// - The room is divided evenly among 16 shards, and the key's hash selects the shard. One shard may be full, and
-///   refuse new keys, before the others are full.
+/// - A server limit, such as a daily quota that resets at midnight, keeps its key in use until the reset. In that case,
+///   set the maximum to the number of different keys in a day.
+/// - The room is divided evenly among 16 shards, and the key's hash selects the shard. A full shard refuses new keys,
+///   even if other shards have room.
 ///
 /// # Clone
 ///
@@ -144,12 +144,12 @@ const SHARDS: usize = 16;
 /// than new keys arrive.
 const CHECKED_KEYS: usize = 2;
 
-/// How many keys are checked for idleness before a full shard refuses a new key. For the next new key, other keys are
-/// checked.
+/// How many keys are checked for idleness before a full shard refuses a new key. The check for the next new key
+/// continues after these keys.
 const CHECKED_KEYS_IF_FULL: usize = 64;
 
-/// The number of table slots that are visited at most for each key to check. It is bounded because most slots are empty
-/// after most keys were removed.
+/// At most this many table slots are visited for each key to check. Without this limit, a search would take long in a
+/// table of mostly empty slots, such as after most keys were removed.
 const SLOTS_PER_CHECK: usize = 8;
 
 struct Shard<K, L> {

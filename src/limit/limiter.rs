@@ -49,9 +49,9 @@ pub trait Limiter: Clone {
     /// Grants or refuses a permit immediately, without overtaking a waiter. Returns `None`, without side effects, if it
     /// cannot decide without waiting. The layer then calls [`acquire_with`](Self::acquire_with).
     ///
-    /// The default implementation returns `None`. A custom implementation saves time. A
-    /// [`TokenBucket`](super::TokenBucket) of one quota returns `Some` if the permits are available, no request waits,
-    /// no server limit applies and its quotas were never replaced.
+    /// The default implementation returns `None`. Override it to grant permits faster. A
+    /// [`TokenBucket`](super::TokenBucket) returns `Some` if it has one quota that was never replaced, the permits are
+    /// available, no request waits and no server limit applies.
     fn try_acquire_with(&self, _request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
         None
     }
@@ -65,7 +65,7 @@ pub trait Limiter: Clone {
     note = "`PacedWindow::new(quota)`, `TokenBucket::new(quota)` and `SlidingWindow::new(quota)` create a limiter, and `Keyed` holds several. Another type must implement `limit::Limiter`"
 )]
 pub trait SelectLimiter {
-    /// Returns a future that waits for the permit of the request that `head` belongs to.
+    /// Returns a future that waits for a permit for the request whose head is `head`.
     ///
     /// The layer calls this method when the call's future is first polled, and again if the permit expires before it is
     /// used.

@@ -46,9 +46,10 @@ pub struct LocalLimiter<A: Algorithm> {
 /// # }
 /// ```
 ///
-/// The burst counts in the window, so the refill is slower than the quota. For example, 100 per minute with a burst of
-/// 10 grants 10 permits at once, and then 90 per 61 s. The 61 s are a minute and the default margin.
-/// [`Quota::refill_interval`] returns the time between two refilled permits. A [`PacedWindow`] grants the whole quota.
+/// The burst counts toward the quota, so permits refill more slowly than the quota allows. For example, a quota of 100
+/// per minute with a burst of 10 grants 10 permits at once, and then 90 every 61 s (a minute and the default margin of
+/// 1 s). [`Quota::refill_interval`] returns the time between two refilled permits. A [`PacedWindow`] grants the whole
+/// quota.
 ///
 /// A grant takes one compare-and-swap and uses governor's arithmetic.
 ///
@@ -120,9 +121,8 @@ pub type PacedWindow = LocalLimiter<PacedLogs>;
 ///
 /// # Memory
 ///
-/// The log of grants takes 16 bytes for each time at which permits were granted, regardless of their number. The log
-/// has at most as many entries as the limit has permits. Above 4,096 entries it keeps only the grants of the last
-/// window.
+/// The log of grants has entries of 16 bytes. Permits that were granted at the same time share an entry. The log has at
+/// most as many entries as the limit has permits. Above 4,096 entries it keeps only the grants of the last window.
 pub type SlidingWindow = LocalLimiter<Logs>;
 
 impl<A: Algorithm> LocalLimiter<A> {
@@ -151,8 +151,8 @@ impl<A: Algorithm> LocalLimiter<A> {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::quanta())
     }
 
-    /// Starts with at most `permits` available permits. With 0, a restarted process sends no burst in addition to the
-    /// one that the previous process may have sent just before.
+    /// Starts with at most `permits` available permits. With 0, a restarted process adds no burst to one that the
+    /// previous process may have just sent.
     ///
     /// Default: the quota's burst, or the whole limit of a [`SlidingWindow`].
     pub fn with_initial_burst(self, permits: u32) -> Self {
@@ -231,7 +231,7 @@ impl<A: Algorithm> LocalLimiter<A> {
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
     ///
-    /// - A longer window also counts the grants of the window that it replaces.
+    /// - If the new window is longer, it also counts the grants of the previous window.
     /// - A waiter whose cost exceeds the new quotas is refused.
     /// - Every grant after this call takes a lock.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
@@ -260,7 +260,7 @@ impl<A: Algorithm> LocalLimiter<A> {
         if Arc::strong_count(&self.queue) > 1 {
             return false;
         }
-        // Makes the permits visible that another clone took before it was dropped.
+        // Makes the grants of dropped clones visible to this thread.
         fence(Ordering::Acquire);
         self.queue.is_idle()
     }

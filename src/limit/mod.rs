@@ -51,8 +51,8 @@
 //! - the inner service becomes ready more than a quarter of the quota's margin after that poll;
 //! - the limiter pauses, or the server reports no remaining permits.
 //!
-//! A request whose permit expired waits for another permit, either in its old position or with the inner service held
-//! ready. See [`Quota`](crate::Quota#margin).
+//! A request whose permit expired waits for another permit. A request that is still queued keeps its position. A
+//! request that has left the queue waits again, and holds the inner service ready. See [`Quota`](crate::Quota#margin).
 //!
 //! # Server limits
 //!

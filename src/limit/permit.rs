@@ -39,7 +39,7 @@ pub struct Permit<'a> {
 }
 
 pub(super) enum Issuer<'a> {
-    /// The permit reports to no limiter, or has already reported.
+    /// The permit reports its outcome to no limiter, or has already reported it.
     None,
     Borrowed(&'a dyn PermitIssuer),
     Shared(Arc<dyn PermitIssuer>),
@@ -50,8 +50,8 @@ pub trait PermitIssuer: Send + Sync {
     /// Returns whether `permit` can no longer be used. The layer calls this method if the inner service was not ready
     /// right after the grant.
     ///
-    /// By default, a permit expires as soon as the clock has advanced since its grant, because a later request could be
-    /// in another window.
+    /// By default, a permit expires as soon as the clock advances after the grant, because a request sent later could
+    /// be in another window.
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
         permit.is_older_than_now()
     }

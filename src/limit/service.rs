@@ -17,7 +17,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns [`Error::is_rate_limited`] if the limiter refused the request. Otherwise returns the inner service's error.
+/// Returns an error with [`Error::is_rate_limited`] if the limiter refused the request. Otherwise returns the inner
+/// service's error.
 ///
 /// # Cancellation
 ///

@@ -183,7 +183,7 @@ impl StackConfig {
     fn placed(&self, error: InvalidConfig) -> InvalidConfig {
         let base = self.base_url.as_ref().and_then(|url| Some(url.get().ok()?.origin.to_string()));
         let path = match error.field() {
-            // `from_config` has already returned any error of `api_key`.
+            // The field `api_key` needs no entry here, because `from_config` has already returned its error.
             "name" => "name",
             "api key" if self.api_key_file.is_some() => "api_key_file",
             "api key" => "api_key_env",

@@ -57,7 +57,7 @@
 //!   `UNAVAILABLE` or `DATA_LOSS`.
 //! - The retry layer made no further attempt after a temporary failure, for example after a third 429.
 //!
-//! Any other call is logged as completed, even a call that ends with a 404.
+//! Every call that is not logged as failed is logged as completed, even if it ends with a 404.
 //! [`with_log_level`](RequestIdLayer::with_log_level) changes the level of the event for completed calls.
 //!
 //! | field | value |
@@ -85,10 +85,10 @@
 //!
 //! # Other crates' events
 //!
-//! These tables cover only the targets that start with `tower_outbound`. At `DEBUG` and `TRACE`, the crate `h2` logs
-//! frames. Frames include the debug data of a server's GOAWAY and the `te` field of a response. hyper and tonic log
-//! errors that contain this data. A server may repeat the key in this data. The filter
-//! `h2=info,hyper=info,hyper_util=info,tonic=info` drops those events.
+//! The tables above cover only the targets that start with `tower_outbound`. A server may repeat the key in the debug
+//! data of a GOAWAY or in the `te` field of a response. At `DEBUG` and `TRACE`, the crate `h2` logs frames with this
+//! data, and hyper and tonic log errors that contain it. The filter `h2=info,hyper=info,hyper_util=info,tonic=info`
+//! drops those events.
 //!
 //! # Order
 //!
@@ -105,8 +105,8 @@
 //!   other layers then receive events without `service` and `request_id`.
 //! - A call that starts while no subscriber is active has no event, even if a subscriber is installed before it ends.
 //! - A call that its caller drops has no event. Its spans have no status, because nothing failed.
-//! - The event is emitted when the response headers arrive, so a later failure of the body or in gRPC trailers is not
-//!   logged.
+//! - The event of a call is emitted when the response headers arrive. A later failure, in the body or in gRPC trailers,
+//!   is not logged.
 //! - An attempt that is cancelled by the total deadline has no event. `attempts` counts it, and the `error.type` of its
 //!   span is `deadline`.
 

@@ -34,7 +34,7 @@ pub(super) struct Attempts<B> {
     resends: bool,
     transient_delays: Delays,
     throttled_delays: Delays,
-    /// What the last retry cost in the budget.
+    /// The credit that the last retry spent from the budget.
     cost: Option<u32>,
     /// The error of the last attempt that called the inner service. `None` if that attempt ended in a response.
     failed: Option<Error>,
@@ -132,8 +132,8 @@ impl<B: Body> Attempts<B> {
             ..stop
         });
         let cost = self.cost.take();
-        // The cost of a retry that was not sent is returned to the budget. An unsent resend with another key is
-        // different: the server received the retry that the resend repeats, so the cost of that retry is not returned.
+        // If a retry was not sent, its cost is returned to the budget. A resend with another key is an exception,
+        // because it repeats a retry that the server has already received.
         let unsent = !called && cost.is_some() && !self.call.is_key_replaced();
         let succeeded = matches!(retry, Err(Stop { reason: StopReason::Success, .. }));
         if let Some(budget) = self.policy.budget.as_ref().filter(|_| unsent || succeeded) {
@@ -160,9 +160,8 @@ impl<B: Body> Attempts<B> {
 
     /// Returns the part of the retry decision that depends only on the result of this attempt.
     fn verdict<R>(&self, attempt: &AttemptResult<'_>, response: Option<&Response<R>>) -> Verdict {
-        // Checks for a replaced key before the rules and `x-should-retry` are evaluated, because these do not know that
-        // another key is available. A request that received a 401 was not applied, whatever its method (RFC 9110
-        // §15.5.2).
+        // Checks for a replaced key first, because the rules and `x-should-retry` do not know that another key is
+        // available. A request that received a 401 was not applied, whatever its method (RFC 9110 §15.5.2).
         let replaced = |response| is_key_replaced(response, self.state.idempotent);
         if self.resends && response.is_some_and(replaced) && !self.call.is_key_replaced() {
             return Verdict::KeyReplaced;
@@ -198,7 +197,8 @@ impl<B: Body> Attempts<B> {
             Ok(response) => (Some(response), None),
             Err(error) => (None, Some(error)),
         };
-        // If this attempt did not call the inner service, the stored error of an earlier attempt is more informative.
+        // If this attempt did not call the inner service, keeps the error of an earlier attempt, which is more
+        // informative.
         if called || self.failed.is_none() {
             self.failed = error;
         }

@@ -143,7 +143,8 @@ fn is_lasting(error: &Error) -> bool {
     }
 }
 
-/// Reads `x-should-retry` of a 4xx or 5xx response. Returns `None` unless all its fields are `true` or all are `false`.
+/// Returns `Some(true)` if all `x-should-retry` fields of a 4xx or 5xx response are `true`, and `Some(false)` if all
+/// are `false`. Returns `None` otherwise.
 fn should_retry(status: StatusCode, headers: &HeaderMap) -> Option<bool> {
     if status.as_u16() < 400 {
         return None;
@@ -168,7 +169,7 @@ pub(super) enum Rule {
 pub(super) type Condition = dyn Fn(RequestHead<'_>, &AttemptResult<'_>) -> bool + Send + Sync;
 
 impl Rule {
-    /// Returns the decision if the rule applies. A condition applies only if `request` is `Some`.
+    /// Returns the decision if the rule applies. A rule with a condition applies only if `request` is `Some`.
     pub(super) fn decide(
         &self,
         request: Option<RequestHead<'_>>,

@@ -106,8 +106,8 @@ where
                 }
                 StateProj::Calling { future } => {
                     let result = ready!(future.poll(cx)).map_err(Error::from_service);
-                    // A limiter below may have refused the attempt, or the service below that limiter may not have
-                    // become ready.
+                    // An inner limiter may have refused the attempt, or its own inner service may not have become
+                    // ready.
                     let called = !matches!(&result, Err(error) if error.was_not_called());
                     (called, result)
                 }

@@ -31,8 +31,8 @@ use crate::{
 /// - for a method, with [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent);
 /// - for one call, with [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent).
 ///
-/// gRPC's own implementations also retry a call that the server may have processed only if the method has a
-/// `retryPolicy`.
+/// gRPC's own libraries have a similar rule. They retry a call that the server may have processed only if its method
+/// has a `retryPolicy`.
 ///
 /// # Notes
 ///

@@ -53,7 +53,7 @@ use crate::{
 /// | `budget` | [`Budget::new`]: `enabled`, `capacity`, `retry_cost`, `throttled_cost`, `success_gain` |
 /// | `honoured_idempotency_key` | none: `header`, `quoted` |
 ///
-/// `Serialize` omits all other settings.
+/// `Serialize` omits the settings that have no field in a configuration file.
 #[derive(Debug, Clone)]
 pub struct RetryLayer {
     pub(super) policy: Arc<Policy>,
@@ -82,9 +82,9 @@ impl RetryLayer {
 
     /// Sets the maximum number of attempts, including the first. 3 by default.
     ///
-    /// 1 disables retries. However, a request is still resent once after a 401 if its key is replaced, because this
-    /// resend is not counted as an attempt. [`RetryOverride::without_retries`](super::RetryOverride::without_retries)
-    /// disables retries and this resend.
+    /// 1 disables retries, but not the resend after a 401. If the key is replaced, the request is resent once, which is
+    /// not counted as an attempt. [`RetryOverride::without_retries`](super::RetryOverride::without_retries) disables
+    /// both.
     ///
     /// # Errors
     ///
@@ -161,8 +161,8 @@ impl RetryLayer {
 
     /// Adds an idempotency key to each request whose method is not idempotent, and treats the request as idempotent.
     ///
-    /// Use this only if **the server honours such keys**. If the server ignores the header, a retried POST sends a
-    /// second e-mail or makes a second payment. No preset's service is known to honour these keys.
+    /// Use this only if **the server honours idempotency keys**. If the server ignores the header, a retried POST sends
+    /// a second e-mail or makes a second payment. No preset's service is known to honour idempotency keys.
     pub fn with_honoured_idempotency_key(self, key: IdempotencyKey) -> Self {
         self.set(|policy| policy.idempotency_key = Some(key))
     }

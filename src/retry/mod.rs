@@ -58,8 +58,8 @@
 //! - a request body that can be replayed: it is within the replay limit, and it was read completely or not at all.
 //!
 //! If no retry is possible, the layer immediately returns the last response or error. Its [`Report`](crate::Report)
-//! contains the [reason](crate::call::StopReason). A retry spends its credit in the budget before the delay. If the
-//! caller then drops the call, the credit is not returned.
+//! contains the [reason](crate::call::StopReason). A retry takes its credit from the budget before the delay. The
+//! credit is not returned if the caller drops the call before the retry is sent.
 //!
 //! # Deciding by the body
 //!
@@ -97,7 +97,7 @@
 //! # }
 //! ```
 //!
-//! For a ready client, pass the service with the inner layer to
+//! To use the inner layer in a client, wrap a service in the layer, and pass the wrapped service to
 //! [`client_with_service`](crate::stack::StackBuilder::client_with_service).
 //!
 //! # After a 401
@@ -112,12 +112,13 @@
 //!   [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced).
 //! - Each call is resent at most once, even with several retry layers. [`DefaultClassifier`] does not retry a second
 //!   401.
-//! - The request is not resent with [`RetryOverride::without_retries`], or if its body cannot be replayed. It is also
-//!   not resent within 100 ms of the deadline, because that time is reserved for draining the response.
+//! - The request is not resent if it carries [`RetryOverride::without_retries`], or if its body cannot be replayed. It
+//!   is also not resent in the last 100 ms before the deadline, which are reserved for draining the response.
 //!
-//! The auth layer also marks a gRPC `UNAUTHENTICATED` in the response headers. gRPC does not guarantee that such a call
-//! was not processed. The retry layer therefore resends the call only if it is declared idempotent and no negative
-//! `grpc-retry-pushback-ms` forbids a retry. Otherwise the next call uses the new key.
+//! The auth layer also inserts `KeyReplaced` if the response headers contain the gRPC code `UNAUTHENTICATED`. gRPC does
+//! not guarantee that such a call was not processed. The retry layer therefore resends the call only if it is declared
+//! idempotent, and if no negative `grpc-retry-pushback-ms` forbids a retry. If the call is not resent, the next call
+//! uses the new key.
 //!
 //! # Delay
 //!
@@ -149,18 +150,18 @@
 //!   no further attempt.
 //! - A failed gRPC call has the HTTP status 200, so it is treated as a success unless the classifier is [`Grpc`].
 //! - A 101 ends the call regardless of all rules, because the caller then owns the connection.
-//! - If the limiter refuses a retry, or the inner service does not become ready for it, the call returns the error of
-//!   the previous attempt. If the previous attempt ended in a response, the call returns the new error, because the
-//!   response's body was already dropped. The error's `retry_after()` returns the wait that the limiter refused.
+//! - If the limiter refuses a retry, or the inner service does not become ready for the retry, the call returns the
+//!   error of the previous attempt. If the previous attempt ended in a response, the call returns the error of the
+//!   retry, because the body of the response was already dropped. If the limiter refused the retry, `retry_after()` of
+//!   the error returns the wait that the retry would have needed.
 //! - Before the backoff, the layer drains the body of a failed response, so that its connection can be reused. It stops
-//!   after 64 KiB, after 100 ms, or at the end of the backoff. Before a resend with another key there is no backoff, so
-//!   only the first two limits apply.
+//!   after 64 KiB, after 100 ms, or at the end of the backoff. A resend after a 401 has no backoff, so only the first
+//!   two limits apply.
 //!
 //! Proof that a request was not processed:
 //!
-//! - The proof comes from errors of hyper, hyper-util and h2, even if another client has wrapped such an error. The
-//!   service itself may return a [`DeliveryError`](crate::error::DeliveryError), `ConnectionRefused` or tower's
-//!   `Overloaded`.
+//! - Errors of hyper, hyper-util and h2 provide the proof, even if another client has wrapped them. A custom service
+//!   may instead return a [`DeliveryError`](crate::error::DeliveryError), `ConnectionRefused` or tower's `Overloaded`.
 //! - The error must concern the request that the service received. A client that follows redirects returns errors and
 //!   401s of other requests: follow redirects above this layer instead.
 //! - No error is proof if the request's body failed, because the error may concern the connection that the body was
@@ -171,10 +172,10 @@
 //!
 //! Bodies:
 //!
-//! - If the size hint or `content-length` gives the length of a body, the body is completely recorded once that many
-//!   bytes were read. Trailers after the body are replayed only if the request has a `trailer` header.
-//! - A body that the inner service still holds when it responds is not replayed, because the service may still be
-//!   reading it.
+//! - A body whose length is known, from its size hint or `content-length`, is completely recorded once that many bytes
+//!   were read. Trailers after the body are replayed only if the request has a `trailer` header.
+//! - A body is not replayed if the inner service still holds it after the response, because the service may continue to
+//!   read it.
 
 mod attempts;
 mod backoff;

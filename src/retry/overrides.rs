@@ -16,7 +16,7 @@ use crate::config::InvalidConfig;
 pub struct RetryOverride {
     pub(super) max_attempts: Option<u32>,
     pub(super) idempotent: bool,
-    /// Whether the resend with another key after a 401 is also disabled.
+    /// If `true`, the request is also not resent with a new key after a 401.
     pub(super) never: bool,
 }
 
@@ -26,14 +26,14 @@ impl RetryOverride {
         Self::default()
     }
 
-    /// Disables retries, and also the resend with another key after a 401.
+    /// Disables retries. After a 401, the request is also not resent with a new key.
     pub fn without_retries(mut self) -> Self {
         self.max_attempts = Some(1);
         self.never = true;
         self
     }
 
-    /// Sets the maximum number of attempts, including the first. A resend with another key does not count.
+    /// Sets the maximum number of attempts, including the first. A resend with a new key after a 401 does not count.
     ///
     /// # Errors
     ///
@@ -44,8 +44,8 @@ impl RetryOverride {
         Ok(self)
     }
 
-    /// Declares the request idempotent regardless of its method. The layer then also retries the request after the
-    /// server may have processed it.
+    /// Declares the request idempotent regardless of its method. The layer then also retries the request if the server
+    /// may already have processed it.
     ///
     /// To declare all requests of one kind idempotent, use
     /// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent).

@@ -17,7 +17,7 @@ pub(super) struct Policy {
     pub(super) max_attempts: u32,
     /// `None` means [`DefaultClassifier`], which does not read the request.
     pub(super) classify: Option<Arc<dyn Classify>>,
-    /// The rules in the order of their addition. The last rule is evaluated first.
+    /// The rules in the order in which they were added. The layer evaluates the last rule first.
     pub(super) rules: Vec<Rule>,
     pub(super) idempotency_key: Option<IdempotencyKey>,
     pub(super) idempotent: Option<Arc<IsIdempotent>>,

@@ -21,8 +21,8 @@ use crate::{
 ///
 /// # Cancellation
 ///
-/// Dropping the call drops the running attempt or the backoff, and nothing continues in the background. If a retry is
-/// dropped before it was sent, its cost is not returned to the budget.
+/// Dropping the call also drops the running attempt or the backoff, and nothing continues in the background. The budget
+/// does not get back the cost of a retry, even if the call is dropped before the retry is sent.
 #[derive(Debug, Clone)]
 pub struct Retry<S> {
     pub(super) inner: S,
@@ -43,7 +43,7 @@ where
     type Error = Error;
     type Future = ResponseFuture<S, B, R>;
 
-    /// Always ready. The future waits for the inner service before each attempt.
+    /// Always returns ready. Before each attempt, the call's future waits until the inner service is ready.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }

@@ -12,7 +12,7 @@ use crate::{
 
 pub(super) type CredentialLayer = Either<AuthLayer, Either<SignLayer, Identity>>;
 
-/// The credential of a stack, which is read and checked when a layer is created.
+/// The credential of a stack. It is read and checked when a layer is created.
 #[derive(Clone)]
 pub(super) enum Credential {
     /// The caller has not chosen a credential yet.

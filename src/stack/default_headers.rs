@@ -27,9 +27,9 @@ pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 pub(crate) struct DefaultHeadersLayer(pub(crate) Arc<HeaderMap>);
 
 impl DefaultHeadersLayer {
-    /// Rejects headers that frame a request, contain a credential or are set by the stack. `key` is the header of the
-    /// stack's own key. This header must differ from the headers that outer layers set, because the key would otherwise
-    /// not be sent.
+    /// Rejects a default header that frames a request, contains a credential or is the header of the request id. `key`
+    /// is the header of the stack's own key. It is rejected if an outer layer sets the same header, because the key
+    /// would then not be sent.
     pub(super) fn check(
         &self,
         key: Option<&HeaderName>,
@@ -44,9 +44,9 @@ impl DefaultHeadersLayer {
             let expected = if frames_request(name) {
                 NOT_FRAMING
             } else if key == Some(name) || [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
-                "a header without a credential: with_api_key or with_authorize sets a credential"
+                "a header that contains no credential: use with_api_key or with_authorize for the credential"
             } else if name == request_id {
-                "a header other than the request id's, because each call has its own id"
+                "any header except the header of the request id, because each call has its own id"
             } else {
                 continue;
             };
@@ -86,8 +86,8 @@ impl fmt::Debug for DefaultHeadersLayer {
 ///
 /// # Errors
 ///
-/// Returns [`Error::is_invalid_request`] if a request has more than 6,000 header fields. This maximum leaves room for
-/// the header fields that the inner layers and the client add. Otherwise returns the inner service's error.
+/// Returns an error with [`Error::is_invalid_request`] if a request has more than 6,000 header fields, and otherwise
+/// the inner service's error. The maximum leaves room for the header fields that the inner layers and the client add.
 #[derive(Debug, Clone)]
 pub struct DefaultHeaders<S> {
     inner: S,

@@ -46,8 +46,9 @@
 //!
 //! # After a 401
 //!
-//! A key from a file or a provider is replaced after a 401. Concurrent calls share one replacement. Each of these calls
-//! is retried once with the new key, even a POST. A second 401 is returned. See [`retry`](crate::retry#after-a-401).
+//! After a 401, a key from a file or a provider is replaced. Concurrent calls share one replacement. Each call is
+//! resent once with the new key, even a POST. A second 401 is returned to the caller. See
+//! [`retry`](crate::retry#after-a-401).
 //!
 //! A key that is a fixed value or comes from the environment is not replaced, so the 401 is returned.
 

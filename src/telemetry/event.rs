@@ -1,6 +1,6 @@
-//! The log events. The macros of `tracing` evaluate the fields of an event only if a subscriber is interested, so the
-//! code needs no separate check. A separate check would have different metadata from the event, so a subscriber that
-//! filters by fields would reject the check.
+//! The log events. The macros of `tracing` evaluate the fields of an event only if a subscriber enables the event. The
+//! code makes no check of its own: the metadata of the check would differ from the event's, so a subscriber that
+//! filters by fields would reject it.
 
 use std::{cell::LazyCell, fmt, time::Duration};
 
@@ -35,9 +35,9 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Returns `None` if neither a subscriber nor a recorder is active when the call starts. The result is boxed, so
-    /// that the future of such a call stays small. With tracing's feature `log`, the crate `log` may write a disabled
-    /// span, so the result is also `Some` for such a span.
+    /// Returns `Some` if a subscriber or a recorder is active when the call starts. Also returns `Some` if tracing's
+    /// feature `log` is enabled, because the crate `log` may then write the span. Otherwise returns `None`. The result
+    /// is boxed, so that the future of a call without an observer stays small.
     pub(crate) fn of<B>(level: Level, request: &Request<B>, span: &Span) -> Option<Box<Self>> {
         let is_observed = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
         is_observed.then(|| {
@@ -216,7 +216,7 @@ pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Durati
     );
 }
 
-/// Emits the event for a key that the server has rejected and that the auth layer is replacing.
+/// Emits the event for a key that the auth layer replaces because the server has rejected it.
 pub(crate) fn key_refused() {
     metric::count(KEY_REFUSALS, None, &[]);
     info!(target: AUTH, "key rejected by the server");

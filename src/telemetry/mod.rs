@@ -101,8 +101,8 @@ impl<'a> ResponseSummary<'a> {
         }
     }
 
-    /// Returns whether the call failed with this response. A failure is a 5xx, a server failure in gRPC, or a temporary
-    /// failure after which the retry layer made no further attempt.
+    /// Returns whether the call counts as failed. It does after a 5xx, after a server failure in gRPC, and after a
+    /// temporary failure without a further attempt.
     fn has_failed(&self, ended: Option<StopReason>) -> bool {
         let code = Code::in_head(self.headers);
         let server = matches!(
@@ -118,8 +118,8 @@ impl<'a> ResponseSummary<'a> {
         );
         let stopped = match ended {
             Some(StopReason::Exhausted | StopReason::Budget) => true,
-            // After a 401, the retry layer omitted only the resend with another key. The 401 is the result of the call,
-            // not a temporary failure.
+            // For a 401, these reasons only mean that the request was not resent with a new key. The 401 is the result
+            // of the call, not a temporary failure.
             Some(
                 StopReason::Deadline
                 | StopReason::RequestedDelayTooLong

@@ -10,8 +10,8 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// The level of an attempt's span. `INFO` with the feature `otel`, because exporters record client spans at that level.
-/// Otherwise `DEBUG`, because logs do not need these spans.
+/// The level of an attempt's span: `INFO` with the feature `otel`, otherwise `DEBUG`. Exporters record client spans at
+/// `INFO`, but logs do not need these spans.
 const ATTEMPT_LEVEL: Level = if cfg!(feature = "otel") { Level::INFO } else { Level::DEBUG };
 
 /// Creates the span of a call. It is not an HTTP client span, because it also covers calls that are never sent.
@@ -77,8 +77,8 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// Starts the metrics and the span of an attempt. Also returns the number of the attempt. The number is 1 if
-    /// `numbered` is `false` and no subscriber or recorder is active.
+    /// Starts the metrics and the span of an attempt. Also returns the number of the attempt, or 1 if `numbered` is
+    /// `false` and no subscriber or recorder is active.
     pub(crate) fn begin<B>(request: &Request<B>, numbered: bool) -> (Self, Span, u32) {
         let span = attempt_span(request);
         let call = request.extensions().get::<CallContext>();
@@ -110,8 +110,8 @@ impl Sending {
         end(span, result.map_err(Error::kind));
     }
 
-    /// Records a failure of a dropped attempt if the deadline has passed. Otherwise the caller dropped the attempt,
-    /// which is not a failure.
+    /// Records the attempt as failed if it is dropped after the deadline. An attempt that is dropped earlier was
+    /// dropped by the caller, which is not a failure.
     pub(crate) fn dropped(&mut self, span: &Span) {
         let deadline = self.call.as_ref().and_then(CallContext::deadline);
         if deadline.is_some_and(|deadline| clock::now() >= deadline) {

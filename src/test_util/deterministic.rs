@@ -7,8 +7,8 @@ use crate::stack::StackBuilder;
 /// Makes the calls of a stack repeatable: the jitter is drawn from `seed`, and the request ids are `req-1`, `req-2` and
 /// so on.
 ///
-/// All clones of the builder, and all layers built from it, share the sequence of jitter and the sequence of ids.
-/// Idempotency keys, and the jitter of a key provider after a failure, stay random.
+/// All clones of the builder, and all layers built from it, share one sequence of jitter and one sequence of ids.
+/// Idempotency keys and the jitter in the backoff of a key provider stay random.
 ///
 /// ```
 /// use tower_outbound::{preset, test_util};

@@ -81,10 +81,10 @@ struct State {
 /// How the server counts requests. Times are seconds since the origin.
 #[derive(Debug)]
 enum Kind {
-    /// A bucket of `capacity` tokens, or of as many tokens as the limit if `capacity` is `None`.
+    /// A bucket of `capacity` tokens, or of `limit` tokens if `capacity` is `None`.
     TokenBucket { capacity: Option<u32>, tokens: f64, at: f64 },
-    /// A counter that is reset at `end`. The windows are aligned to `phase`. If `phase` is `None`, each window starts
-    /// with the first request after the previous window.
+    /// A counter that is reset at `end`, the end of the current window. The windows are aligned to `phase`. If `phase`
+    /// is `None`, each window starts with the first request after the previous window.
     FixedWindow { phase: Option<f64>, end: f64, used: u32 },
     /// The times of the accepted requests of the last window.
     SlidingWindow { log: VecDeque<f64> },
@@ -157,7 +157,7 @@ impl ServerLimit {
         state.limit = limit;
     }
 
-    /// Counts a request that arrives now, and returns its response: a 200, or a 429 if the limit is reached.
+    /// Counts a request that arrives now. Returns a 200, or a 429 if the limit is reached.
     pub fn respond(&self) -> ScriptedResponse {
         let mut state = self.state();
         let now = state.now();
@@ -286,7 +286,8 @@ impl State {
             Kind::Estimate { current, previous, .. } => {
                 let (current, previous) = (f64::from(*current), f64::from(*previous));
                 let above = (self.estimate(now) + 1.0 - f64::from(self.limit)).max(0.0);
-                // The previous window's share of the estimate falls evenly to zero until the current window ends.
+                // The share of the previous window in the estimate falls linearly to zero at the end of the current
+                // window.
                 let in_this_window = above * self.window / previous.max(f64::MIN_POSITIVE);
                 if above <= 0.0 || in_this_window <= self.reset(now) {
                     return in_this_window;
@@ -303,7 +304,7 @@ impl State {
         let response = ScriptedResponse::status(if accepted { 200 } else { 429 });
         let seconds = |seconds: f64| (seconds - 1e-9).ceil().max(0.0) as u64;
         let (remaining, reset) = (self.remaining(now), seconds(self.reset(now)));
-        // A server that only spaces requests reports the capacity of its bucket as the limit.
+        // If the bucket has a capacity of its own, the headers report the capacity as the limit.
         let limit = match self.kind {
             Kind::TokenBucket { capacity: Some(capacity), .. } => capacity,
             _ => self.limit,

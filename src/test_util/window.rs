@@ -6,8 +6,8 @@ use super::arrival::Arrival;
 use crate::{clock::Instant, policy::Quota};
 
 /// Finds the window of this length that contains the most permits. Both ends belong to the window. Returns the permits
-/// and the start of the window, or `None` without arrivals. The window starts at an arrival, because any window can be
-/// moved to start at its first arrival without losing an arrival.
+/// and the start of the window, or `None` without arrivals. Considers only windows that start at an arrival, because
+/// any other window can be moved to its first arrival without losing an arrival.
 ///
 /// An arrival counts in a window that contains both its earliest and its latest time.
 pub(super) fn fullest(arrivals: &[Arrival], length: Duration) -> Option<(u64, Instant)> {

@@ -11,7 +11,7 @@ use crate::{config::InvalidConfig, config::text::Written};
 /// | `attempt` | `10s`, at most `total` | one attempt. Three attempts and their backoff fit into a minute |
 /// | `body_idle` | none | the longest stall of a response's body |
 ///
-/// No service of the presets publishes its response times, so the defaults are estimates.
+/// The defaults are estimates, because the services of the presets publish no response times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]

@@ -53,15 +53,14 @@ async fn assert_backoff_of_1_2_4_s(backoff: impl retry::Backoff + Clone + 'stati
     let (first, second) = tokio::join!(delays(&layer, ALWAYS_503), delays(&layer, ALWAYS_503));
     assert_eq!(first, second);
 
-    // A longer requested delay replaces the first delay of the backoff. The jitter is at most half of the replaced
-    // delay.
+    // The requested delay of 7 s replaces the first delay of 1 s. The jitter is at most half of the replaced delay.
     let (delays, report) = call(&layer, RETRY_AFTER_7_THEN_503).await;
     assert!((secs(7)..=millis(7_501)).contains(&delays[0]), "{delays:?}");
     assert_eq!(delays[1..], [secs(2), secs(4)]);
     let reasons: Vec<_> = report.attempts().iter().map(|attempt| attempt.delay_reason).collect();
     let transient = Some(DelayReason::Transient);
     assert_eq!(reasons, [Some(DelayReason::Requested), transient, transient, None]);
-    // A requested delay below the backoff does not shorten it.
+    // A requested delay that is shorter than the backoff has no effect.
     let (delays, _) = call(&layer, &[Status(503), Headers(503, &[("retry-after", "1")]), Status(200)]).await;
     assert_eq!(delays, [secs(1), secs(2)]);
 

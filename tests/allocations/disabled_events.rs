@@ -1,5 +1,6 @@
-//! Tests that log events of a disabled level format nothing. For its log event, a call allocates at most one box. These
-//! tests run in a separate process, because `tracing` caches for the whole process which levels are enabled.
+//! Tests that log events of a disabled level format nothing, and that a call allocates at most one box for its log
+//! event. These tests run in a separate process, because `tracing` caches for the whole process which levels are
+//! enabled.
 
 use std::{
     convert::Infallible,
@@ -26,10 +27,10 @@ use tracing_subscriber::{Registry, filter::filter_fn, layer::SubscriberExt};
 
 use crate::{Content, NoOp, URI, allocations, serial};
 
-/// Returns how many more boxes a call allocates if the maximum level of the process allows the call's log event:
-/// usually one box. The box holds the parts of the request that the event shows. Returns 0 if another crate of the
-/// build enables tracing's feature `log`. With that feature, a call allocates the box even if the level is disabled,
-/// because the crate `log` may write the event.
+/// Returns how many boxes a call allocates only if the maximum level of the process allows the call's log event.
+/// Usually returns 1, for a box with the parts of the request that the event shows. Returns 0 if another crate of the
+/// build enables tracing's feature `log`. A call then allocates the box at every level, because the crate `log` may
+/// write the event.
 fn subject() -> u64 {
     let is_log_enabled =
         tracing::subscriber::with_default(all_disabled(), || !tracing::error_span!("disabled").is_none());
@@ -127,7 +128,7 @@ fn total(allocated: AllocationInfo) -> (u64, u64) {
     (allocated.count_total, allocated.bytes_total)
 }
 
-/// Each value of `most` is the number of allocations that was measured without any log event in the code. A higher
+/// `most` is the number of allocations that was measured after all log events were removed from the code. A higher
 /// number means that a disabled event formats text, or that a dependency allocates more than before.
 #[test]
 fn disabled_log_events_format_no_part_of_a_request_whatever_the_outcome() {
@@ -146,8 +147,8 @@ fn disabled_log_events_format_no_part_of_a_request_whatever_the_outcome() {
         (&[401, 200], 52),
         (&[401, 401], 52),
     ] {
-        // With the feature `json`, each response carries its request's key. The key takes three allocations: a map, the
-        // map's table and the key itself.
+        // With the feature `json`, each response carries the key that its request contained. Storing the key takes
+        // three allocations: a map, the map's table and the key itself.
         let most = most + if cfg!(feature = "json") { 3 * statuses.len() as u64 } else { 0 };
         let measure = || {
             let _initializes_lazily = measure_call(statuses, short);

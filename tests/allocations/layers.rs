@@ -88,7 +88,7 @@ fn quota() -> Quota {
 }
 
 #[test]
-fn type_erased_limiter_allocates_only_a_box_for_the_future_of_a_custom_limiter() {
+fn type_erased_limiter_boxes_only_the_future_of_a_custom_limiter() {
     let _serial = serial();
     let without_layer = allocations(NoOp);
     for (limiter, expected) in [

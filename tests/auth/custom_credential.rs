@@ -34,7 +34,7 @@ async fn failing_credential_closure_ends_the_call_before_sending() {
     assert!(error.is_auth() && !error.is_service() && !error.is_timeout());
     assert_eq!(error.source().unwrap().downcast_ref(), Some(&Broken));
 
-    // If the credential closure fails, the retry layer does not retry the request, not even a GET.
+    // The retry layer does not retry a request whose credential closure failed, not even a GET.
     let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(layer).service(server.clone());
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_auth());

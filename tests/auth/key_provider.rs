@@ -112,8 +112,8 @@ fn call_outside_a_runtime_leaves_the_key_refresh_to_the_next_call() {
     });
 }
 
-/// Two keys expire between `poll_ready` and `call`. The auth layer sends the newer key, which the server may still
-/// accept.
+/// The old key and its replacement both expire between `poll_ready` and `call`. The auth layer sends the replacement,
+/// which the server may still accept.
 #[tokio::test(start_paused = true)]
 async fn auth_layer_sends_the_newer_of_two_expired_keys() {
     let server = Server::accepting("key-");

@@ -133,7 +133,7 @@ impl FetchCount {
     }
 }
 
-/// Returns a key provider and a counter of its fetches. Each fetch takes `latency` and has the next result of `script`.
+/// Returns a key provider and its fetch counter. Each fetch takes `latency` and ends with the next result of `script`.
 /// The last result repeats. After failed fetches the provider backs off for 1 s, 2 s, 4 s and so on, up to 20 s.
 fn key_provider(latency: Duration, script: &'static [Fetch]) -> (RefreshingKey, FetchCount) {
     let fetches = FetchCount(Arc::default());
@@ -200,8 +200,8 @@ async fn send(client: &Client) -> Result<Response<Content>, Error> {
     client.clone().oneshot(get(URI)).await
 }
 
-/// Sends a request through a retry layer that makes no retries. The retry layer still resends a request whose key was
-/// replaced.
+/// Sends a request through a retry layer that makes no retries. After a 401, the layer still resends the request if the
+/// auth layer has replaced the key.
 async fn send_with_resend<S>(service: S) -> Result<Response<Content>, Error>
 where
     S: Service<Request<ReplayBody<Content>>, Response = Response<Content>, Error = Error> + Clone,

@@ -38,7 +38,8 @@ async fn second_401_is_returned_without_another_refresh() {
         assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
     }
     assert_eq!((server.keys().len(), fetches.count()), (12, 2));
-    // The provider's backoff grows, so ten rejected calls per second cause at most nine fetches in a minute.
+    // The provider's backoff grows. After a minute with ten rejected calls per second, the provider has fetched at most
+    // nine keys.
     for _ in 0..600 {
         advance(millis(100)).await;
         assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
@@ -120,7 +121,7 @@ async fn rejected_key_starts_a_refresh_only_after_the_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn auth_layer_marks_no_fixed_key_and_no_key_of_the_caller_as_replaced() {
+async fn auth_layer_does_not_insert_key_replaced_for_a_fixed_key_or_a_key_of_the_caller() {
     let server = Server::accepting("no key");
     let fixed = client(ApiKey::new("fixed").unwrap(), &server);
     let response = send(&fixed).await.unwrap();
@@ -182,7 +183,7 @@ async fn provider_is_called_again_if_a_fetch_returns_a_key_that_was_just_rejecte
     assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
     assert_eq!(fetches.count(), 3, "all 20 requests share one more fetch");
 
-    // If a fetch returned a key other than the rejected key, the provider does not repeat the fetch.
+    // A fetch is repeated only if it returned the rejected key. This fetch returns `key-3`, so it is not repeated.
     tokio::time::sleep(secs(60)).await;
     *stored.lock().unwrap() = "key-3";
     tokio::time::sleep(secs(20)).await;

@@ -25,10 +25,10 @@ use super::*;
 const UNAUTHORIZED: Outcome = Outcome::Response(StatusCode::UNAUTHORIZED);
 
 /// Returns a retry layer with its budget. The layer makes no retries, because `max_attempts` is 1 and the budget is
-/// empty. The layer still resends a request whose key was replaced.
+/// empty. After a 401, the layer still resends the request if the auth layer has replaced the key.
 fn resend_only() -> (RetryLayer, Budget) {
     let budget = Budget::new().with_capacity(14).unwrap();
-    // A call that waits for its first retry has spent the whole budget.
+    // This call spends the whole budget on its first retry, and stays in the delay before that retry.
     let failing = RetryLayer::new().with_budget(budget.clone()).layer(ScriptedService::new([Status(503)]));
     assert!(tokio_test::task::spawn(failing.oneshot(get(URI))).poll().is_pending());
     assert_eq!(budget.left(), 0);
@@ -157,7 +157,7 @@ async fn resend_with_a_new_key_does_not_count_toward_max_attempts_or_budget() {
         assert_eq!(send_to_script(&retry, get(URI), &script.map(Status)).await, expected, "{script:?}");
         assert_eq!(budget.left(), left, "{script:?}");
     }
-    // A retry that follows a resend with a new key has the backoff of a first retry.
+    // A resend does not lengthen the backoff: the retry after the resend waits as long as a first retry.
     let server = ScriptedService::new([Status(401), Status(503), Status(200)]);
     let layer = layer(key_provider(Duration::ZERO, &[Fetch::Lasting]).0);
     let response = (retry, layer).layer(server).oneshot(get(URI)).await.unwrap();
@@ -171,15 +171,15 @@ async fn retry_rules_for_401_apply_only_to_the_second_401() {
         send_to_script(&never, get(URI), &[Status(401), Status(200)]).await,
         (200, StopReason::Success, 2)
     );
-    // The server that sends `x-should-retry: false` does not know of the new key, so the header does not prevent the
-    // resend.
+    // `x-should-retry: false` does not prevent the resend, because the server does not know that a new key is
+    // available.
     let no_retry = Scripted::Headers(401, &[("x-should-retry", "false")]);
     assert_eq!(
         send_to_script(&never, get(URI), &[no_retry, Status(200)]).await,
         (200, StopReason::Success, 2)
     );
-    // With `retry_on(401)`, the retry layer still makes at most `max_attempts` attempts besides the resend, and retries
-    // only idempotent requests.
+    // Even with `retry_on(401)`, the retry layer retries only idempotent requests. Besides the resend, it makes at most
+    // `max_attempts` attempts.
     let eager = RetryLayer::new().with_max_attempts(2).unwrap();
     let eager = eager.retry_on([StatusCode::UNAUTHORIZED]);
     assert_eq!(send_to_script(&eager, get(URI), &[Status(401)]).await, (401, StopReason::Exhausted, 3));
@@ -190,7 +190,7 @@ async fn retry_rules_for_401_apply_only_to_the_second_401() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_override_of_a_request_can_disable_the_resend() {
+async fn retry_override_without_retries_disables_the_resend_after_a_401() {
     let script = [Status(401), Status(200)];
     for (own, expected) in [
         (RetryOverride::new().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),

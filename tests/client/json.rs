@@ -43,7 +43,7 @@ async fn server_and_client(status: u16, body: impl Into<Bytes>) -> (Server, Clie
     (server, client)
 }
 
-/// Returns whether the error contains a response status that is not a success.
+/// Returns whether the error contains a status that is not 2xx.
 fn has_error_status(error: &ResponseError) -> bool {
     error.status().is_some_and(|status| !status.is_success())
 }

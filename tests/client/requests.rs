@@ -123,7 +123,7 @@ async fn post_is_retried_if_it_is_declared_idempotent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cost_is_the_number_of_permits_that_the_request_takes() {
+async fn request_takes_as_many_permits_as_its_cost() {
     let service = ScriptedService::new([200]);
     let quota = Quota::new(6, Duration::from_secs(60)).unwrap().with_burst(5).unwrap();
     let preset = preset("http://127.0.0.1:9").with_quota(quota);

@@ -90,7 +90,7 @@ pub(crate) async fn reset_http2_stream(stream: TcpStream) {
     }
 }
 
-/// The part of the response before which the server sends a GOAWAY frame.
+/// When the server sends a GOAWAY frame: before the response, or before the end of the response body.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Before {
     Response,

@@ -49,7 +49,7 @@ fn assert_error(name: &str, error: &Error, kind: ErrorKind, message: &str, attem
     );
 }
 
-/// A transport failure, and the error that the failure causes.
+/// A transport failure, and the error that is expected.
 struct Case {
     name: &'static str,
     url: String,
@@ -235,7 +235,8 @@ async fn io_error_of_a_custom_service_determines_the_kind_of_the_call_error() {
     }
 }
 
-/// While the client connects, an I/O error such as `HostUnreachable` has the kind `Connect` instead of `Closed`.
+/// An I/O error such as `HostUnreachable` has the kind `Closed` on an established connection, and the kind `Connect`
+/// while the client connects.
 #[tokio::test(start_paused = true)]
 async fn io_error_of_an_established_connection_has_the_kind_closed() {
     use io::ErrorKind::*;

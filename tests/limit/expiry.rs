@@ -63,8 +63,8 @@ async fn max_wait_and_max_queue_do_not_limit_replacement_of_expired_permits() {
     }
 }
 
-/// Returns a service that records when each request arrives. The first response has the given status. The first `slow`
-/// responses take `delay`.
+/// Returns a service that records when each request arrives. The first response has the status `status`. The first
+/// `slow` responses take `delay`.
 fn slow_at_first(
     slow: usize,
     delay: Duration,
@@ -140,7 +140,7 @@ async fn permit_of_an_unpolled_waiter_expires_over_time_or_on_new_server_limits(
         assert_pending!(second.poll());
         tokio::time::advance(Duration::from_millis(10_001)).await;
         assert_ready_ok!(first.poll());
-        // The second waiter was granted together with the first waiter, but is not polled before the next window.
+        // The second waiter got its permit together with the first waiter, but is not polled before the next window.
         assert!(second.is_woken());
         if limited {
             match by_pause {

@@ -190,7 +190,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Runs `steps` on futures in any state: not polled, queued, first in the queue, woken, or in a pause of the limiter.
+/// Applies `steps` to acquire futures in all states: unpolled, queued, first in the queue, woken, or waiting for the
+/// end of a pause.
 async fn run_steps(steps: &[Step]) -> Result<(), TestCaseError> {
     let bucket = refilling(1, 3);
     let mut waiting: Vec<task::Spawn<_>> = Vec::new();
@@ -236,7 +237,7 @@ async fn run_steps(steps: &[Step]) -> Result<(), TestCaseError> {
             Step::Pause(time) => bucket.pause_until(Instant::now() + millis(*time)),
         }
     }
-    // All remaining waiters are granted eventually, and only granted permits are in flight.
+    // All remaining waiters eventually get their permits. Afterwards, exactly the granted permits are in flight.
     bucket.resume();
     for permit in futures_util::future::join_all(waiting).await {
         granted.push(permit.unwrap());

@@ -116,7 +116,8 @@ enum InUse {
     Cloned,
 }
 
-/// Asserts that key 0 is removed as soon as the key is idle, and not earlier. Each shard has room for one key.
+/// Asserts that the limiter keeps key 0 until the key is idle, and then removes it for a new key. Each shard has room
+/// for one key.
 macro_rules! assert_removed_when_idle {
     ($limiter:ident, $quotas:expr) => {
         for (in_use, idle_after) in [
@@ -126,7 +127,7 @@ macro_rules! assert_removed_when_idle {
             (InUse::Cloned, u64::MAX),
         ] {
             let keyed = Keyed::with_max_keys(16, |_| 0, move |_: &u32| $limiter::all_of($quotas));
-            // The keys other than key 0 compete with key 0 for room.
+            // Adds 499 other keys. The limiter removes key 0 to make room for them if key 0 is idle.
             let is_kept = || {
                 for other in 1..500 {
                     let _ = keyed.limiter(&other);

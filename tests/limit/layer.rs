@@ -27,7 +27,8 @@ async fn clones_of_a_rate_limit_layer_share_the_permits_of_one_limiter() {
 
 #[tokio::test(start_paused = true)]
 async fn call_waiting_for_a_permit_does_not_reserve_the_inner_service() {
-    // The inner service has one concurrency slot. Two requests wait for permits in the layer around the inner service.
+    // The inner service has one concurrency slot. Two requests wait for permits in the rate-limit layer, outside the
+    // inner service.
     let layer = RateLimitLayer::new(bucket(11, 10, 1));
     let inner = tower::limit::ConcurrencyLimitLayer::new(1).layer(ok_service());
     let limited = layer.layer(inner.clone());

@@ -23,7 +23,7 @@ use tower_outbound::{
 
 use crate::{Pause, millis, support::cases::cases};
 
-/// A quarter of the safety margin, in sixteenths of the margin. The tests measure every delay in this unit.
+/// A quarter of the safety margin. The tests measure every delay in sixteenths of the margin.
 const QUARTER: u32 = 4;
 
 /// The delays of one call, in sixteenths of the safety margin.
@@ -39,8 +39,8 @@ struct Delayed {
 
 const PROMPT: Delayed = Delayed { poll: 0, ready: 0, network: 0 };
 
-/// Generates the delays of a prompt or late call. Most delays are at most a quarter of the safety margin. With a longer
-/// delay of the poll or of the readiness, the call's permit may expire.
+/// Generates the delays of a prompt or late call. Most delays are at most a quarter of the safety margin. If the poll
+/// is later, or the inner service becomes ready later, the call's permit may expire.
 fn late() -> impl Strategy<Value = Delayed> {
     let late = |(poll, ready, network)| Delayed { poll, ready, network };
     prop_oneof![
@@ -104,7 +104,7 @@ struct Call<F> {
 }
 
 impl<F: Future> Call<F> {
-    /// Polls the call if its delay since the wake-up has passed or if its inner service is ready. Returns whether the
+    /// Polls the call if its inner service is ready, or if `late` has passed since its wake-up. Returns whether the
     /// call was polled.
     fn poll(&mut self, now: Instant) -> bool {
         let Some(future) = &mut self.future else { return false };
@@ -121,8 +121,9 @@ impl<F: Future> Call<F> {
     }
 }
 
-/// Two groups of calls, `after` sixteenths of the safety margin apart. The first group waits during a pause. Then the
-/// first waiter takes permits for many calls at once, and those calls are polled later.
+/// Two groups of calls. The second group starts `after` sixteenths of the safety margin after the first group. The
+/// first group waits during a pause. After the pause, the first waiter takes permits for many calls at once, and those
+/// calls are polled later.
 #[derive(Debug, Clone)]
 struct Groups {
     first: Vec<Delayed>,
@@ -196,7 +197,7 @@ fn groups() -> impl Strategy<Value = Groups> {
         .prop_map(|(first, after, second)| Groups { first, after, second })
 }
 
-/// Generates a burst of late calls. A group of prompt calls follows immediately and uses up the rest of the limit.
+/// Generates a burst of late calls. Right after their arrival, a group of prompt calls uses up the rest of the limit.
 fn burst_then_group(quota: Quota) -> impl Strategy<Value = Groups> {
     late().prop_map(move |late| {
         let mut first = vec![late; quota.burst() as usize];
@@ -210,8 +211,8 @@ fn calls() -> impl Strategy<Value = (Quota, Groups)> {
     quota().prop_flat_map(|quota| (Just(quota), prop_oneof![groups(), burst_then_group(quota)]))
 }
 
-/// Generates steps of the clock, each up to a quarter of the safety margin. If all steps have the smallest size, timers
-/// fire on time.
+/// Generates the steps by which the clock advances, each up to a quarter of the safety margin. If all steps have the
+/// smallest size, timers fire on time.
 fn steps() -> impl Strategy<Value = Vec<u32>> {
     let late = prop::collection::vec(prop_oneof![3 => Just(1), 1 => Just(QUARTER), 1 => 1..=QUARTER], 1..40);
     prop_oneof![Just(vec![1]), late]

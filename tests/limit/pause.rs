@@ -47,8 +47,8 @@ async fn pause_of_a_limiter_applies_to_all_callers_and_is_never_shortened() {
     bucket.clone().pause_until(start + Duration::from_secs(5));
     bucket.pause_until(start + Duration::from_secs(2));
     let refusal = bucket.acquire_with(&PermitRequest::new().with_max_wait(Duration::ZERO)).await.unwrap_err();
-    // Slow start doubles the rate after each step of 100 ms. The pause ends 4 s from now. The eleventh request would be
-    // granted 337.5 ms later.
+    // The pause ends 4 s from now. Slow start then doubles the rate every 100 ms, so the eleventh request would be
+    // granted 337.5 ms after the pause.
     assert_eq!(refusal.wait(), Some(Duration::from_micros(4_337_500)));
     let mut left = Vec::new();
     for waiter in waiting {

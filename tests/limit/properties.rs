@@ -105,8 +105,8 @@ where
             quota
         );
     }
-    // The FIFO check ignores callers that may give up. If the timeout of a caller ends at the time of its grant, the
-    // caller may be polled early.
+    // The FIFO check ignores callers that may give up. If the timeout of such a caller elapses at the time of its
+    // grant, the caller may be polled before earlier callers.
     let never_give_up = grants.iter().filter(|(number, _, _)| callers[*number].gives_up_after.is_none());
     prop_assert!(never_give_up.is_sorted_by_key(|(number, _, _)| *number), "{:?}", grants);
     Ok(())
@@ -184,7 +184,7 @@ where
     let (start, mut before) = (Instant::now(), 0);
     let mut waiting = Vec::new();
     for cost in costs.iter().map(|cost| permits(*cost)) {
-        // Without a refusal, the request was granted immediately and no wait can be compared.
+        // A request that is granted immediately has no refusal, and therefore no wait to compare.
         let Some(refusal) = try_acquire(&limiter, cost) else { continue };
         let Some(wait) = refusal.wait() else { continue };
         let mut acquire = task::spawn(limiter.acquire_with(&PermitRequest::new().with_cost(cost)));
@@ -195,8 +195,8 @@ where
     for (forecast, before, acquire) in waiting {
         acquire.await.unwrap();
         let late = Instant::now().saturating_duration_since(forecast);
-        // Each timer may fire 1 ms late and delay all later grants. The first waiter sleeps up to 4 ms longer, because it takes
-        // permits for a batch of waiters.
+        // Each timer may fire 1 ms late, which delays all later grants. The first waiter takes permits for a batch of
+        // waiters, so it sleeps up to 4 ms longer.
         prop_assert!(Instant::now() >= forecast && late.as_millis() <= before + 4, "{:?}", late);
     }
     Ok(())

@@ -65,8 +65,8 @@ async fn permits_spent_before_a_quota_change_count_against_the_new_quota() {
         .without_margin()]);
     assert_eq!(too_costly.await.unwrap().unwrap_err().reason(), Reason::TooCostly { largest: 8 });
     waiting.await.unwrap().unwrap();
-    // The ten spent permits exceed the new burst of eight by two, and the waiter needs six permits. The bucket must
-    // therefore refill eight permits, one every 10 s / 72.
+    // Ten permits are spent, two more than the new burst of eight, and the waiter needs six. The bucket must therefore
+    // refill eight permits, one every 10 s / 72.
     assert_eq!(start.elapsed().as_millis(), 1_112);
 
     let window = SlidingWindow::new(before);

@@ -39,7 +39,7 @@ type MakeServer = fn(u32, Duration) -> ServerLimit;
 /// in percent.
 const SERVERS: [(&str, MakeServer, f64); 7] = [
     ("token bucket", ServerLimit::token_bucket, 93.0),
-    // With a burst of one permit, the limiter cannot compensate for the resolution of tokio's timers, 1 ms.
+    // tokio's timers fire up to 1 ms late. With a burst of one permit, the limiter cannot compensate for that.
     ("spacing without burst", |limit, window| ServerLimit::spacing(limit, window, 0), 92.0),
     ("spacing with burst", |limit, window| ServerLimit::spacing(limit, window, 5), 93.0),
     ("fixed window", ServerLimit::fixed_window, 93.0),

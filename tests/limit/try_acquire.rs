@@ -1,5 +1,5 @@
-//! Tests of `try_acquire_with`, which takes available permits without a future. If it returns `None`, the caller uses
-//! `acquire_with`.
+//! Tests of `try_acquire_with`, which acquires permits without waiting. It returns `None` if it cannot decide, and the
+//! caller then uses `acquire_with`.
 
 use std::time::Duration;
 
@@ -114,14 +114,14 @@ async fn request_that_can_never_be_granted_is_counted_as_one_refusal() {
         assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, number as u64 + 1));
     }
 
-    // The snapshot counts a refused call through the layer as one refusal, too.
+    // A call that the limiter refuses through the layer also counts as one refusal in the snapshot.
     let layer = RateLimitLayer::new(bucket.clone()).with_cost(|_| permits(6));
     assert!(layer.layer(ok_service()).oneshot(Request::new(())).await.is_err());
     assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, 3));
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_acquire_returns_none_unless_a_token_bucket_has_one_unchanged_quota() {
+async fn try_acquire_decides_only_for_a_token_bucket_with_one_unchanged_quota() {
     let changed = TokenBucket::new(quota(5));
     changed.set_quotas([quota(4)]);
     let several = TokenBucket::all_of([quota(5), quota(4)]);

@@ -1,4 +1,4 @@
-//! Tests to which servers a preset sends its credential, and where in the request.
+//! Tests which servers receive a preset's credential, and where the request contains the credential.
 
 use std::sync::{
     Arc,

@@ -91,7 +91,7 @@ async fn request_header_set_by_the_caller_replaces_the_default_header() {
 }
 
 #[tokio::test]
-async fn only_a_ready_client_sends_the_default_user_agent() {
+async fn only_the_client_of_a_preset_sends_the_default_user_agent() {
     let server = server().await;
     let preset = StackBuilder::new(server.url()).unwrap().with_name("custom").with_api_key(key());
     for (preset, expected) in [

@@ -265,7 +265,7 @@ async fn call_fails_if_a_custom_limiter_refuses_the_permit() {
     assert_eq!(scripted.calls(), 0);
 }
 
-/// A struct can name the types of keyed limiters in its fields.
+/// Shows that a struct can have fields of the types of keyed limiters.
 struct TenantLimiters {
     buckets: KeyedBucket<String>,
     windows: KeyedWindow<String>,

@@ -1,4 +1,4 @@
-//! Tests which permits the store of a Redis limiter grants: windows, fairness, costs and order.
+//! Tests how the store of a Redis limiter grants permits: windows, fairness, costs and order.
 
 use super::*;
 
@@ -47,7 +47,7 @@ async fn redis_limiter_grants_a_full_burst_after_an_idle_time() {
     for _ in 0..10 {
         take(&limiter, request(1, None)).await.unwrap();
     }
-    // The store grants one of the next ten permits every 13 ms, or later on a busy machine.
+    // The store grants the next ten permits at least 13 ms apart.
     assert!(start.elapsed() >= millis(130), "{:?}", start.elapsed());
 }
 

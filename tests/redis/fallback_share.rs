@@ -163,7 +163,7 @@ async fn idle_process_does_not_use_its_fallback_share_after_the_outage() {
     arrivals.assert_within(pair_quota());
 }
 
-/// When the store stops, other processes hold permits that become valid later.
+/// The store grants permits before they become valid. Other processes may still hold such permits when the store stops.
 #[tokio::test]
 async fn fallback_share_starts_after_the_last_permits_of_the_store_expire() {
     let mut server = server();
@@ -180,8 +180,7 @@ async fn fallback_share_starts_after_the_last_permits_of_the_store_expire() {
         let (other, arrivals) = (other.clone(), arrivals.clone());
         async move { take_concurrently(&other, 10, millis(4_500), &arrivals).await }
     });
-    // The next window starts after 1,290 ms. The store grants that window's permits up to a quarter of a second before
-    // the window starts.
+    // The next window starts after 1,290 ms. The store may grant the permits of that window 250 ms early.
     tokio::time::sleep(millis(1_185)).await;
     server.kill().unwrap();
     take_concurrently(&one, 5, millis(3_200), &arrivals).await;

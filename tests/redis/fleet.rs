@@ -9,13 +9,13 @@
 //!   permit expires.
 //! - Another quarter of the margin covers the network delay.
 //!
-//! Margin and hold cost 20 % of the quota, so the tests compare throughput with the remaining 80 %. A request reports
-//! the time of its grant, and counts in each window that contains both its grant and its arrival. A slow network
-//! therefore makes no window exceed the quota.
+//! Margin and hold cost 20 % of the quota, so the tests compare throughput with the remaining 80 %. Each request
+//! carries the time of its grant. The tests count the request only in windows that contain both its grant and its
+//! arrival, so a slow network cannot make a window exceed the quota.
 //!
-//! The load of the machine also determines how much of the quota is used, and how soon a process reconnects. A thread
-//! that only sleeps measures how late the machine wakes a thread. If the machine ever woke that thread later than the
-//! hold of 50 ms, the tests require only half of the throughput.
+//! On a busy machine, processes use less of the quota and reconnect later. To measure the load, a thread only sleeps
+//! and records how late the machine wakes it. If one wake-up is later than the hold of 50 ms, the tests require only
+//! half of the throughput.
 
 use std::{
     env,
@@ -42,8 +42,8 @@ mod fleet;
 const PROCESSES: usize = 4;
 const TASKS: usize = 16;
 
-/// The longest wait of a call that does not hang. The limiter treats the quota as spent for one window when the
-/// fallback share starts, and for another window after the restart of the store.
+/// The maximum duration of a call, which may double on a busy machine. The limiter treats the quota as spent for one
+/// window when the fallback share starts, and for another window after the restart of the store.
 const LONGEST_WAIT: Duration = Duration::from_secs(4);
 
 fn quota() -> Quota {
@@ -107,15 +107,15 @@ async fn sliding_window_grants_fallback_shares_while_its_store_is_down() {
 }
 
 async fn steady(kind: Algorithm) {
-    // The measured time is a multiple of the enforced window (window, margin and hold together), because a sliding
-    // window grants all permits of a window at once.
+    // A sliding window grants all permits of a window at once. The measured time is therefore a multiple of the
+    // enforced window: the window, margin and hold together.
     let length = WorkerConfig::enforced_window(quota()) * 10;
     let (redis, counter) = (server(), CountingServer::start().unwrap());
     let job = job(&redis, &counter, kind, 0);
     let mut members = Workers::start(PROCESSES, &job, child_command).await.unwrap();
     members.go().await.unwrap();
     let machine = Machine::watch();
-    // The store treats the quota as spent for one window after its start.
+    // A store that has just started grants no permits for one window.
     sleep(millis(2_300)).await;
     let (start, queries_before) = (Instant::now(), script_calls(redis.port()).unwrap());
     sleep_until(start + length).await;
@@ -196,8 +196,7 @@ async fn outage(kind: Algorithm, parts: u32) {
     );
     check_window(&all);
     assert!(noticed.iter().all(Option::is_some), "not all processes noticed the outage: {noticed:?}");
-    // The store grants nothing for half a second after the last process has reconnected, and then nothing for one more
-    // window.
+    // After the last process has reconnected, the store grants no permits for half a second plus one window.
     let last = back.iter().flatten().map(|(shared, _)| *shared).max().unwrap_or_default();
     let (back_by, served_by) = match machine.is_calm() {
         true => (millis(1_000), last + millis(500) + WorkerConfig::enforced_window(job.quota) + millis(250)),

@@ -34,15 +34,15 @@ use tower_outbound::{
 /// The timeout of the limiters. Even on a busy machine, a running store replies within this time.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest time that a step of a test may take before the test fails because the step hangs.
+/// A test fails if one of its steps takes longer than this, because the step is assumed to hang.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Starts a server. The limiter assumes that a server has lost its data if that server has run for less than a window.
-/// The tests therefore use short windows.
+/// Starts a server. A server that has just started grants no permits for one window, because it may have lost its data
+/// in a restart. The tests therefore use short windows.
 fn server() -> RedisServer {
     RedisServer::start(&[]).unwrap()
 }
@@ -51,8 +51,8 @@ fn quota(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap().without_margin()
 }
 
-/// Creates a quota with the default margin of a sixteenth of the window, so that a late poll moves no permit into
-/// another window. A longer margin would hide grants that are too early.
+/// Creates a quota with the default margin, a sixteenth of the window. The margin prevents a late poll from moving a
+/// permit into another window. A longer margin would hide grants that are too early.
 fn with_margin(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap()
 }
@@ -89,8 +89,7 @@ fn request(cost: u32, max_wait: Option<Duration>) -> PermitRequest {
     max_wait.map_or(request, |max_wait| request.with_max_wait(max_wait))
 }
 
-/// Takes a permit and drops that permit. Returns the times of the last two polls, between which the limiter granted the
-/// permit.
+/// Takes a permit and drops it. Returns the times before and after the poll that returned the permit.
 async fn take(limiter: &RedisLimiter, request: PermitRequest) -> Result<Arrival, Refusal> {
     let mut acquire = pin!(limiter.acquire_with(&request));
     let mut earliest = Instant::now();

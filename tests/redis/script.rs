@@ -26,7 +26,7 @@ impl ScriptQuota {
 struct Query {
     /// The time since the previous query, in µs.
     delay: u64,
-    /// The largest number of grants that the query requests.
+    /// The maximum number of grants for this query.
     count: u64,
     /// The number of permits in one grant.
     cost: u64,
@@ -38,7 +38,7 @@ struct Store {
     now: u64,
     sliding: bool,
     quotas: Vec<ScriptQuota>,
-    /// How long before its due time a permit is granted, in µs.
+    /// How early the store may grant a permit before its due time, in µs.
     horizon: u64,
 }
 
@@ -98,8 +98,8 @@ fn script_of_the_store_exceeds_no_quota_in_any_window() {
     let run = |(quotas, queries, sliding, horizon): (Vec<ScriptQuota>, Vec<Query>, bool, u64)| {
         let mut connection = client.get_connection().unwrap();
         redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
-        // As in the limiter, the store grants a permit at most a quarter of the shortest window before the permit's due
-        // time.
+        // As in the limiter, the store may grant a permit before its due time, by at most a quarter of the shortest
+        // window.
         let horizon = horizon.min(quotas.iter().map(|quota| quota.length).min().unwrap_or(0) / 4);
         let mut store = Store {
             connection,

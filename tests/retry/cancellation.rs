@@ -90,8 +90,8 @@ async fn parks_in_an_hour(parks: &AtomicUsize) -> usize {
     parks.load(Relaxed) - before
 }
 
-/// Advances the clock of a new runtime without timers by `age`. Returns how often the runtime's thread is parked in the
-/// following hour.
+/// Creates a runtime without timers and advances its clock by `age`. Returns how often the runtime's thread is parked
+/// in the following hour.
 fn parks_without_timers(age: Duration) -> usize {
     let (runtime, parks) = runtime_with_park_counter();
     runtime.block_on(async {
@@ -105,7 +105,7 @@ fn parks_without_timers(age: Duration) -> usize {
 async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsize) -> (Duration, usize) {
     let start = Instant::now();
     let case = format!("{point:?}, {}", if second_attempt { "second attempt" } else { "first attempt" });
-    // If the test drops the call in the queue, the burst is 1. The attempt then finds no permit and queues.
+    // With a burst of 1, the attempt finds no permit and waits in the queue.
     let quota = Quota::per_minute(100).unwrap().with_burst(if point == WaitPoint::Queue { 1 } else { 10 });
     let limiter = TokenBucket::new(quota.unwrap().without_margin());
     if point == WaitPoint::Queue && !second_attempt {

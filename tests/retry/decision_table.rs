@@ -65,8 +65,8 @@ const AFTER_MS_LISTS: HeaderPairs = &[("retry-after-ms", "300, 1499.5"), ("retry
 const AFTER_LISTS: HeaderPairs = &[("retry-after", "3, 9.5"), ("retry-after", "2")];
 const X_AFTER_1500_MS: HeaderPairs = &[("x-ms-retry-after-ms", "1500")];
 
-/// Headers with a `retry-after` date in one of the three HTTP date formats. That date is 1 s before the `date` header
-/// in `AFTER_PAST_DATE`, and 10 s after the `date` header in the other constants.
+/// Headers with a `retry-after` date in each of the three HTTP date formats. In `AFTER_PAST_DATE`, the date is 1 s
+/// before the `date` header. In the other constants, it is 10 s after the `date` header.
 const AFTER_IMF_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT")];
 const AFTER_RFC850_DATE: HeaderPairs = &[DATE, ("retry-after", "Sunday, 06-Nov-94 08:49:47 GMT")];
 const AFTER_ASCTIME_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun Nov  6 08:49:47 1994")];
@@ -239,7 +239,7 @@ const TABLE: &[Row] = &[
     ("PUT",     Buffered,      &[Status(503)],                           &[ReplayLimit(4)],               1, Returns(503),               NotReplayable,         &[]),
     ("PUT",     Buffered,      &[Io(ConnectionReset)],                   &[ReplayLimit(4)],               1, IoError(ConnectionReset),   NotReplayable,         &[]),
     ("PUT",     Buffered,      &[Status(200)],                           &[ReplayLimit(0)],               1, Returns(200),               Success,               &[]),
-    // A body that the service did not read is replayed whatever the replay limit.
+    // The replay limit does not apply to a body that the service did not read.
     ("POST",    Buffered,      &[Refused, Status(200)],                  &[ReplayLimit(0)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
     // The service reads each kind of request body completely, partly or not at all, or keeps the body.
     ("PUT",     Streamed,      &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),

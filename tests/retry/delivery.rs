@@ -49,7 +49,8 @@ fn not_sent() -> BoxError {
 }
 
 fn maybe_processed() -> BoxError {
-    // A `ConnectionRefused` error without the `DeliveryError` would prove that the request was not sent.
+    // Without the `DeliveryError`, the retry layer would treat `ConnectionRefused` as proof that the request was not
+    // sent.
     DeliveryError::maybe_processed(io::Error::from(ConnectionRefused)).into()
 }
 

@@ -19,8 +19,8 @@ use super::{
     support::{Content, get, millis, secs},
 };
 
-/// Makes a call whose first response is a 503 with a body of `kind` and a requested delay of 1 s. Returns the time from
-/// the 503 to the drop of its body, the time from the 503 to the retry, and the body recorder.
+/// Makes a call. The first response is a 503 that has a body of `kind` and requests a delay of 1 s. Returns the time
+/// from the 503 to the drop of its body, the time from the 503 to the retry, and the body recorder.
 async fn retry_after_503_with_body(kind: BodyKind) -> (Duration, Duration, BodyRecorder) {
     let (bodies, starts) = (BodyRecorder::new(kind), Rc::new(Cell::new(Vec::new())));
     let service = responds_503_once(&bodies, &[("retry-after", "1")], &starts);

@@ -135,7 +135,8 @@ async fn idempotency_key_in_a_header_that_the_server_ignores_allows_no_retry() {
     let token = IdempotencyKey::bare().with_header(HeaderName::from_static("x-request-token"));
     let mut with_key = request("POST", URI);
     with_key.headers_mut().insert(KEY_HEADER, HeaderValue::from_static("caller-key"));
-    // An idempotency key of the caller does not make a POST idempotent if the server is not known to honour the key.
+    // The caller's idempotency key does not make a POST idempotent, because the layer does not know whether the server
+    // honours the key.
     assert_eq!(header_of_each_attempt(&RetryLayer::new(), KEY_HEADER, with_key.clone()).await.len(), 1);
     // The layer adds an idempotency key in the header that the server honours.
     let layer = RetryLayer::new().with_honoured_idempotency_key(token);

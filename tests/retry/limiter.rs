@@ -47,10 +47,10 @@ async fn call_ends_if_the_limiter_refuses_a_retry() {
     assert_eq!(report.attempts()[1].outcome, Some(Outcome::Refused));
 }
 
-/// The limiter refuses the first attempt because the wait for a permit is too long. Neither the second attempt's error
-/// nor the call's error contains the refused wait.
+/// The limiter refuses the first attempt because the wait for a permit is too long. Only the error of this attempt
+/// contains the wait.
 #[tokio::test(start_paused = true)]
-async fn refused_wait_appears_only_in_the_error_of_the_refused_attempt() {
+async fn wait_for_a_permit_appears_only_in_the_error_of_the_refused_attempt() {
     let errors = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&errors);
     let retry_every_error = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {

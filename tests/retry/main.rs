@@ -41,7 +41,7 @@ const URI: &str = "https://api.example.com/v1";
 /// The names and values of response headers.
 type HeaderPairs = &'static [(&'static str, &'static str)];
 
-/// The `date` header of test responses that have a date in their `retry-after` header.
+/// The `date` header of test responses whose `retry-after` header contains a date.
 const DATE: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
 
 /// Returns the call report in the response's extensions.

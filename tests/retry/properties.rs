@@ -35,7 +35,8 @@ struct Settings {
     honours_key: bool,
     /// Whether the request's extensions declare the request idempotent.
     declared_idempotent: bool,
-    /// The transient and the throttled backoff. Each has a base and a cap in milliseconds and a jitter in percent.
+    /// The backoff after transient failures and after throttled responses. Each has a base and a cap in milliseconds,
+    /// and a jitter in percent.
     backoffs: [(u64, u64, u8); 2],
     /// The longest requested delay that the layer accepts, in seconds.
     max_retry_after: u64,
@@ -239,7 +240,7 @@ proptest! {
         let keys: Vec<_> = ended.seen.iter().map(|seen| seen.head.headers.get("idempotency-key")).collect();
         let needs_key = settings.honours_key && ["POST", "PATCH"].contains(&settings.method);
         prop_assert!(keys.iter().all(|key| key.is_some() == needs_key && *key == keys[0]), "{keys:?}");
-        // No retry follows a response that is not retryable, unless the attempt timed out before the response.
+        // A response that is not retryable is never retried, unless the attempt timed out before the response arrived.
         for index in 0..ended.seen.len() - 1 {
             let response = response_to(&responses, index);
             let not_retryable = matches!(response, Status(200 | 404 | 409 | 101) | Delayed(_, 200) | BeforeBody(200));

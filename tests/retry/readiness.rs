@@ -70,7 +70,7 @@ async fn call_waits_until_the_service_is_ready_before_each_attempt() {
 }
 
 /// A service that reads one script entry at each `poll_ready`. `Some` makes the service ready for a call with the
-/// scripted result. `None` makes `poll_ready` fail, and the layer must not poll a failed clone again.
+/// scripted result. `None` makes `poll_ready` fail. The layer must not poll a clone again after this failure.
 struct ScriptedReadiness {
     script: Arc<[Option<Scripted>]>,
     polls: Arc<AtomicUsize>,

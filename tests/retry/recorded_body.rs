@@ -125,8 +125,8 @@ impl Drop for RecordedBody {
     }
 }
 
-/// Returns a service that responds 503 to the first request and 200 to later requests, with recorded bodies. The
-/// service adds the time of each request to `starts`.
+/// Returns a service that responds 503 to the first request and 200 to later requests. The service records its response
+/// bodies, and adds the time of each request to `starts`.
 pub(crate) fn responds_503_once(
     bodies: &BodyRecorder,
     headers: HeaderPairs,

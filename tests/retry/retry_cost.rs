@@ -134,9 +134,10 @@ async fn dropped_retry_does_not_return_its_cost_to_the_budget() {
     );
 }
 
-/// The server responds 401 to the retry, and the limiter queues or refuses the resend with another API key.
+/// The retry gets a 401, so the layer resends the request with another API key. The limiter queues or refuses this
+/// resend.
 #[tokio::test(start_paused = true)]
-async fn credits_of_a_retry_stay_spent_if_its_resend_is_dropped_or_refused() {
+async fn credits_of_a_retry_stay_spent_if_the_resend_after_a_401_is_dropped_or_refused() {
     let mark_key_replaced = |mut response: Response<_>| {
         if response.status() == 401 {
             response.extensions_mut().insert(KeyReplaced);

@@ -46,7 +46,7 @@ fn ignored_blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-/// Adds all files in the folder that have this extension to `found`.
+/// Adds to `found` all files in the folder that have this extension.
 fn add_files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -80,7 +80,7 @@ fn dependencies(page: &str) -> Vec<String> {
     blocks.flat_map(|block| block.lines().skip(1).map(str::to_owned)).collect()
 }
 
-/// Returns the quoted strings in a list of a Cargo.toml entry. The list starts after the text `after`.
+/// Returns the quoted strings between `after` and the next `]` in a line of Cargo.toml.
 fn quoted<'a>(line: &'a str, after: &str) -> Vec<&'a str> {
     let rest = line.split_once(after).map_or("", |(_, rest)| rest);
     rest.split(']').next().unwrap().split('"').skip(1).step_by(2).collect()

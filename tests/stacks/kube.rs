@@ -1,5 +1,5 @@
-//! Tests the layers between kube's own layers. kube's layers add the base URL and the credential. The layers of this
-//! crate add the request id, timeouts, retries and the rate limit.
+//! Tests this crate's layers between kube's own layers. kube's layers add the base URL and the credential. This crate's
+//! layers add the request id, timeouts, retries and the rate limit.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use tower_outbound::test_util::{ScriptedResponse, ScriptedServer, ScriptedService};

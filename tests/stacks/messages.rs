@@ -5,13 +5,13 @@
 use std::{path::Path, process::Command};
 
 const EXPECTED: &[&str] = &[
-    // The first texts are messages that this crate defines.
+    // Messages that this crate defines:
     "`Quota` is not a limiter",
     "create a limiter",
     "`Mine` does not classify attempts",
     "`Duration` is not a custom backoff",
     "`&str` does not sign requests",
-    // The following texts are the compiler's own messages, about closures and about the bounds of a service.
+    // The compiler's own messages about closures and about the bounds of a service:
     "expected a `Fn()` closure",
     "expected a `Fn(&mut http::request::Parts)` closure",
     "expected a `Fn(&tracing::span::Span, &mut HeaderMap)` closure",

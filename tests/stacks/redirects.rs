@@ -30,7 +30,7 @@ fn redirecting_server() -> (Client, Arc<Mutex<Vec<bool>>>) {
     let recorded = Arc::clone(&seen);
     let server = service_fn(move |request: Request<Content>| {
         let text = format!("{} {:?}", request.uri(), header_values(request.headers()));
-        // The base64 text is `ann`, a colon and the key.
+        // The second text is the base64 encoding of `ann:` and the key.
         recorded.lock().unwrap().push(text.contains(KEY) || text.contains("YW5uOnMzY3JldC0wMTIzNDU2Nzg5"));
         let mut response = Response::new(Content::default());
         let next = match request.uri().path() {

@@ -16,8 +16,8 @@ fn shared(key: &str) -> Result<Client, BoxError> {
         // While Redis does not reply, each of four processes uses a quarter of the quota.
         // By default, the limiter refuses every request while Redis does not reply.
         .with_fallback_share(4)?
-        // One query fetches up to 20 permits, and holds each permit for up to a second.
-        // The hold lowers the rate of 100 requests per minute by 1.6 %.
+        // One query fetches up to 20 permits, which the process may use for up to a second.
+        // This hold lowers the rate of 100 requests per minute by 1.6 %.
         .with_lease(20, Duration::from_secs(1))?;
     assert_eq!(limiter.store(), Store::NotQueried);
     let rates = rates.with_api_key(ApiKey::new(key)?);

@@ -157,7 +157,7 @@ impl Capture {
         self.captured().records.join("\n")
     }
 
-    /// Removes and returns the records that [`text`](Self::text) joins.
+    /// Removes and returns all records.
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.captured()).records
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// The length of the pieces that the search looks for: the first and the last characters of the key. Shorter pieces could
+/// The number of characters at the start and at the end of the key that the search looks for. Shorter pieces could
 /// match by chance.
 pub(crate) const PIECE: usize = 12;
 
@@ -58,11 +58,8 @@ fn needles(piece: &str) -> Vec<Needle> {
     needles.into_iter().map(|(encoding, text)| Needle { encoding: encoding.to_owned(), text }).collect()
 }
 
-/// Returns the text and its decoded forms:
-///
-/// - without the escapes of up to three nested `Debug` strings;
-/// - without up to two percent-encodings;
-/// - without white space, which `{:#?}` puts into lists.
+/// Returns the text and its decoded variants. Decoding removes the escapes of up to three nested `Debug` strings, up to
+/// two percent-encodings, and the white space that `{:#?}` puts into lists.
 fn variants(text: &str) -> impl Iterator<Item = Cow<'_, str>> {
     let mut variants = vec![Cow::Borrowed(text)];
     for _ in 0..3 {

@@ -20,7 +20,7 @@ use tower_outbound::{Body, BoxError, Error, test_util};
 
 pub(crate) use tower_outbound::test_util::{ScriptedService, Seen};
 
-/// The result of one call. Responses have the body `answer`.
+/// The scripted result of one call. Every response has the body `answer`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scripted {
     /// Responds with the given status after reading the request body.
@@ -77,7 +77,7 @@ impl fmt::Display for Broken {
 
 impl StdError for Broken {}
 
-/// A service whose `poll_ready` fails. The wrapped function creates the error.
+/// A service whose `poll_ready` fails with the error that the function returns.
 #[derive(Debug, Clone)]
 pub(crate) struct Unready(pub(crate) fn() -> BoxError);
 
@@ -126,7 +126,7 @@ impl Limited {
         Self::with(self.limited.into_inner(), permits, self.polls)
     }
 
-    /// Makes `poll_ready` return `Pending` for `polls` polls before each time it returns `Ready`.
+    /// Makes `poll_ready` return `Pending` `polls` times before each `Ready`.
     pub(crate) fn with_pending_polls(self, polls: u32) -> Self {
         Self::with(self.limited.into_inner(), self.max_permits, polls)
     }

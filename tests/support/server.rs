@@ -186,7 +186,7 @@ async fn serve(
             handler(number, seen).await.ok_or_else(|| io::Error::other("closed by the handler"))
         }
     });
-    // The result is ignored, because the tests assert how the client sees the end of a connection.
+    // The result is ignored, because the tests assert only what the client observes.
     let _ = builder.serve_connection(stream, service).await;
 }
 

@@ -119,7 +119,7 @@ async fn guarantee_1_no_window_exceeds_its_quota() {
     }
     assert_eq!(received.count(), 350);
     received.arrivals().into_iter().collect::<Arrivals>().assert_within(Quota::per_minute(100).unwrap());
-    // The calls get at least a burst of 10 permits, and then 90 permits per 61 s.
+    // The burst has 10 permits. After the burst, the limiter grants 90 permits per 61 s.
     let expected = Duration::from_secs_f64(340.0 * 61.0 / 90.0);
     assert!(start.elapsed() < expected + Duration::from_millis(10), "{:?}", start.elapsed());
 }
@@ -233,8 +233,8 @@ async fn guarantee_5_only_idempotent_requests_may_be_processed_twice() {
         assert_eq!(received.count(), 3, "PUT {name}");
         assert!(received.bodies.lock().unwrap().iter().all(|body| body == "same"));
     }
-    // A custom `retry_if` cannot make a POST retryable. Only a server that honours idempotency keys receives the POST
-    // again.
+    // A custom `retry_if` cannot make a POST retryable. The stack retries a POST only if the server honours
+    // idempotency keys.
     let retry_all = RetryLayer::new().retry_if(|_, _| true);
     let (service, received) = stack(&realtime().with_retry(retry_all), |_, _| async { respond(503) });
     service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
@@ -348,8 +348,7 @@ async fn guarantee_6_key_goes_only_to_its_own_origin() {
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_7_call_ends_by_its_deadline() {
-    // Of 100 calls, 10 spend the burst, and 49 queue for a permit before their deadline. The next call fails
-    // immediately.
+    // Of 100 calls, 10 spend the burst, and 49 get a permit before their deadline. A later call fails immediately.
     let builder = rates().with_total_timeout(Duration::from_secs(30));
     let (service, received) = stack(&builder, |_, _| async { respond(200) });
     let calls: Vec<_> = (0..100).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();

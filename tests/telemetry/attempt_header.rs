@@ -98,7 +98,7 @@ async fn resend_count_is_absent_if_the_first_attempt_was_not_sent() {
     assert!(!spans[0].fields.contains_key("http.request.resend_count"));
 }
 
-/// A resend with a new key has a number, a span and an event, as a retry has.
+/// A resend with a new key has a number, a span and an event, like a retry.
 #[tokio::test(start_paused = true)]
 async fn resend_with_a_new_key_is_numbered_and_logged() {
     let (capture, _guard) = Capture::all();

@@ -80,7 +80,7 @@ fn assert_within_counts_permits_instead_of_arrivals() {
 }
 
 #[test]
-fn arrivals_most_in_handles_no_arrivals_and_extreme_window_lengths() {
+fn most_in_accepts_empty_arrivals_and_extreme_window_lengths() {
     assert_eq!(at([]).most_in(secs(1)), 0);
     at([]).assert_within(Quota::per_second(1).unwrap());
     assert_eq!(at([0, 1, 9_999_999]).most_in(Duration::MAX), 3);
@@ -89,13 +89,13 @@ fn arrivals_most_in_handles_no_arrivals_and_extreme_window_lengths() {
 
 #[test]
 #[should_panic(expected = "invalid arrival: the latest time is 1ms before the earliest time")]
-fn arrival_between_panics_if_the_latest_time_precedes_the_earliest() {
+fn constructing_an_arrival_panics_if_the_latest_time_precedes_the_earliest() {
     let start = Instant::now();
     Arrival::between(start + millis(1), start);
 }
 
 #[tokio::test(start_paused = true)]
-async fn arrivals_exceed_the_quota_above_a_limiter_but_not_below_it() {
+async fn arrivals_stay_within_the_quota_only_if_recorded_below_the_limiter() {
     let quota = Quota::per_second(10).unwrap();
     let (above, below) = (Arrivals::new(), Arrivals::new());
     let service = ScriptedService::new([200]);
@@ -117,7 +117,7 @@ proptest! {
 
     /// Compares `most_in` with a simple implementation, which counts every window that starts with an arrival.
     #[test]
-    fn arrivals_most_in_finds_the_window_with_the_most_permits(
+    fn most_in_finds_the_window_with_the_most_permits(
         arrivals in prop::collection::vec((0..300_u64, 0..40_u64, 0..4_u32), 0..40), window in 0..200_u64,
     ) {
         let within = |start: u64, (from, length, _): &&(u64, u64, u32)| {

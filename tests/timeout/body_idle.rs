@@ -49,7 +49,7 @@ where
     body.frame().await.unwrap().unwrap().into_data().unwrap()
 }
 
-/// Reads the error of a stalled body.
+/// Reads the next frame of the body, which must fail, and returns the error.
 async fn next_error<B: Body<Error = BoxError> + Unpin>(body: &mut B) -> Error
 where
     B::Data: std::fmt::Debug,

@@ -42,7 +42,7 @@ fn call_with_an_immediate_response_needs_no_tokio_runtime() {
         let mut call = task::spawn(layer.layer(service).oneshot(Request::new(())));
         assert_ready_ok!(call.poll());
     }
-    // A stack with a retry layer and a rate limit layer does not need a runtime either.
+    // A stack with a retry layer and a rate limit layer needs no Tokio runtime.
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(total(secs(1)))

@@ -74,8 +74,8 @@ async fn deadline_covers_poll_ready_and_the_wait_for_the_limiter() {
     assert_eq!(start.elapsed(), Duration::ZERO, "a call that cannot meet its deadline fails immediately");
 }
 
-/// The per-attempt timeout also ends at the deadline. The total timeout has its own timer, because the future with the
-/// per-attempt timer might not be polled.
+/// The total timeout has its own timer. The per-attempt timeout also ends at the deadline, but its timer has no
+/// effect if its future is not polled.
 #[tokio::test(start_paused = true)]
 async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
     // The per-attempt timeout layer is outside the total timeout layer, and does not know the deadline.
@@ -100,7 +100,8 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
         assert_eq!(start.elapsed(), secs(5), "{limit:?}");
     }
 
-    // A second task polls the future of the attempt, so the per-attempt timer wakes only the second task.
+    // A spawned task polls the attempt's future, so the per-attempt timer wakes only that task and not the task of
+    // the call.
     let inner = per_attempt(secs(2)).layer(ScriptedService::new([NoResponse]));
     let service =
         ServiceBuilder::new().layer(total(secs(5))).service(service_fn(move |request: Request<Content>| {
@@ -116,7 +117,7 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
     assert!(error.is_deadline());
     assert_eq!(start.elapsed(), secs(5));
 
-    // The attempt has ended, but the future of the service around the attempt never completes.
+    // The attempt completes, but the service around it stays pending.
     let inner = per_attempt(secs(2)).layer(ScriptedService::new([Delayed(100, 200)]));
     let service =
         ServiceBuilder::new().layer(total(secs(5))).service(service_fn(move |request: Request<Content>| {

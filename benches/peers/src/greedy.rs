@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{BoxError, now, runtime};
 
-/// When the greedy caller tries to acquire permits.
+/// The times at which the greedy caller tries to acquire permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
     /// The caller tries continuously for almost five windows.
@@ -49,7 +49,7 @@ pub fn greedy<O: FnMut() -> bool>(
         };
         tokio::time::sleep(idle).await;
         let windows = if pattern == Pattern::Steady { 5 } else { 2 };
-        // The run is slightly shorter than a whole number of windows, so that no further window begins.
+        // The run ends slightly before a window ends, so that it contains no part of the next window.
         let end = now() + window * windows - window / 50;
         while now() < end {
             if !try_acquire(&mut attempt, &mut grants) {
@@ -71,9 +71,9 @@ fn try_acquire(attempt: &mut impl FnMut() -> bool, grants: &mut Vec<(Instant, In
     granted
 }
 
-/// Returns the most grants that were certainly in one closed window.
+/// Returns the largest number of grants that certainly happened within one window, both ends included.
 ///
-/// Each grant is a pair of clock readings, before and after the grant.
+/// Each entry of `grants` contains the clock readings before and after a grant.
 pub fn most_in_window(grants: &[(Instant, Instant)], window: Duration) -> usize {
     let mut first = 0;
     let counts = grants.iter().enumerate().map(|(last, (_, after))| {

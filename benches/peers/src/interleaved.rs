@@ -64,7 +64,7 @@ pub struct LimiterComparison {
     rows: Vec<Row<3>>,
     /// The allocations per call of each row.
     allocations: Vec<f64>,
-    /// The result that every call must have: `true` if granted.
+    /// The result that every call must have: `true` for a grant, `false` for a refusal.
     expected: bool,
     two_workers: Arc<Runtime>,
 }

@@ -86,7 +86,8 @@ where
     })
 }
 
-/// Returns three figures of the created value: its size in bytes, the bytes of its heap allocations, and their number.
+/// Returns the size of the created value, the size of its heap allocations (both in bytes), and the number of these
+/// allocations.
 pub fn idle_memory<T>(make: impl FnOnce() -> Result<T, BoxError>) -> Result<[f64; 3], BoxError> {
     let mut value = None;
     let heap = allocation_counter::measure(|| value = Some(make()));

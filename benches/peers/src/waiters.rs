@@ -24,10 +24,9 @@ pub struct ServedWaiters {
     pub took: Duration,
     /// The CPU time of the process in milliseconds, or `None` if the operating system does not report it.
     pub cpu: Option<f64>,
-    /// The distance between a grant's position and its position in FIFO order: the median and the maximum of all
-    /// grants.
+    /// How many positions a grant was away from FIFO order: the median and the maximum of all grants.
     pub displacement: (f64, f64),
-    /// The number of times per grant that a waiting task was polled again.
+    /// The average number of further polls that a waiting task had after its first poll.
     pub wakeups: f64,
 }
 
@@ -148,9 +147,9 @@ macro_rules! for_each_waiting_limiter {
 /// The distribution of grants among tasks that acquire permits in a loop.
 #[derive(Debug, Clone, Copy)]
 pub struct Shares {
-    /// The fewest grants that one of the tasks got.
+    /// The grants of the task that got the fewest.
     pub least: u64,
-    /// The most grants that one of the tasks got.
+    /// The grants of the task that got the most.
     pub most: u64,
     /// The number of grants of all tasks together.
     pub total: u64,

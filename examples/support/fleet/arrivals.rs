@@ -8,7 +8,7 @@ use tower_outbound::{
 
 use super::Arrival;
 
-/// The requests that arrived at the counting server, with the quota that they must keep.
+/// The requests that arrived at the counting server, and the quota that applies to them.
 #[derive(Debug, Clone)]
 pub(crate) struct ArrivalLog {
     arrivals: Vec<Arrival>,
@@ -54,7 +54,8 @@ impl ArrivalLog {
 
     /// Returns the shortest interval that contains one request more than the limit.
     ///
-    /// This interval minus the quota's window is the unused part of the margin and of the hold.
+    /// If the returned interval is longer than the quota's window, the difference is the unused part of the margin and
+    /// of the hold.
     pub(crate) fn shortest_excess_span(&self) -> Option<Duration> {
         self.spans().min()
     }

@@ -2,7 +2,7 @@ use std::{env, fmt, net::SocketAddr, str::FromStr, time::Duration};
 
 use tower_outbound::{BoxError, Quota, adapter::RedisLimiter};
 
-/// The name of the environment variable with the number and the configuration of a worker, in one line.
+/// The environment variable that contains the number and the configuration of a worker, in one line.
 const VARIABLE: &str = "TOWER_OUTBOUND_FLEET";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

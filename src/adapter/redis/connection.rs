@@ -23,11 +23,11 @@ const SCRIPT: &str = include_str!("script.lua");
 /// The maximum number of cluster redirections that one query follows.
 const MAX_REDIRECTIONS: u32 = 3;
 
-/// The error codes of the server that are logged although the redis crate does not know them.
+/// The error codes that the redis crate does not know, but that may appear in the log.
 const CODES: [&str; 6] = ["BUSY", "MISCONF", "NOAUTH", "NOREPLICAS", "OOM", "WRONGPASS"];
 
-/// The script's reply. Times are microseconds since the script's decision. The first value is an exception: it only
-/// identifies the store's memory.
+/// The script's reply. The first two values identify the store's memory. All times after them are microseconds since
+/// the script's decision.
 type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>);
 
 pub(super) struct Connection {

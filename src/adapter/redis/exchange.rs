@@ -126,7 +126,7 @@ impl Inner {
             }
             // The store decided at some time between the query and now. `due` counts from now, and `until` from the
             // start of the query, so no permit is used too early or after its expiry. A reply that took `hold` or
-            // longer grants nothing, and the share applies until a reply arrives in time.
+            // longer grants nothing. A process that uses its share continues to do so until a reply arrives in time.
             let until = query.now.saturating_add(nanos(held));
             let late = query.want > 0 && now >= until;
             if !late || permits.share.is_none() {
@@ -155,8 +155,8 @@ impl Inner {
         (if late { "late" } else { "answered" }, lost.then(fault))
     }
 
-    /// Forecasts when further permits become available, and how many permits are then available together. If the reply
-    /// granted all requested permits, this number is unknown, so the maximum is used.
+    /// Forecasts when the next permits become available, and the largest number that may then be available together. If
+    /// the store granted all requested permits, this number is the maximum of a single request.
     fn free(&self, query: &Query, reply: &Reply, all_granted: bool, now: u64) -> Free {
         let refilled = nanos(reply.free).checked_div(self.settings.interval());
         let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| !all_granted);
@@ -188,11 +188,12 @@ impl Inner {
     }
 }
 
-/// Returns how many blocks of permits the next query requests, and how many permits each block contains.
+/// Returns how many blocks the next query requests, and how many permits each block contains. The permits of a block
+/// become available together.
 fn plan_query(permits: &mut Permits, demand: Demand, now: u64, lease: u32) -> (u32, u32) {
     let Some(head) = demand.head else { return (0, 1) };
-    // While the store is treated as failed, a query for a single request tests whether the store replies in time. All
-    // permits of one request must be available together, so they form one block.
+    // If the store has failed, the query requests the permits of only one waiter, to test whether the store replies in
+    // time. A waiter needs all its permits together, so the query requests them as one block.
     if permits.is_lost() || head.get() > 1 && !permits.will_serve(head, now) {
         return (1, head.get());
     }

@@ -56,7 +56,8 @@ impl Share {
         taken
     }
 
-    /// Returns the number of granted permits, or 0 if the last grant is older than `longest`, the longest window.
+    /// Returns the number of granted permits that the process has not reported to the store. Returns 0 if the share
+    /// granted no permit within `longest`, the longest window.
     pub(super) fn used(&self, now: u64, longest: u64) -> u64 {
         if now.saturating_sub(self.used_at) > longest { 0 } else { self.used }
     }

@@ -55,14 +55,13 @@ pub(super) struct Permits {
     /// The earliest time of the next query to the store.
     pub(super) query_at: u64,
     pub(super) share: Option<Share>,
-    /// The share may be used until this time. Another failed query postpones the time. After this time, the other
-    /// processes may use the whole quota.
+    /// The time until which the process may use its share. Each further failed query postpones this time. After this
+    /// time, the other processes may use the whole quota.
     share_until: u64,
     /// The number of permits that expired unused.
     unused: u32,
     signal: Arc<TaskSignal>,
-    /// The number of permits for which the task waits. A request that costs less wakes the task. 0 if the task does not
-    /// wait.
+    /// A request for fewer permits than this number wakes the waiting task. 0 if no request wakes the task.
     pub(super) listening: u32,
     pub(super) session: Session,
 }
@@ -71,7 +70,7 @@ pub(super) struct Permits {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
     pub(super) at: u64,
-    /// The number of permits that the query requested as one block. Fewer permits may be available earlier.
+    /// The number of permits in each block of the query. Fewer permits may be available before `at`.
     pub(super) unit: u32,
     /// The largest number of permits that may be available together at the time `at`.
     pub(super) together: u32,
@@ -145,7 +144,7 @@ impl Permits {
         })
     }
 
-    /// Requests a query, and wakes the task if the task waits for more permits than `cost`.
+    /// Requests a query. Also wakes the task if it waits until more than `cost` permits are available together.
     fn request_query(&mut self, cost: NonZeroU32) {
         self.signal.requested.store(true, Ordering::SeqCst);
         if cost.get() < self.listening {
@@ -210,7 +209,7 @@ impl Algorithm for Permits {
         }
         for grant in self.usable(start) {
             let permits = u64::from(grant.permits);
-            // Replies may arrive in another order than the decisions of the store.
+            // Replies may arrive in a different order than the store's decisions.
             last = last.max(grant.due);
             if permits >= missing {
                 return last;

@@ -36,9 +36,9 @@ impl Kind {
 /// A query to the store. Times are nanoseconds since the queue's origin.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Query {
-    /// The number of blocks of permits that the process needs.
+    /// The number of blocks that the query requests. The permits of a block become available together.
     pub(super) want: u32,
-    /// The number of permits in each block. The permits of a block become available together.
+    /// The number of permits in each block.
     pub(super) unit: u32,
     pub(super) now: u64,
     /// The identity of the store's memory, as stated in the store's last reply, and the time of that reply.
@@ -78,12 +78,11 @@ pub(super) struct Gate {
 pub(super) struct Reply {
     pub(super) known: Known,
     pub(super) paused: Duration,
-    /// The time until the first permit beyond the granted ones becomes available.
+    /// The time until the next block becomes available. The store has not granted this block yet.
     pub(super) free: Duration,
-    /// The time until a query can fetch the permit of [`free`](Self::free). It is at most as long as `free`, because
-    /// the store grants permits before their start time.
+    /// The time until the store can grant the next block: [`free`](Self::free) minus the horizon, but at least zero.
     pub(super) query_in: Duration,
-    /// For each grant, the time until it may be used and its number of permits.
+    /// The grants. Each consists of the delay before its permits may be used, and their number.
     pub(super) grants: Vec<(Duration, u32)>,
 }
 

@@ -58,19 +58,19 @@ impl Settings {
         self.quotas.iter().map(Quota::window).min().unwrap_or_default()
     }
 
-    /// Returns how long before its start time a permit may be granted. This is 100 ms, or `hold` if `hold` is longer,
-    /// but at most a quarter of the shortest window. A process then need not wait between two queries, and permits are
-    /// left for other processes.
+    /// Returns how long before its start time the store may grant a permit. This is 100 ms, or `hold` if `hold` is
+    /// longer, but at most a quarter of the shortest window. A process then need not wait between two queries, and the
+    /// store keeps permits for other processes.
     pub(super) fn horizon(&self) -> Duration {
         let horizon = self.hold.max(Duration::from_millis(100)).min(self.shortest() / 4);
         horizon.max(Duration::from_micros(1))
     }
 
-    /// Returns how long a process may use its share after a failed query. Other processes may still use their shares
-    /// for this long after one process has returned to the store.
+    /// Returns how long a process may use its share after a failed query. After one process has returned to the store,
+    /// the other processes may continue to use their shares for this long.
     pub(super) fn holdoff(&self) -> Duration {
-        // A process that uses its share sends the next query after at most `LONGEST_RETRY`. The store grants permits up
-        // to one horizon ahead.
+        // The next query starts at most `LONGEST_RETRY` after a failure, and takes at most `timeout`. Permits that the
+        // store has already granted may start up to one horizon later.
         match self.share {
             None => self.horizon(),
             Some(_) => self.horizon().max(LONGEST_RETRY + self.timeout),
@@ -141,8 +141,8 @@ impl Settings {
             let age = query.now.saturating_sub(at) / 1_000;
             [known.born, known.granted, i64::try_from(age).unwrap_or(i64::MAX)]
         });
-        // Before the first grant of its share, a process has had no contact with the store for longer than `quiet`.
-        // Either its query has timed out, or the share has been empty for `horizon + hold`.
+        // A process has had no contact with the store for longer than `quiet` when its share grants the first permit.
+        // Until then, either a query has timed out, or the share was empty for `horizon + hold`.
         let quiet = (self.timeout / 2).min(self.horizon() + self.hold);
         command
             .arg(u8::from(self.kind == Kind::SlidingWindow))

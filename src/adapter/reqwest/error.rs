@@ -15,8 +15,8 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
         return followed();
     }
     let error = error.without_url();
-    // The cause is reqwest's setting `https_only` or a redirect to another scheme. The error does not show which of
-    // them.
+    // The cause is either reqwest's setting `https_only` or a redirect to another scheme. The error does not
+    // show which.
     if error.is_builder() {
         return Error::from_service(DeliveryError::maybe_processed(error).lasting());
     }

@@ -34,7 +34,7 @@ use super::{
 ///
 /// # Default
 ///
-/// The default body of type `B`, which is not recorded.
+/// A body that returns the data of `B::default()`, and is not recorded.
 ///
 /// # Notes
 ///
@@ -43,16 +43,16 @@ use super::{
 /// - A body that an attempt has read only in part cannot be resent. A body of which nothing was read can be resent
 ///   regardless of its size, for example after a connect error.
 pub struct ReplayBody<B> {
-    /// `None` at the end of the body. The state is boxed, because a stack and hyper move a request about thirty times.
-    /// Moving a value of 256 bytes or more costs twice as much as moving a smaller value.
+    /// `None` at the end of the body. The state is boxed, because it would make requests large. A stack and hyper move
+    /// a request about thirty times, and moving 256 bytes or more costs twice as much as moving a smaller value.
     state: Option<Pin<Box<State<B>>>>,
 }
 
 pin_project! {
     #[project = Proj]
     enum State<B> {
-        // `source` is `None` once an attempt has started to read it. Until then it is not pinned, so that the next
-        // attempt can use it.
+        // `source` is `None` once an attempt has started to read the body. Before that, the body is not pinned, so that
+        // it can move to the next attempt.
         Unread { source: Option<B>, shared: Arc<Shared<B>> },
         Reading {
             #[pin]
@@ -64,7 +64,7 @@ pin_project! {
         Playing { recorded: Recorded },
     }
 
-    // Over HTTP/1, the connection stops reading after the announced length and does not poll for the end. A recording
+    // Over HTTP/1, hyper stops reading the body at the announced length, before the body reports its end. A recording
     // of that length is therefore treated as complete. Any other body that was read in part cannot be resent.
     impl<B> PinnedDrop for State<B> {
         fn drop(this: Pin<&mut Self>) {
@@ -141,7 +141,7 @@ impl<B: Body> Body for ReplayBody<B> {
                 (polled, ended)
             }
             Proj::Playing { recorded } => (recorded.next().map(Ok), recorded.is_end()),
-            // Unreachable, because `poll_frame` has already started reading an unread body at this point.
+            // Unreachable, because the code above has already changed this state to `Reading`.
             Proj::Unread { .. } => (None, true),
         };
         if ended {

@@ -9,8 +9,8 @@ use super::{
 
 /// Creates the body for each further attempt of a call.
 ///
-/// Once an attempt has read the body completely, this works even while a connection still holds the body of that
-/// attempt. All bodies share the recorded chunks.
+/// Once an attempt has read the body completely, further attempts can send it even while a connection still holds the
+/// body of the earlier attempt. All bodies share the recorded chunks.
 pub(crate) struct Replay<B> {
     /// `None` for an empty body.
     shared: Option<Arc<Shared<B>>>,
@@ -19,8 +19,8 @@ pub(crate) struct Replay<B> {
 impl<B: Body> ReplayBody<B> {
     /// Records `body` while it is sent, up to `limit` bytes of data and trailers.
     ///
-    /// An empty body needs no recording and can always be resent. `announced` is the length that the server expects. It
-    /// is `None` if the length is unknown or trailers may follow the body.
+    /// An empty body needs no recording and can always be resent. `announced` is the length of the body that the
+    /// request announces to the server. It is `None` if the length is unknown or trailers may follow the body.
     pub(crate) fn record(body: B, limit: usize, announced: Option<u64>) -> (Self, Replay<B>) {
         if body.is_end_stream() {
             return (Self::ENDED, Replay { shared: None });
@@ -34,9 +34,9 @@ impl<B> Replay<B> {
     /// Returns the body again, from its start. A body that an attempt has read completely can be returned any number of
     /// times.
     ///
-    /// A body of which nothing was read is returned regardless of its size, and recorded while it is sent. Returns
-    /// `None` if an earlier attempt still holds the unread body, or has read only part of it. Also returns `None` if
-    /// the body failed or exceeded the limit of the recording.
+    /// An unread body is returned regardless of its size, and recorded while it is sent. Returns `None` if an earlier
+    /// attempt still holds the unread body, or has read only part of it. Also returns `None` if the body failed or
+    /// exceeded the limit of the recording.
     pub(crate) fn body(&self) -> Option<ReplayBody<B>> {
         let Some(shared) = &self.shared else { return Some(ReplayBody::ENDED) };
         match &mut *shared.lock() {

@@ -88,8 +88,8 @@ pub(super) struct Recorded {
     rest: Option<Arc<Rest>>,
     at: usize,
     left: u64,
-    /// Whether `size_hint` is exact. HTTP/1 drops the trailers of a body with an exact length, so a recording with
-    /// trailers reports an exact length only if its source did.
+    /// Whether `size_hint` is exact. HTTP/1 drops the trailers of a body with an exact length. A recording with
+    /// trailers therefore reports an exact length only if the source of the recording did.
     exact: bool,
 }
 

@@ -2,9 +2,9 @@ use std::io;
 
 use super::super::{ErrorKind, delivery::Proof};
 
-/// What the errors of a chain have shown so far.
+/// What is known about a failure while the errors of its chain are read one by one.
 pub(super) struct Findings {
-    /// The kind of the failure. A deeper error may replace it.
+    /// The kind of the failure. An error deeper in the chain may change it.
     pub(super) kind: ErrorKind,
     /// Whether the client was still connecting when the request failed.
     pub(super) connecting: bool,
@@ -27,15 +27,16 @@ impl Findings {
         use io::ErrorKind::*;
         Some(match kind {
             ConnectionRefused => ErrorKind::ConnectRefused,
-            // An established connection can also end with these I/O errors. In that case the kind is already `Closed`.
+            // These I/O errors can also end an established connection. The kind is then already `Closed`, and does not
+            // change.
             HostUnreachable | NetworkUnreachable | AddrNotAvailable if self.kind != ErrorKind::Closed => {
                 ErrorKind::Connect
             }
             ConnectionReset | ConnectionAborted => ErrorKind::Reset,
             TimedOut if self.connecting => ErrorKind::ConnectTimeout,
-            // If no error of hyper wraps the timeout, it comes from a custom service.
+            // No hyper error wraps this timeout, so it comes from a custom service.
             TimedOut if self.kind == ErrorKind::Other => ErrorKind::AttemptTimeout,
-            // The TCP connection was already established, so it ended during the TLS handshake.
+            // Only an established TCP connection can end this way, so it ended during the TLS handshake.
             UnexpectedEof if self.connecting => ErrorKind::Tls,
             // h2 reports a closed connection as a broken pipe.
             BrokenPipe | UnexpectedEof | NotConnected | TimedOut if !self.connecting => ErrorKind::Closed,

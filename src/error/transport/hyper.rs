@@ -18,8 +18,9 @@ use super::{
 pub(super) type ConnectError = <HttpConnector as tower_service::Service<Uri>>::Error;
 
 impl Findings {
-    /// Updates the kind and the proof if `error` comes from hyper-util, hyper, h2 or reqwest. Returns `None` for any
-    /// other error. The inner `Option` is the final kind, or `None` if a deeper error can change the kind.
+    /// Updates the kind and the proof if `error` comes from hyper-util, hyper, h2 or reqwest. `Some(Some(kind))` means
+    /// that the kind is final, and `Some(None)` that an error deeper in the chain can change it. Returns `None` for any
+    /// other error.
     pub(super) fn read_hyper_error(&mut self, error: &(dyn StdError + 'static)) -> Option<Option<ErrorKind>> {
         if let Some(error) = error.downcast_ref::<legacy::Error>() {
             return Some(self.client(error));
@@ -46,8 +47,9 @@ impl Findings {
         None
     }
 
-    /// Interprets the error of hyper-util's client. The error names the connection on which it occurred. If the error
-    /// names none, the request had no connection, because connecting, TLS or the HTTP/2 handshake failed.
+    /// Interprets the error of hyper-util's client. If the error occurred on a connection, it contains that
+    /// connection's info. If it contains none, connecting, TLS or the HTTP/2 handshake failed, and the request was not
+    /// sent.
     fn client(&mut self, error: &legacy::Error) -> Option<ErrorKind> {
         // The client itself rejected the request. The kinds of such errors have no public name, so the text is
         // compared. If hyper-util changes the text, the checks below apply.
@@ -82,7 +84,7 @@ impl Findings {
         if error.is_parse() {
             return Some(ErrorKind::Protocol);
         }
-        // For an unexpected message, hyper's error has neither a cause nor a method that identifies it.
+        // hyper has no method that identifies the error for an unexpected message, and this error has no cause.
         let ended = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
         let unexpected = !ended && error.source().is_none();
         self.kind = if unexpected { ErrorKind::Protocol } else { ErrorKind::Closed };
@@ -139,19 +141,20 @@ fn by_connection(error: &hyper::Error, unbegun: bool) -> Proof {
 /// request (RFC 9113 §8.7). A REFUSED_STREAM that h2 itself created guarantees nothing.
 ///
 /// A GOAWAY error proves nothing. A GOAWAY frame contains the id of the last stream that the server may have processed.
-/// h2 returns the error for all later streams, but does not expose that id. hyper returns the same error for an earlier
-/// stream, if another thread read the GOAWAY while the request was queued. h2's task may still send that request before
-/// it resets the stream.
+/// h2 returns a GOAWAY error for all later streams, but does not expose that id. hyper also returns this error for an
+/// earlier stream, if another thread read the GOAWAY while the request was queued. h2's task may still send that
+/// request before it resets the stream.
 fn by_stream(error: &h2::Error) -> Proof {
     let refused = error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
     if refused { NOT_SENT } else { MAYBE }
 }
 
-/// Returns whether hyper gave the request back before writing it, or found the connection closed. This function is for
-/// hyper without the client of hyper-util. hyper looks for a closed connection only in `poll_ready`.
+/// Returns `true` if hyper canceled the request before writing it, or if it found the connection closed. hyper checks
+/// for a closed connection only in `poll_ready`. This function is for hyper's own connections, without hyper-util's
+/// client.
 ///
-/// An upgrade that hyper cancels after the response has the same kind of error. The type of its cause is not public, so
-/// the texts of the other causes are compared. If hyper changes these texts, the result is "maybe processed".
+/// hyper also returns a canceled error if it cancels an upgrade after the response. The cause of that error has no
+/// public type, so the texts of the causes are compared. If hyper changes these texts, the result is "maybe processed".
 fn was_not_begun(error: &hyper::Error) -> bool {
     if error.is_closed() {
         return true;

@@ -1,12 +1,12 @@
-//! Determines why a request failed and whether the server may have processed it, from the error of the inner service.
+//! Determines from the inner service's error why a request failed, and whether the server may have processed it.
 //!
 //! The deepest known error determines the kind. The causes of a request body's error are skipped, because they may
 //! concern another connection.
 //!
 //! The first transport error or [`DeliveryError`] in the chain determines the delivery. Errors below it may concern
-//! another connection, for example the one from which the request's body was read. If the chain contains neither, the
-//! server may have processed the request. If the request's body failed, callers ignore "not sent", because an unknown
-//! client may return the body's error as its own.
+//! another connection, for example the connection from which the request's body was read. If the chain contains
+//! neither, the server may have processed the request. If the request's body failed, callers of this module ignore "not
+//! sent", because an unknown client may return the body's error as its own.
 //!
 //! | error | delivery |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! | `HostUnreachable`, `NetworkUnreachable` or `AddrNotAvailable` without one of the connect errors above | maybe processed |
 //! | GOAWAY, a reset connection, a body that failed, and any other error | maybe processed |
 //!
-//! Without the feature `hyper`, only the errors of the first row are "not sent".
+//! Without the feature `hyper`, only the errors in the first row of this table count as "not sent".
 
 mod findings;
 #[cfg(feature = "hyper")]
@@ -65,8 +65,8 @@ fn read(error: &(dyn StdError + 'static)) -> (ErrorKind, Proof) {
     (last.unwrap_or(found.kind), found.proof.unwrap_or(MAYBE))
 }
 
-/// Returns whether the service itself reports that nothing was sent. Inside another error, such a report may concern
-/// another connection or request, for example the connection from which the request's body was read.
+/// Returns whether the outermost error shows that nothing was sent. An inner error may concern another connection or
+/// request, for example the connection from which the request's body was read.
 fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
     // An established TCP connection never fails with `ConnectionRefused`. It can fail with every other kind of connect
     // error.

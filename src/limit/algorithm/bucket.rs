@@ -47,7 +47,7 @@ struct Arrival(AtomicU64);
 /// An arrival time so late that the bucket grants nothing. Adding to it does not overflow.
 const CLOSED: u64 = u64::MAX / 2;
 
-/// Governor looks up the state of a bucket by a comparable key. Here the state itself is the key.
+/// Governor looks up the state of a bucket by a key. This store needs no lookup, because the state itself is the key.
 #[derive(Debug)]
 struct InPlace;
 
@@ -148,13 +148,13 @@ impl Bucket {
         self.arrival.0.load(Ordering::Acquire)
     }
 
-    /// Postpones the arrival time to `arrival`, unless it is already later.
+    /// Sets the arrival time to `arrival`, unless the current one is later.
     pub(super) fn postpone(&self, arrival: u64) {
         self.arrival.0.fetch_max(arrival, Ordering::AcqRel);
     }
 
-    /// Closes this bucket because another one replaces it, and returns the arrival time of this one. Every later
-    /// [`take`](Self::take) fails, so its caller continues under the lock.
+    /// Closes this bucket, because another bucket replaces it, and returns its arrival time. Every later
+    /// [`take`](Self::take) of this bucket fails, so the caller of `take` continues under the lock.
     pub(super) fn close(&self) -> u64 {
         self.arrival.0.swap(CLOSED, Ordering::AcqRel)
     }
@@ -179,8 +179,8 @@ impl Bucket {
         NOW.set(now);
         match cost.get() {
             1 => self.governor.check_key(&self.arrival).is_ok(),
-            // Governor's outer error means a cost above the burst. The queue refuses such requests before they reach
-            // the bucket.
+            // Governor returns its outer error if the cost exceeds the burst. The queue refuses such a request before
+            // it reaches the bucket.
             _ => self.governor.check_key_n(&self.arrival, cost).is_ok_and(|outcome| outcome.is_ok()),
         }
     }

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use crate::{limit::queue::clock::nanos, policy::Quota};
 
-/// Up to this many entries, 64 KiB, a log keeps grants that have left the window, in case a longer window replaces this
-/// one. A log with more entries drops them, so that it does not grow up to the limit.
+/// Grants that have left the window stay in the log, in case a longer window replaces this one. A log with at least
+/// this many entries (64 KiB) drops them, so that it does not grow up to the limit.
 pub(super) const LONGEST_HISTORY: usize = 4_096;
 
-/// The most recently granted permits, oldest first. Each grant shortens the log to at most as many permits as the
-/// limit. The counters of permits may wrap around, because only their differences are used.
+/// The most recently granted permits, oldest first. After each grant, the log holds at most `limit` permits. The permit
+/// counters may wrap around, because only their differences are used.
 #[derive(Debug, Clone)]
 pub(super) struct GrantLog {
     pub(super) grants: VecDeque<Grant>,
@@ -18,7 +18,7 @@ pub(super) struct GrantLog {
     /// The number of granted permits that are no longer in the log.
     pub(super) forgotten: u64,
     pub(super) limit: u64,
-    /// How long a grant counts: the window, its margin, and 1 ns because both ends of a window are part of it.
+    /// How long a grant counts: the window, its margin, and 1 ns, because a window includes both of its ends.
     pub(super) window: u64,
 }
 
@@ -26,8 +26,8 @@ pub(super) struct GrantLog {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     at: u64,
-    /// The number of permits granted since the limiter was created, up to and including this grant. A binary search for
-    /// a sum finds the k-th oldest permit.
+    /// The number of permits granted since the limiter was created, up to and including this grant. A binary search
+    /// over these sums finds the k-th oldest permit.
     sum: u64,
 }
 
@@ -36,8 +36,8 @@ impl GrantLog {
         Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0 }.under(quota)
     }
 
-    /// Returns this log under another quota. If the limit is lower, the log may exceed the limit until the next grant
-    /// shortens it. It is not shortened now, because the limit may be raised before that grant.
+    /// Changes the quota of the log. If the new limit is lower, the log may hold more permits than the limit until the
+    /// next grant. It is not shortened here, because the limit may be raised before that grant.
     pub(super) fn under(mut self, quota: &Quota) -> Self {
         self.limit = u64::from(quota.limit());
         self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
@@ -54,23 +54,23 @@ impl GrantLog {
         self.granted.wrapping_sub(self.forgotten)
     }
 
-    /// Returns when the `oldest`-th permit of the log was granted, counted from 1.
+    /// Returns when the permit with the number `oldest` was granted. The oldest permit of the log has the number 1.
     pub(super) fn granted_at(&self, oldest: u64) -> Option<u64> {
         if oldest == 1 {
             return self.grants.front().map(|grant| grant.at);
         }
         let index = usize::try_from(oldest.checked_sub(1)?).unwrap_or(usize::MAX);
-        // Usually each grant has one permit, so the index of the permit is the index of the grant and no search is
+        // Usually each grant has one permit. The index of the permit is then the index of its grant, and no search is
         // needed.
         let exact = self.grants.get(index).filter(|grant| self.up_to(grant) == oldest);
         let search = || self.grants.get(self.grants.partition_point(|grant| self.up_to(grant) < oldest));
         exact.or_else(search).map(|grant| grant.at)
     }
 
-    /// Returns when enough old permits have left the window for `total` more permits.
+    /// Returns when `total` more permits can be granted, because enough old permits have left the window.
     pub(super) fn forecast(&self, start: u64, total: u64) -> u64 {
         let (windows, rest) = match total {
-            // Most requests fit into one window, so they need no division.
+            // Most requests fit into one window, so the division is skipped for them.
             total if total <= self.limit => (0, total),
             total => ((total - 1) / self.limit, (total - 1) % self.limit + 1),
         };
@@ -87,7 +87,7 @@ impl GrantLog {
             self.forgotten = oldest.sum;
             self.grants.pop_front();
         }
-        // The surplus permits have left the window. Otherwise this grant would not be possible.
+        // The permits above the limit have already left the window. Otherwise this grant would not be possible.
         let mut surplus = (self.len() + cost).saturating_sub(self.limit);
         self.granted = self.granted.wrapping_add(cost);
         while let Some(oldest) = self.grants.front().filter(|_| surplus > 0) {

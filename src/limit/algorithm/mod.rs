@@ -19,7 +19,8 @@ pub trait Algorithm: Send + 'static {
     where
         Self: Sized;
 
-    /// Creates a bucket from which requests take permits without the lock, if the algorithm supports one.
+    /// Creates a bucket from which requests take permits without the lock. Returns `None` if the algorithm needs the
+    /// lock for these quotas.
     fn shared(_quotas: &[Quota]) -> Option<Arc<Bucket>>
     where
         Self: Sized,
@@ -31,8 +32,7 @@ pub trait Algorithm: Send + 'static {
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool;
 
     /// Returns when the last of `total` permits becomes available, if none is taken before `start`. No request costs
-    /// more than `costliest`. The result is never too late. It may be too early if requests that cost several permits
-    /// leave a gap.
+    /// more than `costliest`. The result is never too late, but may be too early if requests cost several permits.
     fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64;
 
     /// Returns the largest number of permits that one request can ever take.
@@ -52,19 +52,21 @@ pub trait Algorithm: Send + 'static {
     /// Replaces the quotas. Spent permits still count, so the change does not make more permits available at once.
     fn change(&mut self, _quotas: &[Quota], _now: u64) {}
 
-    /// Returns when the head of the queue must wake up: at `due`, or later to serve other waiters together with it. The
-    /// head's `cost` permits are available at `due`, and the next permit at `next`. The result is at most `until`, and
-    /// the delay loses no permit.
+    /// Returns when the first waiter of the queue must wake up: at `due`, or later, so that one wake-up serves several
+    /// waiters. The first waiter's `cost` permits are available at `due`, and the next permit at `next`. The result is
+    /// at most `until`, and early enough that no permit is lost.
     fn gather(&self, _cost: u64, due: u64, _next: u64, _until: u64) -> u64 {
         due
     }
 
-    /// Returns when the timer of the queue's head polls it again, or `u64::MAX` if the algorithm wakes the head itself.
+    /// Returns when a timer must wake the first waiter of the queue, or `u64::MAX` if the algorithm wakes that waiter
+    /// itself.
     fn poll_at(&self, due: u64, _now: u64) -> u64 {
         due
     }
 
-    /// Returns how long the first forecast may take. During that time, permits are assumed to be available now.
+    /// Returns how long the algorithm may take until it can make a forecast. Until then, the forecast is that permits
+    /// are available now.
     fn grace(&self) -> u64 {
         0
     }

@@ -16,8 +16,8 @@ pub struct PacedLogs {
     quotas: Vec<PacedLog>,
 }
 
-/// A bucket that refills the whole limit once per window and margin. The burst and the refill of one window together
-/// exceed the limit, so the log delays the grants that would exceed it.
+/// A bucket that refills the whole limit in the time of a window and its margin. The burst and the refill of one window
+/// together exceed the limit, so the log delays the grants above the limit.
 #[derive(Debug)]
 struct PacedLog {
     log: GrantLog,
@@ -31,7 +31,7 @@ struct PacedLog {
 
 impl PacedLog {
     fn new(quota: Quota, log: GrantLog, arrival: u64) -> Self {
-        // Rounds the interval down. No window exceeds the limit even so, because the log is exact.
+        // Rounding down is safe, because the log is exact: no window exceeds the limit.
         let interval = (log.window / log.limit.max(1)).max(1);
         let whole = interval.saturating_mul(quota.burst().into());
         Self { log, quota, interval, whole, arrival }
@@ -40,9 +40,9 @@ impl PacedLog {
     fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
         let refilled = self.arrival.max(start).saturating_add(self.interval.saturating_mul(total));
         let by_bucket = refilled.saturating_sub(self.whole);
-        // A grant that the log delays leaves the bucket empty: see `grant`. Later grants therefore follow it at even
-        // intervals. The first grant that the log delays waits until one permit leaves the window: the oldest permit of
-        // the log, or the first permit granted from `start` on.
+        // A grant that the log delays leaves the bucket empty (see `grant`), so the next grants follow at even
+        // intervals. The first delayed grant waits until a permit leaves the window. This is the oldest permit of the
+        // log, or the first permit granted from `start` on.
         let after = |granted: u64, delayed: u64| match total.checked_sub(delayed) {
             Some(later) => {
                 let evenly = later.saturating_sub(u64::from(costliest) - 1).saturating_mul(self.interval);
@@ -58,7 +58,7 @@ impl PacedLog {
     }
 
     fn grant(&mut self, now: u64, cost: u64) {
-        // The bucket refills only after the log frees the permits of this grant. Otherwise the bucket would be full by
+        // The refill starts when the log has room for this grant. If it started earlier, the bucket would be full by
         // then, and would add its burst to each window.
         let freed = self.log.forecast(0, cost);
         let spent = self.interval.saturating_mul(cost);
@@ -73,7 +73,8 @@ impl PacedLog {
     }
 }
 
-// `gather` is not overridden: a later grant leaves the window later, so a delay would lower the throughput.
+// Uses the default `gather`, which delays no grant. A delayed grant leaves the window later and so lowers the
+// throughput.
 impl Algorithm for PacedLogs {
     fn new(quotas: &[Quota], _: Option<Arc<Bucket>>) -> Self {
         let new = |quota: &Quota| PacedLog::new(*quota, GrantLog::new(quota), 0);
@@ -116,7 +117,7 @@ impl Algorithm for PacedLogs {
             return;
         }
         let old = std::mem::take(&mut self.quotas);
-        // Every grant counts for all quotas, so each new quota starts with the longest log.
+        // The log of each quota records every grant, so each new quota starts with a copy of the longest log.
         let longest = old.iter().map(|paced| &paced.log).max_by_key(|log| log.len());
         let new = |quota: &Quota| {
             let log = longest.map_or_else(|| GrantLog::new(quota), |log| log.clone().under(quota));

@@ -11,7 +11,8 @@ pub struct Logs {
     logs: Vec<GrantLog>,
 }
 
-// `gather` is not overridden: a later grant leaves the window later, so a delay would lower the throughput.
+// Uses the default `gather`, which delays no grant. A delayed grant leaves the window later and so lowers the
+// throughput.
 impl Algorithm for Logs {
     fn new(quotas: &[Quota], _: Option<Arc<Bucket>>) -> Self {
         Self { logs: quotas.iter().map(GrantLog::new).collect() }
@@ -51,7 +52,7 @@ impl Algorithm for Logs {
     }
 
     fn change(&mut self, quotas: &[Quota], _: u64) {
-        // Every grant counts for all quotas, so each new quota starts with the longest log.
+        // The log of each quota records every grant, so each new quota starts with a copy of the longest log.
         let longest = self.logs.drain(..).max_by_key(GrantLog::len);
         let log = |quota| longest.clone().map_or_else(|| GrantLog::new(quota), |log| log.under(quota));
         self.logs = quotas.iter().map(log).collect();

@@ -11,10 +11,11 @@ pub struct Buckets {
     buckets: Vec<Arc<Bucket>>,
 }
 
-/// The head wakes up at least this long before a bucket is full: twice the delay of a late timer, 2 ms in nanoseconds.
+/// 2 ms in nanoseconds, which is twice the delay of a late timer. The first waiter of the queue wakes up at least this
+/// long before a bucket is full.
 const LATE: u64 = 2_000_000;
 
-/// The latest arrival time that a change of quotas sets. Adding to it does not overflow.
+/// The latest arrival time that a change of quotas, or a grant of a paced window, sets. Adding to it does not overflow.
 pub(super) const LATEST: u64 = u64::MAX / 4;
 
 impl Algorithm for Buckets {
@@ -34,8 +35,8 @@ impl Algorithm for Buckets {
     }
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
-        // Several buckets are used only under the lock, so no other thread takes permits between this check and the
-        // grant.
+        // If there are several buckets, permits are taken only under the lock. No other thread takes one between this
+        // check and the grant.
         self.forecast(now, cost.get().into(), cost.get()) <= now
             && self.buckets.iter().all(|bucket| bucket.take(cost, now))
     }
@@ -82,7 +83,7 @@ impl Algorithm for Buckets {
     }
 
     fn gather(&self, cost: u64, due: u64, next: u64, until: u64) -> u64 {
-        // The time from the availability of the head's permits until the bucket is full.
+        // The time from when the first waiter's permits are available until the bucket is full.
         let room = |bucket: &Arc<Bucket>| bucket.whole.saturating_sub(bucket.interval.saturating_mul(cost));
         let room = self.buckets.iter().map(room).min().unwrap_or(0);
         let patience = (room.saturating_sub(LATE) / 2).min(until.saturating_sub(due));
@@ -92,8 +93,8 @@ impl Algorithm for Buckets {
     }
 }
 
-/// Returns how long a new bucket takes to fill up, if the old bucket would take `missing`. Each bucket is given as its
-/// refill interval and the time in which it fills up from empty.
+/// Returns how long a new bucket takes to fill up, if it replaces an old bucket that would take `missing`. `old` and
+/// `new` are each a refill interval and the time that an empty bucket takes to fill up.
 pub(super) fn carried(missing: u64, old: (u64, u64), new: (u64, u64)) -> u64 {
     let left = old.1.saturating_sub(missing);
     // A larger burst becomes available gradually. Otherwise one window could contain both bursts.
@@ -102,7 +103,7 @@ pub(super) fn carried(missing: u64, old: (u64, u64), new: (u64, u64)) -> u64 {
     scaled(missing, new.0, old.0, u128::div_ceil).max(taken)
 }
 
-/// Converts a refill time to another interval, so that it corresponds to the same number of permits.
+/// Returns how long some permits take to refill at `interval`, if they take `time` at the interval `before`.
 fn scaled(time: u64, interval: u64, before: u64, divide: fn(u128, u128) -> u128) -> u64 {
     let scaled = divide(u128::from(time) * u128::from(interval), u128::from(before.max(1)));
     u64::try_from(scaled).unwrap_or(u64::MAX)

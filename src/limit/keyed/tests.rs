@@ -42,7 +42,7 @@ async fn full_shard_finds_its_single_idle_key_in_one_pass() {
     keyed.limiter(&idle).unwrap();
     for key in new_keys.by_ref().take(499) {
         keyed.limiter(&key).unwrap().try_acquire().unwrap();
-        // Adds the idle key again, because adding another key has removed the idle key.
+        // The call above removed the idle key, because it added a new key. This call adds the idle key again.
         keyed.limiter(&idle).unwrap();
     }
     assert_eq!(keyed.len(), 500);
@@ -60,7 +60,7 @@ async fn adding_new_keys_removes_idle_keys() {
         tokio::time::advance(Duration::from_secs(3_600)).await;
         assert!(takes(&keyed, key));
     }
-    // The table is mostly empty in the end. A pass over its slots then needs only `KEYS / 8` new keys, and only the
-    // keys added since the last pass are left.
+    // At the end, most slots are empty. One pass over all slots then takes only `KEYS / 8` new keys, and removes all
+    // keys except those added since the previous pass.
     assert!(keyed.len() <= KEYS as usize / 6, "{}", keyed.len());
 }

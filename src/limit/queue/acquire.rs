@@ -39,7 +39,7 @@ enum Stage {
     New(Option<Arc<dyn AnyQueue>>, PermitRequest),
     /// The timer is boxed because it is large and only the head of the queue has one.
     Queued(Option<Arc<dyn AnyQueue>>, Arc<Waiter>, Option<Pin<Box<Sleep>>>),
-    /// The outcome is `None` after it was returned.
+    /// `None` after the outcome was returned.
     Ready(Option<Result<Permit<'static>, Refusal>>),
     Custom(Pin<Box<dyn Future<Output = Result<Permit<'static>, Refusal>> + Send>>),
 }

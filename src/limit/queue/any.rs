@@ -18,7 +18,7 @@ pub(super) enum Joined {
 }
 
 pub(super) enum Standing {
-    /// The permits were granted, and the waiter's task learned of the grant at this time.
+    /// The permits were granted. The waiter's task learned of the grant at this time.
     Granted(Instant),
     /// The waiter is the head of the queue, and must be polled again at this time.
     Head {

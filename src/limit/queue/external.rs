@@ -38,7 +38,7 @@ impl<A: Algorithm> WaitList<A> {
 }
 
 impl<A: Algorithm> Queue<A> {
-    /// Creates a queue for an algorithm to which [`update`](Self::update) adds the permits.
+    /// Creates a queue for an algorithm that gets its permits through [`update`](Self::update).
     pub(crate) fn external(algorithm: A, quotas: &[Quota]) -> Self {
         let list = Some(Box::new(WaitList::new(algorithm, quotas)));
         let queue =
@@ -58,19 +58,19 @@ impl<A: Algorithm> Queue<A> {
     /// Changes the algorithm with `work`, refuses the waiters that have become too late, then grants permits to the
     /// remaining waiters.
     ///
-    /// `may_refuse` returns `true` if the algorithm may be unavailable for some waiters.
+    /// `may_refuse` returns whether [`Algorithm::unavailable`] may refuse a waiter.
     pub(crate) fn update<T>(&self, may_refuse: fn(&A) -> bool, work: impl FnOnce(&mut A, u64) -> T) -> T {
         self.locked(|list, wakes| {
             let now = self.fast.clock.now();
             let outcome = work(&mut list.algorithm, now);
-            // Refuses late waiters before any grant, so that they take no permits.
+            // Refuses the waiters that are too late before any grant, so that they take no permits.
             let demand = list.demand();
             let is_late = |last| list.forecast(now, demand.permits) > last || last <= now;
             if may_refuse(&list.algorithm) || demand.last.is_some_and(is_late) {
                 list.refuse_late(&self.fast, wakes);
             }
             list.serve(&self.fast, None, wakes);
-            // Wakes the head, because it set its timer before this change.
+            // Wakes the head, which must set its timer again after this change.
             list.wake_head(wakes);
             outcome
         })

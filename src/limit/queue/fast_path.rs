@@ -92,8 +92,8 @@ impl FastPath {
             None => return Attempt::NeedsLock,
         }
         let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
-        // Counts the permits before taking them. A concurrent response with a server limit then either sets a flag that
-        // this thread sees, or counts these permits as in flight.
+        // Counts the permits before taking them. If a server limit arrives concurrently, either its thread counts these
+        // permits as in flight, or this thread sees its flag.
         let before = tally.fetch_add(permits, Ordering::AcqRel);
         if before & BUSY == 0 && bucket.take(cost, now) {
             return Attempt::Granted { now };
@@ -111,8 +111,8 @@ impl FastPath {
         (now.saturating_sub(at) <= self.slack.load(Ordering::Acquire)).then_some(now)
     }
 
-    /// Returns whether the remaining permits of this response limit the grants. If the limiter has a quota, they do so
-    /// only in a throttled response, unless `obeys_remaining` is set.
+    /// Returns whether the remaining permits of this response apply. If the limiter has a quota, they apply only if the
+    /// response is throttled or `obeys_remaining` is set.
     pub(super) fn obeys_remaining(&self, response: &ResponseInfo<'_>) -> bool {
         !response.remaining().is_empty()
             && (response.is_throttled()

@@ -1,4 +1,5 @@
-//! The queue as the issuer of its permits: determines whether they have expired, and receives their outcomes.
+//! Implements [`PermitIssuer`] for the queue, which determines whether its permits have expired and receives their
+//! outcomes.
 
 use super::{Queue, fast_path::BUSY, sync::Ordering};
 use crate::limit::{

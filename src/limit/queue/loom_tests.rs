@@ -79,7 +79,7 @@ fn grant_during_a_response_counts_against_the_reported_remaining_permits() {
     headers.insert("ratelimit", HeaderValue::from_static("\"q\";r=1;t=60"));
     model(move || {
         let queue = queue(4);
-        // Takes the permit of the request whose response arrives. The server has counted this request.
+        // Takes a permit for the request whose response arrives below. The server has counted this request.
         assert_eq!(take(&queue), 1);
         let other = Arc::clone(&queue);
         let thread = thread::spawn(move || take(&other));
@@ -112,7 +112,8 @@ fn two_woken_waiters_get_one_permit_each_and_the_fast_path_reopens() {
         let (queue, [first, second]) = two_waiting();
         let other = Arc::clone(&queue);
         let thread = thread::spawn(move || visit(&other, &first));
-        // The second waiter gets no permit if it is polled before the first waiter has granted the permits.
+        // The second waiter gets no permit if it is polled before the first waiter, because the first grants the
+        // permits of both.
         let early = visit(&queue, &second);
         assert_eq!(thread.join().unwrap(), 1);
         let late = if early == 0 { visit(&queue, &second) } else { 0 };

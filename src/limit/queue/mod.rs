@@ -39,7 +39,7 @@ use crate::{
     policy::Quota,
 };
 
-/// New requests let woken waiters be polled first, but at most for this time after the grant: 100 ms in nanoseconds.
+/// The longest time after a grant for which new requests yield to woken waiters: 100 ms in nanoseconds.
 const PATIENCE: u64 = 100_000_000;
 
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
             let granted = Standing::Granted(fast.clock.stamp(now));
             match waiter.state() {
                 State::Refused => {
-                    // The lock that protects the state also protects the refusals, so both were set together.
+                    // The refusal was stored under the same lock as the state, so it exists.
                     let refusal = list.refusals.remove(&id);
                     return Err(refusal.unwrap_or(Refusal::new(Reason::MaxWait, None)));
                 }
@@ -209,7 +209,7 @@ impl<A: Algorithm> Queue<A> {
             list.server.has_quota = !quotas.is_empty();
             self.fast.has_quota.store(!quotas.is_empty(), Ordering::Release);
             list.refuse_late(&self.fast, wakes);
-            // Wakes the head, because it set its timer for the old quotas.
+            // Wakes the head, which must set its timer again for the new quotas.
             list.wake_head(wakes);
         });
     }
@@ -226,13 +226,13 @@ impl<A: Algorithm> Queue<A> {
         });
     }
 
-    /// Returns whether permits that were granted `held` nanoseconds ago are expired. They are if a request sent now
-    /// could be in another window, in a pause, or in a time for which the server reported no remaining permits.
+    /// Returns whether permits that were granted `held` nanoseconds ago have expired. They expire if they are held too
+    /// long, if the limiter is paused, or if the server reported no remaining permits.
     fn is_expired_in(&self, list: &WaitList<A>, held: u64, now: u64) -> bool {
         held > self.fast.slack.load(Ordering::Acquire) || list.server.is_shut(now)
     }
 
-    /// Returns whether new requests must let woken waiters be polled first.
+    /// Returns whether a new request must yield to waiters that were woken but not polled yet.
     fn awaits_woken(&self, list: &WaitList<A>) -> bool {
         self.fast.woken.load(Ordering::Acquire) > 0
             && self.fast.clock.now().saturating_sub(list.woken_at) <= PATIENCE
@@ -297,8 +297,8 @@ impl<A: Algorithm> Queue<A> {
         let busy = limited || !list.entries.is_empty() || self.awaits_woken(list);
         let flags = if busy { BUSY } else { 0 } | if limited { LIMITED } else { 0 };
         if flags != list.flags {
-            // Both flags change only under the lock, so no change of another thread is lost when the differing bits are
-            // flipped.
+            // Both flags change only under the lock. Flipping only the bits that differ therefore overwrites no change
+            // of another thread.
             self.fast.tally().fetch_xor(flags ^ list.flags, Ordering::AcqRel);
             list.flags = flags;
         }

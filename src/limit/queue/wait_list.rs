@@ -26,8 +26,8 @@ use crate::{
 /// ticks, 4 ms in nanoseconds. A tick costs more processor time than a permit.
 const GATHER: u64 = 4_000_000;
 
-/// The largest number of permits that the head waits to grant together. It is limited because the waiter of each permit
-/// is examined.
+/// The maximum number of permits that the head collects before it grants them to several waiters. It is limited,
+/// because the head checks the bounds of up to as many waiters.
 const MAX_GATHERED: u64 = 64;
 
 /// The delay of a late timer: 1 ms in nanoseconds.
@@ -69,12 +69,13 @@ pub(super) struct Wakes {
     pub(super) drop: Vec<Waker>,
 }
 
-/// Returns how long a granted permit stays valid, in nanoseconds: a quarter of the margin. This time applies twice:
-/// until the waiter's task is polled, and from then until the inner service is ready. The third quarter of the margin
-/// covers the network, and the fourth covers late timers.
+/// Returns how long a granted permit stays valid, in nanoseconds: a quarter of the margin. This limit applies to two
+/// delays: from the grant until the waiter's task is polled, and from then until the inner service is ready. The third
+/// quarter of the margin covers the network, and the fourth covers late timers.
 ///
-/// Without a margin, a permit stays valid for 1/32 of the window, at most 50 ms. With zero, every permit granted to a
-/// queued request would expire, because every task is polled a little late. Without a quota, permits never expire.
+/// Without a margin, a permit stays valid for 1/32 of the window, at most 50 ms. Zero would be too short: a task is
+/// always polled a little late, so every permit of a queued request would expire. Without a quota, permits never
+/// expire.
 pub(super) fn slack(quotas: &[Quota]) -> u64 {
     const LARGEST_WITHOUT_MARGIN: u64 = 100_000_000;
     let slack = |quota: &Quota| match nanos(quota.margin()) {
@@ -127,8 +128,8 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Takes the permits for a new request. If they are not available, returns when they will be at the end of the
-    /// queue.
+    /// Takes the permits for a new request and returns `None`. If they are not available, returns when they would be
+    /// available behind all current waiters.
     pub(super) fn wait(
         &mut self,
         fast: &FastPath,

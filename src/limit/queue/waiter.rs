@@ -35,8 +35,8 @@ impl Latest {
         Self { max_wait, deadline: request.deadline().map_or(u64::MAX, |deadline| clock.at(deadline)) }
     }
 
-    /// Returns the bound that a request misses if its permits become available at `due`. If `grace` is above zero, a
-    /// `due` that is not after `now` means that the forecast is unknown. The longest wait is then extended by `grace`.
+    /// Returns the bound that a request misses if its permits become available at `due`. If `grace` is above zero,
+    /// `due <= now` means that the forecast is unknown. In this case, `grace` extends the longest wait.
     pub(super) fn missed_by(&self, due: u64, now: u64, grace: u64) -> Option<Reason> {
         let unknown = grace > 0 && due <= now;
         let missed = |latest| if unknown { now >= latest } else { due > latest };
@@ -79,7 +79,7 @@ impl Waiter {
     pub(super) fn set(&self, state: State) {
         let state = match state {
             State::Waiting => WAITING,
-            // Moves the time off the two special values. A nanosecond does not matter.
+            // A time that equals one of the two special values is changed by a nanosecond, which does not matter.
             State::Granted(at) => at.clamp(WAITING + 1, REFUSED - 1),
             State::Refused => REFUSED,
         };
@@ -106,7 +106,7 @@ mod tests {
             ((7, 5), 8, 0, 0, deadline),
             ((5, 7), 8, 0, 0, max_wait),
             ((5, 5), 6, 0, 0, max_wait),
-            // While the forecast is unknown, a waiter is too late as soon as its latest time is reached.
+            // If the forecast is unknown, a request misses a bound as soon as the bound is reached.
             ((5, END), 5, 5, 3, None),
             ((5, END), 8, 8, 3, max_wait),
             ((END, 5), 5, 5, 3, deadline),

@@ -28,7 +28,7 @@ struct Gate {
     shut: bool,
     /// The largest number of remaining permits reported while the gate applied. The slow start begins with this number.
     peak: u64,
-    /// The value of `until` that the latest forecasts for the waiters used.
+    /// The value of `until` on which the latest forecasts for the waiters are based.
     forecast_until: u64,
 }
 
@@ -115,7 +115,8 @@ impl ServerLimits {
         Some(self.paused_until).filter(|until| now < *until)
     }
 
-    /// Returns whether a pause or a report of no remaining permits makes all granted but unused permits expire.
+    /// Returns whether all granted but unused permits expire, because the limiter is paused or the server reported no
+    /// remaining permits.
     pub(in crate::limit) fn is_shut(&self, now: u64) -> bool {
         now < self.paused_until || self.gates.iter().any(|gate| gate.shut && now < gate.until)
     }

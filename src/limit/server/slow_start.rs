@@ -1,5 +1,5 @@
-//! The slow start of queued requests after a pause, if no quota spreads them. It begins with as many requests as the
-//! server is known to accept. The total doubles with each step.
+//! The slow start of queued requests after a pause, if no quota spreads them. It begins with the remaining permits that
+//! the server reported, or with one permit. The total doubles with each step.
 //!
 //! The first requests test whether the pause was long enough. If the server rejects them, a new pause holds back all
 //! later requests.
@@ -8,8 +8,8 @@
 /// ocean.
 const STEP: u64 = 100_000_000;
 
-/// The slow start ends after this many steps, which take 2 s. By then, the total number of permits is a million times
-/// the first.
+/// The slow start ends after this many steps, which take 2 s. By then, the total number of permits has grown by a
+/// factor of a million.
 const STEPS: u32 = 20;
 
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ impl SlowStart {
         Self { from, first: first.max(1), spent: 0 }
     }
 
-    /// Returns when the last of `total` more permits is available.
+    /// Returns when the next `total` permits are all available.
     pub(super) fn due(&self, total: u64) -> u64 {
         self.from.saturating_add(self.offset(self.spent.saturating_add(total)))
     }

@@ -12,7 +12,7 @@ const RESOLUTION: u64 = TRANSIT / 100;
 
 #[derive(Debug, Default)]
 pub(in crate::limit) struct Unconfirmed {
-    /// For each entry, the time at which its requests no longer count, and the number of their permits.
+    /// Each entry contains the time until which its requests count, and the sum of their permits.
     entries: VecDeque<(u64, u64)>,
 }
 

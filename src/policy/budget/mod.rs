@@ -98,8 +98,8 @@ impl Budget {
         Ok(self.filled())
     }
 
-    /// Sets the credit that a call returns if it succeeds at its first attempt. This gain divided by the cost of a
-    /// retry is the number of retries that each such call pays for.
+    /// Sets the credit that a call returns if it succeeds at its first attempt. With the defaults, a gain of 1 and a
+    /// retry cost of 14, 14 such calls pay for one retry.
     ///
     /// # Errors
     ///
@@ -117,8 +117,8 @@ impl Budget {
         Ok(value)
     }
 
-    /// Gives this budget its own, full credit. The budget then no longer shares credit with its clones, because their
-    /// costs or capacities differ.
+    /// Gives this budget full credit, which it does not share with its clones, because their costs or capacities
+    /// differ.
     fn filled(mut self) -> Self {
         self.left = Arc::new(AtomicU32::new(self.capacity));
         self

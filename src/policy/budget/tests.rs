@@ -68,7 +68,7 @@ fn budget_error_names_the_field_and_the_valid_values() {
 enum Step {
     Spend(bool),
     Succeed,
-    /// A call with a pending retry ends. The index selects the call, and the flag is `true` if the call succeeds.
+    /// One of the calls with a pending retry ends. The index selects it, and the flag is `true` if it succeeds.
     End(prop::sample::Index, bool),
 }
 

@@ -103,7 +103,7 @@ fn largest(text: &str) -> Option<u64> {
 /// between a CDN and its origin. These statuses also delay only one call, because one slow resource must not stop all
 /// callers.
 ///
-/// Costs one lookup for a response without gRPC, because only a gRPC response has a `grpc-status`.
+/// For a response without `grpc-status`, this function costs one header lookup.
 pub(crate) fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
     matches!(status.as_u16(), 429 | 503 | 529) || grpc::is_throttled(headers)
 }

@@ -50,10 +50,10 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 /// 3. The inner service is not ready when the permits are granted.
 /// 4. The network delays one request more than another.
 ///
-/// The limiter itself limits the delays of the second and the third cause, because a permit expires if it is held
-/// longer than their quarters. For the fourth cause, the quarter is an assumption about the network. For a window of 1
-/// s, the default margin covers 15 ms of network jitter in the worst case. It covers 62 ms if the first three causes
-/// add no delay. Raise the margin for a distant server.
+/// The limiter itself limits the second and the third delay, because a permit expires if either delay exceeds a quarter
+/// of the margin. The quarter for the network is an assumption. With a window of 1 s, the default margin covers 15 ms
+/// of network jitter in the worst case. It covers 62 ms if the first three causes add no delay. Raise the margin for a
+/// distant server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     limit: u32,
@@ -166,8 +166,9 @@ impl Quota {
 
     /// Sets the safety margin, by which the limiter's window is longer than the server's window. See [Margin](#margin).
     ///
-    /// Use four times the largest difference in network delay between two requests, including a connection's handshake.
-    /// With a margin below 100 ms, permits expire after less than 25 ms, so a busy runtime wastes some of them.
+    /// A suitable margin is four times the largest difference in network delay between two requests, including a
+    /// connection's handshake. With a margin below 100 ms, permits expire after less than 25 ms, so a busy runtime
+    /// wastes some of them.
     ///
     /// # Errors
     ///

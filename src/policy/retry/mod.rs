@@ -58,7 +58,7 @@ impl StopReason {
 pub enum DelayReason {
     /// The transient backoff.
     Transient,
-    /// The throttled backoff, which is longer.
+    /// The throttled backoff, which is longer by default.
     Throttled,
     /// The server requested this delay, which is longer than the backoff.
     Requested,
@@ -113,8 +113,8 @@ pub(crate) struct Inputs {
     pub(crate) has_body: bool,
 }
 
-/// A backoff and a jitter. The jitter is added to the delay that the server requested if that delay is longer than the
-/// backoff.
+/// A backoff and a jitter. If the server requested a delay that is longer than the backoff, the jitter is added to the
+/// requested delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Delay {
     pub(crate) own: Duration,
@@ -199,7 +199,7 @@ pub(crate) fn decide(
         (None, Some(requested)) => (requested, DelayReason::Requested),
         (None, None) => (Duration::ZERO, DelayReason::KeyReplaced),
     };
-    // A resend with another key has no backoff, so draining the failed response has a fixed time limit.
+    // A resend with another key has no backoff, so a fixed time limits the drain of the failed response.
     let drain = match reason {
         DelayReason::KeyReplaced if inputs.has_body => DRAIN_TIME,
         _ => DRAIN_TIME.min(delay),

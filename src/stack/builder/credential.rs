@@ -11,9 +11,8 @@ use crate::{
 
 /// Setters of the credential: a key, a signature, or no credential.
 ///
-/// A setter that replaces the credential also replaces the builder's own limiter with a new one that has the same
-/// quotas, because a quota belongs to a key. It does not replace a limiter that [`with_limiter`](Self::with_limiter)
-/// has set.
+/// A setter that replaces the credential also gives the builder a new limiter with the same quotas, because a quota
+/// belongs to a key. A limiter that [`with_limiter`](Self::with_limiter) has set is kept.
 impl StackBuilder {
     /// Sends this key.
     pub fn with_api_key(self, key: ApiKey) -> Self {

@@ -10,8 +10,8 @@ impl StackBuilder {
     /// The default `user-agent` of a ready client from [`client`](Self::client) or
     /// [`client_with_transport`](Self::client_with_transport), such as `tower-outbound/0.1.0`.
     ///
-    /// A stack that is used as a layer, or a client over a custom service, sets no `user-agent`, because the custom
-    /// service may set its own.
+    /// A stack that is used as a layer sets no `user-agent`, and neither does a client over a custom service. The
+    /// custom service may set its own.
     pub const DEFAULT_USER_AGENT: &str = concat!("tower-outbound/", env!("CARGO_PKG_VERSION"));
 
     /// Sends this header with every request that does not already contain a header of this name.
@@ -19,9 +19,9 @@ impl StackBuilder {
     /// Each use of this method adds a header. A later value replaces an earlier value of the same header name. Every
     /// attempt sends the header, because the retry layer is an inner layer.
     ///
-    /// The default is `content-type: application/json`. [The three presets](crate::preset) send it with every request,
-    /// and other stacks with every request that has a body. A `content-type` from this method replaces the default on
-    /// every request.
+    /// By default, a request with a body gets `content-type: application/json`. [The three presets](crate::preset) send
+    /// this header with every request, even without a body. A `content-type` that this method sets replaces the
+    /// default, and is sent with every request.
     ///
     /// # Errors
     ///
@@ -33,8 +33,9 @@ impl StackBuilder {
     ///
     /// # Notes
     ///
-    /// A stack that is used as a layer also adds the header to requests to other origins, such as the next hop of a
-    /// redirect. For a secret, use [`with_api_key`](Self::with_api_key) or [`with_authorize`](Self::with_authorize).
+    /// A stack that is used as a layer adds the header to every request, even to another origin, such as the next hop
+    /// of a redirect. For a secret, use [`with_api_key`](Self::with_api_key) or
+    /// [`with_authorize`](Self::with_authorize).
     ///
     /// ```
     /// use tower_outbound::stack::StackBuilder;

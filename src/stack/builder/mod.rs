@@ -37,8 +37,8 @@ use crate::{
 ///
 /// # Clone
 ///
-/// Clones of a builder share one limiter with all layers and clients that they create, because a quota belongs to a
-/// key. A clone with another quota or another credential has its own limiter. To share a limiter anyway, use
+/// All clones of a builder, and all layers and clients created from them, share one limiter, because a quota belongs to
+/// a key. A clone with another quota or another credential has its own limiter. To share a limiter anyway, use
 /// [`with_limiter`](Self::with_limiter).
 #[derive(Debug, Clone)]
 pub struct StackBuilder {
@@ -51,7 +51,7 @@ pub struct StackBuilder {
     quotas: Vec<Quota>,
     initial_burst: Option<u32>,
     limit: RateLimitLayer<AnyLimiter>,
-    /// Whether the caller has set the limiter. Otherwise the builder uses its own limiter.
+    /// `true` if the caller has set the limiter, `false` if the builder uses its own.
     has_given_limiter: bool,
     /// The first error that a setter found.
     invalid: Option<InvalidConfig>,
@@ -64,8 +64,9 @@ pub struct StackBuilder {
 impl StackBuilder {
     /// Creates a builder from the base URL of a service.
     ///
-    /// There is no default credential: call [`with_api_key_env`](Self::with_api_key_env), another setter of a credential,
-    /// or [`without_credential`](Self::without_credential). By default there is no quota. A request with a body is sent with `content-type: application/json`, unless the request sets another `content-type`. The
+    /// There is no default credential: call [`with_api_key_env`](Self::with_api_key_env), another setter of a
+    /// credential, or [`without_credential`](Self::without_credential). By default there is no quota. A request with a
+    /// body is sent with `content-type: application/json`, unless the request sets another `content-type`. The
     /// [name](Self::with_name) is the URL's host.
     ///
     /// # Errors
@@ -110,8 +111,8 @@ impl StackBuilder {
         self
     }
 
-    /// Sets the quota, such as 300 requests per minute. The builder gets a new limiter, a
-    /// [`PacedWindow`](crate::limit::PacedWindow). For a limit above 10,000, the new limiter is a
+    /// Sets the quota, such as 300 requests per minute. The builder's new limiter is a
+    /// [`PacedWindow`](crate::limit::PacedWindow), or for a limit above 10,000 a
     /// [`TokenBucket`](crate::limit::TokenBucket), whose memory does not grow with the limit.
     ///
     /// ```
@@ -121,8 +122,8 @@ impl StackBuilder {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     ///
-    /// A burst of calls waits in the queue for at most the [total timeout](Self::with_total_timeout), 60 s by default.
-    /// A call that would have to wait longer is refused immediately.
+    /// Each call of a burst waits in the queue for at most the [total timeout](Self::with_total_timeout), 60 s by
+    /// default. A call that would have to wait longer is refused immediately.
     ///
     /// # Errors
     ///
@@ -146,7 +147,8 @@ impl StackBuilder {
         self.with_own_limiter(quotas, initial_burst)
     }
 
-    /// Gives the builder its own limiter. The caller may still replace the quotas or the limiter.
+    /// Gives the builder a new limiter of its own, with these quotas. The caller may still replace the quotas or the
+    /// limiter.
     pub(crate) fn with_own_limiter(
         mut self,
         quotas: impl IntoIterator<Item = Quota>,
@@ -163,14 +165,14 @@ impl StackBuilder {
         self.limit = self.limit.clone().with_limiter(limiter);
     }
 
-    /// Replaces the limiter, for example by a [`SlidingWindow`](crate::limit::SlidingWindow), by a limiter that other
-    /// clients share, or by one limiter for each key ([`KeyedBucket`](crate::limit::KeyedBucket)).
+    /// Replaces the limiter. Examples are a [`SlidingWindow`](crate::limit::SlidingWindow), a limiter that several
+    /// clients share, and a separate limiter for each key ([`KeyedBucket`](crate::limit::KeyedBucket)).
     ///
     /// - The limiter's own quotas apply instead of the preset's quotas. [`quotas`](Self::quotas) still returns the
     ///   preset's quotas.
-    /// - The bounds of the wait stay as [`with_limit`](Self::with_limit) set them, and the limiter receives the
-    ///   server's rate-limit headers.
-    /// - No later setter replaces the limiter, except this method.
+    /// - The new limiter receives the server's rate-limit headers.
+    /// - The longest wait and the maximum length of the queue stay as [`with_limit`](Self::with_limit) set them.
+    /// - Later, only this method or the closure of [`with_limit`](Self::with_limit) can replace the limiter.
     /// - The `Debug` output of the builder and of its layers contains the `Debug` output of the limiter. A custom
     ///   limiter must therefore not write a secret.
     ///
@@ -214,7 +216,7 @@ impl StackBuilder {
     ) -> Self {
         let before = self.limit.limiter().clone();
         self.limit = change(self.limit);
-        // The closure may replace the limiter, as `with_limiter` does.
+        // A closure that replaces the limiter has the same effect as `with_limiter`.
         self.has_given_limiter |= !self.limit.limiter().is_same(&before);
         self
     }
@@ -243,8 +245,8 @@ impl StackBuilder {
         self
     }
 
-    /// Limits the time of the whole call: queueing, attempts, backoff and response headers. The default is 60 s. This
-    /// is one window of a quota per minute, so a call can wait for the next window.
+    /// Limits the time of the whole call: queueing, attempts, backoff and response headers. The default is 60 s, so
+    /// that a call can wait for the next window of a quota per minute.
     pub fn with_total_timeout(mut self, limit: Duration) -> Self {
         self.timeout.total = Written(limit);
         self
@@ -314,16 +316,16 @@ impl StackBuilder {
         &self.base.uri
     }
 
-    /// Returns the service's quotas, which all apply at the same time: the quotas of the preset, or of the last call of
-    /// [`with_quotas`](Self::with_quotas). The builder does not know the quotas of a limiter that
-    /// [`with_limiter`](Self::with_limiter) has set.
+    /// Returns the quotas that the preset or the last call of [`with_quotas`](Self::with_quotas) has set. All quotas
+    /// apply at the same time. A limiter that [`with_limiter`](Self::with_limiter) has set may have other quotas, which
+    /// the builder does not know.
     pub fn quotas(&self) -> &[Quota] {
         &self.quotas
     }
 
-    /// Returns the limiter, for example to take its snapshot. The builder's own limiter is a
-    /// [`PacedWindow`](crate::limit::PacedWindow), or a [`TokenBucket`](crate::limit::TokenBucket) for a limit above
-    /// 10,000. A limiter that [`with_limiter`](Self::with_limiter) has set replaces it.
+    /// Returns the limiter, for example to take its snapshot. Unless [`with_limiter`](Self::with_limiter) has set a
+    /// limiter, it is a [`PacedWindow`](crate::limit::PacedWindow), or a [`TokenBucket`](crate::limit::TokenBucket) for
+    /// a limit above 10,000.
     ///
     /// ```
     /// use tower_outbound::{limit::PacedWindow, preset};

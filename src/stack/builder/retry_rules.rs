@@ -30,8 +30,8 @@ impl StackBuilder {
         self.map_retry(|retry| retry.retry_on(statuses))
     }
 
-    /// Also retries an idempotent request if `condition` returns `true`. Otherwise the other rules apply: see
-    /// [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if). A POST is not idempotent, unless
+    /// Also retries an idempotent request if `condition` returns `true`. If it returns `false`, the other rules apply:
+    /// see [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if). A POST is not idempotent, unless
     /// [`RequestBuilder::idempotent`](crate::client::RequestBuilder::idempotent) declares it so.
     ///
     /// ```

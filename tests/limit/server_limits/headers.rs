@@ -79,9 +79,9 @@ async fn limiter_reads_a_rate_limit_header_with_a_thousand_members<L: Algorithm>
     let (list, numbers) = (members.join(", "), vec!["7"; 1_000].join(","));
     let headers: [(&str, &str, usize); 4] = [
         ("ratelimit", &list, 2),
-        // A malformed end makes the complete header value invalid.
+        // The limiter ignores the whole header value if its end is malformed.
         ("ratelimit", &format!("{list}, ;"), 100),
-        // A header with a thousand numbers of remaining permits is invalid if no header contains a reset time.
+        // The limiter ignores the numbers of remaining permits if no header contains a reset time.
         ("x-ratelimit-remaining", &numbers, 100),
         ("ratelimit", &"x".repeat(60_000), 100),
     ];

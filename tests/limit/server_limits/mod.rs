@@ -37,7 +37,7 @@ struct Server {
 type Service = BoxCloneSyncService<Request<()>, Response<()>, Error>;
 type Call = JoinHandle<Result<Response<()>, Error>>;
 
-/// The status of a queued response that represents an I/O error.
+/// A queued response with this status makes the server return an I/O error instead.
 const RESET: u16 = 999;
 
 impl Server {
@@ -95,7 +95,7 @@ impl Server {
     }
 }
 
-/// Expands pairs of a number of requests and an arrival time: returns the arrival time of every single request.
+/// Returns the arrival time of every request. Each group contains a number of requests and the time when they arrive.
 fn times(groups: &[(usize, f64)]) -> Vec<f64> {
     groups.iter().flat_map(|(count, at)| std::iter::repeat_n(*at, *count)).collect()
 }

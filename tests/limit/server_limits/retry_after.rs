@@ -32,7 +32,7 @@ async fn retry_after_extends_a_pause_and_never_shortens_it<L: Algorithm>() {
         (2.0, 503, &[("retry-after", "1")], 6),
         (3.0, 429, &[("retry-after", "10")], 13),
         (4.0, 429, &[("retry-after", "0")], 13),
-        // `Retry-After` takes precedence over an earlier reset of the remaining permits.
+        // `Retry-After` takes precedence over an earlier reset time in the `ratelimit` header.
         (5.0, 429, &[("retry-after", "11"), ("ratelimit", r#""default";r=5;t=1"#)], 16),
     ];
     for (after, status, headers, _) in requested {
@@ -53,8 +53,8 @@ async fn retry_after_extends_a_pause_and_never_shortens_it<L: Algorithm>() {
     assert_eq!(limiter.snapshot().paused_until, None);
 }
 
-/// With statuses other than 429, 503 and 529, such as a redirect or a CDN's 522, `Retry-After` affects only the call
-/// that received the header.
+/// If the status is not 429, 503 or 529, `Retry-After` delays only the call that received the header. Examples are a
+/// redirect and the status 522 of a CDN.
 async fn retry_after_pauses_all_callers_only_if_the_status_is_429_503_or_529<L: Algorithm>() {
     for (status, pauses) in [
         (429, true),

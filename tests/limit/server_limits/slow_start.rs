@@ -44,7 +44,7 @@ async fn slow_start_sends_few_requests_at_the_end_of_a_pause<L: Algorithm>() {
     let service = server.with_layer(&RateLimitLayer::new(L::unlimited()));
     server.respond_once(&service, response(429, &[("retry-after", "5")])).await;
     let waiting = spawn_calls(&service, 1_000).await;
-    // The server also rejects the first three requests after the pause, 120 ms after the arrival of each request.
+    // After its first 429, the server rejects three more requests, each 120 ms after the request arrives.
     for _ in 0..3 {
         server.will_respond(0.12, response(429, &[("retry-after", "5")]));
     }
@@ -105,6 +105,6 @@ async fn slow_start_eventually_grants_a_cost_above_the_remaining_permits<L: Algo
     let last = tokio::spawn(server.with_layer(&bounded).oneshot(costing(2)));
     assert_all_succeed(calls).await;
     last.await.unwrap().unwrap();
-    // Five requests cost two permits each. Slow start begins with one permit per 100 ms, and the rate doubles every 100 ms.
+    // Each of the five requests costs two permits. The rate starts at one permit per 100 ms and doubles every 100 ms.
     server.assert_arrivals([10.1, 10.2, 10.25, 10.3, 10.325]);
 }

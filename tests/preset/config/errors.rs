@@ -175,7 +175,7 @@ fn construction_errors_name_the_path_of_the_field() {
         ("api_key = ''", "api_key: invalid api key `given as a value`: expected at least one character"),
         (
             "api_key = 's3 cret'",
-            "api_key: invalid api key `given as a value`: expected visible ascii characters only, but byte 2 is not one",
+            "api_key: invalid api key `given as a value`: expected visible ascii characters only, but byte 2 is invalid",
         ),
         ("api_key = 7", "api_key: invalid api key `given as a value`: expected a string"),
         ("api_key = { s3 = 'cret' }", "api_key: invalid api key `given as a value`: expected a string"),
@@ -239,7 +239,7 @@ fn construction_errors_name_the_path_of_the_field() {
         ),
     ] {
         let config = parse_with_defaults(text);
-        // The test creates the layer first, because creating a client for an https URL always fails without TLS.
+        // The test calls `layer` first, because `client` fails for every https URL without TLS.
         let error = config.layer().and_then(|_| config.client()).unwrap_err();
         assert_eq!(error.to_string(), expected, "{text}");
         assert!(!format!("{error:?}").contains("s3 cret"), "{error:?}");

@@ -149,7 +149,7 @@ fn allowed_origins_receive_the_key_and_need_tls() {
 }
 
 #[test]
-fn retry_budget_can_be_disabled_or_smaller_than_the_default_retry_cost() {
+fn retry_budget_can_be_disabled_or_have_a_capacity_below_the_default_retry_cost() {
     let layer = |text: &str| format!("{:?}", toml::from_str::<RetryLayer>(text).unwrap());
     assert_eq!(layer("budget.enabled = false"), format!("{:?}", RetryLayer::new().without_budget()));
     let small = "budget = { capacity = 5, retry_cost = 3, throttled_cost = 2, success_gain = 1 }";

@@ -89,7 +89,7 @@ fn writing_and_reading_preserves_a_duration_of_any_length() {
 }
 
 proptest! {
-    /// Parsing a configuration and building a stack return a value or an error for any text.
+    /// Parses any text as a configuration and builds a stack from it. Both return a value or an error.
     #[test]
     fn parsing_a_configuration_of_any_text_does_not_panic(
         text in "\\PC{0,40}",

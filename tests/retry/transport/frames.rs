@@ -117,7 +117,7 @@ pub(crate) async fn serve(mut stream: TcpStream, behavior: Behavior, log: &Log) 
 
 impl Connection {
     /// Reads a whole request, and acknowledges SETTINGS and PING frames. After the first request, also waits for the
-    /// client's SETTINGS acknowledgement, which must not arrive after the server has closed the connection.
+    /// client's SETTINGS acknowledgement, so that it cannot arrive after the server has closed the connection.
     async fn read_request(&mut self) -> io::Result<(u32, Method)> {
         let (mut method, mut acknowledged) = (None, false);
         loop {

@@ -89,8 +89,8 @@ async fn client_skips_a_103_before_the_final_response() {
     .await;
 }
 
-/// A proxy forwards an upload whose source fails. The source refuses the proxy's stream, but the server does not refuse
-/// the POST.
+/// The body of a POST fails because another server has refused the stream from which the body is read. The server that
+/// receives the POST refuses nothing.
 #[tokio::test]
 async fn client_does_not_retry_post_whose_body_fails_with_refused_stream() {
     for wire in [Wire::Http1, Wire::Http2] {

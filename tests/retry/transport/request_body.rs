@@ -1,5 +1,5 @@
-//! Tests request bodies that are read from another connection and fail. The error of such a body looks like a failed
-//! connect of the client, although the server has already received part of the request.
+//! Tests requests whose body streams data from another connection. The body fails with an error that looks like a
+//! failed connect of the client, although the server has already received part of the request.
 
 use std::{
     convert::Infallible,
@@ -98,8 +98,8 @@ async fn send(
     Ok(Response::new(Full::default().map_err(BoxError::from).boxed_unsync()))
 }
 
-/// Returns three errors of a request body whose source refuses connections. An HTTP client has wrapped the second
-/// error.
+/// Returns three "connection refused" errors that a request body can return. The second is the error of an HTTP
+/// connector, wrapped in an unknown error type.
 async fn connect_errors() -> [BoxError; 3] {
     let socket = refusing();
     let uri: Uri = format!("http://{}/", socket.local_addr().unwrap()).parse().unwrap();
@@ -109,7 +109,7 @@ async fn connect_errors() -> [BoxError; 3] {
 }
 
 #[tokio::test]
-async fn request_is_not_retried_if_the_source_of_its_body_refuses_connections() {
+async fn request_is_not_retried_if_its_body_fails_with_connection_refused() {
     for method in METHODS {
         // With the replay limit of 2 bytes, the body exceeds the limit before the body fails.
         for (failure, limit) in connect_errors().await.into_iter().zip([1024, 1024, 2]) {

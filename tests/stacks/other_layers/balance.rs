@@ -52,7 +52,7 @@ async fn all_stacks_that_one_stack_layer_creates_share_the_quota() {
     for _ in 0..11 {
         tower::Service::call(service.ready().await.unwrap(), get(URI)).await.unwrap();
     }
-    // The burst is 10. The 100 permits are refilled within 61 s, one every 610 ms.
+    // The preset's quota has a burst of 10, and refills 100 permits within 61 s, one every 610 ms.
     let eleventh = start.elapsed().as_millis();
     assert!((609..622).contains(&eleventh), "{eleventh}");
     assert_eq!(clients.iter().map(ScriptedService::calls).sum::<usize>(), 11);

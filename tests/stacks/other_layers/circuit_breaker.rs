@@ -25,8 +25,8 @@ fn breaker() -> CircuitBreakerLayer {
     builder.failure_rate_threshold(1.0).wait_duration_in_open(Duration::from_secs(60)).build().unwrap()
 }
 
-/// Converts the breaker's errors as the guide recommends. The error for an open circuit counts as not sent. The error
-/// of the client is unwrapped.
+/// Converts the breaker's errors as the guide recommends: an open circuit counts as not sent, and the client's error is
+/// unwrapped.
 fn unwrap_breaker(error: CircuitBreakerError<BoxError>) -> BoxError {
     match error {
         open @ CircuitBreakerError::OpenCircuit => DeliveryError::not_sent(open).into(),

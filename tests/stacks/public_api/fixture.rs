@@ -1,4 +1,4 @@
-//! Checks the search for foreign types with a generated crate. The crate's public items use foreign types in every
+//! Tests the search for foreign types with a generated crate. The crate's public items use foreign types in every
 //! possible way.
 
 use std::{fs, path::Path};
@@ -40,7 +40,7 @@ pub use foreign::inner;
 pub use foreign::glob::*;
 pub extern crate foreign as whole;
 
-/// Uses a type of an adapted crate outside of that crate's adapter.
+/// This function uses a type of an adapted crate outside of that crate's adapter.
 pub fn adapted(_: reqwest::Type) {}
 
 pub mod fine {

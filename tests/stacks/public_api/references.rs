@@ -65,7 +65,8 @@ impl Walk<'_> {
                 self.add(from, &parts.join("::"));
             }
             None if self.api["index"][id.to_string()]["crate_id"] == 0 => {}
-            // rustdoc lists no path for some items. The first segment of the path in the source then names the crate.
+            // rustdoc lists no path for some items. For these items, the first segment of the path in the source
+            // names the crate.
             None => {
                 self.add(written.trim_start_matches("::").split("::").next().unwrap_or_default(), written)
             }

@@ -94,7 +94,7 @@ async fn post_counts_as_maybe_processed_if_a_client_redirects_to_another_scheme(
 
 /// The docs of `from_client` describe this case: the key leaks, but the first redirect makes the call fail.
 #[tokio::test]
-async fn call_over_a_redirecting_client_fails_without_retry_at_the_first_redirect() {
+async fn call_over_a_client_that_follows_redirects_fails_at_the_first_redirect_without_a_retry() {
     for (status, method) in [(307, Method::GET), (302, Method::POST), (303, Method::POST)] {
         let elsewhere = Site::start(|_, _| async { Response::new(empty()) }).await;
         let site = Site::redirecting(status, format!("{}/there", elsewhere.url)).await;

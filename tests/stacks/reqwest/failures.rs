@@ -27,7 +27,7 @@ use super::{
 /// The length of a timeout that is expected to elapse during the test.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The length of a timeout that must not elapse before another event of the test, even on a busy machine.
+/// A timeout that leaves enough time for the other events of the test, even on a busy machine.
 const LONG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A DNS resolver that finds no name, or never responds.
@@ -98,7 +98,7 @@ async fn timeout_of_the_reqwest_client_counts_as_maybe_processed() {
             assert!(std::error::Error::source(&error).unwrap().is::<reqwest::Error>());
         }
     }
-    // A DNS timeout also has the outcome `Timeout`, because reqwest's error states only that the time ran out.
+    // A DNS timeout has the outcome `Timeout`, too, because reqwest's error does not state what timed out.
     let unresolved =
         builder().dns_resolver(std::sync::Arc::new(FailingResolver::Silent)).timeout(SHORT_TIMEOUT);
     let (error, outcomes, _) = call_and_fail(unresolved, &Method::POST, "http://api.example.com/").await;

@@ -176,7 +176,7 @@ async fn timeout_of_a_reqwest_request_bounds_each_attempt() {
     assert_eq!(outcomes, [Some(Outcome::Timeout); 3]);
 }
 
-/// The ready `Client` and the layers require these trait bounds of the adapter.
+/// `Client` and the layers require that the adapter implements these traits.
 #[test]
 fn adapter_implements_clone_and_send_and_sync_and_debug() {
     fn shared<T: Clone + Send + Sync + std::fmt::Debug + 'static>(_: &T) {}

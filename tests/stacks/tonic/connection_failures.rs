@@ -81,7 +81,7 @@ async fn resetting_server(reason: h2::Reason) -> (http::Uri, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn call_with_a_reset_stream_is_retried_if_idempotent_or_if_refused() {
+async fn call_is_retried_after_a_stream_reset_if_idempotent_or_if_the_stream_was_refused() {
     let table = [
         (h2::Reason::INTERNAL_ERROR, false, 1),
         (h2::Reason::INTERNAL_ERROR, true, 3),
@@ -97,7 +97,7 @@ async fn call_with_a_reset_stream_is_retried_if_idempotent_or_if_refused() {
 }
 
 #[tokio::test]
-async fn call_is_retried_after_a_tls_failure_only_if_marked_not_sent() {
+async fn call_is_retried_after_a_tls_failure_only_if_the_error_is_marked_as_not_sent() {
     for (marked, expected) in [(false, &[Outcome::Failed][..]), (true, &[Outcome::NotSent; 3])] {
         let tls = tower::service_fn(|_: http::Uri| async {
             Err::<TokioIo<TcpStream>, _>(io::Error::new(io::ErrorKind::InvalidData, "handshake failed"))

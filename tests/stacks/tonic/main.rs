@@ -95,7 +95,7 @@ async fn check_within(
 }
 
 #[tokio::test]
-async fn retry_after_unavailable_sends_the_same_request_id_and_key() {
+async fn each_attempt_after_status_unavailable_sends_the_same_request_id_and_key() {
     let server = Server::start([Scripted::Failure(Code::Unavailable), Scripted::Success]).await;
     let response = check(&server, retry()).await.unwrap();
     assert_eq!(response.get_ref().status, 1);
@@ -192,7 +192,7 @@ async fn call_fails_if_the_pushback_delay_exceeds_max_retry_after() {
 }
 
 #[tokio::test]
-async fn status_after_a_missed_deadline_has_the_crates_error_as_source() {
+async fn grpc_status_for_a_missed_deadline_has_the_error_of_this_crate_as_source() {
     let server = Server::start([Scripted::NoResponse]).await;
     let status = check_within(&server, retry(), millis(1_000)).await.unwrap_err();
     let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();

@@ -7,7 +7,7 @@ use super::*;
 /// Calls `Watch`. Returns the streamed messages, and the trailers of a success or the status of a failure.
 async fn watch(server: &Server) -> (Vec<i32>, Result<Option<MetadataMap>, Status>) {
     let uri = server.uri();
-    // The override declares the call idempotent, so that only the open stream can prevent a retry.
+    // The override declares the call idempotent, so only the stream that is already open can prevent a retry.
     let stack = stack(uri.clone(), retry().with_idempotent(|_| true), Duration::from_secs(10));
     let mut stream = HealthClient::with_origin(stack, uri).watch(request()).await.unwrap().into_inner();
     let mut messages = Vec::new();

@@ -42,7 +42,7 @@ impl Random {
 
 #[derive(Default)]
 struct WakeQueue {
-    /// The number of polls of each task. Wake-ups by a waker of an earlier poll are ignored.
+    /// The number of polls of each task. A wake-up is ignored if its waker is from an earlier poll.
     polls: Vec<u64>,
     woken: Vec<usize>,
     executor: Option<Waker>,

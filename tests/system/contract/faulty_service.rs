@@ -41,7 +41,7 @@ pub(crate) enum Fault {
     Panic(PanicPoint),
 }
 
-/// Determines when a fault occurs. All clones of a service share one plan with all their calls and bodies.
+/// Determines when a fault occurs. A service, its clones, its calls and its bodies share one plan.
 #[derive(Debug)]
 pub(crate) struct FaultPlan {
     fault: Fault,

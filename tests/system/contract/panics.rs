@@ -46,7 +46,8 @@ async fn one_of_three_panics(case: &LayerCase, point: PanicPoint, before: u32) -
     has_panicked
 }
 
-/// Runs three concurrent calls for every layer and every visit of the panic point, with a panic at that visit.
+/// For every layer, runs three concurrent calls repeatedly. The first run panics at the first visit of the panic
+/// point, the second run at the second visit, and so on.
 async fn panic_at_every_visit_of(point: PanicPoint) {
     for case in all_layers() {
         let mut before = 0;

@@ -60,8 +60,8 @@ async fn run(case: &LayerCase, schedule: Schedule) -> RunRecord {
     let mut arrivals: Vec<_> = arrivals.collect();
     // Requests that arrive at the same time have no defined order.
     arrivals.sort();
-    // At most six retries do not return their credit to the retry budget: the first retry of a call with three
-    // attempts, and both retries of a failed call.
+    // The retry budget lacks the credit of at most six retries: the first retry of each call with three attempts, and
+    // both retries of each failed call.
     state.assert_idle(case, &inner, 1, 6);
     if let Some(quota) = state.quota {
         let most = inner.limited.arrivals().most_in(quota.window());
@@ -88,7 +88,7 @@ fn shuffled_and_spurious_wake_ups_do_not_change_results() {
             prop_assert_eq!(&shuffled, &in_order, "{}, {:?}", case.label, schedule);
         });
     }
-    // Both calls of the last task time out in each of the seven cases with a timeout.
+    // The last task makes two calls. In each of the seven cases with a timeout, both calls time out.
     assert!(timeouts >= 2 * 7, "only {timeouts} calls timed out");
 }
 

@@ -81,7 +81,7 @@ const HTTP1_BODY_LIMIT: u64 = 1_024 * KIB;
 const HTTP2_BODY_LIMIT: u64 = 6 * MIB;
 /// The memory limit for h2's frame queue. The queue's capacity is a power of two.
 const HTTP2_SMALL_FRAME_LIMIT: u64 = 16 * MIB;
-/// The memory limit for h2's frame queue with all interim responses that arrive before hyper's task runs.
+/// The memory limit for h2's frame queue if it holds all interim responses that arrive before hyper's task runs.
 const HTTP2_INTERIM_LIMIT: u64 = 48 * MIB;
 /// The memory limit for a connection that receives little data.
 const IDLE_LIMIT: u64 = 384 * KIB;
@@ -108,8 +108,8 @@ fn preset_client(url: &str, protocol: Protocol) -> Client {
     preset_builder(url).client_with_transport(transport(protocol)).unwrap()
 }
 
-/// Returns the client of a preset with a timeout of 400 ms for the call and for each attempt, instead of the preset's
-/// 10 s for an attempt. The call has time for a single attempt.
+/// Returns a preset's client with a total timeout and an attempt timeout of 400 ms each. The preset's attempt timeout
+/// is 10 s. The call has time for a single attempt.
 fn short_timeout_client(url: &str, protocol: Protocol) -> Client {
     let timeout = Duration::from_millis(400);
     preset_builder(url)
@@ -133,7 +133,8 @@ fn with_memory_limit<T>(case: &str, limit: u64, work: impl Future<Output = T>) -
     output.unwrap().expect("within 60 s")
 }
 
-/// Sends a GET request, keeps the unread response body for `unread`, and returns the status.
+/// Sends a GET request, and returns the status after the duration `unread`. Until then, the response body stays open
+/// and unread.
 async fn get_status(client: &Client, unread: Duration) -> Result<StatusCode, Error> {
     let response = client.get("/v1/latest").await?;
     tokio::time::sleep(unread).await;

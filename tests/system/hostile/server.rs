@@ -18,7 +18,7 @@ pub(crate) fn serve(connection: impl Fn(TcpStream) -> io::Result<()> + Send + Sy
         for stream in listener.incoming() {
             let (stream, connection) = (stream.unwrap(), Arc::clone(&connection));
             stream.set_nodelay(true).unwrap();
-            // The result is ignored, because the tests assert how the client sees the end of a connection.
+            // The result is ignored, because the tests assert only what the client observes.
             thread::spawn(move || connection(stream).is_ok());
         }
     });

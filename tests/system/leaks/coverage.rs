@@ -147,7 +147,7 @@ impl<B> Debug for VerboseFuture<B> {
 /// Types that callers cannot name. The services and futures that contain these types are checked instead.
 const UNNAMEABLE: [&str; 2] = ["error::MaybeRejected", "stack::DefaultHeaders"];
 
-/// Returns `true` if the enabled features include the type, and a value of the type can exist outside the crate.
+/// Returns `true` if the enabled features include the type and code outside the crate can have a value of the type.
 fn is_available(name: &str) -> bool {
     match name {
         "preset::StackConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),

@@ -62,8 +62,8 @@ impl Echo {
         Self { placement, status, around: ("<".to_owned(), ">".to_owned()), replaced: None }
     }
 
-    /// Starts the server. Each response repeats the credential in the next combination of form and encoding. The first
-    /// response uses the combination with the number `first`.
+    /// Starts the server. Each response repeats the credential in one combination of form and encoding. The number of
+    /// the combination is `first` for the first response, and increases by one with each response.
     async fn start(self, first: usize) -> Server {
         let server = Server::start(Wire::Http1, move |number, seen| {
             let echo = self.clone();
@@ -137,7 +137,7 @@ fn json_errors_redact_a_key_in_the_response_body() {
     });
 }
 
-/// The key is replaced while its request is in flight. The response repeats the old key.
+/// While a request is in flight, the client's key is replaced. The response then repeats the old key.
 #[test]
 fn json_errors_redact_a_key_that_was_replaced() {
     run_with_sockets(async {

@@ -77,7 +77,7 @@ async fn auth(coverage: &Coverage) {
             }
             let layer = AuthLayer::new(keys, origin()).unwrap().with_placement(placement.clone());
             coverage.layer(layer.clone());
-            // The second layer finds the key that the first layer fetched.
+            // This layer finds the key that its clone has already fetched.
             coverage.layer(layer);
         }
     }
@@ -313,7 +313,7 @@ async fn reqwest_service(coverage: &Coverage) {
         let request = || get(&format!("{}/v1/resources", server.url()));
         check_response(&stack.clone().oneshot(request()).await.unwrap());
     }
-    // This request is the one that the layers would send. Its query contains the key.
+    // This request bypasses the layers. Its query contains the key, as in a request that the layers send.
     let encoded = percent_encoding::utf8_percent_encode(KEY, percent_encoding::NON_ALPHANUMERIC);
     let uri = format!("{}/?api_key={encoded}", server.url());
     let call = tower::Service::call(&mut service.clone(), get(&uri));

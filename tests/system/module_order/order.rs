@@ -16,8 +16,8 @@ use super::{
 /// in this list, so that the author of a new module chooses its position. `lib.rs` may depend on everything. Only
 /// `lib.rs` depends on `adapter`.
 const MODULES: &[(&str, &[&[&str]])] = &[
-    // The base modules also have an order: `call` records the decisions of `policy`, and `error` holds the report of a
-    // `call`.
+    // A base module depends only on base modules above it: `call` records the decisions of `policy`, and `error`
+    // holds the report of a `call`.
     ("macros", &[]),
     ("clock", &[]),
     ("random", &[]),
@@ -123,7 +123,7 @@ fn allowed_targets(module: &str) -> Option<Vec<&'static str>> {
 fn violations(sources: &Sources, crates: &BTreeSet<String>) -> Vec<String> {
     let parsed: BTreeMap<_, _> = sources.iter().map(|(file, text)| (file, parse(file, text))).collect();
     let tests: Vec<_> = parsed.values().flat_map(|source| &source.test_modules).collect();
-    // The use of a name that `lib.rs` re-exports is a dependency on the module that contains the original item.
+    // If a file uses a name that `lib.rs` re-exports, it depends on the module that contains the original item.
     let lib = parsed.iter().filter(|(file, _)| **file == "src/lib.rs").flat_map(|(_, source)| &source.paths);
     let re_exports: BTreeMap<_, _> = lib
         .filter(|path| path.in_crate && path.imported && path.parts.len() > 1)

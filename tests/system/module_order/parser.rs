@@ -8,8 +8,7 @@ use super::{
 /// A path in the source.
 pub(super) struct PathUse {
     pub(super) line: usize,
-    /// The segments of the path. They start at the crate's root if `in_crate` is true, and are as in the source
-    /// otherwise.
+    /// The segments of the path: from the crate's root if `in_crate` is true, otherwise as written in the source.
     pub(super) parts: Vec<String>,
     pub(super) in_crate: bool,
     /// Whether the path is in a `use` declaration.

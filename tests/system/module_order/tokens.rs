@@ -49,7 +49,7 @@ impl Tokens {
         self.0.get(at).map_or(0, |(line, _)| *line)
     }
 
-    /// Returns an empty text after the last token.
+    /// Returns the token at the index `at`, or an empty text after the last token.
     pub(super) fn text(&self, at: usize) -> &str {
         self.0.get(at).map_or("", |(_, text)| text)
     }
@@ -97,7 +97,7 @@ fn serde_path(before: &[(usize, String)], string: &str) -> impl Iterator<Item = 
     let is_open = attribute.contains(&"[") && !attribute.contains(&"]");
     let is_serde = is_open && attribute.windows(2).any(|pair| pair == ["serde", "("]);
     let path = if is_serde && string.contains("::") { string.trim_matches('"') } else { "" };
-    // `with` names a module, and serde calls its functions.
+    // A `with` attribute names a module. serde calls functions of that module, such as `serialize`.
     let function = if !path.is_empty() && attribute.ends_with(&["with", "="]) { "::serialize" } else { "" };
     Tokens::of(&format!("{path}{function}")).0.into_iter().map(|(_, text)| text)
 }

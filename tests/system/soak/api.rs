@@ -104,8 +104,8 @@ impl Api {
     pub(crate) fn set_quota(&self, index: usize) {
         let quota = quotas(self.number)[index];
         let change = |at| LimiterChange::Quota { api: self.number, at, limit: quota.limit() };
-        // A smaller quota must apply after `set_quotas` has returned. A larger quota may already apply while
-        // `set_quotas` runs.
+        // A smaller quota is recorded after `set_quotas`, because it is certain to apply only then. A larger quota is
+        // recorded before, because it may already apply while `set_quotas` runs.
         let before = now();
         match &self.limiter {
             Limiter::Paced(paced) => paced.set_quotas([quota]),
@@ -142,8 +142,8 @@ impl Api {
     }
 }
 
-/// Adds a header with the time of the permit, which is the current time. The limiter layer is outside this layer, and
-/// granted the permit in the same poll of the task.
+/// Adds a header with the time of the permit. This is the current time, because the outer limiter layer granted the
+/// permit in the same poll of the task.
 fn add_permit_time(_: &tracing::Span, headers: &mut HeaderMap) {
     headers.insert("x-permitted-at", HeaderValue::from(now()));
 }

@@ -31,7 +31,7 @@ enum Behaviour {
     Throttled,
     /// A 429 response that requests a delay of at least 30 years.
     ThrottledForYears,
-    /// A 200 response with headers that report no remaining permits for one second.
+    /// A 200 response whose headers report that no permits remain for one second.
     NoPermitsLeft,
     ExtremeHeaders,
     NoResponse,
@@ -43,7 +43,7 @@ enum Behaviour {
     RetryRequested,
 }
 
-/// The behaviours with their weights.
+/// The behaviours, each with its relative frequency.
 const BEHAVIOURS: &[(u64, Behaviour)] = &[
     (600, Behaviour::Success),
     (70, Behaviour::SlowSuccess),
@@ -142,7 +142,8 @@ pub(crate) async fn respond(
         Behaviour::ThrottledForYears => {
             let value =
                 rng.choose(&["999999999999999999999999", "946080000", "Fri, 31 Dec 9999 23:59:59 GMT"]);
-            // The pause lasts longer than the test, so the recorded length need not be exact.
+            // The server requests a pause that outlasts the test, so one hour is recorded instead of the exact
+            // length.
             requesting_pause(429, server, Duration::from_secs(3600), ("retry-after", value.to_owned()))
         }
         Behaviour::NoPermitsLeft => {
@@ -197,8 +198,8 @@ fn with_header(mut response: ServerResponse, name: &'static str, value: &str) ->
     response
 }
 
-/// Records a pause, and returns the response that requests the pause. The pause is recorded before the client receives
-/// the response. The client's pause therefore ends no earlier than the recorded pause.
+/// Records a pause, and returns the response that requests it. The pause is recorded first, so the recorded pause
+/// ends no later than the client's pause.
 fn requesting_pause(
     status: u16,
     server: &ApiServer,

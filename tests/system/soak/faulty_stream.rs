@@ -1,4 +1,4 @@
-//! Server streams with injected faults, and TLS over them.
+//! Faulty connections of a server: TCP streams with injected faults, and TLS over these streams.
 
 use std::{
     io,

@@ -46,7 +46,7 @@ pub(crate) struct RequestedPause {
     pub(crate) api: usize,
     pub(crate) sent_at: u64,
     pub(crate) length: Duration,
-    /// The header that requests the pause.
+    /// The response header that requests the pause.
     pub(crate) header: &'static str,
     /// The time when the client's limiter received the pause, or `None` if the response was lost.
     pub(crate) received_at: Option<u64>,

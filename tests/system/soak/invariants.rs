@@ -103,8 +103,8 @@ fn incorrect_reports(history: &History) -> Vec<String> {
     violations
 }
 
-/// In the load phase, no window exceeds the larger quota. Between two changes of the quota, no window exceeds the
-/// current quota.
+/// In the load phase, no window exceeds the larger quota, even if the quota changes within the window. A window
+/// without a change stays within the current quota.
 ///
 /// A quarter of the margin covers the network delay. A request with a longer delay, as on a busy machine, is not
 /// counted, because the quota guarantees nothing for that request. The limiter enforces the other three quarters of the
@@ -144,7 +144,8 @@ fn exceeded_windows(history: &History, api: usize) -> Vec<String> {
     let most = check(0, recovery_start, large.limit());
     let mut fullest = 0;
     for (number, (at, limit)) in quota_changes.iter().enumerate() {
-        // A request that got its permit before the change arrives within the margin after the change.
+        // A request with a permit from before the change arrives at most one margin later, so the check starts after
+        // the margin.
         let from = at.saturating_add(u64::try_from(MARGIN.as_nanos()).unwrap());
         let to = quota_changes.get(number + 1).map_or(u64::MAX, |(at, _)| *at);
         if from < to {
@@ -161,7 +162,7 @@ fn exceeded_windows(history: &History, api: usize) -> Vec<String> {
     violations
 }
 
-/// A limiter grants no permit during a pause that the limiter has received.
+/// A limiter grants no permit from the time when the client receives a pause until the pause ends.
 ///
 /// Two threads use the shared API. If one thread gets a permit and the other thread then starts a pause, the time stamp
 /// of the permit may lie within the pause.

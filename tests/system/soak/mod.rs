@@ -37,16 +37,17 @@
 //!
 //! # Nondeterminism
 //!
-//! Every random decision depends only on the seed and on the subject of the decision, but the order of events depends
-//! on the machine. Therefore only the test on the paused clock asserts that each outcome occurs. Some events cannot be
-//! checked exactly:
+//! Every random decision depends only on the seed and on the subject of the decision. The order of events depends on
+//! the machine, so only the test on the paused clock asserts that each outcome occurs. Some events cannot be checked
+//! exactly:
 //!
-//! - A request is counted in no window if it arrives later than a quarter of the margin after its permit, because the
-//!   quota guarantees nothing for that request. Callers and servers share one clock. The limiter enforces the other
-//!   three quarters of the margin.
-//! - Three limiters are used by one thread each. The order of their pauses and permits is exact to the nanosecond. Both
-//!   threads use the fourth limiter. The time stamp of its permit may be later than the start of a pause on the other
-//!   thread, so the check skips the first 500 ms of each pause.
+//! - A request counts towards a window only if it arrives within a quarter of the margin after its permit. The quota
+//!   guarantees nothing for later requests. Callers and servers share one clock. The limiter enforces the other three
+//!   quarters of the margin.
+//! - Each of three limiters is used by a single thread. The order of their pauses and permits is exact to the
+//!   nanosecond. Both threads use the fourth limiter. If one thread gets a permit and the other thread then starts a
+//!   pause, the time stamp of the permit may lie within the pause. The check therefore skips the first 500 ms of each
+//!   pause of this limiter.
 //! - A pause in a lost response is not checked.
 //! - A request that arrived counts as maybe processed, even if the server failed before it processed the request. The
 //!   check is therefore stricter than the guarantee.

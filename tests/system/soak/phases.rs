@@ -157,7 +157,8 @@ async fn operate(api: Arc<Api>, history: Arc<History>, seed: u64) {
         match rng.below(10) {
             0..3 => api.set_quota(rng.below(2) as usize),
             3..6 => api.keys.rotate(),
-            // `resume` is called only half of the time, so that many short pauses run to their end.
+            // `resume` ends a short pause only with a probability of 50 %, so that many short pauses run to their
+            // end.
             _ if rng.chance(500) || is_paused_for_long(&api) => api.resume(),
             _ => {}
         }

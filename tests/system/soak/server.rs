@@ -139,7 +139,7 @@ async fn serve(mut stream: TcpStream, mut rng: Rng, acceptors: Acceptors, server
     let service = service_fn(move |request| behaviour::respond(request, server.clone(), faults.clone()));
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
-        // The result is ignored, because the checks use the client's view of how a connection ends.
+        // The result is ignored, because the checks cover only what the client observes.
         _ = connection.as_mut() => return,
         () = tokio::time::sleep(rng.millis(200, 1_500)) => {}
     }

@@ -82,7 +82,8 @@ async fn redis_limiter_resends_unreported_updates_when_a_request_waits() {
     assert!(queries.lock().unwrap().last().is_some_and(|(_, query)| query.updates.resume));
 }
 
-/// A request for many permits must not wake the query task, because the task already waits for as many permits.
+/// The query task already waits until 8 permits are available together. The request for these 8 permits must therefore
+/// not wake the task.
 #[tokio::test(start_paused = true)]
 async fn waiter_for_many_permits_does_not_wake_the_query_task() {
     let (limiter, queries) = scripted(limiter(), millis(1), grant_none(5_000));
@@ -91,7 +92,8 @@ async fn waiter_for_many_permits_does_not_wake_the_query_task() {
     assert!(queries.lock().unwrap().len() <= 4);
 }
 
-/// The store forecasts one permit in 5 s, but more permits may be available together by then.
+/// The store forecasts a permit in 5 s. Several permits may be available by then, so all ten waiters may still be
+/// served within their `max_wait`.
 #[tokio::test(start_paused = true)]
 async fn waiters_stay_queued_if_several_permits_may_become_available_together() {
     let (limiter, _) = scripted(limiter(), millis(1), grant_none(5_000));

@@ -85,14 +85,14 @@ async fn cancelled(by: &[u8]) -> ::hyper::Error {
     tokio::join!(sent, connection).0.unwrap_err()
 }
 
-/// Returns the error of hyper without hyper-util for a connection that closed before the request.
+/// Returns the error of hyper, without hyper-util, if the connection closed before the request.
 async fn closed() -> ::hyper::Error {
     let (mut sender, connection, _) = connection().await;
     drop(connection);
     sender.ready().await.unwrap_err()
 }
 
-/// Returns the error of hyper without hyper-util for a connection that closes after the server read the request.
+/// Returns the error of hyper, without hyper-util, if the connection closes after the server read the request.
 async fn no_reply() -> ::hyper::Error {
     let (mut sender, connection, mut theirs) = connection().await;
     let sent = sender.send_request(request(stream::empty()));

@@ -79,7 +79,7 @@ fn reads_every_form_of_rate_limit_headers() {
             ],
             &[(7, 5), (8, 6)],
         ),
-        // Both are ignored, because OpenAI reports the reset in another format and Spring reports no reset.
+        // These headers are ignored: OpenAI reports the reset in another format, and Spring reports no reset.
         (&[("x-ratelimit-remaining-requests", "59"), ("x-ratelimit-reset-requests", "1s")], &[]),
         (&[("x-ratelimit-remaining", "3"), ("x-ratelimit-burst-capacity", "4")], &[]),
     ];

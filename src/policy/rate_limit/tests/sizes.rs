@@ -1,4 +1,4 @@
-//! Tests how many quotas are kept, in which order they are returned, and how long parsing a large header takes.
+//! Tests the maximum number of quotas, their order, and the parsing time of a large header.
 
 use std::time::UNIX_EPOCH;
 
