@@ -4,7 +4,7 @@
 //!
 //! 1. With reqwest alone.
 //! 2. With `SendWith`, which sends the requests of reqwest through a preset, and returns a `reqwest::Response`.
-//! 3. With a ready client over reqwest, for new code.
+//! 3. With a client over reqwest, for new code.
 //!
 //! Each of the three ways has its own mock server on loopback. The server checks the key, allows 5 requests per second,
 //! fails two requests, and counts the requests.
@@ -29,7 +29,7 @@ use tower_outbound_examples::{no_arguments, run};
 use self::support::{MockConfig, MockResponse, MockServer, Trigger};
 
 const HELP: &str = "\
-Makes the same 12 calls three times: with reqwest alone, with reqwest below a preset's layers, and with a ready client
+Makes the same 12 calls three times: with reqwest alone, with reqwest below a preset's layers, and with a client
 over reqwest.
 
 Usage: cargo run --example wrap_reqwest
@@ -111,7 +111,7 @@ async fn steps() -> Result<(), BoxError> {
         print_item(number, response.status(), response.report());
         succeeded += usize::from(response.error_for_status().await?.text().await?.contains("\"status\":200"));
     }
-    summary("3. A ready client over reqwest", &server, succeeded, start);
+    summary("3. A client over reqwest", &server, succeeded, start);
     check(&server, succeeded)
 }
 

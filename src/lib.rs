@@ -17,7 +17,7 @@
 //! | [`timeout`], per attempt | limits the time of one attempt |
 //! | the client | sends the request |
 //!
-//! # A ready client
+//! # A client
 //!
 //! ```toml
 //! [dependencies]
@@ -134,7 +134,7 @@
 //!
 //! [`StackBuilder::layer`](stack::StackBuilder::layer) creates the whole stack of a preset for any
 //! `Service<http::Request<ReplayBody<B>>>`.
-//! [`StackBuilder::client_with_service`](stack::StackBuilder::client_with_service) creates a ready client over such a
+//! [`StackBuilder::client_with_service`](stack::StackBuilder::client_with_service) creates a client over such a
 //! service. The feature `reqwest` adds a service for a `reqwest::Client`: see [`adapter`].
 //!
 //! # Tests
@@ -235,7 +235,7 @@
 //!
 //! | example | what it shows | see |
 //! |---|---|---|
-//! | `quickstart` | the three presets with servers that fail and throttle, and a table of the results | [above](#a-ready-client), [`preset`] |
+//! | `quickstart` | the three presets with servers that fail and throttle, and a table of the results | [above](#a-client), [`preset`] |
 //! | `compose` | single layers, with tower's `ConcurrencyLimit` | [above](#a-stack-of-layers), [`guide::other_layers`] |
 //! | `settings` | services from a file and the environment, and errors of invalid ones | [`preset`](preset#configuration-from-files) |
 //! | `observe` | log, spans and metrics while a service fails and recovers | [`request_id`] |

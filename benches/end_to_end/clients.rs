@@ -97,7 +97,7 @@ where
     }
 }
 
-/// The ready client of this crate.
+/// The client of this crate.
 pub(super) struct Outbound(pub(super) tower_outbound::Client);
 
 impl BenchClient for Outbound {

@@ -34,7 +34,7 @@ use self::clients::{Connection, Middleware, NoBody, Outbound, Reqwest, ServiceCl
 /// The name of the row that is the base of the ratios.
 const BARE: &str = "hyper-util client, bare";
 
-/// Creates hyper-util's client with the settings of this crate's ready client.
+/// Creates hyper-util's client with the settings of this crate's client.
 fn pooled<B>(version: Version) -> Client<HttpConnector, B>
 where
     B: http_body::Body + Send,

@@ -166,7 +166,7 @@ fn second_ctrl_c_ends_a_program_that_still_waits_for_redis_server() {
 }
 
 #[test]
-fn ctrl_c_ends_shared_limit_and_its_redis_server() {
+fn ctrl_c_ends_the_example_shared_limit_and_its_redis_server() {
     if Command::new("redis-server").arg("--version").output().is_err() {
         eprintln!("skipped, because redis-server was not found in PATH: `bash .ci/test` installs it");
         return;

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use super::IdleBody;
 use crate::error::BoxError;
 
-/// The body of a request or a response of the ready client. It can hold a body of any type.
+/// The body of a request or a response of the client. It can hold a body of any type.
 ///
 /// Does not allocate for an empty body, for bytes in memory or for hyper's own body. Any other body is boxed.
 ///

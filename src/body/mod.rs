@@ -1,6 +1,6 @@
 //! The bodies of requests and responses.
 //!
-//! - [`Body`] is the body of the ready client. It can hold a body of any type.
+//! - [`Body`] is the body of the client. It can hold a body of any type.
 //! - [`ReplayBody`] is the request body below a [`retry`](crate::retry) layer, which can resend it.
 //! - [`IdleBody`] is the response body above a [`BodyIdleTimeoutLayer`](crate::timeout::BodyIdleTimeoutLayer).
 //!

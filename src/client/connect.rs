@@ -32,7 +32,7 @@ type Connector = HttpConnector;
 /// call, and cloning the client would copy its settings.
 pub(super) type Connections = Arc<Client<Connector, ReplayBody<Body>>>;
 
-/// How a ready client connects to its service: timeouts, HTTP version and TLS roots.
+/// How a client connects to its service: timeouts, HTTP version and TLS roots.
 ///
 /// A [configuration file](crate::preset#configuration-from-files) has these fields:
 ///

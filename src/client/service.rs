@@ -69,7 +69,7 @@ pub(super) struct Inner<F: ?Sized> {
 }
 
 impl StackBuilder {
-    /// Creates a ready client over plain HTTP and, with the feature `rustls`, over TLS.
+    /// Creates a client over plain HTTP and, with the feature `rustls`, over TLS.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl StackBuilder {
         self.client_with_transport(Transport::new())
     }
 
-    /// Creates a ready client over a custom transport.
+    /// Creates a client over a custom transport.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl StackBuilder {
         named.client_with_service(service)
     }
 
-    /// Creates a ready client over a custom service, such as another HTTP client or a test double.
+    /// Creates a client over a custom service, such as another HTTP client or a test double.
     ///
     /// A response body costs one allocation, unless its type is hyper's.
     ///

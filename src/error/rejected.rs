@@ -9,7 +9,8 @@ use pin_project_lite::pin_project;
 
 use super::{BoxError, Error};
 
-/// Panics, like tower's futures, because a future was polled after it completed.
+/// Panics. A future calls this function if it is polled again after it has completed. Futures of tower panic in the
+/// same case.
 #[cold]
 #[expect(clippy::panic, reason = "only a caller's mistake causes this panic")]
 pub(crate) fn polled_after_completion() -> ! {

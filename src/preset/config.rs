@@ -140,7 +140,7 @@ impl StackConfig {
         StackBuilder::from_config(self)?.layer().map_err(|error| self.placed(error))
     }
 
-    /// Creates a ready client over the configured transport: see [`StackBuilder::client_with_transport`].
+    /// Creates a client over the configured transport: see [`StackBuilder::client_with_transport`].
     ///
     /// # Errors
     ///

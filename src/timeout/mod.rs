@@ -36,7 +36,7 @@
 //!
 //! # Notes
 //!
-//! - The total timeout and the attempt timeout do not cover the response's body. The ready client is an exception: the
+//! - The total timeout and the attempt timeout do not cover the response's body. The client is an exception: the
 //!   methods of its response that read the body, such as `text`, also end at the deadline.
 //! - The timer is created only if the first poll of the inner service's future returns `Pending`.
 

@@ -1,4 +1,4 @@
-//! Tests the ready client against real servers on loopback, over HTTP/1.1, HTTP/2 and TLS.
+//! Tests the client against real servers on loopback, over HTTP/1.1, HTTP/2 and TLS.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 

@@ -62,7 +62,7 @@ fn no_body() -> Content {
     http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Sends a request through a ready client that uses `connector`, and returns the error.
+/// Sends a request through a client that uses `connector`, and returns the error.
 async fn error_of_client(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
     let client = preset(url).client_with_service(client).unwrap();

@@ -126,7 +126,7 @@ fn setting_a_quota_after_a_limiter_is_an_error() {
     let error = preset.clone().with_quota(Quota::per_minute(300).unwrap()).layer().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "invalid quota `300/60s`: expected no quota after with_limiter: give the quota to the limiter"
+        "invalid quota `300/60s`: expected a quota before with_limiter, or a limiter that has the quota"
     );
     assert!(preset.layer().is_ok(), "the first builder is still valid");
 }
@@ -350,7 +350,7 @@ fn preset_keeps_a_limiter_from_with_limit_and_rejects_a_later_quota() {
     let window = preset.limiter().downcast_ref::<PacedWindow>().unwrap();
     assert_eq!(window.snapshot().available, 1);
     let error = preset.with_quota(hourly_quota()).layer().unwrap_err();
-    assert!(error.to_string().contains("no quota after with_limiter"), "{error}");
+    assert!(error.to_string().contains("a quota before with_limiter"), "{error}");
 }
 
 #[cfg(feature = "serde")]

@@ -72,8 +72,8 @@ async fn processes_share_the_reported_remaining_permits_until_resume_is_called()
     )]);
     let permit = one.acquire_with(&request(1, None)).await.unwrap();
     permit.complete(&ResponseInfo::new(http::StatusCode::OK, &headers));
-    // The API server has three permits left. The next query reports this number to the store, and takes one of the
-    // three permits.
+    // The API server reported three remaining permits. The limiter's next query to Redis stores this number, and takes
+    // one of the three.
     take(&one, request(1, None)).await.unwrap();
     for _ in 0..2 {
         take(&other, request(1, Some(millis(100)))).await.unwrap();

@@ -73,8 +73,8 @@ impl PacedLog {
     }
 }
 
-// Uses the default `gather`, which delays no grant. A delayed grant leaves the window later and so lowers the
-// throughput.
+// Uses the default `gather`, which delays no grant. A delayed grant would count in the window for longer, which lowers
+// the throughput.
 impl Algorithm for PacedLogs {
     fn new(quotas: &[Quota], _: Option<Arc<Bucket>>) -> Self {
         let new = |quota: &Quota| PacedLog::new(*quota, GrantLog::new(quota), 0);

@@ -64,7 +64,7 @@ impl StackBuilder {
 
     /// Also sends the credential to this origin. Use this method if a layer above the stack follows redirects.
     ///
-    /// A ready client still rejects URLs outside its base URL.
+    /// A client still rejects URLs outside its base URL.
     pub fn with_allowed_origin(mut self, origin: Origin) -> Self {
         self.allowed.push(origin);
         self

@@ -7,7 +7,7 @@ use crate::{headers, stack::default_headers::JSON};
 
 /// Setters of the default headers.
 impl StackBuilder {
-    /// The default `user-agent` of a ready client from [`client`](Self::client) or
+    /// The default `user-agent` of a client from [`client`](Self::client) or
     /// [`client_with_transport`](Self::client_with_transport), such as `tower-outbound/0.1.0`.
     ///
     /// A stack that is used as a layer sets no `user-agent`, and neither does a client over a custom service. The

@@ -30,7 +30,7 @@ use crate::{
 ///     .with_quota(Quota::per_minute(300)?)
 ///     .with_total_timeout(Duration::from_secs(30));
 ///
-/// // A layer over any service that takes absolute URIs, or a ready client: `builder.client()`.
+/// // A layer over any service that takes absolute URIs, or a client: `builder.client()`.
 /// let layer = builder.layer()?;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
@@ -137,7 +137,7 @@ impl StackBuilder {
     /// limits that the server reports apply. See [`with_quota`](Self::with_quota).
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         if self.has_given_limiter {
-            const EXPECTED: &str = "no quota after with_limiter: give the quota to the limiter";
+            const EXPECTED: &str = "a quota before with_limiter, or a limiter that has the quota";
             let text = |quota: Quota| format!("{}/{:?}", quota.limit(), quota.window());
             let quotas = quotas.into_iter().map(text).collect::<Vec<_>>().join(", ");
             self.invalid.get_or_insert_with(|| InvalidConfig::new("quota", quotas, EXPECTED));

@@ -202,7 +202,7 @@ async fn initial_burst_of_0_delays_the_first_permit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fields_retry_on_and_never_on_determine_the_retried_statuses() {
+async fn configuration_sets_the_retried_statuses_with_retry_on_and_never_on() {
     use tower::{Layer, ServiceExt, service_fn};
     let attempts = async |status: u16, text: &str| {
         let count = std::sync::atomic::AtomicU32::new(0);

@@ -92,7 +92,7 @@ async fn waiting_call_holds_a_slot_of_an_outer_concurrency_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_holds_a_slot_between_retry_and_limit_except_during_the_backoff() {
+async fn concurrency_limit_inside_retry_releases_its_slot_during_the_backoff() {
     let slots = Arc::new(Semaphore::new(1));
     let client = ScriptedService::new([RetryAfter(503, "30"), Status(200)]);
     let service = ServiceBuilder::new()

@@ -122,7 +122,7 @@ async fn stack_inside_decompression_drains_the_compressed_body_of_a_failed_respo
 }
 
 #[tokio::test(start_paused = true)]
-async fn stack_around_decompression_limits_the_drained_bytes_by_decompressed_size() {
+async fn drain_limit_counts_decompressed_bytes_if_decompression_is_inside_the_stack() {
     for (failure, ended) in [(vec![0; 1 << 20], 0), (vec![0; 1 << 10], 1)] {
         let server = Server::default();
         let service = DecompressionLayer::new().layer(server.service(&failure));

@@ -121,7 +121,7 @@ fn shedding(client: &Limited, limiter: &TokenBucket) -> Stack {
         .service(client.clone())
 }
 
-/// An attempt that `LoadShed` rejects spends a permit. The attempt counts as not sent, for every method.
+/// An attempt that `LoadShed` rejects spends a permit. The attempt counts as not sent, so even a POST is retried.
 #[tokio::test(start_paused = true)]
 async fn later_attempt_reaches_a_service_that_became_ready_behind_load_shed() {
     for method in ["GET", "POST"] {
