@@ -176,7 +176,7 @@ mod tests {
         let error = ApiKey::new("bad key\n").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "invalid api key `given as a value`: expected visible ascii characters only, but byte 3 is not one"
+            "invalid api key `given as a value`: expected visible ascii characters only, but byte 3 is invalid"
         );
         assert!(ApiKey::new("").is_err());
         assert!(ApiKey::new("schlüssel").is_err());
