@@ -31,6 +31,7 @@
 //! | `tower_outbound.limit.grants` | counter | requests that were granted their permits, each counted once | `service` |
 //! | `tower_outbound.limit.refusals` | counter | requests that the limiter refused | `service` `reason` |
 //! | `tower_outbound.limit.pause.duration` | histogram | the pause that a response requested | `service` |
+//! | `tower_outbound.limit.learned_rate` | gauge | the requests per second that an adaptive limiter has learned | `service` |
 //! | `tower_outbound.limit.store.duration` | histogram | a query that a shared limiter sends to its store | `outcome` |
 //! | `tower_outbound.limit.store.lost` | gauge | shared limiters whose store does not reply | |
 //! | `tower_outbound.retry.retries` | counter | retries, each counted before its delay | `service` `reason` |
@@ -95,6 +96,7 @@ pub fn enable() {
     describe_histogram!(metric::CALL_DURATION, Seconds, "Duration of calls, including waits and backoff.");
     describe_histogram!(event::WAIT_DURATION, Seconds, "Duration of the waits for a permit.");
     describe_histogram!(event::PAUSE_DURATION, Seconds, "Duration of the pauses that responses requested.");
+    describe_gauge!(event::LEARNED_RATE, Count, "Requests per second that an adaptive limiter has learned.");
     describe_gauge!(event::QUEUE, Count, "Requests in the limiter's queue.");
     describe_counter!(event::GRANTS, Count, "Requests whose permits were granted.");
     describe_counter!(event::REFUSALS, Count, "Requests that the limiter refused, by reason.");

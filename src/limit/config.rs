@@ -3,8 +3,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LocalLimiter, PacedWindow, PermitRequest, RateLimitLayer, SelectLimiter, SlidingWindow, TokenBucket,
-    algorithm::Algorithm,
+    Adaptive, LocalLimiter, PacedWindow, PermitRequest, RateLimitLayer, SelectLimiter, SlidingWindow,
+    TokenBucket, algorithm::Algorithm,
 };
 use crate::{
     config::text::{List, Written},
@@ -16,7 +16,7 @@ use crate::{
 ///
 /// | field | default |
 /// |---|---|
-/// | `quota` | that of the preset, otherwise unlimited. A quota such as `100/60s`, or a list of quotas that apply at once. `[]` means unlimited |
+/// | `quota` | that of the preset, otherwise none. A quota such as `100/60s`, or a list of quotas that apply at once. Without a quota, a builder has an [`Adaptive`] limiter. `[]` removes the quota of a preset |
 /// | `initial_burst` | the quota's burst, or the whole limit of a [`SlidingWindow`]. The number of permits that are available at the start |
 /// | `max_wait` | none, so a call may wait until its deadline |
 /// | `max_queue` | 10,000 waiters |
@@ -71,6 +71,11 @@ impl RateLimitConfig {
     /// Creates a limiter that spreads requests over the window. Its memory use does not depend on the limit. The
     /// limiter is unlimited if there is no quota.
     pub fn token_bucket(&self) -> TokenBucket {
+        self.limiter()
+    }
+
+    /// Creates a limiter that learns the rate of the server, with the quotas as its ceiling.
+    pub fn adaptive(&self) -> Adaptive {
         self.limiter()
     }
 

@@ -176,7 +176,9 @@ fn complete<R>(permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, re
     if let Some(pause) = info.requested_pause() {
         telemetry::paused(call, pause);
     }
-    permit.complete(&info);
+    if let Some(learned) = permit.complete_and_learn(&info) {
+        telemetry::learned(call, learned.rate(), learned.source.as_str());
+    }
 }
 
 impl<S: Service<Request<B>>, L, B> fmt::Debug for ResponseFuture<S, L, B> {

@@ -8,7 +8,10 @@ use std::{
 };
 
 use super::{
-    algorithm::{Algorithm, paced_window::PacedLogs, sliding_window::Logs, token_bucket::Buckets},
+    algorithm::{
+        Algorithm, adaptive::LearnedRate, paced_window::PacedLogs, sliding_window::Logs,
+        token_bucket::Buckets,
+    },
     limiter::Limiter,
     permit::{Issuer, Permit},
     permit_request::PermitRequest,
@@ -18,7 +21,7 @@ use super::{
 use crate::{clock::Instant, error::Refusal, policy::Quota};
 
 /// An in-process limiter: a FIFO queue in front of an algorithm, adjusted by the server's rate-limit headers.
-/// [`PacedWindow`], [`TokenBucket`] and [`SlidingWindow`] are its three kinds.
+/// [`PacedWindow`], [`TokenBucket`], [`SlidingWindow`] and [`Adaptive`] are its four kinds.
 ///
 /// # Clone
 ///
@@ -125,6 +128,63 @@ pub type PacedWindow = LocalLimiter<PacedLogs>;
 /// most as many entries as the limit has permits. Above 4,096 entries it keeps only the grants of the last window.
 pub type SlidingWindow = LocalLimiter<Logs>;
 
+/// Learns the rate that the server accepts, from its rate-limit headers and from throttled responses such as a 429.
+/// [`StackBuilder`](crate::stack::StackBuilder) uses an adaptive limiter if it has no quota.
+///
+/// ```
+/// use std::time::Duration;
+/// use http::Request;
+/// use tower::{Layer, ServiceExt};
+/// use tower_outbound::{
+///     Body,
+///     limit::{Adaptive, RateLimitLayer},
+///     test_util::{ScriptedService, ServerLimit},
+/// };
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// // A server with 100 requests per minute, which sends no rate-limit headers.
+/// let server = ServerLimit::sliding_window(100, Duration::from_secs(60));
+/// let limit = server.clone();
+/// let api = ScriptedService::from_fn(move |_| limit.respond());
+/// let limiter = Adaptive::unlimited();
+/// let service = RateLimitLayer::new(limiter.clone()).layer(api);
+/// for _ in 0..1_000 {
+///     service.clone().oneshot(Request::new(Body::empty())).await?;
+/// }
+/// let learned = limiter.snapshot().learned.ok_or("nothing learned")?;
+/// assert!((1.0..2.5).contains(&learned.rate()), "{learned:?}");
+/// assert!(server.refused() < 50);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// - [`new`](Self::new) takes a quota, which is the ceiling of the learned rate. No window exceeds it. Rate-limit headers
+///   are ignored until the first throttled response.
+/// - [`unlimited`](Self::unlimited) starts without a rate: ten requests at once, and twice as many after every further
+///   100 ms. Two seconds without a request start this again.
+/// - Rate-limit headers with a limit and a window, or with a reset, set the rate to 98 % of that quota.
+/// - A throttled response pauses all callers for the requested delay, or until the reset of a quota without remaining
+///   permits. Otherwise the pause is one round trip at first, and doubles up to 60 s. A single request then tests
+///   whether the server accepts requests again.
+/// - The first pause sets the rate to the accepted requests per second so far. Every further one lowers the rate by 30 %,
+///   but not below 98 % of a rate that was accepted for a complete window.
+/// - After a complete window without a throttled response, the rate rises: it doubles until the first throttled
+///   response, then it rises by 2 %, 6 %, 18 % and 50 %.
+///
+/// A 503 without `Retry-After` and without rate-limit headers is a throttled response only if at least 10 of the last 20
+/// responses were accepted. Otherwise the server is out of order, and the retries' backoff applies.
+///
+/// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of server.
+///
+/// # Notes
+///
+/// - The learned state is in [`Snapshot::learned`]. A change is logged at DEBUG as `limiter learned another rate`, and is
+///   the value of the gauge `tower_outbound.limit.learned_rate`.
+/// - If the key is used by other processes too, the limiter finds the rate that they leave.
+/// - [`Keyed`](super::Keyed) discards an idle limiter when it needs room for another key, and so its learned rate.
+pub type Adaptive = LocalLimiter<LearnedRate>;
+
 impl<A: Algorithm> LocalLimiter<A> {
     /// Creates a limiter of one quota, which is fully available.
     pub fn new(quota: Quota) -> Self {
@@ -139,7 +199,8 @@ impl<A: Algorithm> LocalLimiter<A> {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::tokio())
     }
 
-    /// Creates a limiter without a quota, for a service whose limit is unknown. Only server limits apply.
+    /// Creates a limiter without a quota. Only the limits that the server reports apply. An [`Adaptive`] limiter also learns
+    /// a rate from them.
     pub fn unlimited() -> Self {
         Self::build(&[], Clock::tokio())
     }

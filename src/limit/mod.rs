@@ -60,7 +60,8 @@
 //! - The remaining permits in the `RateLimit*` and `X-RateLimit-*` headers also apply to all callers. A limiter with a
 //!   quota reads them only from a 429, 503 or 529 response, because the quota already limits the rate.
 //!   [`with_server_remaining`](LocalLimiter::with_server_remaining) makes it read them from every response.
-//! - [`resume`](LocalLimiter::resume) lifts the pause and discards the remaining permits that the server reported.
+//! - An [`Adaptive`] limiter learns a rate from the headers and from throttled responses.
+//! - [`resume`](LocalLimiter::resume) lifts the pause and discards the remaining permits that the server reported. It does not change a learned rate.
 //! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota, the requests leave in a
 //!   slow start. The slow start begins with one request, or with the remaining permits that the server reported. The
 //!   number of requests then doubles every 100 ms for 2 s.
@@ -91,10 +92,10 @@ pub use self::future::ResponseFuture;
 pub use self::keyed::{Keyed, KeyedBucket, KeyedWindow};
 pub use self::layer::RateLimitLayer;
 pub use self::limiter::{Limiter, SelectLimiter};
-pub use self::local_limiter::{LocalLimiter, PacedWindow, SlidingWindow, TokenBucket};
+pub use self::local_limiter::{Adaptive, LocalLimiter, PacedWindow, SlidingWindow, TokenBucket};
 pub use self::permit::{Permit, PermitIssuer, ResponseInfo};
 pub use self::permit_request::{PermitCost, PermitRequest};
 pub use self::queue::acquire::Acquire;
 pub use self::service::RateLimit;
-pub use self::snapshot::Snapshot;
+pub use self::snapshot::{Learned, LearnedFrom, Snapshot};
 pub use crate::policy::Remaining;

@@ -2,9 +2,10 @@ use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode};
 
+use super::snapshot::Learned;
 use crate::{
     clock::{self, Instant},
-    policy::{self, rate_limit::Remaining},
+    policy::{self, adaptive::Verdict, rate_limit::Remaining},
 };
 
 /// The right to send one request, granted by a limiter.
@@ -63,6 +64,12 @@ pub trait PermitIssuer: Send + Sync {
     /// limiter. The request may still reach the server if [`sent_at`](Permit::sent_at) is `Some`. Does nothing by
     /// default.
     fn dropped(&self, _permit: &Permit<'_>) {}
+
+    /// Returns what the limiter has learned about the server's limit, if that changed since the last call. The rate limit
+    /// layer calls this after each response and logs the result. Returns `None` by default.
+    fn take_learned(&self) -> Option<Learned> {
+        None
+    }
 }
 
 impl<'a> Permit<'a> {
@@ -114,11 +121,16 @@ impl<'a> Permit<'a> {
 
     /// Reports the response to the limiter. Call this for every response, including those without rate-limit headers.
     #[inline]
-    pub fn complete(mut self, response: &ResponseInfo<'_>) {
+    pub fn complete(self, response: &ResponseInfo<'_>) {
+        self.complete_and_learn(response);
+    }
+
+    #[inline]
+    pub(super) fn complete_and_learn(mut self, response: &ResponseInfo<'_>) -> Option<Learned> {
         let issuer = std::mem::replace(&mut self.issuer, Issuer::None);
-        if let Some(issuer) = issuer.get() {
-            issuer.completed(&self, response);
-        }
+        let issuer = issuer.get()?;
+        issuer.completed(&self, response);
+        issuer.take_learned()
     }
 
     /// Ends the request of this permit without reporting a response. Use this method if the response does not concern
@@ -230,6 +242,12 @@ impl<'a> ResponseInfo<'a> {
     /// requests.
     pub(crate) fn is_throttled(&self) -> bool {
         self.is_throttled
+    }
+
+    /// Returns whether the server accepted the request, with regard to its rate limit.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let has_limits = self.pause.is_some() || !self.remaining.is_empty();
+        policy::feedback::verdict(self.status, self.headers, has_limits)
     }
 
     /// Returns the remaining permits that the server reported for each of its quotas.

@@ -1,4 +1,7 @@
+use std::time::Duration;
+
 use crate::clock::Instant;
+pub use crate::policy::adaptive::LearnedFrom;
 
 /// The state of a limiter at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,4 +19,29 @@ pub struct Snapshot {
     pub refused: u64,
     /// The number of granted permits whose requests are neither completed nor dropped.
     pub in_flight: u64,
+    /// What an [`Adaptive`](super::Adaptive) limiter has learned. `None` for other limiters, and before the server has
+    /// reported a limit.
+    pub learned: Option<Learned>,
+}
+
+/// What an [`Adaptive`](super::Adaptive) limiter has learned about the server's limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Learned {
+    /// The time between two requests.
+    pub interval: Duration,
+    /// The limit and the window of the quota in the server's rate-limit headers. Of several quotas, the one that allows the
+    /// lowest rate. If the headers contain no window, the longest reset so far represents it.
+    pub quota: Option<(u64, Duration)>,
+    /// The reason for the latest change of the interval.
+    pub source: LearnedFrom,
+    /// The time of the latest throttled response.
+    pub throttled_at: Option<Instant>,
+}
+
+impl Learned {
+    /// Returns the requests per second.
+    pub fn rate(&self) -> f64 {
+        1.0 / self.interval.as_secs_f64()
+    }
 }

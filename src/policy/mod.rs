@@ -6,6 +6,7 @@
 //! | item | decides |
 //! |---|---|
 //! | [`Quota`] | how many requests may be sent in any window, and how many at once |
+//! | [`adaptive::Learner`] | which rate a server without a known quota accepts |
 //! | [`Budget`] | whether all calls together can afford another retry |
 //! | [`ExponentialBackoff`], [`Jitter`] | how long to wait before a retry |
 //! | [`feedback::retry_after`] | which delay the server requested |
@@ -22,6 +23,7 @@
 
 use std::time::Duration;
 
+pub(crate) mod adaptive;
 pub(crate) mod backoff;
 mod budget;
 pub(crate) mod duration_text;

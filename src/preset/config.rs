@@ -186,7 +186,7 @@ impl StackConfig {
             // The field `api_key` needs no entry here, because `from_config` has already returned its error.
             "name" => "name",
             "api key" if self.api_key_file.is_some() => "api_key_file",
-            "api key" => "api_key_env",
+            "api key" | "credential" => "api_key_env",
             "key header" => "key_placement",
             "origin" if base.as_deref() == Some(error.value()) => "base_url",
             "origin" => "allowed_origins",

@@ -22,6 +22,7 @@ pub(crate) const KEY_REFRESHES: &str = "tower_outbound.auth.refreshes";
 pub(crate) const KEY_REFUSALS: &str = "tower_outbound.auth.refusals";
 pub(crate) const WAIT_DURATION: &str = "tower_outbound.limit.wait.duration";
 pub(crate) const PAUSE_DURATION: &str = "tower_outbound.limit.pause.duration";
+pub(crate) const LEARNED_RATE: &str = "tower_outbound.limit.learned_rate";
 pub(crate) const QUEUE: &str = "tower_outbound.limit.queue";
 
 /// The parts of a request that appear in the log event of its call. The query and user info are omitted, because both
@@ -189,7 +190,18 @@ pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
     );
 }
 
-/// Emits the event for a key file whose key has changed.
+pub(crate) fn learned(call: Option<&CallContext>, rate: f64, source: &'static str) {
+    metric::set(LEARNED_RATE, call, rate);
+    debug!(
+        target: LIMIT,
+        service = call.and_then(CallContext::service).as_deref(),
+        rate,
+        source,
+        "limiter learned another rate"
+    );
+}
+
+/// Emits the event for a key file that contains another key.
 pub(crate) fn key_changed() {
     metric::count(KEY_REFRESHES, None, &[("outcome", "refreshed")]);
     info!(target: AUTH, "key changed");

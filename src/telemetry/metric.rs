@@ -106,6 +106,12 @@ pub(crate) fn count(name: &'static str, call: Option<&CallContext>, own: &[(&'st
     }
 }
 
+pub(crate) fn set(name: &'static str, call: Option<&CallContext>, value: f64) {
+    if on() {
+        gauge!(name, labels(call, &[])).set(value);
+    }
+}
+
 pub(crate) fn record(
     name: &'static str,
     call: Option<&CallContext>,

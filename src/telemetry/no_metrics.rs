@@ -36,4 +36,5 @@ impl Raised {
 
 pub(super) fn called(_: &CallContext, _: Result<ResponseSummary<'_>, &Error>, _: Duration) {}
 pub(crate) fn count(_: &str, _: Option<&CallContext>, _: &[(&str, &str)]) {}
+pub(crate) fn set(_: &str, _: Option<&CallContext>, _: f64) {}
 pub(crate) fn record(_: &str, _: Option<&CallContext>, _: &[(&str, &str)], _: Duration) {}

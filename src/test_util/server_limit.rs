@@ -59,10 +59,39 @@ pub enum LimitHeaders {
     RetryAfter,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset` as a number of seconds.
     XRateLimit,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, `X-RateLimit-Reset` as a Unix time, and `Date`.
+    XRateLimitEpoch,
     /// `RateLimit: limit=…, remaining=…, reset=…` (draft 7 of the IETF).
     Draft7,
     /// `RateLimit: "default";r=…;t=…` and `RateLimit-Policy: "default";q=…;w=…` (draft 10 of the IETF).
     Draft10,
+}
+
+/// The Unix time at which a simulated server starts, in seconds. The fraction makes rounding visible.
+const EPOCH: f64 = 1_700_000_000.37;
+
+/// Formats a Unix time in seconds as an HTTP-date.
+fn http_date(seconds: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb"];
+    let (days, time) = (seconds / 86_400, seconds % 86_400);
+    // Years are counted from March of the year 0, so that the leap day is the last day of a year.
+    let day = days + 719_468;
+    let (era, day_of_era) = (day / 146_097, day % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let year = 400 * era + year_of_era + u64::from(month >= 10);
+    format!(
+        "{}, {:02} {} {year} {:02}:{:02}:{:02} GMT",
+        DAYS[days as usize % 7],
+        day_of_year - (153 * month + 2) / 5 + 1,
+        MONTHS[month as usize % 12],
+        time / 3_600,
+        time / 60 % 60,
+        time % 60
+    )
 }
 
 #[derive(Debug)]
@@ -319,11 +348,37 @@ impl State {
                 .with_header("x-ratelimit-limit", &limit.to_string())
                 .with_header("x-ratelimit-remaining", &remaining.to_string())
                 .with_header("x-ratelimit-reset", &reset.to_string()),
+            LimitHeaders::XRateLimitEpoch => {
+                let wall = EPOCH + now;
+                response
+                    .with_header("x-ratelimit-limit", &limit.to_string())
+                    .with_header("x-ratelimit-remaining", &remaining.to_string())
+                    .with_header("x-ratelimit-reset", &seconds(wall + self.reset(now)).to_string())
+                    .with_header("date", &http_date(wall as u64))
+            }
             LimitHeaders::Draft7 => response
                 .with_header("ratelimit", &format!("limit={limit}, remaining={remaining}, reset={reset}")),
             LimitHeaders::Draft10 => response
                 .with_header("ratelimit", &format!("\"default\";r={remaining};t={}", seconds(self.next(now))))
                 .with_header("ratelimit-policy", &format!("\"default\";q={};w={}", self.limit, self.window)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::http_date;
+
+    #[test]
+    fn http_date_has_the_weekday_month_and_leap_day_of_the_calendar() {
+        for (seconds, date) in [
+            (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (951_782_400, "Tue, 29 Feb 2000 00:00:00 GMT"),
+            (1_700_000_000, "Tue, 14 Nov 2023 22:13:20 GMT"),
+            (4_107_542_399, "Sun, 28 Feb 2100 23:59:59 GMT"),
+        ] {
+            assert_eq!(http_date(seconds), date);
         }
     }
 }

@@ -115,6 +115,11 @@ async fn record_everything() {
     assert!(service.oneshot(get(URI)).await.is_err(), "the queue is full");
     drop(waiting);
 
+    let limits = Headers(200, &[("ratelimit", "limit=100, remaining=99, reset=60")]);
+    let adaptive = preset::realtime_messaging(URI).unwrap().with_api_key(ApiKey::new("k3y").unwrap());
+    let service = adaptive.layer().unwrap().layer(ScriptedService::new([limits]));
+    service.oneshot(get(URI)).await.map(drop).unwrap();
+
     let is_fetched = AtomicBool::new(false);
     let keys = KeySource::from(RefreshingKey::new(move || {
         let first = !is_fetched.swap(true, Relaxed);
@@ -160,7 +165,7 @@ async fn the_table_in_the_docs_lists_every_metric_with_its_kind_and_labels() {
     }
     let found: BTreeSet<_> = found.into_iter().map(|((kind, name), labels)| (kind, name, labels)).collect();
     let mut documented = documented();
-    assert_eq!(documented.len(), 13);
+    assert_eq!(documented.len(), 14);
     if !with_store {
         documented.retain(|(_, name, _)| !name.contains(".limit.store."));
     }

@@ -24,6 +24,7 @@ macro_rules! for_each_algorithm {
     )*};
 }
 
+mod adaptive;
 mod batches;
 mod custom_limiter;
 mod expiry;
@@ -41,6 +42,7 @@ mod server_kinds;
 mod server_limits;
 #[path = "../support/mod.rs"]
 mod support;
+mod traffic;
 mod try_acquire;
 
 use std::{

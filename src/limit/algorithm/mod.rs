@@ -1,5 +1,6 @@
 //! The algorithms that determine when permits become available. All times are nanoseconds since the queue's origin.
 
+pub(super) mod adaptive;
 pub(super) mod bucket;
 mod grant_log;
 pub(super) mod paced_window;
@@ -9,11 +10,22 @@ pub(super) mod token_bucket;
 use std::{num::NonZeroU32, sync::Arc};
 
 use self::bucket::Bucket;
-use crate::{error::Refusal, policy::Quota};
+use crate::{
+    error::Refusal,
+    policy::{Quota, adaptive::Learner},
+};
 
 /// Computes when a limiter may grant permits. The queue calls it under its lock, except for the
 /// [`shared`](Self::shared) bucket, which needs no lock.
 pub trait Algorithm: Send + 'static {
+    /// Whether the algorithm has a [`learner`](Self::learner).
+    fn learns() -> bool
+    where
+        Self: Sized,
+    {
+        false
+    }
+
     /// Creates the state. All permits are available, except those that were already taken from the `shared` bucket.
     fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self
     where
@@ -69,6 +81,15 @@ pub trait Algorithm: Send + 'static {
     /// are available now.
     fn grace(&self) -> u64 {
         0
+    }
+
+    /// Returns the part that learns the server's limit from each response.
+    fn learner(&self) -> Option<&Learner> {
+        None
+    }
+
+    fn learner_mut(&mut self) -> Option<&mut Learner> {
+        None
     }
 
     /// Returns why the limiter currently grants no request of this cost, or `None` if it may grant one.

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     error::Refusal,
     limit::{algorithm::bucket::Bucket, permit::ResponseInfo, permit_request::PermitRequest},
+    policy::adaptive::Progress,
 };
 
 /// Flag: a request waits, or a server limit applies.
@@ -28,6 +29,12 @@ pub(in crate::limit) struct FastPath {
     pub(super) refused: AtomicU64,
     released: AtomicU64,
     pub(super) has_quota: AtomicBool,
+    /// The number of requests that the server accepted, if the algorithm learns.
+    pub(super) accepted: AtomicU64,
+    /// Whether the algorithm learns from rate-limit headers.
+    pub(super) reads_headers: AtomicBool,
+    /// Whether the learned state changed since it was last reported.
+    pub(super) has_news: AtomicBool,
     /// Whether the remaining permits that the server reported limit the grants even if the limiter has a quota.
     pub(super) obeys_remaining: AtomicBool,
     /// How long a granted permit stays valid: see [`slack`](super::wait_list::slack).
@@ -58,6 +65,9 @@ impl FastPath {
             refused: zero(),
             released: zero(),
             has_quota: AtomicBool::new(has_quota),
+            accepted: zero(),
+            reads_headers: AtomicBool::new(!has_quota),
+            has_news: AtomicBool::new(false),
             obeys_remaining: AtomicBool::new(false),
             slack: AtomicU64::new(slack),
         }
@@ -127,6 +137,10 @@ impl FastPath {
     pub(super) fn refuse(&self, refusal: Refusal) -> Refusal {
         self.refused.fetch_add(1, Ordering::Relaxed);
         refusal
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        Progress { accepted: self.accepted.load(Ordering::Acquire), in_flight: self.in_flight() }
     }
 
     pub(super) fn granted(&self) -> u64 {

@@ -1,10 +1,19 @@
 //! Implements [`PermitIssuer`] for the queue, which determines whether its permits have expired and receives their
 //! outcomes.
 
-use super::{Queue, fast_path::BUSY, sync::Ordering};
-use crate::limit::{
-    algorithm::Algorithm,
-    permit::{Permit, PermitIssuer, ResponseInfo},
+use super::{
+    Queue,
+    fast_path::{BUSY, LIMITED},
+    sync::Ordering,
+};
+use crate::{
+    limit::{
+        algorithm::Algorithm,
+        permit::{Permit, PermitIssuer, ResponseInfo},
+        queue::clock::nanos,
+        snapshot::Learned,
+    },
+    policy::adaptive::{Observation, Verdict},
 };
 
 impl<A: Algorithm> PermitIssuer for Queue<A> {
@@ -20,6 +29,9 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
         // Releases the permits before it applies the response, because the server has already subtracted this request
         // from the remaining permits that it reports.
         self.fast.release(permit.cost());
+        if A::learns() {
+            return self.learn(permit, response);
+        }
         let obeys_remaining = self.fast.obeys_remaining(response);
         if response.requested_pause().is_none() && !obeys_remaining {
             return;
@@ -38,10 +50,67 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
     }
 
     fn dropped(&self, permit: &Permit<'_>) {
-        if permit.sent_at().is_some() {
-            let permits = u64::from(permit.cost().get());
-            self.locked(|list, _| list.unconfirmed.add(permits, self.fast.clock.now()));
+        let is_sent = permit.sent_at().is_some();
+        if is_sent || A::learns() {
+            self.locked(|list, wakes| {
+                let now = self.fast.clock.now();
+                if is_sent {
+                    list.unconfirmed.add(u64::from(permit.cost().get()), now);
+                }
+                if list.lose(self.fast.clock.since_origin(permit.granted_at()), is_sent, now) {
+                    list.wake_head(wakes);
+                }
+            });
         }
         self.fast.release(permit.cost());
+    }
+
+    fn take_learned(&self) -> Option<Learned> {
+        if !A::learns() || !self.fast.has_news.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        self.locked(|list, _| list.algorithm.learner().and_then(|learner| self.learned(learner)))
+    }
+}
+
+impl<A: Algorithm> Queue<A> {
+    /// Lets the algorithm learn from a response. An ordinary one needs no lock.
+    fn learn(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
+        let (fast, verdict) = (&self.fast, response.verdict());
+        if verdict == Verdict::Accepted {
+            fast.accepted.fetch_add(1, Ordering::AcqRel);
+        }
+        let obeys_remaining = fast.obeys_remaining.load(Ordering::Acquire);
+        let reads_headers = obeys_remaining || fast.reads_headers.load(Ordering::Acquire);
+        let is_ordinary = verdict == Verdict::Accepted
+            && response.requested_pause().is_none()
+            && (response.remaining().is_empty() || !reads_headers)
+            && fast.tally().load(Ordering::Acquire) & LIMITED == 0;
+        if is_ordinary {
+            return;
+        }
+        self.locked(|list, wakes| {
+            let now = fast.clock.now();
+            let granted_at = fast.clock.since_origin(permit.granted_at());
+            let sent_at = permit.sent_at().map_or(granted_at, |sent_at| fast.clock.since_origin(sent_at));
+            let observation = Observation {
+                verdict,
+                granted_at,
+                sent_at,
+                requested_pause: response.requested_pause().map(nanos),
+                remaining: response.remaining(),
+            };
+            let uncounted = fast.in_flight().saturating_add(list.unconfirmed.permits(now));
+            let Some(learner) = list.algorithm.learner_mut() else { return };
+            let before = (learner.interval(), learner.is_probing());
+            let pause = learner.observe(&observation, fast.progress(), now);
+            let is_changed = before != (learner.interval(), learner.is_probing());
+            let is_stricter = list.server.apply(response, obeys_remaining, now, uncounted)
+                | pause.is_some_and(|until| list.server.pause(until, now));
+            if is_changed || is_stricter {
+                list.refuse_late(fast, wakes);
+                list.wake_head(wakes);
+            }
+        });
     }
 }

@@ -30,13 +30,16 @@ use self::{
     waiter::{Latest, State, Waiter},
 };
 use super::{
-    algorithm::Algorithm, permit::PermitIssuer, permit_request::PermitRequest, server::limits::ServerLimits,
-    snapshot::Snapshot,
+    algorithm::Algorithm,
+    permit::PermitIssuer,
+    permit_request::PermitRequest,
+    server::limits::ServerLimits,
+    snapshot::{Learned, Snapshot},
 };
 use crate::{
     clock::Instant,
     error::{Reason, Refusal},
-    policy::Quota,
+    policy::{Quota, adaptive::Learner},
 };
 
 /// The longest time after a grant for which new requests yield to woken waiters: 100 ms in nanoseconds.
@@ -118,6 +121,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     if !self.is_expired_in(list, now.saturating_sub(at), now) {
                         return Ok(granted);
                     }
+                    list.lose(at, false, now);
                     // Returns the waiter to its old position, ahead of all waiters that arrived later.
                     waiter.set(State::Waiting);
                     fast.release(cost);
@@ -150,11 +154,12 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
     fn leave(&self, waiter: &Waiter) {
         let granted = self.locked(|list, wakes| {
             list.leave(waiter.id, wakes);
-            let granted = matches!(waiter.state(), State::Granted(_));
-            if granted {
-                self.fast.woken.fetch_sub(1, Ordering::AcqRel);
+            let State::Granted(at) = waiter.state() else { return false };
+            self.fast.woken.fetch_sub(1, Ordering::AcqRel);
+            if list.lose(at, false, self.fast.clock.now()) {
+                list.wake_head(wakes);
             }
-            granted
+            true
         });
         if granted {
             self.fast.release(waiter.cost);
@@ -206,7 +211,7 @@ impl<A: Algorithm> Queue<A> {
         self.locked(|list, wakes| {
             list.algorithm.change(quotas, self.fast.clock.now());
             self.fast.slack.store(slack(quotas), Ordering::Release);
-            list.server.has_quota = !quotas.is_empty();
+            list.server.has_quota = A::learns() || !quotas.is_empty();
             self.fast.has_quota.store(!quotas.is_empty(), Ordering::Release);
             list.refuse_late(&self.fast, wakes);
             // Wakes the head, which must set its timer again for the new quotas.
@@ -222,6 +227,9 @@ impl<A: Algorithm> Queue<A> {
     pub(crate) fn resume(&self) {
         self.locked(|list, wakes| {
             list.server = ServerLimits::new(list.server.has_quota);
+            if let Some(learner) = list.algorithm.learner_mut() {
+                learner.resume();
+            }
             list.wake_head(wakes);
         });
     }
@@ -229,7 +237,10 @@ impl<A: Algorithm> Queue<A> {
     /// Returns whether permits that were granted `held` nanoseconds ago have expired. They expire if they are held too
     /// long, if the limiter is paused, or if the server reported no remaining permits.
     fn is_expired_in(&self, list: &WaitList<A>, held: u64, now: u64) -> bool {
-        held > self.fast.slack.load(Ordering::Acquire) || list.server.is_shut(now)
+        let is_void = |learner: &Learner| learner.is_void(now.saturating_sub(held));
+        held > self.fast.slack.load(Ordering::Acquire)
+            || list.server.is_shut(now)
+            || list.algorithm.learner().is_some_and(is_void)
     }
 
     /// Returns whether a new request must yield to waiters that were woken but not polled yet.
@@ -266,7 +277,17 @@ impl<A: Algorithm> Queue<A> {
                 granted: self.fast.granted(),
                 refused: self.fast.refused.load(Ordering::Relaxed),
                 in_flight: self.fast.in_flight(),
+                learned: list.algorithm.learner().and_then(|learner| self.learned(learner)),
             }
+        })
+    }
+
+    fn learned(&self, learner: &Learner) -> Option<Learned> {
+        learner.rate().map(|_| Learned {
+            interval: Duration::from_nanos(learner.interval()),
+            quota: learner.quota(),
+            source: learner.source(),
+            throttled_at: learner.throttled_at().map(|at| self.fast.clock.timer(at)),
         })
     }
 
@@ -293,7 +314,14 @@ impl<A: Algorithm> Queue<A> {
         let mut guard = self.list();
         let list = guard.get_or_insert_with(|| self.create_list());
         let outcome = work(list, &mut wakes);
-        let limited = list.server.any() && list.server.tidy(self.fast.clock.now());
+        let is_probing = list.algorithm.learner().is_some_and(Learner::is_probing);
+        let limited = (list.server.any() && list.server.tidy(self.fast.clock.now())) || is_probing;
+        if let Some(learner) = list.algorithm.learner_mut() {
+            self.fast.reads_headers.store(learner.reads_headers(), Ordering::Release);
+            if learner.take_change() {
+                self.fast.has_news.store(true, Ordering::Release);
+            }
+        }
         let busy = limited || !list.entries.is_empty() || self.awaits_woken(list);
         let flags = if busy { BUSY } else { 0 } | if limited { LIMITED } else { 0 };
         if flags != list.flags {

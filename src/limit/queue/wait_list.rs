@@ -89,7 +89,7 @@ impl<A: Algorithm> WaitList<A> {
     pub(super) fn new(algorithm: A, quotas: &[Quota]) -> Self {
         Self {
             algorithm,
-            server: ServerLimits::new(!quotas.is_empty()),
+            server: ServerLimits::new(A::learns() || !quotas.is_empty()),
             unconfirmed: Unconfirmed::default(),
             refusals: BTreeMap::new(),
             woken_at: 0,
@@ -213,6 +213,15 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
+    /// Ends a probe that was granted at `granted_at` and will get no response. Returns whether there was one.
+    pub(super) fn lose(&mut self, granted_at: u64, was_sent: bool, now: u64) -> bool {
+        let lost = self.algorithm.learner_mut().and_then(|learner| learner.lose(granted_at, was_sent));
+        if let Some(until) = lost {
+            self.server.pause(until, now);
+        }
+        lost.is_some()
+    }
+
     /// Removes a waiter. Wakes the next head, which arms its timer.
     pub(super) fn leave(&mut self, id: u64, wakes: &mut Wakes) {
         let before = self.head();
@@ -277,10 +286,17 @@ impl<A: Algorithm> WaitList<A> {
 
     fn take(&mut self, fast: &FastPath, cost: NonZeroU32, now: u64) -> bool {
         let permits = u64::from(cost.get());
+        let progress = A::learns().then(|| fast.progress());
+        if let (Some(progress), Some(learner)) = (progress, self.algorithm.learner_mut()) {
+            learner.advance(progress, now);
+        }
         let limited = self.server.any() && self.server.tidy(now);
         let allowed = !limited || self.server.earliest(now, permits) <= now;
         let taken = allowed && self.algorithm.take(cost, now);
         if taken {
+            if let (Some(progress), Some(learner)) = (progress, self.algorithm.learner_mut()) {
+                learner.grant(cost.get(), progress, now);
+            }
             self.server.spend(permits);
             fast.tally().fetch_add(permits, Ordering::AcqRel);
         }

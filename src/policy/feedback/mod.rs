@@ -8,7 +8,8 @@ use std::{
 use http::{HeaderMap, HeaderName, StatusCode, header::RETRY_AFTER};
 
 use super::{
-    grpc,
+    adaptive::Verdict,
+    grpc::{self, Code},
     header_values::{MAX_REQUESTED_DELAY, decimal, served, values},
     http_date, rate_limit,
 };
@@ -106,6 +107,17 @@ fn largest(text: &str) -> Option<u64> {
 /// For a response without `grpc-status`, this function costs one header lookup.
 pub(crate) fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
     matches!(status.as_u16(), 429 | 503 | 529) || grpc::is_throttled(headers)
+}
+
+/// Returns whether the server accepted the request, with regard to its rate limit. `has_limits` is `true` if the response
+/// has a requested delay or remaining permits.
+pub(crate) fn verdict(status: StatusCode, headers: &HeaderMap, has_limits: bool) -> Verdict {
+    match (status.as_u16(), Code::in_head(headers)) {
+        (429 | 529, _) | (_, Some(Code::RESOURCE_EXHAUSTED)) => Verdict::Throttled,
+        (503, _) | (_, Some(Code::UNAVAILABLE)) if has_limits => Verdict::Throttled,
+        (503, _) | (_, Some(Code::UNAVAILABLE)) => Verdict::Unavailable,
+        _ => Verdict::Accepted,
+    }
 }
 
 /// Returns the delay that the server requested: the longer of [`retry_after`] and a failed gRPC call's

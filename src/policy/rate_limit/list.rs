@@ -28,6 +28,8 @@ pub struct Remaining {
     policy: u64,
     left: u64,
     reset_after: Duration,
+    limit: Option<u64>,
+    window: Option<Duration>,
 }
 
 impl Remaining {
@@ -47,14 +49,33 @@ impl Remaining {
     pub const fn reset_after(&self) -> Duration {
         self.reset_after
     }
+
+    /// Returns how many permits the quota grants in each window, if the headers report it.
+    pub const fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    /// Returns the window of the quota, if the headers report it.
+    pub const fn window(&self) -> Option<Duration> {
+        self.window
+    }
 }
+
+/// The limit and the window of a quota, as far as the headers report them.
+pub(super) type Size = (Option<u64>, Option<Duration>);
 
 /// Inserts a policy into a list that is ordered like the result of [`remaining()`]. Keeps at most [`MAX_POLICIES`]
 /// policies, so each insertion takes constant time.
 ///
 /// [`remaining()`]: super::remaining()
-pub(super) fn add(list: &mut Vec<Remaining>, policy: u64, left: u64, reset_after: Duration) {
-    let new = Remaining { policy, left, reset_after: reset_after.min(MAX_REQUESTED_DELAY) };
+pub(super) fn add(
+    list: &mut Vec<Remaining>,
+    policy: u64,
+    left: u64,
+    reset_after: Duration,
+    (limit, window): Size,
+) {
+    let new = Remaining { policy, left, reset_after: reset_after.min(MAX_REQUESTED_DELAY), limit, window };
     let rank = |item: &Remaining| (item.left, Reverse(item.reset_after));
     let place = list.partition_point(|kept| rank(kept) <= rank(&new));
     list.insert(place, new);

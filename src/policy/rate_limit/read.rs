@@ -9,7 +9,7 @@ use std::{
 
 use http::{HeaderMap, HeaderName, header::AGE};
 
-use super::list::{Remaining, add};
+use super::list::{Remaining, Size, add};
 use crate::policy::{
     header_values::{decimal, served, values, whole_number},
     structured::{Text, members, name, natural},
@@ -18,10 +18,16 @@ use crate::policy::{
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-static DRAFT_6: [HeaderName; 2] =
-    [HeaderName::from_static("ratelimit-remaining"), HeaderName::from_static("ratelimit-reset")];
-static UNSPECIFIED: [HeaderName; 2] =
-    [HeaderName::from_static("x-ratelimit-remaining"), HeaderName::from_static("x-ratelimit-reset")];
+static DRAFT_6: [HeaderName; 3] = [
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+    HeaderName::from_static("ratelimit-limit"),
+];
+static UNSPECIFIED: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+    HeaderName::from_static("x-ratelimit-limit"),
+];
 
 /// Returns the remaining permits of the server's quotas, as its rate-limit headers report them.
 ///
@@ -56,9 +62,9 @@ pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<
     // If a new draft renames a parameter, add another entry to this list.
     let forms: [&dyn Fn() -> Option<Vec<Remaining>>; 4] = [
         // draft-ietf-httpapi-ratelimit-headers-10
-        &|| items(headers, ["r", "t", "pk"], "w"),
+        &|| items(headers, ["r", "t", "pk"], ["w", "q"]),
         // draft-ietf-httpapi-ratelimit-headers-07
-        &|| dictionary(headers, "remaining", "reset"),
+        &|| dictionary(headers, ["remaining", "reset", "limit"]),
         // draft-ietf-httpapi-ratelimit-headers-06 and earlier
         &|| fields(headers, &DRAFT_6, || *served),
         // No specification defines these headers. GitHub, Reddit, Brave and many others send them.
@@ -67,20 +73,21 @@ pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<
     forms.iter().filter_map(|read| read()).find(|list| !list.is_empty()).unwrap_or_default()
 }
 
-/// Reads the header `RateLimit` as a List with one Item for each policy. The window of each policy is a parameter in
-/// the header `RateLimit-Policy`.
-fn items(headers: &HeaderMap, names: [&str; 3], window: &str) -> Option<Vec<Remaining>> {
-    let windows = LazyCell::new(|| windows(headers, window));
+/// Reads the header `RateLimit` as a List with one Item for each policy. The limit and the window of each policy are
+/// parameters in the header `RateLimit-Policy`.
+fn items(headers: &HeaderMap, names: [&str; 3], size_names: [&str; 2]) -> Option<Vec<Remaining>> {
+    let sizes = LazyCell::new(|| sizes(headers, size_names));
     let mut list = Vec::new();
     members(headers, &RATELIMIT, |text| {
         let name = name(text.value()?)?;
         let [left, reset_after, partition] = parameters(text, names)?;
+        let size = sizes.get(name).copied().unwrap_or_default();
         let reset_after = match reset_after {
             Some(value) => Some(Duration::from_secs(natural(value)?)),
-            None => windows.get(name).copied(),
+            None => size.1,
         };
         if let (Some(left), Some(reset_after)) = (left.map(natural), reset_after) {
-            add(&mut list, policy(name, partition.map(str::as_bytes)), left?, reset_after);
+            add(&mut list, policy(name, partition.map(str::as_bytes)), left?, reset_after, size);
         }
         Some(())
     })?;
@@ -98,51 +105,54 @@ fn parameters<'a, const N: usize>(text: &mut Text<'a>, names: [&str; N]) -> Opti
     Some(found)
 }
 
-/// Returns the window of each policy name. If the partitions of a policy have different windows, the longest window is
-/// returned.
-fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Duration> {
-    let mut windows = HashMap::new();
+/// Returns the limit and the window of each policy name. If the partitions of a policy have different limits or
+/// windows, the lowest limit and the longest window are returned.
+fn sizes<'a>(headers: &'a HeaderMap, names: [&str; 2]) -> HashMap<&'a str, Size> {
+    let mut sizes: HashMap<_, Size> = HashMap::new();
     let read = members(headers, &RATELIMIT_POLICY, |text| {
         let name = name(text.value()?)?;
-        let [window] = parameters(text, [window_name])?;
+        let [window, limit] = parameters(text, names)?;
+        let (known_limit, known_window) = sizes.entry(name).or_default();
         if let Some(window) = window {
             let window = natural(window).filter(|seconds| *seconds > 0)?;
-            let longest = windows.entry(name).or_insert(Duration::ZERO);
-            *longest = Duration::from_secs(window).max(*longest);
+            *known_window = Some(Duration::from_secs(window)).max(*known_window);
+        }
+        if let Some(limit) = limit.and_then(natural) {
+            *known_limit = Some(known_limit.map_or(limit, |known| known.min(limit)));
         }
         Some(())
     });
-    read.map(|()| windows).unwrap_or_default()
+    read.map(|()| sizes).unwrap_or_default()
 }
 
 /// Reads the header `RateLimit` as a Dictionary, which describes one policy without a name.
-fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Option<Vec<Remaining>> {
-    let (mut left, mut reset_after) = (None, None);
+fn dictionary(headers: &HeaderMap, names: [&str; 3]) -> Option<Vec<Remaining>> {
+    let mut found = [None; 3];
     members(headers, &RATELIMIT, |text| {
         let (key, value) = text.pair()?;
         while text.parameter()?.is_some() {}
-        if key == left_name {
-            left = Some(value);
-        } else if key == more_in_name {
-            reset_after = Some(value);
+        if let Some(place) = names.iter().position(|name| key == *name) {
+            found[place] = Some(value);
         }
         Some(())
     })?;
+    let [left, reset_after, limit] = found;
     let (left, reset_after) = (natural(left?)?, Duration::from_secs(natural(reset_after?)?));
     let mut list = Vec::new();
-    add(&mut list, policy(RATELIMIT.as_str(), None), left, reset_after);
+    add(&mut list, policy(RATELIMIT.as_str(), None), left, reset_after, (limit.and_then(natural), None));
     Some(list)
 }
 
-/// Reads two headers. Each contains one number or a list of numbers. Numbers at the same index belong together, as in
-/// Brave's `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`.
+/// Reads three headers. Each contains one number or a list of numbers. Numbers at the same index belong together, as in
+/// Brave's `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`. The header with the limit is optional.
 fn fields(
     headers: &HeaderMap,
-    [left_name, more_in_name]: &[HeaderName; 2],
+    [left_name, more_in_name, limit_name]: &[HeaderName; 3],
     served: impl Fn() -> Duration,
 ) -> Option<Vec<Remaining>> {
     headers.get(left_name)?;
     let mut resets = numbers(headers, more_in_name);
+    let mut limits = numbers(headers, limit_name);
     let mut list = Vec::new();
     for (place, left) in (0u64..).zip(numbers(headers, left_name)) {
         let ((left, _), (seconds, fraction)) = (left?, resets.next()??);
@@ -152,7 +162,14 @@ fn fields(
             moment @ ..1_000_000_000_000 => Duration::from_secs(moment).saturating_sub(served()),
             _ => return None, // could be in milliseconds, which OpenRouter sends
         };
-        add(&mut list, policy(left_name.as_str(), Some(&place.to_be_bytes())), left, reset_after);
+        let limit = limits.next().flatten().map(|(limit, _)| limit);
+        add(
+            &mut list,
+            policy(left_name.as_str(), Some(&place.to_be_bytes())),
+            left,
+            reset_after,
+            (limit, None),
+        );
     }
     resets.next().is_none().then_some(list)
 }

@@ -65,9 +65,10 @@ impl StackBuilder {
     /// Creates a builder from the base URL of a service.
     ///
     /// There is no default credential: call [`with_api_key_env`](Self::with_api_key_env), another setter of a
-    /// credential, or [`without_credential`](Self::without_credential). By default there is no quota. A request with a
-    /// body is sent with `content-type: application/json`, unless the request sets another `content-type`. The
-    /// [name](Self::with_name) is the URL's host.
+    /// credential, or [`without_credential`](Self::without_credential). By default there is no quota, so an
+    /// [`Adaptive`](crate::limit::Adaptive) limiter learns the rate of the server. A request with a body is sent with
+    /// `content-type: application/json`, unless the request sets another `content-type`. The [name](Self::with_name) is
+    /// the URL's host.
     ///
     /// # Errors
     ///
@@ -133,8 +134,8 @@ impl StackBuilder {
         self.with_quotas([quota])
     }
 
-    /// Sets several quotas that apply at once, such as 10 per second and 100 per minute. With an empty list, only the
-    /// limits that the server reports apply. See [`with_quota`](Self::with_quota).
+    /// Sets several quotas that apply at once, such as 10 per second and 100 per minute. With an empty list, the limiter is
+    /// an [`Adaptive`](crate::limit::Adaptive). See [`with_quota`](Self::with_quota).
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         if self.has_given_limiter {
             const EXPECTED: &str = "a quota before with_limiter, or a limiter that has the quota";
@@ -323,9 +324,9 @@ impl StackBuilder {
         &self.quotas
     }
 
-    /// Returns the limiter, for example to take its snapshot. Unless [`with_limiter`](Self::with_limiter) has set a
-    /// limiter, it is a [`PacedWindow`](crate::limit::PacedWindow), or a [`TokenBucket`](crate::limit::TokenBucket) for
-    /// a limit above 10,000.
+    /// Returns the limiter, for example to take its snapshot. If [`with_limiter`](Self::with_limiter) has not set another, it
+    /// is a [`PacedWindow`](crate::limit::PacedWindow), a [`TokenBucket`](crate::limit::TokenBucket) for a limit above 10,000,
+    /// or an [`Adaptive`](crate::limit::Adaptive) without a quota.
     ///
     /// ```
     /// use tower_outbound::{limit::PacedWindow, preset};

@@ -157,7 +157,8 @@ fn is_available(name: &str) -> bool {
             cfg!(feature = "redis")
         }
         // These types are parts of the limiters. They are `pub` in private modules, so no caller gets a value of them.
-        "limit::Buckets" | "limit::Bucket" | "limit::Logs" | "limit::PacedLogs" => false,
+        "limit::Buckets" | "limit::Bucket" | "limit::Logs" | "limit::PacedLogs" | "limit::LearnedRate"
+        | "policy::Learner" => false,
         _ => true,
     }
 }

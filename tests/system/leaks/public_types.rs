@@ -17,8 +17,8 @@ use tower_outbound::{
     call::{CallContext, Deadline, DelayReason, Delivery, KeyReplaced, RequestHead, StopReason},
     error::{DeliveryError, Reason, Refusal},
     limit::{
-        AnyLimiter, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, ResponseInfo, SlidingWindow,
-        TokenBucket,
+        Adaptive, AnyLimiter, Keyed, Learned, Limiter, PermitCost, PermitRequest, RateLimitLayer,
+        ResponseInfo, SlidingWindow, TokenBucket,
     },
     request_id::{RequestId, RequestIdLayer},
     retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
@@ -101,6 +101,16 @@ async fn auth(coverage: &Coverage) {
     coverage.layer(SignLayer::new(Signer(key()), origin()).unwrap());
 }
 
+/// Returns what an adaptive limiter has learned from a response that echoes the key in a header.
+fn learned() -> Learned {
+    let limiter = Adaptive::unlimited();
+    let mut headers = HeaderMap::new();
+    headers.insert("x-key", key().header_value());
+    headers.insert("ratelimit", HeaderValue::from_static("limit=100, remaining=99, reset=60"));
+    limiter.try_acquire().unwrap().complete(&ResponseInfo::new(StatusCode::OK, &headers));
+    limiter.snapshot().learned.unwrap()
+}
+
 fn layers(coverage: &Coverage) {
     let quota = Quota::per_minute(1_000).unwrap();
     let bucket = TokenBucket::new(quota);
@@ -108,6 +118,9 @@ fn layers(coverage: &Coverage) {
     coverage.debug(&bucket);
     coverage.debug(&bucket.snapshot());
     coverage.debug(&SlidingWindow::new(quota));
+    let learned = learned();
+    coverage.debug(&learned);
+    coverage.debug(&learned.source);
     coverage.debug(&bucket.acquire_with(&PermitRequest::new()));
     coverage.debug(&bucket.try_acquire().unwrap());
     let any = AnyLimiter::new(bucket.clone());

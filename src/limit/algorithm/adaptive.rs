@@ -1,0 +1,126 @@
+//! The adaptive algorithm: a learned rate below the configured quotas.
+
+use std::{num::NonZeroU32, sync::Arc};
+
+use super::{Algorithm, bucket::Bucket, paced_window::PacedLogs};
+use crate::{
+    limit::server::slow_start::SlowStart,
+    policy::{Quota, adaptive::Learner},
+};
+
+/// The number of requests that leave at once if no quota is known.
+const FIRST: u64 = 10;
+
+/// After this time without a request, a limiter without a known quota starts slowly again: 2 s in nanoseconds, the
+/// duration of the slow start.
+const IDLE: u64 = 2_000_000_000;
+
+/// A learned rate, and the configured quotas as its ceiling.
+#[derive(Debug)]
+pub struct LearnedRate {
+    learner: Learner,
+    ceiling: PacedLogs,
+    is_unlimited: bool,
+    /// The slow start of a limiter without a quota, until it has learned a rate.
+    start: Option<SlowStart>,
+    last_grant: u64,
+}
+
+impl LearnedRate {
+    fn slow_start(&self, now: u64) -> Option<SlowStart> {
+        let applies = self.is_unlimited && self.learner.rate().is_none() && !self.learner.is_probing();
+        applies.then(|| {
+            let (reopened_at, is_idle) =
+                (self.learner.reopened_at(), now.saturating_sub(self.last_grant) > IDLE);
+            match self.start.filter(|_| !is_idle) {
+                // After a pause, the first request tests whether the pause was long enough.
+                Some(start) if start.from < reopened_at => SlowStart::new(reopened_at, 1),
+                Some(start) => start,
+                None => SlowStart::new(now, FIRST),
+            }
+        })
+    }
+}
+
+/// Returns the requests per second of the slowest quota.
+fn pace(quotas: &[Quota]) -> f64 {
+    let pace = |quota: &Quota| {
+        let window = quota.window().saturating_add(quota.margin());
+        f64::from(quota.limit()) / window.as_secs_f64()
+    };
+    quotas.iter().map(pace).fold(f64::INFINITY, f64::min)
+}
+
+impl Algorithm for LearnedRate {
+    fn learns() -> bool {
+        true
+    }
+
+    fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self {
+        Self {
+            learner: Learner::new(pace(quotas)),
+            ceiling: PacedLogs::new(quotas, shared),
+            is_unlimited: quotas.is_empty(),
+            start: None,
+            last_grant: 0,
+        }
+    }
+
+    fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
+        let permits = u64::from(cost.get());
+        let start = self.slow_start(now);
+        let is_free = self.learner.is_free(cost.get(), now)
+            && start.is_none_or(|start| start.due(permits) <= now)
+            && self.ceiling.take(cost, now);
+        if is_free {
+            self.start = start.map(|mut start| {
+                start.spend(permits);
+                start
+            });
+            self.last_grant = now;
+        }
+        is_free
+    }
+
+    fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
+        let slow = self.slow_start(start).map_or(start, |slow| slow.due(total));
+        let learned = self.learner.due(start, total, costliest);
+        self.ceiling.forecast(start, total, costliest).max(learned).max(slow)
+    }
+
+    fn largest(&self) -> u32 {
+        self.ceiling.largest()
+    }
+
+    fn available(&self, now: u64) -> u32 {
+        let start = self.slow_start(now).and_then(|start| start.left(now)).unwrap_or(u64::MAX);
+        let learned = self.learner.available(now).min(start);
+        self.ceiling.available(now).min(u32::try_from(learned).unwrap_or(u32::MAX))
+    }
+
+    fn is_whole(&self, now: u64) -> bool {
+        !self.learner.is_probing() && self.learner.due(now, 1, 1) <= now && self.ceiling.is_whole(now)
+    }
+
+    fn leave(&mut self, permits: u32, now: u64) {
+        self.ceiling.leave(permits, now);
+    }
+
+    fn change(&mut self, quotas: &[Quota], now: u64) {
+        self.ceiling.change(quotas, now);
+        self.is_unlimited = quotas.is_empty();
+        self.learner.set_ceiling(pace(quotas));
+    }
+
+    fn poll_at(&self, due: u64, now: u64) -> u64 {
+        self.learner.probe_ends().filter(|_| due <= now).unwrap_or(due)
+    }
+
+    fn learner(&self) -> Option<&Learner> {
+        Some(&self.learner)
+    }
+
+    fn learner_mut(&mut self) -> Option<&mut Learner> {
+        Some(&mut self.learner)
+    }
+}

@@ -1,0 +1,459 @@
+//! Learns the rate that a server accepts, from its rate-limit headers and its throttled responses.
+//!
+//! The rate changes at four occasions:
+//!
+//! | occasion | new rate |
+//! |---|---|
+//! | a throttled response | 0.98 of the last clean rate, or 0.7 of the rate if there is none or it is lower |
+//! | the end of the first pause | the accepted requests per second so far |
+//! | rate-limit headers with another quota | 98 % of that quota |
+//! | a complete run without a throttled response | twice as much in the slow start, then 2 % more, 6 %, 18 %, 50 % |
+//!
+//! A run is the time since the rate last changed, since the last pause, or since the queue was last empty. A clean rate
+//! is a rate that had a complete run.
+
+mod observation;
+mod recent;
+mod server_quotas;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub(crate) use self::observation::{Observation, Progress, Verdict};
+
+use self::{
+    observation::SECOND,
+    recent::{Recent, START_RUN},
+    server_quotas::{Pace, ServerQuotas, Usage},
+};
+
+/// A throttled response lowers the rate to this share. With 0.8, up to 5 % of the requests are throttled after a bad
+/// first estimate. With 0.5, some servers are used to 69 % only.
+const CUT: f64 = 0.7;
+/// The rate never falls below this share of a clean rate in one cut. With 1.0, 40 % more requests are throttled.
+const BACK: f64 = 0.98;
+/// The first raise after a slow start. Each raise that holds triples the next one, so that a doubled quota is found
+/// after five runs.
+const STEP: f64 = 0.02;
+const GROWTH: f64 = 3.0;
+const LARGEST_STEP: f64 = 0.5;
+/// A run is complete after this many accepted requests for each request in flight. A cut then costs at most one of 80
+/// requests.
+const RUN: u64 = 40;
+/// A run after a raise that led to a throttled response lasts this many times the pause. A raise then costs at most 5 %
+/// of the time.
+const PAUSES_PER_RUN: u64 = 20;
+/// Longer pauses do not lengthen a run.
+const LONGEST_RUN: u64 = 60 * SECOND;
+const LONGEST_WAIT: u64 = 60 * SECOND;
+/// The pause after a throttled response if neither a header nor a rate is known.
+const FIRST_WAIT: u64 = SECOND / 10;
+/// A probe without a response counts as lost after this time, which is the default timeout of an attempt.
+const PROBE_LIFE: u64 = 10 * SECOND;
+/// So many cuts in a row by 503s without headers show that a lower rate does not help.
+const OUTAGE_CUTS: u32 = 3;
+/// The lowest rate, in requests per second.
+const LOWEST: f64 = 1.0 / 60.0;
+/// The delay of a late timer.
+const TICK: u64 = SECOND / 1_000;
+
+/// The learned state of a limiter. Times are nanoseconds since any fixed origin, and rates are requests per second.
+#[derive(Debug)]
+pub struct Learner {
+    /// The configured quota, or infinity.
+    ceiling: f64,
+    /// `None` until a throttled response or a header reports a limit.
+    rate: Option<f64>,
+    source: LearnedFrom,
+    /// The last rate that had a complete run, until it is throttled.
+    clean_rate: Option<f64>,
+    step: f64,
+    burst: u64,
+    is_starting: bool,
+    /// Whether the rate was raised since the last cut.
+    is_raised: bool,
+    throttled_at: Option<u64>,
+    /// The longest pause, which represents the unknown window.
+    span: u64,
+    /// The pause to which the last raise led.
+    raise_cost: u64,
+    quotas: ServerQuotas,
+    run: Run,
+    /// The bucket of `burst` permits is full if this time lies in the past.
+    arrival: u64,
+    probe: Probe,
+    /// The start of the current pause.
+    paused_at: Option<u64>,
+    wait: u64,
+    /// The end of the last pause after which no rate was known.
+    reopened_at: u64,
+    /// Requests that were granted until then left before the last cut.
+    cut_at: u64,
+    recent: Recent,
+    /// The cuts by 503s without headers since the last complete run without one.
+    outage_cuts: u32,
+    /// The rate before the first of these cuts.
+    rate_before_outage: Option<f64>,
+    has_changed: bool,
+}
+
+/// The reason for the latest change of a learned rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LearnedFrom {
+    /// The quota in the server's rate-limit headers.
+    Headers,
+    /// A throttled response, such as a 429.
+    Throttling,
+    /// A time without throttled responses.
+    Success,
+}
+
+impl LearnedFrom {
+    /// Returns the name in log events: `headers`, `throttling` or `success`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Headers => "headers",
+            Self::Throttling => "throttling",
+            Self::Success => "success",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Probe {
+    /// Requests leave at the rate.
+    Open,
+    /// The next request is a probe.
+    Due,
+    /// A probe was granted at this time, and no other request leaves.
+    Sent(u64),
+}
+
+#[derive(Debug, Default)]
+struct Run {
+    from: u64,
+    /// The total of accepted requests at the start.
+    accepted: u64,
+    usage: Usage,
+    /// Whether the server responded with a 503 without headers.
+    has_outage: bool,
+}
+
+impl Learner {
+    /// Creates a learner whose rate never exceeds `ceiling`.
+    pub(crate) fn new(ceiling: f64) -> Self {
+        Self {
+            ceiling,
+            rate: None,
+            source: LearnedFrom::Headers,
+            clean_rate: None,
+            step: STEP,
+            burst: 1,
+            is_starting: true,
+            is_raised: false,
+            throttled_at: None,
+            span: 0,
+            raise_cost: 0,
+            quotas: ServerQuotas::default(),
+            run: Run::default(),
+            arrival: 0,
+            probe: Probe::Open,
+            paused_at: None,
+            wait: 0,
+            reopened_at: 0,
+            cut_at: 0,
+            recent: Recent::default(),
+            outage_cuts: 0,
+            rate_before_outage: None,
+            has_changed: false,
+        }
+    }
+
+    pub(crate) fn set_ceiling(&mut self, ceiling: f64) {
+        self.ceiling = ceiling;
+        if let Some(rate) = self.rate {
+            self.set(rate, self.source);
+        }
+    }
+
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.rate
+    }
+
+    pub(crate) fn source(&self) -> LearnedFrom {
+        self.source
+    }
+
+    pub(crate) fn throttled_at(&self) -> Option<u64> {
+        self.throttled_at
+    }
+
+    /// Returns the limit and the window of the server's quota that allows the lowest rate.
+    pub(crate) fn quota(&self) -> Option<(u64, Duration)> {
+        self.quotas.slowest().map(|pace| (pace.limit, Duration::from_nanos(pace.window)))
+    }
+
+    /// Returns whether the rate has changed since the last call.
+    pub(crate) fn take_change(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
+    /// Returns the time between two requests at the rate.
+    pub(crate) fn interval(&self) -> u64 {
+        self.rate.map_or(0, |rate| (SECOND as f64 / rate) as u64)
+    }
+
+    pub(crate) fn is_probing(&self) -> bool {
+        self.probe != Probe::Open
+    }
+
+    /// Returns whether the rate-limit headers matter. A configured quota applies alone until the first throttle.
+    pub(crate) fn reads_headers(&self) -> bool {
+        self.ceiling.is_infinite() || self.throttled_at.is_some()
+    }
+
+    /// Returns when the last pause ended after which no rate was known.
+    pub(crate) fn reopened_at(&self) -> u64 {
+        self.reopened_at
+    }
+
+    /// Returns whether a request that was granted then must be granted again, because a pause has begun since.
+    pub(crate) fn is_void(&self, granted_at: u64) -> bool {
+        self.throttled_at.is_some() && granted_at <= self.cut_at
+    }
+
+    /// Returns when the last of `total` permits is available, if none is taken before `start`. The outcome of a probe
+    /// is assumed to be good.
+    pub(crate) fn due(&self, start: u64, total: u64, costliest: u32) -> u64 {
+        let interval = self.interval();
+        let is_first = total <= u64::from(costliest);
+        if self.probe != Probe::Open {
+            let later = if is_first { 0 } else { total - 1 };
+            return start.saturating_add(interval.saturating_mul(later));
+        }
+        // A request that costs more than the burst waits until the permits would have been refilled.
+        let from = if is_first { self.arrival } else { self.arrival.max(start) };
+        let refilled = from.saturating_add(interval.saturating_mul(total));
+        refilled.saturating_sub(interval.saturating_mul(self.burst)).max(start)
+    }
+
+    /// Returns whether a request of this cost may leave now.
+    pub(crate) fn is_free(&self, cost: u32, now: u64) -> bool {
+        match self.probe {
+            Probe::Open => self.due(now, cost.into(), cost) <= now,
+            Probe::Due => true,
+            Probe::Sent(_) => self.probe_ends().is_some_and(|ends| ends <= now),
+        }
+    }
+
+    /// Returns when a probe in flight counts as lost.
+    pub(crate) fn probe_ends(&self) -> Option<u64> {
+        match self.probe {
+            Probe::Sent(at) => Some(at.saturating_add(self.wait.max(PROBE_LIFE))),
+            Probe::Open | Probe::Due => None,
+        }
+    }
+
+    /// Returns the permits that are available now.
+    pub(crate) fn available(&self, now: u64) -> u64 {
+        match (self.probe, self.interval()) {
+            (Probe::Sent(_), _) => 0,
+            (Probe::Due, _) => 1,
+            (Probe::Open, 0) => u64::MAX,
+            (Probe::Open, interval) => {
+                let spent = self.arrival.saturating_sub(now).div_ceil(interval);
+                self.burst.saturating_sub(spent)
+            }
+        }
+    }
+
+    pub(crate) fn grant(&mut self, cost: u32, progress: Progress, now: u64) {
+        self.recent.grant(progress, now);
+        if self.rate.is_some() {
+            let interval = self.interval();
+            let full = self.arrival.saturating_add(interval.saturating_mul(self.burst));
+            if self.probe == Probe::Open && now > full {
+                // The queue was empty, so the time until now proves nothing about the rate.
+                self.begin_run(progress, now);
+            }
+            // A late timer does not lower the rate.
+            let from = if now <= self.arrival.saturating_add(TICK) { self.arrival } else { now };
+            self.arrival = from.saturating_add(interval.saturating_mul(cost.into()));
+        }
+        if self.probe != Probe::Open {
+            self.probe = Probe::Sent(now);
+        }
+    }
+
+    /// Raises the rate if the run is complete. Called before each grant.
+    pub(crate) fn advance(&mut self, progress: Progress, now: u64) {
+        let Some(rate) = self.rate.filter(|_| self.paused_at.is_none()) else { return };
+        let duration = now.saturating_sub(self.run.from);
+        let accepted = progress.accepted.saturating_sub(self.run.accepted);
+        let slowest = self.quotas.slowest();
+        let is_complete = match slowest {
+            None if self.is_starting => {
+                duration >= self.span && accepted >= START_RUN.saturating_add(progress.in_flight)
+            }
+            quota => {
+                let window = quota.map_or(self.span, |pace| pace.window);
+                let pauses = self.raise_cost.saturating_mul(PAUSES_PER_RUN).min(LONGEST_RUN);
+                duration >= window.max(pauses) && accepted >= RUN.saturating_mul(progress.in_flight + 1)
+            }
+        };
+        if !is_complete {
+            return;
+        }
+        if self.run.has_outage {
+            return self.begin_run(progress, now);
+        }
+        (self.outage_cuts, self.rate_before_outage) = (0, None);
+        self.clean_rate = Some(rate);
+        let paced = slowest.map(Pace::rate);
+        let reaches = |paced: f64| rate >= 0.9999 * paced;
+        if self.is_starting && (paced.is_none() || !self.run.usage.is_half) {
+            self.set(2.0 * rate, LearnedFrom::Success);
+        } else if paced.is_some_and(reaches) && self.run.usage.is_used_up {
+            self.step = STEP;
+            return self.begin_run(progress, now);
+        } else {
+            let raised = rate * (1.0 + self.step);
+            let most = paced.filter(|paced| !reaches(*paced)).unwrap_or(f64::INFINITY);
+            self.set(raised.min(most), LearnedFrom::Success);
+            self.step = (self.step * GROWTH).min(LARGEST_STEP);
+        }
+        self.is_raised = true;
+        self.begin_run(progress, now);
+    }
+
+    /// Learns from a response. Returns the end of a new pause.
+    pub(crate) fn observe(
+        &mut self,
+        response: &Observation<'_>,
+        progress: Progress,
+        now: u64,
+    ) -> Option<u64> {
+        let is_throttled = self.is_throttled(response.verdict, progress);
+        if is_throttled {
+            self.throttled_at = Some(now);
+        }
+        if self.reads_headers() {
+            if let Some(pace) = self.quotas.read(response.remaining, &mut self.run.usage, now) {
+                self.adopt(pace, progress, now);
+            }
+        }
+        let is_probe = matches!(self.probe, Probe::Sent(at) if response.granted_at >= at);
+        match (is_throttled, self.paused_at) {
+            (true, None) if response.granted_at > self.cut_at || self.cut_at == 0 => {
+                if response.verdict == Verdict::Unavailable {
+                    self.rate_before_outage = self.rate_before_outage.or(self.rate);
+                    self.outage_cuts += 1;
+                }
+                self.cut();
+                self.paused_at = Some(now);
+                let shortest = if self.rate.is_some() { self.interval() } else { FIRST_WAIT };
+                self.wait = now.saturating_sub(response.sent_at).max(shortest).min(LONGEST_WAIT);
+            }
+            (true, Some(_)) if is_probe => self.wait = self.wait.saturating_mul(2).min(LONGEST_WAIT),
+            // The request left before the last cut, so the throttle belongs to the same event.
+            (true, _) => return None,
+            (false, _) if is_probe => {
+                self.reopen(progress, now);
+                return None;
+            }
+            (false, _) => return None,
+        }
+        self.probe = Probe::Due;
+        self.cut_at = now;
+        let requested = response.requested_pause.map(|pause| now.saturating_add(pause));
+        let pause = requested.or_else(|| self.quotas.reset_at(response.remaining, now));
+        Some(pause.unwrap_or_else(|| now.saturating_add(self.wait)))
+    }
+
+    /// Ends a probe that was granted at `granted_at` and received no response. Returns when the next probe may leave.
+    pub(crate) fn lose(&mut self, granted_at: u64, was_sent: bool) -> Option<u64> {
+        let Probe::Sent(at) = self.probe else { return None };
+        if granted_at < at {
+            return None;
+        }
+        self.probe = Probe::Due;
+        Some(if was_sent { at.saturating_add(self.wait) } else { at })
+    }
+
+    /// Lifts a pause.
+    pub(crate) fn resume(&mut self) {
+        (self.probe, self.paused_at) = (Probe::Open, None);
+    }
+
+    /// Returns whether a response is a throttle.
+    ///
+    /// A 503 without headers is one if most responses before it were accepted. If 503s continue after three cuts in a row,
+    /// they do not depend on the rate. The learner then restores the rate, and ignores 503s until a complete run has none.
+    fn is_throttled(&mut self, verdict: Verdict, progress: Progress) -> bool {
+        let were_accepted = self.recent.count(verdict, progress);
+        if verdict != Verdict::Unavailable {
+            return verdict == Verdict::Throttled;
+        }
+        self.run.has_outage = true;
+        if self.outage_cuts < OUTAGE_CUTS {
+            return were_accepted;
+        }
+        if let Some(rate) = self.rate_before_outage.take() {
+            self.set(rate, LearnedFrom::Success);
+        }
+        // Ends a pause, because the responses prove nothing about the rate.
+        self.resume();
+        false
+    }
+
+    fn cut(&mut self) {
+        let Some(rate) = self.rate else { return };
+        let clean = self.clean_rate.take().map_or(0.0, |clean| BACK * clean);
+        self.set(rate.min(clean.max(CUT * rate)), LearnedFrom::Throttling);
+        (self.step, self.burst) = (STEP, 1);
+        if self.is_raised || self.quotas.slowest().is_none() {
+            self.is_starting = false;
+        }
+    }
+
+    /// Ends a pause after an accepted probe.
+    fn reopen(&mut self, progress: Progress, now: u64) {
+        self.probe = Probe::Open;
+        let Some(paused_at) = self.paused_at.take() else { return };
+        let pause = now.saturating_sub(paused_at);
+        self.span = self.span.max(pause).min(LONGEST_RUN);
+        self.raise_cost = if self.is_raised { pause } else { 0 };
+        self.is_raised = false;
+        if self.rate.is_none() {
+            match self.recent.rate(progress, paused_at, pause.min(LONGEST_RUN)) {
+                Some(rate) => self.set(rate, LearnedFrom::Throttling),
+                // Too few requests were accepted for an estimate. Another user of the key may have caused the pause.
+                None => self.reopened_at = now,
+            }
+        }
+        self.arrival = now.saturating_add(self.interval());
+        self.begin_run(progress, now);
+    }
+
+    /// Uses the rate of a quota in the headers.
+    fn adopt(&mut self, pace: Pace, progress: Progress, now: u64) {
+        self.burst = if self.throttled_at.is_some() { 1 } else { pace.burst() };
+        self.set(pace.rate(), LearnedFrom::Headers);
+        (self.clean_rate, self.step) = (self.rate, STEP);
+        (self.is_starting, self.is_raised) = (true, false);
+        self.begin_run(progress, now);
+    }
+
+    fn begin_run(&mut self, progress: Progress, now: u64) {
+        self.run = Run { from: now, accepted: progress.accepted, usage: Usage::default(), has_outage: false };
+    }
+
+    fn set(&mut self, rate: f64, source: LearnedFrom) {
+        let rate = rate.max(LOWEST).min(self.ceiling);
+        if self.rate != Some(rate) {
+            (self.rate, self.source, self.has_changed) = (Some(rate), source, true);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What a learner gets to know about requests and responses.
+
+use crate::policy::rate_limit::Remaining;
+
+/// A second in nanoseconds, the unit of all times.
+pub(super) const SECOND: u64 = 1_000_000_000;
+
+/// The state of the requests outside of the learner.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    /// All accepted requests so far.
+    pub(crate) accepted: u64,
+    pub(crate) in_flight: u64,
+}
+
+/// How a server responded with regard to its rate limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Accepted,
+    Throttled,
+    /// A 503 without rate-limit headers: a throttle, or an outage.
+    Unavailable,
+}
+
+/// A response of the server.
+#[derive(Debug)]
+pub(crate) struct Observation<'a> {
+    pub(crate) verdict: Verdict,
+    pub(crate) granted_at: u64,
+    pub(crate) sent_at: u64,
+    /// The delay that the server requested, in nanoseconds.
+    pub(crate) requested_pause: Option<u64>,
+    pub(crate) remaining: &'a [Remaining],
+}

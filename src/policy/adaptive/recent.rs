@@ -1,0 +1,62 @@
+//! The requests that a server accepted recently.
+
+use super::observation::{Progress, SECOND, Verdict};
+
+/// A run of the slow start is complete after this many accepted requests. An estimate needs as many.
+pub(super) const START_RUN: u64 = 10;
+
+/// The estimate counts the requests of the current and the previous period, so that an earlier idle time does not lower
+/// it.
+const PERIOD: u64 = 60 * SECOND;
+
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    /// The current and the previous period. `None` before the first request.
+    periods: Option<[Period; 2]>,
+    /// One bit for each of the last 32 responses, the latest lowest: whether it was accepted.
+    responses: u32,
+    /// The total of accepted requests that `responses` contains.
+    counted: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Period {
+    from: u64,
+    /// The total of accepted requests at the start.
+    accepted: u64,
+}
+
+impl Recent {
+    pub(super) fn grant(&mut self, progress: Progress, now: u64) {
+        let next = Period { from: now, accepted: progress.accepted };
+        match &mut self.periods {
+            None => self.periods = Some([next; 2]),
+            Some([latest, _]) if now.saturating_sub(latest.from) < PERIOD => {}
+            Some(periods) => *periods = [next, periods[0]],
+        }
+    }
+
+    /// Returns the accepted requests per second up to the end of a pause, or `None` if only a few were accepted.
+    pub(super) fn rate(&self, progress: Progress, paused_at: u64, pause: u64) -> Option<f64> {
+        let rate = |period: Period| {
+            let accepted = progress.accepted.saturating_sub(period.accepted);
+            let duration = paused_at.saturating_sub(period.from).saturating_add(pause);
+            (accepted >= START_RUN).then(|| accepted as f64 * SECOND as f64 / duration.max(1) as f64)
+        };
+        self.periods.into_iter().flatten().filter_map(rate).reduce(f64::max)
+    }
+
+    /// Counts a response. Returns whether at least 10 of the last 20 responses before it were accepted.
+    pub(super) fn count(&mut self, verdict: Verdict, progress: Progress) -> bool {
+        let accepted = progress.accepted.saturating_sub(self.counted);
+        self.counted = progress.accepted;
+        let shift = u32::try_from(accepted).unwrap_or(u32::MAX);
+        self.responses =
+            self.responses.checked_shl(shift).map_or(u32::MAX, |responses| responses | ((1 << shift) - 1));
+        let were_accepted = (self.responses & ((1 << 20) - 1)).count_ones() >= 10;
+        if verdict != Verdict::Accepted {
+            self.responses <<= 1;
+        }
+        were_accepted
+    }
+}

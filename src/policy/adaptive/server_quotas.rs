@@ -1,0 +1,117 @@
+//! The quotas of a server, as its rate-limit headers report them.
+
+use super::observation::SECOND;
+use crate::policy::{rate_limit::Remaining, saturating_nanos};
+
+/// A quota counts in a window that is longer by 2 %. With a burst of a fiftieth of the limit, no window then exceeds the
+/// limit.
+const MARGIN: f64 = 1.02;
+const BURST_PART: u64 = 50;
+
+/// A quota is used up if at most this part of its limit remains.
+const USED_UP_PART: u64 = 20;
+
+/// A quota with a longer window applies only through its throttled responses. Its average rate would waste the burst that
+/// such a quota is meant for.
+const LONGEST_WINDOW: u64 = 3_600 * SECOND;
+
+/// The maximum number of quotas that are stored.
+const MAX_QUOTAS: usize = 8;
+
+/// Times are nanoseconds since the learner's origin.
+#[derive(Debug, Default)]
+pub(super) struct ServerQuotas {
+    quotas: Vec<ServerQuota>,
+    slowest: Option<Pace>,
+}
+
+#[derive(Debug)]
+struct ServerQuota {
+    policy: u64,
+    limit: u64,
+    window: u64,
+    reset_at: u64,
+}
+
+/// The limit and the window of a quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pace {
+    pub(super) limit: u64,
+    pub(super) window: u64,
+}
+
+impl Pace {
+    /// Returns the requests per second at which no window exceeds the limit.
+    pub(super) fn rate(self) -> f64 {
+        self.limit as f64 * SECOND as f64 / (MARGIN * self.window as f64)
+    }
+
+    /// Returns how many requests may be sent at once at this rate.
+    pub(super) fn burst(self) -> u64 {
+        self.limit.div_ceil(BURST_PART)
+    }
+}
+
+/// How much of the quotas was used during a run.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    /// Whether over half of a quota was used.
+    pub(super) is_half: bool,
+    pub(super) is_used_up: bool,
+}
+
+impl ServerQuotas {
+    /// Returns the quota that allows the lowest rate.
+    pub(super) fn slowest(&self) -> Option<Pace> {
+        self.slowest
+    }
+
+    /// Returns when the last of the reported quotas without remaining permits resets.
+    pub(super) fn reset_at(&self, reported: &[Remaining], now: u64) -> Option<u64> {
+        let empty = reported.iter().filter(|reported| reported.left() == 0);
+        let resets = empty.map(|reported| {
+            let known = self.quotas.iter().find(|quota| quota.policy == reported.policy());
+            let known = known.map(|quota| quota.reset_at).filter(|reset_at| *reset_at > now);
+            known.unwrap_or_else(|| now.saturating_add(saturating_nanos(reported.reset_after())))
+        });
+        resets.max().filter(|reset_at| *reset_at > now)
+    }
+
+    /// Reads the headers of a response, and adds to the usage. Returns the slowest quota if it has changed.
+    pub(super) fn read(&mut self, reported: &[Remaining], usage: &mut Usage, now: u64) -> Option<Pace> {
+        for reported in reported {
+            let reset_after = saturating_nanos(reported.reset_after());
+            let reset_at = now.saturating_add(reset_after);
+            let Some(quota) = self.of_policy(reported.policy(), reset_at) else { continue };
+            // A reset is rounded up to a second, so an earlier one is more exact.
+            quota.reset_at = if quota.reset_at > now { quota.reset_at.min(reset_at) } else { reset_at };
+            quota.limit = reported.limit().unwrap_or(quota.limit);
+            // Without a window in the headers, the longest reset so far represents it.
+            quota.window = reported.window().map_or(quota.window.max(reset_after), saturating_nanos);
+            if quota.limit > 0 {
+                usage.is_half |= reported.left() < quota.limit / 2;
+                usage.is_used_up |= reported.left() < (quota.limit / USED_UP_PART).max(1);
+            }
+        }
+        let usable = self
+            .quotas
+            .iter()
+            .filter(|quota| quota.limit >= 2 && (1..=LONGEST_WINDOW).contains(&quota.window));
+        let paces = usable.map(|quota| Pace { limit: quota.limit, window: quota.window });
+        let slowest = paces.min_by(|one, other| one.rate().total_cmp(&other.rate()));
+        let changed = slowest.filter(|_| slowest != self.slowest);
+        self.slowest = changed.or(self.slowest);
+        changed
+    }
+
+    fn of_policy(&mut self, policy: u64, reset_at: u64) -> Option<&mut ServerQuota> {
+        let known = self.quotas.iter().position(|quota| quota.policy == policy);
+        let place = known.or_else(|| {
+            (self.quotas.len() < MAX_QUOTAS).then(|| {
+                self.quotas.push(ServerQuota { policy, limit: 0, window: 0, reset_at });
+                self.quotas.len() - 1
+            })
+        });
+        self.quotas.get_mut(place?)
+    }
+}

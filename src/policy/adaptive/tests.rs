@@ -1,0 +1,349 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::{Remaining, head_of, remaining};
+
+const MILLI: u64 = SECOND / 1_000;
+
+fn progress(accepted: u64, in_flight: u64) -> Progress {
+    Progress { accepted, in_flight }
+}
+
+fn response(verdict: Verdict, at: u64) -> Observation<'static> {
+    Observation { verdict, granted_at: at, sent_at: at, requested_pause: None, remaining: &[] }
+}
+
+/// Parses the headers of a quota with `limit` permits per `window` seconds, of which `left` remain.
+fn quota(limit: u64, window: u64, left: u64) -> Vec<Remaining> {
+    let item = format!("\"a\";r={left};t={window}");
+    let policy = format!("\"a\";q={limit};w={window}");
+    let headers = head_of([("ratelimit", item.as_bytes()), ("ratelimit-policy", policy.as_bytes())]);
+    remaining(&headers, || panic!("the clock was read"))
+}
+
+/// Returns a learner that accepted 100 requests in the first second, and then received a throttled response.
+fn throttled() -> Learner {
+    let mut learner = Learner::new(f64::INFINITY);
+    learner.grant(1, progress(0, 0), 0);
+    let pause = learner.observe(&response(Verdict::Throttled, SECOND - 1), progress(100, 1), SECOND);
+    assert_eq!(pause, Some(SECOND + FIRST_WAIT));
+    learner
+}
+
+/// Returns the learner of [`throttled`] after its probe was accepted at 2 s. The rate is then 50 per second.
+fn reopened() -> Learner {
+    let mut learner = throttled();
+    learner.grant(1, progress(100, 0), SECOND * 3 / 2);
+    learner.observe(&response(Verdict::Accepted, SECOND * 3 / 2), progress(100, 0), 2 * SECOND);
+    assert_eq!(learner.rate(), Some(50.0));
+    learner
+}
+
+#[test]
+fn learner_starts_without_a_rate() {
+    let learner = Learner::new(f64::INFINITY);
+    assert_eq!((learner.rate(), learner.available(0)), (None, u64::MAX));
+    assert!(learner.is_free(1_000, 0) && learner.reads_headers());
+}
+
+#[test]
+fn first_rate_is_the_accepted_requests_per_second_until_the_pause_ends() {
+    let learner = reopened();
+    assert_eq!(learner.source(), LearnedFrom::Throttling);
+    assert_eq!(learner.throttled_at(), Some(SECOND));
+    // The first request leaves one interval after the probe's response.
+    assert_eq!(learner.due(2 * SECOND, 1, 1), 2 * SECOND + 20 * MILLI);
+    assert_eq!(learner.due(2 * SECOND, 10, 1), 2 * SECOND + 200 * MILLI);
+}
+
+#[test]
+fn first_rate_ignores_an_idle_time_before_the_last_two_minutes() {
+    let mut learner = Learner::new(f64::INFINITY);
+    let hour = 3_600 * SECOND;
+    learner.grant(1, progress(0, 0), 0);
+    learner.grant(1, progress(1, 0), hour);
+    learner.grant(1, progress(1, 0), hour + 60 * SECOND);
+    let at = hour + 60 * SECOND + SECOND;
+    learner.observe(&response(Verdict::Throttled, at), progress(101, 1), at);
+    learner.grant(1, progress(101, 0), at);
+    learner.observe(&response(Verdict::Accepted, at), progress(101, 0), at + SECOND);
+    assert_eq!(learner.rate(), Some(50.0), "100 requests in 2 s");
+}
+
+#[test]
+fn learner_estimates_no_rate_from_fewer_than_ten_accepted_requests() {
+    for (accepted, rate, reopened_at) in [(9, None, 8 * SECOND), (10, Some(1.25), 0)] {
+        let mut learner = Learner::new(f64::INFINITY);
+        learner.grant(1, progress(0, 0), 0);
+        learner.observe(&response(Verdict::Throttled, 1), progress(0, 1), SECOND);
+        learner.grant(1, progress(0, 0), 7 * SECOND);
+        learner.observe(&response(Verdict::Accepted, 7 * SECOND), progress(accepted, 0), 8 * SECOND);
+        assert_eq!((learner.rate(), learner.reopened_at()), (rate, reopened_at));
+        assert!(!learner.is_probing());
+    }
+}
+
+#[test]
+fn header_quota_sets_the_rate_with_a_margin_of_two_percent() {
+    let mut learner = Learner::new(f64::INFINITY);
+    let headers = quota(102, 1, 101);
+    let observation = Observation { remaining: &headers, ..response(Verdict::Accepted, 0) };
+    assert_eq!(learner.observe(&observation, progress(1, 0), 0), None);
+    assert_eq!(learner.rate(), Some(100.0));
+    assert_eq!(
+        (learner.source(), learner.quota()),
+        (LearnedFrom::Headers, Some((102, Duration::from_secs(1))))
+    );
+    assert_eq!(learner.available(SECOND), 3, "the burst is a fiftieth of the limit, rounded up");
+}
+
+#[test]
+fn slowest_of_several_header_quotas_sets_the_rate() {
+    let mut learner = Learner::new(f64::INFINITY);
+    for (limit, window) in [(1_000, 60), (51, 1), (10, 86_400), (102, 60)] {
+        let field = format!("\"{limit}\";r=1;t=1");
+        let policy = format!("\"{limit}\";q={limit};w={window}");
+        let headers = head_of([("ratelimit", field.as_bytes()), ("ratelimit-policy", policy.as_bytes())]);
+        let headers = remaining(&headers, || panic!("the clock was read"));
+        let observation = Observation { remaining: &headers, ..response(Verdict::Accepted, 0) };
+        learner.observe(&observation, progress(1, 0), 0);
+    }
+    // The daily quota only applies through its throttled responses.
+    assert_eq!(learner.quota(), Some((102, Duration::from_secs(60))));
+}
+
+#[test]
+fn configured_quota_is_the_ceiling_and_headers_matter_only_after_a_throttled_response() {
+    let mut learner = Learner::new(10.0);
+    let headers = quota(102, 1, 50);
+    let observation = Observation { remaining: &headers, ..response(Verdict::Accepted, 0) };
+    learner.observe(&observation, progress(1, 0), 0);
+    assert_eq!(learner.rate(), None);
+    let observation = Observation { remaining: &headers, ..response(Verdict::Throttled, 1) };
+    learner.observe(&observation, progress(1, 0), 1);
+    assert!(learner.reads_headers());
+    assert_eq!(learner.rate(), Some(9.8), "0.98 of the ceiling");
+}
+
+#[test]
+fn throttled_responses_of_one_event_cut_the_rate_once() {
+    let mut learner = reopened();
+    for seconds in [3, 4, 5] {
+        // All three requests were granted before the first throttled response arrived.
+        let late =
+            Observation { requested_pause: Some(SECOND), ..response(Verdict::Throttled, 3 * SECOND - 1) };
+        learner.observe(&late, progress(110, 3), seconds * SECOND);
+    }
+    assert_eq!(learner.rate(), Some(35.0), "0.7 of 50");
+}
+
+#[test]
+fn rate_falls_back_to_the_last_clean_rate() {
+    let mut learner = reopened();
+    let mut accepted = 100;
+    // Two complete runs of the slow start double the rate.
+    for seconds in [4, 6] {
+        accepted += 20;
+        learner.advance(progress(accepted, 0), seconds * SECOND);
+    }
+    assert_eq!((learner.rate(), learner.source()), (Some(200.0), LearnedFrom::Success));
+    let at = 7 * SECOND;
+    learner.observe(&response(Verdict::Throttled, at), progress(accepted, 1), at);
+    assert_eq!(learner.rate(), Some(140.0), "0.7 of 200 is more than 0.98 of 100");
+    learner.grant(1, progress(accepted, 0), at + SECOND);
+    learner.observe(&response(Verdict::Accepted, at + SECOND), progress(accepted, 0), at + SECOND);
+    // A run after a raise that was throttled lasts 20 times the pause, and raises the rate by 2 %.
+    learner.advance(progress(accepted + 1_000, 0), at + 20 * SECOND);
+    assert_eq!(learner.rate(), Some(140.0));
+    learner.advance(progress(accepted + 1_000, 0), at + 21 * SECOND);
+    assert_eq!(learner.rate(), Some(140.0 * 1.02));
+    learner.observe(&response(Verdict::Throttled, at + 22 * SECOND), progress(accepted, 1), at + 22 * SECOND);
+    assert_eq!(learner.rate(), Some(0.98 * 140.0), "just below the last clean rate");
+}
+
+#[test]
+fn probe_that_is_throttled_doubles_the_pause_up_to_a_minute() {
+    let mut learner = throttled();
+    let mut now = SECOND + FIRST_WAIT;
+    for expected in [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 60_000, 60_000] {
+        assert!(learner.is_free(1, now));
+        learner.grant(1, progress(100, 0), now);
+        assert!(!learner.is_free(1, now), "only the probe leaves");
+        let pause = learner.observe(&response(Verdict::Throttled, now), progress(100, 1), now);
+        assert_eq!(pause, Some(now + expected * MILLI));
+        now += expected * MILLI;
+    }
+}
+
+#[test]
+fn pause_lasts_for_the_requested_delay_or_until_the_reset_of_a_used_up_quota() {
+    let now = SECOND;
+    let (empty, some) = (quota(100, 30, 0), quota(100, 30, 1));
+    let until = |requested_pause: Option<u64>, remaining: &[Remaining]| {
+        let verdict = Verdict::Throttled;
+        let observation = Observation { verdict, granted_at: 1, sent_at: 1, requested_pause, remaining };
+        Learner::new(f64::INFINITY).observe(&observation, progress(0, 1), now)
+    };
+    assert_eq!(until(Some(7 * SECOND), &empty), Some(8 * SECOND));
+    assert_eq!(until(None, &empty), Some(31 * SECOND));
+    assert_eq!(until(None, &some), Some(2 * SECOND - 1), "the round trip");
+}
+
+#[test]
+fn reset_of_a_used_up_quota_is_the_earliest_that_the_server_reported() {
+    let mut learner = Learner::new(f64::INFINITY);
+    let first = quota(100, 30, 5);
+    let observation = Observation { remaining: &first, ..response(Verdict::Accepted, 0) };
+    learner.observe(&observation, progress(1, 0), 0);
+    let later = quota(100, 30, 0);
+    let observation = Observation { remaining: &later, ..response(Verdict::Throttled, 1) };
+    assert_eq!(learner.observe(&observation, progress(1, 0), SECOND), Some(30 * SECOND));
+}
+
+#[test]
+fn lost_probe_is_followed_by_another_after_the_pause() {
+    let mut learner = throttled();
+    learner.grant(1, progress(100, 0), 2 * SECOND);
+    assert_eq!(learner.lose(2 * SECOND - 1, true), None, "an earlier request");
+    assert_eq!(learner.lose(2 * SECOND, true), Some(2 * SECOND + FIRST_WAIT));
+    assert!(learner.is_free(1, 3 * SECOND));
+    learner.grant(1, progress(100, 0), 3 * SECOND);
+    assert_eq!(learner.lose(3 * SECOND, false), Some(3 * SECOND), "no wait after a probe that was not sent");
+    learner.grant(1, progress(100, 0), 4 * SECOND);
+    assert!(!learner.is_free(1, 14 * SECOND - 1) && learner.is_free(1, 14 * SECOND), "without a response");
+}
+
+#[test]
+fn bare_503_is_a_throttle_only_if_most_responses_were_accepted() {
+    let pauses = |accepted: u64, outages: u64| {
+        let mut learner = Learner::new(f64::INFINITY);
+        for _ in 0..outages {
+            learner.observe(&response(Verdict::Unavailable, 1), progress(accepted, 1), 1);
+        }
+        learner.throttled_at().is_some()
+    };
+    assert!(!pauses(0, 30) && !pauses(9, 30));
+    assert!(pauses(10, 1) && pauses(1_000_000, 1));
+}
+
+#[test]
+fn rate_is_restored_if_503s_continue_after_three_cuts() {
+    let mut learner = reopened();
+    let mut now = 3 * SECOND;
+    let mut unavailable = |learner: &mut Learner, accepted: u64| {
+        now += SECOND;
+        learner.observe(&response(Verdict::Unavailable, now), progress(accepted, 1), now);
+        learner.grant(1, progress(accepted, 0), now);
+        learner.observe(&response(Verdict::Accepted, now), progress(accepted, 0), now);
+        (learner.rate().unwrap() * 10.0).round() / 10.0
+    };
+    let rates = [120, 140, 160, 180, 200].map(|accepted| unavailable(&mut learner, accepted));
+    assert_eq!(rates, [35.0, 24.5, 17.2, 50.0, 50.0]);
+    // A complete run with a 503 neither raises the rate nor lets 503s count again.
+    let at = 20 * SECOND;
+    for (start, accepted) in [(at, 300), (2 * at, 1_300)] {
+        learner.observe(&response(Verdict::Unavailable, start), progress(accepted, 1), start);
+        learner.advance(progress(accepted + 900, 0), start + at);
+        assert_eq!(learner.rate(), Some(50.0));
+    }
+    learner.advance(progress(4_000, 0), 4 * at);
+    assert!(learner.rate() > Some(50.0), "a complete run without a 503");
+}
+
+#[test]
+fn headers_that_show_a_used_up_quota_prevent_a_raise() {
+    for (left, rate) in [(4, 100.0), (5, 102.0)] {
+        let mut learner = Learner::new(f64::INFINITY);
+        for (at, left) in [(0, 101), (1, 50), (2, left)] {
+            let headers = quota(102, 1, left);
+            let observation = Observation { remaining: &headers, ..response(Verdict::Accepted, at) };
+            learner.observe(&observation, progress(at + 1, 0), at);
+        }
+        learner.advance(progress(100, 0), 2 * SECOND);
+        assert_eq!(learner.rate(), Some(rate), "{left} remain");
+    }
+}
+
+#[test]
+fn empty_queue_starts_a_new_run() {
+    let mut learner = reopened();
+    learner.grant(1, progress(150, 0), 10 * SECOND);
+    learner.advance(progress(150, 0), 10 * SECOND);
+    assert_eq!(learner.rate(), Some(50.0), "the idle time is no run");
+}
+
+#[test]
+fn costly_request_waits_until_its_permits_would_be_refilled() {
+    let learner = reopened();
+    assert!(!learner.is_free(5, 2 * SECOND + 80 * MILLI) && learner.is_free(5, 2 * SECOND + 100 * MILLI));
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Grant(u32),
+    Respond { verdict: Verdict, age: u64, pause: Option<u64>, headers: Option<(u64, u64, u64)> },
+    Lose(bool),
+    Resume,
+    Ceiling(f64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let verdict = prop_oneof![
+        4 => Just(Verdict::Accepted), 1 => Just(Verdict::Throttled), 1 => Just(Verdict::Unavailable)
+    ];
+    let number = || prop_oneof![0..200_u64, any::<u64>()];
+    let headers = prop::option::of((number(), number(), number()));
+    let response = (verdict, number(), prop::option::of(number()), headers)
+        .prop_map(|(verdict, age, pause, headers)| Step::Respond { verdict, age, pause, headers });
+    let step = prop_oneof![
+        6 => any::<u32>().prop_map(|cost| Step::Grant(cost.max(1))),
+        6 => response,
+        1 => any::<bool>().prop_map(Step::Lose),
+        1 => Just(Step::Resume),
+        1 => (1..1_000_u32).prop_map(|rate| Step::Ceiling(f64::from(rate))),
+    ];
+    let time = prop_oneof![0..2 * SECOND, any::<u64>()];
+    prop::collection::vec((time, step), 0..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn learned_rate_stays_between_its_bounds_after_any_sequence(steps in steps()) {
+        let (mut learner, mut ceiling) = (Learner::new(f64::INFINITY), f64::INFINITY);
+        let (mut now, mut accepted) = (0_u64, 0_u64);
+        for (time, step) in steps {
+            now = now.saturating_add(time);
+            let state = progress(accepted, time % 8);
+            learner.advance(state, now);
+            match step {
+                Step::Grant(cost) => learner.grant(cost, state, now),
+                Step::Respond { verdict, age, pause, headers } => {
+                    accepted += u64::from(verdict == Verdict::Accepted);
+                    let headers = headers.map(|(limit, window, left)| quota(limit, window, left));
+                    let at = now.saturating_sub(age);
+                    let observation = Observation {
+                        verdict, granted_at: at, sent_at: at, requested_pause: pause,
+                        remaining: headers.as_deref().unwrap_or_default(),
+                    };
+                    let until = learner.observe(&observation, progress(accepted, 0), now);
+                    prop_assert!(until.is_none_or(|until| until >= now));
+                    let requested = until.filter(|_| pause.is_some());
+                    prop_assert!(requested.is_none_or(|until| until >= now.saturating_add(pause.unwrap())));
+                }
+                Step::Lose(was_sent) => drop(learner.lose(now, was_sent)),
+                Step::Resume => learner.resume(),
+                Step::Ceiling(rate) => {
+                    ceiling = rate;
+                    learner.set_ceiling(rate);
+                }
+            }
+            if let Some(rate) = learner.rate() {
+                prop_assert!(LOWEST.min(ceiling) <= rate && rate <= ceiling, "{rate} of {ceiling}");
+            }
+            prop_assert!(learner.due(now, 1, 1) >= now && learner.due(now, 5, 2) >= now);
+            learner.available(now);
+        }
+    }
+}
