@@ -24,10 +24,11 @@
 use std::{hint::black_box, io, sync::Arc, time::Duration};
 
 use governor::clock::{FakeRelativeClock, MonotonicClock};
+use http::{HeaderMap, StatusCode};
 use tower::buffer::Buffer;
 use tower_outbound::{
     Quota,
-    limit::{Keyed, Limiter, PacedWindow, PermitRequest, SlidingWindow, TokenBucket},
+    limit::{Adaptive, Keyed, Limiter, PacedWindow, PermitRequest, ResponseInfo, SlidingWindow, TokenBucket},
 };
 use tower_outbound_peers::{
     Arguments, BoxError, Column, Greedy, KeyedComparison, LimiterComparison, Pattern, Report, ServedWaiters,
@@ -77,6 +78,20 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     let limiter = SlidingWindow::new(Quota::new(limit, window)?.without_margin());
     comparison
         .row("tower-outbound SlidingWindow try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+    // Without a rate, as at the beginning. The permits are completed with a response without rate-limit headers, so the
+    // limiter stays without a rate.
+    let limiter = Adaptive::unlimited();
+    let headers = HeaderMap::new();
+    comparison.row("tower-outbound Adaptive try_acquire and complete", GOVERNOR_STD, move || {
+        let response = ResponseInfo::new(StatusCode::OK, &headers);
+        limiter.try_acquire().map(|permit| permit.complete(&response)).is_ok()
+    });
+    let limiter = TokenBucket::new(ample);
+    let headers = HeaderMap::new();
+    comparison.row("tower-outbound TokenBucket try_acquire and complete", GOVERNOR_STD, move || {
+        let response = ResponseInfo::new(StatusCode::OK, &headers);
+        limiter.try_acquire().map(|permit| permit.complete(&response)).is_ok()
+    });
     let limiter = TokenBucket::all_of([ample, ample]);
     comparison
         .row("tower-outbound TokenBucket of two quotas", GOVERNOR_STD, move || limiter.try_acquire().is_ok());

@@ -44,8 +44,10 @@
 //! | `//other.example.com`, `a b`, `ü`, `a\b` | rejected |
 //! | `/rates#top` | sent to `/v1/rates`: a fragment is dropped, never sent |
 //!
+//! [`PathSegment`] encodes a text that is inserted into a path.
+//!
 //! A rejected URL gives [`Error::is_invalid_request`](crate::Error::is_invalid_request), and nothing is sent. To call
-//! two paths of one server, choose a base URL above both.
+//! two paths of one server, choose a base URL above both, or share a limiter between two clients.
 //!
 //! # Notes
 //!
@@ -59,12 +61,15 @@
 
 mod connect;
 mod error;
+mod methods;
+mod path_segment;
 mod request;
 mod response;
 pub(crate) mod service;
 
 pub use self::connect::Transport;
 pub use self::error::ResponseError;
+pub use self::path_segment::PathSegment;
 pub use self::request::RequestBuilder;
 pub use self::response::{Response, ResponseFuture};
 #[cfg(feature = "serde")]

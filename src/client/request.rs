@@ -6,66 +6,12 @@ use std::{
 };
 
 use http::{HeaderValue, Method, Request, uri::PathAndQuery};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 #[cfg(feature = "json")]
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{error::ResponseError, response::ResponseFuture, service::Client};
+use super::{error::ResponseError, path_segment::RESERVED, response::ResponseFuture, service::Client};
 use crate::{body::Body, call::Deadline, error::Error, headers, limit::PermitCost, retry::RetryOverride};
-
-/// Percent-encodes all characters except the unreserved ones of RFC 3986.
-const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
-impl Client {
-    /// Creates a GET of `path`. `.await` sends the request: see [`RequestBuilder`].
-    ///
-    /// The path may include a query, and may also be an absolute URL below the base URL: see
-    /// [URLs](crate::client#urls).
-    #[inline]
-    pub fn get(&self, path: impl AsRef<str>) -> RequestBuilder {
-        self.request(Method::GET, path)
-    }
-
-    /// Creates a HEAD of `path`.
-    pub fn head(&self, path: impl AsRef<str>) -> RequestBuilder {
-        self.request(Method::HEAD, path)
-    }
-
-    /// Creates a POST to `path`.
-    pub fn post(&self, path: impl AsRef<str>) -> RequestBuilder {
-        self.request(Method::POST, path)
-    }
-
-    /// Creates a PUT to `path`.
-    pub fn put(&self, path: impl AsRef<str>) -> RequestBuilder {
-        self.request(Method::PUT, path)
-    }
-
-    /// Creates a PATCH of `path`.
-    pub fn patch(&self, path: impl AsRef<str>) -> RequestBuilder {
-        self.request(Method::PATCH, path)
-    }
-
-    /// Creates a DELETE of `path`.
-    pub fn delete(&self, path: impl AsRef<str>) -> RequestBuilder {
-        self.request(Method::DELETE, path)
-    }
-
-    /// Creates a request with any method.
-    pub fn request(&self, method: Method, path: impl AsRef<str>) -> RequestBuilder {
-        RequestBuilder::new(self, method, path.as_ref())
-    }
-
-    /// Sends a request of the crate `http`. Its URI must be a path that starts with a slash, or an absolute
-    /// [URL](crate::client#urls) below the base URL.
-    ///
-    /// # Errors
-    ///
-    /// Returns an [`Error`] if no response arrived. Every HTTP status is returned as `Ok`.
-    pub fn execute<B: Into<Body>>(&self, request: Request<B>) -> ResponseFuture {
-        ResponseFuture::new(self.resolve_and_run(request.map(Into::into)))
-    }
-}
 
 /// A request of a [`Client`]. `.await` sends it and returns the [`Response`](super::Response).
 ///
@@ -141,7 +87,7 @@ impl RequestBuilder {
             for (name, value) in pairs {
                 joined.push(if has_query { '&' } else { '?' });
                 has_query = true;
-                joined.extend(utf8_percent_encode(name.as_ref(), QUERY));
+                joined.extend(utf8_percent_encode(name.as_ref(), RESERVED));
                 joined.push('=');
                 text.clear();
                 write!(text, "{value}").map_err(|_| {
@@ -150,7 +96,7 @@ impl RequestBuilder {
                         name.as_ref()
                     ))
                 })?;
-                joined.extend(utf8_percent_encode(&text, QUERY));
+                joined.extend(utf8_percent_encode(&text, RESERVED));
             }
             let path = PathAndQuery::try_from(joined).map_err(Error::invalid_request)?;
             *request.uri_mut() = client.inner.base_url.with_path(path)?;

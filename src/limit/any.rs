@@ -2,7 +2,7 @@ use std::{any::Any, fmt, sync::Arc};
 
 use super::{
     limiter::SelectLimiter,
-    local_limiter::{Adaptive, PacedWindow, TokenBucket},
+    limiters::{Adaptive, PacedWindow, TokenBucket},
     permit::Permit,
     permit_request::PermitRequest,
     queue::acquire::Acquire,

@@ -9,7 +9,8 @@ use hashbrown::HashTable;
 use super::{
     algorithm::Algorithm,
     limiter::{Limiter, SelectLimiter},
-    local_limiter::{LocalLimiter, SlidingWindow, TokenBucket},
+    limiters::{SlidingWindow, TokenBucket},
+    local_limiter::LocalLimiter,
     permit_request::PermitRequest,
     queue::acquire::Acquire,
 };

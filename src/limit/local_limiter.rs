@@ -8,10 +8,7 @@ use std::{
 };
 
 use super::{
-    algorithm::{
-        Algorithm, adaptive::LearnedRate, paced_window::PacedLogs, sliding_window::Logs,
-        token_bucket::Buckets,
-    },
+    algorithm::Algorithm,
     limiter::Limiter,
     permit::{Issuer, Permit},
     permit_request::PermitRequest,
@@ -21,7 +18,8 @@ use super::{
 use crate::{clock::Instant, error::Refusal, policy::Quota};
 
 /// An in-process limiter: a FIFO queue in front of an algorithm, adjusted by the server's rate-limit headers.
-/// [`PacedWindow`], [`TokenBucket`], [`SlidingWindow`] and [`Adaptive`] are its four kinds.
+/// [`PacedWindow`](super::PacedWindow), [`TokenBucket`](super::TokenBucket), [`SlidingWindow`](super::SlidingWindow) and
+/// [`Adaptive`](super::Adaptive) are its four kinds.
 ///
 /// # Clone
 ///
@@ -29,161 +27,6 @@ use crate::{clock::Instant, error::Refusal, policy::Quota};
 pub struct LocalLimiter<A: Algorithm> {
     queue: Arc<Queue<A>>,
 }
-
-/// Spreads requests over the window: grants the burst at once, then one permit every [`Quota::refill_interval`].
-///
-/// ```
-/// use std::time::Duration;
-/// use tower_outbound::{Quota, limit::TokenBucket};
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let bucket = TokenBucket::new(Quota::per_minute(100)?);
-/// let start = tokio::time::Instant::now();
-/// for _ in 0..100 {
-///     bucket.acquire().await?;
-/// }
-/// // 10 permits at once, then 90 in 61 s: a minute and the margin of 1 s.
-/// assert!(start.elapsed() >= Duration::from_secs(61));
-/// # Ok(())
-/// # }
-/// ```
-///
-/// The burst counts toward the quota, so permits refill more slowly than the quota allows. For example, a quota of 100
-/// per minute with a burst of 10 grants 10 permits at once, and then 90 every 61 s (a minute and the default margin of
-/// 1 s). [`Quota::refill_interval`] returns the time between two refilled permits. A [`PacedWindow`] grants the whole
-/// quota.
-///
-/// A grant takes one compare-and-swap and uses governor's arithmetic.
-///
-/// # Notes
-///
-/// At a high rate, a small burst can lower the throughput. tokio's timers have a resolution of 1 ms, and a bucket that
-/// fills up before the timer fires loses permits. To keep the rate, use a burst of one request's cost plus the refill
-/// of 2 ms. This is a burst of 21 at 10,000 per second, and of 2 at 300 per second. No window exceeds the quota,
-/// whatever the burst.
-pub type TokenBucket = LocalLimiter<Buckets>;
-
-/// Grants the whole quota, spread over the window: first the burst at once, then permits at even intervals. No window
-/// contains more permits than the limit. [`StackBuilder`](crate::stack::StackBuilder) and the presets use a paced
-/// window if each limit is at most 10,000.
-///
-/// ```
-/// use std::time::Duration;
-/// use tower_outbound::{Quota, limit::PacedWindow};
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let window = PacedWindow::new(Quota::per_minute(100)?);
-/// let start = tokio::time::Instant::now();
-/// for _ in 0..100 {
-///     window.acquire().await?;
-/// }
-/// // 10 permits at once, then 90 in 54.9 s.
-/// assert_eq!(start.elapsed().as_secs(), 54);
-/// window.acquire().await?;
-/// // The window and the margin of 1 s have passed since the first grant.
-/// assert!(start.elapsed() >= Duration::from_secs(61));
-/// # Ok(())
-/// # }
-/// ```
-///
-/// A paced window consists of a token bucket, which refills the whole limit once per window and margin, and a log of
-/// the grants of the last window. The log delays a grant that would exceed the limit. A delayed grant leaves the bucket
-/// empty. A burst is therefore followed by one gap as long as the refill of the burst, and not by another burst in each
-/// window. The sustained rate is `limit / (window + margin)`.
-///
-/// # Memory
-///
-/// The log takes 16 bytes for each permit of the limit, 160 KB for 10,000 permits. For a higher limit, use a
-/// [`TokenBucket`], which has no log.
-pub type PacedWindow = LocalLimiter<PacedLogs>;
-
-/// Grants the whole quota in any pattern. A permit becomes available again when its grant leaves the window.
-///
-/// ```
-/// use std::time::Duration;
-/// use tower_outbound::{Quota, limit::SlidingWindow};
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let window = SlidingWindow::new(Quota::per_minute(100)?);
-/// let start = tokio::time::Instant::now();
-/// for _ in 0..100 {
-///     window.acquire().await?;
-/// }
-/// assert!(start.elapsed().is_zero());
-/// window.acquire().await?;
-/// assert!(start.elapsed() >= Duration::from_secs(61));
-/// # Ok(())
-/// # }
-/// ```
-///
-/// Use a sliding window for a server that is known to count a sliding window and to accept the whole quota at once. The
-/// quota's burst has no effect. The sustained rate is `limit / (window + margin)`.
-///
-/// # Memory
-///
-/// The log of grants has entries of 16 bytes. Permits that were granted at the same time share an entry. The log has at
-/// most as many entries as the limit has permits. Above 4,096 entries it keeps only the grants of the last window.
-pub type SlidingWindow = LocalLimiter<Logs>;
-
-/// Learns the rate that the server accepts, from its rate-limit headers and from throttled responses such as a 429.
-/// [`StackBuilder`](crate::stack::StackBuilder) uses an adaptive limiter if it has no quota.
-///
-/// ```
-/// use std::time::Duration;
-/// use http::Request;
-/// use tower::{Layer, ServiceExt};
-/// use tower_outbound::{
-///     Body,
-///     limit::{Adaptive, RateLimitLayer},
-///     test_util::{ScriptedService, ServerLimit},
-/// };
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// // A server with 100 requests per minute, which sends no rate-limit headers.
-/// let server = ServerLimit::sliding_window(100, Duration::from_secs(60));
-/// let limit = server.clone();
-/// let api = ScriptedService::from_fn(move |_| limit.respond());
-/// let limiter = Adaptive::unlimited();
-/// let service = RateLimitLayer::new(limiter.clone()).layer(api);
-/// for _ in 0..1_000 {
-///     service.clone().oneshot(Request::new(Body::empty())).await?;
-/// }
-/// let learned = limiter.snapshot().learned.ok_or("nothing learned")?;
-/// assert!((1.0..2.5).contains(&learned.rate()), "{learned:?}");
-/// assert!(server.refused() < 50);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// - [`new`](Self::new) takes a quota, which is the ceiling of the learned rate. No window exceeds it. Rate-limit headers
-///   are ignored until the first throttled response.
-/// - [`unlimited`](Self::unlimited) starts without a rate: ten requests at once, and twice as many after every further
-///   100 ms. Two seconds without a request start this again.
-/// - Rate-limit headers with a limit and a window, or with a reset, set the rate to 98 % of that quota.
-/// - A throttled response pauses all callers for the requested delay, or until the reset of a quota without remaining
-///   permits. Otherwise the pause is one round trip at first, and doubles up to 60 s. A single request then tests
-///   whether the server accepts requests again.
-/// - The first pause sets the rate to the accepted requests per second so far. Every further one lowers the rate by 30 %,
-///   but not below 98 % of a rate that was accepted for a complete window.
-/// - After a complete window without a throttled response, the rate rises: it doubles until the first throttled
-///   response, then it rises by 2 %, 6 %, 18 % and 50 %.
-///
-/// A 503 without `Retry-After` and without rate-limit headers is a throttled response only if at least 10 of the last 20
-/// responses were accepted. Otherwise the server is out of order, and the retries' backoff applies.
-///
-/// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of server.
-///
-/// # Notes
-///
-/// - The learned state is in [`Snapshot::learned`]. A change is logged at DEBUG as `limiter learned another rate`, and is
-///   the value of the gauge `tower_outbound.limit.learned_rate`.
-/// - If the key is used by other processes too, the limiter finds the rate that they leave.
-/// - [`Keyed`](super::Keyed) discards an idle limiter when it needs room for another key, and so its learned rate.
-pub type Adaptive = LocalLimiter<LearnedRate>;
 
 impl<A: Algorithm> LocalLimiter<A> {
     /// Creates a limiter of one quota, which is fully available.
@@ -199,7 +42,7 @@ impl<A: Algorithm> LocalLimiter<A> {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::tokio())
     }
 
-    /// Creates a limiter without a quota. Only the limits that the server reports apply. An [`Adaptive`] limiter also learns
+    /// Creates a limiter without a quota. Only the limits that the server reports apply. An [`Adaptive`](super::Adaptive) limiter also learns
     /// a rate from them.
     pub fn unlimited() -> Self {
         Self::build(&[], Clock::tokio())
@@ -215,7 +58,7 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// Starts with at most `permits` available permits. With 0, a restarted process adds no burst to one that the
     /// previous process may have just sent.
     ///
-    /// Default: the quota's burst, or the whole limit of a [`SlidingWindow`].
+    /// Default: the quota's burst, or the whole limit of a [`SlidingWindow`](super::SlidingWindow).
     pub fn with_initial_burst(self, permits: u32) -> Self {
         self.queue.leave_available(permits);
         self

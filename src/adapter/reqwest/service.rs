@@ -140,7 +140,8 @@ impl Reqwest {
     /// Uses an existing client. **Build that client with `redirect::Policy::none()`.** Prefer [`new`](Self::new), which
     /// ensures this. [`get_ref`](Self::get_ref) returns the client, for use elsewhere.
     ///
-    /// By default a `reqwest::Client` follows redirects:
+    /// If you cannot build the client, the layers still work for a server that sends no redirects. A call that is redirected
+    /// fails. Only a bearer key is then safe, because by default a `reqwest::Client` follows redirects:
     ///
     /// - The client removes `authorization` and cookies from a request to another host. It keeps other headers, such as
     ///   `x-api-key`, and the query of the new URL. It may therefore send the key to another host.

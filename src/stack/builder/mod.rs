@@ -1,8 +1,9 @@
 mod credential;
 mod headers;
+mod limiter;
 mod retry_rules;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::Uri;
 
@@ -12,7 +13,7 @@ use crate::{
     auth::{KeyPlacement, Origin},
     config::InvalidConfig,
     config::text::Written,
-    limit::{AnyLimiter, RateLimitLayer, SelectLimiter},
+    limit::{AnyLimiter, RateLimitLayer},
     policy::Quota,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -38,8 +39,8 @@ use crate::{
 /// # Clone
 ///
 /// All clones of a builder, and all layers and clients created from them, share one limiter, because a quota belongs to
-/// a key. A clone with another quota or another credential has its own limiter. To share a limiter anyway, use
-/// [`with_limiter`](Self::with_limiter).
+/// a key. A clone with another quota or another credential has its own limiter. To share a limiter anyway,
+/// or between two base URLs, use [`with_limiter`](Self::with_limiter).
 #[derive(Debug, Clone)]
 pub struct StackBuilder {
     name: Arc<str>,
@@ -109,116 +110,6 @@ impl StackBuilder {
     /// Allows the credential to be sent without TLS. Every host on the network path can then read it.
     pub fn with_plaintext(mut self) -> Self {
         self.base.origin = self.base.origin.with_plaintext();
-        self
-    }
-
-    /// Sets the quota, such as 300 requests per minute. The builder's new limiter is a
-    /// [`PacedWindow`](crate::limit::PacedWindow), or for a limit above 10,000 a
-    /// [`TokenBucket`](crate::limit::TokenBucket), whose memory does not grow with the limit.
-    ///
-    /// ```
-    /// use tower_outbound::{Client, Quota};
-    ///
-    /// let builder = Client::builder("https://api.example.com/v2")?.with_quota(Quota::per_minute(300)?);
-    /// # Ok::<(), tower_outbound::InvalidConfig>(())
-    /// ```
-    ///
-    /// Each call of a burst waits in the queue for at most the [total timeout](Self::with_total_timeout), 60 s by
-    /// default. A call that would have to wait longer is refused immediately.
-    ///
-    /// # Errors
-    ///
-    /// [`layer`](Self::layer) returns an error if this method is called after [`with_limiter`](Self::with_limiter),
-    /// because the quota would replace that limiter.
-    pub fn with_quota(self, quota: Quota) -> Self {
-        self.with_quotas([quota])
-    }
-
-    /// Sets several quotas that apply at once, such as 10 per second and 100 per minute. With an empty list, the limiter is
-    /// an [`Adaptive`](crate::limit::Adaptive). See [`with_quota`](Self::with_quota).
-    pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
-        if self.has_given_limiter {
-            const EXPECTED: &str = "a quota before with_limiter, or a limiter that has the quota";
-            let text = |quota: Quota| format!("{}/{:?}", quota.limit(), quota.window());
-            let quotas = quotas.into_iter().map(text).collect::<Vec<_>>().join(", ");
-            self.invalid.get_or_insert_with(|| InvalidConfig::new("quota", quotas, EXPECTED));
-            return self;
-        }
-        let initial_burst = self.initial_burst;
-        self.with_own_limiter(quotas, initial_burst)
-    }
-
-    /// Gives the builder a new limiter of its own, with these quotas. The caller may still replace the quotas or the
-    /// limiter.
-    pub(crate) fn with_own_limiter(
-        mut self,
-        quotas: impl IntoIterator<Item = Quota>,
-        initial_burst: Option<u32>,
-    ) -> Self {
-        self.quotas = quotas.into_iter().collect();
-        self.initial_burst = initial_burst;
-        self.renew_limiter();
-        self
-    }
-
-    fn renew_limiter(&mut self) {
-        let limiter = AnyLimiter::of_quotas(&self.quotas, self.initial_burst);
-        self.limit = self.limit.clone().with_limiter(limiter);
-    }
-
-    /// Replaces the limiter. Examples are a [`SlidingWindow`](crate::limit::SlidingWindow), a limiter that several
-    /// clients share, and a separate limiter for each key ([`KeyedBucket`](crate::limit::KeyedBucket)).
-    ///
-    /// - The limiter's own quotas apply instead of the preset's quotas. [`quotas`](Self::quotas) still returns the
-    ///   preset's quotas.
-    /// - The new limiter receives the server's rate-limit headers.
-    /// - The longest wait and the maximum length of the queue stay as [`with_limit`](Self::with_limit) set them.
-    /// - Later, only this method or the closure of [`with_limit`](Self::with_limit) can replace the limiter.
-    /// - The `Debug` output of the builder and of its layers contains the `Debug` output of the limiter. A custom
-    ///   limiter must therefore not write a secret.
-    ///
-    /// ```
-    /// use tower_outbound::{limit::SlidingWindow, preset};
-    ///
-    /// // The server is known to count a sliding window, so the whole quota may be sent at once.
-    /// let rates = preset::currency_rates("https://rates.example.com")?;
-    /// let window = SlidingWindow::all_of(rates.quotas().iter().copied());
-    /// let rates = rates.with_limiter(window);
-    /// # Ok::<(), tower_outbound::InvalidConfig>(())
-    /// ```
-    ///
-    /// Two clients can share a limiter:
-    ///
-    /// ```
-    /// use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, limit::PacedWindow};
-    ///
-    /// fn clients(key: ApiKey) -> Result<(Client, Client), InvalidConfig> {
-    ///     let shared = PacedWindow::new(Quota::per_minute(300)?);
-    ///     let orders = Client::builder("https://api.example.com/orders")?.with_api_key(key.clone());
-    ///     let users = Client::builder("https://api.example.com/users")?.with_api_key(key);
-    ///     Ok((orders.with_limiter(shared.clone()).client()?, users.with_limiter(shared).client()?))
-    /// }
-    /// # clients(ApiKey::new("s3cret")?)?;
-    /// # Ok::<(), tower_outbound::InvalidConfig>(())
-    /// ```
-    pub fn with_limiter<L>(mut self, limiter: L) -> Self
-    where
-        L: SelectLimiter + fmt::Debug + Send + Sync + 'static,
-    {
-        self.limit = self.limit.with_limiter(AnyLimiter::new(limiter));
-        self.has_given_limiter = true;
-        self
-    }
-
-    /// Changes the bounds of the wait for a permit: the longest wait, and the maximum length of the queue.
-    pub fn with_limit(
-        mut self,
-        change: impl FnOnce(RateLimitLayer<AnyLimiter>) -> RateLimitLayer<AnyLimiter>,
-    ) -> Self {
-        let before = self.limit.limiter().clone();
-        self.limit = change(self.limit);
-        // A closure that replaces the limiter has the same effect as `with_limiter`.
-        self.has_given_limiter |= !self.limit.limiter().is_same(&before);
         self
     }
 
@@ -315,29 +206,6 @@ impl StackBuilder {
     /// Returns the base URL. All requests of a client stay below it.
     pub fn base_url(&self) -> &Uri {
         &self.base.uri
-    }
-
-    /// Returns the quotas that the preset or the last call of [`with_quotas`](Self::with_quotas) has set. All quotas
-    /// apply at the same time. A limiter that [`with_limiter`](Self::with_limiter) has set may have other quotas, which
-    /// the builder does not know.
-    pub fn quotas(&self) -> &[Quota] {
-        &self.quotas
-    }
-
-    /// Returns the limiter, for example to take its snapshot. If [`with_limiter`](Self::with_limiter) has not set another, it
-    /// is a [`PacedWindow`](crate::limit::PacedWindow), a [`TokenBucket`](crate::limit::TokenBucket) for a limit above 10,000,
-    /// or an [`Adaptive`](crate::limit::Adaptive) without a quota.
-    ///
-    /// ```
-    /// use tower_outbound::{limit::PacedWindow, preset};
-    ///
-    /// let rates = preset::currency_rates("https://rates.example.com")?;
-    /// let window = rates.limiter().downcast_ref::<PacedWindow>().ok_or("another limiter")?;
-    /// assert_eq!(window.snapshot().available, 10);
-    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
-    pub fn limiter(&self) -> &AnyLimiter {
-        self.limit.limiter()
     }
 
     fn check_name(&self) -> Result<(), InvalidConfig> {

@@ -16,7 +16,7 @@ impl StackBuilder {
         Ok(self.with_retry(retry))
     }
 
-    /// Also retries an idempotent request after these statuses: see
+    /// Also retries an idempotent request after these statuses, in addition to the default ones: see
     /// [`RetryLayer::retry_on`](crate::retry::RetryLayer::retry_on).
     ///
     /// ```
@@ -30,8 +30,10 @@ impl StackBuilder {
         self.map_retry(|retry| retry.retry_on(statuses))
     }
 
-    /// Also retries an idempotent request if `condition` returns `true`. If it returns `false`, the other rules apply:
-    /// see [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if). A POST is not idempotent, unless
+    /// Also retries an idempotent request if `condition` returns `true`, even after a 2xx. Otherwise the other rules apply:
+    /// see [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
+    ///
+    /// A POST is not idempotent, unless [`with_idempotent`](Self::with_idempotent) or
     /// [`RequestBuilder::idempotent`](crate::client::RequestBuilder::idempotent) declares it so.
     ///
     /// ```
@@ -48,5 +50,19 @@ impl StackBuilder {
         condition: impl Fn(RequestHead<'_>, &AttemptResult<'_>) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.map_retry(|retry| retry.retry_if(condition))
+    }
+
+    /// Declares requests idempotent regardless of their method, such as a POST that only searches: see
+    /// [`RetryLayer::with_idempotent`](crate::retry::RetryLayer::with_idempotent).
+    ///
+    /// ```
+    /// use tower_outbound::Client;
+    ///
+    /// let builder = Client::builder("https://api.example.com")?
+    ///     .with_idempotent(|request| request.uri.path() == "/v1/searches");
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn with_idempotent(self, rule: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.map_retry(|retry| retry.with_idempotent(rule))
     }
 }
