@@ -78,11 +78,16 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     let limiter = SlidingWindow::new(Quota::new(limit, window)?.without_margin());
     comparison
         .row("tower-outbound SlidingWindow try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
-    // Without a rate, as at the beginning. The permits are completed with a response without rate-limit headers, so the
-    // limiter stays without a rate.
-    let limiter = Adaptive::unlimited();
+    // The responses have no rate-limit headers, so the limiter learns no rate.
+    let limiter = Adaptive::new(Quota::new(limit, window)?.with_burst(limit / 2)?.without_margin());
     let headers = HeaderMap::new();
     comparison.row("tower-outbound Adaptive try_acquire and complete", GOVERNOR_STD, move || {
+        let response = ResponseInfo::new(StatusCode::OK, &headers);
+        limiter.try_acquire().map(|permit| permit.complete(&response)).is_ok()
+    });
+    let limiter = PacedWindow::new(Quota::new(limit, window)?.with_burst(limit / 2)?.without_margin());
+    let headers = HeaderMap::new();
+    comparison.row("tower-outbound PacedWindow try_acquire and complete", GOVERNOR_STD, move || {
         let response = ResponseInfo::new(StatusCode::OK, &headers);
         limiter.try_acquire().map(|permit| permit.complete(&response)).is_ok()
     });

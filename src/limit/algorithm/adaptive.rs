@@ -28,10 +28,10 @@ pub struct LearnedRate {
 
 impl LearnedRate {
     fn slow_start(&self, now: u64) -> Option<SlowStart> {
-        let applies = self.is_unlimited && self.learner.rate().is_none() && !self.learner.is_probing();
+        let applies = self.is_unlimited && self.learner.rate.is_none() && !self.learner.is_probing();
         applies.then(|| {
             let (reopened_at, is_idle) =
-                (self.learner.reopened_at(), now.saturating_sub(self.last_grant) > IDLE);
+                (self.learner.reopened_at, now.saturating_sub(self.last_grant) > IDLE);
             match self.start.filter(|_| !is_idle) {
                 // After a pause, the first request tests whether the pause was long enough.
                 Some(start) if start.from < reopened_at => SlowStart::new(reopened_at, 1),

@@ -283,11 +283,11 @@ impl<A: Algorithm> Queue<A> {
     }
 
     fn learned(&self, learner: &Learner) -> Option<Learned> {
-        learner.rate().map(|_| Learned {
+        learner.rate.map(|_| Learned {
             interval: Duration::from_nanos(learner.interval()),
             quota: learner.quota(),
-            source: learner.source(),
-            throttled_at: learner.throttled_at().map(|at| self.fast.clock.timer(at)),
+            source: learner.source,
+            throttled_at: learner.throttled_at.map(|at| self.fast.clock.timer(at)),
         })
     }
 

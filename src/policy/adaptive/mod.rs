@@ -59,13 +59,13 @@ const LOWEST: f64 = 1.0 / 60.0;
 const TICK: u64 = SECOND / 1_000;
 
 /// The learned state of a limiter. Times are nanoseconds since any fixed origin, and rates are requests per second.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Learner {
     /// The configured quota, or infinity.
     ceiling: f64,
     /// `None` until a throttled response or a header reports a limit.
-    rate: Option<f64>,
-    source: LearnedFrom,
+    pub(crate) rate: Option<f64>,
+    pub(crate) source: LearnedFrom,
     /// The last rate that had a complete run, until it is throttled.
     clean_rate: Option<f64>,
     step: f64,
@@ -73,7 +73,7 @@ pub struct Learner {
     is_starting: bool,
     /// Whether the rate was raised since the last cut.
     is_raised: bool,
-    throttled_at: Option<u64>,
+    pub(crate) throttled_at: Option<u64>,
     /// The longest pause, which represents the unknown window.
     span: u64,
     /// The pause to which the last raise led.
@@ -87,7 +87,7 @@ pub struct Learner {
     paused_at: Option<u64>,
     wait: u64,
     /// The end of the last pause after which no rate was known.
-    reopened_at: u64,
+    pub(crate) reopened_at: u64,
     /// Requests that were granted until then left before the last cut.
     cut_at: u64,
     recent: Recent,
@@ -99,10 +99,11 @@ pub struct Learner {
 }
 
 /// The reason for the latest change of a learned rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum LearnedFrom {
     /// The quota in the server's rate-limit headers.
+    #[default]
     Headers,
     /// A throttled response, such as a 429.
     Throttling,
@@ -121,9 +122,10 @@ impl LearnedFrom {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Probe {
     /// Requests leave at the rate.
+    #[default]
     Open,
     /// The next request is a probe.
     Due,
@@ -144,31 +146,7 @@ struct Run {
 impl Learner {
     /// Creates a learner whose rate never exceeds `ceiling`.
     pub(crate) fn new(ceiling: f64) -> Self {
-        Self {
-            ceiling,
-            rate: None,
-            source: LearnedFrom::Headers,
-            clean_rate: None,
-            step: STEP,
-            burst: 1,
-            is_starting: true,
-            is_raised: false,
-            throttled_at: None,
-            span: 0,
-            raise_cost: 0,
-            quotas: ServerQuotas::default(),
-            run: Run::default(),
-            arrival: 0,
-            probe: Probe::Open,
-            paused_at: None,
-            wait: 0,
-            reopened_at: 0,
-            cut_at: 0,
-            recent: Recent::default(),
-            outage_cuts: 0,
-            rate_before_outage: None,
-            has_changed: false,
-        }
+        Self { ceiling, step: STEP, burst: 1, is_starting: true, ..Self::default() }
     }
 
     pub(crate) fn set_ceiling(&mut self, ceiling: f64) {
@@ -176,18 +154,6 @@ impl Learner {
         if let Some(rate) = self.rate {
             self.set(rate, self.source);
         }
-    }
-
-    pub(crate) fn rate(&self) -> Option<f64> {
-        self.rate
-    }
-
-    pub(crate) fn source(&self) -> LearnedFrom {
-        self.source
-    }
-
-    pub(crate) fn throttled_at(&self) -> Option<u64> {
-        self.throttled_at
     }
 
     /// Returns the limit and the window of the server's quota that allows the lowest rate.
@@ -212,11 +178,6 @@ impl Learner {
     /// Returns whether the rate-limit headers matter. A configured quota applies alone until the first throttle.
     pub(crate) fn reads_headers(&self) -> bool {
         self.ceiling.is_infinite() || self.throttled_at.is_some()
-    }
-
-    /// Returns when the last pause ended after which no rate was known.
-    pub(crate) fn reopened_at(&self) -> u64 {
-        self.reopened_at
     }
 
     /// Returns whether a request that was granted then must be granted again, because a pause has begun since.

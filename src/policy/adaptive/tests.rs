@@ -35,22 +35,22 @@ fn reopened() -> Learner {
     let mut learner = throttled();
     learner.grant(1, progress(100, 0), SECOND * 3 / 2);
     learner.observe(&response(Verdict::Accepted, SECOND * 3 / 2), progress(100, 0), 2 * SECOND);
-    assert_eq!(learner.rate(), Some(50.0));
+    assert_eq!(learner.rate, Some(50.0));
     learner
 }
 
 #[test]
 fn learner_starts_without_a_rate() {
     let learner = Learner::new(f64::INFINITY);
-    assert_eq!((learner.rate(), learner.available(0)), (None, u64::MAX));
+    assert_eq!((learner.rate, learner.available(0)), (None, u64::MAX));
     assert!(learner.is_free(1_000, 0) && learner.reads_headers());
 }
 
 #[test]
 fn first_rate_is_the_accepted_requests_per_second_until_the_pause_ends() {
     let learner = reopened();
-    assert_eq!(learner.source(), LearnedFrom::Throttling);
-    assert_eq!(learner.throttled_at(), Some(SECOND));
+    assert_eq!(learner.source, LearnedFrom::Throttling);
+    assert_eq!(learner.throttled_at, Some(SECOND));
     // The first request leaves one interval after the probe's response.
     assert_eq!(learner.due(2 * SECOND, 1, 1), 2 * SECOND + 20 * MILLI);
     assert_eq!(learner.due(2 * SECOND, 10, 1), 2 * SECOND + 200 * MILLI);
@@ -67,7 +67,7 @@ fn first_rate_ignores_an_idle_time_before_the_last_two_minutes() {
     learner.observe(&response(Verdict::Throttled, at), progress(101, 1), at);
     learner.grant(1, progress(101, 0), at);
     learner.observe(&response(Verdict::Accepted, at), progress(101, 0), at + SECOND);
-    assert_eq!(learner.rate(), Some(50.0), "100 requests in 2 s");
+    assert_eq!(learner.rate, Some(50.0), "100 requests in 2 s");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn learner_estimates_no_rate_from_fewer_than_ten_accepted_requests() {
         learner.observe(&response(Verdict::Throttled, 1), progress(0, 1), SECOND);
         learner.grant(1, progress(0, 0), 7 * SECOND);
         learner.observe(&response(Verdict::Accepted, 7 * SECOND), progress(accepted, 0), 8 * SECOND);
-        assert_eq!((learner.rate(), learner.reopened_at()), (rate, reopened_at));
+        assert_eq!((learner.rate, learner.reopened_at), (rate, reopened_at));
         assert!(!learner.is_probing());
     }
 }
@@ -89,9 +89,9 @@ fn header_quota_sets_the_rate_with_a_margin_of_two_percent() {
     let headers = quota(102, 1, 101);
     let observation = Observation { remaining: &headers, ..response(Verdict::Accepted, 0) };
     assert_eq!(learner.observe(&observation, progress(1, 0), 0), None);
-    assert_eq!(learner.rate(), Some(100.0));
+    assert_eq!(learner.rate, Some(100.0));
     assert_eq!(
-        (learner.source(), learner.quota()),
+        (learner.source, learner.quota()),
         (LearnedFrom::Headers, Some((102, Duration::from_secs(1))))
     );
     assert_eq!(learner.available(SECOND), 3, "the burst is a fiftieth of the limit, rounded up");
@@ -118,11 +118,11 @@ fn configured_quota_is_the_ceiling_and_headers_matter_only_after_a_throttled_res
     let headers = quota(102, 1, 50);
     let observation = Observation { remaining: &headers, ..response(Verdict::Accepted, 0) };
     learner.observe(&observation, progress(1, 0), 0);
-    assert_eq!(learner.rate(), None);
+    assert_eq!(learner.rate, None);
     let observation = Observation { remaining: &headers, ..response(Verdict::Throttled, 1) };
     learner.observe(&observation, progress(1, 0), 1);
     assert!(learner.reads_headers());
-    assert_eq!(learner.rate(), Some(9.8), "0.98 of the ceiling");
+    assert_eq!(learner.rate, Some(9.8), "0.98 of the ceiling");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn throttled_responses_of_one_event_cut_the_rate_once() {
             Observation { requested_pause: Some(SECOND), ..response(Verdict::Throttled, 3 * SECOND - 1) };
         learner.observe(&late, progress(110, 3), seconds * SECOND);
     }
-    assert_eq!(learner.rate(), Some(35.0), "0.7 of 50");
+    assert_eq!(learner.rate, Some(35.0), "0.7 of 50");
 }
 
 #[test]
@@ -146,19 +146,19 @@ fn rate_falls_back_to_the_last_clean_rate() {
         accepted += 20;
         learner.advance(progress(accepted, 0), seconds * SECOND);
     }
-    assert_eq!((learner.rate(), learner.source()), (Some(200.0), LearnedFrom::Success));
+    assert_eq!((learner.rate, learner.source), (Some(200.0), LearnedFrom::Success));
     let at = 7 * SECOND;
     learner.observe(&response(Verdict::Throttled, at), progress(accepted, 1), at);
-    assert_eq!(learner.rate(), Some(140.0), "0.7 of 200 is more than 0.98 of 100");
+    assert_eq!(learner.rate, Some(140.0), "0.7 of 200 is more than 0.98 of 100");
     learner.grant(1, progress(accepted, 0), at + SECOND);
     learner.observe(&response(Verdict::Accepted, at + SECOND), progress(accepted, 0), at + SECOND);
     // A run after a raise that was throttled lasts 20 times the pause, and raises the rate by 2 %.
     learner.advance(progress(accepted + 1_000, 0), at + 20 * SECOND);
-    assert_eq!(learner.rate(), Some(140.0));
+    assert_eq!(learner.rate, Some(140.0));
     learner.advance(progress(accepted + 1_000, 0), at + 21 * SECOND);
-    assert_eq!(learner.rate(), Some(140.0 * 1.02));
+    assert_eq!(learner.rate, Some(140.0 * 1.02));
     learner.observe(&response(Verdict::Throttled, at + 22 * SECOND), progress(accepted, 1), at + 22 * SECOND);
-    assert_eq!(learner.rate(), Some(0.98 * 140.0), "just below the last clean rate");
+    assert_eq!(learner.rate, Some(0.98 * 140.0), "just below the last clean rate");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn bare_503_is_a_throttle_only_if_most_responses_were_accepted() {
         for _ in 0..outages {
             learner.observe(&response(Verdict::Unavailable, 1), progress(accepted, 1), 1);
         }
-        learner.throttled_at().is_some()
+        learner.throttled_at.is_some()
     };
     assert!(!pauses(0, 30) && !pauses(9, 30));
     assert!(pauses(10, 1) && pauses(1_000_000, 1));
@@ -235,7 +235,7 @@ fn rate_is_restored_if_503s_continue_after_three_cuts() {
         learner.observe(&response(Verdict::Unavailable, now), progress(accepted, 1), now);
         learner.grant(1, progress(accepted, 0), now);
         learner.observe(&response(Verdict::Accepted, now), progress(accepted, 0), now);
-        (learner.rate().unwrap() * 10.0).round() / 10.0
+        (learner.rate.unwrap() * 10.0).round() / 10.0
     };
     let rates = [120, 140, 160, 180, 200].map(|accepted| unavailable(&mut learner, accepted));
     assert_eq!(rates, [35.0, 24.5, 17.2, 50.0, 50.0]);
@@ -244,10 +244,10 @@ fn rate_is_restored_if_503s_continue_after_three_cuts() {
     for (start, accepted) in [(at, 300), (2 * at, 1_300)] {
         learner.observe(&response(Verdict::Unavailable, start), progress(accepted, 1), start);
         learner.advance(progress(accepted + 900, 0), start + at);
-        assert_eq!(learner.rate(), Some(50.0));
+        assert_eq!(learner.rate, Some(50.0));
     }
     learner.advance(progress(4_000, 0), 4 * at);
-    assert!(learner.rate() > Some(50.0), "a complete run without a 503");
+    assert!(learner.rate > Some(50.0), "a complete run without a 503");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn headers_that_show_a_used_up_quota_prevent_a_raise() {
             learner.observe(&observation, progress(at + 1, 0), at);
         }
         learner.advance(progress(100, 0), 2 * SECOND);
-        assert_eq!(learner.rate(), Some(rate), "{left} remain");
+        assert_eq!(learner.rate, Some(rate), "{left} remain");
     }
 }
 
@@ -269,7 +269,7 @@ fn empty_queue_starts_a_new_run() {
     let mut learner = reopened();
     learner.grant(1, progress(150, 0), 10 * SECOND);
     learner.advance(progress(150, 0), 10 * SECOND);
-    assert_eq!(learner.rate(), Some(50.0), "the idle time is no run");
+    assert_eq!(learner.rate, Some(50.0), "the idle time is no run");
 }
 
 #[test]
@@ -339,7 +339,7 @@ proptest! {
                     learner.set_ceiling(rate);
                 }
             }
-            if let Some(rate) = learner.rate() {
+            if let Some(rate) = learner.rate {
                 prop_assert!(LOWEST.min(ceiling) <= rate && rate <= ceiling, "{rate} of {ceiling}");
             }
             prop_assert!(learner.due(now, 1, 1) >= now && learner.due(now, 5, 2) >= now);
