@@ -5,7 +5,7 @@ use http::{HeaderMap, StatusCode};
 use super::snapshot::Learned;
 use crate::{
     clock::{self, Instant},
-    policy::{self, adaptive::Verdict, rate_limit::Remaining},
+    policy::{self, adaptive::Verdict, grpc::Code, rate_limit::Remaining},
 };
 
 /// The right to send one request, granted by a limiter.
@@ -176,6 +176,8 @@ pub struct ResponseInfo<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
     received_at: Option<Instant>,
+    /// Whether a header may concern the rate limit.
+    has_limits: bool,
     is_throttled: bool,
     pause: Option<Duration>,
     remaining: Vec<Remaining>,
@@ -197,12 +199,13 @@ impl<'a> ResponseInfo<'a> {
             status,
             headers,
             received_at: None,
+            has_limits: policy::feedback::has_limits(headers),
             is_throttled: false,
             pause: None,
             remaining: Vec::new(),
         };
         // One scan over the header names suffices for most responses, because most have no rate-limit header.
-        if policy::feedback::has_limits(headers) {
+        if info.has_limits {
             info.is_throttled = policy::feedback::is_throttled(status, headers);
             let requested =
                 info.is_throttled.then(|| policy::feedback::pause(headers, clock::wall)).flatten();
@@ -246,8 +249,8 @@ impl<'a> ResponseInfo<'a> {
 
     /// Returns whether the server accepted the request, with regard to its rate limit.
     pub(crate) fn verdict(&self) -> Verdict {
-        let has_limits = self.pause.is_some() || !self.remaining.is_empty();
-        policy::feedback::verdict(self.status, self.headers, has_limits)
+        let code = if self.has_limits { Code::in_head(self.headers) } else { None };
+        policy::feedback::verdict(self.status, code, self.pause.is_some() || !self.remaining.is_empty())
     }
 
     /// Returns the remaining permits that the server reported for each of its quotas.

@@ -66,7 +66,9 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
     }
 
     fn take_learned(&self) -> Option<Learned> {
-        if !A::learns() || !self.fast.has_news.swap(false, Ordering::AcqRel) {
+        let has_news = &self.fast.has_news;
+        // Reading first is cheaper than an exchange, and the state seldom changes.
+        if !A::learns() || !has_news.load(Ordering::Acquire) || !has_news.swap(false, Ordering::AcqRel) {
             return None;
         }
         self.locked(|list, _| list.algorithm.learner().and_then(|learner| self.learned(learner)))

@@ -111,8 +111,8 @@ pub(crate) fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
 
 /// Returns whether the server accepted the request, with regard to its rate limit. `has_limits` is `true` if the response
 /// has a requested delay or remaining permits.
-pub(crate) fn verdict(status: StatusCode, headers: &HeaderMap, has_limits: bool) -> Verdict {
-    match (status.as_u16(), Code::in_head(headers)) {
+pub(crate) fn verdict(status: StatusCode, code: Option<Code>, has_limits: bool) -> Verdict {
+    match (status.as_u16(), code) {
         (429 | 529, _) | (_, Some(Code::RESOURCE_EXHAUSTED)) => Verdict::Throttled,
         (503, _) | (_, Some(Code::UNAVAILABLE)) if has_limits => Verdict::Throttled,
         (503, _) | (_, Some(Code::UNAVAILABLE)) => Verdict::Unavailable,
