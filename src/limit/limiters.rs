@@ -152,7 +152,8 @@ pub type SlidingWindow = LocalLimiter<Logs>;
 ///   response, then it rises by 2 %, 6 %, 18 % and 50 %.
 ///
 /// A 503 without `Retry-After` and without rate-limit headers is a throttled response only if at least 10 of the last 20
-/// responses were accepted. Otherwise the server is out of order, and the retries' backoff applies.
+/// responses were accepted. If such responses continue after three cuts in a row, they do not depend on the rate: the limiter
+/// then restores the rate and ignores them. The backoff of the retries applies in any case.
 ///
 /// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of server.
 ///

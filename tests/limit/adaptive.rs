@@ -8,11 +8,13 @@ use std::{
     time::Duration,
 };
 
+use http::Request;
 use tokio::time::Instant;
+use tower::{Layer, ServiceExt};
 use tower_outbound::{
-    Quota,
-    limit::Adaptive,
-    test_util::{LimitHeaders, ServerLimit},
+    Body, Quota,
+    limit::{Adaptive, RateLimitLayer},
+    test_util::{LimitHeaders, ScriptedResponse, ScriptedService, ServerLimit},
 };
 
 use super::traffic::{Count, Traffic};
@@ -305,4 +307,20 @@ async fn adaptive_limiter_without_a_quota_starts_with_ten_requests_and_doubles_t
         let count = granted.load(Relaxed);
         assert!(count.abs_diff(expected) <= expected / 10, "{count} after {millis} ms");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiter_of_a_server_with_random_503s_does_not_lower_the_rate() {
+    let api = ScriptedService::from_fn(|seen| {
+        ScriptedResponse::status(if seen.number % 3 == 2 { 503 } else { 200 })
+            .with_delay(Duration::from_millis(20))
+    });
+    let limiter = Adaptive::unlimited();
+    let service = RateLimitLayer::new(limiter.clone()).layer(api);
+    let start = Instant::now();
+    for number in 0..300 {
+        service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+    }
+    assert!(limiter.snapshot().learned.is_none());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }

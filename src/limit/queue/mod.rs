@@ -133,8 +133,9 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                 return Ok(Standing::Behind);
             }
             list.serve(fast, Some(id), wakes);
-            if !list.is_head(id) {
-                return Ok(granted);
+            if let State::Granted(at) = waiter.state() {
+                // Not earlier than the grant: a learner recognizes its probe by this time.
+                return Ok(Standing::Granted(fast.clock.stamp(now.max(at))));
             }
             let (due, grace) = (list.forecast(now, u64::from(cost.get())), list.algorithm.grace());
             match waiter.latest.missed_by(due, now, grace) {

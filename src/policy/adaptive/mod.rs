@@ -93,7 +93,7 @@ pub struct Learner {
     recent: Recent,
     /// The cuts by 503s without headers since the last complete run without one.
     outage_cuts: u32,
-    /// The rate before the first of these cuts.
+    /// The rate before the first of these cuts. `None` if no rate was known.
     rate_before_outage: Option<f64>,
     has_changed: bool,
 }
@@ -270,7 +270,7 @@ impl Learner {
         if self.run.has_outage {
             return self.begin_run(progress, now);
         }
-        (self.outage_cuts, self.rate_before_outage) = (0, None);
+        self.outage_cuts = 0;
         self.clean_rate = Some(rate);
         let paced = slowest.map(Pace::rate);
         let reaches = |paced: f64| rate >= 0.9999 * paced;
@@ -308,8 +308,12 @@ impl Learner {
         let is_probe = matches!(self.probe, Probe::Sent(at) if response.granted_at >= at);
         match (is_throttled, self.paused_at) {
             (true, None) if response.granted_at > self.cut_at || self.cut_at == 0 => {
-                if response.verdict == Verdict::Unavailable {
-                    self.rate_before_outage = self.rate_before_outage.or(self.rate);
+                if response.verdict != Verdict::Unavailable {
+                    self.outage_cuts = 0;
+                } else {
+                    if self.outage_cuts == 0 {
+                        self.rate_before_outage = self.rate;
+                    }
                     self.outage_cuts += 1;
                 }
                 self.cut();
@@ -361,8 +365,10 @@ impl Learner {
         if self.outage_cuts < OUTAGE_CUTS {
             return were_accepted;
         }
-        if let Some(rate) = self.rate_before_outage.take() {
-            self.set(rate, LearnedFrom::Success);
+        if self.outage_cuts == OUTAGE_CUTS {
+            self.outage_cuts += 1;
+            (self.rate, self.source, self.has_changed) =
+                (self.rate_before_outage.map(|rate| rate.min(self.ceiling)), LearnedFrom::Success, true);
         }
         // Ends a pause, because the responses prove nothing about the rate.
         self.resume();
@@ -402,6 +408,7 @@ impl Learner {
     fn adopt(&mut self, pace: Pace, progress: Progress, now: u64) {
         self.burst = if self.throttled_at.is_some() { 1 } else { pace.burst() };
         self.set(pace.rate(), LearnedFrom::Headers);
+        self.outage_cuts = 0;
         (self.clean_rate, self.step) = (self.rate, STEP);
         (self.is_starting, self.is_raised) = (true, false);
         self.begin_run(progress, now);

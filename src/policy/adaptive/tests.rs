@@ -251,6 +251,19 @@ fn rate_is_restored_if_503s_continue_after_three_cuts() {
 }
 
 #[test]
+fn learner_without_a_rate_ignores_503s_that_do_not_depend_on_the_rate() {
+    let mut learner = Learner::new(f64::INFINITY);
+    learner.grant(1, progress(0, 0), 0);
+    for number in 1..=20 {
+        let (now, accepted) = (number * SECOND, 20 * number);
+        learner.observe(&response(Verdict::Unavailable, now), progress(accepted, 1), now);
+        learner.grant(1, progress(accepted, 0), now);
+        learner.observe(&response(Verdict::Accepted, now), progress(accepted, 0), now);
+        assert_eq!(learner.rate.is_none(), number > 3, "after {number} responses");
+    }
+}
+
+#[test]
 fn headers_that_show_a_used_up_quota_prevent_a_raise() {
     for (left, rate) in [(4, 100.0), (5, 102.0)] {
         let mut learner = Learner::new(f64::INFINITY);

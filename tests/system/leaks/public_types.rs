@@ -128,6 +128,8 @@ fn layers(coverage: &Coverage) {
     coverage.layer(RateLimitLayer::new(any));
     coverage.debug(&PermitRequest::new());
     coverage.debug(&PermitCost(NonZeroU32::MIN));
+    #[cfg(feature = "client")]
+    coverage.debug_and_display(&tower_outbound::client::PathSegment("segment"));
     // The keys of the keyed limiter are the values of the `authorization` header, which contain the credential.
     let keyed = || {
         Keyed::new(
