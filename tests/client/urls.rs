@@ -2,7 +2,10 @@
 
 use http::Request;
 use tower::{Service, ServiceExt};
-use tower_outbound::{Body, client::Transport};
+use tower_outbound::{
+    Body,
+    client::{PathSegment, Transport},
+};
 
 use super::{
     preset, status,
@@ -27,6 +30,27 @@ async fn client_appends_paths_to_the_base_url() {
         "/api/v1/a%20b/%2F?q=https://evil.test/",
     ];
     assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn path_segment_adds_no_query_and_selects_no_other_path() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let client = preset(&server.url()).client().unwrap();
+    for (text, sent) in [
+        ("7", "/orders/7/lines"),
+        ("7/cancel?now=1#x", "/orders/7%2Fcancel%3Fnow%3D1%23x/lines"),
+        ("ü %2e\\", "/orders/%C3%BC%20%252e%5C/lines"),
+        ("...", "/orders/.../lines"),
+    ] {
+        let path = format!("/orders/{}/lines", PathSegment(text));
+        assert_eq!(within(status(client.get(path))).await, 200, "{text}");
+        settle().await;
+        assert_eq!(server.seen().last().unwrap().path_and_query(), sent);
+    }
+    for text in [".", ".."] {
+        let error = within(client.get(format!("/orders/{}/lines", PathSegment(text)))).await.unwrap_err();
+        assert!(error.is_invalid_request(), "{text}: {error:?}");
+    }
 }
 
 #[tokio::test]

@@ -94,6 +94,15 @@ fn preset_with_a_key_rejects_an_http_url_unless_loopback_or_allowed() {
 }
 
 #[test]
+fn builder_without_a_credential_setter_returns_an_error_that_names_the_setters() {
+    let error = StackBuilder::new("https://api.example.com").unwrap().layer().unwrap_err();
+    assert_eq!((error.field(), error.value()), ("credential", "none"));
+    for setter in ["with_api_key_env", "with_signature", "without_credential()"] {
+        assert!(error.to_string().contains(setter), "{error}");
+    }
+}
+
+#[test]
 fn preset_accepts_an_http_url_if_there_is_no_credential() {
     let other_origin = Origin::parse("http://elsewhere.example.com").unwrap();
     let preset =

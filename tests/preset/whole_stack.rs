@@ -105,6 +105,19 @@ async fn no_window_exceeds_the_documented_quota_of_a_preset() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn builder_keeps_its_retry_rules_if_it_declares_a_post_idempotent() {
+    let builder = StackBuilder::new("https://host").unwrap().without_credential();
+    let builder =
+        builder.retry_on([StatusCode::CONFLICT]).with_idempotent(|head| head.uri.path() == "/search");
+    for (path, calls) in [("/search", 3), ("/orders", 1)] {
+        let (service, scripted) = stack(&builder, [ScriptedResponse::status(409)]);
+        let request = Request::post(format!("https://host{path}")).body(Empty::new()).unwrap();
+        assert_eq!(service.oneshot(request).await.unwrap().status(), 409);
+        assert_eq!(scripted.calls(), calls, "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn calls_without_a_quota_start_with_ten_and_then_twice_as_many_every_100_ms() {
     let preset = preset::realtime_messaging("https://host").unwrap().with_api_key(key());
     let (service, scripted) = stack(&preset, [ok()]);
