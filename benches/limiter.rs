@@ -274,6 +274,7 @@ fn fairness(length: Duration) -> Result<Table, BoxError> {
     let mut table = Table::new("fairness", &title, columns);
     macro_rules! run {
         ($name:expr, $make:expr) => {{
+            progress(format_args!("fairness: {}", $name));
             let shares = acquire_in_loops(64, length, $make)?;
             let allowed = f64::from(BURST) + f64::from(RATE) * shares.took.as_secs_f64();
             let (least, most) = (shares.least as f64, shares.most as f64);
@@ -302,6 +303,7 @@ fn window(window: Duration) -> Result<Table, BoxError> {
     let mut table = Table::new("window", &title, columns);
     macro_rules! run {
         ($name:expr, $refill:expr, $make:expr) => {{
+            progress(format_args!("windows: {}", $name));
             let steady: Greedy = greedy(Pattern::Steady, window, $make)?;
             let boundary: Greedy = greedy(Pattern::Boundary, window, $make)?;
             let used = 100.0 * steady.total as f64 / f64::from(LIMIT * 5);

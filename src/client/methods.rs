@@ -9,7 +9,6 @@ impl Client {
     /// The path may include a query, and may also be an absolute URL below the base URL: see
     /// [URLs](crate::client#urls). To insert a text from outside into the path, use a
     /// [`PathSegment`](super::PathSegment).
-    /// To insert a text from outside into the path, use a [`PathSegment`](super::PathSegment).
     #[inline]
     pub fn get(&self, path: impl AsRef<str>) -> RequestBuilder {
         self.request(Method::GET, path)

@@ -21,7 +21,8 @@ pub(super) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.
 ///
 /// # Notes
 ///
-/// The segments `.` and `..` cannot be encoded, so the client rejects a path that contains them.
+/// - The segments `.` and `..` cannot be encoded, so the client rejects a path that contains them.
+/// - An empty text gives an empty segment, as in `/orders/`. Check it first if that path has another meaning.
 #[derive(Debug, Clone, Copy)]
 pub struct PathSegment<'a>(pub &'a str);
 

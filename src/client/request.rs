@@ -137,7 +137,8 @@ impl RequestBuilder {
         })
     }
 
-    /// Sets the body to `value` as JSON.
+    /// Sets the body to `value` as JSON. The `content-type` is that of any [`body`](Self::body): `application/json` by
+    /// default.
     ///
     /// ```no_run
     /// # async fn call(mail: tower_outbound::Client) -> Result<(), tower_outbound::Error> {
@@ -154,8 +155,7 @@ impl RequestBuilder {
                 Error::invalid_request(format!("the body could not be serialized as json: {error}"))
             })?;
             *request.body_mut() = json.into();
-            let json = || HeaderValue::from_static("application/json");
-            headers::get_or_insert_with(request.headers_mut(), &http::header::CONTENT_TYPE, json).map(drop)
+            Ok(())
         })
     }
 
@@ -165,11 +165,12 @@ impl RequestBuilder {
         Self { is_idempotent: true, ..self }
     }
 
-    /// Limits the time of this call, counted from `.await` or [`send`](Self::send). The limit covers queueing, attempts and backoff
-    /// until the response headers arrive. It also covers reading the body with the methods of
+    /// Limits the time of this call, counted from `.await` or [`send`](Self::send). The limit covers queueing, attempts
+    /// and backoff until the response headers arrive. It also covers reading the body with the methods of
     /// [`Response`](super::Response).
     ///
-    /// The total timeout of the client still applies if it is shorter.
+    /// The total timeout of the client still applies if it is shorter, and the attempt timeout, 10 s by default, applies to
+    /// each attempt.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self

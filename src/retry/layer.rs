@@ -147,7 +147,7 @@ impl RetryLayer {
     /// Declares requests idempotent regardless of their method, such as a POST that only searches or a gRPC method that
     /// only reads.
     ///
-    /// The layer also retries such a request after the server may have processed it. To declare a single request, use
+    /// A later call replaces the rule. The layer also retries such a request after the server may have processed it. To declare a single request, use
     /// [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent).
     ///
     /// ```

@@ -318,7 +318,7 @@ async fn limiter_of_a_server_with_random_503s_does_not_lower_the_rate() {
     let limiter = Adaptive::unlimited();
     let service = RateLimitLayer::new(limiter.clone()).layer(api);
     let start = Instant::now();
-    for number in 0..300 {
+    for _ in 0..300 {
         service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
     }
     assert!(limiter.snapshot().learned.is_none());

@@ -151,9 +151,10 @@ impl Reqwest {
     /// the URL of the request. The call then fails and is not retried. A chain of redirects that ends at the first URL
     /// is not detected.
     ///
-    /// If the client may follow redirects, an error may belong to any request of a chain of redirects. No error
-    /// therefore proves that nothing was sent, and only idempotent requests are retried. The client's own retries have
-    /// no effect, because the client receives no body that it can clone.
+    /// This service cannot see whether the client follows redirects, so an error may belong to any request of a chain of
+    /// redirects. No error therefore proves that nothing was sent, and only idempotent requests are retried, also after a
+    /// refused connection. A service from [`new`](Self::new) also retries a POST that was not sent. The client's own retries
+    /// have no effect, because the client receives no body that it can clone.
     ///
     /// ```
     /// use tower_outbound::adapter::Reqwest;

@@ -84,8 +84,8 @@ impl StackBuilder {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     ///
-    /// Two clients can share a limiter. By default, both are called by the host in logs and metrics: see
-    /// [`with_name`](Self::with_name).
+    /// Two clients can share a limiter. Logs and metrics show both under the name of their
+    /// host, unless [`with_name`](Self::with_name) sets another name.
     ///
     /// ```
     /// use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, limit::PacedWindow};

@@ -52,7 +52,8 @@ impl StackBuilder {
         self.map_retry(|retry| retry.retry_if(condition))
     }
 
-    /// Declares requests idempotent regardless of their method, such as a POST that only searches: see
+    /// Declares requests idempotent regardless of their method, such as a POST that only searches. A later call replaces
+    /// the rule: see
     /// [`RetryLayer::with_idempotent`](crate::retry::RetryLayer::with_idempotent).
     ///
     /// ```

@@ -8,7 +8,7 @@ use super::{
     Algorithm, LEASE, Server,
     load::{Load, Op},
 };
-use crate::{BoxError, Column, Table};
+use crate::{BoxError, Column, Table, progress};
 
 /// The number of concurrent limiters in one row. Each limiter has its own connection.
 const LIMITERS: usize = 32;
@@ -26,6 +26,7 @@ pub fn redis_cost(server: &Server, length: Duration) -> Result<Table, BoxError> 
     ];
     let mut table = Table::new("redis-cost", "Load of a shared quota on the Redis server", columns);
     let mut row = |name: &str, command: &str, load: Load| -> Result<(), BoxError> {
+        progress(format_args!("load of the Redis server: {name}"));
         load.sample(Duration::ZERO, length / 4)?;
         let before = server.info()?;
         let sample = load.sample(Duration::ZERO, length)?;
@@ -85,6 +86,7 @@ pub fn redis_memory(server: &Server, quick: bool) -> Result<Table, BoxError> {
     ];
     let mut table = Table::new("redis-memory", "Memory of a shared quota in the Redis server", columns);
     let mut row = |name: String, algorithm: Algorithm, permits: u32, lease: u32| -> Result<(), BoxError> {
+        progress(format_args!("memory of the Redis server: {name}"));
         // A sliding window's log stores every permit of the quota.
         let quota = Quota::new(permits, Duration::from_secs(1))?.without_margin();
         let op = Op::Acquire(algorithm.limiter(server, quota, lease)?);
