@@ -95,7 +95,7 @@ async fn calls() -> Result<(), BoxError> {
         "http_client_request_duration_seconds_count",
         "limit_pause_duration_seconds_count",
         "retry_give_ups_total",
-        "auth_refusals_total",
+        "auth_rejections_total",
     ] {
         if !page.contains(name) {
             return Err(format!("the metric {name} is missing").into());

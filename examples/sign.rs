@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tower_outbound::{
     ApiKey, BoxError,
-    auth::{AppCredentials, Sign, Signing},
+    auth::{AppCredentials, BoxSignFuture, Sign},
     preset,
 };
 use tower_outbound_examples::{no_arguments, run};
@@ -56,7 +56,7 @@ impl Sign for HmacSigner {
         Some(1024 * 1024)
     }
 
-    fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> Signing<'a> {
+    fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> BoxSignFuture<'a> {
         Box::pin(async move {
             // Each attempt signs the current time, because the signature of an earlier attempt may have expired.
             let time = now()?;

@@ -37,7 +37,7 @@
 //! | `tower_outbound.retry.retries` | counter | retries, each counted before its delay | `service` `reason` |
 //! | `tower_outbound.retry.give_ups` | counter | calls with a failure that was not retried | `service` `reason` |
 //! | `tower_outbound.auth.refreshes` | counter | completed refreshes of a key, and changes of a key file; an unreadable file counts once until it is readable again | `outcome` |
-//! | `tower_outbound.auth.refusals` | counter | rejections of a key by the server, if the key can be replaced | |
+//! | `tower_outbound.auth.rejections` | counter | rejections of a key by the server, if the key can be replaced | |
 //!
 //! OpenTelemetry specifies `http.client.request.duration` and its attributes. The [`attempt_span`](crate::attempt_span)
 //! layer records this metric.
@@ -48,7 +48,7 @@
 //! - `reason` is the name of a [`Reason`](crate::error::Reason), [`DelayReason`](crate::call::DelayReason) or
 //!   [`StopReason`](crate::call::StopReason).
 //! - `outcome` of a key refresh is `refreshed` or `failed`.
-//! - `outcome` of a query to a store is `answered`, `late` or `failed`. A reply is `late` if its permits had expired
+//! - `outcome` of a query to a store is `replied`, `late` or `failed`. A reply is `late` if its permits had expired
 //!   when it arrived.
 //!
 //! The Prometheus exporter replaces dots by underscores. With `with_recommended_naming` it adds `_total` to counters
@@ -103,7 +103,11 @@ pub fn enable() {
     describe_counter!(event::RETRIES, Count, "Retries, by reason.");
     describe_counter!(event::GIVE_UPS, Count, "Calls with a failure that was not retried, by reason.");
     describe_counter!(event::KEY_REFRESHES, Count, "Completed key refreshes, by outcome.");
-    describe_counter!(event::KEY_REFUSALS, Count, "Rejections by the server of a key that can be replaced.");
+    describe_counter!(
+        event::KEY_REJECTIONS,
+        Count,
+        "Rejections by the server of a key that can be replaced."
+    );
     #[cfg(feature = "redis")]
     super::redis::describe_metrics();
     metric::switch_on();

@@ -284,7 +284,7 @@ impl Refresher {
                 return false;
             }
         }
-        telemetry::key_refused();
+        telemetry::key_rejected();
         true
     }
 }

@@ -54,8 +54,8 @@ impl ResponseError {
         }
     }
 
-    /// Returns the status of the response, if one arrived. The status is a 2xx if the body failed or is not the expected
-    /// JSON, so do not pass it on as the status of an error.
+    /// Returns the status of the response, if one arrived. The status is a 2xx if the body failed or is not the
+    /// expected JSON, so do not pass it on as the status of an error.
     pub fn status(&self) -> Option<StatusCode> {
         self.status
     }

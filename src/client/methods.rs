@@ -49,7 +49,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Returns an [`Error`] if no response arrived. Every HTTP status is returned as `Ok`.
+    /// Returns an [`Error`](crate::Error) if no response arrived. Every HTTP status is returned as `Ok`.
     pub fn execute<B: Into<Body>>(&self, request: Request<B>) -> ResponseFuture {
         ResponseFuture::new(self.resolve_and_run(request.map(Into::into)))
     }

@@ -5,8 +5,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 /// Percent-encodes all characters except the unreserved ones of RFC 3986.
 pub(super) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Writes a text as one segment of a path. Use it for a text from outside, such as an id in an inbound request, which could
-/// otherwise add a query or select another path.
+/// Writes a text as one segment of a path. Use it for a text from outside, such as an id in an inbound request, which
+/// could otherwise add a query or select another path.
 ///
 /// ```
 /// use tower_outbound::{Client, Error, client::PathSegment};

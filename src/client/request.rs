@@ -169,8 +169,8 @@ impl RequestBuilder {
     /// and backoff until the response headers arrive. It also covers reading the body with the methods of
     /// [`Response`](super::Response).
     ///
-    /// The total timeout of the client still applies if it is shorter, and the attempt timeout, 10 s by default, applies to
-    /// each attempt.
+    /// The total timeout of the client still applies if it is shorter, and the attempt timeout, 10 s by default,
+    /// applies to each attempt.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self

@@ -9,8 +9,8 @@ use crate::call::{CallContext, Report};
 ///
 /// Every HTTP status is returned as `Ok`. `Err` means that no response arrived.
 ///
-/// - `{}` shows the failure, the number of attempts and the request id: "connection refused after 3 attempts (request id
-///   0199…)". `{:#}` adds the chain of causes.
+/// - `{}` shows the failure, the number of attempts and the request id: "connection refused after 3 attempts (request
+///   id 0199…)". `{:#}` adds the chain of causes.
 /// - `{:?}` also adds the stop reason. Its output is one line, so that `main` may return the error.
 /// - [`source`](std::error::Error::source) returns the inner service's error, which can be downcast. An `Error` that an
 ///   inner layer of this crate returned is passed on without another wrapper.
@@ -61,8 +61,8 @@ pub(crate) enum Failed {
 }
 
 impl Error {
-    /// Creates the error of a layer of this crate. `time` is the limit of a timeout, or the wait that the call would have
-    /// needed.
+    /// Creates the error of a layer of this crate. `time` is the limit of a timeout, or the wait that the call would
+    /// have needed.
     pub(crate) fn new(kind: ErrorKind, time: Option<Duration>, source: Option<BoxError>) -> Self {
         let (failed, source) = (Failed::Layer, source.map(redact));
         Self { inner: Box::new(Inner { kind, failed, time, source, report: None, maybe_processed: false }) }

@@ -1,4 +1,19 @@
-//! The crate's [`Error`], the refusals of limiters, and the delivery of requests.
+//! The errors of calls: the crate's [`Error`], the refusals of limiters, and the delivery of requests.
+//!
+//! ```
+//! use tower_outbound::{BoxError, Error, ErrorKind};
+//!
+//! /// Returns whether a call failed because of the limiter. The layers of other crates may have wrapped the error.
+//! fn is_limited(error: &BoxError) -> bool {
+//!     Error::find_in(error.as_ref()).is_some_and(|error| error.kind() == ErrorKind::RateLimited)
+//! }
+//! # assert!(!is_limited(&"other".into()));
+//! ```
+//!
+//! All layers return an [`Error`]. An error of the inner service is its `source()`. [`DeliveryError`] lets a custom
+//! inner service state whether a request was sent, which decides about a retry.
+//!
+//! [`Error`]: crate::Error
 
 pub(crate) mod call;
 pub(crate) mod chain;

@@ -45,7 +45,8 @@ impl<L> RateLimitLayer<L> {
         &self.settings.limiter
     }
 
-    /// Refuses a request that would wait longer than `max_wait`. `Duration::ZERO` refuses every request that would wait.
+    /// Refuses a request that would wait longer than `max_wait`. `Duration::ZERO` refuses every request that would
+    /// wait.
     pub fn with_max_wait(mut self, max_wait: Duration) -> Self {
         self.settings.bounds = self.settings.bounds.with_max_wait(max_wait);
         self

@@ -138,29 +138,30 @@ pub type SlidingWindow = LocalLimiter<Logs>;
 /// # }
 /// ```
 ///
-/// - [`new`](Self::new) takes a quota, which is the ceiling of the learned rate. No window exceeds it. Rate-limit headers
-///   are ignored until the first throttled response.
+/// - [`new`](Self::new) takes a quota, which is the ceiling of the learned rate. No window exceeds it. Rate-limit
+///   headers are ignored until the first throttled response.
 /// - [`unlimited`](Self::unlimited) starts without a rate: ten requests at once, and twice as many after every further
 ///   100 ms. Two seconds without a request start this again.
 /// - Rate-limit headers with a limit and a window, or with a reset, set the rate to 98 % of that quota.
 /// - A throttled response pauses all callers for the requested delay, or until the reset of a quota without remaining
 ///   permits. Otherwise the pause is one round trip at first, and doubles up to 60 s. A single request then tests
 ///   whether the server accepts requests again.
-/// - The first pause sets the rate to the accepted requests per second so far. Every further one lowers the rate by 30 %,
-///   but not below 98 % of a rate that was accepted for a complete window.
+/// - The first pause sets the rate to the accepted requests per second so far. Every further one lowers the rate by 30
+///   %, but not below 98 % of a rate that was accepted for a complete window.
 /// - After a complete window without a throttled response, the rate rises: it doubles until the first throttled
 ///   response, then it rises by 2 %, 6 %, 18 % and 50 %.
 ///
-/// A 503 without `Retry-After` and without rate-limit headers is a throttled response only if at least 10 of the last 20
-/// responses were accepted. If such responses continue after three cuts in a row, they do not depend on the rate: the limiter
-/// then restores the rate and ignores them. The backoff of the retries applies in any case.
+/// A 503 without `Retry-After` and without rate-limit headers is a throttled response only if at least 10 of the last
+/// 20 responses were accepted. If such responses continue after three cuts in a row, they do not depend on the rate:
+/// the limiter then restores the rate and ignores them. The backoff of the retries applies in any case.
 ///
-/// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of server.
+/// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of
+/// server.
 ///
 /// # Notes
 ///
-/// - The learned state is in [`Snapshot::learned`]. A change is logged at DEBUG as `limiter learned another rate`, and is
-///   the value of the gauge `tower_outbound.limit.learned_rate`.
+/// - The learned state is in [`Snapshot::learned`]. A change is logged at DEBUG as `limiter learned another rate`, and
+///   is the value of the gauge `tower_outbound.limit.learned_rate`.
 /// - If the key is used by other processes too, the limiter finds the rate that they leave.
 /// - [`Keyed`](super::Keyed) discards an idle limiter when it needs room for another key, and so its learned rate.
 pub type Adaptive = LocalLimiter<LearnedRate>;

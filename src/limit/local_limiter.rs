@@ -18,8 +18,21 @@ use super::{
 use crate::{clock::Instant, error::Refusal, policy::Quota};
 
 /// An in-process limiter: a FIFO queue in front of an algorithm, adjusted by the server's rate-limit headers.
-/// [`PacedWindow`](super::PacedWindow), [`TokenBucket`](super::TokenBucket), [`SlidingWindow`](super::SlidingWindow) and
-/// [`Adaptive`](super::Adaptive) are its four kinds.
+/// [`PacedWindow`](super::PacedWindow), [`TokenBucket`](super::TokenBucket), [`SlidingWindow`](super::SlidingWindow)
+/// and [`Adaptive`](super::Adaptive) are its four kinds.
+///
+/// ```
+/// use tower_outbound::{Quota, limit::PacedWindow};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let limiter = PacedWindow::new(Quota::per_minute(100)?);
+/// let permit = limiter.acquire().await?;
+/// limiter.set_quotas([Quota::per_minute(300)?]);
+/// assert_eq!(limiter.snapshot().granted, 1);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Clone
 ///
@@ -42,8 +55,8 @@ impl<A: Algorithm> LocalLimiter<A> {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::tokio())
     }
 
-    /// Creates a limiter without a quota. Only the limits that the server reports apply. An [`Adaptive`](super::Adaptive) limiter also learns
-    /// a rate from them.
+    /// Creates a limiter without a quota. Only the limits that the server reports apply. An
+    /// [`Adaptive`](super::Adaptive) limiter also learns a rate from them.
     pub fn unlimited() -> Self {
         Self::build(&[], Clock::tokio())
     }

@@ -61,7 +61,8 @@
 //!   quota reads them only from a 429, 503 or 529 response, because the quota already limits the rate.
 //!   [`with_server_remaining`](LocalLimiter::with_server_remaining) makes it read them from every response.
 //! - An [`Adaptive`] limiter learns a rate from the headers and from throttled responses.
-//! - [`resume`](LocalLimiter::resume) lifts the pause and discards the remaining permits that the server reported. It does not change a learned rate.
+//! - [`resume`](LocalLimiter::resume) lifts the pause and discards the remaining permits that the server reported. It
+//!   does not change a learned rate.
 //! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota, the requests leave in a
 //!   slow start. The slow start begins with one request, or with the remaining permits that the server reported. The
 //!   number of requests then doubles every 100 ms for 2 s.

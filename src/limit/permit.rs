@@ -5,12 +5,13 @@ use http::{HeaderMap, StatusCode};
 use super::snapshot::Learned;
 use crate::{
     clock::{self, Instant},
-    policy::{self, adaptive::Verdict, grpc::Code, rate_limit::Remaining},
+    policy::{self, adaptive::Acceptance, grpc::Code, rate_limit::Remaining},
 };
 
 /// The right to send one request, granted by a limiter.
 ///
-/// - Call [`mark_sent`](Self::mark_sent) before the request is sent, and [`complete`](Self::complete) with its response.
+/// - Call [`mark_sent`](Self::mark_sent) before the request is sent, and [`complete`](Self::complete) with its
+///   response.
 /// - Dropping a permit never returns it to the quota. A permit that is dropped before `mark_sent` is wasted. If it is
 ///   dropped after `mark_sent`, its request is *unconfirmed*: the request may still reach the server. For 10 s, it
 ///   therefore counts against the remaining permits that the server reports.
@@ -65,8 +66,8 @@ pub trait PermitIssuer: Send + Sync {
     /// default.
     fn dropped(&self, _permit: &Permit<'_>) {}
 
-    /// Returns what the limiter has learned about the server's limit, if that changed since the last call. The rate limit
-    /// layer calls this after each response and logs the result. Returns `None` by default.
+    /// Returns what the limiter has learned about the server's limit, if that changed since the last call. The rate
+    /// limit layer calls this after each response and logs the result. Returns `None` by default.
     fn take_learned(&self) -> Option<Learned> {
         None
     }
@@ -248,9 +249,9 @@ impl<'a> ResponseInfo<'a> {
     }
 
     /// Returns whether the server accepted the request, with regard to its rate limit.
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(crate) fn acceptance(&self) -> Acceptance {
         let code = if self.has_limits { Code::in_head(self.headers) } else { None };
-        policy::feedback::verdict(self.status, code, self.pause.is_some() || !self.remaining.is_empty())
+        policy::feedback::acceptance(self.status, code, self.pause.is_some() || !self.remaining.is_empty())
     }
 
     /// Returns the remaining permits that the server reported for each of its quotas.

@@ -17,7 +17,8 @@
 //!
 //! # Notes
 //!
-//! - A [`Quota`] refills slower than its `limit / window`, because the burst has to fit into the same window as the refill.
+//! - A [`Quota`] refills slower than its `limit / window`, because the burst has to fit into the same window as the
+//!   refill.
 //! - Jitter shortens a backoff. Jitter lengthens a delay that the server requested, and never shortens it.
 //! - All arithmetic uses integer nanoseconds and saturates. No input causes a panic.
 

@@ -26,7 +26,7 @@
 //!
 //! | target | level | span | covers | fields |
 //! |---|---|---|---|---|
-//! | `tower_outbound::call` | info | `call` | a call, with its waits and backoff, up to the head of its response | `service` `request_id` `attempts` `ended` `error.type` `otel.status_code` |
+//! | `tower_outbound::call` | info | `call` | a call, with its waits and backoff, up to the head of its response | `service` `request_id` `attempts` `stop_reason` `error.type` `otel.status_code` |
 //! | `tower_outbound::attempt_span` | debug | `attempt` | an attempt, from the limiter's grant to the head of its response | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
 //!
 //! This layer creates the span `call`, and [`attempt_span`](crate::attempt_span) creates the span `attempt`. Each span
@@ -35,13 +35,14 @@
 //!
 //! | target | level | event | when | fields |
 //! |---|---|---|---|---|
-//! | `tower_outbound::call` | info | call completed | a call ended and did not fail | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` `server_request_id` |
-//! | `tower_outbound::call` | warn | call failed | a call failed, see below | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` `server_request_id` |
+//! | `tower_outbound::call` | info | call completed | a call ended and did not fail | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `stop_reason` `waited_ms` `elapsed_ms` `server_request_id` |
+//! | `tower_outbound::call` | warn | call failed | a call failed, see below | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `stop_reason` `waited_ms` `elapsed_ms` `server_request_id` |
 //! | `tower_outbound::attempt_span` | debug | attempt ended | an attempt of the retry layer ended | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `waited_ms` `elapsed_ms` `server_request_id` `requested_delay_ms` |
 //! | `tower_outbound::retry` | debug | retrying | another attempt starts after `delay_ms` | `service` `request_id` `delay_ms` `reason` |
-//! | `tower_outbound::retry` | debug | no further attempt | a failure is not retried | `service` `request_id` `ended` |
+//! | `tower_outbound::retry` | debug | no further attempt | a failure is not retried | `service` `request_id` `stop_reason` |
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `waited_ms` |
 //! | `tower_outbound::limit` | info | limiter paused by the server | a response requested a pause | `service` `pause_ms` |
+//! | `tower_outbound::limit` | debug | limiter learned another rate | an adaptive limiter changed its rate, in requests per second | `service` `rate` `source` |
 //! | `tower_outbound::limit` | warn | limiter's store stopped replying | a query to the store of a shared limiter failed | `error` `state` `retry_in_ms` |
 //! | `tower_outbound::limit` | info | limiter's store replies again | a query succeeded again, after `lost_ms` | `lost_ms` |
 //! | `tower_outbound::auth` | debug | key refresh begins | a key provider is called | |
@@ -67,7 +68,7 @@
 //! | `error.type` | the name of an [`ErrorKind`](crate::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
 //! | `otel.status_code` | `error` with an `error.type` |
 //! | `attempts` | only from 2 |
-//! | `ended` | the name of a [`StopReason`](crate::call::StopReason) other than `success`; `not_retryable` not in `call completed` |
+//! | `stop_reason` | the name of a [`StopReason`](crate::call::StopReason) other than `success`; `not_retryable` not in `call completed` |
 //! | `reason` | the name of a [`DelayReason`](crate::call::DelayReason) |
 //! | `delivery` | `not_sent` or `maybe_processed`, of an attempt without a response |
 //! | `waited_ms`, and all milliseconds | with one decimal place; `waited_ms` only from 0.1 |

@@ -9,7 +9,7 @@ use http::{
 };
 use http_body::Body;
 
-use super::{AttemptResult, RetryOverride, backoff::Delays, head::Head, policy::Policy};
+use super::{AttemptResult, RetryOverride, backoff::RemainingDelays, head::RecordedHead, policy::Policy};
 use crate::{
     body::{Replay, ReplayBody},
     call::{CallContext, Delivery, KeyReplaced, Outcome, StopReason},
@@ -18,7 +18,7 @@ use crate::{
     policy::{
         self, RetryDecision, feedback,
         grpc::{self, Code, Pushback},
-        retry::{Delay, DelayReason, Inputs, Retry, RetryState, Stop, Verdict},
+        retry::{Delay, DelayReason, Inputs, LastAttempt, Retry, RetryState, Stop},
     },
     telemetry::{self, ResponseSummary},
 };
@@ -27,13 +27,13 @@ use crate::{
 pub(super) struct Attempts<B> {
     policy: Arc<Policy>,
     pub(super) call: CallContext,
-    head: Head,
+    head: RecordedHead,
     replay: Replay<B>,
     pub(super) state: RetryState,
     /// Whether the request may be resent with another key.
     resends: bool,
-    transient_delays: Delays,
-    throttled_delays: Delays,
+    transient_delays: RemainingDelays,
+    throttled_delays: RemainingDelays,
     /// The credit that the last retry spent from the budget.
     cost: Option<u32>,
     /// The error of the last attempt that called the inner service. `None` if that attempt ended in a response.
@@ -61,7 +61,7 @@ impl<B: Body> Attempts<B> {
             || policy::retry_decision::is_idempotent(&head.method)
             || matches!(key, Ok(Some(true)));
         let attempts = Self {
-            head: Head::of(&head, policy.shows_requests()),
+            head: RecordedHead::of(&head, policy.shows_requests()),
             replay,
             state: RetryState {
                 attempts: 0,
@@ -142,10 +142,10 @@ impl<B: Body> Attempts<B> {
         let retry = retry?;
         let body = body.ok_or(StopReason::NotReplayable)?;
         match (verdict, &self.policy.budget) {
-            (Verdict::Classified(decision), Some(budget)) => {
+            (LastAttempt::Classified(decision), Some(budget)) => {
                 self.cost = Some(budget.try_spend(decision).ok_or(StopReason::Budget)?);
             }
-            (Verdict::KeyReplaced, _) => {
+            (LastAttempt::KeyReplaced, _) => {
                 // The resend repeats the same attempt with another key, so it is not counted as an attempt and costs
                 // nothing.
                 self.cost = cost;
@@ -153,31 +153,31 @@ impl<B: Body> Attempts<B> {
             }
             _ => {}
         }
-        self.call.retry(&retry, verdict == Verdict::KeyReplaced);
+        self.call.retry(&retry, verdict == LastAttempt::KeyReplaced);
         telemetry::retry(&self.call, retry.delay, retry.reason);
         Ok((Request::from_parts(self.head.to_parts(&self.call), body), retry))
     }
 
     /// Returns the part of the retry decision that depends only on the result of this attempt.
-    fn verdict<R>(&self, attempt: &AttemptResult<'_>, response: Option<&Response<R>>) -> Verdict {
+    fn verdict<R>(&self, attempt: &AttemptResult<'_>, response: Option<&Response<R>>) -> LastAttempt {
         // Checks for a replaced key first, because the rules and `x-should-retry` do not know that another key is
         // available. A request that received a 401 was not applied, whatever its method (RFC 9110 §15.5.2).
         let replaced = |response| is_key_replaced(response, self.state.idempotent);
         if self.resends && response.is_some_and(replaced) && !self.call.is_key_replaced() {
-            return Verdict::KeyReplaced;
+            return LastAttempt::KeyReplaced;
         }
         if attempt.error.is_some_and(Error::is_deadline) {
-            return Verdict::Deadline;
+            return LastAttempt::Deadline;
         }
         // After a 101, the caller owns the connection.
         if attempt.outcome == Outcome::Response(StatusCode::SWITCHING_PROTOCOLS) {
-            return Verdict::Classified(RetryDecision::Success);
+            return LastAttempt::Classified(RetryDecision::Success);
         }
         match self.policy.classify(self.head.shown(), attempt) {
             RetryDecision::NotRetryable if attempt.error.is_some_and(is_refused_by_deadline) => {
-                Verdict::Deadline
+                LastAttempt::Deadline
             }
-            decision => Verdict::Classified(decision),
+            decision => LastAttempt::Classified(decision),
         }
     }
 

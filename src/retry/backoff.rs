@@ -45,11 +45,11 @@ pub(super) enum AnyBackoff {
 }
 
 /// The remaining delays of a custom backoff in one call. `None` until the first delay is used.
-pub(super) type Delays = Option<Box<dyn Iterator<Item = Duration> + Send>>;
+pub(super) type RemainingDelays = Option<Box<dyn Iterator<Item = Duration> + Send>>;
 
 impl AnyBackoff {
     /// Returns the delay before retry number `retry`, counted from 0. Returns `None` after the end of a custom backoff.
-    pub(super) fn next(&self, delays: &mut Delays, retry: u32, random: u64) -> Option<Delay> {
+    pub(super) fn next(&self, delays: &mut RemainingDelays, retry: u32, random: u64) -> Option<Delay> {
         match self {
             Self::Exponential(backoff) => {
                 Some(Delay { own: backoff.delay(retry, random), spread: backoff.spread(retry, random) })

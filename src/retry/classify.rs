@@ -10,8 +10,8 @@ use crate::{
 
 /// Decides whether another attempt may succeed.
 ///
-/// [`DefaultClassifier`] is the default, and [`Grpc`](super::Grpc) reads gRPC responses. For single statuses and conditions
-/// use [`RetryLayer::retry_on`](super::RetryLayer::retry_on), [`never_on`](super::RetryLayer::never_on) and
+/// [`DefaultClassifier`] is the default, and [`Grpc`](super::Grpc) reads gRPC responses. For single statuses and
+/// conditions use [`RetryLayer::retry_on`](super::RetryLayer::retry_on), [`never_on`](super::RetryLayer::never_on) and
 /// [`retry_if`](super::RetryLayer::retry_if), which are evaluated before the classifier.
 ///
 /// # Notes

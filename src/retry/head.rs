@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, re
 use crate::call::{CallContext, RequestHead};
 
 /// A copy of a request's head. It is cheap to create, because most calls never use it.
-pub(super) enum Head {
+pub(super) enum RecordedHead {
     /// A head with few header fields and no extension except for the `CallContext`.
     Plain {
         method: Method,
@@ -16,7 +16,7 @@ pub(super) enum Head {
     Whole(Box<Request<()>>),
 }
 
-impl Head {
+impl RecordedHead {
     /// Records a head. `shown` is `true` if a classifier or a condition will read it.
     pub(super) fn of(head: &request::Parts, shown: bool) -> Self {
         // Every head has one extension, the `CallContext`.

@@ -94,12 +94,13 @@ impl RetryLayer {
         Ok(self.set(|policy| policy.max_attempts = max_attempts))
     }
 
-    /// Also retries an idempotent request after these statuses, with the throttled backoff after 429 and 529. To declare
-    /// a POST idempotent, see [`with_idempotent`](Self::with_idempotent) and
+    /// Also retries an idempotent request after these statuses, with the throttled backoff after 429 and 529. To
+    /// declare a POST idempotent, see [`with_idempotent`](Self::with_idempotent) and
     /// [`RetryOverride`](crate::retry::RetryOverride).
     ///
     /// The rules of this method, [`never_on`](Self::never_on) and [`retry_if`](Self::retry_if) are evaluated before the
-    /// classifier, the last rule first. The first rule that matches decides. If no rule matches, the classifier decides.
+    /// classifier, the last rule first. The first rule that matches decides. If no rule matches, the classifier
+    /// decides.
     ///
     /// ```
     /// use http::StatusCode;
@@ -147,8 +148,8 @@ impl RetryLayer {
     /// Declares requests idempotent regardless of their method, such as a POST that only searches or a gRPC method that
     /// only reads.
     ///
-    /// A later call replaces the rule. The layer also retries such a request after the server may have processed it. To declare a single request, use
-    /// [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent).
+    /// A later call replaces the rule. The layer also retries such a request after the server may have processed it. To
+    /// declare a single request, use [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent).
     ///
     /// ```
     /// use tower_outbound::retry::RetryLayer;

@@ -1,5 +1,5 @@
 //! The whole stack for one service. A [`StackBuilder`] contains the configuration of each layer. It creates a
-//! [`Layer`](tower_layer::Layer) for a custom service, or a ready [`Client`](crate::Client).
+//! [`Layer`](tower_layer::Layer) for a custom service, or a [`Client`](crate::Client).
 //!
 //! ```
 //! use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, stack::StackBuilder};

@@ -19,7 +19,7 @@ pub(crate) const REFUSALS: &str = "tower_outbound.limit.refusals";
 pub(crate) const RETRIES: &str = "tower_outbound.retry.retries";
 pub(crate) const GIVE_UPS: &str = "tower_outbound.retry.give_ups";
 pub(crate) const KEY_REFRESHES: &str = "tower_outbound.auth.refreshes";
-pub(crate) const KEY_REFUSALS: &str = "tower_outbound.auth.refusals";
+pub(crate) const KEY_REJECTIONS: &str = "tower_outbound.auth.rejections";
 pub(crate) const WAIT_DURATION: &str = "tower_outbound.limit.wait.duration";
 pub(crate) const PAUSE_DURATION: &str = "tower_outbound.limit.pause.duration";
 pub(crate) const LEARNED_RATE: &str = "tower_outbound.limit.learned_rate";
@@ -86,7 +86,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 rpc.response.status_code = result.ok().and_then(|response| response.code()),
                 error.type = result.err().map(|error| error.kind().as_str()),
                 attempts = Some(report.attempt_count()).filter(|count| *count > 1),
-                ended = ended.filter(is_informative).map(|ended| ended.as_str()),
+                stop_reason = ended.filter(is_informative).map(|ended| ended.as_str()),
                 waited_ms = some_millis(report.waited()),
                 elapsed_ms = millis(subject.started.elapsed()),
                 server_request_id = text(report.server_request_id().as_ref()),
@@ -156,7 +156,7 @@ pub(crate) fn gave_up(call: &CallContext, ended: StopReason) {
         target: RETRY,
         service = names_for_event.0.as_deref(),
         request_id = text(names_for_event.1.as_ref()),
-        ended = ended.as_str(),
+        stop_reason = ended.as_str(),
         "no further attempt"
     );
 }
@@ -229,8 +229,8 @@ pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Durati
 }
 
 /// Emits the event for a key that the auth layer replaces because the server has rejected it.
-pub(crate) fn key_refused() {
-    metric::count(KEY_REFUSALS, None, &[]);
+pub(crate) fn key_rejected() {
+    metric::count(KEY_REJECTIONS, None, &[]);
     info!(target: AUTH, "key rejected by the server");
 }
 

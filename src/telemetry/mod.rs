@@ -13,7 +13,7 @@ mod waiting;
 
 pub(crate) use self::event::{
     Subject, attempt, call, gave_up, granted, key_changed, key_refresh_begins, key_refresh_failed,
-    key_refreshed, key_refused, learned, paused, refused, retry,
+    key_refreshed, key_rejected, learned, paused, refused, retry,
 };
 pub(crate) use self::in_span::InSpan;
 pub(crate) use self::span::{Sending, call_span, end_call};

@@ -22,7 +22,7 @@ pub(crate) fn call_span(service: Option<&str>, id: &HeaderValue) -> Span {
         service,
         request_id = text(Some(id)),
         attempts = Empty,
-        ended = Empty,
+        stop_reason = Empty,
         error.type = Empty,
         otel.status_code = Empty,
     )
@@ -38,7 +38,7 @@ pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<ResponseS
         span.record("attempts", attempts as i64);
     }
     if let Some(ended) = report.stop_reason().filter(|ended| *ended != StopReason::Success) {
-        span.record("ended", ended.as_str());
+        span.record("stop_reason", ended.as_str());
     }
     end(span, result.map_err(Error::kind));
 }

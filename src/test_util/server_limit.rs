@@ -122,8 +122,8 @@ enum Kind {
 }
 
 impl ServerLimit {
-    /// Accepts as many requests at once as the bucket has tokens. The bucket holds `limit` tokens, and refills them once
-    /// per window.
+    /// Accepts as many requests at once as the bucket has tokens. The bucket holds `limit` tokens, and refills them
+    /// once per window.
     pub fn token_bucket(limit: u32, window: Duration) -> Self {
         Self::new(Kind::TokenBucket { capacity: None, tokens: limit.into(), at: 0.0 }, limit, window)
     }

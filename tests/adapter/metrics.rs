@@ -271,7 +271,7 @@ async fn metrics_count_refusals_and_retries_and_give_ups_by_reason() {
         ("retry.give_ups reason=not_retryable service=rates", [2.0]),
         ("auth.refreshes outcome=refreshed", [1.0]),
         ("auth.refreshes outcome=failed", [1.0]),
-        ("auth.refusals", [1.0]),
+        ("auth.rejections", [1.0]),
     ] {
         assert_eq!(series.get(name).map(Vec::as_slice), Some(values.as_slice()), "{name} in {series:#?}");
     }

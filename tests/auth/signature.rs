@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tower::ServiceBuilder;
 use tower_outbound::{
     Body,
-    auth::{AppCredentials, Sign, SignLayer, Signing},
+    auth::{AppCredentials, BoxSignFuture, Sign, SignLayer},
     body::BodyTooLarge,
     preset,
     retry::RetryLayer,
@@ -26,7 +26,7 @@ impl Sign for PlainTextSigner {
         self.limit
     }
 
-    fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> Signing<'a> {
+    fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> BoxSignFuture<'a> {
         Box::pin(async move {
             sleep(millis(10)).await; // the latency of a remote key service
             let signature =
@@ -121,7 +121,7 @@ async fn only_requests_to_allowed_origins_are_signed() {
 async fn preset_signs_every_attempt() {
     struct FailingSigner;
     impl Sign for FailingSigner {
-        fn sign<'a>(&'a self, _: &'a mut Parts, _: Option<&'a Bytes>) -> Signing<'a> {
+        fn sign<'a>(&'a self, _: &'a mut Parts, _: Option<&'a Bytes>) -> BoxSignFuture<'a> {
             Box::pin(async { Err(Broken.into()) })
         }
     }

@@ -45,8 +45,8 @@ async fn sliding_window_grants_its_complete_quota_at_once_in_each_window() {
         grants.push(start.elapsed());
     }
     assert!(grants[..100].iter().all(Duration::is_zero));
-    // A window includes both of its ends, so the next window starts after more than 60 s. Tokio's timer rounds up to the
-    // next millisecond.
+    // A window includes both of its ends, so the next window starts after more than 60 s. Tokio's timer rounds up to
+    // the next millisecond.
     let minute = Duration::from_millis(60_001);
     assert!(grants[100..200].iter().all(|at| *at == minute), "{:?}", &grants[100..102]);
     assert!(grants[200..].iter().all(|at| *at == 2 * minute));
@@ -72,8 +72,8 @@ async fn token_bucket_takes_permits_from_all_quotas_or_from_none() {
     for _ in 0..2 {
         bucket.try_acquire().unwrap();
     }
-    // The first quota has one permit left. The second quota refills one permit every 645 ms (60 s / 93), of which 600 ms
-    // have passed.
+    // The first quota has one permit left. The second quota refills one permit every 645 ms (60 s / 93), of which 600
+    // ms have passed.
     let wait = bucket.try_acquire().unwrap_err().wait().unwrap();
     assert!((Duration::from_millis(45)..Duration::from_millis(46)).contains(&wait), "{wait:?}");
 }

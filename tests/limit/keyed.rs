@@ -55,8 +55,8 @@ async fn keyed_limiter_removes_idle_keys_even_if_there_is_room_for_new_keys() {
         keyed.limiter(&key).unwrap().try_acquire().unwrap();
         advance(Duration::from_millis(10)).await;
     }
-    // A key is in use for a ninth of a second, and a new key is added every 10 ms. About eleven keys are therefore in use.
-    // Idle keys are removed a few at a time.
+    // A key is in use for a ninth of a second, and a new key is added every 10 ms. About eleven keys are therefore in
+    // use. Idle keys are removed a few at a time.
     assert!(keyed.len() < 500, "{}", keyed.len());
 }
 

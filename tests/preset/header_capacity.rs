@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, request};
 use tower::{Layer, Service};
 use tower_outbound::{
     attempt_span::AttemptSpanLayer,
-    auth::{AuthLayer, KeySource, Origin, Sign, SignLayer, Signing},
+    auth::{AuthLayer, BoxSignFuture, KeySource, Origin, Sign, SignLayer},
     client::Transport,
     request_id::RequestIdLayer,
     retry::IdempotencyKey,
@@ -42,7 +42,7 @@ where
 struct Signer;
 
 impl Sign for Signer {
-    fn sign<'a>(&'a self, head: &'a mut request::Parts, _: Option<&'a Bytes>) -> Signing<'a> {
+    fn sign<'a>(&'a self, head: &'a mut request::Parts, _: Option<&'a Bytes>) -> BoxSignFuture<'a> {
         Box::pin(async move {
             head.headers.insert("x-signature", "signed".parse()?);
             Ok(())

@@ -2,7 +2,7 @@
 
 use http::request;
 use tower_outbound::{
-    auth::{Sign, Signing},
+    auth::{BoxSignFuture, Sign},
     test_util::Arrivals,
 };
 
@@ -137,7 +137,7 @@ fn stack_gives_access_to_its_inner_service() {
     struct Signer;
 
     impl Sign for Signer {
-        fn sign<'a>(&'a self, _: &'a mut request::Parts, _: Option<&'a Bytes>) -> Signing<'a> {
+        fn sign<'a>(&'a self, _: &'a mut request::Parts, _: Option<&'a Bytes>) -> BoxSignFuture<'a> {
             Box::pin(async { Ok(()) })
         }
     }

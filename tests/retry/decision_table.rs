@@ -107,8 +107,8 @@ pub(crate) type Row = (
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
-    // method,  body,          responses to the attempts,                settings,                        n, result,                     stop reason,           delays
-    // A successful response is returned without a retry.
+    // method,  body,          responses to the attempts,                settings,                        n, result,
+    // stop reason,           delays A successful response is returned without a retry.
     ("GET",     Empty,         &[Status(200)],                           &[],                             1, Returns(200),               Success,               &[]),
     ("POST",    Buffered,      &[Status(201)],                           &[],                             1, Returns(201),               Success,               &[]),
     ("GET",     Empty,         &[Status(204)],                           &[],                             1, Returns(204),               Success,               &[]),

@@ -14,7 +14,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Body, BoxError,
     adapter::{Reqwest, SendWith},
-    auth::{Sign, SignLayer, Signing},
+    auth::{BoxSignFuture, Sign, SignLayer},
     body::ReplayBody,
     preset,
     stack::{StackBuilder, StackService},
@@ -52,7 +52,7 @@ fn get_from<B: Default>(server: &ScriptedServer) -> Request<B> {
 struct Signer;
 
 impl Sign for Signer {
-    fn sign<'a>(&'a self, head: &'a mut request::Parts, _: Option<&'a Bytes>) -> Signing<'a> {
+    fn sign<'a>(&'a self, head: &'a mut request::Parts, _: Option<&'a Bytes>) -> BoxSignFuture<'a> {
         Box::pin(async move {
             head.headers.insert("x-signature", "signed".parse()?);
             Ok(())

@@ -81,8 +81,8 @@ struct Log {
 }
 
 impl Server {
-    /// Calls `handler` with the number of each request, starting at 1, and the request. Sends the reply of `handler`. `None`
-    /// closes the connection, or resets the HTTP/2 stream.
+    /// Calls `handler` with the number of each request, starting at 1, and the request. Sends the reply of `handler`.
+    /// `None` closes the connection, or resets the HTTP/2 stream.
     pub(crate) async fn start<F, A>(wire: Wire, handler: F) -> Self
     where
         F: Fn(usize, Seen) -> A + Send + Sync + 'static,

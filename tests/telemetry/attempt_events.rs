@@ -91,9 +91,9 @@ async fn each_backoff_and_the_end_of_the_retries_are_logged_at_debug() {
     let summaries: Vec<_> =
         events.iter().map(|event| (event.level, event.message.as_str(), field_names(event))).collect();
     let retrying = (Level::DEBUG, "retrying", sorted(["delay_ms", "reason"]));
-    let stopped = (Level::DEBUG, "no further attempt", sorted(["ended"]));
+    let stopped = (Level::DEBUG, "no further attempt", sorted(["stop_reason"]));
     assert_eq!(summaries, [retrying.clone(), retrying, stopped]);
-    assert_eq!(events[2].fields["ended"], "exhausted");
+    assert_eq!(events[2].fields["stop_reason"], "exhausted");
     let delay: f64 = events[0].fields["delay_ms"].parse().unwrap();
     assert!((50.0..=100.0).contains(&delay));
     assert_eq!(events[0].fields["reason"], "transient");

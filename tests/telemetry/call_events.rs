@@ -147,7 +147,7 @@ async fn failed_calls_are_logged_at_warn_and_rejected_requests_at_info() {
         assert_eq!(field("error.type"), error_type, "{script:?}");
         let attempts_field = (attempts > 1).then(|| attempts.to_string());
         assert_eq!(field("attempts"), attempts_field.as_deref(), "{script:?}");
-        assert_eq!(field("ended"), stop_reason, "{script:?}");
+        assert_eq!(field("stop_reason"), stop_reason, "{script:?}");
         assert_eq!(capture.of(ATTEMPT).len(), attempts, "one event for each attempt: {script:?}");
     }
 }
@@ -203,7 +203,7 @@ async fn returned_401_is_logged_at_info_if_a_resend_is_impossible() {
     let layers = (RequestIdLayer::new(), RetryLayer::new().with_replay_limit(1));
     layers.layer(key_replaced).oneshot(request("POST", URI)).await.unwrap();
     let event = &capture.of(CALL)[0];
-    assert_eq!((event.level, event.fields["ended"].as_str()), (Level::INFO, "not_replayable"));
+    assert_eq!((event.level, event.fields["stop_reason"].as_str()), (Level::INFO, "not_replayable"));
 }
 
 #[tokio::test(start_paused = true)]

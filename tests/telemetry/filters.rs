@@ -41,7 +41,8 @@ async fn filter_that_excludes_spans_passes_all_events() {
 #[tokio::test(start_paused = true)]
 async fn filter_can_select_events_by_their_fields() {
     let messages =
-        messages_through(|metadata| metadata.is_event() && metadata.fields().field("ended").is_some()).await;
+        messages_through(|metadata| metadata.is_event() && metadata.fields().field("stop_reason").is_some())
+            .await;
     assert_eq!(messages, ["no further attempt", "call completed", "call completed"]);
 }
 

@@ -152,7 +152,7 @@ impl Inner {
         }
         let fault =
             || format!("permits expire before they arrive, because each reply takes longer than {held:?}");
-        (if late { "late" } else { "answered" }, lost.then(fault))
+        (if late { "late" } else { "replied" }, lost.then(fault))
     }
 
     /// Forecasts when the next permits become available, and the largest number that may then be available together. If

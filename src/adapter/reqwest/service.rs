@@ -140,8 +140,8 @@ impl Reqwest {
     /// Uses an existing client. **Build that client with `redirect::Policy::none()`.** Prefer [`new`](Self::new), which
     /// ensures this. [`get_ref`](Self::get_ref) returns the client, for use elsewhere.
     ///
-    /// If you cannot build the client, the layers still work for a server that sends no redirects. A call that is redirected
-    /// fails. Only a bearer key is then safe, because by default a `reqwest::Client` follows redirects:
+    /// If you cannot build the client, the layers still work for a server that sends no redirects. A call that is
+    /// redirected fails. Only a bearer key is then safe, because by default a `reqwest::Client` follows redirects:
     ///
     /// - The client removes `authorization` and cookies from a request to another host. It keeps other headers, such as
     ///   `x-api-key`, and the query of the new URL. It may therefore send the key to another host.
@@ -151,10 +151,10 @@ impl Reqwest {
     /// the URL of the request. The call then fails and is not retried. A chain of redirects that ends at the first URL
     /// is not detected.
     ///
-    /// This service cannot see whether the client follows redirects, so an error may belong to any request of a chain of
-    /// redirects. No error therefore proves that nothing was sent, and only idempotent requests are retried, also after a
-    /// refused connection. A service from [`new`](Self::new) also retries a POST that was not sent. The client's own retries
-    /// have no effect, because the client receives no body that it can clone.
+    /// This service cannot see whether the client follows redirects, so an error may belong to any request of a chain
+    /// of redirects. No error therefore proves that nothing was sent, and only idempotent requests are retried, also
+    /// after a refused connection. A service from [`new`](Self::new) also retries a POST that was not sent. The
+    /// client's own retries have no effect, because the client receives no body that it can clone.
     ///
     /// ```
     /// use tower_outbound::adapter::Reqwest;

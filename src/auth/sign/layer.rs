@@ -8,12 +8,12 @@ use crate::{auth::Origin, config::InvalidConfig};
 /// ```
 /// use bytes::Bytes;
 /// use http::{HeaderValue, request::Parts};
-/// use tower_outbound::auth::{Origin, Sign, SignLayer, Signing};
+/// use tower_outbound::auth::{Origin, Sign, SignLayer, BoxSignFuture};
 ///
 /// struct Signer;
 ///
 /// impl Sign for Signer {
-///     fn sign<'a>(&'a self, head: &'a mut Parts, _body: Option<&'a Bytes>) -> Signing<'a> {
+///     fn sign<'a>(&'a self, head: &'a mut Parts, _body: Option<&'a Bytes>) -> BoxSignFuture<'a> {
 ///         Box::pin(async move {
 ///             let mut signature = HeaderValue::from_static("the signature of the head");
 ///             signature.set_sensitive(true);

@@ -21,13 +21,13 @@ use crate::error::BoxError;
 /// ```
 /// use bytes::Bytes;
 /// use http::request::Parts;
-/// use tower_outbound::auth::{AppCredentials, Sign, Signing};
+/// use tower_outbound::auth::{AppCredentials, Sign, BoxSignFuture};
 ///
 /// /// Sends the id, the key and the secret unchanged. No real service uses this scheme.
 /// struct Plain(AppCredentials);
 ///
 /// impl Sign for Plain {
-///     fn sign<'a>(&'a self, head: &'a mut Parts, _body: Option<&'a Bytes>) -> Signing<'a> {
+///     fn sign<'a>(&'a self, head: &'a mut Parts, _body: Option<&'a Bytes>) -> BoxSignFuture<'a> {
 ///         Box::pin(async move {
 ///             head.headers.insert("x-app-id", self.0.app_id().parse()?);
 ///             head.headers.insert("x-key", self.0.key().header_value());
@@ -59,18 +59,18 @@ pub trait Sign: Send + Sync {
     ///
     /// If this method returns an error, the call ends and nothing is sent. The error must not contain a secret. If a
     /// header value is a secret, [mark it](http::HeaderValue::set_sensitive) as sensitive.
-    fn sign<'a>(&'a self, head: &'a mut request::Parts, body: Option<&'a Bytes>) -> Signing<'a>;
+    fn sign<'a>(&'a self, head: &'a mut request::Parts, body: Option<&'a Bytes>) -> BoxSignFuture<'a>;
 }
 
 /// The future of [`Sign::sign`].
-pub type Signing<'a> = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send + 'a>>;
+pub type BoxSignFuture<'a> = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send + 'a>>;
 
 impl<G: Sign + ?Sized> Sign for Arc<G> {
     fn body_limit(&self) -> Option<usize> {
         G::body_limit(self)
     }
 
-    fn sign<'a>(&'a self, head: &'a mut request::Parts, body: Option<&'a Bytes>) -> Signing<'a> {
+    fn sign<'a>(&'a self, head: &'a mut request::Parts, body: Option<&'a Bytes>) -> BoxSignFuture<'a> {
         G::sign(self, head, body)
     }
 }

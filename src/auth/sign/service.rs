@@ -66,7 +66,10 @@ where
                 // Uses the instance that was polled ready for this call, and keeps a clone of it for the next call.
                 let next = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, next);
-                State::Signing { signing: Box::pin(signed(Arc::clone(&self.layer.sign), request)), inner }
+                State::BoxSignFuture {
+                    signing: Box::pin(signed(Arc::clone(&self.layer.sign), request)),
+                    inner,
+                }
             }
             other => State::Calling { future: MaybeRejected::new(other, |_| self.inner.call(request)) },
         };
@@ -104,7 +107,7 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, F, B> {
-        Signing { signing: Pin<Box<dyn Future<Output = Result<Request<B>, Error>> + Send>>, inner: S },
+        BoxSignFuture { signing: Pin<Box<dyn Future<Output = Result<Request<B>, Error>> + Send>>, inner: S },
         Calling { #[pin] future: MaybeRejected<F> },
     }
 }
@@ -119,7 +122,7 @@ where
         let mut state = self.project().state;
         loop {
             let future = match state.as_mut().project() {
-                StateProj::Signing { signing, inner } => {
+                StateProj::BoxSignFuture { signing, inner } => {
                     MaybeRejected::new(ready!(signing.as_mut().poll(cx)), |request| inner.call(request))
                 }
                 StateProj::Calling { future } => return future.poll(cx),

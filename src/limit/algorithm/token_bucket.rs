@@ -99,7 +99,8 @@ pub(super) fn carried(missing: u64, old: (u64, u64), new: (u64, u64)) -> u64 {
     let left = old.1.saturating_sub(missing);
     // A larger burst becomes available gradually. Otherwise one window could contain both bursts.
     let taken = new.1.saturating_sub(scaled(left, new.0, old.0, u128::div_euclid));
-    // Also converts fractions of a permit. Otherwise each change of quotas would lose the permit that is being refilled.
+    // Also converts fractions of a permit. Otherwise each change of quotas would lose the permit that is being
+    // refilled.
     scaled(missing, new.0, old.0, u128::div_ceil).max(taken)
 }
 

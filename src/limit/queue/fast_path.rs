@@ -42,7 +42,7 @@ pub(in crate::limit) struct FastPath {
 }
 
 /// The result of an attempt to take permits without the lock.
-pub(super) enum Attempt {
+pub(super) enum FastGrant {
     Granted {
         now: u64,
     },
@@ -91,25 +91,25 @@ impl FastPath {
     }
 
     /// Takes the permits if that needs no lock. Otherwise takes nothing.
-    pub(super) fn attempt(&self, request: &PermitRequest) -> Attempt {
+    pub(super) fn attempt(&self, request: &PermitRequest) -> FastGrant {
         let cost = request.cost();
-        let Some(bucket) = self.open(cost) else { return Attempt::NeedsLock };
+        let Some(bucket) = self.open(cost) else { return FastGrant::NeedsLock };
         let now = self.clock.now();
         match bucket.due(now, cost) {
-            _ if self.is_over(request, now) => return Attempt::NeedsLock,
+            _ if self.is_over(request, now) => return FastGrant::NeedsLock,
             Some(due) if due <= now => {}
-            Some(due) => return Attempt::NotBefore { now, due },
-            None => return Attempt::NeedsLock,
+            Some(due) => return FastGrant::NotBefore { now, due },
+            None => return FastGrant::NeedsLock,
         }
         let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
         // Counts the permits before taking them. If a server limit arrives concurrently, either its thread counts these
         // permits as in flight, or this thread sees its flag.
         let before = tally.fetch_add(permits, Ordering::AcqRel);
         if before & BUSY == 0 && bucket.take(cost, now) {
-            return Attempt::Granted { now };
+            return FastGrant::Granted { now };
         }
         tally.fetch_sub(permits, Ordering::AcqRel);
-        Attempt::NeedsLock
+        FastGrant::NeedsLock
     }
 
     /// Returns the current time if the lock-free state shows that a permit granted at `at` is still valid.

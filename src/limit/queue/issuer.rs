@@ -13,7 +13,7 @@ use crate::{
         queue::clock::nanos,
         snapshot::Learned,
     },
-    policy::adaptive::{Observation, Verdict},
+    policy::adaptive::{Acceptance, Observation},
 };
 
 impl<A: Algorithm> PermitIssuer for Queue<A> {
@@ -78,13 +78,13 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
 impl<A: Algorithm> Queue<A> {
     /// Lets the algorithm learn from a response. An ordinary one needs no lock.
     fn learn(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
-        let (fast, verdict) = (&self.fast, response.verdict());
-        if verdict == Verdict::Accepted {
+        let (fast, acceptance) = (&self.fast, response.acceptance());
+        if acceptance == Acceptance::Accepted {
             fast.accepted.fetch_add(1, Ordering::AcqRel);
         }
         let obeys_remaining = fast.obeys_remaining.load(Ordering::Acquire);
         let reads_headers = obeys_remaining || fast.reads_headers.load(Ordering::Acquire);
-        let is_ordinary = verdict == Verdict::Accepted
+        let is_ordinary = acceptance == Acceptance::Accepted
             && response.requested_pause().is_none()
             && (response.remaining().is_empty() || !reads_headers)
             && fast.tally().load(Ordering::Acquire) & LIMITED == 0;
@@ -96,7 +96,7 @@ impl<A: Algorithm> Queue<A> {
             let granted_at = fast.clock.since_origin(permit.granted_at());
             let sent_at = permit.sent_at().map_or(granted_at, |sent_at| fast.clock.since_origin(sent_at));
             let observation = Observation {
-                verdict,
+                acceptance,
                 granted_at,
                 sent_at,
                 requested_pause: response.requested_pause().map(nanos),

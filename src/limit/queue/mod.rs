@@ -24,7 +24,7 @@ use std::{
 use self::{
     any::{AnyQueue, Joined, Standing},
     clock::Clock,
-    fast_path::{Attempt, BUSY, FastPath, LIMITED},
+    fast_path::{BUSY, FastGrant, FastPath, LIMITED},
     sync::{Mutex, MutexGuard, Ordering},
     wait_list::{WaitList, Wakes, slack},
     waiter::{Latest, State, Waiter},
@@ -61,14 +61,14 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
     fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal> {
         let (fast, clock) = (&self.fast, &self.fast.clock);
         match fast.attempt(request) {
-            Attempt::Granted { now } => return Ok(Joined::Granted(clock.stamp(now))),
-            Attempt::NotBefore { now, due } => {
+            FastGrant::Granted { now } => return Ok(Joined::Granted(clock.stamp(now))),
+            FastGrant::NotBefore { now, due } => {
                 if let Some(reason) = Latest::of(request, now, clock).missed_by(due, now, 0) {
                     let wait = Duration::from_nanos(due - now);
                     return Err(fast.refuse(Refusal::new(reason, wait)));
                 }
             }
-            Attempt::NeedsLock => {}
+            FastGrant::NeedsLock => {}
         }
         let (waker, cost) = (waker.cloned(), request.cost());
         let joined = self.locked(|list, wakes| {
@@ -195,8 +195,8 @@ impl<A: Algorithm> Queue<A> {
     /// [`join`](AnyQueue::join).
     pub(super) fn take_without_lock(&self, request: &PermitRequest) -> Option<Instant> {
         match self.fast.attempt(request) {
-            Attempt::Granted { now } => Some(self.fast.clock.stamp(now)),
-            Attempt::NotBefore { .. } | Attempt::NeedsLock => None,
+            FastGrant::Granted { now } => Some(self.fast.clock.stamp(now)),
+            FastGrant::NotBefore { .. } | FastGrant::NeedsLock => None,
         }
     }
 

@@ -20,7 +20,7 @@ mod tests;
 
 use std::time::Duration;
 
-pub(crate) use self::observation::{Observation, Progress, Verdict};
+pub(crate) use self::observation::{Acceptance, Observation, Progress};
 
 use self::{
     observation::SECOND,
@@ -296,7 +296,7 @@ impl Learner {
         progress: Progress,
         now: u64,
     ) -> Option<u64> {
-        let is_throttled = self.is_throttled(response.verdict, progress);
+        let is_throttled = self.is_throttled(response.acceptance, progress);
         if is_throttled {
             self.throttled_at = Some(now);
         }
@@ -308,7 +308,7 @@ impl Learner {
         let is_probe = matches!(self.probe, Probe::Sent(at) if response.granted_at >= at);
         match (is_throttled, self.paused_at) {
             (true, None) if response.granted_at > self.cut_at || self.cut_at == 0 => {
-                if response.verdict != Verdict::Unavailable {
+                if response.acceptance != Acceptance::Unavailable {
                     self.outage_cuts = 0;
                 } else {
                     if self.outage_cuts == 0 {
@@ -354,12 +354,13 @@ impl Learner {
 
     /// Returns whether a response is a throttle.
     ///
-    /// A 503 without headers is one if most responses before it were accepted. If 503s continue after three cuts in a row,
-    /// they do not depend on the rate. The learner then restores the rate, and ignores 503s until a complete run has none.
-    fn is_throttled(&mut self, verdict: Verdict, progress: Progress) -> bool {
-        let were_accepted = self.recent.count(verdict, progress);
-        if verdict != Verdict::Unavailable {
-            return verdict == Verdict::Throttled;
+    /// A 503 without headers is one if most responses before it were accepted. If 503s continue after three cuts in a
+    /// row, they do not depend on the rate. The learner then restores the rate, and ignores 503s until a complete run
+    /// has none.
+    fn is_throttled(&mut self, acceptance: Acceptance, progress: Progress) -> bool {
+        let were_accepted = self.recent.count(acceptance, progress);
+        if acceptance != Acceptance::Unavailable {
+            return acceptance == Acceptance::Throttled;
         }
         self.run.has_outage = true;
         if self.outage_cuts < OUTAGE_CUTS {

@@ -1,4 +1,4 @@
-//! What a learner gets to know about requests and responses.
+//! The inputs of a learner: progress of requests, and responses.
 
 use crate::policy::rate_limit::Remaining;
 
@@ -15,7 +15,7 @@ pub(crate) struct Progress {
 
 /// How a server responded with regard to its rate limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Acceptance {
     Accepted,
     Throttled,
     /// A 503 without rate-limit headers: a throttle, or an outage.
@@ -25,7 +25,7 @@ pub(crate) enum Verdict {
 /// A response of the server.
 #[derive(Debug)]
 pub(crate) struct Observation<'a> {
-    pub(crate) verdict: Verdict,
+    pub(crate) acceptance: Acceptance,
     pub(crate) granted_at: u64,
     pub(crate) sent_at: u64,
     /// The delay that the server requested, in nanoseconds.

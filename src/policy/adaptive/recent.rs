@@ -1,6 +1,6 @@
 //! The requests that a server accepted recently.
 
-use super::observation::{Progress, SECOND, Verdict};
+use super::observation::{Acceptance, Progress, SECOND};
 
 /// A run of the slow start is complete after this many accepted requests. An estimate needs as many.
 pub(super) const START_RUN: u64 = 10;
@@ -47,14 +47,14 @@ impl Recent {
     }
 
     /// Counts a response. Returns whether at least 10 of the last 20 responses before it were accepted.
-    pub(super) fn count(&mut self, verdict: Verdict, progress: Progress) -> bool {
+    pub(super) fn count(&mut self, acceptance: Acceptance, progress: Progress) -> bool {
         let accepted = progress.accepted.saturating_sub(self.counted);
         self.counted = progress.accepted;
         let shift = u32::try_from(accepted).unwrap_or(u32::MAX);
         self.responses =
             self.responses.checked_shl(shift).map_or(u32::MAX, |responses| responses | ((1 << shift) - 1));
         let were_accepted = (self.responses & ((1 << 20) - 1)).count_ones() >= 10;
-        if verdict != Verdict::Accepted {
+        if acceptance != Acceptance::Accepted {
             self.responses <<= 1;
         }
         were_accepted

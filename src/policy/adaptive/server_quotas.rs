@@ -3,16 +3,16 @@
 use super::observation::SECOND;
 use crate::policy::{rate_limit::Remaining, saturating_nanos};
 
-/// A quota counts in a window that is longer by 2 %. With a burst of a fiftieth of the limit, no window then exceeds the
-/// limit.
+/// A quota counts in a window that is longer by 2 %. With a burst of a fiftieth of the limit, no window then exceeds
+/// the limit.
 const MARGIN: f64 = 1.02;
 const BURST_PART: u64 = 50;
 
 /// A quota is used up if at most this part of its limit remains.
 const USED_UP_PART: u64 = 20;
 
-/// A quota with a longer window applies only through its throttled responses. Its average rate would waste the burst that
-/// such a quota is meant for.
+/// A quota with a longer window applies only through its throttled responses. Its average rate would waste the burst
+/// that such a quota is meant for.
 const LONGEST_WINDOW: u64 = 3_600 * SECOND;
 
 /// The maximum number of quotas that are stored.

@@ -9,8 +9,8 @@ fn progress(accepted: u64, in_flight: u64) -> Progress {
     Progress { accepted, in_flight }
 }
 
-fn response(verdict: Verdict, at: u64) -> Observation<'static> {
-    Observation { verdict, granted_at: at, sent_at: at, requested_pause: None, remaining: &[] }
+fn response(acceptance: Acceptance, at: u64) -> Observation<'static> {
+    Observation { acceptance, granted_at: at, sent_at: at, requested_pause: None, remaining: &[] }
 }
 
 /// Parses the headers of a quota with `limit` permits per `window` seconds, of which `left` remain.
@@ -25,7 +25,7 @@ fn quota(limit: u64, window: u64, left: u64) -> Vec<Remaining> {
 fn throttled() -> Learner {
     let mut learner = Learner::new(f64::INFINITY);
     learner.grant(1, progress(0, 0), 0);
-    let pause = learner.observe(&response(Verdict::Throttled, SECOND - 1), progress(100, 1), SECOND);
+    let pause = learner.observe(&response(Acceptance::Throttled, SECOND - 1), progress(100, 1), SECOND);
     assert_eq!(pause, Some(SECOND + FIRST_WAIT));
     learner
 }
@@ -34,7 +34,7 @@ fn throttled() -> Learner {
 fn reopened() -> Learner {
     let mut learner = throttled();
     learner.grant(1, progress(100, 0), SECOND * 3 / 2);
-    learner.observe(&response(Verdict::Accepted, SECOND * 3 / 2), progress(100, 0), 2 * SECOND);
+    learner.observe(&response(Acceptance::Accepted, SECOND * 3 / 2), progress(100, 0), 2 * SECOND);
     assert_eq!(learner.rate, Some(50.0));
     learner
 }
@@ -64,9 +64,9 @@ fn first_rate_ignores_an_idle_time_before_the_last_two_minutes() {
     learner.grant(1, progress(1, 0), hour);
     learner.grant(1, progress(1, 0), hour + 60 * SECOND);
     let at = hour + 60 * SECOND + SECOND;
-    learner.observe(&response(Verdict::Throttled, at), progress(101, 1), at);
+    learner.observe(&response(Acceptance::Throttled, at), progress(101, 1), at);
     learner.grant(1, progress(101, 0), at);
-    learner.observe(&response(Verdict::Accepted, at), progress(101, 0), at + SECOND);
+    learner.observe(&response(Acceptance::Accepted, at), progress(101, 0), at + SECOND);
     assert_eq!(learner.rate, Some(50.0), "100 requests in 2 s");
 }
 
@@ -75,9 +75,9 @@ fn learner_estimates_no_rate_from_fewer_than_ten_accepted_requests() {
     for (accepted, rate, reopened_at) in [(9, None, 8 * SECOND), (10, Some(1.25), 0)] {
         let mut learner = Learner::new(f64::INFINITY);
         learner.grant(1, progress(0, 0), 0);
-        learner.observe(&response(Verdict::Throttled, 1), progress(0, 1), SECOND);
+        learner.observe(&response(Acceptance::Throttled, 1), progress(0, 1), SECOND);
         learner.grant(1, progress(0, 0), 7 * SECOND);
-        learner.observe(&response(Verdict::Accepted, 7 * SECOND), progress(accepted, 0), 8 * SECOND);
+        learner.observe(&response(Acceptance::Accepted, 7 * SECOND), progress(accepted, 0), 8 * SECOND);
         assert_eq!((learner.rate, learner.reopened_at), (rate, reopened_at));
         assert!(!learner.is_probing());
     }
@@ -87,7 +87,7 @@ fn learner_estimates_no_rate_from_fewer_than_ten_accepted_requests() {
 fn header_quota_sets_the_rate_with_a_margin_of_two_percent() {
     let mut learner = Learner::new(f64::INFINITY);
     let headers = quota(102, 1, 101);
-    let observation = Observation { remaining: &headers, ..response(Verdict::Accepted, 0) };
+    let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
     assert_eq!(learner.observe(&observation, progress(1, 0), 0), None);
     assert_eq!(learner.rate, Some(100.0));
     assert_eq!(
@@ -105,7 +105,7 @@ fn slowest_of_several_header_quotas_sets_the_rate() {
         let policy = format!("\"{limit}\";q={limit};w={window}");
         let headers = head_of([("ratelimit", field.as_bytes()), ("ratelimit-policy", policy.as_bytes())]);
         let headers = remaining(&headers, || panic!("the clock was read"));
-        let observation = Observation { remaining: &headers, ..response(Verdict::Accepted, 0) };
+        let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
         learner.observe(&observation, progress(1, 0), 0);
     }
     // The daily quota only applies through its throttled responses.
@@ -116,10 +116,10 @@ fn slowest_of_several_header_quotas_sets_the_rate() {
 fn configured_quota_is_the_ceiling_and_headers_matter_only_after_a_throttled_response() {
     let mut learner = Learner::new(10.0);
     let headers = quota(102, 1, 50);
-    let observation = Observation { remaining: &headers, ..response(Verdict::Accepted, 0) };
+    let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
     learner.observe(&observation, progress(1, 0), 0);
     assert_eq!(learner.rate, None);
-    let observation = Observation { remaining: &headers, ..response(Verdict::Throttled, 1) };
+    let observation = Observation { remaining: &headers, ..response(Acceptance::Throttled, 1) };
     learner.observe(&observation, progress(1, 0), 1);
     assert!(learner.reads_headers());
     assert_eq!(learner.rate, Some(9.8), "0.98 of the ceiling");
@@ -131,7 +131,7 @@ fn throttled_responses_of_one_event_cut_the_rate_once() {
     for seconds in [3, 4, 5] {
         // All three requests were granted before the first throttled response arrived.
         let late =
-            Observation { requested_pause: Some(SECOND), ..response(Verdict::Throttled, 3 * SECOND - 1) };
+            Observation { requested_pause: Some(SECOND), ..response(Acceptance::Throttled, 3 * SECOND - 1) };
         learner.observe(&late, progress(110, 3), seconds * SECOND);
     }
     assert_eq!(learner.rate, Some(35.0), "0.7 of 50");
@@ -148,16 +148,20 @@ fn rate_falls_back_to_the_last_clean_rate() {
     }
     assert_eq!((learner.rate, learner.source), (Some(200.0), LearnedFrom::Success));
     let at = 7 * SECOND;
-    learner.observe(&response(Verdict::Throttled, at), progress(accepted, 1), at);
+    learner.observe(&response(Acceptance::Throttled, at), progress(accepted, 1), at);
     assert_eq!(learner.rate, Some(140.0), "0.7 of 200 is more than 0.98 of 100");
     learner.grant(1, progress(accepted, 0), at + SECOND);
-    learner.observe(&response(Verdict::Accepted, at + SECOND), progress(accepted, 0), at + SECOND);
+    learner.observe(&response(Acceptance::Accepted, at + SECOND), progress(accepted, 0), at + SECOND);
     // A run after a raise that was throttled lasts 20 times the pause, and raises the rate by 2 %.
     learner.advance(progress(accepted + 1_000, 0), at + 20 * SECOND);
     assert_eq!(learner.rate, Some(140.0));
     learner.advance(progress(accepted + 1_000, 0), at + 21 * SECOND);
     assert_eq!(learner.rate, Some(140.0 * 1.02));
-    learner.observe(&response(Verdict::Throttled, at + 22 * SECOND), progress(accepted, 1), at + 22 * SECOND);
+    learner.observe(
+        &response(Acceptance::Throttled, at + 22 * SECOND),
+        progress(accepted, 1),
+        at + 22 * SECOND,
+    );
     assert_eq!(learner.rate, Some(0.98 * 140.0), "just below the last clean rate");
 }
 
@@ -169,7 +173,7 @@ fn probe_that_is_throttled_doubles_the_pause_up_to_a_minute() {
         assert!(learner.is_free(1, now));
         learner.grant(1, progress(100, 0), now);
         assert!(!learner.is_free(1, now), "only the probe leaves");
-        let pause = learner.observe(&response(Verdict::Throttled, now), progress(100, 1), now);
+        let pause = learner.observe(&response(Acceptance::Throttled, now), progress(100, 1), now);
         assert_eq!(pause, Some(now + expected * MILLI));
         now += expected * MILLI;
     }
@@ -180,8 +184,8 @@ fn pause_lasts_for_the_requested_delay_or_until_the_reset_of_a_used_up_quota() {
     let now = SECOND;
     let (empty, some) = (quota(100, 30, 0), quota(100, 30, 1));
     let until = |requested_pause: Option<u64>, remaining: &[Remaining]| {
-        let verdict = Verdict::Throttled;
-        let observation = Observation { verdict, granted_at: 1, sent_at: 1, requested_pause, remaining };
+        let acceptance = Acceptance::Throttled;
+        let observation = Observation { acceptance, granted_at: 1, sent_at: 1, requested_pause, remaining };
         Learner::new(f64::INFINITY).observe(&observation, progress(0, 1), now)
     };
     assert_eq!(until(Some(7 * SECOND), &empty), Some(8 * SECOND));
@@ -193,10 +197,10 @@ fn pause_lasts_for_the_requested_delay_or_until_the_reset_of_a_used_up_quota() {
 fn reset_of_a_used_up_quota_is_the_earliest_that_the_server_reported() {
     let mut learner = Learner::new(f64::INFINITY);
     let first = quota(100, 30, 5);
-    let observation = Observation { remaining: &first, ..response(Verdict::Accepted, 0) };
+    let observation = Observation { remaining: &first, ..response(Acceptance::Accepted, 0) };
     learner.observe(&observation, progress(1, 0), 0);
     let later = quota(100, 30, 0);
-    let observation = Observation { remaining: &later, ..response(Verdict::Throttled, 1) };
+    let observation = Observation { remaining: &later, ..response(Acceptance::Throttled, 1) };
     assert_eq!(learner.observe(&observation, progress(1, 0), SECOND), Some(30 * SECOND));
 }
 
@@ -218,7 +222,7 @@ fn bare_503_is_a_throttle_only_if_most_responses_were_accepted() {
     let pauses = |accepted: u64, outages: u64| {
         let mut learner = Learner::new(f64::INFINITY);
         for _ in 0..outages {
-            learner.observe(&response(Verdict::Unavailable, 1), progress(accepted, 1), 1);
+            learner.observe(&response(Acceptance::Unavailable, 1), progress(accepted, 1), 1);
         }
         learner.throttled_at.is_some()
     };
@@ -232,9 +236,9 @@ fn rate_is_restored_if_503s_continue_after_three_cuts() {
     let mut now = 3 * SECOND;
     let mut unavailable = |learner: &mut Learner, accepted: u64| {
         now += SECOND;
-        learner.observe(&response(Verdict::Unavailable, now), progress(accepted, 1), now);
+        learner.observe(&response(Acceptance::Unavailable, now), progress(accepted, 1), now);
         learner.grant(1, progress(accepted, 0), now);
-        learner.observe(&response(Verdict::Accepted, now), progress(accepted, 0), now);
+        learner.observe(&response(Acceptance::Accepted, now), progress(accepted, 0), now);
         (learner.rate.unwrap() * 10.0).round() / 10.0
     };
     let rates = [120, 140, 160, 180, 200].map(|accepted| unavailable(&mut learner, accepted));
@@ -242,7 +246,7 @@ fn rate_is_restored_if_503s_continue_after_three_cuts() {
     // A complete run with a 503 neither raises the rate nor lets 503s count again.
     let at = 20 * SECOND;
     for (start, accepted) in [(at, 300), (2 * at, 1_300)] {
-        learner.observe(&response(Verdict::Unavailable, start), progress(accepted, 1), start);
+        learner.observe(&response(Acceptance::Unavailable, start), progress(accepted, 1), start);
         learner.advance(progress(accepted + 900, 0), start + at);
         assert_eq!(learner.rate, Some(50.0));
     }
@@ -256,9 +260,9 @@ fn learner_without_a_rate_ignores_503s_that_do_not_depend_on_the_rate() {
     learner.grant(1, progress(0, 0), 0);
     for number in 1..=20 {
         let (now, accepted) = (number * SECOND, 20 * number);
-        learner.observe(&response(Verdict::Unavailable, now), progress(accepted, 1), now);
+        learner.observe(&response(Acceptance::Unavailable, now), progress(accepted, 1), now);
         learner.grant(1, progress(accepted, 0), now);
-        learner.observe(&response(Verdict::Accepted, now), progress(accepted, 0), now);
+        learner.observe(&response(Acceptance::Accepted, now), progress(accepted, 0), now);
         assert_eq!(learner.rate.is_none(), number > 3, "after {number} responses");
     }
 }
@@ -269,7 +273,7 @@ fn headers_that_show_a_used_up_quota_prevent_a_raise() {
         let mut learner = Learner::new(f64::INFINITY);
         for (at, left) in [(0, 101), (1, 50), (2, left)] {
             let headers = quota(102, 1, left);
-            let observation = Observation { remaining: &headers, ..response(Verdict::Accepted, at) };
+            let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, at) };
             learner.observe(&observation, progress(at + 1, 0), at);
         }
         learner.advance(progress(100, 0), 2 * SECOND);
@@ -294,20 +298,20 @@ fn costly_request_waits_until_its_permits_would_be_refilled() {
 #[derive(Debug, Clone)]
 enum Step {
     Grant(u32),
-    Respond { verdict: Verdict, age: u64, pause: Option<u64>, headers: Option<(u64, u64, u64)> },
+    Respond { acceptance: Acceptance, age: u64, pause: Option<u64>, headers: Option<(u64, u64, u64)> },
     Lose(bool),
     Resume,
     Ceiling(f64),
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
-    let verdict = prop_oneof![
-        4 => Just(Verdict::Accepted), 1 => Just(Verdict::Throttled), 1 => Just(Verdict::Unavailable)
+    let acceptance = prop_oneof![
+        4 => Just(Acceptance::Accepted), 1 => Just(Acceptance::Throttled), 1 => Just(Acceptance::Unavailable)
     ];
     let number = || prop_oneof![0..200_u64, any::<u64>()];
     let headers = prop::option::of((number(), number(), number()));
-    let response = (verdict, number(), prop::option::of(number()), headers)
-        .prop_map(|(verdict, age, pause, headers)| Step::Respond { verdict, age, pause, headers });
+    let response = (acceptance, number(), prop::option::of(number()), headers)
+        .prop_map(|(acceptance, age, pause, headers)| Step::Respond { acceptance, age, pause, headers });
     let step = prop_oneof![
         6 => any::<u32>().prop_map(|cost| Step::Grant(cost.max(1))),
         6 => response,
@@ -332,12 +336,12 @@ proptest! {
             learner.advance(state, now);
             match step {
                 Step::Grant(cost) => learner.grant(cost, state, now),
-                Step::Respond { verdict, age, pause, headers } => {
-                    accepted += u64::from(verdict == Verdict::Accepted);
+                Step::Respond { acceptance, age, pause, headers } => {
+                    accepted += u64::from(acceptance == Acceptance::Accepted);
                     let headers = headers.map(|(limit, window, left)| quota(limit, window, left));
                     let at = now.saturating_sub(age);
                     let observation = Observation {
-                        verdict, granted_at: at, sent_at: at, requested_pause: pause,
+                        acceptance, granted_at: at, sent_at: at, requested_pause: pause,
                         remaining: headers.as_deref().unwrap_or_default(),
                     };
                     let until = learner.observe(&observation, progress(accepted, 0), now);

@@ -8,7 +8,7 @@ use std::{
 use http::{HeaderMap, HeaderName, StatusCode, header::RETRY_AFTER};
 
 use super::{
-    adaptive::Verdict,
+    adaptive::Acceptance,
     grpc::{self, Code},
     header_values::{MAX_REQUESTED_DELAY, decimal, served, values},
     http_date, rate_limit,
@@ -109,14 +109,14 @@ pub(crate) fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
     matches!(status.as_u16(), 429 | 503 | 529) || grpc::is_throttled(headers)
 }
 
-/// Returns whether the server accepted the request, with regard to its rate limit. `has_limits` is `true` if the response
-/// has a requested delay or remaining permits.
-pub(crate) fn verdict(status: StatusCode, code: Option<Code>, has_limits: bool) -> Verdict {
+/// Returns whether the server accepted the request, with regard to its rate limit. `has_limits` is `true` if the
+/// response has a requested delay or remaining permits.
+pub(crate) fn acceptance(status: StatusCode, code: Option<Code>, has_limits: bool) -> Acceptance {
     match (status.as_u16(), code) {
-        (429 | 529, _) | (_, Some(Code::RESOURCE_EXHAUSTED)) => Verdict::Throttled,
-        (503, _) | (_, Some(Code::UNAVAILABLE)) if has_limits => Verdict::Throttled,
-        (503, _) | (_, Some(Code::UNAVAILABLE)) => Verdict::Unavailable,
-        _ => Verdict::Accepted,
+        (429 | 529, _) | (_, Some(Code::RESOURCE_EXHAUSTED)) => Acceptance::Throttled,
+        (503, _) | (_, Some(Code::UNAVAILABLE)) if has_limits => Acceptance::Throttled,
+        (503, _) | (_, Some(Code::UNAVAILABLE)) => Acceptance::Unavailable,
+        _ => Acceptance::Accepted,
     }
 }
 

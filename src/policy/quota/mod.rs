@@ -250,7 +250,8 @@ impl Quota {
 
     /// Returns the number of requests per second that the quota sustains: `limit / (window + margin)`.
     ///
-    /// A [`TokenBucket`](crate::limit::TokenBucket) sustains one request per [`refill_interval`](Self::refill_interval).
+    /// A [`TokenBucket`](crate::limit::TokenBucket) sustains one request per
+    /// [`refill_interval`](Self::refill_interval).
     ///
     /// ```
     /// # use tower_outbound::Quota;

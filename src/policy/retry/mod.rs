@@ -91,7 +91,7 @@ pub(crate) struct RetryState {
 
 /// The part of the retry decision that depends only on the last attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum LastAttempt {
     Classified(RetryDecision),
     /// The server rejected the key, and another key is available.
     KeyReplaced,
@@ -150,16 +150,16 @@ impl From<StopReason> for Stop {
 pub(crate) fn backoff_reason(
     state: &RetryState,
     outcome: Outcome,
-    verdict: Verdict,
+    verdict: LastAttempt,
     requested: Option<Duration>,
 ) -> Result<Option<DelayReason>, Stop> {
     let reason = match verdict {
-        Verdict::Deadline => return Err(StopReason::Deadline.into()),
-        Verdict::Classified(RetryDecision::Success) => return Err(StopReason::Success.into()),
-        Verdict::Classified(RetryDecision::NotRetryable) => return Err(StopReason::NotRetryable.into()),
-        Verdict::Classified(RetryDecision::Transient) => Some(DelayReason::Transient),
-        Verdict::Classified(RetryDecision::Throttled) => Some(DelayReason::Throttled),
-        Verdict::KeyReplaced => None,
+        LastAttempt::Deadline => return Err(StopReason::Deadline.into()),
+        LastAttempt::Classified(RetryDecision::Success) => return Err(StopReason::Success.into()),
+        LastAttempt::Classified(RetryDecision::NotRetryable) => return Err(StopReason::NotRetryable.into()),
+        LastAttempt::Classified(RetryDecision::Transient) => Some(DelayReason::Transient),
+        LastAttempt::Classified(RetryDecision::Throttled) => Some(DelayReason::Throttled),
+        LastAttempt::KeyReplaced => None,
     };
     if reason.is_some() {
         if !state.idempotent && outcome.delivery() != Delivery::NotSent {
@@ -182,7 +182,7 @@ pub(crate) fn backoff_reason(
 pub(crate) fn decide(
     state: &RetryState,
     outcome: Outcome,
-    verdict: Verdict,
+    verdict: LastAttempt,
     inputs: &Inputs,
 ) -> Result<Retry, Stop> {
     let requested = inputs.requested;

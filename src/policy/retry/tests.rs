@@ -5,8 +5,8 @@ use super::*;
 use crate::policy::outcome::Outcome::{Failed, NotSent, Refused, Response, Timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
-const TRANSIENT: Verdict = Verdict::Classified(RetryDecision::Transient);
-const THROTTLED: Verdict = Verdict::Classified(RetryDecision::Throttled);
+const TRANSIENT: LastAttempt = LastAttempt::Classified(RetryDecision::Transient);
+const THROTTLED: LastAttempt = LastAttempt::Classified(RetryDecision::Throttled);
 const UNAVAILABLE: Outcome = Response(StatusCode::SERVICE_UNAVAILABLE);
 const REJECTED: Outcome = Response(StatusCode::UNAUTHORIZED);
 
@@ -51,9 +51,9 @@ fn retries_after_the_backoff_or_a_longer_requested_delay() {
 #[test]
 fn call_stops_after_success_lasting_failure_or_deadline() {
     for (verdict, reason) in [
-        (Verdict::Classified(RetryDecision::Success), StopReason::Success),
-        (Verdict::Classified(RetryDecision::NotRetryable), StopReason::NotRetryable),
-        (Verdict::Deadline, StopReason::Deadline),
+        (LastAttempt::Classified(RetryDecision::Success), StopReason::Success),
+        (LastAttempt::Classified(RetryDecision::NotRetryable), StopReason::NotRetryable),
+        (LastAttempt::Deadline, StopReason::Deadline),
     ] {
         assert_eq!(backoff_reason(&STATE, UNAVAILABLE, verdict, None), Err(reason.into()));
         assert_eq!(decide(&STATE, UNAVAILABLE, verdict, &INPUTS), stop(reason));
@@ -108,13 +108,13 @@ fn reports_the_requested_delay_that_was_too_long() {
 fn call_stops_if_the_body_cannot_be_replayed() {
     let inputs = Inputs { replayable: false, ..INPUTS };
     assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), stop(StopReason::NotReplayable));
-    assert_eq!(decide(&STATE, REJECTED, Verdict::KeyReplaced, &inputs), stop(StopReason::NotReplayable));
+    assert_eq!(decide(&STATE, REJECTED, LastAttempt::KeyReplaced, &inputs), stop(StopReason::NotReplayable));
 }
 
 #[test]
 fn resends_request_with_another_key_for_any_method_and_attempt_count() {
     let state = RetryState { attempts: 9, idempotent: false, ..STATE };
-    let resend = |inputs| decide(&state, REJECTED, Verdict::KeyReplaced, &inputs);
+    let resend = |inputs| decide(&state, REJECTED, LastAttempt::KeyReplaced, &inputs);
     let immediate = Retry { delay: Duration::ZERO, drain: DRAIN_TIME, reason: DelayReason::KeyReplaced };
     let plain = Inputs { backoff: None, ..INPUTS };
     assert_eq!(resend(plain), Ok(immediate));
@@ -157,10 +157,10 @@ proptest! {
         verdict in prop::sample::select(vec![
             TRANSIENT,
             THROTTLED,
-            Verdict::Classified(RetryDecision::Success),
-            Verdict::Classified(RetryDecision::NotRetryable),
-            Verdict::KeyReplaced,
-            Verdict::Deadline,
+            LastAttempt::Classified(RetryDecision::Success),
+            LastAttempt::Classified(RetryDecision::NotRetryable),
+            LastAttempt::KeyReplaced,
+            LastAttempt::Deadline,
         ]),
         inputs in inputs(),
     ) {
@@ -179,7 +179,7 @@ proptest! {
         prop_assert!(inputs.requested.is_none_or(|requested| retry.delay >= requested && requested <= max_retry_after));
         prop_assert!(inputs.time_left.is_none_or(|left| retry.delay.max(retry.drain) < left));
         prop_assert!(retry.drain <= DRAIN_TIME);
-        if verdict != Verdict::KeyReplaced {
+        if verdict != LastAttempt::KeyReplaced {
             prop_assert!(idempotent || outcome.delivery() == Delivery::NotSent);
             prop_assert!(attempts < max_attempts && retry.delay >= inputs.backoff.unwrap().own);
         }

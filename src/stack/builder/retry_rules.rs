@@ -30,8 +30,8 @@ impl StackBuilder {
         self.map_retry(|retry| retry.retry_on(statuses))
     }
 
-    /// Also retries an idempotent request if `condition` returns `true`, even after a 2xx. Otherwise the other rules apply:
-    /// see [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
+    /// Also retries an idempotent request if `condition` returns `true`, even after a 2xx. Otherwise the other rules
+    /// apply: see [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
     ///
     /// A POST is not idempotent, unless [`with_idempotent`](Self::with_idempotent) or
     /// [`RequestBuilder::idempotent`](crate::client::RequestBuilder::idempotent) declares it so.
@@ -52,9 +52,8 @@ impl StackBuilder {
         self.map_retry(|retry| retry.retry_if(condition))
     }
 
-    /// Declares requests idempotent regardless of their method, such as a POST that only searches. A later call replaces
-    /// the rule: see
-    /// [`RetryLayer::with_idempotent`](crate::retry::RetryLayer::with_idempotent).
+    /// Declares requests idempotent regardless of their method, such as a POST that only searches. A later call
+    /// replaces the rule: see [`RetryLayer::with_idempotent`](crate::retry::RetryLayer::with_idempotent).
     ///
     /// ```
     /// use tower_outbound::Client;

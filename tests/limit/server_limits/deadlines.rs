@@ -116,8 +116,8 @@ async fn waiter_is_refused_if_its_queue_wait_after_a_pause_exceeds_its_deadline<
 }
 
 async fn waiter_is_refused_if_its_deadline_is_before_the_reset_of_a_server_limit<L: Algorithm>() {
-    // The first waiter takes the last remaining permit. The next waiters would be granted after the reset, at 60.5 s and
-    // 61.5 s.
+    // The first waiter takes the last remaining permit. The next waiters would be granted after the reset, at 60.5 s
+    // and 61.5 s.
     let outcomes = outcomes::<L>(remaining(1, 60), &[10, 10, 90, 10]).await;
     assert_outcomes(&outcomes, &[granted(1.0), refused(0.5, 60.0), granted(60.5), refused(0.5, 61.0)]);
 }
@@ -126,8 +126,8 @@ async fn new_request_is_queued_if_its_deadline_allows_a_grant_after_the_reset<L:
     let server = Server::start();
     let service = server.with_layer(&RateLimitLayer::new(one_per_second_limiter::<L>()));
     server.respond_once(&service, remaining(3, 60)).await;
-    // The first three waiters are granted at 1 s, 2 s and 3 s. The later waiters would be granted after the reset, at 60 s,
-    // 61 s and 62 s.
+    // The first three waiters are granted at 1 s, 2 s and 3 s. The later waiters would be granted after the reset, at
+    // 60 s, 61 s and 62 s.
     let waiting = spawn_waiters(&server, &service, &[90, 90, 90, 90, 62, 61]).await;
     let [first, second, third] = [1.0, 2.0, 3.0].map(granted);
     let expected = [first, second, third, granted(60.0), granted(61.0), refused(0.0, 62.0)];

@@ -154,8 +154,8 @@ fn journeys() -> impl Strategy<Value = Vec<Journey>> {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// The server has one window of `limit` requests and reports the remaining permits with every response. Requests and
-    /// responses overtake one another.
+    /// The server has one window of `limit` requests and reports the remaining permits with every response. Requests
+    /// and responses overtake one another.
     #[test]
     fn limiter_never_sends_more_requests_than_the_server_allows(
         limit in 1..40_u64, before_first_response in 1..10_usize, journeys in journeys(), unlimited: bool,
@@ -191,7 +191,8 @@ proptest! {
                 request.extensions_mut().insert(journey);
                 service.clone().oneshot(request)
             };
-            // The first requests are sent before any limit is known. All later requests are sent after the first response.
+            // The first requests are sent before any limit is known. All later requests are sent after the first
+            // response.
             let mut journeys = journeys.into_iter();
             let mut calls = JoinSet::new();
             for journey in journeys.by_ref().take(before_first_response.min(limit as usize)) {

@@ -87,8 +87,8 @@ impl Server {
         let arrivals = self.arrivals.lock().unwrap();
         let arrivals: Vec<_> = arrivals.iter().map(|at| (*at - self.start).as_secs_f64()).collect();
         let expected = expected.as_ref();
-        // A request may arrive up to 2 ms late, because tokio's timer rounds up to the next millisecond. No request may be
-        // early.
+        // A request may arrive up to 2 ms late, because tokio's timer rounds up to the next millisecond. No request may
+        // be early.
         let fits = |(at, due): (&f64, &f64)| (*due..=due + 0.002).contains(at);
         let same = arrivals.len() == expected.len() && arrivals.iter().zip(expected).all(fits);
         assert!(same, "requests arrived at {arrivals:?} s, expected {expected:?} s");
@@ -104,7 +104,8 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Returns a limiter that obeys the remaining permits of the server, and whose own quota delays no request of the tests.
+/// Returns a limiter that obeys the remaining permits of the server, and whose own quota delays no request of the
+/// tests.
 fn ample_limiter<L: Algorithm>() -> L {
     L::of(Quota::per_second(1_000).unwrap().with_burst(500).unwrap().without_margin()).with_server_remaining()
 }

@@ -42,8 +42,8 @@ async fn limiter_spends_remaining_permits_by_cost_in_fifo_order<L: Algorithm>() 
     let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
     server.respond_once(&service, remaining(7, 5)).await;
     let mut calls = Vec::new();
-    // The second request costs more than the two permits that remain after the first request. The third request would fit,
-    // but must not overtake the second request.
+    // The second request costs more than the two permits that remain after the first request. The third request would
+    // fit, but must not overtake the second request.
     for cost in [5, 5, 1] {
         calls.push(tokio::spawn(service.clone().oneshot(costing(cost))));
     }

@@ -12,7 +12,7 @@ use tower::ServiceBuilder;
 use tower_outbound::{
     ApiKey, BoxError, ExponentialBackoff, InvalidConfig, Jitter, Quota,
     attempt_span::AttemptSpanLayer,
-    auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey, Sign, SignLayer, Signing},
+    auth::{AuthLayer, BoxSignFuture, FreshKey, KeySource, Origin, RefreshingKey, Sign, SignLayer},
     limit::{AnyLimiter, Keyed, KeyedBucket, PacedWindow, RateLimitLayer, SlidingWindow, TokenBucket},
     preset,
     request_id::RequestIdLayer,
@@ -97,7 +97,7 @@ impl Sign for SlowSign {
         self.0
     }
 
-    fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> Signing<'a> {
+    fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> BoxSignFuture<'a> {
         Box::pin(async move {
             tokio::time::sleep(millis(20)).await;
             head.headers.insert("x-length", body.map_or(0, Bytes::len).into());

@@ -118,7 +118,8 @@ pub(crate) mod http2 {
         string
     }
 
-    /// Calls `respond` with the stream id of each request. The server reads the client's other frames between responses.
+    /// Calls `respond` with the stream id of each request. The server reads the client's other frames between
+    /// responses.
     pub(crate) fn serve_http2(
         respond: impl Fn(&mut TcpStream, u32) -> io::Result<()> + Send + Sync + 'static,
     ) -> String {

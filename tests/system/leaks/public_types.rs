@@ -91,7 +91,7 @@ async fn auth(coverage: &Coverage) {
     /// A signer whose future borrows the key.
     struct Signer(ApiKey);
     impl Sign for Signer {
-        fn sign<'a>(&'a self, head: &'a mut http::request::Parts, _: Option<&'a Bytes>) -> Signing<'a> {
+        fn sign<'a>(&'a self, head: &'a mut http::request::Parts, _: Option<&'a Bytes>) -> BoxSignFuture<'a> {
             Box::pin(async move {
                 head.headers.insert("x-signed", self.0.header_value());
                 Ok(())

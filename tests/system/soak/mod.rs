@@ -12,28 +12,29 @@
 //! - Servers negotiate HTTP/2 or HTTP/1.1 for each connection. They respond slowly or not at all, send garbage,
 //!   truncate or stall bodies, and refuse streams. They also reset connections before, during and after the TLS
 //!   handshake, and in the middle of a response.
-//! - Responses contain extreme headers: `Retry-After` of 30 years, dates in the year 9999, `RateLimit` with a thousand policies,
-//!   request ids of 64 KiB.
+//! - Responses contain extreme headers: `Retry-After` of 30 years, dates in the year 9999, `RateLimit` with a thousand
+//!   policies, request ids of 64 KiB.
 //! - Callers cancel calls at random times. Operators revoke keys in use, change quotas and end pauses.
-//! - A recovery phase follows the load. The servers respond correctly until all retry budgets are full. Then all clients are
-//!   dropped.
+//! - A recovery phase follows the load. The servers respond correctly until all retry budgets are full. Then all
+//!   clients are dropped.
 //!
 //! # Checked guarantees
 //!
-//! - Calls: each call ends once, with a response, an error of exactly one kind, or a cancellation. The log has one closed span
-//!   for each call, and one event for each call that was not cancelled. A report contains every attempt that arrived at the
-//!   server.
+//! - Calls: each call ends once, with a response, an error of exactly one kind, or a cancellation. The log has one
+//!   closed span for each call, and one event for each call that was not cancelled. A report contains every attempt
+//!   that arrived at the server.
 //! - Never twice: a POST without an idempotency key arrives at its server at most once, except after a 401 or
 //!   `REFUSED_STREAM`. Both prove that the server did not process the POST. All attempts of a call have the same
 //!   idempotency key.
 //! - Window: in the server's count, no window exceeds its quota.
 //! - Never early: a limiter that has received a pause grants no permit until the pause ends or an operator ends it.
-//! - Permits: at the end, nothing is queued or in flight, the limiters grant as much as at the start, and the budgets are full.
+//! - Permits: at the end, nothing is queued or in flight, the limiters grant as much as at the start, and the budgets
+//!   are full.
 //! - Tasks and memory: at the end, no task is left. At most 64 KiB of memory are still allocated, however many calls
 //!   were made. The count covers all memory that the callers' threads allocate and free. A warm-up run first allocates
 //!   the memory that lives as long as the process.
-//! - Key: no piece of a key, in any encoding, appears in errors, response headers, reports, or any crate's log at TRACE on the
-//!   callers' threads. Every request contains a key of its API.
+//! - Key: no piece of a key, in any encoding, appears in errors, response headers, reports, or any crate's log at TRACE
+//!   on the callers' threads. Every request contains a key of its API.
 //!
 //! # Nondeterminism
 //!
