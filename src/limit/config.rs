@@ -16,7 +16,7 @@ use crate::{
 ///
 /// | field | default |
 /// |---|---|
-/// | `quota` | that of the preset, otherwise none. A quota such as `100/60s`, or a list of quotas that apply at once. Without a quota, a builder has an [`Adaptive`] limiter. `[]` removes the quota of a preset |
+/// | `quota` | that of the preset, otherwise none. A quota such as `100/60s`, or a list of quotas that apply at once. `[]` removes the quota of a preset |
 /// | `initial_burst` | the quota's burst, or the whole limit of a [`SlidingWindow`]. The number of permits that are available at the start |
 /// | `max_wait` | none, so a call may wait until its deadline |
 /// | `max_queue` | 10,000 waiters |

@@ -107,8 +107,8 @@ pub type PacedWindow = LocalLimiter<PacedLogs>;
 /// most as many entries as the limit has permits. Above 4,096 entries it keeps only the grants of the last window.
 pub type SlidingWindow = LocalLimiter<Logs>;
 
-/// Learns the rate that the server accepts, from its rate-limit headers and from throttled responses such as a 429.
-/// [`StackBuilder`](crate::stack::StackBuilder) uses an adaptive limiter if it has no quota.
+/// Learns the rate that the server accepts, from its rate-limit headers and from throttled responses such as a 429. Use
+/// it for a service whose quota is unknown, or varies.
 ///
 /// ```
 /// use std::time::Duration;

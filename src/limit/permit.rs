@@ -251,7 +251,8 @@ impl<'a> ResponseInfo<'a> {
     /// Returns whether the server accepted the request, with regard to its rate limit.
     pub(crate) fn acceptance(&self) -> Acceptance {
         let code = if self.has_limits { Code::in_head(self.headers) } else { None };
-        policy::feedback::acceptance(self.status, code, self.pause.is_some() || !self.remaining.is_empty())
+        let has_no_permits = self.remaining.iter().any(|remaining| remaining.left() == 0);
+        policy::feedback::acceptance(self.status, code, self.pause.is_some() || has_no_permits)
     }
 
     /// Returns the remaining permits that the server reported for each of its quotas.

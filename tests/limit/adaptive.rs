@@ -1,6 +1,7 @@
 //! Tests of the adaptive limiter against each kind of rate-limiting server.
 
 use std::{
+    num::NonZeroU32,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -8,12 +9,12 @@ use std::{
     time::Duration,
 };
 
-use http::Request;
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header::RETRY_AFTER};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Body, Quota,
-    limit::{Adaptive, RateLimitLayer},
+    limit::{Adaptive, Limiter, Permit, PermitRequest, RateLimitLayer, ResponseInfo},
     test_util::{LimitHeaders, ScriptedResponse, ScriptedService, ServerLimit},
 };
 
@@ -307,6 +308,71 @@ async fn adaptive_limiter_without_a_quota_starts_with_ten_requests_and_doubles_t
         let count = granted.load(Relaxed);
         assert!(count.abs_diff(expected) <= expected / 10, "{count} after {millis} ms");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn adaptive_limiter_without_a_rate_grants_a_request_that_costs_more_than_its_start() {
+    let limiter = Adaptive::unlimited();
+    let start = Instant::now();
+    limiter.acquire_many(NonZeroU32::new(40).unwrap()).await.unwrap();
+    assert!(start.elapsed() <= Duration::from_millis(201), "{:?}", start.elapsed());
+}
+
+/// Returns a limiter whose probe is in flight, and the permit of the probe.
+async fn probing() -> (Adaptive, Permit<'static>) {
+    let limiter = Adaptive::unlimited();
+    let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("1"))]);
+    limiter.acquire().await.unwrap().complete(&ResponseInfo::new(StatusCode::TOO_MANY_REQUESTS, &headers));
+    let mut probe = limiter.acquire().await.unwrap();
+    probe.mark_sent(Instant::now());
+    (limiter, probe)
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_behind_a_probe_is_refused_at_its_bound() {
+    let (limiter, _probe) = probing().await;
+    let start = Instant::now();
+    for millis in [0, 1, 700] {
+        let request = PermitRequest::new().with_max_wait(Duration::from_millis(millis));
+        assert!(limiter.acquire_with(&request).await.is_err());
+    }
+    assert!(start.elapsed() < Duration::from_millis(710), "{:?}", start.elapsed());
+    assert!(limiter.try_acquire().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn next_waiter_becomes_the_probe_if_a_probe_gets_no_response() {
+    for (is_sent, wait) in [(true, 1_000), (false, 0)] {
+        let (limiter, probe) = probing().await;
+        let start = Instant::now();
+        if !is_sent {
+            probe.release();
+        } else {
+            drop(probe);
+        }
+        limiter.acquire().await.unwrap();
+        assert!(start.elapsed() <= Duration::from_millis(wait), "{:?}", start.elapsed());
+    }
+    // A probe whose holder keeps it counts as lost after 10 s.
+    let (limiter, probe) = probing().await;
+    let start = Instant::now();
+    limiter.acquire().await.unwrap();
+    assert!((10..=11).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    drop(probe);
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepted_probe_releases_the_waiters() {
+    let (limiter, probe) = probing().await;
+    let waiter = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire().await.map(drop) }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let start = Instant::now();
+    probe.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
+    waiter.await.unwrap().unwrap();
+    assert!(start.elapsed() <= Duration::from_millis(2), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -30,9 +30,9 @@ impl LearnedRate {
     fn slow_start(&self, now: u64) -> Option<SlowStart> {
         let applies = self.is_unlimited && self.learner.rate.is_none() && !self.learner.is_probing();
         applies.then(|| {
-            let (reopened_at, is_idle) =
-                (self.learner.reopened_at, now.saturating_sub(self.last_grant) > IDLE);
-            match self.start.filter(|_| !is_idle) {
+            let reopened_at = self.learner.reopened_at;
+            let is_idle = |start: &SlowStart| now.saturating_sub(self.last_grant.max(start.from)) > IDLE;
+            match self.start.filter(|start| !is_idle(start)) {
                 // After a pause, the first request tests whether the pause was long enough.
                 Some(start) if start.from < reopened_at => SlowStart::new(reopened_at, 1),
                 Some(start) => start,
@@ -69,6 +69,8 @@ impl Algorithm for LearnedRate {
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
         let permits = u64::from(cost.get());
         let start = self.slow_start(now);
+        // Also stored without a grant, so that a costly request waits for the steps of one slow start.
+        self.start = start.or(self.start);
         let is_free = self.learner.is_free(cost.get(), now)
             && start.is_none_or(|start| start.due(permits) <= now)
             && self.ceiling.take(cost, now);
@@ -99,7 +101,9 @@ impl Algorithm for LearnedRate {
     }
 
     fn is_whole(&self, now: u64) -> bool {
-        !self.learner.is_probing() && self.learner.due(now, 1, 1) <= now && self.ceiling.is_whole(now)
+        self.learner.probe_ends().is_none()
+            && self.learner.due(now, 1, 1) <= now
+            && self.ceiling.is_whole(now)
     }
 
     fn leave(&mut self, permits: u32, now: u64) {
@@ -114,6 +118,11 @@ impl Algorithm for LearnedRate {
 
     fn poll_at(&self, due: u64, now: u64) -> u64 {
         self.learner.probe_ends().filter(|_| due <= now).unwrap_or(due)
+    }
+
+    /// While a probe is in flight, a waiter at its bound is refused, because the outcome of the probe is unknown.
+    fn grace(&self) -> u64 {
+        u64::from(self.learner.probe_ends().is_some())
     }
 
     fn learner(&self) -> Option<&Learner> {

@@ -29,7 +29,7 @@ pub(in crate::limit) struct FastPath {
     pub(super) refused: AtomicU64,
     released: AtomicU64,
     pub(super) has_quota: AtomicBool,
-    /// The number of requests that the server accepted, if the algorithm learns.
+    /// The number of permits whose requests the server accepted, if the algorithm learns.
     pub(super) accepted: AtomicU64,
     /// Whether the algorithm learns from rate-limit headers.
     pub(super) reads_headers: AtomicBool,

@@ -80,7 +80,7 @@ impl<A: Algorithm> Queue<A> {
     fn learn(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
         let (fast, acceptance) = (&self.fast, response.acceptance());
         if acceptance == Acceptance::Accepted {
-            fast.accepted.fetch_add(1, Ordering::AcqRel);
+            fast.accepted.fetch_add(u64::from(permit.cost().get()), Ordering::AcqRel);
         }
         let obeys_remaining = fast.obeys_remaining.load(Ordering::Acquire);
         let reads_headers = obeys_remaining || fast.reads_headers.load(Ordering::Acquire);

@@ -121,11 +121,14 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     if !self.is_expired_in(list, now.saturating_sub(at), now) {
                         return Ok(granted);
                     }
-                    list.lose(at, false, now);
+                    let is_lost = list.lose(at, false, now);
                     // Returns the waiter to its old position, ahead of all waiters that arrived later.
                     waiter.set(State::Waiting);
                     fast.release(cost);
                     list.insert(waiter, waker.clone());
+                    if is_lost {
+                        list.wake_head(wakes);
+                    }
                 }
                 State::Waiting => list.keep_waker(id, waker, wakes),
             }

@@ -82,6 +82,8 @@ pub struct Learner {
     run: Run,
     /// The bucket of `burst` permits is full if this time lies in the past.
     arrival: u64,
+    /// The end of the idle time that the run does not count.
+    idle_until: u64,
     probe: Probe,
     /// The start of the current pause.
     paused_at: Option<u64>,
@@ -234,11 +236,6 @@ impl Learner {
         self.recent.grant(progress, now);
         if self.rate.is_some() {
             let interval = self.interval();
-            let full = self.arrival.saturating_add(interval.saturating_mul(self.burst));
-            if self.probe == Probe::Open && now > full {
-                // The queue was empty, so the time until now proves nothing about the rate.
-                self.begin_run(progress, now);
-            }
             // A late timer does not lower the rate.
             let from = if now <= self.arrival.saturating_add(TICK) { self.arrival } else { now };
             self.arrival = from.saturating_add(interval.saturating_mul(cost.into()));
@@ -251,6 +248,13 @@ impl Learner {
     /// Raises the rate if the run is complete. Called before each grant.
     pub(crate) fn advance(&mut self, progress: Progress, now: u64) {
         let Some(rate) = self.rate.filter(|_| self.paused_at.is_none()) else { return };
+        // While the bucket is full, the queue is empty, so that time proves nothing about the rate.
+        let full = self.arrival.saturating_add(self.interval().saturating_mul(self.burst));
+        let idle_from = full.max(self.idle_until);
+        if now > idle_from.saturating_add(TICK) {
+            self.run.from = self.run.from.saturating_add(now - idle_from);
+            self.idle_until = now;
+        }
         let duration = now.saturating_sub(self.run.from);
         let accepted = progress.accepted.saturating_sub(self.run.accepted);
         let slowest = self.quotas.slowest();
@@ -296,7 +300,7 @@ impl Learner {
         progress: Progress,
         now: u64,
     ) -> Option<u64> {
-        let is_throttled = self.is_throttled(response.acceptance, progress);
+        let is_throttled = self.is_throttled(response, progress);
         if is_throttled {
             self.throttled_at = Some(now);
         }
@@ -305,7 +309,8 @@ impl Learner {
                 self.adopt(pace, progress, now);
             }
         }
-        let is_probe = matches!(self.probe, Probe::Sent(at) if response.granted_at >= at);
+        // A probe without a response may have been replaced by another one, so each request since the cut counts.
+        let is_probe = matches!(self.probe, Probe::Sent(at) if response.granted_at >= at.min(self.cut_at.saturating_add(1)));
         match (is_throttled, self.paused_at) {
             (true, None) if response.granted_at > self.cut_at || self.cut_at == 0 => {
                 if response.acceptance != Acceptance::Unavailable {
@@ -324,6 +329,10 @@ impl Learner {
             (true, Some(_)) if is_probe => self.wait = self.wait.saturating_mul(2).min(LONGEST_WAIT),
             // The request left before the last cut, so the throttle belongs to the same event.
             (true, _) => return None,
+            (false, _) if is_probe && response.acceptance == Acceptance::Unavailable => {
+                self.probe = Probe::Due;
+                return Some(now.saturating_add(response.requested_pause.unwrap_or(0).max(self.wait)));
+            }
             (false, _) if is_probe => {
                 self.reopen(progress, now);
                 return None;
@@ -357,14 +366,18 @@ impl Learner {
     /// A 503 without headers is one if most responses before it were accepted. If 503s continue after three cuts in a
     /// row, they do not depend on the rate. The learner then restores the rate, and ignores 503s until a complete run
     /// has none.
-    fn is_throttled(&mut self, acceptance: Acceptance, progress: Progress) -> bool {
-        let were_accepted = self.recent.count(acceptance, progress);
-        if acceptance != Acceptance::Unavailable {
-            return acceptance == Acceptance::Throttled;
+    fn is_throttled(&mut self, response: &Observation<'_>, progress: Progress) -> bool {
+        let were_accepted = self.recent.count(response.acceptance, progress);
+        if response.acceptance != Acceptance::Unavailable {
+            return response.acceptance == Acceptance::Throttled;
         }
         self.run.has_outage = true;
         if self.outage_cuts < OUTAGE_CUTS {
             return were_accepted;
+        }
+        // A request that left before the last cut does not show whether the cut helped.
+        if response.granted_at <= self.cut_at {
+            return false;
         }
         if self.outage_cuts == OUTAGE_CUTS {
             self.outage_cuts += 1;

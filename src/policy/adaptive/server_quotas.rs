@@ -85,9 +85,11 @@ impl ServerQuotas {
             let Some(quota) = self.of_policy(reported.policy(), reset_at) else { continue };
             // A reset is rounded up to a second, so an earlier one is more exact.
             quota.reset_at = if quota.reset_at > now { quota.reset_at.min(reset_at) } else { reset_at };
-            quota.limit = reported.limit().unwrap_or(quota.limit);
-            // Without a window in the headers, the longest reset so far represents it.
-            quota.window = reported.window().map_or(quota.window.max(reset_after), saturating_nanos);
+            let limit = reported.limit().unwrap_or(quota.limit);
+            // Without a window in the headers, the longest reset so far represents it. Another limit is another quota.
+            let longest = if limit == quota.limit { quota.window.max(reset_after) } else { reset_after };
+            quota.window = reported.window().map_or(longest, saturating_nanos);
+            quota.limit = limit;
             if quota.limit > 0 {
                 usage.is_half |= reported.left() < quota.limit / 2;
                 usage.is_used_up |= reported.left() < (quota.limit / USED_UP_PART).max(1);

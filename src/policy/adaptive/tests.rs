@@ -39,6 +39,12 @@ fn reopened() -> Learner {
     learner
 }
 
+/// Calls `advance` as if requests had waited in the queue until now.
+fn advance_busy(learner: &mut Learner, progress: Progress, now: u64) {
+    learner.arrival = now;
+    learner.advance(progress, now);
+}
+
 #[test]
 fn learner_starts_without_a_rate() {
     let learner = Learner::new(f64::INFINITY);
@@ -144,7 +150,7 @@ fn rate_falls_back_to_the_last_clean_rate() {
     // Two complete runs of the slow start double the rate.
     for seconds in [4, 6] {
         accepted += 20;
-        learner.advance(progress(accepted, 0), seconds * SECOND);
+        advance_busy(&mut learner, progress(accepted, 0), seconds * SECOND);
     }
     assert_eq!((learner.rate, learner.source), (Some(200.0), LearnedFrom::Success));
     let at = 7 * SECOND;
@@ -153,9 +159,9 @@ fn rate_falls_back_to_the_last_clean_rate() {
     learner.grant(1, progress(accepted, 0), at + SECOND);
     learner.observe(&response(Acceptance::Accepted, at + SECOND), progress(accepted, 0), at + SECOND);
     // A run after a raise that was throttled lasts 20 times the pause, and raises the rate by 2 %.
-    learner.advance(progress(accepted + 1_000, 0), at + 20 * SECOND);
+    advance_busy(&mut learner, progress(accepted + 1_000, 0), at + 20 * SECOND);
     assert_eq!(learner.rate, Some(140.0));
-    learner.advance(progress(accepted + 1_000, 0), at + 21 * SECOND);
+    advance_busy(&mut learner, progress(accepted + 1_000, 0), at + 21 * SECOND);
     assert_eq!(learner.rate, Some(140.0 * 1.02));
     learner.observe(
         &response(Acceptance::Throttled, at + 22 * SECOND),
@@ -247,10 +253,10 @@ fn rate_is_restored_if_503s_continue_after_three_cuts() {
     let at = 20 * SECOND;
     for (start, accepted) in [(at, 300), (2 * at, 1_300)] {
         learner.observe(&response(Acceptance::Unavailable, start), progress(accepted, 1), start);
-        learner.advance(progress(accepted + 900, 0), start + at);
+        advance_busy(&mut learner, progress(accepted + 900, 0), start + at);
         assert_eq!(learner.rate, Some(50.0));
     }
-    learner.advance(progress(4_000, 0), 4 * at);
+    advance_busy(&mut learner, progress(4_000, 0), 4 * at);
     assert!(learner.rate > Some(50.0), "a complete run without a 503");
 }
 
@@ -276,17 +282,37 @@ fn headers_that_show_a_used_up_quota_prevent_a_raise() {
             let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, at) };
             learner.observe(&observation, progress(at + 1, 0), at);
         }
-        learner.advance(progress(100, 0), 2 * SECOND);
+        advance_busy(&mut learner, progress(100, 0), 2 * SECOND);
         assert_eq!(learner.rate, Some(rate), "{left} remain");
     }
 }
 
 #[test]
-fn empty_queue_starts_a_new_run() {
+fn time_with_an_empty_queue_does_not_count_in_a_run() {
     let mut learner = reopened();
-    learner.grant(1, progress(150, 0), 10 * SECOND);
-    learner.advance(progress(150, 0), 10 * SECOND);
-    assert_eq!(learner.rate, Some(50.0), "the idle time is no run");
+    // Bursts of 20 requests, which the rate of 50 per second spreads over 400 ms, with pauses of 10 s.
+    let (mut now, mut accepted) = (2 * SECOND, 100);
+    for rate in [50.0, 50.0, 100.0] {
+        for _ in 0..20 {
+            now = learner.due(now, 1, 1);
+            learner.advance(progress(accepted, 0), now);
+            learner.grant(1, progress(accepted, 0), now);
+            accepted += 1;
+        }
+        now += 10 * SECOND;
+        // A run of the slow start lasts at least 1 s, the longest pause.
+        assert_eq!(learner.rate, Some(rate));
+    }
+}
+
+#[test]
+fn response_to_a_replaced_probe_ends_the_pause() {
+    let mut learner = throttled();
+    learner.grant(1, progress(100, 0), 2 * SECOND);
+    assert!(learner.is_free(1, 12 * SECOND));
+    learner.grant(1, progress(100, 0), 12 * SECOND);
+    learner.observe(&response(Acceptance::Accepted, 2 * SECOND), progress(101, 1), 15 * SECOND);
+    assert!(!learner.is_probing());
 }
 
 #[test]

@@ -110,7 +110,7 @@ pub(crate) fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
 }
 
 /// Returns whether the server accepted the request, with regard to its rate limit. `has_limits` is `true` if the
-/// response has a requested delay or remaining permits.
+/// response has a requested delay, or a quota without remaining permits.
 pub(crate) fn acceptance(status: StatusCode, code: Option<Code>, has_limits: bool) -> Acceptance {
     match (status.as_u16(), code) {
         (429 | 529, _) | (_, Some(Code::RESOURCE_EXHAUSTED)) => Acceptance::Throttled,

@@ -31,8 +31,8 @@ impl StackBuilder {
         self.with_quotas([quota])
     }
 
-    /// Sets several quotas that apply at once, such as 10 per second and 100 per minute. With an empty list, the
-    /// limiter is an [`Adaptive`](crate::limit::Adaptive). See [`with_quota`](Self::with_quota).
+    /// Sets several quotas that apply at once, such as 10 per second and 100 per minute. With an empty list, only the
+    /// limits that the server reports apply. See [`with_quota`](Self::with_quota).
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         if self.has_given_limiter {
             const EXPECTED: &str = "a quota before with_limiter, or a limiter that has the quota";
@@ -128,8 +128,8 @@ impl StackBuilder {
     }
 
     /// Returns the limiter, for example to take its snapshot. If [`with_limiter`](Self::with_limiter) has not set
-    /// another, it is a [`PacedWindow`](crate::limit::PacedWindow), a [`TokenBucket`](crate::limit::TokenBucket) for a
-    /// limit above 10,000, or an [`Adaptive`](crate::limit::Adaptive) without a quota.
+    /// another, it is a [`PacedWindow`](crate::limit::PacedWindow), or a [`TokenBucket`](crate::limit::TokenBucket) for
+    /// a limit above 10,000.
     ///
     /// ```
     /// use tower_outbound::{limit::PacedWindow, preset};

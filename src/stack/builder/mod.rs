@@ -66,8 +66,8 @@ impl StackBuilder {
     /// Creates a builder from the base URL of a service.
     ///
     /// There is no default credential: call [`with_api_key_env`](Self::with_api_key_env), another setter of a
-    /// credential, or [`without_credential`](Self::without_credential). By default there is no quota, so an
-    /// [`Adaptive`](crate::limit::Adaptive) limiter learns the rate of the server. A request with a body is sent with
+    /// credential, or [`without_credential`](Self::without_credential). By default there is no quota.
+    /// A request with a body is sent with
     /// `content-type: application/json`, unless the request sets another `content-type`. The [name](Self::with_name) is
     /// the URL's host.
     ///
