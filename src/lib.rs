@@ -129,8 +129,8 @@
 //! }
 //! ```
 //!
-//! Clones of the stack share its limiter, its retry budget and its connections, so create the stack once. [`guide::other_layers`]
-//! shows where the layers of tower and tower-http belong in such a stack.
+//! Clones of the stack share its limiter, its retry budget and its connections, so create the stack once.
+//! [`guide::other_layers`] shows where the layers of tower and tower-http belong in such a stack.
 //!
 //! [`StackBuilder::layer`](stack::StackBuilder::layer) creates the whole stack of a preset for any
 //! `Service<http::Request<ReplayBody<B>>>`.
@@ -178,9 +178,9 @@
 //!
 //! # When a stack does not compile
 //!
-//! If the inner service does not meet a bound, a method call on the stack, such as `oneshot`, does not compile. The
-//! compiler's error states only that "trait bounds were not satisfied". To find out which bound, pass the stack and the
-//! type of the request's body to this function:
+//! A method call on the stack, such as `oneshot`, does not compile if the inner service does not meet a bound. The
+//! compiler's error states only that "trait bounds were not satisfied". To see which bound is not met, pass the stack
+//! and the type of the request's body to this function:
 //!
 //! ```
 //! fn check<B, S: tower::Service<http::Request<B>>>(service: S) -> S {
@@ -252,35 +252,48 @@
 #[macro_use]
 mod macros;
 
-pub mod adapter;
+// The layers, outermost first. rustdoc shows the methods of a type in the order of these modules.
+pub mod request_id;
+
+pub mod timeout;
+
+pub mod retry;
+
+pub mod limit;
+
 pub mod attempt_span;
+
 pub mod auth;
-pub mod body;
-pub mod call;
+
+// The stack of the layers, and its uses.
+#[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client uses all of the builder"))]
+pub mod stack;
+
 #[cfg(feature = "client")]
 pub mod client;
+
+pub mod preset;
+
+pub mod adapter;
+
+// The types that the layers share.
+pub mod body;
+pub mod call;
 mod clock;
 mod config;
 pub mod error;
 pub mod guide;
 mod headers;
-pub mod limit;
 #[cfg(not(fuzzing))]
 #[allow(unreachable_pub, reason = "the fuzz targets call items that otherwise only the layers use")]
 mod policy;
 #[cfg(fuzzing)]
 pub mod policy;
-pub mod preset;
 mod random;
-pub mod request_id;
-pub mod retry;
 mod secret;
-#[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client uses all of the builder"))]
-pub mod stack;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
-pub mod timeout;
 mod uuid;
 
 pub use self::auth::key::ApiKey;

@@ -46,7 +46,7 @@ pub(super) enum Kind {
 }
 
 impl ResponseError {
-    /// Returns the call's error, if no response arrived.
+    /// Returns the error of the call if no response arrived.
     pub fn call(&self) -> Option<&Error> {
         match &self.kind {
             Kind::NoResponse(error) => Some(error),

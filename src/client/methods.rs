@@ -7,7 +7,7 @@ impl Client {
     /// Creates a GET of `path`. `.await` sends the request: see [`RequestBuilder`].
     ///
     /// The path may include a query, and may also be an absolute URL below the base URL: see
-    /// [URLs](crate::client#urls). To insert a text from outside into the path, use a
+    /// [URLs](crate::client#urls). To insert an untrusted string into the path, use a
     /// [`PathSegment`](super::PathSegment).
     #[inline]
     pub fn get(&self, path: impl AsRef<str>) -> RequestBuilder {
@@ -44,7 +44,7 @@ impl Client {
         RequestBuilder::new(self, method, path.as_ref())
     }
 
-    /// Sends a request of the crate `http`. Its URI must be a path that starts with a slash, or an absolute
+    /// Sends an [`http::Request`]. Its URI must be a path that starts with a slash, or an absolute
     /// [URL](crate::client#urls) below the base URL.
     ///
     /// # Errors

@@ -44,10 +44,11 @@
 //! | `//other.example.com`, `a b`, `ü`, `a\b` | rejected |
 //! | `/rates#top` | sent to `/v1/rates`: a fragment is dropped, never sent |
 //!
-//! [`PathSegment`] encodes a text that is inserted into a path.
+//! [`PathSegment`] encodes a string that the caller inserts into a path.
 //!
-//! A rejected URL gives [`Error::is_invalid_request`](crate::Error::is_invalid_request), and nothing is sent. To call
-//! two paths of one server, choose a base URL above both, or share a limiter between two clients.
+//! The client returns an error with [`is_invalid_request`](crate::Error::is_invalid_request) for a rejected URL, and
+//! sends nothing. To call two paths of one server, choose a base URL above both, or share a limiter between two
+//! clients.
 //!
 //! # Notes
 //!

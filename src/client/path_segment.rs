@@ -5,8 +5,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 /// Percent-encodes all characters except the unreserved ones of RFC 3986.
 pub(super) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Writes a text as one segment of a path. Use it for a text from outside, such as an id in an inbound request, which
-/// could otherwise add a query or select another path.
+/// Percent-encodes a string as one segment of a path. Use it for an untrusted string, such as an id in an inbound
+/// request. Without it, the string could add a query or select another path.
 ///
 /// ```
 /// use tower_outbound::{Client, Error, client::PathSegment};
@@ -22,7 +22,8 @@ pub(super) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.
 /// # Notes
 ///
 /// - The segments `.` and `..` cannot be encoded, so the client rejects a path that contains them.
-/// - An empty text gives an empty segment, as in `/orders/`. Check it first if that path has another meaning.
+/// - An empty string produces an empty segment, as in `/orders/`. Reject an empty string if that path has another
+///   meaning.
 #[derive(Debug, Clone, Copy)]
 pub struct PathSegment<'a>(pub &'a str);
 

@@ -169,17 +169,18 @@ impl RequestBuilder {
     /// and backoff until the response headers arrive. It also covers reading the body with the methods of
     /// [`Response`](super::Response).
     ///
-    /// The total timeout of the client still applies if it is shorter, and the attempt timeout, 10 s by default,
-    /// applies to each attempt.
+    /// The total timeout of the client still applies if it is shorter. The attempt timeout, 10 s by default, still
+    /// limits each attempt.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
     }
 
-    /// Sets how many permits of the limiter this request takes. 1 by default. A cost of 0 is invalid.
+    /// Sets how many permits of the limiter this request takes. The default is 1. A cost of 0 is invalid.
     ///
     /// The limiter refuses a cost above the burst of its quota. The default burst is a tenth of the quota's limit: see
-    /// [`Quota::with_burst`](crate::Quota::with_burst).
+    /// [`Quota::with_burst`](crate::Quota::with_burst). A [`SlidingWindow`](crate::limit::SlidingWindow) has no burst,
+    /// so it refuses only a cost above the limit.
     pub fn cost(self, permits: u32) -> Self {
         self.change(|_, request| {
             let permits = NonZeroU32::new(permits)

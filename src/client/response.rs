@@ -172,7 +172,7 @@ impl Response {
         self.inner.into_body()
     }
 
-    /// Returns the response as a type of the crate `http`.
+    /// Converts the response to an [`http::Response`].
     pub fn into_http(self) -> http::Response<Body> {
         self.inner
     }

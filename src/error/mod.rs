@@ -10,8 +10,8 @@
 //! # assert!(!is_limited(&"other".into()));
 //! ```
 //!
-//! All layers return an [`Error`]. An error of the inner service is its `source()`. [`DeliveryError`] lets a custom
-//! inner service state whether a request was sent, which decides about a retry.
+//! All layers return an [`Error`]. An error of the inner service is its `source()`. A custom inner service returns a
+//! [`DeliveryError`] to state whether a request was sent, so that the retry layer can decide whether a retry is safe.
 //!
 //! [`Error`]: crate::Error
 

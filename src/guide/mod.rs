@@ -1,6 +1,6 @@
 //! Guide pages about the use of the layers in a program. These modules contain only text.
 //!
-//! - [`adaptive_limits`]: how a limiter learns an unknown quota, and how well it uses it.
+//! - [`adaptive_limits`]: how a limiter learns an unknown quota, and how much of the quota it uses.
 //! - [`other_layers`]: the positions of the layers of tower, tower-http and tower-resilience in a stack.
 //! - [`other_clients`]: the layers in tonic, kube and octocrab, and a client in the state of an axum server.
 

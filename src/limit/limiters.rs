@@ -28,9 +28,9 @@ use crate::{limit::Snapshot, policy::Quota};
 /// # }
 /// ```
 ///
-/// The burst counts toward the quota, so permits refill more slowly than the quota allows. For example, a quota of 100
-/// per minute with a burst of 10 grants 10 permits at once, and then 90 every 61 s (a minute and the default margin of
-/// 1 s). [`Quota::refill_interval`] returns the time between two refilled permits. A [`PacedWindow`] grants the whole
+/// The burst counts toward the quota, so permits refill more slowly than the quota allows. A quota of 100 per minute
+/// with a burst of 10 grants 10 permits at once, and then 90 every 61 s. The 61 s are the minute and the default margin
+/// of 1 s. [`Quota::refill_interval`] returns the time between two refilled permits. A [`PacedWindow`] grants the whole
 /// quota.
 ///
 /// A grant takes one compare-and-swap and uses governor's arithmetic.
@@ -74,8 +74,8 @@ pub type TokenBucket = LocalLimiter<Buckets>;
 ///
 /// # Memory
 ///
-/// The log takes 16 bytes for each permit of the limit, 160 KB for 10,000 permits. For a higher limit, use a
-/// [`TokenBucket`], which has no log.
+/// The log takes 16 bytes for each permit of the limit, 160 KB for 10,000 permits. Use a [`TokenBucket`], which has no
+/// log, for a higher limit.
 pub type PacedWindow = LocalLimiter<PacedLogs>;
 
 /// Grants the whole quota in any pattern. A permit becomes available again when its grant leaves the window.
@@ -108,7 +108,7 @@ pub type PacedWindow = LocalLimiter<PacedLogs>;
 pub type SlidingWindow = LocalLimiter<Logs>;
 
 /// Learns the rate that the server accepts, from its rate-limit headers and from throttled responses such as a 429. Use
-/// it for a service whose quota is unknown, or varies.
+/// it for a service whose quota is unknown or varies.
 ///
 /// ```
 /// use std::time::Duration;
@@ -138,30 +138,36 @@ pub type SlidingWindow = LocalLimiter<Logs>;
 /// # }
 /// ```
 ///
-/// - [`new`](Self::new) takes a quota, which is the ceiling of the learned rate. No window exceeds it. Rate-limit
-///   headers are ignored until the first throttled response.
-/// - [`unlimited`](Self::unlimited) starts without a rate: ten requests at once, and twice as many after every further
-///   100 ms. Two seconds without a request start this again.
-/// - Rate-limit headers with a limit and a window, or with a reset, set the rate to 98 % of that quota.
+/// - [`new`](Self::new) takes a quota, which is the ceiling of the learned rate. No window exceeds it. The limiter
+///   ignores rate-limit headers until the first throttled response.
+/// - [`unlimited`](Self::unlimited) begins with a slow start: ten requests leave at once, and the total doubles every
+///   100 ms. The slow start begins again after 2 s without a request.
+/// - Rate-limit headers with a limit, and with a window or a reset, set the rate to 98 % of that quota. A quota whose
+///   window is longer than an hour does not set the rate.
 /// - A throttled response pauses all callers for the requested delay, or until the reset of a quota without remaining
-///   permits. Otherwise the pause is one round trip at first, and doubles up to 60 s. A single request then tests
-///   whether the server accepts requests again.
-/// - The first pause sets the rate to the accepted requests per second so far. Every further one lowers the rate by 30
-///   %, but not below 98 % of a rate that was accepted for a complete window.
-/// - After a complete window without a throttled response, the rate rises: it doubles until the first throttled
-///   response, then it rises by 2 %, 6 %, 18 % and 50 %.
+///   permits. Without either, the first pause lasts one round trip, but at least the time between two requests, or 100
+///   ms if no rate is known.
+/// - One request after the pause tests whether the server accepts requests again. Each test that is throttled doubles
+///   the pause, up to 60 s.
+/// - The first pause sets the rate to the recently accepted requests per second if no rate is known. The rate stays
+///   unknown if fewer than 10 requests were accepted.
+/// - Each further pause lowers the rate by 30 %, or only to 98 % of the last rate that had a complete window without a
+///   throttled response.
+/// - The rate rises after a complete window without a throttled response. It doubles until a throttled response lowers
+///   it, then rises by 2 %, 6 %, 18 % and 50 %.
 ///
 /// A 503 without `Retry-After` and without rate-limit headers is a throttled response only if at least 10 of the last
-/// 20 responses were accepted. If such responses continue after three cuts in a row, they do not depend on the rate:
-/// the limiter then restores the rate and ignores them. The backoff of the retries applies in any case.
+/// 20 responses were accepted. If such responses continue after three cuts in a row, they do not depend on the rate.
+/// The limiter then restores the rate, and ignores them until a window without them is complete. The retry layer's
+/// backoff applies in any case.
 ///
 /// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of
 /// server.
 ///
 /// # Notes
 ///
-/// - The learned state is in [`Snapshot::learned`]. A change is logged at DEBUG as `limiter learned another rate`, and
-///   is the value of the gauge `tower_outbound.limit.learned_rate`.
-/// - If the key is used by other processes too, the limiter finds the rate that they leave.
-/// - [`Keyed`](super::Keyed) discards an idle limiter when it needs room for another key, and so its learned rate.
+/// - [`Snapshot::learned`] contains the learned rate. The layer logs each change at DEBUG as
+///   `limiter learned another rate`, and sets the gauge `tower_outbound.limit.learned_rate`.
+/// - If other processes use the same key, the limiter learns the share of the quota that they leave.
+/// - [`Keyed`](super::Keyed) discards an idle limiter and its learned rate when it needs room for another key.
 pub type Adaptive = LocalLimiter<LearnedRate>;

@@ -56,7 +56,7 @@ impl<A: Algorithm> LocalLimiter<A> {
     }
 
     /// Creates a limiter without a quota. Only the limits that the server reports apply. An
-    /// [`Adaptive`](super::Adaptive) limiter also learns a rate from them.
+    /// [`Adaptive`](super::Adaptive) limiter learns a rate from the server's responses instead.
     pub fn unlimited() -> Self {
         Self::build(&[], Clock::tokio())
     }
@@ -80,9 +80,9 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// Also limits the requests to the remaining permits that the server's rate-limit headers report. Without this
     /// setting, a limiter with a quota applies them only from a response that rejects requests, such as a 429.
     ///
-    /// Use this setting if several processes share a key but no limiter. It lowers the throughput by up to 12 %: a
-    /// server that counts a moving window frees permits before the reset that it reports, and resets are rounded up to
-    /// a second.
+    /// Use this setting if several processes share a key but no limiter. It lowers the throughput by up to 12 %,
+    /// because servers round resets up to a second. In addition, a server that counts a sliding window frees permits
+    /// before the reset that it reports.
     pub fn with_server_remaining(self) -> Self {
         self.queue.obey_remaining();
         self
@@ -170,8 +170,8 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.queue.snapshot()
     }
 
-    /// Returns whether the limiter is equivalent to a new one: no permit is spent, no request waits, no server limit
-    /// applies, and no other clone and no permit of the limiter exist.
+    /// Returns whether the limiter is equivalent to a new one: no permit is spent, no request is queued, no server
+    /// limit applies, and no other clone and no permit of the limiter exist.
     pub(super) fn is_idle(&self) -> bool {
         // The holder of another clone or of a permit may be about to use the limiter.
         if Arc::strong_count(&self.queue) > 1 {

@@ -60,12 +60,14 @@
 //! - The remaining permits in the `RateLimit*` and `X-RateLimit-*` headers also apply to all callers. A limiter with a
 //!   quota reads them only from a 429, 503 or 529 response, because the quota already limits the rate.
 //!   [`with_server_remaining`](LocalLimiter::with_server_remaining) makes it read them from every response.
-//! - An [`Adaptive`] limiter learns a rate from the headers and from throttled responses.
+//! - An [`Adaptive`] limiter learns a rate from the headers and from throttled responses. The remaining permits
+//!   themselves limit it only with `with_server_remaining`.
 //! - [`resume`](LocalLimiter::resume) lifts the pause and discards the remaining permits that the server reported. It
 //!   does not change a learned rate.
 //! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota, the requests leave in a
 //!   slow start. The slow start begins with one request, or with the remaining permits that the server reported. The
-//!   number of requests then doubles every 100 ms for 2 s.
+//!   total number of requests then doubles every 100 ms for 2 s. An [`Adaptive`] limiter first sends one request, and
+//!   waits for its response.
 //! - A request that failed or was dropped counts against the server's remaining permits for 10 s, because it may still
 //!   reach the server.
 

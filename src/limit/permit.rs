@@ -66,8 +66,8 @@ pub trait PermitIssuer: Send + Sync {
     /// default.
     fn dropped(&self, _permit: &Permit<'_>) {}
 
-    /// Returns what the limiter has learned about the server's limit, if that changed since the last call. The rate
-    /// limit layer calls this after each response and logs the result. Returns `None` by default.
+    /// Returns the learned rate if it has changed since the last call. The rate-limit layer calls this method after
+    /// each response and logs the result. Returns `None` by default.
     fn take_learned(&self) -> Option<Learned> {
         None
     }
@@ -190,8 +190,8 @@ impl<'a> ResponseInfo<'a> {
     /// - A requested delay pauses the limiter if the server is rejecting all requests: a 429, 503 or 529 with
     ///   `Retry-After`, or gRPC's pushback. With another status, such as a redirect, the delay concerns only one
     ///   resource.
-    /// - Remaining permits are read with every status. By default, a limiter with a quota uses them only if the server
-    ///   is rejecting requests.
+    /// - Remaining permits are read with every status. A limiter with a quota uses them only if the server is rejecting
+    ///   requests, unless [`with_server_remaining`](super::LocalLimiter::with_server_remaining) is set.
     /// - The remaining permits are read from `RateLimit` with `RateLimit-Policy` (IETF drafts), `RateLimit-Remaining`
     ///   with `RateLimit-Reset`, or `X-RateLimit-Remaining` with `X-RateLimit-Reset`.
     #[inline]
@@ -248,7 +248,7 @@ impl<'a> ResponseInfo<'a> {
         self.is_throttled
     }
 
-    /// Returns whether the server accepted the request, with regard to its rate limit.
+    /// Returns whether the server's rate limit accepted the request.
     pub(crate) fn acceptance(&self) -> Acceptance {
         let code = if self.has_limits { Code::in_head(self.headers) } else { None };
         let has_no_permits = self.remaining.iter().any(|remaining| remaining.left() == 0);

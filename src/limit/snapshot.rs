@@ -19,19 +19,19 @@ pub struct Snapshot {
     pub refused: u64,
     /// The number of granted permits whose requests are neither completed nor dropped.
     pub in_flight: u64,
-    /// What an [`Adaptive`](super::Adaptive) limiter has learned. `None` for other limiters, and before the first
-    /// throttled response or rate-limit header.
+    /// The learned rate of an [`Adaptive`](super::Adaptive) limiter. `None` for other limiters, and until the limiter
+    /// has learned a rate.
     pub learned: Option<Learned>,
 }
 
-/// What an [`Adaptive`](super::Adaptive) limiter has learned about the server's limit.
+/// The rate and the quota that an [`Adaptive`](super::Adaptive) limiter has learned from a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Learned {
     /// The time between two requests.
     pub interval: Duration,
-    /// The limit and the window of the quota in the server's rate-limit headers. Of several quotas, the one that allows
-    /// the lowest rate. If the headers contain no window, the longest reset so far represents it.
+    /// The limit and the window of the quota in the server's rate-limit headers. If the headers report several quotas,
+    /// this is the one that allows the lowest rate. If they contain no window, the longest reset so far represents it.
     pub quota: Option<(u64, Duration)>,
     /// The reason for the latest change of the interval.
     pub source: LearnedFrom,

@@ -37,7 +37,7 @@
 //! }
 //! ```
 //!
-//! Concurrent calls of a client, which need three seconds of paused time and no real time:
+//! Concurrent calls of a client take three seconds of paused time and no real time:
 //!
 //! ```
 //! # #[cfg(feature = "client")]

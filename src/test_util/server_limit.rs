@@ -7,8 +7,8 @@ use std::{
 use super::scripted_response::ScriptedResponse;
 use crate::clock::{self, Instant};
 
-/// The rate limit of a simulated server, which responds with 200 or 429. Use it in a [`ScriptedService`] to test a
-/// client and its limiter against a server that counts requests in a known way.
+/// Simulates the rate limit of a server, and responds with 200 or 429. Use it in a [`ScriptedService`] to test a client
+/// and its limiter against a known algorithm.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,9 +35,7 @@ use crate::clock::{self, Instant};
 /// }
 /// ```
 ///
-/// # Default
-///
-/// The responses have no rate-limit headers: see [`with_headers`](Self::with_headers).
+/// The responses have no rate-limit headers by default: see [`with_headers`](Self::with_headers).
 ///
 /// # Clone
 ///
@@ -49,7 +47,7 @@ pub struct ServerLimit {
     state: Arc<Mutex<State>>,
 }
 
-/// The rate-limit headers that a [`ServerLimit`] sends. Times are whole seconds, rounded up.
+/// The rate-limit headers that a [`ServerLimit`] sends. Delays and resets are whole seconds, rounded up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitHeaders {
@@ -117,13 +115,13 @@ enum Kind {
     FixedWindow { phase: Option<f64>, end: f64, used: u32 },
     /// The times of the accepted requests of the last window.
     SlidingWindow { log: VecDeque<f64> },
-    /// The counts of all requests, accepted or not, in the current and in the previous window.
+    /// The counts of all requests, including rejected ones, in the current and in the previous window.
     Estimate { phase: f64, number: f64, current: u32, previous: u32 },
 }
 
 impl ServerLimit {
-    /// Accepts as many requests at once as the bucket has tokens. The bucket holds `limit` tokens, and refills them
-    /// once per window.
+    /// Accepts as many requests at once as the bucket has tokens. The bucket holds `limit` tokens, and refills evenly
+    /// at `limit` tokens per window.
     pub fn token_bucket(limit: u32, window: Duration) -> Self {
         Self::new(Kind::TokenBucket { capacity: None, tokens: limit.into(), at: 0.0 }, limit, window)
     }
@@ -144,8 +142,8 @@ impl ServerLimit {
         Self::new(Kind::FixedWindow { phase: None, end: 0.0, used: 0 }, limit, window)
     }
 
-    /// Accepts `limit` requests in each window. The first window starts after `phase`, and each further window starts
-    /// when the previous one ends, like windows aligned to a server's clock.
+    /// Accepts `limit` requests in each window. The windows are fixed, like windows aligned to a server's clock. One of
+    /// them starts `phase` after the creation of the server.
     pub fn clock_window(limit: u32, window: Duration, phase: Duration) -> Self {
         let phase = Some(phase.as_secs_f64());
         Self::new(Kind::FixedWindow { phase, end: 0.0, used: 0 }, limit, window)
@@ -158,7 +156,7 @@ impl ServerLimit {
 
     /// Accepts a request if the estimated number of requests in the last window is at most `limit`. The estimate uses
     /// the counts of the current and the previous clock window, like HAProxy's `http_req_rate`. The counts include
-    /// refused requests.
+    /// rejected requests.
     pub fn estimate(limit: u32, window: Duration, phase: Duration) -> Self {
         let kind = Kind::Estimate { phase: phase.as_secs_f64(), number: -1.0, current: 0, previous: 0 };
         Self::new(kind, limit, window)
@@ -204,7 +202,7 @@ impl ServerLimit {
         self.state().accepted
     }
 
-    /// Returns how many requests were refused.
+    /// Returns how many requests were rejected with a 429.
     pub fn refused(&self) -> u64 {
         self.state().refused
     }

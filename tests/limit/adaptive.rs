@@ -45,6 +45,12 @@ const KINDS: [Kind; 7] = [
     Kind::Estimate,
 ];
 
+/// Returns the kinds of servers to test: all in CI, otherwise one, because a case takes a second without optimisation.
+fn kinds() -> impl Iterator<Item = Kind> {
+    let is_full = std::env::var_os("ADAPTIVE_CASES").is_some();
+    KINDS.into_iter().filter(move |kind| is_full || *kind == Kind::SlidingWindow)
+}
+
 const HEADERS: [LimitHeaders; 6] = [
     LimitHeaders::None,
     LimitHeaders::RetryAfter,
@@ -77,7 +83,7 @@ impl Kind {
     }
 }
 
-/// The percentage of the quota that was used, and the percentage of the requests that were refused.
+/// The percentage of the quota that was used, and the percentage of the requests that the server rejected.
 #[derive(Debug, Clone, Copy)]
 struct Use {
     useful: f64,
@@ -104,14 +110,14 @@ impl Use {
     }
 }
 
-/// How long a case lasts: 30 windows and at least 10 minutes, because a learner finds the rate of a server that spaces
+/// Returns the duration of a case: 30 windows and at least 10 minutes. A learner finds the rate of a server that spaces
 /// requests only after dozens of windows.
 fn duration(window: Duration) -> Duration {
     (window * 30).max(Duration::from_secs(600))
 }
 
-/// Runs the case for each seed, and returns the median. The first window counts as the time to learn, or two windows if
-/// the responses contain no quota.
+/// Runs the case for each seed, and returns the median. The measurement skips the first window, or the first two if the
+/// responses contain no quota.
 async fn learn(kind: Kind, headers: LimitHeaders, (limit, seconds): (u32, u64), seeds: u64) -> Use {
     let window = Duration::from_secs(seconds);
     let skipped = if matches!(headers, LimitHeaders::None | LimitHeaders::RetryAfter) { 2 } else { 1 };
@@ -125,11 +131,12 @@ async fn learn(kind: Kind, headers: LimitHeaders, (limit, seconds): (u32, u64), 
     Use::median(&uses)
 }
 
-/// Returns the smallest useful and the largest refused percentage.
+/// Returns the lowest allowed percentage of the quota that is used, and the highest allowed percentage of rejected
+/// requests.
 fn target(kind: Kind, headers: LimitHeaders, (_, seconds): (u32, u64)) -> (f64, f64) {
     use LimitHeaders::{None, RetryAfter, XRateLimitEpoch};
     match (kind, headers) {
-        // At most 91.7 % is possible with at most 0.5 % refused, because the server compares single intervals.
+        // No limiter can use more than 91.7 % with at most 0.5 % rejected, because the server checks each interval.
         (Kind::Spacing, _) => (80.0, 3.0),
         (_, None | RetryAfter) => (85.0, 3.0),
         (Kind::Estimate, _) => (85.0, 0.5),
@@ -141,11 +148,11 @@ fn target(kind: Kind, headers: LimitHeaders, (_, seconds): (u32, u64)) -> (f64, 
     }
 }
 
-/// Learns the quota of each kind of server with each family of headers, and prints a table.
+/// Asserts that the limiter learns the quota of each kind of server with each of these `headers`. Prints a table.
 async fn assert_learns(quota: (u32, u64), headers: &[LimitHeaders]) {
-    let seeds = std::env::var("ADAPTIVE_SEEDS").map_or(3, |seeds| seeds.parse().unwrap());
+    let seeds = std::env::var("ADAPTIVE_SEEDS").map_or(1, |seeds| seeds.parse().unwrap());
     let mut misses = Vec::new();
-    for kind in KINDS {
+    for kind in kinds() {
         let mut line = format!("{kind:?} {}/{}s ", quota.0, quota.1);
         for &headers in headers {
             let Use { useful, refused } = learn(kind, headers, quota, seeds).await;
@@ -162,8 +169,8 @@ async fn assert_learns(quota: (u32, u64), headers: &[LimitHeaders]) {
     assert!(misses.is_empty(), "\n{}", misses.join("\n"));
 }
 
-/// Runs the cases of one quota. The environment variable `ADAPTIVE_CASES` selects them: 14 cases by default, 56 with
-/// `ci`, and all 168 with `all`. `ADAPTIVE_SEEDS` is the number of runs of each case. 3 by default.
+/// Runs the cases of one quota. The environment variable `ADAPTIVE_CASES` selects them: 2 cases by default, 56 with
+/// `ci`, and all 168 with `all`. `ADAPTIVE_SEEDS` is the number of runs of each case. 1 by default.
 async fn assert_learns_quota(place: usize) {
     let few = [LimitHeaders::None, LimitHeaders::XRateLimit];
     let most =
@@ -202,7 +209,7 @@ async fn adaptive_limiter_learns_a_quota_of_1000_per_minute() {
 #[tokio::test(start_paused = true)]
 async fn adaptive_limiter_corrects_a_configured_quota_that_is_twice_too_high() {
     let (limit, window) = (100, Duration::from_secs(6));
-    for kind in KINDS {
+    for kind in kinds() {
         for headers in [LimitHeaders::None, LimitHeaders::XRateLimit] {
             let limiter = Adaptive::new(Quota::new(2 * limit, window).unwrap());
             let server = kind.server(limit, window, 0).with_headers(headers);
@@ -214,7 +221,7 @@ async fn adaptive_limiter_corrects_a_configured_quota_that_is_twice_too_high() {
     }
 }
 
-/// Returns how long after a change of the server's limit a window first has 90 % of the new limit.
+/// Changes the server's limit. Returns the time until the end of the first window that contains 90 % of the new limit.
 async fn recovery(kind: Kind, headers: LimitHeaders, before: u32, after: u32, window: Duration) -> Duration {
     let server = kind.server(before, window, 0).with_headers(headers);
     let limiter = Adaptive::unlimited();
@@ -233,7 +240,9 @@ async fn recovery(kind: Kind, headers: LimitHeaders, before: u32, after: u32, wi
 #[tokio::test(start_paused = true)]
 async fn adaptive_limiter_follows_a_halved_and_a_doubled_quota() {
     let window = Duration::from_secs(6);
-    for kind in [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow] {
+    for kind in
+        kinds().filter(|kind| [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow].contains(kind))
+    {
         for headers in [LimitHeaders::None, LimitHeaders::XRateLimit, LimitHeaders::Draft10] {
             let halved = recovery(kind, headers, 100, 50, window).await;
             assert!(halved <= Duration::from_secs(30), "{kind:?} {headers:?}: {halved:?} after halving");
@@ -248,7 +257,7 @@ async fn adaptive_limiter_follows_a_halved_and_a_doubled_quota() {
 async fn adaptive_limiter_obeys_requested_delays_and_its_quota_over_slow_connections() {
     let (limit, window) = (100, Duration::from_secs(6));
     let hop = (Duration::from_millis(1), Duration::from_millis(300));
-    for kind in KINDS {
+    for kind in kinds() {
         let mut line = format!("{kind:?}");
         for headers in HEADERS {
             // `Traffic::run` asserts that no permit is granted during a requested delay.
@@ -273,7 +282,9 @@ async fn adaptive_limiter_obeys_requested_delays_and_its_quota_over_slow_connect
 #[tokio::test(start_paused = true)]
 async fn two_adaptive_limiters_share_the_quota_of_one_key() {
     let (limit, window) = (100, Duration::from_secs(6));
-    for kind in [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow] {
+    for kind in
+        kinds().filter(|kind| [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow].contains(kind))
+    {
         for headers in [LimitHeaders::None, LimitHeaders::XRateLimit] {
             let server = kind.server(limit, window, 0).with_headers(headers);
             let run = async |seed| {
@@ -353,12 +364,22 @@ async fn next_waiter_becomes_the_probe_if_a_probe_gets_no_response() {
         limiter.acquire().await.unwrap();
         assert!(start.elapsed() <= Duration::from_millis(wait), "{:?}", start.elapsed());
     }
-    // A probe whose holder keeps it counts as lost after 10 s.
+    // The limiter counts a probe without an outcome as lost after 10 s.
     let (limiter, probe) = probing().await;
     let start = Instant::now();
     limiter.acquire().await.unwrap();
     assert!((10..=11).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
     drop(probe);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiter_that_knows_no_rate_sends_one_request_after_a_pause_and_doubles_every_100_ms() {
+    let (limiter, probe) = probing().await;
+    probe.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
+    for expected in [1, 1, 2, 4] {
+        assert_eq!((0..10).filter(|_| limiter.try_acquire().is_ok()).count(), expected);
+        tokio::time::advance(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -376,7 +397,7 @@ async fn accepted_probe_releases_the_waiters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limiter_of_a_server_with_random_503s_does_not_lower_the_rate() {
+async fn adaptive_limiter_learns_no_rate_if_every_third_response_is_a_503() {
     let api = ScriptedService::from_fn(|seen| {
         ScriptedResponse::status(if seen.number % 3 == 2 { 503 } else { 200 })
             .with_delay(Duration::from_millis(20))

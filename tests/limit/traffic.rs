@@ -1,4 +1,4 @@
-//! Simulated traffic through a limiter and a network to a scripted server: callers that always have a request to send.
+//! Simulates callers that always have a request to send, through a limiter and a network to a scripted server.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,7 +21,7 @@ pub(crate) struct Traffic {
     pub(crate) seed: u64,
 }
 
-/// The numbers of requests that a server had accepted and refused at some time.
+/// The total numbers of requests that a server has accepted and rejected at one point in time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Count {
     pub(crate) accepted: u64,
@@ -33,7 +33,7 @@ enum Event {
     Response(Permit<'static>, StatusCode, HeaderMap),
 }
 
-/// The requests and responses on their way, by the time at which they arrive.
+/// The requests and responses in transit, ordered by their time of arrival.
 struct Network {
     hop: (Duration, Duration),
     random: u64,
@@ -64,7 +64,7 @@ impl Network {
 }
 
 impl Traffic {
-    /// 64 callers, and 20 ms and up to `jitter` in each direction.
+    /// Creates traffic of 64 callers. Each request and each response takes 20 ms plus up to `jitter`.
     pub(crate) fn new(jitter: Duration, seed: u64) -> Self {
         let delay = Duration::from_millis(20);
         Self { callers: 64, hop: (delay, delay + jitter), seed }
@@ -73,7 +73,7 @@ impl Traffic {
     /// Sends requests for `duration`. Returns the server's counts at the end of each `step`. Asserts that no permit is
     /// granted before the end of a requested delay.
     ///
-    /// One task handles all callers, because that needs half the time of one task per caller.
+    /// All callers share one task, which takes half the time of one task per caller.
     pub(crate) async fn run<L: Limiter>(
         self,
         limiter: &L,

@@ -8,7 +8,7 @@ use crate::{call::Deadline, error::Error, stack::StackService};
 
 type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response, Error>> + Send>>;
 
-/// Sends requests of reqwest through a stack. Implemented for `reqwest::RequestBuilder`.
+/// Sends a `reqwest::RequestBuilder`'s request through a stack.
 ///
 /// ```no_run
 /// use tower_outbound::{BoxError, Client, Quota, adapter::SendWith};

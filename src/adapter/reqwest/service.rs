@@ -140,8 +140,8 @@ impl Reqwest {
     /// Uses an existing client. **Build that client with `redirect::Policy::none()`.** Prefer [`new`](Self::new), which
     /// ensures this. [`get_ref`](Self::get_ref) returns the client, for use elsewhere.
     ///
-    /// If you cannot build the client, the layers still work for a server that sends no redirects. A call that is
-    /// redirected fails. Only a bearer key is then safe, because by default a `reqwest::Client` follows redirects:
+    /// If you cannot build the client, the layers still work for a server that sends no redirects. A redirected call
+    /// fails. Only a bearer key is then safe, because a `reqwest::Client` follows redirects by default:
     ///
     /// - The client removes `authorization` and cookies from a request to another host. It keeps other headers, such as
     ///   `x-api-key`, and the query of the new URL. It may therefore send the key to another host.
@@ -152,9 +152,9 @@ impl Reqwest {
     /// is not detected.
     ///
     /// This service cannot see whether the client follows redirects, so an error may belong to any request of a chain
-    /// of redirects. No error therefore proves that nothing was sent, and only idempotent requests are retried, also
-    /// after a refused connection. A service from [`new`](Self::new) also retries a POST that was not sent. The
-    /// client's own retries have no effect, because the client receives no body that it can clone.
+    /// of redirects. No error therefore proves that nothing was sent. The retry layer then retries only idempotent
+    /// requests, even after a refused connection. Over a service from [`new`](Self::new), it also retries a POST that
+    /// was not sent. The client's own retries have no effect, because the client receives no body that it can clone.
     ///
     /// ```
     /// use tower_outbound::adapter::Reqwest;
@@ -184,8 +184,8 @@ impl Reqwest {
 }
 
 impl StackBuilder {
-    /// Creates the whole stack over an existing `reqwest::Client`, for the requests and responses of reqwest. For this
-    /// crate's [`Client`](crate::Client) over an existing `reqwest::Client`, use
+    /// Creates the whole stack over an existing `reqwest::Client`, for the requests and responses of reqwest. To create
+    /// this crate's [`Client`](crate::Client) over a `reqwest::Client`, use
     /// `.client_with_service(Reqwest::from_client(client))`.
     ///
     /// The `reqwest::Client` must be built with `redirect::Policy::none()`: see [`Reqwest::from_client`].

@@ -8,14 +8,14 @@ use crate::{
     policy::{Quota, adaptive::Learner},
 };
 
-/// The number of requests that leave at once if no quota is known.
+/// The number of requests that leave at once if no quota is configured and no rate is known.
 const FIRST: u64 = 10;
 
-/// After this time without a request, a limiter without a known quota starts slowly again: 2 s in nanoseconds, the
-/// duration of the slow start.
+/// The slow start begins again after this time without a request, if no rate is known: 2 s in nanoseconds, the duration
+/// of the slow start.
 const IDLE: u64 = 2_000_000_000;
 
-/// A learned rate, and the configured quotas as its ceiling.
+/// Grants permits at a learned rate, and never exceeds the configured quotas.
 #[derive(Debug)]
 pub struct LearnedRate {
     learner: Learner,
@@ -69,16 +69,15 @@ impl Algorithm for LearnedRate {
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
         let permits = u64::from(cost.get());
         let start = self.slow_start(now);
-        // Also stored without a grant, so that a costly request waits for the steps of one slow start.
+        // Stores the slow start even without a grant. Otherwise a costly request would begin another one each time.
         self.start = start.or(self.start);
         let is_free = self.learner.is_free(cost.get(), now)
             && start.is_none_or(|start| start.due(permits) <= now)
             && self.ceiling.take(cost, now);
         if is_free {
-            self.start = start.map(|mut start| {
+            if let Some(start) = &mut self.start {
                 start.spend(permits);
-                start
-            });
+            }
             self.last_grant = now;
         }
         is_free
@@ -120,7 +119,8 @@ impl Algorithm for LearnedRate {
         self.learner.probe_ends().filter(|_| due <= now).unwrap_or(due)
     }
 
-    /// While a probe is in flight, a waiter at its bound is refused, because the outcome of the probe is unknown.
+    /// Returns 1 ns while a probe is in flight, which marks the forecast as unknown. A waiter is then refused at its
+    /// bound.
     fn grace(&self) -> u64 {
         u64::from(self.learner.probe_ends().is_some())
     }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::{limit::queue::clock::nanos, policy::Quota};
 
-/// Grants that have left the window stay in the log, in case a longer window replaces this one. A log with at least
-/// this many entries (64 KiB) drops them, so that it does not grow up to the limit.
+/// A log with at least this many entries (64 KiB) drops grants that have left the window, so that it does not grow up
+/// to the limit. A shorter log keeps them, in case a longer window replaces this one.
 pub(super) const LONGEST_HISTORY: usize = 4_096;
 
 /// The most recently granted permits, oldest first. After each grant, the log holds at most `limit` permits. The permit

@@ -18,7 +18,7 @@ use crate::{
 /// Computes when a limiter may grant permits. The queue calls it under its lock, except for the
 /// [`shared`](Self::shared) bucket, which needs no lock.
 pub trait Algorithm: Send + 'static {
-    /// Whether the algorithm has a [`learner`](Self::learner).
+    /// Returns whether the algorithm has a [`learner`](Self::learner).
     fn learns() -> bool
     where
         Self: Sized,

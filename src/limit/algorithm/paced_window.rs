@@ -1,4 +1,4 @@
-//! The paced window algorithm: a token bucket at the full rate, guarded by an exact log of recent grants.
+//! The paced window algorithm: a token bucket at the full rate, bounded by an exact log of recent grants.
 
 use std::{num::NonZeroU32, sync::Arc};
 
@@ -17,7 +17,7 @@ pub struct PacedLogs {
 }
 
 /// A bucket that refills the whole limit in the time of a window and its margin. The burst and the refill of one window
-/// together exceed the limit, so the log delays the grants above the limit.
+/// together exceed the limit. The log therefore delays the grants above the limit.
 #[derive(Debug)]
 struct PacedLog {
     log: GrantLog,

@@ -1,4 +1,4 @@
-//! Implements [`PermitIssuer`] for the queue, which determines whether its permits have expired and receives their
+//! Implements [`PermitIssuer`] for the queue. The queue determines whether its permits have expired, and receives their
 //! outcomes.
 
 use super::{
@@ -67,7 +67,7 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
 
     fn take_learned(&self) -> Option<Learned> {
         let has_news = &self.fast.has_news;
-        // Reading first is cheaper than an exchange, and the state seldom changes.
+        // Loads before the swap, because a load is cheaper and the state seldom changes.
         if !A::learns() || !has_news.load(Ordering::Acquire) || !has_news.swap(false, Ordering::AcqRel) {
             return None;
         }
@@ -76,7 +76,8 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
 }
 
 impl<A: Algorithm> Queue<A> {
-    /// Lets the algorithm learn from a response. An ordinary one needs no lock.
+    /// Passes a response to the learner. An accepted response without relevant headers needs no lock if no server limit
+    /// applies.
     fn learn(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
         let (fast, acceptance) = (&self.fast, response.acceptance());
         if acceptance == Acceptance::Accepted {

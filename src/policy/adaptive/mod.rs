@@ -1,16 +1,16 @@
 //! Learns the rate that a server accepts, from its rate-limit headers and its throttled responses.
 //!
-//! The rate changes at four occasions:
+//! Four events change the rate:
 //!
-//! | occasion | new rate |
+//! | event | new rate |
 //! |---|---|
-//! | a throttled response | 0.98 of the last clean rate, or 0.7 of the rate if there is none or it is lower |
-//! | the end of the first pause | the accepted requests per second so far |
+//! | a throttled response | the higher of 0.98 of the last clean rate and 0.7 of the rate, at most the rate |
+//! | the end of a pause before which no rate was known | the recently accepted requests per second |
 //! | rate-limit headers with another quota | 98 % of that quota |
 //! | a complete run without a throttled response | twice as much in the slow start, then 2 % more, 6 %, 18 %, 50 % |
 //!
-//! A run is the time since the rate last changed, since the last pause, or since the queue was last empty. A clean rate
-//! is a rate that had a complete run.
+//! A run is the time since the rate last changed or the last pause ended, without the time in which the queue was
+//! empty. A clean rate is a rate that had a complete run.
 
 mod observation;
 mod recent;
@@ -29,33 +29,33 @@ use self::{
 };
 
 /// A throttled response lowers the rate to this share. With 0.8, up to 5 % of the requests are throttled after a bad
-/// first estimate. With 0.5, some servers are used to 69 % only.
+/// first estimate. With 0.5, the limiter uses only 69 % of the quota of some servers.
 const CUT: f64 = 0.7;
-/// The rate never falls below this share of a clean rate in one cut. With 1.0, 40 % more requests are throttled.
+/// The first cut after a clean rate keeps at least this share of it. With 1.0, 40 % more requests are throttled.
 const BACK: f64 = 0.98;
-/// The first raise after a slow start. Each raise that holds triples the next one, so that a doubled quota is found
-/// after five runs.
+/// The first raise after a slow start. Each raise that the server accepts triples the next one, so that the limiter
+/// finds a doubled quota after five runs.
 const STEP: f64 = 0.02;
 const GROWTH: f64 = 3.0;
 const LARGEST_STEP: f64 = 0.5;
-/// A run is complete after this many accepted requests for each request in flight. A cut then costs at most one of 80
-/// requests.
+/// A run is complete after this many accepted requests for each request in flight, plus as many again. A cut then costs
+/// at most one of 80 requests.
 const RUN: u64 = 40;
-/// A run after a raise that led to a throttled response lasts this many times the pause. A raise then costs at most 5 %
-/// of the time.
+/// A run after a raise that was throttled lasts this many times as long as the pause. A raise then costs at most 5 % of
+/// the time.
 const PAUSES_PER_RUN: u64 = 20;
-/// Longer pauses do not lengthen a run.
+/// The maximum duration of a run that follows from the length of a pause.
 const LONGEST_RUN: u64 = 60 * SECOND;
 const LONGEST_WAIT: u64 = 60 * SECOND;
-/// The pause after a throttled response if neither a header nor a rate is known.
+/// The shortest pause after a throttled response without a requested delay if no rate is known.
 const FIRST_WAIT: u64 = SECOND / 10;
 /// A probe without a response counts as lost after this time, which is the default timeout of an attempt.
 const PROBE_LIFE: u64 = 10 * SECOND;
-/// So many cuts in a row by 503s without headers show that a lower rate does not help.
+/// The number of cuts in a row by 503s without headers that shows that a lower rate does not help.
 const OUTAGE_CUTS: u32 = 3;
 /// The lowest rate, in requests per second.
 const LOWEST: f64 = 1.0 / 60.0;
-/// The delay of a late timer.
+/// The tolerated delay of a timer, which is the resolution of tokio's timers.
 const TICK: u64 = SECOND / 1_000;
 
 /// The learned state of a limiter. Times are nanoseconds since any fixed origin, and rates are requests per second.
@@ -90,7 +90,8 @@ pub struct Learner {
     wait: u64,
     /// The end of the last pause after which no rate was known.
     pub(crate) reopened_at: u64,
-    /// Requests that were granted until then left before the last cut.
+    /// The time of the last throttled response that began or extended a pause. Requests granted at or before this time
+    /// left before it.
     cut_at: u64,
     recent: Recent,
     /// The cuts by 503s without headers since the last complete run without one.
@@ -141,7 +142,7 @@ struct Run {
     /// The total of accepted requests at the start.
     accepted: u64,
     usage: Usage,
-    /// Whether the server responded with a 503 without headers.
+    /// Whether the server responded with a 503 without headers during the run.
     has_outage: bool,
 }
 
@@ -177,18 +178,19 @@ impl Learner {
         self.probe != Probe::Open
     }
 
-    /// Returns whether the rate-limit headers matter. A configured quota applies alone until the first throttle.
+    /// Returns whether the learner reads rate-limit headers. A learner with a configured quota ignores them until the
+    /// first throttled response.
     pub(crate) fn reads_headers(&self) -> bool {
         self.ceiling.is_infinite() || self.throttled_at.is_some()
     }
 
-    /// Returns whether a request that was granted then must be granted again, because a pause has begun since.
+    /// Returns whether a permit granted at `granted_at` has expired, because a pause began after the grant.
     pub(crate) fn is_void(&self, granted_at: u64) -> bool {
         self.throttled_at.is_some() && granted_at <= self.cut_at
     }
 
-    /// Returns when the last of `total` permits is available, if none is taken before `start`. The outcome of a probe
-    /// is assumed to be good.
+    /// Returns when the last of `total` permits is available, if none is taken before `start`. Assumes that the server
+    /// accepts a probe.
     pub(crate) fn due(&self, start: u64, total: u64, costliest: u32) -> u64 {
         let interval = self.interval();
         let is_first = total <= u64::from(costliest);
@@ -219,7 +221,7 @@ impl Learner {
         }
     }
 
-    /// Returns the permits that are available now.
+    /// Returns the number of permits that are available now.
     pub(crate) fn available(&self, now: u64) -> u64 {
         match (self.probe, self.interval()) {
             (Probe::Sent(_), _) => 0,
@@ -248,7 +250,7 @@ impl Learner {
     /// Raises the rate if the run is complete. Called before each grant.
     pub(crate) fn advance(&mut self, progress: Progress, now: u64) {
         let Some(rate) = self.rate.filter(|_| self.paused_at.is_none()) else { return };
-        // While the bucket is full, the queue is empty, so that time proves nothing about the rate.
+        // The queue is empty while the bucket is full, so that time proves nothing about the rate.
         let full = self.arrival.saturating_add(self.interval().saturating_mul(self.burst));
         let idle_from = full.max(self.idle_until);
         if now > idle_from.saturating_add(TICK) {
@@ -327,7 +329,7 @@ impl Learner {
                 self.wait = now.saturating_sub(response.sent_at).max(shortest).min(LONGEST_WAIT);
             }
             (true, Some(_)) if is_probe => self.wait = self.wait.saturating_mul(2).min(LONGEST_WAIT),
-            // The request left before the last cut, so the throttle belongs to the same event.
+            // The request left before the last cut, so the cut already covers this throttled response.
             (true, _) => return None,
             (false, _) if is_probe && response.acceptance == Acceptance::Unavailable => {
                 self.probe = Probe::Due;
@@ -361,11 +363,11 @@ impl Learner {
         (self.probe, self.paused_at) = (Probe::Open, None);
     }
 
-    /// Returns whether a response is a throttle.
+    /// Returns whether a response is throttled.
     ///
-    /// A 503 without headers is one if most responses before it were accepted. If 503s continue after three cuts in a
-    /// row, they do not depend on the rate. The learner then restores the rate, and ignores 503s until a complete run
-    /// has none.
+    /// A 503 without headers is throttled if at least half of the 20 responses before it were accepted. If such 503s
+    /// continue after three cuts in a row, they do not depend on the rate. The learner then restores the rate, and
+    /// ignores such 503s until a run without them is complete.
     fn is_throttled(&mut self, response: &Observation<'_>, progress: Progress) -> bool {
         let were_accepted = self.recent.count(response.acceptance, progress);
         if response.acceptance != Acceptance::Unavailable {
@@ -418,7 +420,7 @@ impl Learner {
         self.begin_run(progress, now);
     }
 
-    /// Uses the rate of a quota in the headers.
+    /// Adopts the rate of a quota in the headers.
     fn adopt(&mut self, pace: Pace, progress: Progress, now: u64) {
         self.burst = if self.throttled_at.is_some() { 1 } else { pace.burst() };
         self.set(pace.rate(), LearnedFrom::Headers);

@@ -1,19 +1,20 @@
-//! The inputs of a learner: progress of requests, and responses.
+//! The inputs of a learner: the progress of all requests, and single responses.
 
 use crate::policy::rate_limit::Remaining;
 
 /// A second in nanoseconds, the unit of all times.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// The state of the requests outside of the learner.
+/// The counts of permits that the queue keeps for the learner.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Progress {
-    /// All accepted requests so far.
+    /// The number of permits whose requests the server accepted so far.
     pub(crate) accepted: u64,
+    /// The number of granted permits whose requests are neither completed nor dropped.
     pub(crate) in_flight: u64,
 }
 
-/// How a server responded with regard to its rate limit.
+/// Whether a server's rate limit accepted a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Acceptance {
     Accepted,

@@ -1,21 +1,21 @@
-//! The requests that a server accepted recently.
+//! Counts the requests that a server accepted recently.
 
 use super::observation::{Acceptance, Progress, SECOND};
 
-/// A run of the slow start is complete after this many accepted requests. An estimate needs as many.
+/// The number of accepted requests that a run of the slow start needs, and that an estimate of the rate needs.
 pub(super) const START_RUN: u64 = 10;
 
-/// The estimate counts the requests of the current and the previous period, so that an earlier idle time does not lower
-/// it.
+/// The length of a period. An estimate covers only the current and the previous period, so that an earlier idle time
+/// does not lower it.
 const PERIOD: u64 = 60 * SECOND;
 
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     /// The current and the previous period. `None` before the first request.
     periods: Option<[Period; 2]>,
-    /// One bit for each of the last 32 responses, the latest lowest: whether it was accepted.
+    /// Whether each of the last 32 responses was accepted, as one bit. The lowest bit is the latest response.
     responses: u32,
-    /// The total of accepted requests that `responses` contains.
+    /// The total of accepted requests when `responses` was last updated.
     counted: u64,
 }
 

@@ -3,22 +3,21 @@
 use super::observation::SECOND;
 use crate::policy::{rate_limit::Remaining, saturating_nanos};
 
-/// A quota counts in a window that is longer by 2 %. With a burst of a fiftieth of the limit, no window then exceeds
-/// the limit.
+/// Lengthens the window of a quota by 2 %, so that no window exceeds the limit with a burst of a fiftieth of it.
 const MARGIN: f64 = 1.02;
 const BURST_PART: u64 = 50;
 
-/// A quota is used up if at most this part of its limit remains.
+/// A quota is used up if less than a twentieth of its limit remains.
 const USED_UP_PART: u64 = 20;
 
-/// A quota with a longer window applies only through its throttled responses. Its average rate would waste the burst
-/// that such a quota is meant for.
+/// The longest window from which the learner derives a rate. The average rate of a longer window would waste the burst
+/// for which such a quota is meant. Such a quota applies only through throttled responses.
 const LONGEST_WINDOW: u64 = 3_600 * SECOND;
 
 /// The maximum number of quotas that are stored.
 const MAX_QUOTAS: usize = 8;
 
-/// Times are nanoseconds since the learner's origin.
+/// The quotas that a server has reported. Times are nanoseconds since the learner's origin.
 #[derive(Debug, Default)]
 pub(super) struct ServerQuotas {
     quotas: Vec<ServerQuota>,
@@ -66,7 +65,7 @@ impl ServerQuotas {
         self.slowest
     }
 
-    /// Returns when the last of the reported quotas without remaining permits resets.
+    /// Returns the latest reset of the reported quotas without remaining permits, if it lies in the future.
     pub(super) fn reset_at(&self, reported: &[Remaining], now: u64) -> Option<u64> {
         let empty = reported.iter().filter(|reported| reported.left() == 0);
         let resets = empty.map(|reported| {
@@ -83,10 +82,11 @@ impl ServerQuotas {
             let reset_after = saturating_nanos(reported.reset_after());
             let reset_at = now.saturating_add(reset_after);
             let Some(quota) = self.of_policy(reported.policy(), reset_at) else { continue };
-            // A reset is rounded up to a second, so an earlier one is more exact.
+            // Servers round a reset up to a second, so the earlier of two resets is more exact.
             quota.reset_at = if quota.reset_at > now { quota.reset_at.min(reset_at) } else { reset_at };
             let limit = reported.limit().unwrap_or(quota.limit);
-            // Without a window in the headers, the longest reset so far represents it. Another limit is another quota.
+            // The longest reset so far represents a window that the headers do not contain. A changed limit means
+            // another quota.
             let longest = if limit == quota.limit { quota.window.max(reset_after) } else { reset_after };
             quota.window = reported.window().map_or(longest, saturating_nanos);
             quota.limit = limit;

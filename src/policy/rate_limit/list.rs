@@ -1,4 +1,4 @@
-//! The remaining permits of a quota, and the order of several quotas in a list.
+//! The remaining permits of one quota, and the order of several quotas.
 
 use std::{cmp::Reverse, time::Duration};
 

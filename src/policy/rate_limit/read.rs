@@ -31,9 +31,9 @@ static UNSPECIFIED: [HeaderName; 3] = [
 
 /// Returns the remaining permits of the server's quotas, as its rate-limit headers report them.
 ///
-/// Returns at most [`MAX_POLICIES`](super::MAX_POLICIES) quotas, ordered by their remaining permits, fewest first. Of
-/// quotas with equally many remaining permits, the quota with the longest wait is first. The list is empty if no header
-/// is valid.
+/// Returns at most [`MAX_POLICIES`](super::MAX_POLICIES) quotas, ordered by their remaining permits, fewest first.
+/// Quotas with equally many remaining permits are ordered by their resets, longest first. The list is empty if no
+/// header is valid.
 ///
 /// Reads the first of these forms that contains a valid quota:
 ///

@@ -70,8 +70,8 @@ impl StackBuilder {
         self
     }
 
-    /// Calls the closure `authorize`, which adds a credential to each request, instead of sending a key. An example is
-    /// a signature made from [`AppCredentials`](crate::auth::AppCredentials). See
+    /// Calls the closure `authorize` before each attempt instead of sending a key. The closure adds the credential, for
+    /// example a signature made from [`AppCredentials`](crate::auth::AppCredentials). See
     /// [`AuthLayer::from_fn`](crate::auth::AuthLayer::from_fn).
     pub fn with_authorize(
         self,

@@ -9,9 +9,9 @@ use crate::{
 
 /// Setters of the quota and the limiter.
 impl StackBuilder {
-    /// Sets the quota, such as 300 requests per minute. The builder's new limiter is a
-    /// [`PacedWindow`](crate::limit::PacedWindow), or for a limit above 10,000 a
-    /// [`TokenBucket`](crate::limit::TokenBucket), whose memory does not grow with the limit.
+    /// Sets the quota, such as 300 requests per minute. The builder creates a
+    /// [`PacedWindow`](crate::limit::PacedWindow) for it. If the limit exceeds 10,000, the builder creates a
+    /// [`TokenBucket`](crate::limit::TokenBucket) instead, whose memory does not grow with the limit.
     ///
     /// ```
     /// use tower_outbound::{Client, Quota};
@@ -20,8 +20,8 @@ impl StackBuilder {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     ///
-    /// Each call of a burst waits in the queue for at most the [total timeout](Self::with_total_timeout), 60 s by
-    /// default. A call that would have to wait longer is refused immediately.
+    /// Each call waits in the queue for at most the [total timeout](Self::with_total_timeout), 60 s by default. The
+    /// limiter immediately refuses a call that would have to wait longer.
     ///
     /// # Errors
     ///
@@ -84,8 +84,8 @@ impl StackBuilder {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     ///
-    /// Two clients can share a limiter. Logs and metrics show both under the name of their
-    /// host, unless [`with_name`](Self::with_name) sets another name.
+    /// Two clients can share a limiter. Logs and metrics show each client under the name of its host, unless
+    /// [`with_name`](Self::with_name) sets another name.
     ///
     /// ```
     /// use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, limit::PacedWindow};
@@ -127,9 +127,9 @@ impl StackBuilder {
         &self.quotas
     }
 
-    /// Returns the limiter, for example to take its snapshot. If [`with_limiter`](Self::with_limiter) has not set
-    /// another, it is a [`PacedWindow`](crate::limit::PacedWindow), or a [`TokenBucket`](crate::limit::TokenBucket) for
-    /// a limit above 10,000.
+    /// Returns the limiter, for example to take its snapshot. The default limiter is a
+    /// [`PacedWindow`](crate::limit::PacedWindow), or a [`TokenBucket`](crate::limit::TokenBucket) if a limit exceeds
+    /// 10,000. [`with_limiter`](Self::with_limiter) sets another.
     ///
     /// ```
     /// use tower_outbound::{limit::PacedWindow, preset};

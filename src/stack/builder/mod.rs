@@ -1,7 +1,13 @@
+// In the order in which the documentation lists the methods.
+mod creation;
+
 mod credential;
-mod headers;
+
 mod limiter;
+
 mod retry_rules;
+
+mod headers;
 
 use std::{sync::Arc, time::Duration};
 
@@ -39,8 +45,8 @@ use crate::{
 /// # Clone
 ///
 /// All clones of a builder, and all layers and clients created from them, share one limiter, because a quota belongs to
-/// a key. A clone with another quota or another credential has its own limiter. To share a limiter anyway,
-/// or between two base URLs, use [`with_limiter`](Self::with_limiter).
+/// a key. A clone with another quota or another credential has its own limiter. To share a limiter anyway, or between
+/// two base URLs, use [`with_limiter`](Self::with_limiter).
 #[derive(Debug, Clone)]
 pub struct StackBuilder {
     name: Arc<str>,
@@ -63,43 +69,6 @@ pub struct StackBuilder {
 }
 
 impl StackBuilder {
-    /// Creates a builder from the base URL of a service.
-    ///
-    /// There is no default credential: call [`with_api_key_env`](Self::with_api_key_env), another setter of a
-    /// credential, or [`without_credential`](Self::without_credential). By default there is no quota.
-    /// A request with a body is sent with
-    /// `content-type: application/json`, unless the request sets another `content-type`. The [name](Self::with_name) is
-    /// the URL's host.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error unless `base_url` is an absolute `http` or `https` URL with
-    ///
-    /// - no user info, query or fragment;
-    /// - a name or an IP address as its host;
-    /// - no port, or a port from 1 to 65535;
-    /// - a path of visible ASCII characters, without empty segments and dot segments.
-    pub fn new(base_url: impl AsRef<str>) -> Result<Self, InvalidConfig> {
-        let base = BaseUrl::parse(base_url.as_ref())?;
-        Ok(Self {
-            name: base.uri.host().unwrap_or_default().into(),
-            base,
-            credential: Credential::Missing,
-            placement: KeyPlacement::bearer(),
-            allowed: Vec::new(),
-            headers: DefaultHeadersLayer::default(),
-            quotas: Vec::new(),
-            initial_burst: None,
-            has_given_limiter: false,
-            invalid: None,
-            limit: RateLimitLayer::new(AnyLimiter::of_quotas(&[], None)),
-            retry: RetryLayer::new(),
-            request_id: RequestIdLayer::new(),
-            attempt_span: AttemptSpanLayer::new(),
-            timeout: TimeoutConfig::default(),
-        })
-    }
-
     /// Sets the name of the service in logs, spans and metrics. It must consist of 1 to 253 visible ASCII characters.
     /// The default is the host of the base URL.
     pub fn with_name(mut self, name: impl Into<Arc<str>>) -> Self {

@@ -5,7 +5,7 @@ use crate::{call::RequestHead, config::InvalidConfig, retry::AttemptResult};
 
 /// Setters of the retry layer. [`with_retry`](Self::with_retry) replaces the whole layer.
 impl StackBuilder {
-    /// Sets the maximum number of attempts, including the first. 3 by default. See
+    /// Sets the maximum number of attempts, including the first. The default is 3. See
     /// [`RetryLayer::with_max_attempts`](crate::retry::RetryLayer::with_max_attempts).
     ///
     /// # Errors
@@ -30,8 +30,8 @@ impl StackBuilder {
         self.map_retry(|retry| retry.retry_on(statuses))
     }
 
-    /// Also retries an idempotent request if `condition` returns `true`, even after a 2xx. Otherwise the other rules
-    /// apply: see [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
+    /// Also retries an idempotent request if `condition` returns `true`, even after a 2xx. If it returns `false`, the
+    /// other rules apply: see [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
     ///
     /// A POST is not idempotent, unless [`with_idempotent`](Self::with_idempotent) or
     /// [`RequestBuilder::idempotent`](crate::client::RequestBuilder::idempotent) declares it so.
