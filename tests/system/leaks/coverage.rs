@@ -151,7 +151,6 @@ const UNNAMEABLE: [&str; 2] = ["error::MaybeRejected", "stack::DefaultHeaders"];
 fn is_available(name: &str) -> bool {
     match name {
         "preset::StackConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
-        "client::JsonError" => cfg!(feature = "json"),
         "adapter::Reqwest" => cfg!(feature = "reqwest"),
         "adapter::RedisLimiter" | "adapter::Store" => {
             cfg!(feature = "redis")

@@ -197,6 +197,7 @@ async fn calls_and_errors(coverage: &Coverage) {
     let error = stack_builder(CLIENT_URL, Placement::Bearer).client().unwrap().get("//").await.unwrap_err();
     coverage.error(&error);
     coverage.debug_and_display(&error.kind());
+    coverage.debug_and_display(&tower_outbound::client::ResponseError::from(error));
     let client = stack_builder(CLIENT_URL, Placement::Bearer).client_with_service(inner.clone()).unwrap();
     let builder = client.get("/v1").query(&[("token", KEY)]).header("authorization", KEY).body(KEY);
     coverage.debug(&builder);
