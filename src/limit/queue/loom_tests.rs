@@ -79,6 +79,7 @@ fn grant_during_a_response_counts_against_the_reported_remaining_permits() {
     headers.insert("ratelimit", HeaderValue::from_static("\"q\";r=1;t=60"));
     model(move || {
         let queue = queue(4);
+        queue.obey_remaining();
         // Takes a permit for the request whose response arrives below. The server has counted this request.
         assert_eq!(take(&queue), 1);
         let other = Arc::clone(&queue);
