@@ -2,24 +2,16 @@
 //! a request to send. The callers use nearly the complete quota. Only the server `estimate` may refuse requests: at
 //! most one per 200 accepted requests.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
-use tokio::time::Instant;
-use tower::{Layer, ServiceExt, service_fn};
 use tower_outbound::{
-    Body, BoxError, Quota,
-    limit::{PacedWindow, RateLimitLayer},
-    test_util::{LimitHeaders, ScriptedService, ServerLimit},
+    Quota,
+    limit::PacedWindow,
+    test_util::{LimitHeaders, ServerLimit},
 };
 
-const CALLERS: usize = 64;
+use super::traffic::Traffic;
+
 const WINDOWS: u32 = 12;
 
 /// The quotas of the tests. Each quota has a limit and a window in seconds.
@@ -48,44 +40,6 @@ const SERVERS: [(&str, MakeServer, f64); 7] = [
     ("estimate", |limit, window| ServerLimit::estimate(limit, window, window / 3), 89.0),
 ];
 
-/// Returns a generator of reproducible pseudorandom numbers from 0 to 1.
-fn fractions() -> impl Fn() -> f64 + Clone {
-    let state = Arc::new(AtomicU64::new(7));
-    move || {
-        // The multiplier and the increment of a linear congruential generator.
-        let next = |x: u64| x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let before = state.fetch_update(Relaxed, Relaxed, |x| Some(next(x))).unwrap();
-        (next(before) >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
-
-/// Sends requests from all callers for `WINDOWS` windows. A request and its response each take 20 ms plus a random time
-/// of up to `jitter`.
-async fn load(limiter: PacedWindow, server: &ServerLimit, jitter: Duration, window: Duration) {
-    let (limit, random) = (server.clone(), fractions());
-    let api = ScriptedService::from_fn(move |_| limit.respond());
-    let network = service_fn(move |request: Request<Body>| {
-        let (api, random) = (api.clone(), random.clone());
-        async move {
-            let hop = || tokio::time::sleep(Duration::from_millis(20) + jitter.mul_f64(random()));
-            hop().await;
-            let response: Result<Response<Body>, BoxError> = api.oneshot(request).await;
-            hop().await;
-            response
-        }
-    });
-    let service = RateLimitLayer::new(limiter).layer(network);
-    let end = Instant::now() + window * WINDOWS;
-    let caller = async || {
-        loop {
-            let response = service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
-            assert!([StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].contains(&response.status()));
-        }
-    };
-    let callers = (0..CALLERS).map(|_| tokio::time::timeout_at(end, caller()));
-    futures_util::future::join_all(callers).await;
-}
-
 async fn assert_full_use(headers: LimitHeaders, (limit, seconds): (u32, u64)) {
     let window = Duration::from_secs(seconds);
     for (name, make, least) in SERVERS {
@@ -96,7 +50,8 @@ async fn assert_full_use(headers: LimitHeaders, (limit, seconds): (u32, u64)) {
         let part = if spaces { 1.0 / f64::from(limit) } else { 0.5 };
         let burst = if name == "spacing without burst" { 1 } else { (limit / 50).clamp(2, 5) };
         let quota = Quota::new(limit, window).unwrap().with_burst(burst).unwrap();
-        load(PacedWindow::new(quota), &server, quota.margin().mul_f64(part), window).await;
+        let traffic = Traffic::new(quota.margin().mul_f64(part), 7);
+        traffic.run(&PacedWindow::new(quota), &server, window * WINDOWS, window).await;
         let useful = 100.0 * server.accepted() as f64 / f64::from(limit * WINDOWS);
         let case = format!(
             "{name}, {headers:?}, {limit}/{seconds} s: {useful:.1} % of the quota used, {} requests refused",

@@ -44,11 +44,7 @@ impl LearnedRate {
 
 /// Returns the requests per second of the slowest quota.
 fn pace(quotas: &[Quota]) -> f64 {
-    let pace = |quota: &Quota| {
-        let window = quota.window().saturating_add(quota.margin());
-        f64::from(quota.limit()) / window.as_secs_f64()
-    };
-    quotas.iter().map(pace).fold(f64::INFINITY, f64::min)
+    quotas.iter().map(Quota::sustained).fold(f64::INFINITY, f64::min)
 }
 
 impl Algorithm for LearnedRate {
