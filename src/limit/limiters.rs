@@ -133,7 +133,7 @@ pub type SlidingWindow = LocalLimiter<Logs>;
 /// }
 /// let learned = limiter.snapshot().learned.ok_or("nothing learned")?;
 /// assert!((1.0..2.5).contains(&learned.rate()), "{learned:?}");
-/// assert!(server.refused() < 50);
+/// assert!(server.rejected() < 50);
 /// # Ok(())
 /// # }
 /// ```

@@ -88,6 +88,7 @@
 mod arrival;
 mod arrivals;
 mod deterministic;
+mod limit_headers;
 mod scripted_response;
 mod seen;
 #[cfg(feature = "client")]
@@ -99,9 +100,10 @@ mod window;
 pub use self::arrival::Arrival;
 pub use self::arrivals::Arrivals;
 pub use self::deterministic::deterministic;
+pub use self::limit_headers::LimitHeaders;
 pub use self::scripted_response::ScriptedResponse;
 pub use self::seen::Seen;
 #[cfg(feature = "client")]
 pub use self::server::ScriptedServer;
-pub use self::server_limit::{LimitHeaders, ServerLimit};
+pub use self::server_limit::ServerLimit;
 pub use self::service::ScriptedService;

@@ -4,7 +4,9 @@ use std::{
     time::Duration,
 };
 
-use super::scripted_response::ScriptedResponse;
+use http::StatusCode;
+
+use super::{limit_headers::LimitHeaders, scripted_response::ScriptedResponse};
 use crate::clock::{self, Instant};
 
 /// Simulates the rate limit of a server, and responds with 200 or 429. Use it in a [`ScriptedService`] to test a client
@@ -30,7 +32,7 @@ use crate::clock::{self, Instant};
 ///     for _ in 0..300 {
 ///         service.clone().oneshot(Request::new(Body::empty())).await?;
 ///     }
-///     assert_eq!((server.accepted(), server.refused()), (300, 0));
+///     assert_eq!((server.accepted(), server.rejected()), (300, 0));
 ///     Ok(())
 /// }
 /// ```
@@ -47,62 +49,18 @@ pub struct ServerLimit {
     state: Arc<Mutex<State>>,
 }
 
-/// The rate-limit headers that a [`ServerLimit`] sends. Delays and resets are whole seconds, rounded up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LimitHeaders {
-    /// No rate-limit headers.
-    None,
-    /// `Retry-After` in each 429 response.
-    RetryAfter,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset` as a number of seconds.
-    XRateLimit,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, `X-RateLimit-Reset` as a Unix time, and `Date`.
-    XRateLimitEpoch,
-    /// `RateLimit: limit=…, remaining=…, reset=…` (draft 7 of the IETF).
-    Draft7,
-    /// `RateLimit: "default";r=…;t=…` and `RateLimit-Policy: "default";q=…;w=…` (draft 10 of the IETF).
-    Draft10,
-}
-
-/// The Unix time at which a simulated server starts, in seconds. The fraction makes rounding visible.
-const EPOCH: f64 = 1_700_000_000.37;
-
-/// Formats a Unix time in seconds as an HTTP-date.
-fn http_date(seconds: u64) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb"];
-    let (days, time) = (seconds / 86_400, seconds % 86_400);
-    // Years are counted from March of the year 0, so that the leap day is the last day of a year.
-    let day = days + 719_468;
-    let (era, day_of_era) = (day / 146_097, day % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let year = 400 * era + year_of_era + u64::from(month >= 10);
-    format!(
-        "{}, {:02} {} {year} {:02}:{:02}:{:02} GMT",
-        DAYS[days as usize % 7],
-        day_of_year - (153 * month + 2) / 5 + 1,
-        MONTHS[month as usize % 12],
-        time / 3_600,
-        time / 60 % 60,
-        time % 60
-    )
-}
-
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     kind: Kind,
     /// The limit of one window.
-    limit: u32,
+    pub(super) limit: u32,
     /// The window in seconds.
-    window: f64,
+    pub(super) window: f64,
     headers: LimitHeaders,
+    rejection: StatusCode,
     origin: Instant,
     accepted: u64,
-    refused: u64,
+    rejected: u64,
 }
 
 /// How the server counts requests. Times are seconds since the origin.
@@ -164,8 +122,8 @@ impl ServerLimit {
 
     fn new(kind: Kind, limit: u32, window: Duration) -> Self {
         let window = window.as_secs_f64();
-        let (headers, origin) = (LimitHeaders::None, clock::now());
-        let state = State { kind, limit, window, headers, origin, accepted: 0, refused: 0 };
+        let (headers, rejection, origin) = (LimitHeaders::None, StatusCode::TOO_MANY_REQUESTS, clock::now());
+        let state = State { kind, limit, window, headers, rejection, origin, accepted: 0, rejected: 0 };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
@@ -173,6 +131,14 @@ impl ServerLimit {
     #[must_use]
     pub fn with_headers(self, headers: LimitHeaders) -> Self {
         self.state().headers = headers;
+        self
+    }
+
+    /// Sets the status of the responses to rejected requests, 429 by default. nginx rejects requests with a 503 by
+    /// default.
+    #[must_use]
+    pub fn with_rejection(self, status: StatusCode) -> Self {
+        self.state().rejection = status;
         self
     }
 
@@ -184,7 +150,7 @@ impl ServerLimit {
         state.limit = limit;
     }
 
-    /// Counts a request that arrives now. Returns a 200, or a 429 if the limit is reached.
+    /// Counts a request that arrives now. Returns a 200, or a rejection if the limit is reached.
     pub fn respond(&self) -> ScriptedResponse {
         let mut state = self.state();
         let now = state.now();
@@ -192,7 +158,7 @@ impl ServerLimit {
         if accepted {
             state.accepted += 1;
         } else {
-            state.refused += 1;
+            state.rejected += 1;
         }
         state.response(accepted, now)
     }
@@ -202,9 +168,9 @@ impl ServerLimit {
         self.state().accepted
     }
 
-    /// Returns how many requests were rejected with a 429.
-    pub fn refused(&self) -> u64 {
-        self.state().refused
+    /// Returns how many requests were rejected.
+    pub fn rejected(&self) -> u64 {
+        self.state().rejected
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -283,7 +249,7 @@ impl State {
     }
 
     /// Returns how many more requests would be accepted now.
-    fn remaining(&self, now: f64) -> u64 {
+    pub(super) fn remaining(&self, now: f64) -> u64 {
         let limit = f64::from(self.limit);
         let remaining = match &self.kind {
             Kind::TokenBucket { tokens, .. } => *tokens + 1e-9,
@@ -295,7 +261,7 @@ impl State {
     }
 
     /// Returns the seconds until the whole limit is available, or until the oldest request leaves a sliding window.
-    fn reset(&self, now: f64) -> f64 {
+    pub(super) fn reset(&self, now: f64) -> f64 {
         match &self.kind {
             Kind::TokenBucket { capacity, tokens, .. } => {
                 (f64::from(capacity.unwrap_or(self.limit)) - tokens) * self.window / f64::from(self.limit)
@@ -307,7 +273,7 @@ impl State {
     }
 
     /// Returns the seconds until one more request would be accepted.
-    fn next(&self, now: f64) -> f64 {
+    pub(super) fn next(&self, now: f64) -> f64 {
         match &self.kind {
             Kind::TokenBucket { tokens, .. } => (1.0 - tokens).max(0.0) * self.window / f64::from(self.limit),
             Kind::Estimate { current, previous, .. } => {
@@ -328,55 +294,15 @@ impl State {
     }
 
     fn response(&self, accepted: bool, now: f64) -> ScriptedResponse {
-        let response = ScriptedResponse::status(if accepted { 200 } else { 429 });
-        let seconds = |seconds: f64| (seconds - 1e-9).ceil().max(0.0) as u64;
-        let (remaining, reset) = (self.remaining(now), seconds(self.reset(now)));
-        // If the bucket has a capacity of its own, the headers report the capacity as the limit.
-        let limit = match self.kind {
+        let response = ScriptedResponse::status(if accepted { 200 } else { self.rejection.as_u16() });
+        self.headers.add_to(response, self, accepted, now)
+    }
+
+    /// Returns the limit that the headers report: the capacity of a bucket if it has one of its own.
+    pub(super) fn reported_limit(&self) -> u32 {
+        match self.kind {
             Kind::TokenBucket { capacity: Some(capacity), .. } => capacity,
             _ => self.limit,
-        };
-        match self.headers {
-            LimitHeaders::None => response,
-            LimitHeaders::RetryAfter if accepted => response,
-            LimitHeaders::RetryAfter => {
-                response.with_header("retry-after", &seconds(self.next(now)).max(1).to_string())
-            }
-            LimitHeaders::XRateLimit => response
-                .with_header("x-ratelimit-limit", &limit.to_string())
-                .with_header("x-ratelimit-remaining", &remaining.to_string())
-                .with_header("x-ratelimit-reset", &reset.to_string()),
-            LimitHeaders::XRateLimitEpoch => {
-                let wall = EPOCH + now;
-                response
-                    .with_header("x-ratelimit-limit", &limit.to_string())
-                    .with_header("x-ratelimit-remaining", &remaining.to_string())
-                    .with_header("x-ratelimit-reset", &seconds(wall + self.reset(now)).to_string())
-                    .with_header("date", &http_date(wall as u64))
-            }
-            LimitHeaders::Draft7 => response
-                .with_header("ratelimit", &format!("limit={limit}, remaining={remaining}, reset={reset}")),
-            LimitHeaders::Draft10 => response
-                .with_header("ratelimit", &format!("\"default\";r={remaining};t={}", seconds(self.next(now))))
-                .with_header("ratelimit-policy", &format!("\"default\";q={};w={}", self.limit, self.window)),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::http_date;
-
-    #[test]
-    fn http_date_has_the_weekday_month_and_leap_day_of_the_calendar() {
-        for (seconds, date) in [
-            (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
-            (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
-            (951_782_400, "Tue, 29 Feb 2000 00:00:00 GMT"),
-            (1_700_000_000, "Tue, 14 Nov 2023 22:13:20 GMT"),
-            (4_107_542_399, "Sun, 28 Feb 2100 23:59:59 GMT"),
-        ] {
-            assert_eq!(http_date(seconds), date);
         }
     }
 }

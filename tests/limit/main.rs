@@ -25,6 +25,7 @@ macro_rules! for_each_algorithm {
 }
 
 mod adaptive;
+mod adaptive_probe;
 mod batches;
 mod custom_limiter;
 mod expiry;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tower_outbound::{
     Quota,
-    limit::PacedWindow,
+    limit::{Adaptive, PacedWindow},
     test_util::{LimitHeaders, ServerLimit},
 };
 
@@ -40,7 +40,7 @@ const SERVERS: [(&str, MakeServer, f64); 7] = [
     ("estimate", |limit, window| ServerLimit::estimate(limit, window, window / 3), 89.0),
 ];
 
-async fn assert_full_use(headers: LimitHeaders, (limit, seconds): (u32, u64)) {
+async fn assert_full_use(headers: LimitHeaders, (limit, seconds): (u32, u64), is_adaptive: bool) {
     let window = Duration::from_secs(seconds);
     for (name, make, least) in SERVERS {
         let server = make(limit, window).with_headers(headers);
@@ -51,29 +51,57 @@ async fn assert_full_use(headers: LimitHeaders, (limit, seconds): (u32, u64)) {
         let burst = if name == "spacing without burst" { 1 } else { (limit / 50).clamp(2, 5) };
         let quota = Quota::new(limit, window).unwrap().with_burst(burst).unwrap();
         let traffic = Traffic::new(quota.margin().mul_f64(part), 7);
-        traffic.run(&PacedWindow::new(quota), &server, window * WINDOWS, window).await;
+        if is_adaptive {
+            traffic.run(&Adaptive::new(quota), &server, window * WINDOWS, window).await;
+        } else {
+            traffic.run(&PacedWindow::new(quota), &server, window * WINDOWS, window).await;
+        }
         let useful = 100.0 * server.accepted() as f64 / f64::from(limit * WINDOWS);
         let case = format!(
-            "{name}, {headers:?}, {limit}/{seconds} s: {useful:.1} % of the quota used, {} requests refused",
-            server.refused()
+            "{name}, {headers:?}, {limit}/{seconds} s, adaptive {is_adaptive}: {useful:.1} % of the quota used, {} requests refused",
+            server.rejected()
         );
         // The server `estimate` assumes that the requests of the previous window were evenly spread. With jitter, its
         // estimate can exceed the limit.
         let most_refused = if name == "estimate" { server.accepted() / 200 } else { 0 };
-        assert!(server.refused() <= most_refused && useful >= least, "{case}");
+        assert!(server.rejected() <= most_refused && useful >= least, "{case}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn limiter_with_the_right_quota_uses_nearly_all_permits_without_refusals() {
     for quota in QUOTAS {
-        assert_full_use(LimitHeaders::None, quota).await;
+        for is_adaptive in [false, true] {
+            assert_full_use(LimitHeaders::None, quota, is_adaptive).await;
+        }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn rate_limit_headers_do_not_lower_the_throughput_of_a_limiter_with_a_quota() {
     for headers in HEADERS {
-        assert_full_use(headers, (100, 6)).await;
+        for is_adaptive in [false, true] {
+            assert_full_use(headers, (100, 6), is_adaptive).await;
+        }
+    }
+}
+
+/// Without jitter, no margin is necessary. The server `estimate` needs one, because its estimate is not exact.
+#[tokio::test(start_paused = true)]
+async fn limiter_without_a_margin_uses_98_percent_of_the_quota_if_there_is_no_jitter() {
+    for (limit, seconds) in QUOTAS {
+        let window = Duration::from_secs(seconds);
+        for (name, make, _) in SERVERS.into_iter().filter(|(name, ..)| *name != "estimate") {
+            let server = make(limit, window);
+            let burst = if name == "spacing without burst" { 1 } else { (limit / 50).clamp(2, 5) };
+            let quota = Quota::new(limit, window).unwrap().with_burst(burst).unwrap().without_margin();
+            let counts = Traffic::new(Duration::ZERO, 7)
+                .run(&PacedWindow::new(quota), &server, window * WINDOWS, window)
+                .await;
+            let accepted = counts[counts.len() - 1].accepted - counts[0].accepted;
+            let useful = 100.0 * accepted as f64 / f64::from(limit * (WINDOWS - 1));
+            let case = format!("{name}, {limit}/{seconds} s: {useful:.1} %, {} rejected", server.rejected());
+            assert!(useful >= 98.0 && server.rejected() == 0, "{case}");
+        }
     }
 }

@@ -108,7 +108,6 @@ impl Traffic {
                         network.send(Event::Response(permit, response.status(), response.headers().clone()));
                     }
                     Some(Event::Response(permit, status, headers)) => {
-                        assert!([StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].contains(&status));
                         let response = ResponseInfo::new(status, &headers);
                         let pause = response.requested_pause().unwrap_or_default();
                         paused_until = paused_until.max(Instant::now() + pause);
@@ -116,7 +115,7 @@ impl Traffic {
                         free += 1;
                     }
                     None => {
-                        counts.push(Count { accepted: server.accepted(), refused: server.refused() });
+                        counts.push(Count { accepted: server.accepted(), refused: server.rejected() });
                         if counted >= start + duration {
                             return counts;
                         }

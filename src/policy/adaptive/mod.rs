@@ -51,8 +51,13 @@ const LONGEST_WAIT: u64 = 60 * SECOND;
 const FIRST_WAIT: u64 = SECOND / 10;
 /// A probe without a response counts as lost after this time, which is the default timeout of an attempt.
 const PROBE_LIFE: u64 = 10 * SECOND;
-/// The number of cuts in a row by 503s without headers that shows that a lower rate does not help.
-const OUTAGE_CUTS: u32 = 3;
+/// The number of pauses by 503s without headers, without a complete run between them, that shows that a lower rate does
+/// not help. The rate has then fallen to an eighth.
+const OUTAGE_PAUSES: u32 = 6;
+/// The longest pause after such a 503 if the time between two requests is shorter.
+const LONGEST_OUTAGE_WAIT: u64 = 5 * SECOND;
+/// The time for which the learner ignores such 503s after these pauses.
+const OUTAGE: u64 = 60 * SECOND;
 /// The lowest rate, in requests per second.
 const LOWEST: f64 = 1.0 / 60.0;
 /// The tolerated delay of a timer, which is the resolution of tokio's timers.
@@ -65,6 +70,8 @@ pub struct Learner {
     ceiling: f64,
     /// `None` until a throttled response or a header reports a limit.
     pub(crate) rate: Option<f64>,
+    /// The time between two requests at the rate, or 0 without a rate.
+    interval: u64,
     pub(crate) source: LearnedFrom,
     /// The last rate that had a complete run, until it is throttled.
     clean_rate: Option<f64>,
@@ -94,10 +101,12 @@ pub struct Learner {
     /// left before it.
     cut_at: u64,
     recent: Recent,
-    /// The cuts by 503s without headers since the last complete run without one.
-    outage_cuts: u32,
-    /// The rate before the first of these cuts. `None` if no rate was known.
+    /// The number of pauses by 503s without headers since the last complete run.
+    outage_pauses: u32,
+    /// The rate before the first of these pauses. `None` if no rate was known.
     rate_before_outage: Option<f64>,
+    /// The end of the time in which 503s without headers are ignored.
+    outage_until: u64,
     has_changed: bool,
 }
 
@@ -142,8 +151,6 @@ struct Run {
     /// The total of accepted requests at the start.
     accepted: u64,
     usage: Usage,
-    /// Whether the server responded with a 503 without headers during the run.
-    has_outage: bool,
 }
 
 impl Learner {
@@ -171,7 +178,7 @@ impl Learner {
 
     /// Returns the time between two requests at the rate.
     pub(crate) fn interval(&self) -> u64 {
-        self.rate.map_or(0, |rate| (SECOND as f64 / rate) as u64)
+        self.interval
     }
 
     pub(crate) fn is_probing(&self) -> bool {
@@ -192,7 +199,7 @@ impl Learner {
     /// Returns when the last of `total` permits is available, if none is taken before `start`. Assumes that the server
     /// accepts a probe.
     pub(crate) fn due(&self, start: u64, total: u64, costliest: u32) -> u64 {
-        let interval = self.interval();
+        let interval = self.interval;
         let is_first = total <= u64::from(costliest);
         if self.probe != Probe::Open {
             let later = if is_first { 0 } else { total - 1 };
@@ -223,7 +230,7 @@ impl Learner {
 
     /// Returns the number of permits that are available now.
     pub(crate) fn available(&self, now: u64) -> u64 {
-        match (self.probe, self.interval()) {
+        match (self.probe, self.interval) {
             (Probe::Sent(_), _) => 0,
             (Probe::Due, _) => 1,
             (Probe::Open, 0) => u64::MAX,
@@ -236,12 +243,9 @@ impl Learner {
 
     pub(crate) fn grant(&mut self, cost: u32, progress: Progress, now: u64) {
         self.recent.grant(progress, now);
-        if self.rate.is_some() {
-            let interval = self.interval();
-            // A late timer does not lower the rate.
-            let from = if now <= self.arrival.saturating_add(TICK) { self.arrival } else { now };
-            self.arrival = from.saturating_add(interval.saturating_mul(cost.into()));
-        }
+        // A late timer does not lower the rate.
+        let from = if now <= self.arrival.saturating_add(TICK) { self.arrival } else { now };
+        self.arrival = from.saturating_add(self.interval.saturating_mul(cost.into()));
         if self.probe != Probe::Open {
             self.probe = Probe::Sent(now);
         }
@@ -251,7 +255,7 @@ impl Learner {
     pub(crate) fn advance(&mut self, progress: Progress, now: u64) {
         let Some(rate) = self.rate.filter(|_| self.paused_at.is_none()) else { return };
         // The queue is empty while the bucket is full, so that time proves nothing about the rate.
-        let full = self.arrival.saturating_add(self.interval().saturating_mul(self.burst));
+        let full = self.arrival.saturating_add(self.interval.saturating_mul(self.burst));
         let idle_from = full.max(self.idle_until);
         if now > idle_from.saturating_add(TICK) {
             self.run.from = self.run.from.saturating_add(now - idle_from);
@@ -273,10 +277,7 @@ impl Learner {
         if !is_complete {
             return;
         }
-        if self.run.has_outage {
-            return self.begin_run(progress, now);
-        }
-        self.outage_cuts = 0;
+        self.outage_pauses = 0;
         self.clean_rate = Some(rate);
         let paced = slowest.map(Pace::rate);
         let reaches = |paced: f64| rate >= 0.9999 * paced;
@@ -302,7 +303,13 @@ impl Learner {
         progress: Progress,
         now: u64,
     ) -> Option<u64> {
-        let is_throttled = self.is_throttled(response, progress);
+        let is_outage = response.acceptance == Acceptance::Unavailable;
+        let is_throttled = match response.acceptance {
+            Acceptance::Accepted => false,
+            Acceptance::Throttled => true,
+            // A server that has accepted nothing yet is out of service.
+            Acceptance::Unavailable => progress.accepted > 0 && now >= self.outage_until,
+        };
         if is_throttled {
             self.throttled_at = Some(now);
         }
@@ -313,33 +320,33 @@ impl Learner {
         }
         // A probe without a response may have been replaced by another one, so each request since the cut counts.
         let is_probe = matches!(self.probe, Probe::Sent(at) if response.granted_at >= at.min(self.cut_at.saturating_add(1)));
-        match (is_throttled, self.paused_at) {
-            (true, None) if response.granted_at > self.cut_at || self.cut_at == 0 => {
-                if response.acceptance != Acceptance::Unavailable {
-                    self.outage_cuts = 0;
-                } else {
-                    if self.outage_cuts == 0 {
-                        self.rate_before_outage = self.rate;
-                    }
-                    self.outage_cuts += 1;
-                }
-                self.cut();
-                self.paused_at = Some(now);
-                let shortest = if self.rate.is_some() { self.interval() } else { FIRST_WAIT };
-                self.wait = now.saturating_sub(response.sent_at).max(shortest).min(LONGEST_WAIT);
-            }
-            (true, Some(_)) if is_probe => self.wait = self.wait.saturating_mul(2).min(LONGEST_WAIT),
-            // The request left before the last cut, so the cut already covers this throttled response.
-            (true, _) => return None,
-            (false, _) if is_probe && response.acceptance == Acceptance::Unavailable => {
+        if !is_throttled {
+            if is_probe && is_outage {
                 self.probe = Probe::Due;
                 return Some(now.saturating_add(response.requested_pause.unwrap_or(0).max(self.wait)));
             }
-            (false, _) if is_probe => {
+            if is_probe {
                 self.reopen(progress, now);
-                return None;
             }
-            (false, _) => return None,
+            return None;
+        }
+        let is_first = self.paused_at.is_none();
+        // A request that left before the last cut: the cut already covers this throttled response.
+        let is_late = is_first && response.granted_at <= self.cut_at && self.cut_at > 0;
+        if is_late || !(is_first || is_probe) || (is_outage && self.is_outage(now)) {
+            return None;
+        }
+        if !is_outage {
+            self.outage_pauses = 0;
+        }
+        if is_first {
+            self.cut(is_outage);
+            self.paused_at = Some(now);
+            let shortest = if self.rate.is_some() { self.interval } else { FIRST_WAIT };
+            self.wait = now.saturating_sub(response.sent_at).max(shortest).min(LONGEST_WAIT);
+        } else {
+            let longest = if is_outage { LONGEST_OUTAGE_WAIT.max(self.interval) } else { LONGEST_WAIT };
+            self.wait = self.wait.saturating_mul(2).min(longest).min(LONGEST_WAIT);
         }
         self.probe = Probe::Due;
         self.cut_at = now;
@@ -363,40 +370,31 @@ impl Learner {
         (self.probe, self.paused_at) = (Probe::Open, None);
     }
 
-    /// Returns whether a response is throttled.
-    ///
-    /// A 503 without headers is throttled if at least half of the 20 responses before it were accepted. If such 503s
-    /// continue after three cuts in a row, they do not depend on the rate. The learner then restores the rate, and
-    /// ignores such 503s until a run without them is complete.
-    fn is_throttled(&mut self, response: &Observation<'_>, progress: Progress) -> bool {
-        let were_accepted = self.recent.count(response.acceptance, progress);
-        if response.acceptance != Acceptance::Unavailable {
-            return response.acceptance == Acceptance::Throttled;
+    /// Counts a pause by a 503 without headers. Returns whether such 503s do not depend on the rate, because they
+    /// continue after several pauses. In this case, restores the rate, ends the pause, and ignores such 503s for a while.
+    fn is_outage(&mut self, now: u64) -> bool {
+        // Without a rate there are no runs, so the count ends after some time.
+        let is_over = self.paused_at.is_none() && self.rate.is_none();
+        if self.outage_pauses == 0 || (is_over && now.saturating_sub(self.reopened_at) > OUTAGE) {
+            (self.outage_pauses, self.rate_before_outage) = (0, self.rate);
         }
-        self.run.has_outage = true;
-        if self.outage_cuts < OUTAGE_CUTS {
-            return were_accepted;
+        self.outage_pauses += 1;
+        let is_outage = self.outage_pauses > OUTAGE_PAUSES;
+        if is_outage {
+            (self.outage_pauses, self.outage_until) = (0, now.saturating_add(OUTAGE));
+            self.put(self.rate_before_outage.map(|rate| rate.min(self.ceiling)), LearnedFrom::Success);
+            self.resume();
         }
-        // A request that left before the last cut does not show whether the cut helped.
-        if response.granted_at <= self.cut_at {
-            return false;
-        }
-        if self.outage_cuts == OUTAGE_CUTS {
-            self.outage_cuts += 1;
-            (self.rate, self.source, self.has_changed) =
-                (self.rate_before_outage.map(|rate| rate.min(self.ceiling)), LearnedFrom::Success, true);
-        }
-        // Ends a pause, because the responses prove nothing about the rate.
-        self.resume();
-        false
+        is_outage
     }
 
-    fn cut(&mut self) {
+    fn cut(&mut self, is_outage: bool) {
         let Some(rate) = self.rate else { return };
         let clean = self.clean_rate.take().map_or(0.0, |clean| BACK * clean);
         self.set(rate.min(clean.max(CUT * rate)), LearnedFrom::Throttling);
         (self.step, self.burst) = (STEP, 1);
-        if self.is_raised || self.quotas.slowest().is_none() {
+        // A 503 may be an outage, after which the rate must rise fast.
+        if self.is_raised || (self.quotas.slowest().is_none() && !is_outage) {
             self.is_starting = false;
         }
     }
@@ -410,13 +408,15 @@ impl Learner {
         self.raise_cost = if self.is_raised { pause } else { 0 };
         self.is_raised = false;
         if self.rate.is_none() {
-            match self.recent.rate(progress, paused_at, pause.min(LONGEST_RUN)) {
+            let rate = self.recent.rate(progress, paused_at, pause.min(LONGEST_RUN));
+            // A single 503 does not show that the server limits the rate.
+            match rate.filter(|_| self.outage_pauses != 1) {
                 Some(rate) => self.set(rate, LearnedFrom::Throttling),
                 // Too few requests were accepted for an estimate. Another user of the key may have caused the pause.
                 None => self.reopened_at = now,
             }
         }
-        self.arrival = now.saturating_add(self.interval());
+        self.arrival = now.saturating_add(self.interval);
         self.begin_run(progress, now);
     }
 
@@ -424,20 +424,24 @@ impl Learner {
     fn adopt(&mut self, pace: Pace, progress: Progress, now: u64) {
         self.burst = if self.throttled_at.is_some() { 1 } else { pace.burst() };
         self.set(pace.rate(), LearnedFrom::Headers);
-        self.outage_cuts = 0;
+        self.outage_pauses = 0;
         (self.clean_rate, self.step) = (self.rate, STEP);
         (self.is_starting, self.is_raised) = (true, false);
         self.begin_run(progress, now);
     }
 
     fn begin_run(&mut self, progress: Progress, now: u64) {
-        self.run = Run { from: now, accepted: progress.accepted, usage: Usage::default(), has_outage: false };
+        self.run = Run { from: now, accepted: progress.accepted, usage: Usage::default() };
     }
 
     fn set(&mut self, rate: f64, source: LearnedFrom) {
-        let rate = rate.max(LOWEST).min(self.ceiling);
-        if self.rate != Some(rate) {
-            (self.rate, self.source, self.has_changed) = (Some(rate), source, true);
+        self.put(Some(rate.max(LOWEST).min(self.ceiling)), source);
+    }
+
+    fn put(&mut self, rate: Option<f64>, source: LearnedFrom) {
+        if self.rate != rate {
+            (self.rate, self.source, self.has_changed) = (rate, source, true);
+            self.interval = rate.map_or(0, |rate| (SECOND as f64 / rate) as u64);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Counts the requests that a server accepted recently.
 
-use super::observation::{Acceptance, Progress, SECOND};
+use super::observation::{Progress, SECOND};
 
 /// The number of accepted requests that a run of the slow start needs, and that an estimate of the rate needs.
 pub(super) const START_RUN: u64 = 10;
@@ -13,10 +13,6 @@ const PERIOD: u64 = 60 * SECOND;
 pub(super) struct Recent {
     /// The current and the previous period. `None` before the first request.
     periods: Option<[Period; 2]>,
-    /// Whether each of the last 32 responses was accepted, as one bit. The lowest bit is the latest response.
-    responses: u32,
-    /// The total of accepted requests when `responses` was last updated.
-    counted: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -44,19 +40,5 @@ impl Recent {
             (accepted >= START_RUN).then(|| accepted as f64 * SECOND as f64 / duration.max(1) as f64)
         };
         self.periods.into_iter().flatten().filter_map(rate).reduce(f64::max)
-    }
-
-    /// Counts a response. Returns whether at least 10 of the last 20 responses before it were accepted.
-    pub(super) fn count(&mut self, acceptance: Acceptance, progress: Progress) -> bool {
-        let accepted = progress.accepted.saturating_sub(self.counted);
-        self.counted = progress.accepted;
-        let shift = u32::try_from(accepted).unwrap_or(u32::MAX);
-        self.responses =
-            self.responses.checked_shl(shift).map_or(u32::MAX, |responses| responses | ((1 << shift) - 1));
-        let were_accepted = (self.responses & ((1 << 20) - 1)).count_ones() >= 10;
-        if acceptance != Acceptance::Accepted {
-            self.responses <<= 1;
-        }
-        were_accepted
     }
 }

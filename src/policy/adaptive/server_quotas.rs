@@ -95,10 +95,17 @@ impl ServerQuotas {
                 usage.is_used_up |= reported.left() < (quota.limit / USED_UP_PART).max(1);
             }
         }
+        // A quota that the server no longer reports expires one window after its reset.
+        self.quotas.retain(|quota| {
+            reported.is_empty()
+                || reported.iter().any(|reported| reported.policy() == quota.policy)
+                || quota.reset_at.saturating_add(quota.window) > now
+        });
+        // Resets are whole seconds, so a shorter time is not a window. The clocks of server and client may differ.
         let usable = self
             .quotas
             .iter()
-            .filter(|quota| quota.limit >= 2 && (1..=LONGEST_WINDOW).contains(&quota.window));
+            .filter(|quota| quota.limit >= 2 && (SECOND..=LONGEST_WINDOW).contains(&quota.window));
         let paces = usable.map(|quota| Pace { limit: quota.limit, window: quota.window });
         let slowest = paces.min_by(|one, other| one.rate().total_cmp(&other.rate()));
         let changed = slowest.filter(|_| slowest != self.slowest);

@@ -223,53 +223,139 @@ fn lost_probe_is_followed_by_another_after_the_pause() {
     assert!(!learner.is_free(1, 14 * SECOND - 1) && learner.is_free(1, 14 * SECOND), "without a response");
 }
 
-#[test]
-fn bare_503_is_a_throttle_only_if_most_responses_were_accepted() {
-    let pauses = |accepted: u64, outages: u64| {
-        let mut learner = Learner::new(f64::INFINITY);
-        for _ in 0..outages {
-            learner.observe(&response(Acceptance::Unavailable, 1), progress(accepted, 1), 1);
-        }
-        learner.throttled_at.is_some()
-    };
-    assert!(!pauses(0, 30) && !pauses(9, 30));
-    assert!(pauses(10, 1) && pauses(1_000_000, 1));
+/// Sends a response of this kind to the next request, `seconds` after the last one, and an accepted one to the probe.
+fn pause_once(learner: &mut Learner, acceptance: Acceptance, accepted: u64, now: u64) -> Option<u64> {
+    let pause = learner.observe(&response(acceptance, now), progress(accepted, 1), now);
+    learner.grant(1, progress(accepted, 0), now + 1);
+    learner.observe(&response(Acceptance::Accepted, now + 1), progress(accepted, 0), now + 1);
+    pause
 }
 
 #[test]
-fn rate_is_restored_if_503s_continue_after_three_cuts() {
+fn bare_503_is_a_throttle_only_if_a_request_was_accepted_before() {
+    let mut learner = Learner::new(f64::INFINITY);
+    for accepted in [0, 1] {
+        let pause = learner.observe(&response(Acceptance::Unavailable, 1), progress(accepted, 1), 1);
+        assert_eq!(pause.is_some(), accepted > 0);
+    }
+}
+
+#[test]
+fn rate_is_restored_if_503s_continue_after_six_pauses() {
     let mut learner = reopened();
-    let mut now = 3 * SECOND;
-    let mut unavailable = |learner: &mut Learner, accepted: u64| {
-        now += SECOND;
-        learner.observe(&response(Acceptance::Unavailable, now), progress(accepted, 1), now);
-        learner.grant(1, progress(accepted, 0), now);
-        learner.observe(&response(Acceptance::Accepted, now), progress(accepted, 0), now);
+    let mut rate = |seconds: u64| {
+        pause_once(&mut learner, Acceptance::Unavailable, 100 + seconds, seconds * SECOND);
         (learner.rate.unwrap() * 10.0).round() / 10.0
     };
-    let rates = [120, 140, 160, 180, 200].map(|accepted| unavailable(&mut learner, accepted));
-    assert_eq!(rates, [35.0, 24.5, 17.2, 50.0, 50.0]);
-    // A complete run with a 503 neither raises the rate nor lets 503s count again.
-    let at = 20 * SECOND;
-    for (start, accepted) in [(at, 300), (2 * at, 1_300)] {
-        learner.observe(&response(Acceptance::Unavailable, start), progress(accepted, 1), start);
-        advance_busy(&mut learner, progress(accepted + 900, 0), start + at);
-        assert_eq!(learner.rate, Some(50.0));
-    }
-    advance_busy(&mut learner, progress(4_000, 0), 4 * at);
-    assert!(learner.rate > Some(50.0), "a complete run without a 503");
+    assert_eq!([3, 4, 5, 6, 7, 8].map(&mut rate), [35.0, 24.5, 17.2, 12.0, 8.4, 5.9]);
+    // They are ignored for 60 s.
+    assert_eq!([9, 10, 68].map(&mut rate), [50.0, 50.0, 50.0]);
+    assert_eq!(rate(69), 35.0);
 }
 
 #[test]
-fn learner_without_a_rate_ignores_503s_that_do_not_depend_on_the_rate() {
+fn complete_run_shows_that_503s_depended_on_the_rate() {
+    let mut learner = reopened();
+    let mut accepted = 1_000;
+    for seconds in (3..60).step_by(3) {
+        pause_once(&mut learner, Acceptance::Unavailable, accepted, seconds * SECOND);
+        accepted += 1_000;
+        advance_busy(&mut learner, progress(accepted, 0), (seconds + 2) * SECOND);
+        assert_eq!(learner.outage_pauses, 0);
+    }
+}
+
+#[test]
+fn rate_rises_fast_after_a_single_503() {
+    let mut learner = reopened();
+    pause_once(&mut learner, Acceptance::Unavailable, 100, 3 * SECOND);
+    assert_eq!(learner.rate, Some(35.0));
+    advance_busy(&mut learner, progress(200, 0), 5 * SECOND);
+    assert_eq!(learner.rate, Some(70.0));
+}
+
+#[test]
+fn learner_without_a_rate_estimates_one_from_the_second_503_of_a_minute() {
+    for (gap, is_estimated) in [(59, true), (62, false)] {
+        let mut learner = Learner::new(f64::INFINITY);
+        learner.grant(1, progress(0, 0), 0);
+        pause_once(&mut learner, Acceptance::Unavailable, 100, SECOND);
+        assert_eq!(learner.rate, None);
+        pause_once(&mut learner, Acceptance::Unavailable, 200, gap * SECOND);
+        assert_eq!(learner.rate.is_some(), is_estimated, "after {gap} s");
+    }
+}
+
+#[test]
+fn learner_without_a_rate_ignores_503s_that_continue_after_six_pauses() {
     let mut learner = Learner::new(f64::INFINITY);
     learner.grant(1, progress(0, 0), 0);
     for number in 1..=20 {
-        let (now, accepted) = (number * SECOND, 20 * number);
-        learner.observe(&response(Acceptance::Unavailable, now), progress(accepted, 1), now);
-        learner.grant(1, progress(accepted, 0), now);
-        learner.observe(&response(Acceptance::Accepted, now), progress(accepted, 0), now);
-        assert_eq!(learner.rate.is_none(), number > 3, "after {number} responses");
+        pause_once(&mut learner, Acceptance::Unavailable, 20 * number, number * SECOND);
+        assert_eq!(learner.rate.is_none(), number == 1 || number > 6, "after {number} responses");
+    }
+}
+
+#[test]
+fn outage_ends_the_pause_after_six_probes() {
+    let mut learner = reopened();
+    let mut now = 3 * SECOND;
+    for wait in [20, 40, 80, 160, 320, 640] {
+        let pause = learner.observe(&response(Acceptance::Unavailable, now), progress(100, 1), now);
+        assert_eq!(pause, Some(now + wait * MILLI));
+        now += wait * MILLI;
+        learner.grant(1, progress(100, 0), now);
+    }
+    assert_eq!(learner.observe(&response(Acceptance::Unavailable, now), progress(100, 1), now), None);
+    assert!(!learner.is_probing());
+    assert_eq!(learner.rate, Some(50.0));
+}
+
+#[test]
+fn pause_by_a_503_lasts_at_most_5_s() {
+    let mut learner = reopened();
+    learner.set(1.0, LearnedFrom::Throttling);
+    let mut now = 3 * SECOND;
+    for wait in [1, 2, 4, 5, 5, 5].map(|seconds| seconds * SECOND * 10 / 7) {
+        let pause = learner.observe(&response(Acceptance::Unavailable, now), progress(100, 1), now).unwrap();
+        assert_eq!((pause - now) / MILLI, wait.min(5 * SECOND) / MILLI);
+        now = pause;
+        learner.grant(1, progress(100, 0), now);
+    }
+}
+
+#[test]
+fn quota_that_the_server_no_longer_reports_expires_one_window_after_its_reset() {
+    let mut learner = Learner::new(f64::INFINITY);
+    let mut read = |limit: u64, seconds: u64| {
+        let field = format!("\"{limit}\";r=1;t=10");
+        let policy = format!("\"{limit}\";q={limit};w=10");
+        let headers = head_of([("ratelimit", field.as_bytes()), ("ratelimit-policy", policy.as_bytes())]);
+        let headers = remaining(&headers, || panic!("the clock was read"));
+        let now = seconds * SECOND;
+        let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, now) };
+        learner.observe(&observation, progress(1, 0), now);
+        learner.quota().map(|(limit, _)| limit)
+    };
+    assert_eq!([(30, 0), (90, 1), (90, 19)].map(|(limit, at)| read(limit, at)), [Some(30); 3]);
+    assert_eq!(read(90, 20), Some(90));
+}
+
+#[test]
+fn reset_without_a_date_sets_the_window_unless_it_is_below_a_second() {
+    let wall = std::time::UNIX_EPOCH + Duration::from_millis(1_700_000_000_400);
+    for (reset, quota) in [(1_700_000_000, None), (1_700_000_001, None), (1_700_000_002, Some(1_600))] {
+        let reset = format!("{reset}");
+        let headers = head_of([
+            ("x-ratelimit-limit", b"100".as_slice()),
+            ("x-ratelimit-remaining", b"99"),
+            ("x-ratelimit-reset", reset.as_bytes()),
+        ]);
+        let headers = remaining(&headers, || wall);
+        let mut learner = Learner::new(f64::INFINITY);
+        let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
+        learner.observe(&observation, progress(1, 0), 0);
+        assert_eq!(learner.quota().map(|(_, window)| window.as_millis()), quota);
     }
 }
 

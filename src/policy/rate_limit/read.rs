@@ -18,15 +18,17 @@ use crate::policy::{
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-static DRAFT_6: [HeaderName; 3] = [
+static DRAFT_6: [HeaderName; 4] = [
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
     HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-policy"),
 ];
-static UNSPECIFIED: [HeaderName; 3] = [
+static UNSPECIFIED: [HeaderName; 4] = [
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
     HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-policy"),
 ];
 
 /// Returns the remaining permits of the server's quotas, as its rate-limit headers report them.
@@ -39,10 +41,12 @@ static UNSPECIFIED: [HeaderName; 3] = [
 ///
 /// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. The name may also be a Token. If `t` is
 ///    missing, the parameter `w` for the same name in `RateLimit-Policy` replaces it. An item is skipped if it has no
-///    `r`, or if it has neither `t` nor `w`.
-/// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07.
-/// 3. `RateLimit-Remaining` and `RateLimit-Reset`, up to draft -06.
-/// 4. `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
+///    `r`, or if it has neither `t` nor `w`. It is also skipped if the policy counts another unit than requests, such as
+///    `qu="content-bytes"`.
+/// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07. In this form and in the next two, the window is the
+///    parameter `w` of the policy with the same limit, as in `RateLimit-Policy: 10;w=60`.
+/// 3. `RateLimit-Remaining`, `RateLimit-Reset`, `RateLimit-Limit` and `RateLimit-Policy`, up to draft -06.
+/// 4. The same headers with the prefix `X-`.
 ///
 /// In forms 3 and 4, whose headers end in `-Remaining` and `-Reset`:
 ///
@@ -62,7 +66,7 @@ pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<
     // If a new draft renames a parameter, add another entry to this list.
     let forms: [&dyn Fn() -> Option<Vec<Remaining>>; 4] = [
         // draft-ietf-httpapi-ratelimit-headers-10
-        &|| items(headers, ["r", "t", "pk"], ["w", "q"]),
+        &|| items(headers, ["r", "t", "pk"], ["w", "q", "qu"]),
         // draft-ietf-httpapi-ratelimit-headers-07
         &|| dictionary(headers, ["remaining", "reset", "limit"]),
         // draft-ietf-httpapi-ratelimit-headers-06 and earlier
@@ -75,13 +79,13 @@ pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<
 
 /// Reads the header `RateLimit` as a List with one Item for each policy. The limit and the window of each policy are
 /// parameters in the header `RateLimit-Policy`.
-fn items(headers: &HeaderMap, names: [&str; 3], size_names: [&str; 2]) -> Option<Vec<Remaining>> {
+fn items(headers: &HeaderMap, names: [&str; 3], size_names: [&str; 3]) -> Option<Vec<Remaining>> {
     let sizes = LazyCell::new(|| sizes(headers, size_names));
     let mut list = Vec::new();
     members(headers, &RATELIMIT, |text| {
         let name = name(text.value()?)?;
         let [left, reset_after, partition] = parameters(text, names)?;
-        let size = sizes.get(name).copied().unwrap_or_default();
+        let Some(size) = sizes.get(name).copied().unwrap_or(Some((None, None))) else { return Some(()) };
         let reset_after = match reset_after {
             Some(value) => Some(Duration::from_secs(natural(value)?)),
             None => size.1,
@@ -105,14 +109,18 @@ fn parameters<'a, const N: usize>(text: &mut Text<'a>, names: [&str; N]) -> Opti
     Some(found)
 }
 
-/// Returns the limit and the window of each policy name. If the partitions of a policy have different limits or
-/// windows, the lowest limit and the longest window are returned.
-fn sizes<'a>(headers: &'a HeaderMap, names: [&str; 2]) -> HashMap<&'a str, Size> {
-    let mut sizes: HashMap<_, Size> = HashMap::new();
+/// Returns the limit and the window of each policy name, or `None` for a policy that does not count requests. If the
+/// partitions of a policy have different limits or windows, the lowest limit and the longest window are returned.
+fn sizes<'a>(headers: &'a HeaderMap, names: [&str; 3]) -> HashMap<&'a str, Option<Size>> {
+    let mut sizes: HashMap<_, Option<Size>> = HashMap::new();
     let read = members(headers, &RATELIMIT_POLICY, |text| {
         let name = name(text.value()?)?;
-        let [window, limit] = parameters(text, names)?;
-        let (known_limit, known_window) = sizes.entry(name).or_default();
+        let [window, limit, unit] = parameters(text, names)?;
+        let size = sizes.entry(name).or_insert(Some((None, None)));
+        if unit.is_some_and(|unit| unit != "\"requests\"") {
+            *size = None;
+        }
+        let Some((known_limit, known_window)) = size else { return Some(()) };
         if let Some(window) = window {
             let window = natural(window).filter(|seconds| *seconds > 0)?;
             *known_window = Some(Duration::from_secs(window)).max(*known_window);
@@ -123,6 +131,19 @@ fn sizes<'a>(headers: &'a HeaderMap, names: [&str; 2]) -> HashMap<&'a str, Size>
         Some(())
     });
     read.map(|()| sizes).unwrap_or_default()
+}
+
+/// Returns the window of the policy with each limit, as in `100;w=60`.
+fn windows(headers: &HeaderMap, name: &HeaderName) -> HashMap<u64, Duration> {
+    let mut windows = HashMap::new();
+    let read = members(headers, name, |text| {
+        let limit = natural(text.value()?);
+        let [window] = parameters(text, ["w"])?;
+        let window = window.and_then(natural).filter(|seconds| *seconds > 0);
+        windows.extend(limit.zip(window.map(Duration::from_secs)));
+        Some(())
+    });
+    read.map(|()| windows).unwrap_or_default()
 }
 
 /// Reads the header `RateLimit` as a Dictionary, which describes one policy without a name.
@@ -138,8 +159,10 @@ fn dictionary(headers: &HeaderMap, names: [&str; 3]) -> Option<Vec<Remaining>> {
     })?;
     let [left, reset_after, limit] = found;
     let (left, reset_after) = (natural(left?)?, Duration::from_secs(natural(reset_after?)?));
+    let limit = limit.and_then(natural);
+    let size = (limit, limit.and_then(|limit| windows(headers, &RATELIMIT_POLICY).get(&limit).copied()));
     let mut list = Vec::new();
-    add(&mut list, policy(RATELIMIT.as_str(), None), left, reset_after, (limit.and_then(natural), None));
+    add(&mut list, policy(RATELIMIT.as_str(), None), left, reset_after, size);
     Some(list)
 }
 
@@ -147,12 +170,13 @@ fn dictionary(headers: &HeaderMap, names: [&str; 3]) -> Option<Vec<Remaining>> {
 /// Brave's `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`. The header with the limit is optional.
 fn fields(
     headers: &HeaderMap,
-    [left_name, more_in_name, limit_name]: &[HeaderName; 3],
+    [left_name, more_in_name, limit_name, policy_name]: &[HeaderName; 4],
     served: impl Fn() -> Duration,
 ) -> Option<Vec<Remaining>> {
     headers.get(left_name)?;
     let mut resets = numbers(headers, more_in_name);
     let mut limits = numbers(headers, limit_name);
+    let windows = LazyCell::new(|| windows(headers, policy_name));
     let mut list = Vec::new();
     for (place, left) in (0u64..).zip(numbers(headers, left_name)) {
         let ((left, _), (seconds, fraction)) = (left?, resets.next()??);
@@ -168,7 +192,7 @@ fn fields(
             policy(left_name.as_str(), Some(&place.to_be_bytes())),
             left,
             reset_after,
-            (limit, None),
+            (limit, limit.and_then(|limit| windows.get(&limit).copied())),
         );
     }
     resets.next().is_none().then_some(list)

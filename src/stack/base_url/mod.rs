@@ -43,9 +43,8 @@ impl BaseUrl {
     /// Joins a path to the base, or accepts an absolute URL below the base. Drops the fragment, as parsing a `Uri`
     /// does.
     pub(crate) fn join(&self, path: &str) -> Result<Uri, Error> {
-        let path = path.split('#').next().unwrap_or_default();
-        let first = path.split(['/', '?']).next().unwrap_or_default();
-        if first.ends_with(':') {
+        let path = path.split_once('#').map_or(path, |(path, _)| path);
+        if !path.starts_with('/') && path.split(['/', '?']).next().is_some_and(|first| first.ends_with(':')) {
             let uri = path.parse().map_err(|_| invalid_url(path, "not a valid url"))?;
             return self.resolve(uri);
         }
@@ -56,7 +55,7 @@ impl BaseUrl {
         if route.is_empty() {
             joined.push_str(base);
         } else {
-            joined.push_str(base.trim_end_matches('/'));
+            joined.push_str(base.strip_suffix('/').unwrap_or(base));
             joined.push('/');
             joined.push_str(route.strip_prefix('/').unwrap_or(route));
         }

@@ -17,13 +17,16 @@ type Lines<'a> = &'a [(&'static str, &'a str)];
 
 const LONGEST: u64 = MAX_REQUESTED_DELAY.as_secs();
 
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 10] = [
     "ratelimit",
     "ratelimit-policy",
     "ratelimit-remaining",
     "ratelimit-reset",
+    "ratelimit-limit",
     "x-ratelimit-remaining",
     "x-ratelimit-reset",
+    "x-ratelimit-limit",
+    "x-ratelimit-policy",
     "date",
 ];
 

@@ -28,6 +28,53 @@ fn keeps_only_the_quotas_with_the_fewest_remaining_permits() {
     assert_eq!(one("ratelimit", &members.join(",")), longest);
 }
 
+#[test]
+fn reads_the_limit_and_the_window_of_a_quota() {
+    type Case<'a> = (&'a [(&'static str, &'a str)], (Option<u64>, Option<u64>));
+    let draft_7 = ("ratelimit", "limit=10, remaining=9, reset=4");
+    let cases: [Case<'_>; 8] = [
+        (&[("ratelimit", "a;r=9;t=4")], (None, None)),
+        (&[("ratelimit", "a;r=9;t=4"), ("ratelimit-policy", "a;q=10;w=60")], (Some(10), Some(60))),
+        (&[draft_7], (Some(10), None)),
+        (&[draft_7, ("ratelimit-policy", "5;w=1, 10;w=60")], (Some(10), Some(60))),
+        (&[draft_7, ("ratelimit-policy", "10;w=0")], (Some(10), None)),
+        (&[draft_7, ("ratelimit-policy", "10;w=60, ?")], (Some(10), None)),
+        (
+            &[
+                ("ratelimit-limit", "10"),
+                ("ratelimit-remaining", "9"),
+                ("ratelimit-reset", "4"),
+                ("ratelimit-policy", "10;w=60"),
+            ],
+            (Some(10), Some(60)),
+        ),
+        (
+            &[
+                ("x-ratelimit-limit", "1, 15000"),
+                ("x-ratelimit-policy", "1;w=1, 15000;w=2592000"),
+                ("x-ratelimit-remaining", "1, 1000"),
+                ("x-ratelimit-reset", "1, 1419704"),
+            ],
+            (Some(1), Some(1)),
+        ),
+    ];
+    for (lines, expected) in cases {
+        let first = list(lines)[0];
+        assert_eq!((first.limit(), first.window().map(|window| window.as_secs())), expected, "{lines:?}");
+    }
+}
+
+#[test]
+fn skips_a_quota_that_does_not_count_requests() {
+    for (policy, expected) in [
+        ("a;q=9;w=1;qu=\"requests\"", [(1, 1), (2, 1)].as_slice()),
+        ("a;q=9;w=1;qu=\"content-bytes\"", &[(2, 1)]),
+        ("a;q=9;w=1;qu=\"concurrent-requests\", a;q=9;w=1", &[(2, 1)]),
+    ] {
+        assert_eq!(read(&[("ratelimit", "a;r=1;t=1, b;r=2;t=1"), ("ratelimit-policy", policy)]), expected);
+    }
+}
+
 /// A parser with quadratic running time would take minutes for headers of this size.
 #[test]
 fn reads_large_rate_limit_headers_in_linear_time() {

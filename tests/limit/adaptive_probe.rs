@@ -1,0 +1,220 @@
+//! Tests of the adaptive limiter's pauses and probes, of its settings, and of one limiter for each key.
+
+use std::{convert::Infallible, future::pending, num::NonZeroU32, time::Duration};
+
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header::RETRY_AFTER};
+use tokio::time::Instant;
+use tower::{BoxError, Layer, Service, ServiceExt};
+use tower_outbound::{
+    Quota,
+    limit::{Adaptive, Keyed, Limiter, Permit, PermitRequest, RateLimitLayer, ResponseInfo},
+};
+
+/// Returns a limiter whose probe is in flight, and the permit of the probe.
+async fn probing() -> (Adaptive, Permit<'static>) {
+    let limiter = Adaptive::unlimited();
+    let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("1"))]);
+    limiter.acquire().await.unwrap().complete(&ResponseInfo::new(StatusCode::TOO_MANY_REQUESTS, &headers));
+    let mut probe = limiter.acquire().await.unwrap();
+    probe.mark_sent(Instant::now());
+    (limiter, probe)
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_behind_a_probe_is_refused_at_its_bound() {
+    let (limiter, _probe) = probing().await;
+    let start = Instant::now();
+    for millis in [0, 1, 700] {
+        let request = PermitRequest::new().with_max_wait(Duration::from_millis(millis));
+        assert!(limiter.acquire_with(&request).await.is_err());
+    }
+    assert!(start.elapsed() < Duration::from_millis(710), "{:?}", start.elapsed());
+    assert!(limiter.try_acquire().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn next_waiter_becomes_the_probe_if_a_probe_gets_no_response() {
+    for (is_sent, wait) in [(true, 1_000), (false, 0)] {
+        let (limiter, probe) = probing().await;
+        let start = Instant::now();
+        if !is_sent {
+            probe.release();
+        } else {
+            drop(probe);
+        }
+        limiter.acquire().await.unwrap();
+        assert!(start.elapsed() <= Duration::from_millis(wait), "{:?}", start.elapsed());
+    }
+    // The limiter counts a probe without an outcome as lost after 10 s.
+    let (limiter, probe) = probing().await;
+    let start = Instant::now();
+    limiter.acquire().await.unwrap();
+    assert!((10..=11).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    drop(probe);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiter_that_knows_no_rate_sends_one_request_after_a_pause_and_doubles_every_100_ms() {
+    let (limiter, probe) = probing().await;
+    probe.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
+    for expected in [1, 1, 2, 4] {
+        assert_eq!((0..10).filter(|_| limiter.try_acquire().is_ok()).count(), expected);
+        tokio::time::advance(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepted_probe_releases_the_waiters() {
+    let (limiter, probe) = probing().await;
+    let waiter = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire().await.map(drop) }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let start = Instant::now();
+    probe.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
+    waiter.await.unwrap().unwrap();
+    assert!(start.elapsed() <= Duration::from_millis(2), "{:?}", start.elapsed());
+}
+
+/// Returns a throttled response that requests a delay of one second.
+fn throttled() -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+/// Returns a service that calls `respond` with the number of each request, starting at 0, behind an adaptive limiter.
+fn limited<F>(
+    respond: impl Fn(usize) -> F + Clone + Send + 'static,
+) -> impl Service<Request<()>, Response = Response<()>, Error = BoxError, Future: Send> + Clone
+where
+    F: Future<Output = Result<Response<()>, BoxError>> + Send,
+{
+    let number = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let api = tower::service_fn(move |_: Request<()>| {
+        respond(number.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+    });
+    RateLimitLayer::new(Adaptive::unlimited()).layer(api).map_err(BoxError::from)
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiter_probes_again_if_a_probe_is_cancelled_or_fails() {
+    // The first request is throttled, and the second one is the probe.
+    type Probe = fn() -> std::pin::Pin<Box<dyn Future<Output = Result<Response<()>, BoxError>> + Send>>;
+    let probes: [(&str, Probe, u64); 3] = [
+        ("cancelled", || Box::pin(pending()), 1_500),
+        (
+            "timed out",
+            || {
+                Box::pin(async {
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    Err("timeout".into())
+                })
+            },
+            2_400,
+        ),
+        ("not connected", || Box::pin(async { Err("connection refused".into()) }), 2_100),
+    ];
+    for (case, probe, latest) in probes {
+        let service = limited(move |number| async move {
+            match number {
+                0 => Ok(throttled()),
+                1 => probe().await,
+                _ => Ok(Response::new(())),
+            }
+        });
+        let start = Instant::now();
+        let call = || service.clone().oneshot(Request::new(()));
+        assert_eq!(call().await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+        let cancelled = tokio::time::timeout(Duration::from_millis(1_200), call()).await;
+        assert!(cancelled.is_err() || cancelled.unwrap().is_err(), "{case}");
+        assert_eq!(call().await.unwrap().status(), StatusCode::OK, "{case}");
+        let elapsed = start.elapsed().as_millis() as u64;
+        assert!((1_000..=latest).contains(&elapsed), "{case}: {elapsed} ms");
+    }
+}
+
+/// Grants and completes `number` requests, of which each takes 10 ms.
+async fn send(limiter: &impl Limiter, number: usize, status: StatusCode, headers: &HeaderMap) {
+    for _ in 0..number {
+        let mut permit = limiter.acquire_with(&PermitRequest::new()).await.unwrap();
+        permit.mark_sent(Instant::now());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        permit.complete(&ResponseInfo::new(status, headers));
+    }
+}
+
+fn quota_headers(limit: u32, seconds: u64, remaining: u32) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let field = format!("\"a\";r={remaining};t={seconds}");
+    headers.insert("ratelimit", HeaderValue::try_from(field).unwrap());
+    let policy = format!("\"a\";q={limit};w={seconds}");
+    headers.insert("ratelimit-policy", HeaderValue::try_from(policy).unwrap());
+    headers
+}
+
+#[tokio::test(start_paused = true)]
+async fn rate_is_learned_for_each_key() {
+    let keyed = Keyed::new(
+        |request: &Request<()>| request.uri().path().to_owned(),
+        |_: &String| Adaptive::unlimited(),
+    );
+    let api = tower::service_fn(|request: Request<()>| async move {
+        let limit = if request.uri().path() == "/slow" { 20 } else { 1_000 };
+        let mut response = Response::new(());
+        *response.headers_mut() = quota_headers(limit, 10, limit);
+        Ok::<_, Infallible>(response)
+    });
+    let service = RateLimitLayer::new(keyed).layer(api);
+    for (path, least, most) in [("/slow", 9_000, 11_000), ("/fast", 100, 300)] {
+        let start = Instant::now();
+        for _ in 0..20 {
+            service.clone().oneshot(Request::get(path).body(()).unwrap()).await.unwrap();
+        }
+        let elapsed = start.elapsed().as_millis() as u64;
+        assert!((least..=most).contains(&elapsed), "{path}: {elapsed} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lower_quota_lowers_the_learned_rate() {
+    let limiter = Adaptive::unlimited();
+    send(&limiter, 1, StatusCode::OK, &quota_headers(102, 1, 90)).await;
+    let rate = || limiter.snapshot().learned.unwrap().rate();
+    assert!((rate() - 100.0).abs() < 0.1, "{}", rate());
+    limiter.set_quotas([Quota::new(20, Duration::from_secs(1)).unwrap().without_margin()]);
+    assert!((rate() - 20.0).abs() < 0.1, "{}", rate());
+    limiter.set_quotas([]);
+    let start = Instant::now();
+    send(&limiter, 20, StatusCode::OK, &HeaderMap::new()).await;
+    assert!(start.elapsed() >= Duration::from_millis(900), "the learned rate is kept: {:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn resume_ends_a_pause_and_keeps_the_learned_rate() {
+    let limiter = Adaptive::unlimited();
+    send(&limiter, 1, StatusCode::OK, &quota_headers(102, 1, 90)).await;
+    let mut headers = quota_headers(102, 1, 90);
+    headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
+    send(&limiter, 1, StatusCode::TOO_MANY_REQUESTS, &headers).await;
+    assert!(limiter.try_acquire().is_err());
+    limiter.resume();
+    let start = Instant::now();
+    send(&limiter, 2, StatusCode::OK, &HeaderMap::new()).await;
+    assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+    assert!(limiter.snapshot().learned.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn remaining_permits_hold_back_requests_only_if_the_limiter_obeys_them() {
+    for obeys in [false, true] {
+        let limiter = Adaptive::unlimited();
+        let limiter = if obeys { limiter.with_server_remaining() } else { limiter };
+        send(&limiter, 1, StatusCode::OK, &quota_headers(100, 10, 0)).await;
+        let start = Instant::now();
+        send(&limiter, 1, StatusCode::OK, &HeaderMap::new()).await;
+        assert_eq!(start.elapsed() >= Duration::from_secs(9), obeys, "{:?}", start.elapsed());
+    }
+}
