@@ -264,15 +264,13 @@ impl Learner {
         let duration = now.saturating_sub(self.run.from);
         let accepted = progress.accepted.saturating_sub(self.run.accepted);
         let slowest = self.quotas.slowest();
-        let is_complete = match slowest {
-            None if self.is_starting => {
-                duration >= self.span && accepted >= START_RUN.saturating_add(progress.in_flight)
-            }
-            quota => {
-                let window = quota.map_or(self.span, |pace| pace.window);
-                let pauses = self.raise_cost.saturating_mul(PAUSES_PER_RUN).min(LONGEST_RUN);
-                duration >= window.max(pauses) && accepted >= RUN.saturating_mul(progress.in_flight + 1)
-            }
+        let window = slowest.map_or(self.span, |pace| pace.window);
+        // A run of the slow start is short if the window is an estimate, because the first rate may then be far too low.
+        let is_complete = if self.is_starting && slowest.is_none_or(|pace| !pace.is_exact) {
+            duration >= window && accepted >= START_RUN.saturating_add(progress.in_flight)
+        } else {
+            let pauses = self.raise_cost.saturating_mul(PAUSES_PER_RUN).min(LONGEST_RUN);
+            duration >= window.max(pauses) && accepted >= RUN.saturating_mul(progress.in_flight + 1)
         };
         if !is_complete {
             return;

@@ -29,6 +29,7 @@ struct ServerQuota {
     policy: u64,
     limit: u64,
     window: u64,
+    is_exact: bool,
     reset_at: u64,
 }
 
@@ -37,6 +38,8 @@ struct ServerQuota {
 pub(super) struct Pace {
     pub(super) limit: u64,
     pub(super) window: u64,
+    /// Whether the headers contain the window. Otherwise the longest reset represents it.
+    pub(super) is_exact: bool,
 }
 
 impl Pace {
@@ -89,6 +92,7 @@ impl ServerQuotas {
             // another quota.
             let longest = if limit == quota.limit { quota.window.max(reset_after) } else { reset_after };
             quota.window = reported.window().map_or(longest, saturating_nanos);
+            quota.is_exact = reported.window().is_some();
             quota.limit = limit;
             if quota.limit > 0 {
                 usage.is_half |= reported.left() < quota.limit / 2;
@@ -106,7 +110,8 @@ impl ServerQuotas {
             .quotas
             .iter()
             .filter(|quota| quota.limit >= 2 && (SECOND..=LONGEST_WINDOW).contains(&quota.window));
-        let paces = usable.map(|quota| Pace { limit: quota.limit, window: quota.window });
+        let paces =
+            usable.map(|quota| Pace { limit: quota.limit, window: quota.window, is_exact: quota.is_exact });
         let slowest = paces.min_by(|one, other| one.rate().total_cmp(&other.rate()));
         let changed = slowest.filter(|_| slowest != self.slowest);
         self.slowest = changed.or(self.slowest);
@@ -117,7 +122,7 @@ impl ServerQuotas {
         let known = self.quotas.iter().position(|quota| quota.policy == policy);
         let place = known.or_else(|| {
             (self.quotas.len() < MAX_QUOTAS).then(|| {
-                self.quotas.push(ServerQuota { policy, limit: 0, window: 0, reset_at });
+                self.quotas.push(ServerQuota { policy, limit: 0, window: 0, is_exact: false, reset_at });
                 self.quotas.len() - 1
             })
         });

@@ -300,10 +300,10 @@ fn learner_without_a_rate_ignores_503s_that_continue_after_six_pauses() {
 fn outage_ends_the_pause_after_six_probes() {
     let mut learner = reopened();
     let mut now = 3 * SECOND;
-    for wait in [20, 40, 80, 160, 320, 640] {
-        let pause = learner.observe(&response(Acceptance::Unavailable, now), progress(100, 1), now);
-        assert_eq!(pause, Some(now + wait * MILLI));
-        now += wait * MILLI;
+    for pauses in 0..6 {
+        let pause = learner.observe(&response(Acceptance::Unavailable, now), progress(100, 1), now).unwrap();
+        assert_eq!(pause, now + (learner.interval() << pauses));
+        now = pause;
         learner.grant(1, progress(100, 0), now);
     }
     assert_eq!(learner.observe(&response(Acceptance::Unavailable, now), progress(100, 1), now), None);

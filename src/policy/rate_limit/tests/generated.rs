@@ -51,8 +51,10 @@ fn members(numbers: &'static [&'static str]) -> impl Strategy<Value = Vec<Member
         "%\"([a-z,;]|%c3%bc){0,3}\"",
         Just(String::new()),
     ];
-    let other = (select(vec!["q", "qu", "*x", "left"]), other);
-    let parameters = prop::collection::vec(prop_oneof![4 => number, 1 => partition, 1 => other], 0..5);
+    let other = (select(vec!["q", "*x", "left"]), other);
+    let unit = select(vec![("qu", "\"requests\"".to_owned()), ("qu", "\"content-bytes\"".to_owned())]);
+    let parameters =
+        prop::collection::vec(prop_oneof![8 => number, 2 => partition, 2 => other, 1 => unit], 0..5);
     let comma = select(vec![",", ", ", " ,\t", "\n"]);
     let member =
         (name, parameters, comma).prop_map(|(name, parameters, comma)| Member { name, parameters, comma });
@@ -93,7 +95,11 @@ proptest! {
             let same = policies.iter().filter(|policy| bare(&policy.name) == bare(name));
             same.filter_map(|policy| policy.number("w")).max()
         };
-        let expected = items.iter().filter_map(|item| {
+        let counts_requests = |item: &&Member| {
+            let same = policies.iter().filter(|policy| bare(&policy.name) == bare(&item.name));
+            same.filter_map(|policy| policy.get("qu")).all(|unit| unit == "\"requests\"")
+        };
+        let expected = items.iter().filter(counts_requests).filter_map(|item| {
             let reset_after = item.number("t").or_else(|| window(&item.name))?;
             let policy = policy(bare(&item.name), item.get("pk").map(str::as_bytes));
             Some((policy, item.number("r")?, Duration::from_secs(reset_after).min(MAX_REQUESTED_DELAY)))
@@ -121,7 +127,8 @@ proptest! {
             let Ok(value) = HeaderValue::from_bytes(value) else { continue };
             for name in NAMES {
                 let mut headers = HeaderMap::new();
-                for (field, filler) in NAMES.iter().zip(["a;r=1", "a;w=1", "1", "1", "1", "1377010301"]) {
+                for (field, filler) in
+                    NAMES.iter().zip(["a;r=1", "a;w=1", "1", "1", "1", "1", "1", "1", "1;w=1", "1377010301"]) {
                     headers.insert(*field, HeaderValue::from_static(filler));
                 }
                 headers.insert(name, value.clone());
