@@ -270,7 +270,9 @@ impl Learner {
             duration >= window && accepted >= START_RUN.saturating_add(progress.in_flight)
         } else {
             let pauses = self.raise_cost.saturating_mul(PAUSES_PER_RUN).min(LONGEST_RUN);
-            duration >= window.max(pauses) && accepted >= RUN.saturating_mul(progress.in_flight + 1)
+            // Without a window, a run with few requests in flight would be too short.
+            let requests = progress.in_flight.max(u64::from(slowest.is_none())) + 1;
+            duration >= window.max(pauses) && accepted >= RUN.saturating_mul(requests)
         };
         if !is_complete {
             return;
