@@ -259,7 +259,7 @@ async fn adaptive_limiter_follows_a_halved_and_a_doubled_quota() {
             let halved = recovery(kind, headers, 100, 50, window).await;
             assert!(halved <= Duration::from_secs(30), "{kind:?} {headers:?}: {halved:?} after halving");
             let doubled = recovery(kind, headers, 100, 200, window).await;
-            let longest = if headers == LimitHeaders::None { Duration::from_secs(120) } else { window * 3 };
+            let longest = if headers == LimitHeaders::None { Duration::from_secs(120) } else { window * 2 };
             assert!(doubled <= longest, "{kind:?} {headers:?}: {doubled:?} after doubling");
         }
     }
