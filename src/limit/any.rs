@@ -2,7 +2,7 @@ use std::{any::Any, fmt, sync::Arc};
 
 use super::{
     limiter::SelectLimiter,
-    limiters::{PacedWindow, TokenBucket},
+    limiters::{Adaptive, PacedWindow, TokenBucket},
     permit::Permit,
     permit_request::PermitRequest,
     queue::acquire::Acquire,
@@ -68,13 +68,14 @@ impl AnyLimiter {
         }
     }
 
-    /// Creates the limiter of a stack builder: a [`PacedWindow`], or a [`TokenBucket`] if a limit exceeds 10,000,
-    /// because the log of a paced window would be large.
+    /// Creates the limiter of a stack builder: an [`Adaptive`] limiter without a quota, otherwise a [`PacedWindow`]. If a
+    /// limit exceeds 10,000, it is a [`TokenBucket`], because the log of a paced window would be large.
     pub(crate) fn of_quotas(quotas: &[Quota], initial_burst: Option<u32>) -> Self {
         const LARGEST_LOG: u32 = 10_000;
-        match quotas.iter().all(|quota| quota.limit() <= LARGEST_LOG) {
-            true => Self::new(PacedWindow::configured(quotas, initial_burst)),
-            false => Self::new(TokenBucket::configured(quotas, initial_burst)),
+        match quotas.iter().map(Quota::limit).max() {
+            None => Self::new(Adaptive::unlimited()),
+            Some(..=LARGEST_LOG) => Self::new(PacedWindow::configured(quotas, initial_burst)),
+            Some(_) => Self::new(TokenBucket::configured(quotas, initial_burst)),
         }
     }
 

@@ -20,13 +20,13 @@
 //! |---|---|---|---|---|---|
 //! | [`currency_rates`] | 100 a minute, varies by plan | 1 s | 10 | `CURRENCY_RATES_API_KEY` | 60 s, 10 s |
 //! | [`email_delivery`] | 1000 a minute, varies by plan | 1 s | 100 | `EMAIL_DELIVERY_API_KEY` | 60 s, 10 s |
-//! | [`realtime_messaging`] | not published: none by default | | | `REALTIME_MESSAGING_API_KEY` | 60 s, 10 s |
+//! | [`realtime_messaging`] | not published, so it is learned | | | `REALTIME_MESSAGING_API_KEY` | 60 s, 10 s |
 //!
 //! The quotas, the bearer header and the `content-type` come from the services' documentation or sample calls. All
 //! other values are choices of this crate, and the documentation of each setter states the reason.
 //!
-//! A [`PacedWindow`](crate::limit::PacedWindow) enforces the quotas. To use another limiter, such as
-//! an [`Adaptive`](crate::limit::Adaptive) one that learns a quota, see
+//! A [`PacedWindow`](crate::limit::PacedWindow) enforces the quotas. Without a quota, an
+//! [`Adaptive`](crate::limit::Adaptive) limiter learns the rate that the server accepts. To use another limiter, see
 //! [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter).
 //!
 //! To call any other service, start from [`Client::builder`](crate::Client::builder). For a service without a key, add

@@ -117,7 +117,6 @@ async fn record_everything() {
 
     let limits = Headers(200, &[("ratelimit", "limit=100, remaining=99, reset=60")]);
     let adaptive = preset::realtime_messaging(URI).unwrap().with_api_key(ApiKey::new("k3y").unwrap());
-    let adaptive = adaptive.with_limiter(tower_outbound::limit::Adaptive::unlimited());
     let service = adaptive.layer().unwrap().layer(ScriptedService::new([limits]));
     service.oneshot(get(URI)).await.map(drop).unwrap();
 

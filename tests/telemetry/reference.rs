@@ -58,7 +58,6 @@ async fn documentation_lists_all_spans_and_events_with_their_fields() {
     }
     let limits = Headers(200, &[("ratelimit", "limit=100, remaining=99, reset=60")]);
     let adaptive = preset::realtime_messaging(URI).unwrap().with_api_key(ApiKey::new("k3y").unwrap());
-    let adaptive = adaptive.with_limiter(tower_outbound::limit::Adaptive::unlimited());
     let service = adaptive.layer().unwrap().layer(ScriptedService::new([limits]));
     service.oneshot(get(URI)).await.unwrap();
     replace_keys().await;

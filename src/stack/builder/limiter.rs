@@ -31,8 +31,8 @@ impl StackBuilder {
         self.with_quotas([quota])
     }
 
-    /// Sets several quotas that apply at once, such as 10 per second and 100 per minute. With an empty list, only the
-    /// limits that the server reports apply. See [`with_quota`](Self::with_quota).
+    /// Sets several quotas that apply at once, such as 10 per second and 100 per minute. With an empty list, an
+    /// [`Adaptive`](crate::limit::Adaptive) limiter learns the rate. See [`with_quota`](Self::with_quota).
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         if self.has_given_limiter {
             const EXPECTED: &str = "a quota before with_limiter, or a limiter that has the quota";
@@ -127,9 +127,14 @@ impl StackBuilder {
         &self.quotas
     }
 
-    /// Returns the limiter, for example to take its snapshot. The default limiter is a
-    /// [`PacedWindow`](crate::limit::PacedWindow), or a [`TokenBucket`](crate::limit::TokenBucket) if a limit exceeds
-    /// 10,000. [`with_limiter`](Self::with_limiter) sets another.
+    /// Returns the limiter, for example to take its snapshot. [`with_limiter`](Self::with_limiter) sets
+    /// another limiter than these:
+    ///
+    /// | quota | limiter |
+    /// |---|---|
+    /// | none | [`Adaptive`](crate::limit::Adaptive) |
+    /// | each limit is at most 10,000 | [`PacedWindow`](crate::limit::PacedWindow) |
+    /// | a limit is above 10,000 | [`TokenBucket`](crate::limit::TokenBucket) |
     ///
     /// ```
     /// use tower_outbound::{limit::PacedWindow, preset};

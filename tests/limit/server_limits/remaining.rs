@@ -125,13 +125,13 @@ async fn limiter_with_a_quota_obeys_only_the_remaining_permits_of_throttled_resp
     server.assert_arrivals([0.0, 0.0, 9.0]);
 }
 
-/// The presets with a quota ignore the reported remaining permits.
+/// A response without a limit sets no rate, and the reset applies only after a throttled response.
 #[tokio::test(start_paused = true)]
-async fn only_a_preset_without_a_quota_waits_for_the_reset_of_a_used_up_quota() {
+async fn presets_do_not_wait_for_the_reset_of_a_used_up_quota() {
     let presets = [
         (preset::currency_rates("https://rates.example.com"), 0.0),
         (preset::email_delivery("https://mail.example.com"), 0.0),
-        (preset::realtime_messaging("https://push.example.com"), 7.0),
+        (preset::realtime_messaging("https://push.example.com"), 0.0),
     ];
     for (preset, second) in presets {
         let preset = preset.unwrap().with_api_key(ApiKey::new("k3y").unwrap());
