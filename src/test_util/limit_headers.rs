@@ -1,6 +1,6 @@
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::{scripted_response::ScriptedResponse, server_limit::State};
+use super::scripted_response::ScriptedResponse;
 
 /// The rate-limit headers that a [`ServerLimit`](super::ServerLimit) sends. Delays and resets are whole seconds, rounded up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,41 +23,51 @@ pub enum LimitHeaders {
 /// The Unix time at which a simulated server starts, in seconds. The fraction makes rounding visible.
 const EPOCH: f64 = 1_700_000_000.37;
 
+/// What a server reports in its headers. Times are seconds.
+pub(super) struct LimitState {
+    pub(super) now: f64,
+    pub(super) is_accepted: bool,
+    pub(super) limit: u32,
+    pub(super) window: f64,
+    /// The number of permits of a server that spaces requests, otherwise the limit.
+    pub(super) capacity: u32,
+    pub(super) remaining: u64,
+    /// The time until the whole limit is available.
+    pub(super) reset: f64,
+    /// The time until one more request would be accepted.
+    pub(super) next: f64,
+}
+
 impl LimitHeaders {
-    /// Adds the headers of a server with this `state` to a response.
-    pub(super) fn add_to(
-        self,
-        response: ScriptedResponse,
-        state: &State,
-        accepted: bool,
-        now: f64,
-    ) -> ScriptedResponse {
+    /// Adds the headers to a response.
+    pub(super) fn add_to(self, response: ScriptedResponse, state: &LimitState) -> ScriptedResponse {
         let seconds = |seconds: f64| (seconds - 1e-9).ceil().max(0.0) as u64;
-        let (limit, remaining) = (state.reported_limit(), state.remaining(now));
-        let (reset, next) = (seconds(state.reset(now)), seconds(state.next(now)));
+        let LimitState { now, is_accepted, limit, window, capacity, remaining, reset, next } = *state;
         match self {
             Self::None => response,
-            Self::RetryAfter if accepted => response,
-            Self::RetryAfter => response.with_header("retry-after", &next.max(1).to_string()),
+            Self::RetryAfter if is_accepted => response,
+            Self::RetryAfter => response.with_header("retry-after", &seconds(next).max(1).to_string()),
             Self::XRateLimit => response
-                .with_header("x-ratelimit-limit", &limit.to_string())
+                .with_header("x-ratelimit-limit", &capacity.to_string())
                 .with_header("x-ratelimit-remaining", &remaining.to_string())
-                .with_header("x-ratelimit-reset", &reset.to_string()),
+                .with_header("x-ratelimit-reset", &seconds(reset).to_string()),
             Self::XRateLimitEpoch => {
                 let wall = EPOCH + now;
                 let date = UNIX_EPOCH + Duration::from_secs(wall as u64);
                 response
-                    .with_header("x-ratelimit-limit", &limit.to_string())
+                    .with_header("x-ratelimit-limit", &capacity.to_string())
                     .with_header("x-ratelimit-remaining", &remaining.to_string())
-                    .with_header("x-ratelimit-reset", &seconds(wall + state.reset(now)).to_string())
+                    .with_header("x-ratelimit-reset", &seconds(wall + reset).to_string())
                     .with_header("date", &httpdate::fmt_http_date(date))
             }
-            Self::Draft7 => response
-                .with_header("ratelimit", &format!("limit={limit}, remaining={remaining}, reset={reset}")),
+            Self::Draft7 => response.with_header(
+                "ratelimit",
+                &format!("limit={capacity}, remaining={remaining}, reset={}", seconds(reset)),
+            ),
             Self::Draft10 => {
-                let (limit, window) = (state.limit, seconds(state.window).max(1));
+                let window = seconds(window).max(1);
                 response
-                    .with_header("ratelimit", &format!("\"default\";r={remaining};t={next}"))
+                    .with_header("ratelimit", &format!("\"default\";r={remaining};t={}", seconds(next)))
                     .with_header("ratelimit-policy", &format!("\"default\";q={limit};w={window}"))
             }
         }

@@ -6,7 +6,10 @@ use std::{
 
 use http::StatusCode;
 
-use super::{limit_headers::LimitHeaders, scripted_response::ScriptedResponse};
+use super::{
+    limit_headers::{LimitHeaders, LimitState},
+    scripted_response::ScriptedResponse,
+};
 use crate::clock::{self, Instant};
 
 /// Simulates the rate limit of a server, and responds with 200 or 429. Use it in a [`ScriptedService`] to test a client
@@ -50,12 +53,12 @@ pub struct ServerLimit {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+struct State {
     kind: Kind,
     /// The limit of one window.
-    pub(super) limit: u32,
+    limit: u32,
     /// The window in seconds.
-    pub(super) window: f64,
+    window: f64,
     headers: LimitHeaders,
     rejection: StatusCode,
     origin: Instant,
@@ -249,7 +252,7 @@ impl State {
     }
 
     /// Returns how many more requests would be accepted now.
-    pub(super) fn remaining(&self, now: f64) -> u64 {
+    fn remaining(&self, now: f64) -> u64 {
         let limit = f64::from(self.limit);
         let remaining = match &self.kind {
             Kind::TokenBucket { tokens, .. } => *tokens + 1e-9,
@@ -261,7 +264,7 @@ impl State {
     }
 
     /// Returns the seconds until the whole limit is available, or until the oldest request leaves a sliding window.
-    pub(super) fn reset(&self, now: f64) -> f64 {
+    fn reset(&self, now: f64) -> f64 {
         match &self.kind {
             Kind::TokenBucket { capacity, tokens, .. } => {
                 (f64::from(capacity.unwrap_or(self.limit)) - tokens) * self.window / f64::from(self.limit)
@@ -273,7 +276,7 @@ impl State {
     }
 
     /// Returns the seconds until one more request would be accepted.
-    pub(super) fn next(&self, now: f64) -> f64 {
+    fn next(&self, now: f64) -> f64 {
         match &self.kind {
             Kind::TokenBucket { tokens, .. } => (1.0 - tokens).max(0.0) * self.window / f64::from(self.limit),
             Kind::Estimate { current, previous, .. } => {
@@ -293,16 +296,15 @@ impl State {
         }
     }
 
-    fn response(&self, accepted: bool, now: f64) -> ScriptedResponse {
-        let response = ScriptedResponse::status(if accepted { 200 } else { self.rejection.as_u16() });
-        self.headers.add_to(response, self, accepted, now)
-    }
-
-    /// Returns the limit that the headers report: the capacity of a bucket if it has one of its own.
-    pub(super) fn reported_limit(&self) -> u32 {
-        match self.kind {
+    fn response(&self, is_accepted: bool, now: f64) -> ScriptedResponse {
+        let response = ScriptedResponse::status(if is_accepted { 200 } else { self.rejection.as_u16() });
+        let capacity = match self.kind {
             Kind::TokenBucket { capacity: Some(capacity), .. } => capacity,
             _ => self.limit,
-        }
+        };
+        let (limit, window) = (self.limit, self.window);
+        let (remaining, reset, next) = (self.remaining(now), self.reset(now), self.next(now));
+        let state = LimitState { now, is_accepted, limit, window, capacity, remaining, reset, next };
+        self.headers.add_to(response, &state)
     }
 }
