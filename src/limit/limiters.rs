@@ -156,10 +156,11 @@ pub type SlidingWindow = LocalLimiter<Logs>;
 /// - The rate rises after a complete window without a throttled response. It doubles until a throttled response lowers
 ///   it, then rises by 2 %, 6 %, 18 % and 50 %.
 ///
-/// A 503 without `Retry-After` and without rate-limit headers is a throttled response only if at least 10 of the last
-/// 20 responses were accepted. If such responses continue after three cuts in a row, they do not depend on the rate.
-/// The limiter then restores the rate, and ignores them until a window without them is complete. The retry layer's
-/// backoff applies in any case.
+/// A 503 without `Retry-After` and without rate-limit headers may be a throttled response, as nginx sends it, or an
+/// outage. The limiter pauses after such a response for at most 5 s, or for the time between two requests. If six pauses
+/// in a row do not help, the responses do not depend on the rate: the limiter restores the rate, and ignores such
+/// responses for 60 s. Without a known rate, a single one of them within a minute sets no rate. The retry layer's backoff
+/// applies in any case.
 ///
 /// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of
 /// server.
