@@ -29,8 +29,8 @@ pub(in crate::limit) struct FastPath {
     pub(super) refused: AtomicU64,
     released: AtomicU64,
     pub(super) has_quota: AtomicBool,
-    /// The number of permits whose requests the server accepted, if the algorithm learns.
-    pub(super) accepted: AtomicU64,
+    /// The number of released permits whose requests the server did not accept, if the algorithm learns.
+    not_accepted: AtomicU64,
     /// Whether the algorithm learns from rate-limit headers.
     pub(super) reads_headers: AtomicBool,
     /// Whether the learned state changed since it was last reported.
@@ -65,7 +65,7 @@ impl FastPath {
             refused: zero(),
             released: zero(),
             has_quota: AtomicBool::new(has_quota),
-            accepted: zero(),
+            not_accepted: zero(),
             reads_headers: AtomicBool::new(!has_quota),
             has_news: AtomicBool::new(false),
             obeys_remaining: AtomicBool::new(false),
@@ -134,13 +134,22 @@ impl FastPath {
         self.released.fetch_add(u64::from(cost.get()), Ordering::AcqRel);
     }
 
+    /// Releases permits whose request was not sent, or was not accepted by the server.
+    pub(super) fn release_without_acceptance(&self, cost: NonZeroU32) {
+        // Counts first, so that the difference of both counters never contains these permits.
+        self.not_accepted.fetch_add(u64::from(cost.get()), Ordering::AcqRel);
+        self.release(cost);
+    }
+
     pub(super) fn refuse(&self, refusal: Refusal) -> Refusal {
         self.refused.fetch_add(1, Ordering::Relaxed);
         refusal
     }
 
     pub(super) fn progress(&self) -> Progress {
-        Progress { accepted: self.accepted.load(Ordering::Acquire), in_flight: self.in_flight() }
+        let released = self.released.load(Ordering::Acquire);
+        let accepted = released.saturating_sub(self.not_accepted.load(Ordering::Acquire));
+        Progress { accepted, in_flight: self.granted().saturating_sub(released) }
     }
 
     pub(super) fn granted(&self) -> u64 {

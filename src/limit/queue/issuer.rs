@@ -26,12 +26,12 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
     }
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
-        // Releases the permits before it applies the response, because the server has already subtracted this request
-        // from the remaining permits that it reports.
-        self.fast.release(permit.cost());
         if A::learns() {
             return self.learn(permit, response);
         }
+        // Releases the permits before it applies the response, because the server has already subtracted this request
+        // from the remaining permits that it reports.
+        self.fast.release(permit.cost());
         let obeys_remaining = self.fast.obeys_remaining(response);
         if response.requested_pause().is_none() && !obeys_remaining {
             return;
@@ -62,7 +62,7 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
                 }
             });
         }
-        self.fast.release(permit.cost());
+        self.fast.release_without_acceptance(permit.cost());
     }
 
     fn take_learned(&self) -> Option<Learned> {
@@ -80,8 +80,9 @@ impl<A: Algorithm> Queue<A> {
     /// applies.
     fn learn(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
         let (fast, acceptance) = (&self.fast, response.acceptance());
-        if acceptance == Acceptance::Accepted {
-            fast.accepted.fetch_add(u64::from(permit.cost().get()), Ordering::AcqRel);
+        match acceptance {
+            Acceptance::Accepted => fast.release(permit.cost()),
+            _ => fast.release_without_acceptance(permit.cost()),
         }
         let obeys_remaining = fast.obeys_remaining.load(Ordering::Acquire);
         let reads_headers = obeys_remaining || fast.reads_headers.load(Ordering::Acquire);

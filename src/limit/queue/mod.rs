@@ -124,7 +124,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     let is_lost = list.lose(at, false, now);
                     // Returns the waiter to its old position, ahead of all waiters that arrived later.
                     waiter.set(State::Waiting);
-                    fast.release(cost);
+                    fast.release_without_acceptance(cost);
                     list.insert(waiter, waker.clone());
                     if is_lost {
                         list.wake_head(wakes);
@@ -166,7 +166,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
             true
         });
         if granted {
-            self.fast.release(waiter.cost);
+            self.fast.release_without_acceptance(waiter.cost);
         }
     }
     fn issuer(self: Arc<Self>) -> Arc<dyn PermitIssuer> {
