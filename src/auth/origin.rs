@@ -64,8 +64,8 @@ impl Origin {
 
     /// Returns whether `uri` has the same scheme, host and port as this origin. Does not allocate.
     pub fn covers(&self, uri: &Uri) -> bool {
-        // The authority of most requests is the host, with or without a port. Such an authority is compared without
-        // parsing the whole authority, because that takes half of the layer's time.
+        // Most authorities equal the host, with or without a port. They are compared without a full parse, because
+        // parsing takes half of the layer's time.
         let rest = uri.authority().and_then(|authority| authority.as_str().strip_prefix(self.host.as_str()));
         let digits = rest.and_then(|rest| rest.strip_prefix(':'));
         let is_number =

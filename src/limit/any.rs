@@ -68,8 +68,9 @@ impl AnyLimiter {
         }
     }
 
-    /// Creates the limiter of a stack builder: an [`Adaptive`] limiter without a quota, otherwise a [`PacedWindow`]. If a
-    /// limit exceeds 10,000, it is a [`TokenBucket`], because the log of a paced window would be large.
+    /// Creates the limiter of a stack builder. Without a quota, it is an [`Adaptive`] limiter. If no limit exceeds
+    /// 10,000, it is a [`PacedWindow`]. Otherwise it is a [`TokenBucket`], because the log of a paced window would be
+    /// large.
     pub(crate) fn of_quotas(quotas: &[Quota], initial_burst: Option<u32>) -> Self {
         const LARGEST_LOG: u32 = 10_000;
         match quotas.iter().map(Quota::limit).max() {

@@ -156,11 +156,11 @@ pub type SlidingWindow = LocalLimiter<Logs>;
 /// - The rate rises after a complete window without a throttled response. It doubles until a throttled response lowers
 ///   it, then rises by 2 %, 6 %, 18 % and 50 %.
 ///
-/// A 503 without `Retry-After` and without rate-limit headers may be a throttled response, as nginx sends it, or an
-/// outage. The limiter pauses after such a response for at most 5 s, or for the time between two requests. If six pauses
-/// in a row do not help, the responses do not depend on the rate: the limiter restores the rate, and ignores such
-/// responses for 60 s. Without a known rate, a single one of them within a minute sets no rate. The retry layer's backoff
-/// applies in any case.
+/// A 503 without `Retry-After` and without rate-limit headers can come from a server that throttles, such as nginx, or
+/// from an outage. The pause then doubles only up to 5 s, or up to the time between two requests if that is longer.
+/// After six such pauses without a complete window between them, the limiter assumes an outage. It then restores the
+/// rate and ignores such responses for 60 s. If no rate is known, the first such pause in 60 s sets none. The retry
+/// layer's backoff applies in any case.
 ///
 /// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of
 /// server.

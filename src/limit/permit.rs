@@ -122,16 +122,22 @@ impl<'a> Permit<'a> {
 
     /// Reports the response to the limiter. Call this for every response, including those without rate-limit headers.
     #[inline]
-    pub fn complete(self, response: &ResponseInfo<'_>) {
-        self.complete_and_learn(response);
+    pub fn complete(mut self, response: &ResponseInfo<'_>) {
+        self.report(response);
     }
 
     #[inline]
-    pub(super) fn complete_and_learn(mut self, response: &ResponseInfo<'_>) -> Option<Learned> {
+    fn report(&mut self, response: &ResponseInfo<'_>) -> Issuer<'a> {
         let issuer = std::mem::replace(&mut self.issuer, Issuer::None);
-        let issuer = issuer.get()?;
-        issuer.completed(&self, response);
-        issuer.take_learned()
+        if let Some(issuer) = issuer.get() {
+            issuer.completed(self, response);
+        }
+        issuer
+    }
+
+    /// Reports the response, and returns the learned rate if it has changed.
+    pub(super) fn complete_and_learn(mut self, response: &ResponseInfo<'_>) -> Option<Learned> {
+        self.report(response).get()?.take_learned()
     }
 
     /// Ends the request of this permit without reporting a response. Use this method if the response does not concern

@@ -2,13 +2,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::scripted_response::ScriptedResponse;
 
-/// The rate-limit headers that a [`ServerLimit`](super::ServerLimit) sends. Delays and resets are whole seconds, rounded up.
+/// The rate-limit headers that a [`ServerLimit`](super::ServerLimit) sends. Delays and resets are whole seconds,
+/// rounded up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitHeaders {
     /// No rate-limit headers.
     None,
-    /// `Retry-After` in each rejection.
+    /// `Retry-After` in the response to each rejected request.
     RetryAfter,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset` as a number of seconds.
     XRateLimit,
@@ -23,16 +24,16 @@ pub enum LimitHeaders {
 /// The Unix time at which a simulated server starts, in seconds. The fraction makes rounding visible.
 const EPOCH: f64 = 1_700_000_000.37;
 
-/// What a server reports in its headers. Times are seconds.
+/// The state that the headers report. Times are seconds.
 pub(super) struct LimitState {
     pub(super) now: f64,
     pub(super) is_accepted: bool,
     pub(super) limit: u32,
     pub(super) window: f64,
-    /// The number of permits of a server that spaces requests, otherwise the limit.
+    /// The bucket capacity of a server that spaces requests, otherwise the limit.
     pub(super) capacity: u32,
     pub(super) remaining: u64,
-    /// The time until the whole limit is available.
+    /// The time until the whole limit is available, or until the oldest request leaves a sliding window.
     pub(super) reset: f64,
     /// The time until one more request would be accepted.
     pub(super) next: f64,

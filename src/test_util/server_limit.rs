@@ -12,8 +12,8 @@ use super::{
 };
 use crate::clock::{self, Instant};
 
-/// Simulates the rate limit of a server, and responds with 200 or 429. Use it in a [`ScriptedService`] to test a client
-/// and its limiter against a known algorithm.
+/// Simulates the rate limit of a server, and responds with 200, or with 429 by default if the limit is reached. Use it
+/// in a [`ScriptedService`] to test a client and its limiter against a known algorithm.
 ///
 /// ```
 /// use std::time::Duration;

@@ -87,7 +87,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy)]
 struct Use {
     useful: f64,
-    refused: f64,
+    rejected: f64,
 }
 
 impl Use {
@@ -95,9 +95,12 @@ impl Use {
     fn of(counts: &[Count], skipped: usize, limit: u32) -> Self {
         let (first, last) = (counts[skipped - 1], counts[counts.len() - 1]);
         let accepted = (last.accepted - first.accepted) as f64;
-        let refused = (last.refused - first.refused) as f64;
+        let rejected = (last.rejected - first.rejected) as f64;
         let allowed = f64::from(limit) * (counts.len() - skipped) as f64;
-        Self { useful: 100.0 * accepted / allowed, refused: 100.0 * refused / (accepted + refused).max(1.0) }
+        Self {
+            useful: 100.0 * accepted / allowed,
+            rejected: 100.0 * rejected / (accepted + rejected).max(1.0),
+        }
     }
 
     fn median(uses: &[Self]) -> Self {
@@ -106,13 +109,13 @@ impl Use {
             values.sort_by(f64::total_cmp);
             values[values.len() / 2]
         };
-        Self { useful: median(|one| one.useful), refused: median(|one| one.refused) }
+        Self { useful: median(|one| one.useful), rejected: median(|one| one.rejected) }
     }
 }
 
-/// Returns the duration of a case: 30 windows and at least 10 minutes, because a learner finds the rate of some servers
-/// only after dozens of windows. Unless all cases run, 15 windows of at most 5 minutes are enough if the headers contain
-/// the quota.
+/// Returns the duration of a case: 30 windows and at least 10 minutes, because a limiter finds the rate of some servers
+/// only after dozens of windows. Unless all cases run, cases whose headers contain the quota run for 15 windows,
+/// between 1 and 5 minutes, except on slow servers.
 fn duration(kind: Kind, headers: LimitHeaders, window: Duration) -> Duration {
     let is_slow = match headers {
         LimitHeaders::XRateLimit | LimitHeaders::Draft7 => {
@@ -169,12 +172,12 @@ async fn assert_learns(quota: (u32, u64), headers: &[LimitHeaders]) {
     for kind in kinds() {
         let mut line = format!("{kind:?} {}/{}s ", quota.0, quota.1);
         for &headers in headers {
-            let Use { useful, refused } = learn(kind, headers, quota, seeds).await;
-            line += &format!(" {headers:?} {useful:.1}/{refused:.1}");
+            let Use { useful, rejected } = learn(kind, headers, quota, seeds).await;
+            line += &format!(" {headers:?} {useful:.1}/{rejected:.1}");
             let (least, most) = target(kind, headers, quota);
-            if useful < least || refused > most {
+            if useful < least || rejected > most {
                 misses.push(format!(
-                    "{kind:?} {headers:?} {quota:?}: {useful:.1} % useful, {refused:.1} % refused"
+                    "{kind:?} {headers:?} {quota:?}: {useful:.1} % useful, {rejected:.1} % rejected"
                 ));
             }
         }
@@ -230,8 +233,8 @@ async fn adaptive_limiter_corrects_a_configured_quota_that_is_twice_too_high() {
             let server = kind.server(limit, window, 0).with_headers(headers);
             let counts = Traffic::new(kind.jitter(limit, window), 1);
             let counts = counts.run(&limiter, &server, window * 30, window).await;
-            let Use { useful, refused } = Use::of(&counts, 2, limit);
-            assert!(useful >= 75.0 && refused <= 3.0, "{kind:?} {headers:?}: {useful:.1} {refused:.1}");
+            let Use { useful, rejected } = Use::of(&counts, 2, limit);
+            assert!(useful >= 75.0 && rejected <= 3.0, "{kind:?} {headers:?}: {useful:.1} {rejected:.1}");
         }
     }
 }
@@ -283,12 +286,12 @@ async fn adaptive_limiter_obeys_requested_delays_and_its_quota_over_slow_connect
             let counts = traffic.run(&limiter, &server, window * 20, window).await;
             let mut previous = 0;
             for count in &counts {
-                let arrived = count.accepted + count.refused - previous;
+                let arrived = count.accepted + count.rejected - previous;
                 assert!(arrived <= 120, "{kind:?} {headers:?}: {arrived} requests in a window");
                 previous += arrived;
             }
-            let Use { useful, refused } = Use::of(&counts, 2, limit);
-            line += &format!("  {headers:?} {useful:.1}/{refused:.1}");
+            let Use { useful, rejected } = Use::of(&counts, 2, limit);
+            line += &format!("  {headers:?} {useful:.1}/{rejected:.1}");
         }
         println!("{line}");
     }
@@ -309,11 +312,11 @@ async fn two_adaptive_limiters_share_the_quota_of_one_key() {
                 limiter.snapshot().granted
             };
             let (one, other) = tokio::join!(run(1), run(2));
-            let (accepted, refused) = (server.accepted(), server.rejected());
+            let (accepted, rejected) = (server.accepted(), server.rejected());
             let case = format!("{kind:?} {headers:?}: {one} and {other} sent, {accepted} accepted");
             assert!(one.min(other) * 4 >= one.max(other), "{case}");
             assert!(accepted >= 80 * 30, "{case}");
-            assert!(refused * 100 <= 7 * (accepted + refused), "{case}, {refused} refused");
+            assert!(rejected * 100 <= 7 * (accepted + rejected), "{case}, {rejected} rejected");
         }
     }
 }
@@ -346,15 +349,15 @@ async fn adaptive_limiter_without_a_rate_grants_a_request_that_costs_more_than_i
 
 #[tokio::test(start_paused = true)]
 async fn adaptive_limiter_learns_the_rate_of_a_server_that_rejects_with_a_503() {
-    // nginx spaces requests and rejects others with a 503 without headers, unless it is configured otherwise.
+    // By default, nginx spaces requests and rejects excess ones with a 503 without headers.
     for (limit, seconds) in QUOTAS {
         let window = Duration::from_secs(seconds);
         let server = ServerLimit::spacing(limit, window, 20).with_rejection(StatusCode::SERVICE_UNAVAILABLE);
         let traffic = Traffic::new(Kind::SpacingWithBurst.jitter(limit, window), 1);
         let duration = duration(Kind::Spacing, LimitHeaders::None, window);
         let counts = traffic.run(&Adaptive::unlimited(), &server, duration, window).await;
-        let Use { useful, refused } = Use::of(&counts, 5, limit);
-        assert!(useful >= 85.0 && refused <= 3.0, "{limit}/{seconds} s: {useful:.1} {refused:.1}");
+        let Use { useful, rejected } = Use::of(&counts, 5, limit);
+        assert!(useful >= 85.0 && rejected <= 3.0, "{limit}/{seconds} s: {useful:.1} {rejected:.1}");
     }
 }
 
@@ -366,8 +369,8 @@ async fn adaptive_limiter_learns_the_quota_with_few_callers() {
             let server = ServerLimit::sliding_window(limit, window).with_headers(headers);
             let traffic = Traffic { callers, ..Traffic::new(Duration::ZERO, 1) };
             let counts = traffic.run(&Adaptive::unlimited(), &server, window * 100, window).await;
-            let Use { useful, refused } = Use::of(&counts, 2, limit);
-            assert!(useful >= 85.0 && refused <= 3.0, "{callers} {headers:?}: {useful:.1} {refused:.1}");
+            let Use { useful, rejected } = Use::of(&counts, 2, limit);
+            assert!(useful >= 85.0 && rejected <= 3.0, "{callers} {headers:?}: {useful:.1} {rejected:.1}");
         }
     }
 }

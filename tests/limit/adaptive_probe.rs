@@ -22,7 +22,7 @@ async fn probing() -> (Adaptive, Permit<'static>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_behind_a_probe_is_refused_at_its_bound() {
+async fn waiter_behind_a_probe_is_refused_at_its_max_wait() {
     let (limiter, _probe) = probing().await;
     let start = Instant::now();
     for millis in [0, 1, 700] {
@@ -86,7 +86,7 @@ fn throttled() -> Response<()> {
     response
 }
 
-/// Returns a service that calls `respond` with the number of each request, starting at 0, behind an adaptive limiter.
+/// Returns an adaptive limiter in front of a service that calls `respond` with each request's index.
 fn limited<F>(
     respond: impl Fn(usize) -> F + Clone + Send + 'static,
 ) -> impl Service<Request<()>, Response = Response<()>, Error = BoxError, Future: Send> + Clone
@@ -137,7 +137,7 @@ async fn limiter_probes_again_if_a_probe_is_cancelled_or_fails() {
     }
 }
 
-/// Grants and completes `number` requests, of which each takes 10 ms.
+/// Sends `number` requests in turn, each of which takes 10 ms.
 async fn send(limiter: &impl Limiter, number: usize, status: StatusCode, headers: &HeaderMap) {
     for _ in 0..number {
         let mut permit = limiter.acquire_with(&PermitRequest::new()).await.unwrap();
@@ -188,7 +188,11 @@ async fn lower_quota_lowers_the_learned_rate() {
     limiter.set_quotas([]);
     let start = Instant::now();
     send(&limiter, 20, StatusCode::OK, &HeaderMap::new()).await;
-    assert!(start.elapsed() >= Duration::from_millis(850), "the learned rate is kept: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() >= Duration::from_millis(850),
+        "the learned rate was lost: {:?}",
+        start.elapsed()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,7 +211,7 @@ async fn resume_ends_a_pause_and_keeps_the_learned_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn remaining_permits_hold_back_requests_only_if_the_limiter_obeys_them() {
+async fn remaining_permits_delay_requests_only_with_server_remaining() {
     for obeys in [false, true] {
         let limiter = Adaptive::unlimited();
         let limiter = if obeys { limiter.with_server_remaining() } else { limiter };

@@ -1,5 +1,5 @@
 //! Tests of a limiter with the right quota against each kind of rate-limiting server, with 64 callers that always have
-//! a request to send. The callers use nearly the complete quota. Only the server `estimate` may refuse requests: at
+//! a request to send. The callers use nearly the complete quota. Only the server `estimate` may reject requests: at
 //! most one per 200 accepted requests.
 
 use std::time::Duration;
@@ -58,18 +58,19 @@ async fn assert_full_use(headers: LimitHeaders, (limit, seconds): (u32, u64), is
         }
         let useful = 100.0 * server.accepted() as f64 / f64::from(limit * WINDOWS);
         let case = format!(
-            "{name}, {headers:?}, {limit}/{seconds} s, adaptive {is_adaptive}: {useful:.1} % of the quota used, {} requests refused",
+            "{name}, {headers:?}, {limit}/{seconds} s, adaptive {is_adaptive}: {useful:.1} % of the quota used, \
+             {} requests rejected",
             server.rejected()
         );
         // The server `estimate` assumes that the requests of the previous window were evenly spread. With jitter, its
         // estimate can exceed the limit.
-        let most_refused = if name == "estimate" { server.accepted() / 200 } else { 0 };
-        assert!(server.rejected() <= most_refused && useful >= least, "{case}");
+        let most_rejected = if name == "estimate" { server.accepted() / 200 } else { 0 };
+        assert!(server.rejected() <= most_rejected && useful >= least, "{case}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn limiter_with_the_right_quota_uses_nearly_all_permits_without_refusals() {
+async fn limiter_with_the_right_quota_uses_nearly_all_permits_without_rejections() {
     for quota in QUOTAS {
         for is_adaptive in [false, true] {
             assert_full_use(LimitHeaders::None, quota, is_adaptive).await;

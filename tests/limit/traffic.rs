@@ -25,7 +25,7 @@ pub(crate) struct Traffic {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Count {
     pub(crate) accepted: u64,
-    pub(crate) refused: u64,
+    pub(crate) rejected: u64,
 }
 
 enum Event {
@@ -115,7 +115,7 @@ impl Traffic {
                         free += 1;
                     }
                     None => {
-                        counts.push(Count { accepted: server.accepted(), refused: server.rejected() });
+                        counts.push(Count { accepted: server.accepted(), rejected: server.rejected() });
                         if counted >= start + duration {
                             return counts;
                         }

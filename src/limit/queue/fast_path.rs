@@ -29,7 +29,7 @@ pub(in crate::limit) struct FastPath {
     pub(super) refused: AtomicU64,
     released: AtomicU64,
     pub(super) has_quota: AtomicBool,
-    /// The number of released permits whose requests the server did not accept, if the algorithm learns.
+    /// The number of permits released without an accepted request. Only learning algorithms read it.
     not_accepted: AtomicU64,
     /// Whether the algorithm learns from rate-limit headers.
     pub(super) reads_headers: AtomicBool,
@@ -136,7 +136,7 @@ impl FastPath {
 
     /// Releases permits whose request was not sent, or was not accepted by the server.
     pub(super) fn release_without_acceptance(&self, cost: NonZeroU32) {
-        // Counts first, so that the difference of both counters never contains these permits.
+        // Counts before the release, so that `progress` never counts these permits as accepted.
         self.not_accepted.fetch_add(u64::from(cost.get()), Ordering::AcqRel);
         self.release(cost);
     }

@@ -1,6 +1,6 @@
 //! Learns the rate that a server accepts, from its rate-limit headers and its throttled responses.
 //!
-//! Four events change the rate:
+//! Five events change the rate:
 //!
 //! | event | new rate |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | the end of a pause before which no rate was known | the recently accepted requests per second |
 //! | rate-limit headers with another quota | 98 % of that quota |
 //! | a complete run without a throttled response | twice as much in the slow start, then 2 % more, 6 %, 18 %, 50 % |
+//! | a 503 after six pauses by 503s without headers | the rate before these pauses |
 //!
 //! A run is the time since the rate last changed or the last pause ended, without the time in which the queue was
 //! empty. A clean rate is a rate that had a complete run.
@@ -51,12 +52,12 @@ const LONGEST_WAIT: u64 = 60 * SECOND;
 const FIRST_WAIT: u64 = SECOND / 10;
 /// A probe without a response counts as lost after this time, which is the default timeout of an attempt.
 const PROBE_LIFE: u64 = 10 * SECOND;
-/// The number of pauses by 503s without headers, without a complete run between them, that shows that a lower rate does
-/// not help. The rate has then fallen to an eighth.
+/// After this many pauses by 503s without headers, and no complete run between them, the next such 503 shows an outage.
+/// If each pause cut the rate, it has fallen to about an eighth.
 const OUTAGE_PAUSES: u32 = 6;
-/// The longest pause after such a 503 if the time between two requests is shorter.
+/// Further such 503s double the pause up to this limit, or up to the time between two requests if that is longer.
 const LONGEST_OUTAGE_WAIT: u64 = 5 * SECOND;
-/// The time for which the learner ignores such 503s after these pauses.
+/// The learner ignores such 503s for this time after it has detected an outage.
 const OUTAGE: u64 = 60 * SECOND;
 /// The lowest rate, in requests per second.
 const LOWEST: f64 = 1.0 / 60.0;
@@ -101,7 +102,7 @@ pub struct Learner {
     /// left before it.
     cut_at: u64,
     recent: Recent,
-    /// The number of pauses by 503s without headers since the last complete run.
+    /// The number of pauses by 503s without headers since the last complete run, other throttled response or new quota.
     outage_pauses: u32,
     /// The rate before the first of these pauses. `None` if no rate was known.
     rate_before_outage: Option<f64>,
@@ -265,7 +266,8 @@ impl Learner {
         let accepted = progress.accepted.saturating_sub(self.run.accepted);
         let slowest = self.quotas.slowest();
         let window = slowest.map_or(self.span, |pace| pace.window);
-        // A run of the slow start is short if the window is an estimate, because the first rate may then be far too low.
+        // A run of the slow start is short if the window is an estimate, because the first rate may then be far too
+        // low.
         let is_complete = if self.is_starting && slowest.is_none_or(|pace| !pace.is_exact) {
             duration >= window && accepted >= START_RUN.saturating_add(progress.in_flight)
         } else {
@@ -307,7 +309,7 @@ impl Learner {
         let is_throttled = match response.acceptance {
             Acceptance::Accepted => false,
             Acceptance::Throttled => true,
-            // A server that has accepted nothing yet is out of service.
+            // Assumes an outage until the server has accepted a request.
             Acceptance::Unavailable => progress.accepted > 0 && now >= self.outage_until,
         };
         if is_throttled {
@@ -331,7 +333,7 @@ impl Learner {
             return None;
         }
         let is_first = self.paused_at.is_none();
-        // A request that left before the last cut: the cut already covers this throttled response.
+        // The last cut already covers a throttled response to a request that left before it.
         let is_late = is_first && response.granted_at <= self.cut_at && self.cut_at > 0;
         if is_late || !(is_first || is_probe) || (is_outage && self.is_outage(now)) {
             return None;
@@ -370,10 +372,10 @@ impl Learner {
         (self.probe, self.paused_at) = (Probe::Open, None);
     }
 
-    /// Counts a pause by a 503 without headers. Returns whether such 503s do not depend on the rate, because they
-    /// continue after several pauses. In this case, restores the rate, ends the pause, and ignores such 503s for a while.
+    /// Counts a pause by a 503 without headers. At the seventh, returns `true`, restores the rate, ends the pause, and
+    /// ignores such 503s for 60 s.
     fn is_outage(&mut self, now: u64) -> bool {
-        // Without a rate there are no runs, so the count ends after some time.
+        // Without a rate, no run completes, so the count starts again 60 s after the last pause.
         let is_over = self.paused_at.is_none() && self.rate.is_none();
         if self.outage_pauses == 0 || (is_over && now.saturating_sub(self.reopened_at) > OUTAGE) {
             (self.outage_pauses, self.rate_before_outage) = (0, self.rate);
@@ -393,7 +395,7 @@ impl Learner {
         let clean = self.clean_rate.take().map_or(0.0, |clean| BACK * clean);
         self.set(rate.min(clean.max(CUT * rate)), LearnedFrom::Throttling);
         (self.step, self.burst) = (STEP, 1);
-        // A 503 may be an outage, after which the rate must rise fast.
+        // Keeps the slow start after a 503 without headers: if it was an outage, the rate must recover fast.
         if self.is_raised || (self.quotas.slowest().is_none() && !is_outage) {
             self.is_starting = false;
         }
@@ -423,7 +425,9 @@ impl Learner {
     /// Adopts the rate of a quota in the headers.
     fn adopt(&mut self, pace: Pace, progress: Progress, now: u64) {
         self.burst = if self.throttled_at.is_some() { 1 } else { pace.burst() };
-        self.set(pace.rate(), LearnedFrom::Headers);
+        // After a change of the limit, the first reset may be much shorter than the window.
+        let most = self.rate.filter(|_| !pace.is_exact).map_or(f64::INFINITY, |rate| 2.0 * rate);
+        self.set(pace.rate().min(most), LearnedFrom::Headers);
         self.outage_pauses = 0;
         (self.clean_rate, self.step) = (self.rate, STEP);
         (self.is_starting, self.is_raised) = (true, false);

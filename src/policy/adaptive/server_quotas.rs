@@ -38,7 +38,7 @@ struct ServerQuota {
 pub(super) struct Pace {
     pub(super) limit: u64,
     pub(super) window: u64,
-    /// Whether the headers contain the window. Otherwise the longest reset represents it.
+    /// Whether the headers contain the window. Otherwise the longest reset is the estimate.
     pub(super) is_exact: bool,
 }
 
@@ -99,13 +99,13 @@ impl ServerQuotas {
                 usage.is_used_up |= reported.left() < (quota.limit / USED_UP_PART).max(1);
             }
         }
-        // A quota that the server no longer reports expires one window after its reset.
+        // A quota expires one window after its reset, once a response reports only other quotas.
         self.quotas.retain(|quota| {
             reported.is_empty()
                 || reported.iter().any(|reported| reported.policy() == quota.policy)
                 || quota.reset_at.saturating_add(quota.window) > now
         });
-        // Resets are whole seconds, so a shorter time is not a window. The clocks of server and client may differ.
+        // Resets are whole seconds, so a shorter window comes from rounding or from a difference between the clocks.
         let usable = self
             .quotas
             .iter()

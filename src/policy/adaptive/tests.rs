@@ -223,7 +223,7 @@ fn lost_probe_is_followed_by_another_after_the_pause() {
     assert!(!learner.is_free(1, 14 * SECOND - 1) && learner.is_free(1, 14 * SECOND), "without a response");
 }
 
-/// Sends a response of this kind to the next request, `seconds` after the last one, and an accepted one to the probe.
+/// Completes a request with this kind of response and the next probe with an accepted one. Returns the pause's end.
 fn pause_once(learner: &mut Learner, acceptance: Acceptance, accepted: u64, now: u64) -> Option<u64> {
     let pause = learner.observe(&response(acceptance, now), progress(accepted, 1), now);
     learner.grant(1, progress(accepted, 0), now + 1);
@@ -232,7 +232,7 @@ fn pause_once(learner: &mut Learner, acceptance: Acceptance, accepted: u64, now:
 }
 
 #[test]
-fn bare_503_is_a_throttle_only_if_a_request_was_accepted_before() {
+fn throttles_on_503_without_headers_only_after_an_accepted_request() {
     let mut learner = Learner::new(f64::INFINITY);
     for accepted in [0, 1] {
         let pause = learner.observe(&response(Acceptance::Unavailable, 1), progress(accepted, 1), 1);
@@ -248,13 +248,13 @@ fn rate_is_restored_if_503s_continue_after_six_pauses() {
         (learner.rate.unwrap() * 10.0).round() / 10.0
     };
     assert_eq!([3, 4, 5, 6, 7, 8].map(&mut rate), [35.0, 24.5, 17.2, 12.0, 8.4, 5.9]);
-    // They are ignored for 60 s.
+    // The learner ignores further 503s for 60 s.
     assert_eq!([9, 10, 68].map(&mut rate), [50.0, 50.0, 50.0]);
     assert_eq!(rate(69), 35.0);
 }
 
 #[test]
-fn complete_run_shows_that_503s_depended_on_the_rate() {
+fn complete_run_resets_the_count_of_503_pauses() {
     let mut learner = reopened();
     let mut accepted = 1_000;
     for seconds in (3..60).step_by(3) {
@@ -275,14 +275,14 @@ fn rate_rises_fast_after_a_single_503() {
 }
 
 #[test]
-fn learner_without_a_rate_estimates_one_from_the_second_503_of_a_minute() {
+fn second_503_within_a_minute_sets_an_unknown_rate() {
     for (gap, is_estimated) in [(59, true), (62, false)] {
         let mut learner = Learner::new(f64::INFINITY);
         learner.grant(1, progress(0, 0), 0);
         pause_once(&mut learner, Acceptance::Unavailable, 100, SECOND);
         assert_eq!(learner.rate, None);
         pause_once(&mut learner, Acceptance::Unavailable, 200, gap * SECOND);
-        assert_eq!(learner.rate.is_some(), is_estimated, "after {gap} s");
+        assert_eq!(learner.rate.is_some(), is_estimated, "second 503 at {gap} s");
     }
 }
 
@@ -297,7 +297,7 @@ fn learner_without_a_rate_ignores_503s_that_continue_after_six_pauses() {
 }
 
 #[test]
-fn outage_ends_the_pause_after_six_probes() {
+fn six_probes_with_503_end_the_pause_and_restore_the_rate() {
     let mut learner = reopened();
     let mut now = 3 * SECOND;
     for pauses in 0..6 {
@@ -339,6 +339,22 @@ fn quota_that_the_server_no_longer_reports_expires_one_window_after_its_reset() 
     };
     assert_eq!([(30, 0), (90, 1), (90, 19)].map(|(limit, at)| read(limit, at)), [Some(30); 3]);
     assert_eq!(read(90, 20), Some(90));
+}
+
+#[test]
+fn another_limit_with_a_short_reset_at_most_doubles_the_rate() {
+    let mut learner = Learner::new(f64::INFINITY);
+    for (limit, reset, rate) in
+        [("102", "1", 100.0), ("51", "10", 5.0), ("102", "1", 10.0), ("102", "2", 20.0)]
+    {
+        let lines =
+            [("x-ratelimit-limit", limit), ("x-ratelimit-remaining", "9"), ("x-ratelimit-reset", reset)];
+        let headers = head_of(lines.map(|(name, value)| (name, value.as_bytes())));
+        let headers = remaining(&headers, || panic!("the clock was read"));
+        let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
+        learner.observe(&observation, progress(1, 0), 0);
+        assert_eq!(learner.rate, Some(rate), "{limit} in {reset} s");
+    }
 }
 
 #[test]

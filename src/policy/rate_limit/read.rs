@@ -41,14 +41,14 @@ static UNSPECIFIED: [HeaderName; 4] = [
 ///
 /// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. The name may also be a Token. If `t` is
 ///    missing, the parameter `w` for the same name in `RateLimit-Policy` replaces it. An item is skipped if it has no
-///    `r`, or if it has neither `t` nor `w`. It is also skipped if the policy counts another unit than requests, such as
+///    `r`, or if it has neither `t` nor `w`. It is also skipped if its policy does not count requests, as with
 ///    `qu="content-bytes"`.
 /// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07. In this form and in the next two, the window is the
 ///    parameter `w` of the policy with the same limit, as in `RateLimit-Policy: 10;w=60`.
 /// 3. `RateLimit-Remaining`, `RateLimit-Reset`, `RateLimit-Limit` and `RateLimit-Policy`, up to draft -06.
 /// 4. The same headers with the prefix `X-`.
 ///
-/// In forms 3 and 4, whose headers end in `-Remaining` and `-Reset`:
+/// In forms 3 and 4:
 ///
 /// - A reset of up to 10^9 is a number of seconds. A larger number is a Unix time in seconds, compared to the
 ///   response's own `Date`, because the clocks of server and client differ. Without a `Date` it is compared to `wall`,
@@ -133,7 +133,7 @@ fn sizes<'a>(headers: &'a HeaderMap, names: [&str; 3]) -> HashMap<&'a str, Optio
     read.map(|()| sizes).unwrap_or_default()
 }
 
-/// Returns the window of the policy with each limit, as in `100;w=60`.
+/// Returns the window of each policy, by its limit, as in `100;w=60`.
 fn windows(headers: &HeaderMap, name: &HeaderName) -> HashMap<u64, Duration> {
     let mut windows = HashMap::new();
     let read = members(headers, name, |text| {
@@ -166,8 +166,9 @@ fn dictionary(headers: &HeaderMap, names: [&str; 3]) -> Option<Vec<Remaining>> {
     Some(list)
 }
 
-/// Reads three headers. Each contains one number or a list of numbers. Numbers at the same index belong together, as in
-/// Brave's `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`. The header with the limit is optional.
+/// Reads up to four headers. The first three contain one number or a list of numbers. Numbers at the same index belong
+/// together, as in Brave's `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`. The headers with the
+/// limit and the policy are optional.
 fn fields(
     headers: &HeaderMap,
     [left_name, more_in_name, limit_name, policy_name]: &[HeaderName; 4],

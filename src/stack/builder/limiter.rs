@@ -127,8 +127,8 @@ impl StackBuilder {
         &self.quotas
     }
 
-    /// Returns the limiter, for example to take its snapshot. [`with_limiter`](Self::with_limiter) sets
-    /// another limiter than these:
+    /// Returns the limiter, for example to take its snapshot. [`with_limiter`](Self::with_limiter) replaces the
+    /// default:
     ///
     /// | quota | limiter |
     /// |---|---|
