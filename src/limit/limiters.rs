@@ -143,7 +143,7 @@ pub type SlidingWindow = LocalLimiter<Logs>;
 /// - [`unlimited`](Self::unlimited) begins with a slow start: ten requests leave at once, and the total doubles every
 ///   100 ms. The slow start begins again after 2 s without a request.
 /// - Rate-limit headers with a limit, and with a window or a reset, set the rate to 98 % of that quota. A quota whose
-///   window is longer than an hour does not set the rate.
+///   window is longer than two minutes does not set the rate.
 /// - A throttled response pauses all callers for the requested delay, or until the reset of a quota without remaining
 ///   permits. Without either, the first pause lasts one round trip, but at least the time between two requests, or 100
 ///   ms if no rate is known.
@@ -156,11 +156,11 @@ pub type SlidingWindow = LocalLimiter<Logs>;
 /// - The rate rises after a complete window without a throttled response. It doubles until a throttled response lowers
 ///   it, then rises by 2 %, 6 %, 18 % and 50 %.
 ///
-/// A 503 without `Retry-After` and without rate-limit headers can come from a server that throttles, such as nginx, or
-/// from an outage. The pause then doubles only up to 5 s, or up to the time between two requests if that is longer.
-/// After six such pauses without a complete window between them, the limiter assumes an outage. It then restores the
-/// rate and ignores such responses for 60 s. If no rate is known, the first such pause in 60 s sets none. The retry
-/// layer's backoff applies in any case.
+/// A 503 can come from a server that throttles, such as nginx, or from an outage. Unless its headers report a quota
+/// without remaining permits, the pause then doubles only up to 5 s, or up to the time between two requests if that is
+/// longer. After six cuts by such responses without a complete window between them, or six failed tests in one pause, the limiter assumes an outage. It then restores
+/// the rate, and obeys only requested delays of such responses for 60 s. If no rate is known, the first such pause in 60
+/// s sets none. The retry layer's backoff applies in any case.
 ///
 /// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of
 /// server.

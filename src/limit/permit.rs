@@ -258,7 +258,7 @@ impl<'a> ResponseInfo<'a> {
     pub(crate) fn acceptance(&self) -> Acceptance {
         let code = if self.has_limits { Code::in_head(self.headers) } else { None };
         let has_no_permits = self.remaining.iter().any(|remaining| remaining.left() == 0);
-        policy::feedback::acceptance(self.status, code, self.pause.is_some() || has_no_permits)
+        policy::feedback::acceptance(self.status, code, has_no_permits)
     }
 
     /// Returns the remaining permits that the server reported for each of its quotas.

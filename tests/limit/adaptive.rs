@@ -239,8 +239,15 @@ async fn adaptive_limiter_corrects_a_configured_quota_that_is_twice_too_high() {
     }
 }
 
-/// Changes the server's limit. Returns the time until the end of the first window that contains 90 % of the new limit.
-async fn recovery(kind: Kind, headers: LimitHeaders, before: u32, after: u32, window: Duration) -> Duration {
+/// Changes the server's limit. Returns the time until the end of the first window that contains 90 % of the new limit, and
+/// the percentage of rejected requests after the first 30 s.
+async fn recovery(
+    kind: Kind,
+    headers: LimitHeaders,
+    before: u32,
+    after: u32,
+    window: Duration,
+) -> (Duration, f64) {
     let server = kind.server(before, window, 0).with_headers(headers);
     let limiter = Adaptive::unlimited();
     let traffic = Traffic::new(kind.jitter(before.max(after), window), 1);
@@ -252,7 +259,8 @@ async fn recovery(kind: Kind, headers: LimitHeaders, before: u32, after: u32, wi
     let accepted: Vec<_> = std::iter::once(start).chain(counts.iter().map(|count| count.accepted)).collect();
     let enough = |at: &usize| accepted[at + 4] - accepted[*at] >= u64::from(after) * 9 / 10;
     let at = (0..accepted.len() - 4).find(enough).unwrap_or(accepted.len());
-    quarter * (at as u32 + 4)
+    let adapted = (30.0 / quarter.as_secs_f64()) as usize;
+    (quarter * (at as u32 + 4), Use::of(&counts, adapted, after).rejected)
 }
 
 #[tokio::test(start_paused = true)]
@@ -262,34 +270,29 @@ async fn adaptive_limiter_follows_a_halved_and_a_doubled_quota() {
         kinds().filter(|kind| [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow].contains(kind))
     {
         for headers in [LimitHeaders::None, LimitHeaders::XRateLimit, LimitHeaders::Draft10] {
-            let halved = recovery(kind, headers, 100, 50, window).await;
-            assert!(halved <= Duration::from_secs(30), "{kind:?} {headers:?}: {halved:?} after halving");
-            let doubled = recovery(kind, headers, 100, 200, window).await;
+            let (halved, rejected) = recovery(kind, headers, 100, 50, window).await;
+            let case = format!("{kind:?} {headers:?}: {halved:?} after halving, {rejected:.1} % rejected");
+            assert!(halved <= Duration::from_secs(30) && rejected <= 3.0, "{case}");
+            let (doubled, rejected) = recovery(kind, headers, 100, 200, window).await;
             let longest = if headers == LimitHeaders::None { Duration::from_secs(120) } else { window * 2 };
-            assert!(doubled <= longest, "{kind:?} {headers:?}: {doubled:?} after doubling");
+            let case = format!("{kind:?} {headers:?}: {doubled:?} after doubling, {rejected:.1} % rejected");
+            assert!(doubled <= longest && rejected <= 3.0, "{case}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn adaptive_limiter_obeys_requested_delays_and_its_quota_over_slow_connections() {
+async fn adaptive_limiter_obeys_requested_delays_over_slow_connections() {
     let (limit, window) = (100, Duration::from_secs(6));
     let hop = (Duration::from_millis(1), Duration::from_millis(300));
     for kind in kinds() {
         let mut line = format!("{kind:?}");
         for headers in HEADERS {
             // `Traffic::run` asserts that no permit is granted during a requested delay.
-            let quota = Quota::new(120, window).unwrap();
-            let limiter = Adaptive::new(quota);
+            let limiter = Adaptive::new(Quota::new(120, window).unwrap());
             let server = kind.server(limit, window, 0).with_headers(headers);
             let traffic = Traffic { hop, ..Traffic::new(Duration::ZERO, 1) };
             let counts = traffic.run(&limiter, &server, window * 20, window).await;
-            let mut previous = 0;
-            for count in &counts {
-                let arrived = count.accepted + count.rejected - previous;
-                assert!(arrived <= 120, "{kind:?} {headers:?}: {arrived} requests in a window");
-                previous += arrived;
-            }
             let Use { useful, rejected } = Use::of(&counts, 2, limit);
             line += &format!("  {headers:?} {useful:.1}/{rejected:.1}");
         }
@@ -347,17 +350,23 @@ async fn adaptive_limiter_without_a_rate_grants_a_request_that_costs_more_than_i
     assert!(start.elapsed() <= Duration::from_millis(201), "{:?}", start.elapsed());
 }
 
+/// By default, nginx spaces requests and rejects excess ones with a 503 without headers.
 #[tokio::test(start_paused = true)]
 async fn adaptive_limiter_learns_the_rate_of_a_server_that_rejects_with_a_503() {
-    // By default, nginx spaces requests and rejects excess ones with a 503 without headers.
-    for (limit, seconds) in QUOTAS {
-        let window = Duration::from_secs(seconds);
-        let server = ServerLimit::spacing(limit, window, 20).with_rejection(StatusCode::SERVICE_UNAVAILABLE);
-        let traffic = Traffic::new(Kind::SpacingWithBurst.jitter(limit, window), 1);
-        let duration = duration(Kind::Spacing, LimitHeaders::None, window);
-        let counts = traffic.run(&Adaptive::unlimited(), &server, duration, window).await;
-        let Use { useful, rejected } = Use::of(&counts, 5, limit);
-        assert!(useful >= 85.0 && rejected <= 3.0, "{limit}/{seconds} s: {useful:.1} {rejected:.1}");
+    for (limit, seconds) in [(60, 60), (100, 60), (100, 6), (20, 1)] {
+        for burst in [0, 5, 20] {
+            let window = Duration::from_secs(seconds);
+            let server =
+                ServerLimit::spacing(limit, window, burst).with_rejection(StatusCode::SERVICE_UNAVAILABLE);
+            let traffic = Traffic::new(Kind::Spacing.jitter(limit, window), 1);
+            let duration = duration(Kind::Spacing, LimitHeaders::None, window);
+            let counts = traffic.run(&Adaptive::unlimited(), &server, duration, window).await;
+            let Use { useful, rejected } = Use::of(&counts, 2, limit);
+            let least = if burst == 0 { 80.0 } else { 85.0 };
+            let case = format!("{limit}/{seconds} s, burst {burst}: {useful:.1} {rejected:.1}");
+            println!("{case}");
+            assert!(useful >= least && rejected <= 3.0, "{case}");
+        }
     }
 }
 
@@ -376,7 +385,7 @@ async fn adaptive_limiter_learns_the_quota_with_few_callers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn adaptive_limiter_learns_no_rate_if_every_third_response_is_a_503() {
+async fn adaptive_limiter_slows_down_only_briefly_if_every_third_response_is_a_503() {
     let api = ScriptedService::from_fn(|seen| {
         ScriptedResponse::status(if seen.number % 3 == 2 { 503 } else { 200 })
             .with_delay(Duration::from_millis(20))
@@ -387,6 +396,11 @@ async fn adaptive_limiter_learns_no_rate_if_every_third_response_is_a_503() {
     for _ in 0..300 {
         service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
     }
-    assert!(limiter.snapshot().learned.is_none());
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // Without a limiter, the calls take 6 s.
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    let start = Instant::now();
+    for _ in 0..300 {
+        service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+    }
+    assert!(start.elapsed() < Duration::from_millis(6_500), "{:?}", start.elapsed());
 }

@@ -221,3 +221,58 @@ async fn remaining_permits_delay_requests_only_with_server_remaining() {
         assert_eq!(start.elapsed() >= Duration::from_secs(9), obeys, "{:?}", start.elapsed());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn no_window_exceeds_the_configured_quota_of_an_adaptive_limiter() {
+    let window = Duration::from_secs(6);
+    let quota = Quota::new(80, window).unwrap();
+    let limiter = Adaptive::new(quota);
+    let mut grants = Vec::new();
+    for number in 0..600 {
+        let permit = limiter.acquire().await.unwrap();
+        grants.push(Instant::now());
+        // A throttled response makes the limiter learn from the headers, whose quota is higher.
+        let status = if number == 100 { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+        permit.complete(&ResponseInfo::new(status, &quota_headers(1_000, 6, 999)));
+    }
+    assert!(grants.windows(81).all(|grants| grants[80] - grants[0] > window));
+}
+
+#[tokio::test(start_paused = true)]
+async fn quota_of_an_hour_does_not_spread_the_requests() {
+    let limiter = Adaptive::unlimited();
+    let start = Instant::now();
+    for remaining in (0..60).rev() {
+        let permit = limiter.acquire().await.unwrap();
+        permit.complete(&ResponseInfo::new(StatusCode::OK, &quota_headers(60, 3_600, remaining)));
+    }
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn keyed_limiter_keeps_an_idle_key_that_has_a_learned_rate() {
+    let made = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let keyed = Keyed::new(|head: RequestHead<'_>| head.uri.path().to_owned(), {
+        let made = std::sync::Arc::clone(&made);
+        move |_: &String| {
+            made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Adaptive::unlimited()
+        }
+    });
+    let api = tower::service_fn(|_: Request<()>| async {
+        let mut response = Response::new(());
+        *response.headers_mut() = quota_headers(1_000, 10, 999);
+        Ok::<_, Infallible>(response)
+    });
+    let service = RateLimitLayer::new(keyed).layer(api);
+    let call = async |path: String| {
+        service.clone().oneshot(Request::get(path).body(()).unwrap()).await.unwrap();
+    };
+    call("/first".to_owned()).await;
+    for number in 0..200 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        call(format!("/{number}")).await;
+    }
+    call("/first".to_owned()).await;
+    assert_eq!(made.load(std::sync::atomic::Ordering::Relaxed), 201);
+}

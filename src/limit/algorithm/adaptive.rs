@@ -5,15 +5,18 @@ use std::{num::NonZeroU32, sync::Arc};
 use super::{Algorithm, bucket::Bucket, paced_window::PacedLogs};
 use crate::{
     limit::server::slow_start::SlowStart,
-    policy::{Quota, adaptive::Learner},
+    policy::{
+        Quota,
+        adaptive::{IDLE, Learner},
+    },
 };
 
 /// The number of requests that leave at once if no quota is configured and no rate is known.
 const FIRST: u64 = 10;
 
-/// The slow start begins again after this time without a request, if no rate is known: 2 s in nanoseconds, the duration
-/// of the slow start.
-const IDLE: u64 = 2_000_000_000;
+/// A limiter with a learned rate is in use for this time after its last grant, so that a [`Keyed`](crate::limit::Keyed)
+/// does not forget the rate: ten minutes in nanoseconds.
+const KEPT: u64 = 600_000_000_000;
 
 /// Grants permits at a learned rate, and never exceeds the configured quotas.
 #[derive(Debug)]
@@ -96,7 +99,9 @@ impl Algorithm for LearnedRate {
     }
 
     fn is_whole(&self, now: u64) -> bool {
-        self.learner.probe_ends().is_none()
+        let is_kept = self.learner.rate.is_some() && now.saturating_sub(self.last_grant) <= KEPT;
+        !is_kept
+            && self.learner.probe_ends().is_none()
             && self.learner.due(now, 1, 1) <= now
             && self.ceiling.is_whole(now)
     }

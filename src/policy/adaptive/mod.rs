@@ -8,7 +8,7 @@
 //! | the end of a pause before which no rate was known | the recently accepted requests per second |
 //! | rate-limit headers with another quota | 98 % of that quota |
 //! | a complete run without a throttled response | twice as much in the slow start, then 2 % more, 6 %, 18 %, 50 % |
-//! | a 503 after six pauses by 503s without headers | the rate before these pauses |
+//! | a 503 after six cuts by 503s | the rate before these cuts |
 //!
 //! A run is the time since the rate last changed or the last pause ended, without the time in which the queue was
 //! empty. A clean rate is a rate that had a complete run.
@@ -21,7 +21,10 @@ mod tests;
 
 use std::time::Duration;
 
-pub(crate) use self::observation::{Acceptance, Observation, Progress};
+pub(crate) use self::{
+    observation::{Acceptance, Observation, Progress},
+    recent::IDLE,
+};
 
 use self::{
     observation::SECOND,
@@ -52,9 +55,9 @@ const LONGEST_WAIT: u64 = 60 * SECOND;
 const FIRST_WAIT: u64 = SECOND / 10;
 /// A probe without a response counts as lost after this time, which is the default timeout of an attempt.
 const PROBE_LIFE: u64 = 10 * SECOND;
-/// After this many pauses by 503s without headers, and no complete run between them, the next such 503 shows an outage.
-/// If each pause cut the rate, it has fallen to about an eighth.
-const OUTAGE_PAUSES: u32 = 6;
+/// After this many cuts by 503s without a complete run between them, or this many failed probes of one pause, the next 503
+/// shows an outage. After these cuts, the rate has fallen to about an eighth.
+const MOST_OUTAGE_CUTS: u32 = 6;
 /// Further such 503s double the pause up to this limit, or up to the time between two requests if that is longer.
 const LONGEST_OUTAGE_WAIT: u64 = 5 * SECOND;
 /// The learner ignores such 503s for this time after it has detected an outage.
@@ -102,9 +105,13 @@ pub struct Learner {
     /// left before it.
     cut_at: u64,
     recent: Recent,
-    /// The number of pauses by 503s without headers since the last complete run, other throttled response or new quota.
-    outage_pauses: u32,
-    /// The rate before the first of these pauses. `None` if no rate was known.
+    /// The number of cuts by 503s since the last complete run.
+    outage_cuts: u32,
+    /// The number of probes of the current pause that failed with a 503.
+    failed_probes: u32,
+    /// Whether the current pause began with a 503.
+    is_outage_pause: bool,
+    /// The rate before the first of these cuts. `None` if no rate was known.
     rate_before_outage: Option<f64>,
     /// The end of the time in which 503s without headers are ignored.
     outage_until: u64,
@@ -243,7 +250,7 @@ impl Learner {
     }
 
     pub(crate) fn grant(&mut self, cost: u32, progress: Progress, now: u64) {
-        self.recent.grant(progress, now);
+        self.recent.grant(progress, self.is_probing(), now);
         // A late timer does not lower the rate.
         let from = if now <= self.arrival.saturating_add(TICK) { self.arrival } else { now };
         self.arrival = from.saturating_add(self.interval.saturating_mul(cost.into()));
@@ -254,6 +261,9 @@ impl Learner {
 
     /// Raises the rate if the run is complete. Called before each grant.
     pub(crate) fn advance(&mut self, progress: Progress, now: u64) {
+        if self.quotas.has_expired(now) && self.quotas.retain(&[], now) {
+            self.adopt(progress, now);
+        }
         let Some(rate) = self.rate.filter(|_| self.paused_at.is_none()) else { return };
         // The queue is empty while the bucket is full, so that time proves nothing about the rate.
         let full = self.arrival.saturating_add(self.interval.saturating_mul(self.burst));
@@ -279,7 +289,11 @@ impl Learner {
         if !is_complete {
             return;
         }
-        self.outage_pauses = 0;
+        if now < self.outage_until {
+            // The ignored 503s may come from the rate.
+            return self.begin_run(progress, now);
+        }
+        self.outage_cuts = 0;
         self.clean_rate = Some(rate);
         let paced = slowest.map(Pace::rate);
         let reaches = |paced: f64| rate >= 0.9999 * paced;
@@ -316,8 +330,8 @@ impl Learner {
             self.throttled_at = Some(now);
         }
         if self.reads_headers() {
-            if let Some(pace) = self.quotas.read(response.remaining, &mut self.run.usage, now) {
-                self.adopt(pace, progress, now);
+            if self.quotas.read(response.remaining, &mut self.run.usage, now) {
+                self.adopt(progress, now);
             }
         }
         // A probe without a response may have been replaced by another one, so each request since the cut counts.
@@ -335,15 +349,17 @@ impl Learner {
         let is_first = self.paused_at.is_none();
         // The last cut already covers a throttled response to a request that left before it.
         let is_late = is_first && response.granted_at <= self.cut_at && self.cut_at > 0;
-        if is_late || !(is_first || is_probe) || (is_outage && self.is_outage(now)) {
+        if is_late || !(is_first || is_probe) {
             return None;
         }
         if !is_outage {
-            self.outage_pauses = 0;
+            self.outage_cuts = 0;
+        } else if self.is_outage(is_first, now) {
+            return None;
         }
         if is_first {
             self.cut(is_outage);
-            self.paused_at = Some(now);
+            (self.paused_at, self.is_outage_pause) = (Some(now), is_outage);
             let shortest = if self.rate.is_some() { self.interval } else { FIRST_WAIT };
             self.wait = now.saturating_sub(response.sent_at).max(shortest).min(LONGEST_WAIT);
         } else {
@@ -372,19 +388,24 @@ impl Learner {
         (self.probe, self.paused_at) = (Probe::Open, None);
     }
 
-    /// Counts a pause by a 503 without headers. At the seventh, returns `true`, restores the rate, ends the pause, and
-    /// ignores such 503s for 60 s.
-    fn is_outage(&mut self, now: u64) -> bool {
-        // Without a rate, no run completes, so the count starts again 60 s after the last pause.
-        let is_over = self.paused_at.is_none() && self.rate.is_none();
-        if self.outage_pauses == 0 || (is_over && now.saturating_sub(self.reopened_at) > OUTAGE) {
-            (self.outage_pauses, self.rate_before_outage) = (0, self.rate);
+    /// Counts a 503 that begins a pause, or that responds to a probe. Returns whether such 503s do not depend on the rate.
+    /// In this case, restores the rate, ends the pause, and ignores such 503s for a minute.
+    fn is_outage(&mut self, is_first: bool, now: u64) -> bool {
+        if is_first {
+            self.failed_probes = 0;
+            if self.outage_cuts == 0 {
+                self.rate_before_outage = self.rate;
+            }
+            self.outage_cuts += u32::from(self.rate.is_some());
+        } else {
+            self.failed_probes += 1;
         }
-        self.outage_pauses += 1;
-        let is_outage = self.outage_pauses > OUTAGE_PAUSES;
+        let is_outage = self.outage_cuts.max(self.failed_probes) > MOST_OUTAGE_CUTS;
         if is_outage {
-            (self.outage_pauses, self.outage_until) = (0, now.saturating_add(OUTAGE));
-            self.put(self.rate_before_outage.map(|rate| rate.min(self.ceiling)), LearnedFrom::Success);
+            if self.outage_cuts > 0 {
+                self.put(self.rate_before_outage.map(|rate| rate.min(self.ceiling)), LearnedFrom::Success);
+            }
+            (self.outage_cuts, self.outage_until) = (0, now.saturating_add(OUTAGE));
             self.resume();
         }
         is_outage
@@ -411,9 +432,13 @@ impl Learner {
         self.is_raised = false;
         if self.rate.is_none() {
             let rate = self.recent.rate(progress, paused_at, pause.min(LONGEST_RUN));
-            // A single 503 does not show that the server limits the rate.
-            match rate.filter(|_| self.outage_pauses != 1) {
-                Some(rate) => self.set(rate, LearnedFrom::Throttling),
+            // A single 503 within a minute does not show that the server limits the rate.
+            let is_repeated = self.reopened_at > 0 && paused_at.saturating_sub(self.reopened_at) <= OUTAGE;
+            match rate.filter(|_| is_repeated || !self.is_outage_pause) {
+                Some(rate) => {
+                    self.set(rate, LearnedFrom::Throttling);
+                    self.outage_cuts = u32::from(self.is_outage_pause);
+                }
                 // Too few requests were accepted for an estimate. Another user of the key may have caused the pause.
                 None => self.reopened_at = now,
             }
@@ -422,13 +447,19 @@ impl Learner {
         self.begin_run(progress, now);
     }
 
-    /// Adopts the rate of a quota in the headers.
-    fn adopt(&mut self, pace: Pace, progress: Progress, now: u64) {
+    /// Adopts the rate of the slowest quota in the headers. Without such a quota, forgets a rate that came from one.
+    fn adopt(&mut self, progress: Progress, now: u64) {
+        let Some(pace) = self.quotas.slowest() else {
+            if self.source == LearnedFrom::Headers {
+                self.put(None, LearnedFrom::Headers);
+            }
+            return;
+        };
         self.burst = if self.throttled_at.is_some() { 1 } else { pace.burst() };
         // After a change of the limit, the first reset may be much shorter than the window.
         let most = self.rate.filter(|_| !pace.is_exact).map_or(f64::INFINITY, |rate| 2.0 * rate);
         self.set(pace.rate().min(most), LearnedFrom::Headers);
-        self.outage_pauses = 0;
+        self.outage_cuts = 0;
         (self.clean_rate, self.step) = (self.rate, STEP);
         (self.is_starting, self.is_raised) = (true, false);
         self.begin_run(progress, now);

@@ -19,7 +19,7 @@ pub(crate) struct Progress {
 pub(crate) enum Acceptance {
     Accepted,
     Throttled,
-    /// A 503 without rate-limit headers: a throttle, or an outage.
+    /// A 503 that reports no quota without remaining permits: a throttle, or an outage.
     Unavailable,
 }
 

@@ -9,10 +9,14 @@ pub(super) const START_RUN: u64 = 10;
 /// does not lower it.
 const PERIOD: u64 = 60 * SECOND;
 
+/// An idle time, which is also the time after which the slow start begins again: 2 s in nanoseconds.
+pub(crate) const IDLE: u64 = 2 * SECOND;
+
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     /// The current and the previous period. `None` before the first request.
     periods: Option<[Period; 2]>,
+    last_grant: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -23,10 +27,15 @@ struct Period {
 }
 
 impl Recent {
-    pub(super) fn grant(&mut self, progress: Progress, now: u64) {
+    /// Counts a grant. After an idle time the count starts again, because the requests before it show the demand and not
+    /// the limit. The time before a probe is a pause and not idle.
+    pub(super) fn grant(&mut self, progress: Progress, is_probe: bool, now: u64) {
+        let is_idle = !is_probe && now.saturating_sub(self.last_grant) > IDLE;
+        self.last_grant = now;
         let next = Period { from: now, accepted: progress.accepted };
         match &mut self.periods {
             None => self.periods = Some([next; 2]),
+            Some(periods) if is_idle => *periods = [next; 2],
             Some([latest, _]) if now.saturating_sub(latest.from) < PERIOD => {}
             Some(periods) => *periods = [next, periods[0]],
         }

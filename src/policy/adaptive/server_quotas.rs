@@ -10,9 +10,10 @@ const BURST_PART: u64 = 50;
 /// A quota is used up if less than a twentieth of its limit remains.
 const USED_UP_PART: u64 = 20;
 
-/// The longest window from which the learner derives a rate. The average rate of a longer window would waste the burst
-/// for which such a quota is meant. Such a quota applies only through throttled responses.
-const LONGEST_WINDOW: u64 = 3_600 * SECOND;
+/// The longest window from which the learner derives a rate: two minutes, twice the default total timeout of a call. The
+/// average rate of a longer window would delay a burst beyond that timeout although most of the quota remains. Such a
+/// quota applies only through throttled responses.
+const LONGEST_WINDOW: u64 = 120 * SECOND;
 
 /// The maximum number of quotas that are stored.
 const MAX_QUOTAS: usize = 8;
@@ -31,6 +32,20 @@ struct ServerQuota {
     window: u64,
     is_exact: bool,
     reset_at: u64,
+}
+
+impl ServerQuota {
+    /// Returns the pace if the quota determines a rate. Resets are whole seconds, so a shorter window comes from rounding
+    /// or from a difference between the clocks.
+    fn pace(&self) -> Option<Pace> {
+        let is_usable = self.limit >= 2 && (SECOND..=LONGEST_WINDOW).contains(&self.window);
+        is_usable.then_some(Pace { limit: self.limit, window: self.window, is_exact: self.is_exact })
+    }
+
+    /// Returns whether a window has passed since the reset, without another report.
+    fn is_expired(&self, now: u64) -> bool {
+        self.reset_at.saturating_add(self.window) <= now
+    }
 }
 
 /// The limit and the window of a quota.
@@ -79,8 +94,8 @@ impl ServerQuotas {
         resets.max().filter(|reset_at| *reset_at > now)
     }
 
-    /// Reads the headers of a response, and adds to the usage. Returns the slowest quota if it has changed.
-    pub(super) fn read(&mut self, reported: &[Remaining], usage: &mut Usage, now: u64) -> Option<Pace> {
+    /// Reads the headers of a response, and adds to the usage. Returns whether the slowest quota has changed.
+    pub(super) fn read(&mut self, reported: &[Remaining], usage: &mut Usage, now: u64) -> bool {
         for reported in reported {
             let reset_after = saturating_nanos(reported.reset_after());
             let reset_at = now.saturating_add(reset_after);
@@ -94,28 +109,28 @@ impl ServerQuotas {
             quota.window = reported.window().map_or(longest, saturating_nanos);
             quota.is_exact = reported.window().is_some();
             quota.limit = limit;
-            if quota.limit > 0 {
+            if quota.pace().is_some() {
                 usage.is_half |= reported.left() < quota.limit / 2;
                 usage.is_used_up |= reported.left() < (quota.limit / USED_UP_PART).max(1);
             }
         }
-        // A quota expires one window after its reset, once a response reports only other quotas.
+        self.retain(reported, now)
+    }
+
+    pub(super) fn has_expired(&self, now: u64) -> bool {
+        self.quotas.iter().any(|quota| quota.is_expired(now))
+    }
+
+    /// Removes the quotas that expired, unless `reported` contains them. Returns whether the slowest quota has changed.
+    pub(super) fn retain(&mut self, reported: &[Remaining], now: u64) -> bool {
         self.quotas.retain(|quota| {
-            reported.is_empty()
-                || reported.iter().any(|reported| reported.policy() == quota.policy)
-                || quota.reset_at.saturating_add(quota.window) > now
+            reported.iter().any(|reported| reported.policy() == quota.policy) || !quota.is_expired(now)
         });
-        // Resets are whole seconds, so a shorter window comes from rounding or from a difference between the clocks.
-        let usable = self
-            .quotas
-            .iter()
-            .filter(|quota| quota.limit >= 2 && (SECOND..=LONGEST_WINDOW).contains(&quota.window));
-        let paces =
-            usable.map(|quota| Pace { limit: quota.limit, window: quota.window, is_exact: quota.is_exact });
+        let paces = self.quotas.iter().filter_map(ServerQuota::pace);
         let slowest = paces.min_by(|one, other| one.rate().total_cmp(&other.rate()));
-        let changed = slowest.filter(|_| slowest != self.slowest);
-        self.slowest = changed.or(self.slowest);
-        changed
+        let is_changed = slowest != self.slowest;
+        self.slowest = slowest;
+        is_changed
     }
 
     fn of_policy(&mut self, policy: u64, reset_at: u64) -> Option<&mut ServerQuota> {

@@ -241,7 +241,7 @@ fn throttles_on_503_without_headers_only_after_an_accepted_request() {
 }
 
 #[test]
-fn rate_is_restored_if_503s_continue_after_six_pauses() {
+fn rate_is_restored_if_503s_continue_after_six_cuts() {
     let mut learner = reopened();
     let mut rate = |seconds: u64| {
         pause_once(&mut learner, Acceptance::Unavailable, 100 + seconds, seconds * SECOND);
@@ -254,14 +254,14 @@ fn rate_is_restored_if_503s_continue_after_six_pauses() {
 }
 
 #[test]
-fn complete_run_resets_the_count_of_503_pauses() {
+fn complete_run_resets_the_count_of_cuts_by_503s() {
     let mut learner = reopened();
     let mut accepted = 1_000;
     for seconds in (3..60).step_by(3) {
         pause_once(&mut learner, Acceptance::Unavailable, accepted, seconds * SECOND);
         accepted += 1_000;
         advance_busy(&mut learner, progress(accepted, 0), (seconds + 2) * SECOND);
-        assert_eq!(learner.outage_pauses, 0);
+        assert_eq!(learner.outage_cuts, 0);
     }
 }
 
@@ -287,12 +287,76 @@ fn second_503_within_a_minute_sets_an_unknown_rate() {
 }
 
 #[test]
-fn learner_without_a_rate_ignores_503s_that_continue_after_six_pauses() {
+fn learner_without_a_rate_forgets_its_estimate_if_503s_continue_after_six_cuts() {
     let mut learner = Learner::new(f64::INFINITY);
     learner.grant(1, progress(0, 0), 0);
     for number in 1..=20 {
         pause_once(&mut learner, Acceptance::Unavailable, 20 * number, number * SECOND);
-        assert_eq!(learner.rate.is_none(), number == 1 || number > 6, "after {number} responses");
+        // The second 503 sets a rate, which counts as the first cut.
+        assert_eq!(learner.rate.is_none(), number == 1 || number > 7, "after {number} responses");
+    }
+}
+
+#[test]
+fn complete_run_raises_no_rate_while_503s_are_ignored() {
+    let mut learner = reopened();
+    for seconds in 3..10 {
+        pause_once(&mut learner, Acceptance::Unavailable, 100, seconds * SECOND);
+    }
+    assert_eq!(learner.rate, Some(50.0));
+    advance_busy(&mut learner, progress(10_000, 0), 60 * SECOND);
+    assert_eq!(learner.rate, Some(50.0));
+    advance_busy(&mut learner, progress(20_000, 0), 70 * SECOND);
+    assert_eq!(learner.rate, Some(100.0));
+}
+
+#[test]
+fn pauses_by_503s_are_no_outage_while_no_rate_is_known_and_probes_are_accepted() {
+    let mut learner = Learner::new(f64::INFINITY);
+    for seconds in 1..30 {
+        // Fewer than ten requests are accepted, so there is no estimate.
+        assert!(pause_once(&mut learner, Acceptance::Unavailable, 5, seconds * SECOND).is_some());
+    }
+    assert_eq!((learner.rate, learner.outage_until), (None, 0));
+}
+
+#[test]
+fn first_rate_ignores_the_requests_before_an_idle_time() {
+    let mut learner = Learner::new(f64::INFINITY);
+    // One request in 5 s, then a burst.
+    for number in 0..10 {
+        learner.grant(1, progress(number, 0), number * 5 * SECOND);
+    }
+    let start = 50 * SECOND;
+    learner.grant(1, progress(10, 0), start);
+    learner.observe(&response(Acceptance::Throttled, start + 1), progress(110, 1), start + SECOND);
+    learner.grant(1, progress(110, 0), start + 2 * SECOND);
+    let probe = response(Acceptance::Accepted, start + 2 * SECOND);
+    learner.observe(&probe, progress(110, 0), start + 2 * SECOND);
+    assert_eq!(learner.rate, Some(50.0), "100 requests in 2 s");
+}
+
+#[test]
+fn rate_of_a_header_quota_ends_when_the_quota_expires() {
+    let mut learner = Learner::new(f64::INFINITY);
+    let headers = quota(102, 1, 90);
+    let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
+    learner.observe(&observation, progress(1, 0), 0);
+    learner.advance(progress(1, 0), 2 * SECOND - 1);
+    assert_eq!(learner.rate, Some(100.0));
+    learner.advance(progress(1, 0), 2 * SECOND);
+    assert_eq!((learner.rate, learner.quota()), (None, None));
+}
+
+#[test]
+fn quota_of_a_long_window_neither_sets_a_rate_nor_prevents_a_raise() {
+    for (window, is_rate) in [(120, true), (121, false), (3_600, false)] {
+        let mut learner = Learner::new(f64::INFINITY);
+        let headers = quota(100, window, 0);
+        let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
+        learner.observe(&observation, progress(1, 0), 0);
+        learner.observe(&observation, progress(2, 0), 0);
+        assert_eq!((learner.rate.is_some(), learner.run.usage.is_used_up), (is_rate, is_rate), "{window} s");
     }
 }
 
@@ -300,7 +364,7 @@ fn learner_without_a_rate_ignores_503s_that_continue_after_six_pauses() {
 fn six_probes_with_503_end_the_pause_and_restore_the_rate() {
     let mut learner = reopened();
     let mut now = 3 * SECOND;
-    for pauses in 0..6 {
+    for pauses in 0..7 {
         let pause = learner.observe(&response(Acceptance::Unavailable, now), progress(100, 1), now).unwrap();
         assert_eq!(pause, now + (learner.interval() << pauses));
         now = pause;
@@ -384,7 +448,7 @@ fn headers_that_show_a_used_up_quota_prevent_a_raise() {
             let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, at) };
             learner.observe(&observation, progress(at + 1, 0), at);
         }
-        advance_busy(&mut learner, progress(100, 0), 2 * SECOND);
+        advance_busy(&mut learner, progress(100, 0), SECOND * 3 / 2);
         assert_eq!(learner.rate, Some(rate), "{left} remain");
     }
 }
