@@ -13,7 +13,10 @@
 //! A run is the time since the rate last changed or the last pause ended, without the time in which the queue was
 //! empty. A clean rate is a rate that had a complete run.
 
+mod learned_from;
 mod observation;
+mod outage;
+mod pacer;
 mod recent;
 mod server_quotas;
 #[cfg(test)]
@@ -21,6 +24,7 @@ mod tests;
 
 use std::time::Duration;
 
+pub use self::learned_from::LearnedFrom;
 pub(crate) use self::{
     observation::{Acceptance, Observation, Progress},
     recent::IDLE,
@@ -28,6 +32,8 @@ pub(crate) use self::{
 
 use self::{
     observation::SECOND,
+    outage::{OUTAGE, Outage},
+    pacer::{Pacer, TICK},
     recent::{Recent, START_RUN},
     server_quotas::{Pace, ServerQuotas, Usage},
 };
@@ -55,18 +61,10 @@ const LONGEST_WAIT: u64 = 60 * SECOND;
 const FIRST_WAIT: u64 = SECOND / 10;
 /// A probe without a response counts as lost after this time, which is the default timeout of an attempt.
 const PROBE_LIFE: u64 = 10 * SECOND;
-/// After this many cuts by 503s without a complete run between them, or this many failed probes of one pause, the next 503
-/// shows an outage. After these cuts, the rate has fallen to about an eighth.
-const MOST_OUTAGE_CUTS: u32 = 6;
 /// Further such 503s double the pause up to this limit, or up to the time between two requests if that is longer.
 const LONGEST_OUTAGE_WAIT: u64 = 5 * SECOND;
-/// The learner ignores such 503s for this time after it has detected an outage.
-const OUTAGE: u64 = 60 * SECOND;
 /// The lowest rate, in requests per second.
 const LOWEST: f64 = 1.0 / 60.0;
-/// The tolerated delay of a timer, which is the resolution of tokio's timers.
-const TICK: u64 = SECOND / 1_000;
-
 /// The learned state of a limiter. Times are nanoseconds since any fixed origin, and rates are requests per second.
 #[derive(Debug, Default)]
 pub struct Learner {
@@ -74,13 +72,10 @@ pub struct Learner {
     ceiling: f64,
     /// `None` until a throttled response or a header reports a limit.
     pub(crate) rate: Option<f64>,
-    /// The time between two requests at the rate, or 0 without a rate.
-    interval: u64,
     pub(crate) source: LearnedFrom,
     /// The last rate that had a complete run, until it is throttled.
     clean_rate: Option<f64>,
     step: f64,
-    burst: u64,
     is_starting: bool,
     /// Whether the rate was raised since the last cut.
     is_raised: bool,
@@ -89,10 +84,9 @@ pub struct Learner {
     span: u64,
     /// The pause to which the last raise led.
     raise_cost: u64,
+    pacer: Pacer,
     quotas: ServerQuotas,
     run: Run,
-    /// The bucket of `burst` permits is full if this time lies in the past.
-    arrival: u64,
     /// The end of the idle time that the run does not count.
     idle_until: u64,
     probe: Probe,
@@ -105,41 +99,10 @@ pub struct Learner {
     /// left before it.
     cut_at: u64,
     recent: Recent,
-    /// The number of cuts by 503s since the last complete run.
-    outage_cuts: u32,
-    /// The number of probes of the current pause that failed with a 503.
-    failed_probes: u32,
     /// Whether the current pause began with a 503.
     is_outage_pause: bool,
-    /// The rate before the first of these cuts. `None` if no rate was known.
-    rate_before_outage: Option<f64>,
-    /// The end of the time in which 503s without headers are ignored.
-    outage_until: u64,
+    outage: Outage,
     has_changed: bool,
-}
-
-/// The reason for the latest change of a learned rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum LearnedFrom {
-    /// The quota in the server's rate-limit headers.
-    #[default]
-    Headers,
-    /// A throttled response, such as a 429.
-    Throttling,
-    /// A time without throttled responses.
-    Success,
-}
-
-impl LearnedFrom {
-    /// Returns the name in log events: `headers`, `throttling` or `success`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Headers => "headers",
-            Self::Throttling => "throttling",
-            Self::Success => "success",
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -164,7 +127,13 @@ struct Run {
 impl Learner {
     /// Creates a learner whose rate never exceeds `ceiling`.
     pub(crate) fn new(ceiling: f64) -> Self {
-        Self { ceiling, step: STEP, burst: 1, is_starting: true, ..Self::default() }
+        Self {
+            ceiling,
+            step: STEP,
+            pacer: Pacer { burst: 1, ..Pacer::default() },
+            is_starting: true,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn set_ceiling(&mut self, ceiling: f64) {
@@ -186,7 +155,7 @@ impl Learner {
 
     /// Returns the time between two requests at the rate.
     pub(crate) fn interval(&self) -> u64 {
-        self.interval
+        self.pacer.interval
     }
 
     pub(crate) fn is_probing(&self) -> bool {
@@ -207,16 +176,11 @@ impl Learner {
     /// Returns when the last of `total` permits is available, if none is taken before `start`. Assumes that the server
     /// accepts a probe.
     pub(crate) fn due(&self, start: u64, total: u64, costliest: u32) -> u64 {
-        let interval = self.interval;
-        let is_first = total <= u64::from(costliest);
-        if self.probe != Probe::Open {
-            let later = if is_first { 0 } else { total - 1 };
-            return start.saturating_add(interval.saturating_mul(later));
+        match self.probe {
+            Probe::Open => self.pacer.due(start, total, costliest),
+            _ if total <= u64::from(costliest) => start,
+            _ => start.saturating_add(self.pacer.interval.saturating_mul(total - 1)),
         }
-        // A request that costs more than the burst waits until the permits would have been refilled.
-        let from = if is_first { self.arrival } else { self.arrival.max(start) };
-        let refilled = from.saturating_add(interval.saturating_mul(total));
-        refilled.saturating_sub(interval.saturating_mul(self.burst)).max(start)
     }
 
     /// Returns whether a request of this cost may leave now.
@@ -238,22 +202,16 @@ impl Learner {
 
     /// Returns the number of permits that are available now.
     pub(crate) fn available(&self, now: u64) -> u64 {
-        match (self.probe, self.interval) {
-            (Probe::Sent(_), _) => 0,
-            (Probe::Due, _) => 1,
-            (Probe::Open, 0) => u64::MAX,
-            (Probe::Open, interval) => {
-                let spent = self.arrival.saturating_sub(now).div_ceil(interval);
-                self.burst.saturating_sub(spent)
-            }
+        match self.probe {
+            Probe::Sent(_) => 0,
+            Probe::Due => 1,
+            Probe::Open => self.pacer.available(now),
         }
     }
 
     pub(crate) fn grant(&mut self, cost: u32, progress: Progress, now: u64) {
         self.recent.grant(progress, self.is_probing(), now);
-        // A late timer does not lower the rate.
-        let from = if now <= self.arrival.saturating_add(TICK) { self.arrival } else { now };
-        self.arrival = from.saturating_add(self.interval.saturating_mul(cost.into()));
+        self.pacer.grant(cost, now);
         if self.probe != Probe::Open {
             self.probe = Probe::Sent(now);
         }
@@ -266,8 +224,7 @@ impl Learner {
         }
         let Some(rate) = self.rate.filter(|_| self.paused_at.is_none()) else { return };
         // The queue is empty while the bucket is full, so that time proves nothing about the rate.
-        let full = self.arrival.saturating_add(self.interval.saturating_mul(self.burst));
-        let idle_from = full.max(self.idle_until);
+        let idle_from = self.pacer.full().max(self.idle_until);
         if now > idle_from.saturating_add(TICK) {
             self.run.from = self.run.from.saturating_add(now - idle_from);
             self.idle_until = now;
@@ -289,11 +246,11 @@ impl Learner {
         if !is_complete {
             return;
         }
-        if now < self.outage_until {
+        if self.outage.is_ignored(now) {
             // The ignored 503s may come from the rate.
             return self.begin_run(progress, now);
         }
-        self.outage_cuts = 0;
+        self.outage.end_series();
         self.clean_rate = Some(rate);
         let paced = slowest.map(Pace::rate);
         let reaches = |paced: f64| rate >= 0.9999 * paced;
@@ -324,7 +281,7 @@ impl Learner {
             Acceptance::Accepted => false,
             Acceptance::Throttled => true,
             // Assumes an outage until the server has accepted a request.
-            Acceptance::Unavailable => progress.accepted > 0 && now >= self.outage_until,
+            Acceptance::Unavailable => progress.accepted > 0 && !self.outage.is_ignored(now),
         };
         if is_throttled {
             self.throttled_at = Some(now);
@@ -353,17 +310,17 @@ impl Learner {
             return None;
         }
         if !is_outage {
-            self.outage_cuts = 0;
+            self.outage.end_series();
         } else if self.is_outage(is_first, now) {
             return None;
         }
         if is_first {
             self.cut(is_outage);
             (self.paused_at, self.is_outage_pause) = (Some(now), is_outage);
-            let shortest = if self.rate.is_some() { self.interval } else { FIRST_WAIT };
+            let shortest = if self.rate.is_some() { self.pacer.interval } else { FIRST_WAIT };
             self.wait = now.saturating_sub(response.sent_at).max(shortest).min(LONGEST_WAIT);
         } else {
-            let longest = if is_outage { LONGEST_OUTAGE_WAIT.max(self.interval) } else { LONGEST_WAIT };
+            let longest = if is_outage { LONGEST_OUTAGE_WAIT.max(self.pacer.interval) } else { LONGEST_WAIT };
             self.wait = self.wait.saturating_mul(2).min(longest).min(LONGEST_WAIT);
         }
         self.probe = Probe::Due;
@@ -389,33 +346,23 @@ impl Learner {
     }
 
     /// Counts a 503 that begins a pause, or that responds to a probe. Returns whether such 503s do not depend on the rate.
-    /// In this case, restores the rate, ends the pause, and ignores such 503s for a minute.
+    /// In this case, restores the rate and ends the pause.
     fn is_outage(&mut self, is_first: bool, now: u64) -> bool {
-        if is_first {
-            self.failed_probes = 0;
-            if self.outage_cuts == 0 {
-                self.rate_before_outage = self.rate;
-            }
-            self.outage_cuts += u32::from(self.rate.is_some());
-        } else {
-            self.failed_probes += 1;
+        match is_first {
+            true => self.outage.begin_pause(self.rate),
+            false => self.outage.fail_probe(),
         }
-        let is_outage = self.outage_cuts.max(self.failed_probes) > MOST_OUTAGE_CUTS;
-        if is_outage {
-            if self.outage_cuts > 0 {
-                self.put(self.rate_before_outage.map(|rate| rate.min(self.ceiling)), LearnedFrom::Success);
-            }
-            (self.outage_cuts, self.outage_until) = (0, now.saturating_add(OUTAGE));
-            self.resume();
-        }
-        is_outage
+        let Some(rate) = self.outage.detect(self.rate, now) else { return false };
+        self.put(rate.map(|rate| rate.min(self.ceiling)), LearnedFrom::Success);
+        self.resume();
+        true
     }
 
     fn cut(&mut self, is_outage: bool) {
         let Some(rate) = self.rate else { return };
         let clean = self.clean_rate.take().map_or(0.0, |clean| BACK * clean);
         self.set(rate.min(clean.max(CUT * rate)), LearnedFrom::Throttling);
-        (self.step, self.burst) = (STEP, 1);
+        (self.step, self.pacer.burst) = (STEP, 1);
         // Keeps the slow start after a 503 without headers: if it was an outage, the rate must recover fast.
         if self.is_raised || (self.quotas.slowest().is_none() && !is_outage) {
             self.is_starting = false;
@@ -437,13 +384,15 @@ impl Learner {
             match rate.filter(|_| is_repeated || !self.is_outage_pause) {
                 Some(rate) => {
                     self.set(rate, LearnedFrom::Throttling);
-                    self.outage_cuts = u32::from(self.is_outage_pause);
+                    if self.is_outage_pause {
+                        self.outage.begin_rate();
+                    }
                 }
                 // Too few requests were accepted for an estimate. Another user of the key may have caused the pause.
                 None => self.reopened_at = now,
             }
         }
-        self.arrival = now.saturating_add(self.interval);
+        self.pacer.arrival = now.saturating_add(self.pacer.interval);
         self.begin_run(progress, now);
     }
 
@@ -455,11 +404,11 @@ impl Learner {
             }
             return;
         };
-        self.burst = if self.throttled_at.is_some() { 1 } else { pace.burst() };
+        self.pacer.burst = if self.throttled_at.is_some() { 1 } else { pace.burst() };
         // After a change of the limit, the first reset may be much shorter than the window.
         let most = self.rate.filter(|_| !pace.is_exact).map_or(f64::INFINITY, |rate| 2.0 * rate);
         self.set(pace.rate().min(most), LearnedFrom::Headers);
-        self.outage_cuts = 0;
+        self.outage.end_series();
         (self.clean_rate, self.step) = (self.rate, STEP);
         (self.is_starting, self.is_raised) = (true, false);
         self.begin_run(progress, now);
@@ -476,7 +425,7 @@ impl Learner {
     fn put(&mut self, rate: Option<f64>, source: LearnedFrom) {
         if self.rate != rate {
             (self.rate, self.source, self.has_changed) = (rate, source, true);
-            self.interval = rate.map_or(0, |rate| (SECOND as f64 / rate) as u64);
+            self.pacer.interval = rate.map_or(0, |rate| (SECOND as f64 / rate) as u64);
         }
     }
 }
