@@ -158,9 +158,9 @@ pub type SlidingWindow = LocalLimiter<Logs>;
 ///
 /// A 503 can come from a server that throttles, such as nginx, or from an outage. Unless its headers report a quota
 /// without remaining permits, the pause then doubles only up to 5 s, or up to the time between two requests if that is
-/// longer. After six cuts by such responses without a complete window between them, or six failed tests in one pause, the limiter assumes an outage. It then restores
-/// the rate, and obeys only requested delays of such responses for 60 s. If no rate is known, the first such pause in 60
-/// s sets none. The retry layer's backoff applies in any case.
+/// longer. The limiter assumes an outage after six cuts by such responses without a complete window between them, or
+/// after six failed tests in one pause. It then restores the rate, and obeys only requested delays of such responses for
+/// 60 s. If no rate is known, the first such pause in 60 s sets none. The retry layer's backoff applies in any case.
 ///
 /// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of
 /// server.

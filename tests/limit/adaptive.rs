@@ -239,8 +239,8 @@ async fn adaptive_limiter_corrects_a_configured_quota_that_is_twice_too_high() {
     }
 }
 
-/// Changes the server's limit. Returns the time until the end of the first window that contains 90 % of the new limit, and
-/// the percentage of rejected requests after the first 30 s.
+/// Changes the server's limit. Returns the time until the end of the first window that contains 90 % of the new limit,
+/// and the percentage of rejected requests after the first 30 s.
 async fn recovery(
     kind: Kind,
     headers: LimitHeaders,

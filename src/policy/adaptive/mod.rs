@@ -292,7 +292,8 @@ impl Learner {
             }
         }
         // A probe without a response may have been replaced by another one, so each request since the cut counts.
-        let is_probe = matches!(self.probe, Probe::Sent(at) if response.granted_at >= at.min(self.cut_at.saturating_add(1)));
+        let after_cut = self.cut_at.saturating_add(1);
+        let is_probe = matches!(self.probe, Probe::Sent(at) if response.granted_at >= at.min(after_cut));
         if !is_throttled {
             if is_probe && is_outage {
                 self.probe = Probe::Due;
@@ -345,8 +346,8 @@ impl Learner {
         (self.probe, self.paused_at) = (Probe::Open, None);
     }
 
-    /// Counts a 503 that begins a pause, or that responds to a probe. Returns whether such 503s do not depend on the rate.
-    /// In this case, restores the rate and ends the pause.
+    /// Counts a 503 that begins a pause, or that responds to a probe. Returns whether such 503s do not depend on the
+    /// rate. In this case, restores the rate and ends the pause.
     fn is_outage(&mut self, is_first: bool, now: u64) -> bool {
         match is_first {
             true => self.outage.begin_pause(self.rate),

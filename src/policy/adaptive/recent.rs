@@ -27,8 +27,8 @@ struct Period {
 }
 
 impl Recent {
-    /// Counts a grant. After an idle time the count starts again, because the requests before it show the demand and not
-    /// the limit. The time before a probe is a pause and not idle.
+    /// Counts a grant. After an idle time the count starts again, because the requests before it show the demand and
+    /// not the limit. The time before a probe is a pause and not idle.
     pub(super) fn grant(&mut self, progress: Progress, is_probe: bool, now: u64) {
         let is_idle = !is_probe && now.saturating_sub(self.last_grant) > IDLE;
         self.last_grant = now;

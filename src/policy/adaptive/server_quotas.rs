@@ -10,9 +10,9 @@ const BURST_PART: u64 = 50;
 /// A quota is used up if less than a twentieth of its limit remains.
 const USED_UP_PART: u64 = 20;
 
-/// The longest window from which the learner derives a rate: two minutes, twice the default total timeout of a call. The
-/// average rate of a longer window would delay a burst beyond that timeout although most of the quota remains. Such a
-/// quota applies only through throttled responses.
+/// The longest window from which the learner derives a rate: two minutes, twice the default total timeout of a call.
+/// The average rate of a longer window would delay a burst beyond that timeout although most of the quota remains. Such
+/// a quota applies only through throttled responses.
 const LONGEST_WINDOW: u64 = 120 * SECOND;
 
 /// The maximum number of quotas that are stored.
@@ -35,8 +35,8 @@ struct ServerQuota {
 }
 
 impl ServerQuota {
-    /// Returns the pace if the quota determines a rate. Resets are whole seconds, so a shorter window comes from rounding
-    /// or from a difference between the clocks.
+    /// Returns the pace if the quota determines a rate. Resets are whole seconds, so a shorter window comes from
+    /// rounding or from a difference between the clocks.
     fn pace(&self) -> Option<Pace> {
         let is_usable = self.limit >= 2 && (SECOND..=LONGEST_WINDOW).contains(&self.window);
         is_usable.then_some(Pace { limit: self.limit, window: self.window, is_exact: self.is_exact })
