@@ -286,10 +286,8 @@ impl Learner {
         if is_throttled {
             self.throttled_at = Some(now);
         }
-        if self.reads_headers() {
-            if self.quotas.read(response.remaining, &mut self.run.usage, now) {
-                self.adopt(progress, now);
-            }
+        if self.reads_headers() && self.quotas.read(response.remaining, &mut self.run.usage, now) {
+            self.adopt(progress, now);
         }
         // A probe without a response may have been replaced by another one, so each request since the cut counts.
         let after_cut = self.cut_at.saturating_add(1);
