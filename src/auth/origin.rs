@@ -67,12 +67,9 @@ impl Origin {
         // Most authorities equal the host, with or without a port. They are compared without a full parse, because
         // parsing takes half of the layer's time.
         let rest = uri.authority().and_then(|authority| authority.as_str().strip_prefix(self.host.as_str()));
-        let digits = rest.and_then(|rest| rest.strip_prefix(':'));
-        let is_number =
-            |text: &&str| (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-        if rest == Some("") || digits.is_some_and(|text| is_number(&text)) {
-            let port = digits.map_or(Some(default_port(&self.scheme)), |text| text.parse().ok());
-            return port == Some(self.port) && uri.scheme() == Some(&self.scheme);
+        let is_port = |rest: &&str| rest.is_empty() || (rest.starts_with(':') && !rest.contains('@'));
+        if let Some(rest) = rest.filter(is_port) {
+            return port_after_host(rest, uri) == Some(self.port) && uri.scheme() == Some(&self.scheme);
         }
         let host = uri.host().is_some_and(|host| host.eq_ignore_ascii_case(&self.host));
         host && port(uri) == Some(self.port) && uri.scheme() == Some(&self.scheme)
@@ -114,8 +111,12 @@ fn default_port(scheme: &Scheme) -> u16 {
 /// Returns the port of the URI, or the default port of its scheme. Returns `None` if the port is invalid. `Uri::port`
 /// does not distinguish an invalid port from a missing one.
 fn port(uri: &Uri) -> Option<u16> {
-    let port = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(uri.host()?)?;
-    match port.strip_prefix(':') {
+    port_after_host(uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(uri.host()?)?, uri)
+}
+
+/// Returns the port in the rest of an authority after its host: see [`port`].
+fn port_after_host(rest: &str, uri: &Uri) -> Option<u16> {
+    match rest.strip_prefix(':') {
         None | Some("") => uri.scheme().map(default_port),
         // `str::parse` would accept a plus sign.
         Some(port) if !port.starts_with('+') => port.parse().ok().filter(|port| *port > 0),

@@ -1,14 +1,22 @@
 //! Tests of the adaptive limiter's pauses and probes, of its settings, and of one limiter for each key.
 
-use std::{convert::Infallible, future::pending, time::Duration};
+use std::{
+    io::ErrorKind,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header::RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header::RETRY_AFTER};
 use tokio::time::Instant;
-use tower::{BoxError, Layer, Service, ServiceExt};
+use tower::{Layer, ServiceExt};
 use tower_outbound::{
-    Quota,
+    Body, Quota,
     call::RequestHead,
     limit::{Adaptive, Keyed, Limiter, Permit, PermitRequest, RateLimitLayer, ResponseInfo},
+    test_util::{ScriptedResponse, ScriptedService},
 };
 
 /// Returns a limiter whose probe is in flight, and the permit of the probe.
@@ -78,56 +86,20 @@ async fn accepted_probe_releases_the_waiters() {
     assert!(start.elapsed() <= Duration::from_millis(2), "{:?}", start.elapsed());
 }
 
-/// Returns a throttled response that requests a delay of one second.
-fn throttled() -> Response<()> {
-    let mut response = Response::new(());
-    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    response
-}
-
-/// Returns an adaptive limiter in front of a service that calls `respond` with each request's index.
-fn limited<F>(
-    respond: impl Fn(usize) -> F + Clone + Send + 'static,
-) -> impl Service<Request<()>, Response = Response<()>, Error = BoxError, Future: Send> + Clone
-where
-    F: Future<Output = Result<Response<()>, BoxError>> + Send,
-{
-    let number = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let api = tower::service_fn(move |_: Request<()>| {
-        respond(number.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
-    });
-    RateLimitLayer::new(Adaptive::unlimited()).layer(api).map_err(BoxError::from)
-}
-
 #[tokio::test(start_paused = true)]
 async fn limiter_probes_again_if_a_probe_is_cancelled_or_fails() {
     // The first request is throttled, and the second one is the probe.
-    type Probe = fn() -> std::pin::Pin<Box<dyn Future<Output = Result<Response<()>, BoxError>> + Send>>;
-    let probes: [(&str, Probe, u64); 3] = [
-        ("cancelled", || Box::pin(pending()), 1_500),
-        (
-            "timed out",
-            || {
-                Box::pin(async {
-                    tokio::time::sleep(Duration::from_millis(300)).await;
-                    Err("timeout".into())
-                })
-            },
-            2_400,
-        ),
-        ("not connected", || Box::pin(async { Err("connection refused".into()) }), 2_100),
-    ];
-    for (case, probe, latest) in probes {
-        let service = limited(move |number| async move {
-            match number {
-                0 => Ok(throttled()),
-                1 => probe().await,
-                _ => Ok(Response::new(())),
-            }
-        });
+    let timed_out = ScriptedResponse::io_error(ErrorKind::TimedOut).with_delay(Duration::from_millis(300));
+    for (case, probe, latest) in [
+        ("cancelled", ScriptedResponse::never(), 1_500),
+        ("timed out", timed_out, 2_400),
+        ("not connected", ScriptedResponse::refused(), 2_100),
+    ] {
+        let throttled = ScriptedResponse::status(429).with_header("retry-after", "1");
+        let api = ScriptedService::new([throttled, probe, ScriptedResponse::status(200)]);
+        let service = RateLimitLayer::new(Adaptive::unlimited()).layer(api);
         let start = Instant::now();
-        let call = || service.clone().oneshot(Request::new(()));
+        let call = || service.clone().oneshot(Request::new(Body::empty()));
         assert_eq!(call().await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
         let cancelled = tokio::time::timeout(Duration::from_millis(1_200), call()).await;
         assert!(cancelled.is_err() || cancelled.unwrap().is_err(), "{case}");
@@ -156,21 +128,24 @@ fn quota_headers(limit: u32, seconds: u64, remaining: u32) -> HeaderMap {
     headers
 }
 
+fn with_headers(headers: &HeaderMap) -> ScriptedResponse {
+    let fields = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap()));
+    fields.fold(ScriptedResponse::status(200), |response, (name, value)| response.with_header(name, value))
+}
+
 #[tokio::test(start_paused = true)]
 async fn rate_is_learned_for_each_key() {
     let keyed =
         Keyed::new(|head: RequestHead<'_>| head.uri.path().to_owned(), |_: &String| Adaptive::unlimited());
-    let api = tower::service_fn(|request: Request<()>| async move {
-        let limit = if request.uri().path() == "/slow" { 20 } else { 1_000 };
-        let mut response = Response::new(());
-        *response.headers_mut() = quota_headers(limit, 10, limit);
-        Ok::<_, Infallible>(response)
+    let api = ScriptedService::from_fn(|seen| {
+        let limit = if seen.head.uri.path() == "/slow" { 20 } else { 1_000 };
+        with_headers(&quota_headers(limit, 10, limit))
     });
     let service = RateLimitLayer::new(keyed).layer(api);
     for (path, least, most) in [("/slow", 19_000, 21_000), ("/fast", 150, 300)] {
         let start = Instant::now();
         for _ in 0..40 {
-            service.clone().oneshot(Request::get(path).body(()).unwrap()).await.unwrap();
+            service.clone().oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
         }
         let elapsed = start.elapsed().as_millis() as u64;
         assert!((least..=most).contains(&elapsed), "{path}: {elapsed} ms");
@@ -251,22 +226,18 @@ async fn quota_of_an_hour_does_not_spread_the_requests() {
 
 #[tokio::test(start_paused = true)]
 async fn keyed_limiter_keeps_an_idle_key_that_has_a_learned_rate() {
-    let made = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let made = Arc::new(AtomicUsize::new(0));
     let keyed = Keyed::new(|head: RequestHead<'_>| head.uri.path().to_owned(), {
-        let made = std::sync::Arc::clone(&made);
+        let made = Arc::clone(&made);
         move |_: &String| {
-            made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            made.fetch_add(1, Relaxed);
             Adaptive::unlimited()
         }
     });
-    let api = tower::service_fn(|_: Request<()>| async {
-        let mut response = Response::new(());
-        *response.headers_mut() = quota_headers(1_000, 10, 999);
-        Ok::<_, Infallible>(response)
-    });
+    let api = ScriptedService::from_fn(|_| with_headers(&quota_headers(1_000, 10, 999)));
     let service = RateLimitLayer::new(keyed).layer(api);
     let call = async |path: String| {
-        service.clone().oneshot(Request::get(path).body(()).unwrap()).await.unwrap();
+        service.clone().oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
     };
     call("/first".to_owned()).await;
     for number in 0..200 {
@@ -274,5 +245,5 @@ async fn keyed_limiter_keeps_an_idle_key_that_has_a_learned_rate() {
         call(format!("/{number}")).await;
     }
     call("/first".to_owned()).await;
-    assert_eq!(made.load(std::sync::atomic::Ordering::Relaxed), 201);
+    assert_eq!(made.load(Relaxed), 201);
 }

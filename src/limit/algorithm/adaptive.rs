@@ -23,7 +23,6 @@ const KEPT: u64 = 600_000_000_000;
 pub struct LearnedRate {
     learner: Learner,
     ceiling: PacedLogs,
-    is_unlimited: bool,
     /// The slow start of a limiter without a quota, until it has learned a rate.
     start: Option<SlowStart>,
     last_grant: u64,
@@ -31,7 +30,8 @@ pub struct LearnedRate {
 
 impl LearnedRate {
     fn slow_start(&self, now: u64) -> Option<SlowStart> {
-        let applies = self.is_unlimited && self.learner.rate.is_none() && !self.learner.is_probing();
+        let applies =
+            self.learner.is_unlimited() && self.learner.rate.is_none() && !self.learner.is_probing();
         applies.then(|| {
             let reopened_at = self.learner.reopened_at;
             let is_idle = |start: &SlowStart| now.saturating_sub(self.last_grant.max(start.from)) > IDLE;
@@ -59,7 +59,6 @@ impl Algorithm for LearnedRate {
         Self {
             learner: Learner::new(pace(quotas)),
             ceiling: PacedLogs::new(quotas, shared),
-            is_unlimited: quotas.is_empty(),
             start: None,
             last_grant: 0,
         }
@@ -112,7 +111,6 @@ impl Algorithm for LearnedRate {
 
     fn change(&mut self, quotas: &[Quota], now: u64) {
         self.ceiling.change(quotas, now);
-        self.is_unlimited = quotas.is_empty();
         self.learner.set_ceiling(pace(quotas));
     }
 

@@ -61,10 +61,11 @@ const LONGEST_WAIT: u64 = 60 * SECOND;
 const FIRST_WAIT: u64 = SECOND / 10;
 /// A probe without a response counts as lost after this time, which is the default timeout of an attempt.
 const PROBE_LIFE: u64 = 10 * SECOND;
-/// Further such 503s double the pause up to this limit, or up to the time between two requests if that is longer.
+/// Further 503s double the pause up to this limit, or up to the time between two requests if that is longer.
 const LONGEST_OUTAGE_WAIT: u64 = 5 * SECOND;
 /// The lowest rate, in requests per second.
 const LOWEST: f64 = 1.0 / 60.0;
+
 /// The learned state of a limiter. Times are nanoseconds since any fixed origin, and rates are requests per second.
 #[derive(Debug, Default)]
 pub struct Learner {
@@ -162,10 +163,15 @@ impl Learner {
         self.probe != Probe::Open
     }
 
+    /// Returns whether no quota is configured.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.ceiling.is_infinite()
+    }
+
     /// Returns whether the learner reads rate-limit headers. A learner with a configured quota ignores them until the
     /// first throttled response.
     pub(crate) fn reads_headers(&self) -> bool {
-        self.ceiling.is_infinite() || self.throttled_at.is_some()
+        self.is_unlimited() || self.throttled_at.is_some()
     }
 
     /// Returns whether a permit granted at `granted_at` has expired, because a pause began after the grant.

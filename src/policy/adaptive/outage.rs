@@ -5,7 +5,7 @@ use super::observation::SECOND;
 /// After this many cuts by 503s without a complete run between them, or this many failed probes of one pause, the next
 /// 503 shows an outage. After these cuts, the rate has fallen to about an eighth.
 const MOST_OUTAGE_CUTS: u32 = 6;
-/// The learner ignores such 503s for this time after it has detected an outage.
+/// The learner ignores 503s for this time after it has detected an outage.
 pub(super) const OUTAGE: u64 = 60 * SECOND;
 
 #[derive(Debug, Default)]

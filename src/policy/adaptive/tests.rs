@@ -15,8 +15,12 @@ fn response(acceptance: Acceptance, at: u64) -> Observation<'static> {
 
 /// Parses the headers of a quota with `limit` permits per `window` seconds, of which `left` remain.
 fn quota(limit: u64, window: u64, left: u64) -> Vec<Remaining> {
-    let item = format!("\"a\";r={left};t={window}");
-    let policy = format!("\"a\";q={limit};w={window}");
+    named_quota("a", limit, window, left)
+}
+
+fn named_quota(name: &str, limit: u64, window: u64, left: u64) -> Vec<Remaining> {
+    let item = format!("\"{name}\";r={left};t={window}");
+    let policy = format!("\"{name}\";q={limit};w={window}");
     let headers = head_of([("ratelimit", item.as_bytes()), ("ratelimit-policy", policy.as_bytes())]);
     remaining(&headers, || panic!("the clock was read"))
 }
@@ -107,10 +111,7 @@ fn header_quota_sets_the_rate_with_a_margin_of_two_percent() {
 fn slowest_of_several_header_quotas_sets_the_rate() {
     let mut learner = Learner::new(f64::INFINITY);
     for (limit, window) in [(1_000, 60), (51, 1), (10, 86_400), (102, 60)] {
-        let field = format!("\"{limit}\";r=1;t=1");
-        let policy = format!("\"{limit}\";q={limit};w={window}");
-        let headers = head_of([("ratelimit", field.as_bytes()), ("ratelimit-policy", policy.as_bytes())]);
-        let headers = remaining(&headers, || panic!("the clock was read"));
+        let headers = named_quota(&limit.to_string(), limit, window, 1);
         let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
         learner.observe(&observation, progress(1, 0), 0);
     }
@@ -392,10 +393,7 @@ fn pause_by_a_503_lasts_at_most_5_s() {
 fn quota_that_the_server_no_longer_reports_expires_one_window_after_its_reset() {
     let mut learner = Learner::new(f64::INFINITY);
     let mut read = |limit: u64, seconds: u64| {
-        let field = format!("\"{limit}\";r=1;t=10");
-        let policy = format!("\"{limit}\";q={limit};w=10");
-        let headers = head_of([("ratelimit", field.as_bytes()), ("ratelimit-policy", policy.as_bytes())]);
-        let headers = remaining(&headers, || panic!("the clock was read"));
+        let headers = named_quota(&limit.to_string(), limit, 10, 1);
         let now = seconds * SECOND;
         let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, now) };
         learner.observe(&observation, progress(1, 0), now);
