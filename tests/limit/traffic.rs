@@ -11,6 +11,12 @@ use tower_outbound::{
     test_util::{ScriptedService, ServerLimit},
 };
 
+/// Returns whether all cases run, including those that take seconds without optimisation: if the environment variable
+/// `ADAPTIVE_CASES` is set.
+pub(crate) fn runs_all() -> bool {
+    std::env::var_os("ADAPTIVE_CASES").is_some()
+}
+
 /// The callers, and the network between them and the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traffic {
