@@ -17,12 +17,8 @@ const WINDOWS: u32 = 12;
 /// The quotas of the tests. Each quota has a limit and a window in seconds.
 const QUOTAS: [(u32, u64); 4] = [(100, 6), (20, 1), (100, 60), (1_000, 60)];
 
-const HEADERS: [LimitHeaders; 4] = [
-    LimitHeaders::XRateLimit,
-    LimitHeaders::RetryAfter,
-    LimitHeaders::Draft7,
-    LimitHeaders::Draft10,
-];
+const HEADERS: [LimitHeaders; 4] =
+    [LimitHeaders::XRateLimit, LimitHeaders::RetryAfter, LimitHeaders::Draft7, LimitHeaders::Draft10];
 
 /// Returns the quotas and headers to test: all in CI, otherwise the first few, because a case takes up to a second without
 /// optimisation.
