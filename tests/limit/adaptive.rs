@@ -114,8 +114,8 @@ impl Use {
 }
 
 /// Returns the duration of a case: 30 windows and at least 10 minutes, because a limiter finds the rate of some servers
-/// only after dozens of windows. Unless all cases run, cases whose headers contain the quota run for 15 windows,
-/// between 1 and 5 minutes, except on slow servers.
+/// only after dozens of windows. Unless all cases run, 5 minutes suffice for most servers. Cases whose headers contain the
+/// quota then run for 15 windows, between 1 and 5 minutes, except on slow servers.
 fn duration(kind: Kind, headers: LimitHeaders, window: Duration) -> Duration {
     let is_slow = match headers {
         LimitHeaders::XRateLimit | LimitHeaders::Draft7 => {
@@ -126,9 +126,13 @@ fn duration(kind: Kind, headers: LimitHeaders, window: Duration) -> Duration {
         }
         _ => true,
     };
-    match is_slow || std::env::var("ADAPTIVE_CASES").is_ok_and(|cases| cases == "all") {
-        true => (window * 30).max(Duration::from_secs(600)),
-        false => (window * 15).clamp(Duration::from_secs(60), Duration::from_secs(300)),
+    let is_complete = std::env::var("ADAPTIVE_CASES").is_ok_and(|cases| cases == "all");
+    if is_complete || (is_slow && kind == Kind::Spacing) {
+        (window * 30).max(Duration::from_secs(600))
+    } else if is_slow {
+        (window * 30).max(Duration::from_secs(300))
+    } else {
+        (window * 15).clamp(Duration::from_secs(60), Duration::from_secs(300))
     }
 }
 
@@ -226,23 +230,30 @@ async fn adaptive_limiter_learns_a_quota_of_1000_per_minute() {
 
 #[tokio::test(start_paused = true)]
 async fn adaptive_limiter_corrects_a_configured_quota_that_is_twice_too_high() {
+    let mut misses = Vec::new();
     for (limit, window) in changed_quotas() {
         for kind in kinds() {
             for headers in [LimitHeaders::None, LimitHeaders::XRateLimit] {
                 let limiter = Adaptive::new(Quota::new(2 * limit, window).unwrap());
                 let server = kind.server(limit, window, 0).with_headers(headers);
                 let traffic = Traffic::new(kind.jitter(limit, window), 1);
-                let counts = traffic.run(&limiter, &server, window * 30, window).await;
+                let duration = duration(kind, LimitHeaders::None, window);
+                let counts = traffic.run(&limiter, &server, duration, window).await;
                 let Use { useful, rejected } = Use::of(&counts, 2, limit);
-                let case = format!("{kind:?} {headers:?} {limit} in {window:?}");
-                assert!(useful >= 75.0 && rejected <= 3.0, "{case}: {useful:.1} {rejected:.1}");
+                if useful < 75.0 || rejected > 3.0 {
+                    misses.push(format!(
+                        "{kind:?} {headers:?} {limit} in {window:?}: {useful:.1} {rejected:.1}"
+                    ));
+                }
             }
         }
     }
+    assert!(misses.is_empty(), "\n{}", misses.join("\n"));
 }
 
-/// Changes the server's limit. Returns the time until the end of the first window that contains 90 % of the new limit,
-/// and the percentage of rejected requests after the first three windows, or after 30 s if that is longer.
+/// Changes the server's limit. Returns the time until the end of the first window that contains 90 % of the new limit, or
+/// 80 % at the server `Estimate`, of whose limit the limiter uses only 88 % in the long run. Also returns
+/// the percentage of rejected requests after the first three windows, or after 30 s if that is longer.
 async fn recovery(
     kind: Kind,
     headers: LimitHeaders,
@@ -259,7 +270,8 @@ async fn recovery(
     let start = server.accepted();
     let counts = traffic.run(&limiter, &server, Duration::from_secs(300).max(window * 8), quarter).await;
     let accepted: Vec<_> = std::iter::once(start).chain(counts.iter().map(|count| count.accepted)).collect();
-    let enough = |at: &usize| accepted[at + 4] - accepted[*at] >= u64::from(after) * 9 / 10;
+    let tenths = if kind == Kind::Estimate { 8 } else { 9 };
+    let enough = |at: &usize| accepted[at + 4] - accepted[*at] >= u64::from(after) * tenths / 10;
     let at = (0..accepted.len() - 4).find(enough).unwrap_or(accepted.len());
     let adapted = (30.0 / quarter.as_secs_f64()).max(12.0) as usize;
     (quarter * (at as u32 + 4), Use::of(&counts, adapted, after).rejected)
@@ -274,24 +286,34 @@ fn changed_quotas() -> impl Iterator<Item = (u32, Duration)> {
 
 #[tokio::test(start_paused = true)]
 async fn adaptive_limiter_follows_a_halved_and_a_doubled_quota() {
+    let mut misses = Vec::new();
     for (limit, window) in changed_quotas() {
         for kind in kinds().filter(|kind| *kind != Kind::Spacing) {
             for headers in [LimitHeaders::None, LimitHeaders::XRateLimit, LimitHeaders::Draft10] {
-                let (halved, rejected) = recovery(kind, headers, limit, limit / 2, window).await;
-                let case = format!("{kind:?} {headers:?} {limit} in {window:?}: {halved:?}, {rejected:.1} %");
-                let longest = Duration::from_secs(30).max(window * 3);
-                assert!(halved <= longest && rejected <= 3.0, "halved, {case}");
-                let (doubled, rejected) = recovery(kind, headers, limit, 2 * limit, window).await;
-                let case =
-                    format!("{kind:?} {headers:?} {limit} in {window:?}: {doubled:?}, {rejected:.1} %");
-                let longest = match headers {
-                    LimitHeaders::None => Duration::from_secs(120).max(window * 5),
-                    _ => window * 2,
+                let slow = Duration::from_secs(120).max(window * 5);
+                // With `X-RateLimit`, a server that spaces requests reports its burst and not the limit of the window.
+                let reports_limit = match headers {
+                    LimitHeaders::None => false,
+                    LimitHeaders::XRateLimit => kind != Kind::SpacingWithBurst,
+                    _ => true,
                 };
-                assert!(doubled <= longest && rejected <= 3.0, "doubled, {case}");
+                // The server `Estimate` still counts the requests that it rejected in the slow start of a window of 1 s.
+                let least = Duration::from_secs(if kind == Kind::Estimate { 5 } else { 0 });
+                let doubled = if reports_limit { least.max(window * 2) } else { slow };
+                for (after, longest) in
+                    [(limit / 2, Duration::from_secs(30).max(window * 3)), (limit * 2, doubled)]
+                {
+                    let (adapted, rejected) = recovery(kind, headers, limit, after, window).await;
+                    if adapted > longest || rejected > 3.0 {
+                        misses.push(format!(
+                            "{kind:?} {headers:?} {limit} to {after} in {window:?}: {adapted:?}, {rejected:.1} %"
+                        ));
+                    }
+                }
             }
         }
     }
+    assert!(misses.is_empty(), "\n{}", misses.join("\n"));
 }
 
 #[tokio::test(start_paused = true)]
