@@ -103,4 +103,4 @@ pub use self::permit_request::{PermitCost, PermitRequest};
 pub use self::queue::acquire::Acquire;
 pub use self::service::RateLimit;
 pub use self::snapshot::{Learned, LearnedFrom, Snapshot};
-pub use crate::policy::Remaining;
+pub use crate::policy::{Priority, Remaining};
