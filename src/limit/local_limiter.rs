@@ -15,7 +15,12 @@ use super::{
     queue::{Queue, acquire::Acquire, clock::Clock},
     snapshot::Snapshot,
 };
-use crate::{clock::Instant, error::Refusal, policy::Quota};
+use crate::{
+    clock::Instant,
+    config::InvalidConfig,
+    error::Refusal,
+    policy::{Quota, priority::Shares},
+};
 
 /// An in-process limiter: a FIFO queue in front of an algorithm, adjusted by the server's rate-limit headers.
 /// [`PacedWindow`](super::PacedWindow), [`TokenBucket`](super::TokenBucket), [`SlidingWindow`](super::SlidingWindow)
@@ -86,6 +91,35 @@ impl<A: Algorithm> LocalLimiter<A> {
     pub fn with_server_remaining(self) -> Self {
         self.queue.obey_remaining();
         self
+    }
+
+    /// Gives each lower priority with waiting requests this percentage of the permits, so that requests of a higher
+    /// priority never stop it. With 0, a lower priority gets permits only if no request of a higher one waits. Default:
+    /// 10.
+    ///
+    /// ```
+    /// use tower_outbound::{Quota, limit::{PacedWindow, PermitRequest, Priority}};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let limiter = PacedWindow::new(Quota::per_minute(100)?).with_lower_priority_share(5)?;
+    /// # use tower_outbound::limit::Limiter;
+    /// limiter.acquire_with(&PermitRequest::new().with_priority(Priority::High)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `percent` is above 25. The two lower priorities together then leave half of the permits, so
+    /// that a request of a high priority waits for at most one permit of the others.
+    pub fn with_lower_priority_share(self, percent: u32) -> Result<Self, InvalidConfig> {
+        if percent > Shares::LARGEST {
+            let expected = format!("at most {}", Shares::LARGEST);
+            return Err(InvalidConfig::new("lower priority share", percent.to_string(), expected));
+        }
+        self.queue.share(percent);
+        Ok(self)
     }
 
     pub(super) fn configured(quotas: &[Quota], initial_burst: Option<u32>) -> Self {

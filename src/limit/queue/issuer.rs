@@ -58,7 +58,7 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
                     list.unconfirmed.add(u64::from(permit.cost().get()), now);
                 }
                 if list.lose(self.fast.clock.since_origin(permit.granted_at()), is_sent, now) {
-                    list.wake_head(wakes);
+                    list.wake_head(now, wakes);
                 }
             });
         }
@@ -113,7 +113,7 @@ impl<A: Algorithm> Queue<A> {
                 | pause.is_some_and(|until| list.server.pause(until, now));
             if is_changed || is_stricter {
                 list.refuse_late(fast, wakes);
-                list.wake_head(wakes);
+                list.wake_head(now, wakes);
             }
         });
     }

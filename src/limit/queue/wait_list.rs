@@ -1,16 +1,27 @@
-//! The queued requests, in FIFO order, with one armed timer and at most two wake-ups for each grant.
+//! The queued requests, in FIFO order within each priority, with one armed timer and at most two wake-ups for each grant.
 //!
-//! Only the head has a timer. When the timer fires, the head takes permits for itself and for all waiters behind it
-//! whose permits are available. It wakes those waiters, and wakes the new head, which arms the next timer. A future
-//! reads its grant from its [`Waiter`]. No task is spawned: the queue runs in the tasks that wait in it.
+//! Only the head has a timer for its permits. When the timer fires, the head takes permits for itself and for all waiters
+//! behind it whose permits are available. It wakes those waiters, and wakes the new head, which arms the next timer. A
+//! future reads its grant from its [`Waiter`]. No task is spawned: the queue runs in the tasks that wait in it.
+//!
+//! A head that nobody polls must not stop the waiters behind it. Some waiters therefore have a second timer, and
+//! [check](presence) whether the head was polled.
 
-use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, task::Waker, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    num::NonZeroU32,
+    sync::Arc,
+    task::Waker,
+    time::Duration,
+};
 
 use super::{
     clock::{Clock, nanos},
     fast_path::FastPath,
+    presence::{self, Presence},
     sync::Ordering,
     waiter::{Latest, State, Waiter},
+    waiters::{Head, Waiters, Wakes},
 };
 use crate::{
     error::{Reason, Refusal},
@@ -19,7 +30,7 @@ use crate::{
         permit_request::PermitRequest,
         server::{limits::ServerLimits, unconfirmed::Unconfirmed},
     },
-    policy::Quota,
+    policy::{Priority, Quota},
 };
 
 /// The longest time that the head sleeps beyond its due time, so that several waiters are served together: four timer
@@ -36,6 +47,13 @@ const TICK: u64 = 1_000_000;
 /// The head's additional sleep is at most the last waiter's wait divided by this number.
 const PART: u64 = 16;
 
+/// A waiter that has not collected its permits after this time loses them, even if they never expire: 1 s in
+/// nanoseconds.
+const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
+
+/// The largest number of permits of higher priorities after which the waiters' bounds are checked again.
+const MOST_SPARE: u64 = 1_024;
+
 #[derive(Debug)]
 pub(super) struct WaitList<A> {
     pub(super) algorithm: A,
@@ -47,26 +65,17 @@ pub(super) struct WaitList<A> {
     pub(super) woken_at: u64,
     /// The flags in the highest bits of the tally. They change only under the lock.
     pub(super) flags: u64,
-    /// The waiters in order of arrival. A tree allows removing a waiter from the middle.
-    pub(super) entries: BTreeMap<u64, Entry>,
+    pub(super) waiters: Waiters,
+    pub(super) presence: Presence,
+    /// The waiters that were woken for their granted permits, in the order of the grants, with the times of the grants.
+    uncollected: VecDeque<(u64, Arc<Waiter>)>,
+    /// The longest delay of a timer that a grant makes up for, in nanoseconds: see [`catch_up`].
+    pub(super) catch_up: u64,
+    /// The time from which the last grant counts. Grants count in order.
+    taken_at: u64,
     last_id: u64,
-    /// The permits that all waiters need together.
-    pub(super) wanted: u64,
     /// The highest cost of any request since the queue was last empty.
     costliest: u32,
-}
-
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) waker: Waker,
-    pub(super) waiter: Arc<Waiter>,
-}
-
-/// Wakers to wake and to drop after the lock is released, because waking and dropping may run arbitrary code.
-#[derive(Debug, Default)]
-pub(super) struct Wakes {
-    pub(super) wake: Vec<Waker>,
-    pub(super) drop: Vec<Waker>,
 }
 
 /// Returns how long a granted permit stays valid, in nanoseconds: a quarter of the margin. This limit applies to two
@@ -85,6 +94,12 @@ pub(super) fn slack(quotas: &[Quota]) -> u64 {
     quotas.iter().map(slack).min().unwrap_or(u64::MAX)
 }
 
+/// Returns the longest delay of a timer that a grant makes up for: a quarter of the margin. Such a grant counts from the
+/// time at which its permits became available, so that a late timer does not lower the rate.
+pub(super) fn catch_up(quotas: &[Quota]) -> u64 {
+    quotas.iter().map(|quota| nanos(quota.margin()) / 4).min().unwrap_or(0)
+}
+
 impl<A: Algorithm> WaitList<A> {
     pub(super) fn new(algorithm: A, quotas: &[Quota]) -> Self {
         Self {
@@ -94,38 +109,78 @@ impl<A: Algorithm> WaitList<A> {
             refusals: BTreeMap::new(),
             woken_at: 0,
             flags: 0,
-            entries: BTreeMap::new(),
+            waiters: Waiters::default(),
+            presence: Presence::default(),
+            uncollected: VecDeque::new(),
+            catch_up: catch_up(quotas),
+            taken_at: 0,
             last_id: 0,
-            wanted: 0,
             costliest: 1,
         }
     }
 
     /// Grants permits to the waiters in order, from the head on, until the permits of a waiter are not available.
     pub(super) fn serve(&mut self, fast: &FastPath, visitor: Option<u64>, wakes: &mut Wakes) {
-        let before = self.entries.keys().next().copied();
-        if before.is_none() {
-            return;
-        }
+        let Some(before) = self.head() else { return };
         let now = fast.clock.now();
-        while let Some((id, cost)) = self.head() {
-            if !self.take(fast, cost, now) {
+        self.expire_uncollected(fast, now);
+        // A timer that fires late makes up for its delay.
+        let from = now.saturating_sub(self.catch_up).max(self.presence.expected_at.min(now));
+        while let Some(head) = self.head() {
+            if !self.take(fast, (head.cost, head.reserve), from, now) {
                 // Wakes the new head, because it has no timer yet.
-                if Some(id) != before {
-                    self.wake_head(wakes);
+                if head.id != before.id {
+                    self.wake_head(now, wakes);
                 }
                 return;
             }
-            let Some(granted) = self.remove(id) else { return };
-            if Some(id) == visitor {
+            let Some(granted) = self.waiters.grant(&head) else { return };
+            granted.waiter.set(State::Granted(now));
+            if Some(head.id) == visitor {
                 wakes.drop.push(granted.waker);
             } else {
-                fast.woken.fetch_add(1, Ordering::AcqRel);
-                self.woken_at = now;
                 wakes.wake.push(granted.waker);
+                self.await_collection(fast, granted.waiter, now);
             }
-            granted.waiter.set(State::Granted(now));
         }
+    }
+
+    /// Remembers a granted waiter, whose task was woken, until it collects its permits.
+    pub(super) fn await_collection(&mut self, fast: &FastPath, waiter: Arc<Waiter>, now: u64) {
+        fast.woken.fetch_add(1, Ordering::AcqRel);
+        self.woken_at = now;
+        self.uncollected.push_back((now, waiter));
+    }
+
+    /// Stops waiting for waiters that nobody polls: spends the permits that they have not collected, and skips an absent
+    /// head.
+    pub(super) fn check(&mut self, fast: &FastPath, now: u64, wakes: &mut Wakes) {
+        if self.expire_uncollected(fast, now) {
+            self.wake_head(now, wakes);
+        }
+        self.presence.skip_absent(&mut self.waiters, now, wakes);
+    }
+
+    /// Spends the permits of waiters that were not polled in time after their grants. Returns whether one of them was a
+    /// probe.
+    fn expire_uncollected(&mut self, fast: &FastPath, now: u64) -> bool {
+        let slack = fast.slack.load(Ordering::Acquire).min(LONGEST_UNCOLLECTED);
+        let mut was_probe = false;
+        while let Some((granted_at, waiter)) = self.uncollected.front() {
+            if let State::Granted(at) = waiter.state() {
+                if now.saturating_sub(*granted_at) <= slack {
+                    break;
+                }
+                if waiter.expire(at) {
+                    let (at, cost) = (*granted_at, waiter.cost);
+                    fast.woken.fetch_sub(1, Ordering::AcqRel);
+                    was_probe |= self.lose(at, false, now);
+                    fast.release_without_acceptance(cost);
+                }
+            }
+            self.uncollected.pop_front();
+        }
+        was_probe
     }
 
     /// Takes the permits for a new request and returns `None`. If they are not available, returns when they would be
@@ -133,11 +188,11 @@ impl<A: Algorithm> WaitList<A> {
     pub(super) fn wait(
         &mut self,
         fast: &FastPath,
-        cost: NonZeroU32,
+        request: &PermitRequest,
         now: u64,
         wakes: &mut Wakes,
     ) -> Result<Option<u64>, Refusal> {
-        let largest = self.algorithm.largest();
+        let (cost, rank, largest) = (request.cost(), request.priority().rank(), self.algorithm.largest());
         if cost.get() > largest {
             return Err(Refusal::new(Reason::TooCostly { largest }, None));
         }
@@ -145,12 +200,17 @@ impl<A: Algorithm> WaitList<A> {
             return Err(refusal);
         }
         self.serve(fast, None, wakes);
-        let before = if self.entries.is_empty() { 1 } else { self.costliest };
+        let before = if self.waiters.is_empty() { 1 } else { self.costliest };
         self.costliest = before.max(cost.get());
-        if self.entries.is_empty() && self.take(fast, cost, now) {
-            return Ok(None);
+        if let Some(reserve) = self.waiters.reserve_of_new(rank, cost, largest) {
+            if self.take(fast, (cost, reserve), now, now) {
+                self.waiters.grant_new(rank, cost);
+                return Ok(None);
+            }
         }
-        Ok(Some(self.forecast(now, self.wanted + u64::from(cost.get()))))
+        let own = self.waiters.wanted[rank].saturating_add(cost.get().into());
+        let total = self.waiters.shares.total(rank, own, &self.waiters.wanted);
+        Ok(Some(self.forecast(now, total)))
     }
 
     /// Queues a new request whose permits would be available at `due`, or refuses it.
@@ -162,22 +222,22 @@ impl<A: Algorithm> WaitList<A> {
         clock: &Clock,
     ) -> Result<Arc<Waiter>, Refusal> {
         let latest = Latest::of(request, now, clock);
-        let reason = if self.entries.len() >= request.max_queue() {
+        let reason = if self.waiters.len(request.priority().rank()) >= request.max_queue() {
             Some(Reason::QueueFull)
         } else {
             latest.missed_by(due, now, self.algorithm.grace())
         };
         match reason {
             Some(reason) => Err(Refusal::new(reason, Duration::from_nanos(due - now))),
-            None => Ok(self.new_waiter(request.cost(), latest)),
+            None => Ok(self.new_waiter(request, latest)),
         }
     }
 
     /// Refuses the waiters that a new server limit delays beyond their bounds.
     pub(super) fn apply_server(&mut self, fast: &FastPath, wakes: &mut Wakes) {
-        let now = fast.clock.now();
+        let (now, wanted) = (fast.clock.now(), self.waiters.wanted());
         // The last waiter waits the longest, so a limit that does not delay the last waiter delays no waiter.
-        if self.forecast(now, self.wanted) > self.algorithm.forecast(now, self.wanted, self.costliest) {
+        if self.forecast(now, wanted) > self.algorithm.forecast(now, wanted, self.costliest) {
             self.refuse_late(fast, wakes);
         }
     }
@@ -186,30 +246,75 @@ impl<A: Algorithm> WaitList<A> {
     pub(super) fn refuse_late(&mut self, fast: &FastPath, wakes: &mut Wakes) {
         let (now, largest, before) = (fast.clock.now(), self.algorithm.largest(), self.head());
         let grace = self.algorithm.grace();
-        let (mut lost, mut ahead) = (Vec::new(), 0);
-        for (&id, entry) in &self.entries {
-            let due = self.forecast(now, ahead + u64::from(entry.waiter.cost.get()));
-            let refusal = if entry.waiter.cost.get() > largest {
-                Some(Refusal::new(Reason::TooCostly { largest }, None))
-            } else {
-                let missed = entry.waiter.latest.missed_by(due, now, grace);
-                let missed = missed.map(|reason| Refusal::new(reason, Duration::from_nanos(due - now)));
-                self.algorithm.unavailable(entry.waiter.cost, now).or(missed)
-            };
-            match refusal {
-                Some(refusal) => lost.push((id, refusal)),
-                None => ahead += u64::from(entry.waiter.cost.get()),
+        let mut wanted = self.waiters.wanted;
+        for rank in 0..wanted.len() {
+            let (mut lost, mut ahead, mut spare) = (Vec::new(), 0, MOST_SPARE);
+            for entry in self.waiters.classes[rank].entries.values() {
+                let (cost, latest) = (entry.waiter.cost, entry.waiter.latest);
+                let total = self.waiters.shares.total(rank, ahead + u64::from(cost.get()), &wanted);
+                let due = self.forecast(now, total);
+                let refusal = if cost.get() > largest {
+                    Some(Refusal::new(Reason::TooCostly { largest }, None))
+                } else {
+                    let missed = latest.missed_by(due, now, grace);
+                    let missed = missed.map(|reason| Refusal::new(reason, Duration::from_nanos(due - now)));
+                    self.algorithm.unavailable(cost, now).or(missed)
+                };
+                match refusal {
+                    Some(refusal) => lost.push((Arc::clone(&entry.waiter), refusal)),
+                    None => {
+                        ahead += u64::from(cost.get());
+                        spare = self.spare(now, total, latest.last(grace), spare);
+                    }
+                }
             }
-        }
-        for (id, refusal) in lost {
-            self.refusals.insert(id, fast.refuse(refusal));
-            if let Some(entry) = self.remove(id) {
-                entry.waiter.set(State::Refused);
-                wakes.wake.push(entry.waker);
+            wanted[rank] = ahead;
+            self.waiters.classes[rank].spare = (ahead > 0).then_some(spare);
+            for (waiter, refusal) in lost {
+                self.refusals.insert(waiter.id, fast.refuse(refusal));
+                if let Some(entry) = self.waiters.remove(&waiter) {
+                    entry.waiter.set(State::Refused);
+                    wakes.wake.push(entry.waker);
+                }
             }
         }
         if self.head() != before {
-            self.wake_head(wakes);
+            self.wake_head(now, wakes);
+        }
+    }
+
+    /// Returns how many permits, at most `most`, may be taken ahead of a waiter whose permits are the last of `total`, so
+    /// that it still gets them by `last`.
+    fn spare(&self, now: u64, total: u64, last: u64, most: u64) -> u64 {
+        let is_in_time = |spare: u64| self.forecast(now, total.saturating_add(spare)) <= last;
+        if last == u64::MAX || is_in_time(most) {
+            return most;
+        }
+        let (mut least, mut beyond) = (0, most);
+        while least + 1 < beyond {
+            let middle = least.midpoint(beyond);
+            if is_in_time(middle) {
+                least = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        least
+    }
+
+    /// Counts a new waiter against the waiters of lower priorities, and refuses those that can no longer be served in
+    /// time.
+    fn overtake(&mut self, fast: &FastPath, waiter: &Waiter, wakes: &mut Wakes) {
+        let cost = u64::from(waiter.cost.get());
+        let mut is_too_late = false;
+        for class in &mut self.waiters.classes[waiter.rank + 1..] {
+            if !class.entries.is_empty() {
+                class.spare = class.spare.and_then(|spare| spare.checked_sub(cost));
+                is_too_late |= class.spare.is_none();
+            }
+        }
+        if is_too_late {
+            self.refuse_late(fast, wakes);
         }
     }
 
@@ -223,27 +328,43 @@ impl<A: Algorithm> WaitList<A> {
     }
 
     /// Removes a waiter. Wakes the next head, which arms its timer.
-    pub(super) fn leave(&mut self, id: u64, wakes: &mut Wakes) {
+    pub(super) fn leave(&mut self, waiter: &Waiter, now: u64, wakes: &mut Wakes) {
         let before = self.head();
-        self.refusals.remove(&id);
-        wakes.drop.extend(self.remove(id).map(|entry| entry.waker));
+        self.refusals.remove(&waiter.id);
+        wakes.drop.extend(self.waiters.remove(waiter).map(|entry| entry.waker));
         if self.head() != before {
-            self.wake_head(wakes);
+            self.wake_head(now, wakes);
         }
     }
 
-    pub(super) fn insert(&mut self, waiter: &Arc<Waiter>, waker: Waker) {
-        self.wanted += u64::from(waiter.cost.get());
-        self.entries.insert(waiter.id, Entry { waker, waiter: Arc::clone(waiter) });
+    /// Queues a waiter. If it is the new head, its task must poll it again.
+    pub(super) fn insert(&mut self, fast: &FastPath, waiter: &Arc<Waiter>, waker: Waker, wakes: &mut Wakes) {
+        self.waiters.insert(waiter, waker);
+        let now = fast.clock.now();
+        if self.is_head(waiter) {
+            self.presence.expected_at = now;
+        }
+        if let Some(spare) = self.waiters.classes[waiter.rank].spare {
+            let wanted = &self.waiters.wanted;
+            let total = self.waiters.shares.total(waiter.rank, wanted[waiter.rank], wanted);
+            let spare = self.spare(now, total, waiter.latest.last(self.algorithm.grace()), spare);
+            self.waiters.classes[waiter.rank].spare = Some(spare);
+        }
+        self.overtake(fast, waiter, wakes);
     }
 
-    pub(super) fn new_waiter(&mut self, cost: NonZeroU32, latest: Latest) -> Arc<Waiter> {
+    pub(super) fn new_waiter(&mut self, request: &PermitRequest, latest: Latest) -> Arc<Waiter> {
         self.last_id += 1;
-        Arc::new(Waiter::new(self.last_id, cost, latest))
+        let class = (request.priority().rank(), request.cost());
+        let checks = presence::checks(self.last_id, self.waiters.len(Priority::COUNT - 1));
+        Arc::new(Waiter::new(self.last_id, class, checks, latest))
     }
 
-    pub(super) fn keep_waker(&mut self, id: u64, waker: &Waker, wakes: &mut Wakes) {
-        if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.waker.will_wake(waker)) {
+    /// Records that a waiter was polled, and stores its waker.
+    pub(super) fn keep_waker(&mut self, waiter: &Waiter, waker: &Waker, wakes: &mut Wakes) {
+        let Some(entry) = self.waiters.get_mut(waiter) else { return };
+        entry.woken_at = None;
+        if !entry.waker.will_wake(waker) {
             wakes.drop.push(std::mem::replace(&mut entry.waker, waker.clone()));
         }
     }
@@ -258,33 +379,40 @@ impl<A: Algorithm> WaitList<A> {
     /// is polled a little later than `due`, so that one wake-up serves several waiters. It is never polled so late that
     /// one of these waiters misses its bounds.
     pub(super) fn gather(&self, now: u64, due: u64) -> u64 {
-        let Some((_, cost)) = self.head() else { return due };
-        let cost = u64::from(cost.get());
-        if self.wanted <= cost || self.server.any() {
+        let Some(head) = self.head() else { return due };
+        let (needed, wanted) = (head.needed(), self.waiters.wanted());
+        if wanted <= needed || self.server.any() {
             return due;
         }
-        let (next, last) = (self.forecast(now, cost + 1), self.forecast(now, self.wanted));
+        let (next, last) = (self.forecast(now, needed + 1), self.forecast(now, wanted));
         let until = due.saturating_add(GATHER.min((last - now) / PART));
         let gather_end = due.saturating_add(next.saturating_sub(due).saturating_mul(MAX_GATHERED));
-        let bounds =
-            self.entries.values().take(MAX_GATHERED as usize).map(|entry| entry.waiter.latest.last(0));
+        let bounds = self.waiters.iter().take(MAX_GATHERED as usize).map(|entry| entry.waiter.latest.last(0));
         let until = bounds.map(|latest| latest.saturating_sub(TICK)).fold(until.min(gather_end), u64::min);
-        self.algorithm.gather(cost, due, next, until.max(due))
+        self.algorithm.gather(needed, due, next, until.max(due))
     }
 
-    pub(super) fn is_head(&self, id: u64) -> bool {
-        self.entries.keys().next() == Some(&id)
+    pub(super) fn is_head(&self, waiter: &Waiter) -> bool {
+        self.head().is_some_and(|head| head.id == waiter.id)
     }
 
-    pub(super) fn wake_head(&self, wakes: &mut Wakes) {
-        wakes.wake.extend(self.entries.first_key_value().map(|(_, head)| head.waker.clone()));
+    /// Wakes the head, which then arms its timer.
+    pub(super) fn wake_head(&mut self, now: u64, wakes: &mut Wakes) {
+        let Some(head) = self.head() else { return };
+        if let Some(entry) = self.waiters.classes[head.rank].entries.get_mut(&head.id) {
+            self.presence.expected_at = *entry.woken_at.get_or_insert(now);
+            wakes.wake.push(entry.waker.clone());
+        }
     }
 
-    pub(super) fn head(&self) -> Option<(u64, NonZeroU32)> {
-        self.entries.first_key_value().map(|(&id, entry)| (id, entry.waiter.cost))
+    /// Returns the waiter that is served next.
+    pub(super) fn head(&self) -> Option<Head> {
+        self.waiters.head(self.algorithm.largest())
     }
 
-    fn take(&mut self, fast: &FastPath, cost: NonZeroU32, now: u64) -> bool {
+    /// Takes permits and leaves at least `reserve` others. The permits count from the time at which they became
+    /// available, but not before `from`.
+    fn take(&mut self, fast: &FastPath, (cost, reserve): (NonZeroU32, u64), from: u64, now: u64) -> bool {
         let permits = u64::from(cost.get());
         let progress = A::learns().then(|| fast.progress());
         if let (Some(progress), Some(learner)) = (progress, self.algorithm.learner_mut()) {
@@ -292,7 +420,7 @@ impl<A: Algorithm> WaitList<A> {
         }
         let limited = self.server.any() && self.server.tidy(now);
         let allowed = !limited || self.server.earliest(now, permits) <= now;
-        let taken = allowed && self.algorithm.take(cost, now);
+        let taken = allowed && self.take_since(cost, reserve, from, now);
         if taken {
             if let (Some(progress), Some(learner)) = (progress, self.algorithm.learner_mut()) {
                 learner.grant(cost.get(), progress, now);
@@ -303,9 +431,24 @@ impl<A: Algorithm> WaitList<A> {
         taken
     }
 
-    fn remove(&mut self, id: u64) -> Option<Entry> {
-        let entry = self.entries.remove(&id)?;
-        self.wanted -= u64::from(entry.waiter.cost.get());
-        Some(entry)
+    fn take_since(&mut self, cost: NonZeroU32, reserve: u64, from: u64, now: u64) -> bool {
+        let from = from.max(self.taken_at);
+        if from < now || reserve > 0 {
+            let total = u64::from(cost.get()).saturating_add(reserve);
+            let costliest = u32::try_from(total).unwrap_or(u32::MAX);
+            let available_at = self.algorithm.forecast(from, total, costliest);
+            if available_at > now && reserve > 0 {
+                return false;
+            }
+            if available_at < now && self.algorithm.take(cost, available_at) {
+                self.taken_at = available_at;
+                return true;
+            }
+        }
+        let is_taken = self.algorithm.take(cost, now);
+        if is_taken {
+            self.taken_at = now;
+        }
+        is_taken
     }
 }

@@ -11,13 +11,20 @@ use crate::{error::Reason, limit::permit_request::PermitRequest};
 
 const WAITING: u64 = 0;
 const REFUSED: u64 = u64::MAX;
+const COLLECTED: u64 = u64::MAX - 1;
+const EXPIRED: u64 = u64::MAX - 2;
 
-/// The state of a waiter. The queue writes it only under its lock, and the future reads it without the lock.
+/// The state of a waiter. Except for [`collect`](Self::collect), only the queue writes it, under its lock. The future reads
+/// it without the lock.
 #[derive(Debug)]
 pub(super) struct Waiter {
     /// The id, which increases with each arrival.
     pub(super) id: u64,
     pub(super) cost: NonZeroU32,
+    /// The rank of its priority.
+    pub(super) rank: usize,
+    /// Whether the waiter has a timer while another waiter is the head, and checks whether the head is polled.
+    pub(super) checks: bool,
     state: AtomicU64,
     pub(super) latest: Latest,
 }
@@ -60,18 +67,24 @@ pub(super) enum State {
     Waiting,
     /// The permits were granted at this time.
     Granted(u64),
+    /// The waiter has received its granted permits.
+    Collected,
+    /// The waiter was not polled in time after the grant, and needs other permits.
+    Expired,
     Refused,
 }
 
 impl Waiter {
-    pub(super) fn new(id: u64, cost: NonZeroU32, latest: Latest) -> Self {
-        Self { id, cost, state: AtomicU64::new(WAITING), latest }
+    pub(super) fn new(id: u64, (rank, cost): (usize, NonZeroU32), checks: bool, latest: Latest) -> Self {
+        Self { id, cost, rank, checks, state: AtomicU64::new(WAITING), latest }
     }
 
     pub(super) fn state(&self) -> State {
         match self.state.load(Ordering::Acquire) {
             WAITING => State::Waiting,
             REFUSED => State::Refused,
+            COLLECTED => State::Collected,
+            EXPIRED => State::Expired,
             at => State::Granted(at),
         }
     }
@@ -79,11 +92,27 @@ impl Waiter {
     pub(super) fn set(&self, state: State) {
         let state = match state {
             State::Waiting => WAITING,
-            // A time that equals one of the two special values is changed by a nanosecond, which does not matter.
-            State::Granted(at) => at.clamp(WAITING + 1, REFUSED - 1),
+            // A time that equals one of the special values is changed by a few nanoseconds, which does not matter.
+            State::Granted(at) => at.clamp(WAITING + 1, EXPIRED - 1),
+            State::Collected => COLLECTED,
+            State::Expired => EXPIRED,
             State::Refused => REFUSED,
         };
         self.state.store(state, Ordering::Release);
+    }
+
+    /// Marks permits granted at `at` as collected. Returns `false` if they have expired.
+    pub(super) fn collect(&self, at: u64) -> bool {
+        self.replace(at, COLLECTED)
+    }
+
+    /// Marks permits granted at `at` as expired. Returns `false` if the waiter has collected them.
+    pub(super) fn expire(&self, at: u64) -> bool {
+        self.replace(at, EXPIRED)
+    }
+
+    fn replace(&self, at: u64, state: u64) -> bool {
+        self.state.compare_exchange(at, state, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
@@ -126,12 +155,14 @@ mod tests {
     #[test]
     fn waiter_stores_any_time_as_its_grant_time() {
         for at in [0, 1, 1_000, u64::MAX - 1, u64::MAX] {
-            let waiter = Waiter::new(1, NonZeroU32::MIN, Latest { max_wait: 0, deadline: 0 });
+            let waiter = Waiter::new(1, (0, NonZeroU32::MIN), false, Latest { max_wait: 0, deadline: 0 });
             assert_eq!(waiter.state(), State::Waiting);
             waiter.set(State::Granted(at));
-            assert!(matches!(waiter.state(), State::Granted(since) if since.abs_diff(at) <= 1), "{at}");
-            waiter.set(State::Refused);
-            assert_eq!(waiter.state(), State::Refused);
+            assert!(matches!(waiter.state(), State::Granted(since) if since.abs_diff(at) <= 3), "{at}");
+            for state in [State::Refused, State::Expired, State::Collected] {
+                waiter.set(state);
+                assert_eq!(waiter.state(), state);
+            }
         }
     }
 }
