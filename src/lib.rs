@@ -244,6 +244,7 @@
 //! | `wrap_reqwest` | a preset in code with reqwest's types | [`adapter`] |
 //! | `shared_limit` | four processes that share one quota in Redis. Halfway, the example stops Redis | [`adapter`] |
 //! | `limiter_throughput` | the throughput of a limiter, with the parameters of the command line | [`limit`] |
+//! | `plan` | the requests, rejections and waits of each limiter with a given quota, on virtual time, and a plot | [`limit`] |
 //!
 //! [`Client`]: client/struct.Client.html
 //! [`test_util`]: test_util/index.html
