@@ -100,8 +100,8 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
             }
             list.check(fast, now, wakes);
             let Some(head) = list.head().filter(|head| head.id == waiter.id) else {
-                let check_at = waiter.checks.then(|| fast.clock.timer(list.presence.check_at(now)));
-                return Ok(Standing::Behind { check_at });
+                let check_at = list.presence.check_at(waiter.checks, now);
+                return Ok(Standing::Behind { check_at: check_at.map(|at| fast.clock.timer(at)) });
             };
             list.serve(fast, Some(waiter.id), wakes);
             if let State::Granted(at) = waiter.state() {

@@ -4,6 +4,8 @@
 //! that checks the queue wakes the first waiters of each priority, and sets those aside that are still not polled after
 //! another [`GRACE`]. Their number doubles each time. A waiter that is polled again returns to its position.
 
+use std::thread::{self, ThreadId};
+
 use super::waiters::{Waiters, Wakes};
 
 /// The time after which a waiter that was woken is considered absent: 50 ms in nanoseconds.
@@ -13,10 +15,13 @@ const GRACE: u64 = 50_000_000;
 /// nanoseconds.
 const CHECK: (u64, u64) = (250_000_000, 1_000_000_000);
 
-/// All waiters of a queue of at most this length check it, and a part of the waiters of a longer one, because a timer
-/// costs processor time.
+/// All waiters of a queue shorter than this check it. In a longer queue, one of this many waiters of each thread does,
+/// because a timer costs processor time.
 const SHORT: usize = 64;
-const PART: u64 = 32;
+const PART: u32 = 32;
+
+/// The number of threads whose waiters are counted.
+const THREADS: usize = 8;
 
 /// The time in which a timer fires: two ticks, 2 ms in nanoseconds.
 const TICKS: u64 = 2_000_000;
@@ -27,11 +32,6 @@ const MOST_WOKEN: usize = 1_024;
 /// After this time without an absent head, a single waiter is woken again at first: 10 s in nanoseconds.
 const CALM: u64 = 10_000_000_000;
 
-/// Returns whether a new waiter checks a queue of this length.
-pub(super) fn checks(id: u64, length: usize) -> bool {
-    length < SHORT || id % PART == 0
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     /// The time at which the head is polled, unless it is absent.
@@ -40,17 +40,41 @@ pub(super) struct Presence {
     woken: usize,
     /// The time of that check.
     checked_at: u64,
+    /// The threads on which waiters joined, and the numbers of waiters after the last one that checks the queue. A blocked
+    /// runtime blocks all waiters that joined on its threads.
+    threads: [Option<(ThreadId, u32)>; THREADS],
+    /// The thread that is replaced next.
+    oldest: usize,
 }
 
 impl Presence {
-    /// Returns when a waiter that is not the head checks the queue again.
-    pub(super) fn check_at(&self, now: u64) -> u64 {
+    /// Returns whether a new waiter checks the queue, whose length is `length`.
+    pub(super) fn checks(&mut self, length: usize) -> bool {
+        if length < SHORT {
+            return true;
+        }
+        let thread = thread::current().id();
+        if let Some((_, others)) = self.threads.iter_mut().flatten().find(|(known, _)| *known == thread) {
+            *others = (*others + 1) % PART;
+            return *others == 0;
+        }
+        self.threads[self.oldest] = Some((thread, 0));
+        self.oldest = (self.oldest + 1) % THREADS;
+        true
+    }
+
+    /// Returns when a waiter that is not the head checks the queue again. `None` if it does not: if it need not check, and
+    /// no head was absent in the last second.
+    pub(super) fn check_at(&self, checks: bool, now: u64) -> Option<u64> {
         let next = self.expected_at.saturating_add(GRACE + 1);
         let (shortest, longest) = CHECK;
         let is_calm = now.saturating_sub(self.checked_at) > longest || self.woken == 0;
+        if is_calm && !checks {
+            return None;
+        }
         let at = next.clamp(now + if is_calm { shortest } else { 1 }, now + longest);
         // Does not check when the head grants permits. A waiter that is already awake then could overtake others.
-        if at.abs_diff(self.expected_at) <= TICKS { next } else { at }
+        Some(if at.abs_diff(self.expected_at) <= TICKS { next } else { at })
     }
 
     /// Sets waiters aside that are absent, if the head is one of them.
@@ -75,6 +99,6 @@ impl Presence {
                 wakes.wake.push(entry.waker.clone());
             }
         }
-        *self = Self { expected_at: now, woken, checked_at: now };
+        (self.expected_at, self.woken, self.checked_at) = (now, woken, now);
     }
 }

@@ -18,7 +18,7 @@ use std::{
 use super::{
     clock::{Clock, nanos},
     fast_path::FastPath,
-    presence::{self, Presence},
+    presence::Presence,
     sync::Ordering,
     waiter::{Latest, State, Waiter},
     waiters::{Head, Waiters, Wakes},
@@ -356,7 +356,7 @@ impl<A: Algorithm> WaitList<A> {
     pub(super) fn new_waiter(&mut self, request: &PermitRequest, latest: Latest) -> Arc<Waiter> {
         self.last_id += 1;
         let class = (request.priority().rank(), request.cost());
-        let checks = presence::checks(self.last_id, self.waiters.len(Priority::COUNT - 1));
+        let checks = self.presence.checks(self.waiters.len(Priority::COUNT - 1));
         Arc::new(Waiter::new(self.last_id, class, checks, latest))
     }
 
