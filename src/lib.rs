@@ -11,7 +11,7 @@
 //! | default headers, in a builder | adds the headers that the caller has not set |
 //! | [`timeout`], total | sets one deadline for all inner layers, up to the response headers |
 //! | [`retry`] | retries after a backoff if the failure is temporary and a retry is safe |
-//! | [`limit`] | queues each attempt, first in, first out, until its permit is granted, or refuses the attempt |
+//! | [`limit`] | queues each attempt by priority, first in, first out, until its permit is granted, or refuses the attempt |
 //! | [`attempt_span`] | creates a span for each attempt, and can send its number or trace context |
 //! | [`auth`] | adds the credential if the request goes to the credential's own origin |
 //! | [`timeout`], per attempt | limits the time of one attempt |

@@ -40,8 +40,32 @@
 //! - An available permit is granted immediately. A task that only acquires permits in a loop therefore never yields to
 //!   the runtime while permits are available. A call that sends a request yields in its HTTP client.
 //! - A call that waits needs a tokio runtime with its timer enabled. A call that never waits needs no runtime.
-//! - A queued future keeps its position until it is dropped. Drop a future that you no longer poll. Otherwise the
-//!   waiters behind it stay queued until another request arrives.
+//! - A queued future that nobody polls delays the waiters behind it by up to a second: see [Absent
+//!   waiters](#absent-waiters). Drop a future that you no longer poll.
+//!
+//! # Priorities
+//!
+//! A request has one of three priorities: see [`Priority`]. A waiting request of a higher priority is granted its permits
+//! first. Each lower priority with waiting requests still gets 10 % of the permits, or the share that
+//! [`with_lower_priority_share`](LocalLimiter::with_lower_priority_share) sets.
+//!
+//! - At a [`TokenBucket`], a single request of high priority waits for at most two refill intervals, whatever else waits.
+//! - Requests of the same priority are served first in, first out.
+//! - A new request of a higher priority delays the others. Waiters that then miss their deadline or their longest wait
+//!   fail immediately.
+//! - The order applies to one limiter, and with a [`Keyed`] to one key. Processes that share a quota through Redis do not
+//!   share their queues: each process has its own order.
+//!
+//! # Absent waiters
+//!
+//! A waiter is absent if its future was kept and forgotten, or if its runtime is blocked. The queue skips a head that is
+//! not polled within about 100 ms after its permits became available, and each time doubles the number of waiters that it
+//! skips at once. In a queue of up to 64 requests, absent waiters cost the others at most a second. So does a blocked
+//! runtime in a queue of any length.
+//!
+//! - A skipped waiter takes no permits, and returns to its position when it is polled.
+//! - To detect absent waiters, some waiters are woken up to four times per second. All other wake-ups come from grants: at
+//!   most two for each grant.
 //!
 //! # Expiry
 //!

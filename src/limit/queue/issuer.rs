@@ -42,6 +42,7 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
             self.fast.tally().fetch_or(BUSY, Ordering::AcqRel);
             list.flags |= BUSY;
             let now = self.fast.clock.now();
+            list.check(&self.fast, now, wakes);
             let uncounted = self.fast.in_flight().saturating_add(list.unconfirmed.permits(now));
             if list.server.apply(response, obeys_remaining, now, uncounted) {
                 list.apply_server(&self.fast, wakes);
@@ -104,6 +105,7 @@ impl<A: Algorithm> Queue<A> {
                 requested_pause: response.requested_pause().map(nanos),
                 remaining: response.remaining(),
             };
+            list.check(fast, now, wakes);
             let uncounted = fast.in_flight().saturating_add(list.unconfirmed.permits(now));
             let Some(learner) = list.algorithm.learner_mut() else { return };
             let before = (learner.interval(), learner.is_probing());
