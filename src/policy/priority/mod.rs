@@ -146,9 +146,9 @@ impl Shares {
     /// grant, and `after` those after it.
     pub(crate) fn grant(&mut self, rank: usize, cost: u64, before: &Heads, after: &Heads) {
         let Some(top_before) = top(before) else { return };
-        for lower in top_before + 1..Priority::COUNT {
-            if before[lower].is_some() {
-                self.credit[lower] = self.credit[lower].saturating_add(thousandths(cost, self.share));
+        for (head, credit) in before.iter().zip(&mut self.credit).skip(top_before + 1) {
+            if head.is_some() {
+                *credit = credit.saturating_add(thousandths(cost, self.share));
             }
         }
         if rank > top_before {
