@@ -27,14 +27,14 @@ const HEADERS: &str = "none";
 const STRATEGY: &str = "bucket,window,adaptive";
 const SVG: &str = "target/plan.svg";
 
-/// With this limit, the program takes about 10 seconds.
+/// The program takes about 10 seconds with this limit.
 const MAX_LIMIT: u32 = 10_000;
 const MAX_PER_SECOND: f64 = 1_000.0;
 
 /// The name of a server, its description, and its constructor.
 type Server = (&'static str, &'static str, fn(Quota) -> ServerLimit);
 
-/// The first window of the last two servers starts in the middle of the simulated load.
+/// A window of the last two servers starts a quarter of a window after the start of the simulated load.
 const SERVERS: [Server; 6] = [
     ("token-bucket", "a bucket of the limit, which refills evenly over the window", |quota| {
         ServerLimit::token_bucket(quota.limit(), quota.window())
@@ -42,13 +42,13 @@ const SERVERS: [Server; 6] = [
     ("spacing", "one request per window / limit, and up to the burst more at once", |quota| {
         ServerLimit::spacing(quota.limit(), quota.window(), quota.burst())
     }),
-    ("fixed-window", "the limit per window, which starts with a request", |quota| {
+    ("fixed-window", "the limit per window; a request starts the window", |quota| {
         ServerLimit::fixed_window(quota.limit(), quota.window())
     }),
     ("sliding-window", "the limit in the window before each request", |quota| {
         ServerLimit::sliding_window(quota.limit(), quota.window())
     }),
-    ("clock-window", "the limit per window, which starts at a fixed time", |quota| {
+    ("clock-window", "the limit per window; the windows start at fixed times", |quota| {
         ServerLimit::clock_window(quota.limit(), quota.window(), quota.window() / 2)
     }),
     ("estimate", "an estimate from the counts of two windows, like HAProxy", |quota| {

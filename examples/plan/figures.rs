@@ -79,7 +79,7 @@ impl Run {
         let sent = self.requests.iter().map(|sent| (sent.at, 1));
         let expired = self.requests.iter().map(|sent| (sent.at + quota.window(), -1));
         let mut changes: Vec<(Duration, isize)> = sent.chain(expired).collect();
-        // A request that expires precedes a request that is sent at the same time.
+        // A request that leaves the window precedes a request that is sent at the same time.
         changes.sort_unstable();
         let end = length(quota);
         changes.into_iter().take_while(move |(at, _)| *at < end).scan(0, |count: &mut usize, (at, change)| {

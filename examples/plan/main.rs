@@ -1,5 +1,5 @@
-//! Plans the use of a quota: simulates limiters in front of a server that enforces the quota. Prints a table and charts,
-//! and draws a plot. `--help` shows more.
+//! Plans the use of a quota: simulates limiters in front of a server that enforces the quota. Prints a table and
+//! charts, and draws a plot. `--help` describes the options.
 
 mod arguments;
 mod drawing;
@@ -18,7 +18,7 @@ use tower_outbound_examples::{arguments, exit_code, reject};
 
 use self::arguments::Arguments;
 
-// The clock is paused, so the simulation waits for nothing.
+// The clock is paused, so that the simulation runs on virtual time.
 #[tokio::main(flavor = "current_thread", start_paused = true)]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse(arguments(&arguments::help())).unwrap_or_else(|error| reject(error));

@@ -101,7 +101,7 @@ where
         // A request that left before the end has its response by then.
         let Ok(response) = timeout_at(end + HOP * 2, call).await else { return Ok(requests) };
         let response = response.map_err(Into::into)?;
-        let LeftAt(left_at) = *response.extensions().get().ok_or("the response has no time")?;
+        let LeftAt(left_at) = *response.extensions().get().ok_or("the response lacks its send time")?;
         if left_at >= end {
             return Ok(requests);
         }

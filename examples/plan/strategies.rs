@@ -19,9 +19,9 @@ use tower_outbound::{
 pub(crate) struct Strategy {
     pub(crate) name: &'static str,
     pub(crate) description: &'static str,
-    /// The colour of the line in the plot. Colour-blind people can distinguish these colours (Okabe and Ito).
+    /// The colour in the plot. Colour-blind people can distinguish these colours (Okabe and Ito).
     pub(crate) color: (u8, u8, u8),
-    /// The width of the line. The lines of `window` and `adaptive` often coincide, so the first one is wider.
+    /// The stroke width. The strokes of `window` and `adaptive` often coincide, so that of `window` is wider.
     pub(crate) width: u32,
     pub(crate) limiter: fn(Quota) -> Result<AnyLimiter, BoxError>,
 }
@@ -66,11 +66,11 @@ pub(crate) static STRATEGIES: [Strategy; 5] = [
 ];
 
 /// A bucket of the crate governor, with the limit as its burst. It is full at the start, and refills the limit once per
-/// window, so a window can contain both. It ignores the responses of the server.
+/// window, so a window can contain the burst and the refill. It ignores the responses of the server.
 #[derive(Debug, Clone)]
 struct Governor {
     bucket: Arc<RateLimiter<NotKeyed, InMemoryState, TokioClock>>,
-    /// Serves the callers first in, first out, as the limiters of this crate do. governor has no queue.
+    /// Serves the callers first in, first out, like tower-outbound's limiters. governor has no queue.
     queue: Arc<Mutex<()>>,
 }
 

@@ -216,8 +216,8 @@ fn plan_example_shows_that_only_governor_exceeds_the_limit() {
     let strategies = ["governor", "bucket", "window", "sliding", "adaptive"];
     let (printed, svg) = plan("plan", &["--strategy", "bucket,window,sliding,adaptive"]);
     for strategy in strategies {
-        // The columns of the table are the name, the sent, the accepted and the rejected requests, and the most requests
-        // in a window.
+        // The columns of the table are the name, the sent, the accepted and the rejected requests, and the most
+        // requests in a window.
         let row = printed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let row = row.into_iter().find(|row| row.first() == Some(&strategy)).unwrap();
         let (rejected, most) = (row[3], row[4].strip_suffix("/100").unwrap());

@@ -93,9 +93,8 @@ impl<A: Algorithm> LocalLimiter<A> {
         self
     }
 
-    /// Gives each lower priority with waiting requests this percentage of the permits, so that requests of a higher
-    /// priority never stop it. With 0, a lower priority gets permits only if no request of a higher one waits. Default:
-    /// 10.
+    /// Gives each lower priority with queued requests this percentage of the permits, so that higher priorities never
+    /// starve it. With 0, a lower priority gets permits only if no request of a higher priority is queued. Default: 10.
     ///
     /// ```
     /// use tower_outbound::{Quota, limit::{PacedWindow, PermitRequest, Priority}};
@@ -111,8 +110,8 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// # Errors
     ///
-    /// Returns an error if `percent` is above 25. The two lower priorities together then leave half of the permits, so
-    /// that a request of a high priority waits for at most one permit of the others.
+    /// Returns an error if `percent` is above 25. At 25, the two lower priorities together leave half of the permits. A
+    /// request of a high priority therefore waits for at most one permit of the others.
     pub fn with_lower_priority_share(self, percent: u32) -> Result<Self, InvalidConfig> {
         if percent > Shares::LARGEST {
             let expected = format!("at most {}", Shares::LARGEST);

@@ -40,32 +40,33 @@
 //! - An available permit is granted immediately. A task that only acquires permits in a loop therefore never yields to
 //!   the runtime while permits are available. A call that sends a request yields in its HTTP client.
 //! - A call that waits needs a tokio runtime with its timer enabled. A call that never waits needs no runtime.
-//! - A queued future that nobody polls delays the waiters behind it by up to a second: see [Absent
-//!   waiters](#absent-waiters). Drop a future that you no longer poll.
+//! - A queued future that nobody polls delays the waiters behind it by up to a second: see
+//!   [Absent waiters](#absent-waiters). Drop a future that you no longer poll.
 //!
 //! # Priorities
 //!
-//! A request has one of three priorities: see [`Priority`]. A waiting request of a higher priority is granted its permits
-//! first. Each lower priority with waiting requests still gets 10 % of the permits, or the share that
+//! A request has one of three priorities: see [`Priority`]. The limiter serves a queued request of a higher priority
+//! first. Each lower priority with queued requests still gets 10 % of the permits, or the share that
 //! [`with_lower_priority_share`](LocalLimiter::with_lower_priority_share) sets.
 //!
-//! - At a [`TokenBucket`], a single request of high priority waits for at most two refill intervals, whatever else waits.
+//! - At a [`TokenBucket`], a single request of high priority waits for at most two refill intervals, whatever other
+//!   requests are queued.
 //! - Requests of the same priority are served first in, first out.
-//! - A new request of a higher priority delays the others. Waiters that then miss their deadline or their longest wait
-//!   fail immediately.
-//! - The order applies to one limiter, and with a [`Keyed`] to one key. Processes that share a quota through Redis do not
-//!   share their queues: each process has its own order.
+//! - A new request of a higher priority delays the waiters of lower priorities. A waiter that would then miss its
+//!   deadline or exceed its longest wait fails immediately.
+//! - Each limiter has its own order, and so does each key of a [`Keyed`]. Processes that share a quota through Redis do
+//!   not share their queues: each process has its own order.
 //!
 //! # Absent waiters
 //!
-//! A waiter is absent if its future was kept and forgotten, or if its runtime is blocked. The queue skips a head that is
-//! not polled within about 100 ms after its permits became available, and each time doubles the number of waiters that it
-//! skips at once. In a queue of up to 64 requests, absent waiters cost the others at most a second. So does a blocked
-//! runtime in a queue of any length.
+//! A waiter is absent if its caller keeps the future and does not poll it, or if its runtime is blocked. The queue
+//! skips a head that is not polled within about 100 ms after its permits became available. The number of waiters that
+//! the queue skips at once doubles each time. Absent waiters delay the others by at most a second in a queue of up to
+//! 64 requests. A blocked runtime delays the waiters of other runtimes by at most a second in a queue of any length.
 //!
 //! - A skipped waiter takes no permits, and returns to its position when it is polled.
-//! - To detect absent waiters, some waiters are woken up to four times per second. All other wake-ups come from grants: at
-//!   most two for each grant.
+//! - Some waiters wake up to four times per second to detect absent waiters, and more often after a head was absent. In
+//!   addition, each grant wakes at most two waiters.
 //!
 //! # Expiry
 //!

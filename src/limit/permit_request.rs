@@ -9,8 +9,8 @@ use crate::{clock::Instant, policy::Priority};
 ///
 /// # Default
 ///
-/// One permit, [`Priority::Normal`], no deadline, no limit on the wait, and at most [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) other
-/// waiters.
+/// One permit, [`Priority::Normal`], no deadline, no limit on the wait, and at most
+/// [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) other waiters.
 #[derive(Debug, Clone, Copy)]
 pub struct PermitRequest {
     cost: NonZeroU32,
@@ -43,7 +43,7 @@ impl PermitRequest {
         self
     }
 
-    /// Sets the position in the queue: behind all waiters of the same or a higher priority.
+    /// Sets the priority. The limiter queues the request behind all waiters of the same or a higher priority.
     pub const fn with_priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
@@ -57,9 +57,14 @@ impl PermitRequest {
 
     /// Makes the limiter refuse the request if it would wait longer than `max_wait`.
     ///
-    /// The limiter forecasts the wait when the request arrives, when a server limit changes, when requests of a higher
-    /// priority overtake it, and when the request becomes the head of the queue. The forecast of a sliding or paced window may be too short if requests that cost
-    /// several permits leave gaps.
+    /// The limiter forecasts the wait at these times:
+    ///
+    /// - The request arrives.
+    /// - A server limit changes.
+    /// - Requests of a higher priority overtake the request.
+    /// - The request becomes the head of the queue.
+    ///
+    /// The forecast of a sliding or paced window may be too short if requests that cost several permits leave gaps.
     pub const fn with_max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self

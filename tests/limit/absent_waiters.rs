@@ -1,5 +1,5 @@
-//! Tests of queued futures that nobody polls: kept and forgotten, or on a blocked runtime. They delay the waiters behind
-//! them by at most a second.
+//! Tests of absent waiters: queued futures that nobody polls, or whose runtime is blocked. They delay the waiters
+//! behind them by at most a second.
 
 use std::{sync::mpsc, time::Duration};
 
@@ -14,7 +14,7 @@ use tower_outbound::{
 
 use crate::{bucket, millis, refilling};
 
-/// Polls each of `count` futures once, and never again.
+/// Returns `count` waiters that were polled once.
 fn forgotten(limiter: &TokenBucket, count: usize) -> Vec<task::Spawn<tower_outbound::limit::Acquire>> {
     let mut waiters: Vec<_> =
         (0..count).map(|_| task::spawn(limiter.acquire_with(&PermitRequest::new()))).collect();
@@ -57,7 +57,7 @@ async fn absent_waiters_delay_those_behind_them_by_at_most_a_second() {
             waiter.await.unwrap().unwrap();
         }
         assert!(start.elapsed() <= millis(1_050), "{absent} absent, {alternate}: {:?}", start.elapsed());
-        assert!(bucket.snapshot().granted < 100, "absent waiters took no permits: {:?}", bucket.snapshot());
+        assert!(bucket.snapshot().granted < 100, "absent waiters took permits: {:?}", bucket.snapshot());
     }
 }
 
@@ -75,10 +75,10 @@ async fn absent_waiter_that_is_polled_again_returns_to_its_position() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_behind_a_returning_one_fails_at_once_if_it_misses_its_deadline() {
+async fn waiter_fails_at_once_if_a_returning_waiter_delays_it_beyond_its_max_wait() {
     let bucket = refilling(1, 1).with_initial_burst(0);
     let mut absent = forgotten(&bucket, 1);
-    // Takes the place of the absent waiter after it was skipped.
+    // Gets the first permit, because the queue skips the absent waiter.
     let first = tokio::spawn(bucket.acquire());
     tokio::time::sleep(millis(1_500)).await;
     first.await.unwrap().unwrap();
@@ -101,7 +101,7 @@ async fn dropping_an_absent_waiter_removes_it() {
     assert_eq!((bucket.snapshot().queued, bucket.snapshot().in_flight), (0, 0));
 }
 
-/// A grant that its waiter does not collect is spent, and does not stay in flight.
+/// Permits that their waiter does not collect are spent, and do not stay in flight.
 #[tokio::test(start_paused = true)]
 async fn uncollected_grant_expires_and_is_not_passed_on() {
     let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(10).unwrap();
@@ -142,7 +142,7 @@ async fn uncollected_grants_do_not_use_up_the_remaining_permits_of_the_server() 
     assert_eq!(waiting.iter().filter(|waiter| waiter.is_finished()).count(), 10);
 }
 
-/// Runs on real time, because one of the runtimes is blocked.
+/// Runs in real time, because one of the runtimes is blocked.
 #[test]
 fn blocked_runtime_delays_the_calls_of_another_by_at_most_a_second() {
     let limiter = PacedWindow::new(Quota::per_second(100).unwrap().with_burst(10).unwrap());

@@ -52,7 +52,7 @@ async fn token_bucket_sustains_any_rate_if_burst_is_cost_plus_2_ms_of_refill() {
     }
 }
 
-/// Queues as many requests as a limiter grants in two seconds. Returns the throughput as a part of the rate, and the most
+/// Queues as many requests as a limiter grants in two seconds. Returns the throughput divided by `rate`, and the most
 /// requests in one window of a second.
 async fn two_seconds<L: Pause + Send + 'static>(limiter: L, rate: f64) -> (f64, u64) {
     let arrivals = Arrivals::new();

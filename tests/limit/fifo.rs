@@ -122,8 +122,8 @@ async fn each_grant_wakes_at_most_two_waiters_whatever_the_queue_length() {
         let next = woken.0.lock().unwrap().pop_front();
         match next {
             Some(number) => {
-                // Counts the wake-ups during a poll, which come from the queue. Between the polls, a waiter's own timer
-                // wakes it.
+                // Counts only the wake-ups during a poll, which come from the queue. A waiter's own timer wakes it
+                // between the polls.
                 let before = woken.0.lock().unwrap().len();
                 granted += poll(number);
                 wakes += woken.0.lock().unwrap().len() - before;

@@ -95,7 +95,7 @@ async fn start_and_end_of_a_pause_wake_only_the_first_waiter<L: Algorithm>() {
     );
     for _ in 0..3 {
         tokio::time::advance(Duration::from_secs(3)).await;
-        // The timers of the other waiters wake them too. These waiters check whether the first waiter is polled.
+        // The other waiters have timers of their own, to check whether the first waiter is polled.
         for waiter in waiting.iter_mut().filter(|waiter| waiter.is_woken()) {
             assert_pending!(waiter.poll());
         }

@@ -25,7 +25,7 @@ use crate::{Pause, bucket, costing, millis, ok_service, permits, refilling, supp
 /// The priorities in the order of the grants.
 type Order = Arc<Mutex<Vec<Priority>>>;
 
-/// Queues a request, and adds its priority to `order` when it is granted.
+/// Queues a request. Adds its priority to `order`, once per permit, when the permits are granted.
 async fn queue<L: Limiter + Send + 'static>(
     limiter: &L,
     request: PermitRequest,
@@ -62,7 +62,7 @@ async fn higher_priorities_are_served_first_and_each_priority_first_in_first_out
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_lower_priorities_get_ten_percent_of_the_permits_each() {
+async fn each_lower_priority_with_queued_requests_gets_its_share_of_the_permits() {
     for (share, expected) in [(None, [80, 10, 10]), (Some(25), [50, 25, 25]), (Some(0), [100, 0, 0])] {
         let bucket = refilling(10, 5).with_initial_burst(0);
         let bucket =
@@ -105,7 +105,7 @@ async fn single_high_request_waits_for_at_most_two_refills_behind_costly_request
 }
 
 #[tokio::test(start_paused = true)]
-async fn high_request_takes_available_permits_that_a_costly_lower_request_does_not_fill() {
+async fn high_request_takes_available_permits_that_are_too_few_for_a_costly_normal_request() {
     let bucket = bucket(20, 10, 10);
     bucket.acquire_with(&costing(10)).await.unwrap();
     let order = Order::default();
@@ -149,7 +149,7 @@ fn assert_bounds_hold(limiter: &impl Limiter) {
             }
         }
     }
-    // The first would get the permit after those of 3 requests, at 4 s. The second would get it after 5, at 6 s.
+    // Behind 3 high requests, the first would get its permit at 4 s. Behind 5, the second would get its own at 6 s.
     assert_eq!(refused_behind, [Some(3), Some(5), None]);
 }
 
@@ -217,7 +217,7 @@ fn callers() -> impl Strategy<Value = Vec<Caller>> {
     )
 }
 
-/// Checks that all callers are granted, those of each priority in their order, and no window exceeds the quota.
+/// Checks that all callers get their permits, in FIFO order within each priority, and that no window exceeds the quota.
 async fn assert_order<L: Pause + Send + 'static>(
     limiter: L,
     quota: Quota,

@@ -1,4 +1,4 @@
-//! Admits requests to the queue, and tells waiters their state.
+//! Admits requests to the queue, and reports their state to waiters.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 

@@ -22,8 +22,8 @@ pub(super) enum Standing {
     Granted(Instant),
     /// The waiter is the head of the queue, and must be polled again at this time.
     Head { poll_at: Instant },
-    /// Another waiter is the head. If there is a time, the waiter must be polled again then, and check whether the head
-    /// was polled.
+    /// Another waiter is the head. A waiter with a `check_at` must be polled again at this time, to check whether the
+    /// head was polled.
     Behind { check_at: Option<Instant> },
 }
 

@@ -41,7 +41,7 @@ impl<A: Algorithm> Queue<A> {
     /// Creates a queue for an algorithm that gets its permits through [`update`](Self::update).
     pub(crate) fn external(algorithm: A, quotas: &[Quota]) -> Self {
         let mut list = Box::new(WaitList::new(algorithm, quotas));
-        // Its permits expire, so a grant must count from the present.
+        // External permits expire, so a grant must count from the present.
         list.catch_up = 0;
         let list = Some(list);
         let queue =

@@ -1,8 +1,9 @@
-//! Skips waiters that nobody polls: futures that were kept and forgotten, or whose runtime is blocked.
+//! Skips absent waiters: their callers keep the future and do not poll it, or their runtime is blocked.
 //!
-//! The head is expected to be polled when its timer fires or when it is woken. If it is not polled for [`GRACE`], a waiter
-//! that checks the queue wakes the first waiters of each priority, and sets those aside that are still not polled after
-//! another [`GRACE`]. Their number doubles each time. A waiter that is polled again returns to its position.
+//! The head is expected to be polled when its timer fires or when it is woken. If it is not polled within [`GRACE`], a
+//! waiter that checks the queue wakes the first waiters of each priority. The next check, another [`GRACE`] later, sets
+//! aside those that were still not polled. The number of waiters doubles with each check. A waiter that is polled again
+//! returns to its position.
 
 use std::thread::{self, ThreadId};
 
@@ -11,25 +12,25 @@ use super::waiters::{Waiters, Wakes};
 /// The time after which a waiter that was woken is considered absent: 50 ms in nanoseconds.
 const GRACE: u64 = 50_000_000;
 
-/// The shortest and the longest time between two checks of a waiter while all heads are polled: 250 ms and 1 s in
+/// The shortest and the longest time between two checks by one waiter while all heads are polled: 250 ms and 1 s in
 /// nanoseconds.
 const CHECK: (u64, u64) = (250_000_000, 1_000_000_000);
 
-/// All waiters of a queue shorter than this check it. In a longer queue, one of this many waiters of each thread does,
-/// because a timer costs processor time.
+/// All waiters check a queue that is shorter than this.
 const SHORT: usize = 64;
+/// One in this many waiters of each thread checks a longer queue, because a timer costs processor time.
 const PART: u32 = 32;
 
 /// The number of threads whose waiters are counted.
 const THREADS: usize = 8;
 
-/// The time in which a timer fires: two ticks, 2 ms in nanoseconds.
+/// The longest usual delay of a timer: two ticks, 2 ms in nanoseconds.
 const TICKS: u64 = 2_000_000;
 
-/// The largest number of waiters that are woken at once.
+/// The largest number of waiters of each priority that are woken at once.
 const MOST_WOKEN: usize = 1_024;
 
-/// After this time without an absent head, a single waiter is woken again at first: 10 s in nanoseconds.
+/// After this time without an absent head, the doubling starts again with a single waiter: 10 s in nanoseconds.
 const CALM: u64 = 10_000_000_000;
 
 #[derive(Debug, Default)]
@@ -40,15 +41,15 @@ pub(super) struct Presence {
     woken: usize,
     /// The time of that check.
     checked_at: u64,
-    /// The threads on which waiters joined, and the numbers of waiters after the last one that checks the queue. A blocked
-    /// runtime blocks all waiters that joined on its threads.
+    /// The threads on which waiters joined, each with the number of waiters since the last one that checks the queue. A
+    /// blocked runtime blocks all waiters that joined on its threads.
     threads: [Option<(ThreadId, u32)>; THREADS],
-    /// The thread that is replaced next.
+    /// The index of the thread that is replaced next.
     oldest: usize,
 }
 
 impl Presence {
-    /// Returns whether a new waiter checks the queue, whose length is `length`.
+    /// Returns whether a new waiter checks a queue of `length` waiters.
     pub(super) fn checks(&mut self, length: usize) -> bool {
         if length < SHORT {
             return true;
@@ -63,8 +64,8 @@ impl Presence {
         true
     }
 
-    /// Returns when a waiter that is not the head checks the queue again. `None` if it does not: if it need not check, and
-    /// no head was absent in the last second.
+    /// Returns the time at which a waiter that is not the head checks the queue again. Returns `None` if the waiter
+    /// need not check and no head was absent in the last second.
     pub(super) fn check_at(&self, checks: bool, now: u64) -> Option<u64> {
         let next = self.expected_at.saturating_add(GRACE + 1);
         let (shortest, longest) = CHECK;
@@ -73,11 +74,11 @@ impl Presence {
             return None;
         }
         let at = next.clamp(now + if is_calm { shortest } else { 1 }, now + longest);
-        // Does not check when the head grants permits. A waiter that is already awake then could overtake others.
+        // Does not check when the head grants permits, because a waiter that is already awake could overtake others.
         Some(if at.abs_diff(self.expected_at) <= TICKS { next } else { at })
     }
 
-    /// Sets waiters aside that are absent, if the head is one of them.
+    /// Sets absent waiters aside and wakes the waiters behind them, if the head was not polled in time.
     pub(super) fn skip_absent(&mut self, waiters: &mut Waiters, now: u64, wakes: &mut Wakes) {
         let is_late = |at: u64| now.saturating_sub(at) > GRACE;
         if waiters.is_empty() || !is_late(self.expected_at) {

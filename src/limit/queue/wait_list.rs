@@ -1,11 +1,13 @@
-//! The queued requests, in FIFO order within each priority, with one armed timer and at most two wake-ups for each grant.
+//! The queued requests, in FIFO order within each priority. One timer is armed for all permits, and each grant wakes at
+//! most two waiters.
 //!
-//! Only the head has a timer for its permits. When the timer fires, the head takes permits for itself and for all waiters
-//! behind it whose permits are available. It wakes those waiters, and wakes the new head, which arms the next timer. A
-//! future reads its grant from its [`Waiter`]. No task is spawned: the queue runs in the tasks that wait in it.
+//! Only the head has a timer for its permits. When the timer fires, the head takes permits for itself and for all
+//! waiters behind it whose permits are available. It wakes those waiters, and wakes the new head, which arms the next
+//! timer. A future reads its grant from its [`Waiter`]. No task is spawned: the queue runs in the tasks that wait in
+//! it.
 //!
-//! A head that nobody polls must not stop the waiters behind it. Some waiters therefore have a second timer, and
-//! [check](presence) whether the head was polled.
+//! A head that nobody polls must not stop the waiters behind it. Some waiters behind the head therefore have a timer
+//! too, and [check](presence) whether the head was polled.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -51,7 +53,7 @@ const PART: u64 = 16;
 /// nanoseconds.
 const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
 
-/// The largest number of permits of higher priorities after which the waiters' bounds are checked again.
+/// The queue checks the waiters' bounds again at the latest after this many permits of higher priorities.
 const MOST_SPARE: u64 = 1_024;
 
 #[derive(Debug)]
@@ -94,8 +96,8 @@ pub(super) fn slack(quotas: &[Quota]) -> u64 {
     quotas.iter().map(slack).min().unwrap_or(u64::MAX)
 }
 
-/// Returns the longest delay of a timer that a grant makes up for: a quarter of the margin. Such a grant counts from the
-/// time at which its permits became available, so that a late timer does not lower the rate.
+/// Returns the longest delay of a timer that a grant makes up for: a quarter of the margin. A grant after a late timer
+/// counts from the time at which its permits became available, so that the delay does not lower the rate.
 pub(super) fn catch_up(quotas: &[Quota]) -> u64 {
     quotas.iter().map(|quota| nanos(quota.margin()) / 4).min().unwrap_or(0)
 }
@@ -124,7 +126,7 @@ impl<A: Algorithm> WaitList<A> {
         let Some(before) = self.head() else { return };
         let now = fast.clock.now();
         self.expire_uncollected(fast, now);
-        // A timer that fires late makes up for its delay.
+        // The grants after a late timer make up for its delay.
         let from = now.saturating_sub(self.catch_up).max(self.presence.expected_at.min(now));
         while let Some(head) = self.head() {
             if !self.take(fast, (head.cost, head.reserve), from, now) {
@@ -145,15 +147,14 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Remembers a granted waiter, whose task was woken, until it collects its permits.
+    /// Remembers a waiter that was granted permits and woken, until it collects the permits.
     pub(super) fn await_collection(&mut self, fast: &FastPath, waiter: Arc<Waiter>, now: u64) {
         fast.woken.fetch_add(1, Ordering::AcqRel);
         self.woken_at = now;
         self.uncollected.push_back((now, waiter));
     }
 
-    /// Stops waiting for waiters that nobody polls: spends the permits that they have not collected, and skips an absent
-    /// head.
+    /// Stops waiting for absent waiters: spends the permits that they have not collected, and skips an absent head.
     pub(super) fn check(&mut self, fast: &FastPath, now: u64, wakes: &mut Wakes) {
         if self.expire_uncollected(fast, now) {
             self.wake_head(now, wakes);
@@ -161,8 +162,8 @@ impl<A: Algorithm> WaitList<A> {
         self.presence.skip_absent(&mut self.waiters, now, wakes);
     }
 
-    /// Spends the permits of waiters that were not polled in time after their grants. Returns whether one of them was a
-    /// probe.
+    /// Spends the permits of waiters that were not polled in time after their grants. Returns whether one of these
+    /// grants was a probe.
     fn expire_uncollected(&mut self, fast: &FastPath, now: u64) -> bool {
         let slack = fast.slack.load(Ordering::Acquire).min(LONGEST_UNCOLLECTED);
         let mut was_probe = false;
@@ -283,8 +284,8 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Returns how many permits, at most `most`, may be taken ahead of a waiter whose permits are the last of `total`, so
-    /// that it still gets them by `last`.
+    /// Returns how many permits higher priorities may take, at most `most`, so that a waiter still gets its own by
+    /// `last`. Its own permits are the last of the next `total`.
     fn spare(&self, now: u64, total: u64, last: u64, most: u64) -> u64 {
         let is_in_time = |spare: u64| self.forecast(now, total.saturating_add(spare)) <= last;
         if last == u64::MAX || is_in_time(most) {
@@ -302,7 +303,7 @@ impl<A: Algorithm> WaitList<A> {
         least
     }
 
-    /// Counts a new waiter against the waiters of lower priorities, and refuses those that can no longer be served in
+    /// Counts a new waiter against the waiters of lower priorities. Refuses the waiters that can no longer be served in
     /// time.
     fn overtake(&mut self, fast: &FastPath, waiter: &Waiter, wakes: &mut Wakes) {
         let cost = u64::from(waiter.cost.get());
@@ -337,7 +338,7 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Queues a waiter. If it is the new head, its task must poll it again.
+    /// Queues a waiter. Its task must poll it again if it is the new head.
     pub(super) fn insert(&mut self, fast: &FastPath, waiter: &Arc<Waiter>, waker: Waker, wakes: &mut Wakes) {
         self.waiters.insert(waiter, waker);
         let now = fast.clock.now();
@@ -410,8 +411,8 @@ impl<A: Algorithm> WaitList<A> {
         self.waiters.head(self.algorithm.largest())
     }
 
-    /// Takes permits and leaves at least `reserve` others. The permits count from the time at which they became
-    /// available, but not before `from`.
+    /// Takes permits if they and at least `reserve` others are available. The permits count from the time at which they
+    /// became available, but not before `from`. Returns whether it took them.
     fn take(&mut self, fast: &FastPath, (cost, reserve): (NonZeroU32, u64), from: u64, now: u64) -> bool {
         let permits = u64::from(cost.get());
         let progress = A::learns().then(|| fast.progress());

@@ -14,8 +14,8 @@ const REFUSED: u64 = u64::MAX;
 const COLLECTED: u64 = u64::MAX - 1;
 const EXPIRED: u64 = u64::MAX - 2;
 
-/// The state of a waiter. Except for [`collect`](Self::collect), only the queue writes it, under its lock. The future reads
-/// it without the lock.
+/// The state of a waiter. The queue writes the state under its lock, except in [`collect`](Self::collect). The future
+/// reads the state without the lock.
 #[derive(Debug)]
 pub(super) struct Waiter {
     /// The id, which increases with each arrival.
@@ -69,7 +69,7 @@ pub(super) enum State {
     Granted(u64),
     /// The waiter has received its granted permits.
     Collected,
-    /// The waiter was not polled in time after the grant, and needs other permits.
+    /// The waiter was not polled in time after the grant, and needs new permits.
     Expired,
     Refused,
 }

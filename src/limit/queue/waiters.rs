@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, task::Waker};
 use super::waiter::Waiter;
 use crate::policy::{
     Priority,
-    priority::{Heads, Shares},
+    priority::{Heads, Shares, Turn},
 };
 
 #[derive(Debug)]
@@ -53,32 +53,42 @@ impl Head {
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     pub(super) classes: [Class; Priority::COUNT],
-    /// The waiters that were woken and not polled for a long time. They keep their positions, but nobody waits for them.
+    /// The waiters that were woken and not polled in time. They keep their positions, but the queue skips them.
     absent: BTreeMap<u64, Entry>,
-    /// The permits that the waiters of each priority need, without the absent ones.
+    /// The number of permits that the waiters of each priority need, without the absent ones.
     pub(super) wanted: [u64; Priority::COUNT],
     pub(super) shares: Shares,
 }
 
 impl Waiters {
-    /// Returns whether no request waits, except for absent waiters.
+    /// Returns whether there are no waiters, or only absent ones.
     pub(super) fn is_empty(&self) -> bool {
-        self.classes.iter().all(|class| class.entries.is_empty())
+        self.wanted == [0; Priority::COUNT]
     }
 
-    /// Returns the number of queued requests of the ranks up to `rank`, and of all absent ones.
+    /// Returns the number of waiters of the ranks up to `rank`, plus the absent waiters of all ranks.
     pub(super) fn len(&self, rank: usize) -> usize {
         let present: usize = self.classes[..=rank].iter().map(|class| class.entries.len()).sum();
         present + self.absent.len()
     }
 
-    /// Returns the permits that all waiters need together.
+    /// Returns the number of permits that all waiters need together, without the absent ones.
     pub(super) fn wanted(&self) -> u64 {
         self.wanted.iter().sum()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.classes.iter().flat_map(|class| class.entries.values())
+    }
+
+    /// Returns the only priority with present waiters. `None` if there are several or none.
+    fn only_rank(&self) -> Option<usize> {
+        match self.wanted {
+            [_, 0, 0] => Some(0),
+            [0, _, 0] => Some(1),
+            [0, 0, _] => Some(2),
+            _ => None,
+        }
     }
 
     fn heads(&self) -> Heads {
@@ -88,14 +98,20 @@ impl Waiters {
 
     /// Returns the waiter that is served next. A request can take at most `largest` permits.
     pub(super) fn head(&self, largest: u32) -> Option<Head> {
-        let turn = self.shares.next(&self.heads(), largest.into())?;
+        let turn = match self.only_rank() {
+            Some(rank) => Turn { rank, reserve: 0 },
+            None => self.shares.next(&self.heads(), largest.into())?,
+        };
         let (&id, entry) = self.classes[turn.rank].entries.first_key_value()?;
         Some(Head { id, rank: turn.rank, cost: entry.waiter.cost, reserve: turn.reserve })
     }
 
-    /// Returns the number of permits that must remain if a new request is served before all waiters, or `None` if it is
-    /// not its turn.
+    /// Returns the number of permits that must remain if a new request is served before all waiters. Returns `None` if
+    /// a waiter is served first.
     pub(super) fn reserve_of_new(&self, rank: usize, cost: NonZeroU32, largest: u32) -> Option<u64> {
+        if self.is_empty() {
+            return Some(0);
+        }
         let mut heads = self.heads();
         if heads[rank].is_some() {
             return None;
@@ -107,6 +123,9 @@ impl Waiters {
 
     /// Records that a new request was served before all waiters.
     pub(super) fn grant_new(&mut self, rank: usize, cost: NonZeroU32) {
+        if self.is_empty() {
+            return self.shares.reset();
+        }
         let after = self.heads();
         let mut before = after;
         before[rank] = Some(cost);
@@ -115,6 +134,10 @@ impl Waiters {
 
     /// Removes the head, because it was granted its permits.
     pub(super) fn grant(&mut self, head: &Head) -> Option<Entry> {
+        if self.only_rank().is_some() {
+            self.shares.reset();
+            return self.remove_from(head.rank, head.id);
+        }
         let before = self.heads();
         let entry = self.remove_from(head.rank, head.id);
         self.shares.grant(head.rank, head.cost.get().into(), &before, &self.heads());
@@ -150,14 +173,14 @@ impl Waiters {
         self.classes[waiter.rank].entries.get_mut(&waiter.id)
     }
 
-    /// Sets an absent waiter's position free for the waiters behind it.
+    /// Moves a waiter to the absent ones, so that the queue serves the waiters behind it.
     pub(super) fn set_absent(&mut self, rank: usize, id: u64) {
         if let Some(entry) = self.remove_from(rank, id) {
             self.absent.insert(id, entry);
         }
     }
 
-    /// Returns a waiter to its position if it was absent. Returns whether it was.
+    /// Returns a waiter to its position, and returns `true`, if it was absent.
     pub(super) fn return_absent(&mut self, waiter: &Waiter) -> bool {
         let Some(entry) = self.absent.remove(&waiter.id) else { return false };
         self.insert_entry(entry);

@@ -7,8 +7,8 @@ mod tests;
 
 /// The priority of a request in the queue of a limiter.
 ///
-/// A waiting request of a higher priority is granted its permits first. Each lower priority with waiting requests still
-/// gets a share of the permits, 10 % by default: see
+/// The limiter serves a queued request of a higher priority first. Each lower priority with queued requests still gets
+/// a share of the permits, 10 % by default: see
 /// [`with_lower_priority_share`](crate::limit::LocalLimiter::with_lower_priority_share). Requests of the same priority
 /// are served first in, first out.
 ///
@@ -26,12 +26,12 @@ mod tests;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Priority {
-    /// Served before all others. For example, a user waits for the response.
+    /// Served before all others. An example is a request for which a user waits.
     High,
     /// The default.
     #[default]
     Normal,
-    /// Served last. For example, a job that runs at night.
+    /// Served last. An example is a request of a nightly job.
     Low,
 }
 
@@ -39,7 +39,7 @@ impl Priority {
     /// The number of priorities.
     pub(crate) const COUNT: usize = 3;
 
-    /// Returns the position in the order of service. That of the highest priority is 0.
+    /// Returns the position in the order of service, which is 0 for the highest priority.
     pub(crate) const fn rank(self) -> usize {
         self as usize
     }
@@ -59,9 +59,9 @@ pub(crate) struct Turn {
     pub(crate) reserve: u64,
 }
 
-/// Divides permits by deficit round robin. A lower priority earns credit with every grant while it waits. It turns the
-/// credit into permits that are set aside for its first waiter, at most as many as the highest waiting priority takes. A
-/// new request of a higher priority is delayed by at most one permit of the others.
+/// Divides permits by deficit round robin. A lower priority earns credit with every grant while its requests wait. The
+/// credit becomes permits that are set aside for its first waiter, at most as many as the highest waiting priority
+/// takes. The others delay a new request of a higher priority by at most one permit.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// The share of each lower priority, in thousandths of all permits.
@@ -71,7 +71,7 @@ pub(crate) struct Shares {
     credit: [i64; Priority::COUNT],
     /// Only one priority at a time saves permits, so that a full bucket can hold them.
     saved: Option<Saved>,
-    /// The rank of the priority that took permits last as the highest waiting priority.
+    /// The rank of the last priority that took permits while it was the highest waiting priority.
     last_top: usize,
     /// The number of permits that may be set aside until that priority takes permits again.
     allowance: u64,
@@ -106,7 +106,7 @@ impl Default for Shares {
 }
 
 impl Shares {
-    /// The largest share of a lower priority, in percent. Two lower priorities together then leave half of the permits.
+    /// The largest share of a lower priority, in percent. With it, two lower priorities leave half of the permits.
     pub(crate) const LARGEST: u32 = 25;
 
     fn new(share: u64) -> Self {
@@ -118,7 +118,7 @@ impl Shares {
         self.share = u64::from(percent.min(Self::LARGEST)) * PERMIT / 100;
     }
 
-    /// Returns whose turn it is. A request can take at most `largest` permits.
+    /// Returns the priority that is served next. A request can take at most `largest` permits.
     pub(crate) fn next(&self, heads: &Heads, largest: u64) -> Option<Turn> {
         let top = top(heads)?;
         let first = Turn { rank: top, reserve: 0 };
@@ -133,8 +133,8 @@ impl Shares {
         })
     }
 
-    /// Returns the permits that the priority `top` must leave. A priority that has just become the highest need not wait
-    /// until all permits have been refilled that the previous one agreed to set aside.
+    /// Returns the permits that the priority `top` must leave. A priority that has just become the highest leaves at
+    /// most one permit more than were available at the last grant, so that it waits for at most one.
     fn saved_from(&self, top: usize) -> Option<Saved> {
         self.saved.map(|saved| match top == self.last_top {
             true => saved,
@@ -142,8 +142,8 @@ impl Shares {
         })
     }
 
-    /// Records that the first waiter of the priority `rank` has taken `cost` permits. `before` are the heads before this
-    /// grant, and `after` those after it.
+    /// Records that the first waiter of the priority `rank` has taken `cost` permits. `before` contains the heads
+    /// before this grant, and `after` contains the heads after it.
     pub(crate) fn grant(&mut self, rank: usize, cost: u64, before: &Heads, after: &Heads) {
         let Some(top_before) = top(before) else { return };
         for (head, credit) in before.iter().zip(&mut self.credit).skip(top_before + 1) {
@@ -184,8 +184,8 @@ impl Shares {
         self.saved = (permits > 0).then_some(Saved { permits, ..saved });
     }
 
-    /// Returns the number of permits that are granted until a waiter gets its own. The waiter and those before it with
-    /// the same priority need `own` permits, and all waiters of each priority need `wanted`. The result may be a few
+    /// Returns the number of permits that are granted until a waiter has its own. The waiter and all earlier waiters of
+    /// its priority need `own` permits. All waiters of each priority need `wanted` permits. The result may be a few
     /// permits too low.
     pub(crate) fn total(&self, rank: usize, own: u64, wanted: &[u64; Priority::COUNT]) -> u64 {
         let higher: u64 = wanted[..rank].iter().sum();

@@ -11,9 +11,9 @@ fn heads(costs: [u32; 3]) -> Heads {
     costs.map(NonZeroU32::new)
 }
 
-/// Grants permits one at a time to first waiters of constant `costs`, where 0 means that no request of the priority
-/// waits. The bucket holds `largest` permits and is always refilled by one. Returns the permits that each priority took
-/// of `total`.
+/// Grants `total` permits to first waiters of constant `costs`, from a bucket that holds `largest` permits and is
+/// refilled by one at a time. A cost of 0 means that no request of the priority waits. Returns the permits that each
+/// priority took.
 fn run(shares: &mut Shares, costs: [u32; 3], largest: u64, total: u64) -> [u64; 3] {
     let (mut taken, mut available) = ([0; 3], 0_u64);
     for _ in 0..total {
@@ -72,7 +72,7 @@ fn forecast_counts_higher_priorities_and_the_shares_of_lower_ones() {
         (HIGH, 80, [0, 1_000, 1_000], 100),
         (HIGH, 80, [0, 3, 1_000], 93),
         (NORMAL, 2, [10, 1, 0], 12),
-        // The share of 10 % is faster than all requests with a higher priority.
+        // The waiter's share of 10 % reaches it before all requests of a higher priority are served.
         (NORMAL, 2, [1_000, 1, 0], 20),
         (LOW, 1, [3, 3, 0], 7),
         (LOW, 1, [30, 30, 0], 10),
@@ -82,7 +82,7 @@ fn forecast_counts_higher_priorities_and_the_shares_of_lower_ones() {
 }
 
 proptest! {
-    /// A single request with a high priority arrives while others wait. At most one permit goes to them before it.
+    /// A single request with a high priority arrives while others wait. The others take at most one permit before it.
     #[test]
     fn single_high_request_waits_for_at_most_two_permits(
         percent in 0..=Shares::LARGEST,
@@ -94,7 +94,7 @@ proptest! {
         let mut shares = Shares::default();
         shares.set_percent(percent);
         let mut available = 0_u64;
-        // The requests that wait: first some with a high priority, then none, then one.
+        // Requests with a high priority wait first, then none waits, then a single one.
         let mut refills = 0;
         for step in 0..earlier + before + 3 {
             let is_single = step >= earlier + before;
