@@ -19,7 +19,8 @@ use crate::{call::RequestHead, policy::Priority};
 ///
 /// # Default
 ///
-/// A request may wait until its call's deadline. At most 10,000 requests are queued.
+/// A request may wait until its call's deadline. At most 10,000 requests of the same or a
+/// higher priority are queued.
 ///
 /// # Clone
 ///

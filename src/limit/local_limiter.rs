@@ -133,7 +133,7 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// # Errors
     ///
-    /// Returns a refusal if 10,000 requests are queued.
+    /// Returns a refusal if 10,000 requests of the same or a higher priority are queued.
     pub fn acquire(&self) -> Acquire {
         self.acquire_with(&PermitRequest::new())
     }
@@ -147,7 +147,7 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.acquire_with(&PermitRequest::new().with_cost(permits))
     }
 
-    /// Takes one permit immediately, without overtaking waiters.
+    /// Takes one permit immediately, without overtaking waiters of the same or a higher priority.
     ///
     /// # Errors
     ///
@@ -157,7 +157,8 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.try_acquire_many(NonZeroU32::MIN)
     }
 
-    /// Takes a number of permits together, immediately and without overtaking waiters.
+    /// Takes a number of permits together, immediately and without overtaking waiters of the
+    /// same or a higher priority.
     ///
     /// # Errors
     ///

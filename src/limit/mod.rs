@@ -1,4 +1,4 @@
-//! Limits the rate of requests: each request waits in a FIFO queue for its permits before it is sent.
+//! Limits the rate of requests: each request waits in a queue for its permits before it is sent.
 //!
 //! ```
 //! use tower_outbound::{Quota, limit::{PacedWindow, RateLimitLayer}};
@@ -60,9 +60,12 @@
 //! # Absent waiters
 //!
 //! A waiter is absent if its caller keeps the future and does not poll it, or if its runtime is blocked. The queue
-//! skips a head that is not polled within about 100 ms after its permits became available. The number of waiters that
-//! the queue skips at once doubles each time. Absent waiters delay the others by at most a second in a queue of up to
-//! 64 requests. A blocked runtime delays the waiters of other runtimes by at most a second in a queue of any length.
+//! skips a head that is not polled within 100 to 350 ms after its permits became available. The number of waiters that the
+//! queue skips at once doubles each time. In a queue of up to 64 requests, absent waiters delay the others by at most a
+//! second.
+//!
+//! In a longer queue, only the first of every 32 waiters of a thread detects absent waiters. If all of these are absent
+//! themselves, the other waiters stay queued until another request arrives.
 //!
 //! - A skipped waiter takes no permits, and returns to its position when it is polled.
 //! - Some waiters wake up to four times per second to detect absent waiters, and more often after a head was absent. In

@@ -123,6 +123,41 @@ async fn uncollected_grant_expires_and_is_not_passed_on() {
     assert_eq!(bucket.snapshot().granted, 4);
 }
 
+#[tokio::test(start_paused = true)]
+async fn waiters_that_are_not_polled_take_no_permits_of_a_full_bucket() {
+    for absent in [1, 36] {
+        let bucket = bucket(100, 3_600, 36);
+        while bucket.try_acquire().is_ok() {}
+        let _forgotten = forgotten(&bucket, absent);
+        tokio::time::sleep(Duration::from_secs(7_200)).await;
+        let start = Instant::now();
+        bucket.acquire().await.unwrap();
+        assert!(start.elapsed() <= millis(1_000), "{:?}", start.elapsed());
+        assert_eq!(bucket.snapshot().available, 35);
+    }
+}
+
+/// A waiter whose permit was revoked by a pause gets another permit. The first grant must not expire afterwards.
+#[tokio::test(start_paused = true)]
+async fn permit_granted_again_after_a_pause_stays_in_flight() {
+    let quota = Quota::new(20, Duration::from_secs(40)).unwrap().with_burst(10).unwrap();
+    let bucket = TokenBucket::new(quota).with_initial_burst(0);
+    let mut head = task::spawn(bucket.acquire());
+    assert_pending!(head.poll());
+    let mut waiters = forgotten(&bucket, 2);
+    tokio::time::advance(Duration::from_secs(40)).await;
+    let first = assert_ready_ok!(head.poll());
+    bucket.pause_until(Instant::now() + millis(10));
+    assert_pending!(waiters[1].poll());
+    tokio::time::advance(millis(12)).await;
+    let second = assert_ready_ok!(waiters[1].poll());
+    tokio::time::advance(quota.margin()).await;
+    assert_ready_ok!(task::spawn(bucket.acquire()).poll());
+    assert_eq!(bucket.snapshot().in_flight, 2);
+    drop((first, second));
+    assert_eq!(bucket.snapshot().in_flight, 0);
+}
+
 /// The remaining permits of the server do not count requests that were never sent.
 #[tokio::test(start_paused = true)]
 async fn uncollected_grants_do_not_use_up_the_remaining_permits_of_the_server() {

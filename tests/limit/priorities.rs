@@ -154,6 +154,34 @@ fn assert_bounds_hold(limiter: &impl Limiter) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn low_request_fails_at_once_if_high_requests_take_the_permits_that_it_waits_for() {
+    let bucket = refilling(1, 10).with_initial_burst(0).with_lower_priority_share(0).unwrap();
+    let request = of(Low).with_cost(permits(10)).with_max_wait(Duration::from_secs(10));
+    let mut low = task::spawn(bucket.acquire_with(&request));
+    assert_pending!(low.poll());
+    tokio::time::advance(Duration::from_secs(1)).await;
+    tokio_test::assert_ready_ok!(task::spawn(bucket.acquire_with(&of(High))).poll());
+    assert!(low.is_woken());
+    assert_eq!(tokio_test::assert_ready_err!(low.poll()).reason(), Reason::MaxWait);
+}
+
+#[tokio::test(start_paused = true)]
+async fn credit_of_a_low_request_counts_in_its_forecast() {
+    let bucket = refilling(1, 1).with_initial_burst(0);
+    let order = Order::default();
+    for _ in 0..100 {
+        queue(&bucket, of(High), &order).await;
+    }
+    let low = queue(&bucket, of(Low).with_max_wait(Duration::from_secs(12)), &order).await;
+    for _ in 0..8 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        queue(&bucket, of(High), &order).await;
+    }
+    let wait = low.await.unwrap().unwrap();
+    assert!(wait <= Duration::from_secs(12), "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn request_is_admitted_if_only_lower_priorities_fill_the_queue() {
     let bucket = refilling(1, 1).with_initial_burst(0);
     let order = Order::default();

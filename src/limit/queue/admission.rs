@@ -79,11 +79,15 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     fast.release_without_acceptance(waiter.cost);
                     let is_lost = list.lose(at, false, now);
                     requeue(list, fast, waiter, waker, wakes);
+                    list.refuse_late(fast, wakes);
                     if is_lost {
                         list.wake_head(now, wakes);
                     }
                 }
-                State::Expired => requeue(list, fast, waiter, waker, wakes),
+                State::Expired => {
+                    requeue(list, fast, waiter, waker, wakes);
+                    list.refuse_late(fast, wakes);
+                }
                 State::Waiting => {
                     if list.waiters.return_absent(waiter) {
                         // The waiters behind this one now wait longer.
@@ -103,12 +107,11 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                 let check_at = list.presence.check_at(waiter.checks, now);
                 return Ok(Standing::Behind { check_at: check_at.map(|at| fast.clock.timer(at)) });
             };
-            list.serve(fast, Some(waiter.id), wakes);
-            if let State::Granted(at) = waiter.state() {
-                // Not earlier than the grant: a learner recognizes its probe by this time.
-                return Ok(Standing::Granted(fast.clock.stamp(now.max(at))));
+            // A learner recognizes its probe by the time of the grant.
+            if let Some(at) = list.serve(fast, Some(waiter.id), wakes) {
+                return Ok(Standing::Granted(fast.clock.stamp(at)));
             }
-            let (due, grace) = (list.forecast(now, head.needed()), list.algorithm.grace());
+            let (due, grace) = (list.due(now, &head), list.algorithm.grace());
             match waiter.latest.missed_by(due, now, grace) {
                 Some(reason) => {
                     list.leave(waiter, now, wakes);

@@ -95,7 +95,10 @@ impl<A: Algorithm> Queue<A> {
         self.locked(|list, wakes| {
             let now = self.fast.clock.now();
             list.algorithm.change(quotas, now);
-            list.catch_up = catch_up(quotas);
+            // A grant may count from a time before it was made, by up to a quarter of the margin. A smaller margin allows
+            // less of that.
+            let before = std::mem::replace(&mut list.catch_up, catch_up(quotas));
+            list.delay_grants(before.saturating_sub(list.catch_up));
             self.fast.slack.store(slack(quotas), Ordering::Release);
             list.server.has_quota = A::learns() || !quotas.is_empty();
             self.fast.has_quota.store(!quotas.is_empty(), Ordering::Release);

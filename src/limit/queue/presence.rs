@@ -12,9 +12,9 @@ use super::waiters::{Waiters, Wakes};
 /// The time after which a waiter that was woken is considered absent: 50 ms in nanoseconds.
 const GRACE: u64 = 50_000_000;
 
-/// The shortest and the longest time between two checks by one waiter while all heads are polled: 250 ms and 1 s in
+/// The shortest and the longest time between two checks by one waiter while all heads are polled: 250 ms and 500 ms in
 /// nanoseconds.
-const CHECK: (u64, u64) = (250_000_000, 1_000_000_000);
+const CHECK: (u64, u64) = (250_000_000, 500_000_000);
 
 /// All waiters check a queue that is shorter than this.
 const SHORT: usize = 64;
@@ -29,6 +29,9 @@ const TICKS: u64 = 2_000_000;
 
 /// The largest number of waiters of each priority that are woken at once.
 const MOST_WOKEN: usize = 1_024;
+
+/// After an absent head was found, all waiters that are polled check the queue for this time: 1 s in nanoseconds.
+const SUSPICION: u64 = 1_000_000_000;
 
 /// After this time without an absent head, the doubling starts again with a single waiter: 10 s in nanoseconds.
 const CALM: u64 = 10_000_000_000;
@@ -64,12 +67,17 @@ impl Presence {
         true
     }
 
+    /// Returns whether an absent head was found recently.
+    pub(super) fn is_suspicious(&self, now: u64) -> bool {
+        self.woken > 0 && now.saturating_sub(self.checked_at) <= SUSPICION
+    }
+
     /// Returns the time at which a waiter that is not the head checks the queue again. Returns `None` if the waiter
     /// need not check and no head was absent in the last second.
     pub(super) fn check_at(&self, checks: bool, now: u64) -> Option<u64> {
         let next = self.expected_at.saturating_add(GRACE + 1);
         let (shortest, longest) = CHECK;
-        let is_calm = now.saturating_sub(self.checked_at) > longest || self.woken == 0;
+        let is_calm = !self.is_suspicious(now);
         if is_calm && !checks {
             return None;
         }

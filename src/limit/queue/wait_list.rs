@@ -32,7 +32,7 @@ use crate::{
         permit_request::PermitRequest,
         server::{limits::ServerLimits, unconfirmed::Unconfirmed},
     },
-    policy::{Priority, Quota},
+    policy::Quota,
 };
 
 /// The longest time that the head sleeps beyond its due time, so that several waiters are served together: four timer
@@ -121,30 +121,38 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Grants permits to the waiters in order, from the head on, until the permits of a waiter are not available.
-    pub(super) fn serve(&mut self, fast: &FastPath, visitor: Option<u64>, wakes: &mut Wakes) {
-        let Some(before) = self.head() else { return };
+    /// Grants permits to the waiters in order, from the head on, until the permits of a waiter are not available. Returns
+    /// the time of the grant to the waiter `visitor`, whose task is being polled.
+    pub(super) fn serve(&mut self, fast: &FastPath, visitor: Option<u64>, wakes: &mut Wakes) -> Option<u64> {
+        let before = self.head()?;
         let now = fast.clock.now();
+        let mut granted_at = None;
         self.expire_uncollected(fast, now);
         // The grants after a late timer make up for its delay.
         let from = now.saturating_sub(self.catch_up).max(self.presence.expected_at.min(now));
         while let Some(head) = self.head() {
-            if !self.take(fast, (head.cost, head.reserve), from, now) {
+            // Grants nothing to a head that may be absent.
+            let is_absent =
+                self.presence.is_suspicious(now) && Some(head.id) != visitor && self.waiters.is_woken(&head);
+            if is_absent || !self.take(fast, (head.cost, head.reserve), from, now) {
                 // Wakes the new head, because it has no timer yet.
                 if head.id != before.id {
                     self.wake_head(now, wakes);
                 }
-                return;
+                break;
             }
-            let Some(granted) = self.waiters.grant(&head) else { return };
-            granted.waiter.set(State::Granted(now));
+            let granted = self.waiters.grant(&head)?;
             if Some(head.id) == visitor {
+                granted_at = Some(now);
+                granted.waiter.set(State::Collected);
                 wakes.drop.push(granted.waker);
             } else {
+                granted.waiter.set(State::Granted(now));
                 wakes.wake.push(granted.waker);
                 self.await_collection(fast, granted.waiter, now);
             }
         }
+        granted_at
     }
 
     /// Remembers a waiter that was granted permits and woken, until it collects the permits.
@@ -169,10 +177,12 @@ impl<A: Algorithm> WaitList<A> {
         let mut was_probe = false;
         while let Some((granted_at, waiter)) = self.uncollected.front() {
             if let State::Granted(at) = waiter.state() {
-                if now.saturating_sub(*granted_at) <= slack {
+                // The waiter may have returned to the queue and have been granted other permits.
+                let is_same = at == State::time(*granted_at);
+                if is_same && now.saturating_sub(*granted_at) <= slack {
                     break;
                 }
-                if waiter.expire(at) {
+                if is_same && waiter.expire(at) {
                     let (at, cost) = (*granted_at, waiter.cost);
                     fast.woken.fetch_sub(1, Ordering::AcqRel);
                     was_probe |= self.lose(at, false, now);
@@ -205,7 +215,12 @@ impl<A: Algorithm> WaitList<A> {
         self.costliest = before.max(cost.get());
         if let Some(reserve) = self.waiters.reserve_of_new(rank, cost, largest) {
             if self.take(fast, (cost, reserve), now, now) {
+                let head = self.head();
                 self.waiters.grant_new(rank, cost);
+                if self.head() != head {
+                    self.wake_head(now, wakes);
+                }
+                self.overtake(fast, rank, cost, wakes);
                 return Ok(None);
             }
         }
@@ -231,6 +246,14 @@ impl<A: Algorithm> WaitList<A> {
         match reason {
             Some(reason) => Err(Refusal::new(reason, Duration::from_nanos(due - now))),
             None => Ok(self.new_waiter(request, latest)),
+        }
+    }
+
+    /// Counts all grants so far as if they had been made later by `delay`.
+    pub(super) fn delay_grants(&mut self, delay: u64) {
+        if delay > 0 {
+            self.algorithm.postpone(delay);
+            self.taken_at = self.taken_at.saturating_add(delay);
         }
     }
 
@@ -303,12 +326,12 @@ impl<A: Algorithm> WaitList<A> {
         least
     }
 
-    /// Counts a new waiter against the waiters of lower priorities. Refuses the waiters that can no longer be served in
+    /// Counts a new request against the waiters of lower priorities. Refuses the waiters that can no longer be served in
     /// time.
-    fn overtake(&mut self, fast: &FastPath, waiter: &Waiter, wakes: &mut Wakes) {
-        let cost = u64::from(waiter.cost.get());
+    fn overtake(&mut self, fast: &FastPath, rank: usize, cost: NonZeroU32, wakes: &mut Wakes) {
+        let cost = u64::from(cost.get());
         let mut is_too_late = false;
-        for class in &mut self.waiters.classes[waiter.rank + 1..] {
+        for class in &mut self.waiters.classes[rank + 1..] {
             if !class.entries.is_empty() {
                 class.spare = class.spare.and_then(|spare| spare.checked_sub(cost));
                 is_too_late |= class.spare.is_none();
@@ -351,13 +374,13 @@ impl<A: Algorithm> WaitList<A> {
             let spare = self.spare(now, total, waiter.latest.last(self.algorithm.grace()), spare);
             self.waiters.classes[waiter.rank].spare = Some(spare);
         }
-        self.overtake(fast, waiter, wakes);
+        self.overtake(fast, waiter.rank, waiter.cost, wakes);
     }
 
     pub(super) fn new_waiter(&mut self, request: &PermitRequest, latest: Latest) -> Arc<Waiter> {
         self.last_id += 1;
         let class = (request.priority().rank(), request.cost());
-        let checks = self.presence.checks(self.waiters.len(Priority::COUNT - 1));
+        let checks = self.presence.checks(self.waiters.present());
         Arc::new(Waiter::new(self.last_id, class, checks, latest))
     }
 
@@ -376,13 +399,21 @@ impl<A: Algorithm> WaitList<A> {
         self.server.forecast(algorithm, now, total)
     }
 
+    /// Returns when the permits of the head are available.
+    pub(super) fn due(&self, now: u64, head: &Head) -> u64 {
+        let costliest = u32::try_from(head.needed()).unwrap_or(u32::MAX).max(self.costliest);
+        // The server's limits apply only to the permits that the head takes.
+        let by_quota = self.algorithm.forecast(now, head.needed(), costliest);
+        self.forecast(now, head.cost.get().into()).max(by_quota)
+    }
+
     /// Returns when the head must be polled again. The head's permits are available at `due`. In a long queue, the head
     /// is polled a little later than `due`, so that one wake-up serves several waiters. It is never polled so late that
     /// one of these waiters misses its bounds.
     pub(super) fn gather(&self, now: u64, due: u64) -> u64 {
         let Some(head) = self.head() else { return due };
         let (needed, wanted) = (head.needed(), self.waiters.wanted());
-        if wanted <= needed || self.server.any() {
+        if wanted <= needed || self.server.any() || self.waiters.is_alone(&head) {
             return due;
         }
         let (next, last) = (self.forecast(now, needed + 1), self.forecast(now, wanted));

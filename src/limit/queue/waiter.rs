@@ -74,6 +74,14 @@ pub(super) enum State {
     Refused,
 }
 
+impl State {
+    /// Returns the time that a waiter stores for a grant at `at`. A time that equals the value of another state is changed
+    /// by a few nanoseconds, which does not matter.
+    pub(super) fn time(at: u64) -> u64 {
+        at.clamp(WAITING + 1, EXPIRED - 1)
+    }
+}
+
 impl Waiter {
     pub(super) fn new(id: u64, (rank, cost): (usize, NonZeroU32), checks: bool, latest: Latest) -> Self {
         Self { id, cost, rank, checks, state: AtomicU64::new(WAITING), latest }
@@ -92,8 +100,7 @@ impl Waiter {
     pub(super) fn set(&self, state: State) {
         let state = match state {
             State::Waiting => WAITING,
-            // A time that equals one of the special values is changed by a few nanoseconds, which does not matter.
-            State::Granted(at) => at.clamp(WAITING + 1, EXPIRED - 1),
+            State::Granted(at) => State::time(at),
             State::Collected => COLLECTED,
             State::Expired => EXPIRED,
             State::Refused => REFUSED,

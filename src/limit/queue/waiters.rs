@@ -66,10 +66,25 @@ impl Waiters {
         self.wanted == [0; Priority::COUNT]
     }
 
-    /// Returns the number of waiters of the ranks up to `rank`, plus the absent waiters of all ranks.
+    /// Returns the number of waiters of the ranks up to `rank`, with the absent ones.
     pub(super) fn len(&self, rank: usize) -> usize {
-        let present: usize = self.classes[..=rank].iter().map(|class| class.entries.len()).sum();
-        present + self.absent.len()
+        let absent = self.absent.values().filter(|entry| entry.waiter.rank <= rank).count();
+        self.classes[..=rank].iter().map(|class| class.entries.len()).sum::<usize>() + absent
+    }
+
+    /// Returns the number of all waiters, without the absent ones.
+    pub(super) fn present(&self) -> usize {
+        self.classes.iter().map(|class| class.entries.len()).sum()
+    }
+
+    /// Returns whether no other waiter of its priority is behind this head, and waiters of lower priorities are.
+    pub(super) fn is_alone(&self, head: &Head) -> bool {
+        self.only_rank().is_none() && self.classes[head.rank].entries.len() == 1
+    }
+
+    /// Returns whether the head was woken and not polled since.
+    pub(super) fn is_woken(&self, head: &Head) -> bool {
+        self.classes[head.rank].entries.get(&head.id).is_some_and(|entry| entry.woken_at.is_some())
     }
 
     /// Returns the number of permits that all waiters need together, without the absent ones.
@@ -155,8 +170,17 @@ impl Waiters {
         self.classes[rank].entries.insert(id, entry);
     }
 
+    /// Removes a waiter that was not granted its permits.
     pub(super) fn remove(&mut self, waiter: &Waiter) -> Option<Entry> {
-        self.absent.remove(&waiter.id).or_else(|| self.remove_from(waiter.rank, waiter.id))
+        self.absent.remove(&waiter.id).or_else(|| self.take_out(waiter.rank, waiter.id))
+    }
+
+    fn take_out(&mut self, rank: usize, id: u64) -> Option<Entry> {
+        let entry = self.remove_from(rank, id)?;
+        if self.classes[rank].entries.is_empty() {
+            self.shares.forget(rank);
+        }
+        Some(entry)
     }
 
     fn remove_from(&mut self, rank: usize, id: u64) -> Option<Entry> {
@@ -175,7 +199,7 @@ impl Waiters {
 
     /// Moves a waiter to the absent ones, so that the queue serves the waiters behind it.
     pub(super) fn set_absent(&mut self, rank: usize, id: u64) {
-        if let Some(entry) = self.remove_from(rank, id) {
+        if let Some(entry) = self.take_out(rank, id) {
             self.absent.insert(id, entry);
         }
     }

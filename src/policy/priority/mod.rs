@@ -118,6 +118,18 @@ impl Shares {
         self.share = u64::from(percent.min(Self::LARGEST)) * PERMIT / 100;
     }
 
+    /// Discards all credit and all saved permits, because at most one priority has waiters.
+    pub(crate) fn reset(&mut self) {
+        (self.credit, self.saved) = ([0; Priority::COUNT], None);
+    }
+
+    /// Discards the credit of a priority whose last waiter has left without a grant. The saved permits may have been
+    /// taken since, so they are discarded, too.
+    pub(crate) fn forget(&mut self, rank: usize) {
+        self.credit[rank] = 0;
+        self.saved = None;
+    }
+
     /// Returns the priority that is served next. A request can take at most `largest` permits.
     pub(crate) fn next(&self, heads: &Heads, largest: u64) -> Option<Turn> {
         let top = top(heads)?;
@@ -192,9 +204,11 @@ impl Shares {
         let lower = wanted[rank + 1..].iter().filter(|wanted| **wanted > 0);
         let rest = PERMIT - self.share * lower.clone().count() as u64;
         let first = own.saturating_add(higher);
-        let shared = first.saturating_mul(self.share) / rest;
+        // A lower priority gets its first permit only after it has earned the credit.
+        let shared = (first.saturating_mul(self.share) / rest).saturating_sub(1);
         let all = first.saturating_add(lower.map(|wanted| shared.min(*wanted)).sum());
-        match (own.saturating_mul(PERMIT)).checked_div(self.share) {
+        let credit = u64::try_from(self.credit[rank]).unwrap_or(0);
+        match own.saturating_mul(PERMIT).saturating_sub(credit).checked_div(self.share) {
             Some(by_share) if higher > 0 => all.min(by_share),
             _ => all,
         }

@@ -67,10 +67,10 @@ fn forecast_counts_higher_priorities_and_the_shares_of_lower_ones() {
     let shares = Shares::default();
     for (rank, own, wanted, total) in [
         (NORMAL, 5, [0, 4, 0], 5),
-        (HIGH, 9, [0, 100, 0], 10),
+        (HIGH, 9, [0, 100, 0], 9),
         (HIGH, 9, [0, 0, 0], 9),
-        (HIGH, 80, [0, 1_000, 1_000], 100),
-        (HIGH, 80, [0, 3, 1_000], 93),
+        (HIGH, 80, [0, 1_000, 1_000], 98),
+        (HIGH, 80, [0, 3, 1_000], 92),
         (NORMAL, 2, [10, 1, 0], 12),
         // The waiter's share of 10 % reaches it before all requests of a higher priority are served.
         (NORMAL, 2, [1_000, 1, 0], 20),
