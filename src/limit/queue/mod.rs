@@ -4,10 +4,12 @@
 pub(super) mod acquire;
 mod admission;
 mod any;
+mod bounds;
 pub(crate) mod clock;
 #[cfg(feature = "redis")]
 pub(crate) mod external;
 pub(super) mod fast_path;
+mod grants;
 mod issuer;
 #[cfg(all(test, outbound_loom))]
 mod loom_tests;

@@ -11,7 +11,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    num::NonZeroU32,
     sync::Arc,
     task::Waker,
     time::Duration,
@@ -21,8 +20,7 @@ use super::{
     clock::{Clock, nanos},
     fast_path::FastPath,
     presence::Presence,
-    sync::Ordering,
-    waiter::{Latest, State, Waiter},
+    waiter::{Latest, Waiter},
     waiters::{Head, Waiters, Wakes},
 };
 use crate::{
@@ -49,13 +47,6 @@ const TICK: u64 = 1_000_000;
 /// The head's additional sleep is at most the last waiter's wait divided by this number.
 const PART: u64 = 16;
 
-/// A waiter that has not collected its permits after this time loses them, even if they never expire: 1 s in
-/// nanoseconds.
-const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
-
-/// The queue checks the waiters' bounds again at the latest after this many permits of higher priorities.
-const MOST_SPARE: u64 = 1_024;
-
 #[derive(Debug)]
 pub(super) struct WaitList<A> {
     pub(super) algorithm: A,
@@ -70,14 +61,14 @@ pub(super) struct WaitList<A> {
     pub(super) waiters: Waiters,
     pub(super) presence: Presence,
     /// The waiters that were woken for their granted permits, in the order of the grants, with the times of the grants.
-    uncollected: VecDeque<(u64, Arc<Waiter>)>,
+    pub(super) uncollected: VecDeque<(u64, Arc<Waiter>)>,
     /// The longest delay of a timer that a grant makes up for, in nanoseconds: see [`catch_up`].
     pub(super) catch_up: u64,
     /// The time from which the last grant counts. Grants count in order.
-    taken_at: u64,
+    pub(super) taken_at: u64,
     last_id: u64,
     /// The highest cost of any request since the queue was last empty.
-    costliest: u32,
+    pub(super) costliest: u32,
 }
 
 /// Returns how long a granted permit stays valid, in nanoseconds: a quarter of the margin. This limit applies to two
@@ -119,79 +110,6 @@ impl<A: Algorithm> WaitList<A> {
             last_id: 0,
             costliest: 1,
         }
-    }
-
-    /// Grants permits to the waiters in order, from the head on, until the permits of a waiter are not available. Returns
-    /// the time of the grant to the waiter `visitor`, whose task is being polled.
-    pub(super) fn serve(&mut self, fast: &FastPath, visitor: Option<u64>, wakes: &mut Wakes) -> Option<u64> {
-        let before = self.head()?;
-        let now = fast.clock.now();
-        let mut granted_at = None;
-        self.expire_uncollected(fast, now);
-        // The grants after a late timer make up for its delay.
-        let from = now.saturating_sub(self.catch_up).max(self.presence.expected_at.min(now));
-        while let Some(head) = self.head() {
-            // Grants nothing to a head that may be absent.
-            let is_absent =
-                self.presence.is_suspicious(now) && Some(head.id) != visitor && self.waiters.is_woken(&head);
-            if is_absent || !self.take(fast, (head.cost, head.reserve), from, now) {
-                // Wakes the new head, because it has no timer yet.
-                if head.id != before.id {
-                    self.wake_head(now, wakes);
-                }
-                break;
-            }
-            let granted = self.waiters.grant(&head)?;
-            if Some(head.id) == visitor {
-                granted_at = Some(now);
-                granted.waiter.set(State::Collected);
-                wakes.drop.push(granted.waker);
-            } else {
-                granted.waiter.set(State::Granted(now));
-                wakes.wake.push(granted.waker);
-                self.await_collection(fast, granted.waiter, now);
-            }
-        }
-        granted_at
-    }
-
-    /// Remembers a waiter that was granted permits and woken, until it collects the permits.
-    pub(super) fn await_collection(&mut self, fast: &FastPath, waiter: Arc<Waiter>, now: u64) {
-        fast.woken.fetch_add(1, Ordering::AcqRel);
-        self.woken_at = now;
-        self.uncollected.push_back((now, waiter));
-    }
-
-    /// Stops waiting for absent waiters: spends the permits that they have not collected, and skips an absent head.
-    pub(super) fn check(&mut self, fast: &FastPath, now: u64, wakes: &mut Wakes) {
-        if self.expire_uncollected(fast, now) {
-            self.wake_head(now, wakes);
-        }
-        self.presence.skip_absent(&mut self.waiters, now, wakes);
-    }
-
-    /// Spends the permits of waiters that were not polled in time after their grants. Returns whether one of these
-    /// grants was a probe.
-    fn expire_uncollected(&mut self, fast: &FastPath, now: u64) -> bool {
-        let slack = fast.slack.load(Ordering::Acquire).min(LONGEST_UNCOLLECTED);
-        let mut was_probe = false;
-        while let Some((granted_at, waiter)) = self.uncollected.front() {
-            if let State::Granted(at) = waiter.state() {
-                // The waiter may have returned to the queue and have been granted other permits.
-                let is_same = at == State::time(*granted_at);
-                if is_same && now.saturating_sub(*granted_at) <= slack {
-                    break;
-                }
-                if is_same && waiter.expire(at) {
-                    let (at, cost) = (*granted_at, waiter.cost);
-                    fast.woken.fetch_sub(1, Ordering::AcqRel);
-                    was_probe |= self.lose(at, false, now);
-                    fast.release_without_acceptance(cost);
-                }
-            }
-            self.uncollected.pop_front();
-        }
-        was_probe
     }
 
     /// Takes the permits for a new request and returns `None`. If they are not available, returns when they would be
@@ -255,100 +173,6 @@ impl<A: Algorithm> WaitList<A> {
             self.algorithm.postpone(delay);
             self.taken_at = self.taken_at.saturating_add(delay);
         }
-    }
-
-    /// Refuses the waiters that a new server limit delays beyond their bounds.
-    pub(super) fn apply_server(&mut self, fast: &FastPath, wakes: &mut Wakes) {
-        let (now, wanted) = (fast.clock.now(), self.waiters.wanted());
-        // The last waiter waits the longest, so a limit that does not delay the last waiter delays no waiter.
-        if self.forecast(now, wanted) > self.algorithm.forecast(now, wanted, self.costliest) {
-            self.refuse_late(fast, wakes);
-        }
-    }
-
-    /// Refuses the waiters whose permits cannot become available in time, or at all.
-    pub(super) fn refuse_late(&mut self, fast: &FastPath, wakes: &mut Wakes) {
-        let (now, largest, before) = (fast.clock.now(), self.algorithm.largest(), self.head());
-        let grace = self.algorithm.grace();
-        let mut wanted = self.waiters.wanted;
-        for rank in 0..wanted.len() {
-            let (mut lost, mut ahead, mut spare) = (Vec::new(), 0, MOST_SPARE);
-            for entry in self.waiters.classes[rank].entries.values() {
-                let (cost, latest) = (entry.waiter.cost, entry.waiter.latest);
-                let total = self.waiters.shares.total(rank, ahead + u64::from(cost.get()), &wanted);
-                let due = self.forecast(now, total);
-                let refusal = if cost.get() > largest {
-                    Some(Refusal::new(Reason::TooCostly { largest }, None))
-                } else {
-                    let missed = latest.missed_by(due, now, grace);
-                    let missed = missed.map(|reason| Refusal::new(reason, Duration::from_nanos(due - now)));
-                    self.algorithm.unavailable(cost, now).or(missed)
-                };
-                match refusal {
-                    Some(refusal) => lost.push((Arc::clone(&entry.waiter), refusal)),
-                    None => {
-                        ahead += u64::from(cost.get());
-                        spare = self.spare(now, total, latest.last(grace), spare);
-                    }
-                }
-            }
-            wanted[rank] = ahead;
-            self.waiters.classes[rank].spare = (ahead > 0).then_some(spare);
-            for (waiter, refusal) in lost {
-                self.refusals.insert(waiter.id, fast.refuse(refusal));
-                if let Some(entry) = self.waiters.remove(&waiter) {
-                    entry.waiter.set(State::Refused);
-                    wakes.wake.push(entry.waker);
-                }
-            }
-        }
-        if self.head() != before {
-            self.wake_head(now, wakes);
-        }
-    }
-
-    /// Returns how many permits higher priorities may take, at most `most`, so that a waiter still gets its own by
-    /// `last`. Its own permits are the last of the next `total`.
-    fn spare(&self, now: u64, total: u64, last: u64, most: u64) -> u64 {
-        let is_in_time = |spare: u64| self.forecast(now, total.saturating_add(spare)) <= last;
-        if last == u64::MAX || is_in_time(most) {
-            return most;
-        }
-        let (mut least, mut beyond) = (0, most);
-        while least + 1 < beyond {
-            let middle = least.midpoint(beyond);
-            if is_in_time(middle) {
-                least = middle;
-            } else {
-                beyond = middle;
-            }
-        }
-        least
-    }
-
-    /// Counts a new request against the waiters of lower priorities. Refuses the waiters that can no longer be served in
-    /// time.
-    fn overtake(&mut self, fast: &FastPath, rank: usize, cost: NonZeroU32, wakes: &mut Wakes) {
-        let cost = u64::from(cost.get());
-        let mut is_too_late = false;
-        for class in &mut self.waiters.classes[rank + 1..] {
-            if !class.entries.is_empty() {
-                class.spare = class.spare.and_then(|spare| spare.checked_sub(cost));
-                is_too_late |= class.spare.is_none();
-            }
-        }
-        if is_too_late {
-            self.refuse_late(fast, wakes);
-        }
-    }
-
-    /// Ends a probe that was granted at `granted_at` and will get no response. Returns whether there was one.
-    pub(super) fn lose(&mut self, granted_at: u64, was_sent: bool, now: u64) -> bool {
-        let lost = self.algorithm.learner_mut().and_then(|learner| learner.lose(granted_at, was_sent));
-        if let Some(until) = lost {
-            self.server.pause(until, now);
-        }
-        lost.is_some()
     }
 
     /// Removes a waiter. Wakes the next head, which arms its timer.
@@ -440,47 +264,5 @@ impl<A: Algorithm> WaitList<A> {
     /// Returns the waiter that is served next.
     pub(super) fn head(&self) -> Option<Head> {
         self.waiters.head(self.algorithm.largest())
-    }
-
-    /// Takes permits if they and at least `reserve` others are available. The permits count from the time at which they
-    /// became available, but not before `from`. Returns whether it took them.
-    fn take(&mut self, fast: &FastPath, (cost, reserve): (NonZeroU32, u64), from: u64, now: u64) -> bool {
-        let permits = u64::from(cost.get());
-        let progress = A::learns().then(|| fast.progress());
-        if let (Some(progress), Some(learner)) = (progress, self.algorithm.learner_mut()) {
-            learner.advance(progress, now);
-        }
-        let limited = self.server.any() && self.server.tidy(now);
-        let allowed = !limited || self.server.earliest(now, permits) <= now;
-        let taken = allowed && self.take_since(cost, reserve, from, now);
-        if taken {
-            if let (Some(progress), Some(learner)) = (progress, self.algorithm.learner_mut()) {
-                learner.grant(cost.get(), progress, now);
-            }
-            self.server.spend(permits);
-            fast.tally().fetch_add(permits, Ordering::AcqRel);
-        }
-        taken
-    }
-
-    fn take_since(&mut self, cost: NonZeroU32, reserve: u64, from: u64, now: u64) -> bool {
-        let from = from.max(self.taken_at);
-        if from < now || reserve > 0 {
-            let total = u64::from(cost.get()).saturating_add(reserve);
-            let costliest = u32::try_from(total).unwrap_or(u32::MAX);
-            let available_at = self.algorithm.forecast(from, total, costliest);
-            if available_at > now && reserve > 0 {
-                return false;
-            }
-            if available_at < now && self.algorithm.take(cost, available_at) {
-                self.taken_at = available_at;
-                return true;
-            }
-        }
-        let is_taken = self.algorithm.take(cost, now);
-        if is_taken {
-            self.taken_at = now;
-        }
-        is_taken
     }
 }
