@@ -64,8 +64,9 @@
 //! queue skips at once doubles each time. In a queue of up to 64 requests, absent waiters delay the others by at most a
 //! second.
 //!
-//! In a longer queue, only the first of every 32 waiters of a thread detects absent waiters. If all of these are absent
-//! themselves, the other waiters stay queued until another request arrives.
+//! In a longer queue, only one of every 32 waiters of a thread detects absent waiters. A blocked runtime still delays the
+//! waiters of other runtimes by about a second at most. If all waiters of a thread that would detect it were forgotten,
+//! the others of that thread stay queued until another request arrives.
 //!
 //! - A skipped waiter takes no permits, and returns to its position when it is polled.
 //! - Some waiters wake up to four times per second to detect absent waiters, and more often after a head was absent. In

@@ -104,7 +104,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
             }
             list.check(fast, now, wakes);
             let Some(head) = list.head().filter(|head| head.id == waiter.id) else {
-                let check_at = list.presence.check_at(waiter.checks, now);
+                let check_at = list.presence.check_at(waiter.checks.load(Ordering::Relaxed), now);
                 return Ok(Standing::Behind { check_at: check_at.map(|at| fast.clock.timer(at)) });
             };
             // A learner recognizes its probe by the time of the grant.

@@ -53,6 +53,7 @@ impl<A: Algorithm> WaitList<A> {
                 self.refusals.insert(waiter.id, fast.refuse(refusal));
                 if let Some(entry) = self.waiters.remove(&waiter) {
                     entry.waiter.set(State::Refused);
+                    self.presence.leave(&self.waiters, &entry.waiter, wakes);
                     wakes.wake.push(entry.waker);
                 }
             }

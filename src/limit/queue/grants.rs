@@ -37,6 +37,7 @@ impl<A: Algorithm> WaitList<A> {
                 break;
             }
             let granted = self.waiters.grant(&head)?;
+            self.presence.leave(&self.waiters, &granted.waiter, wakes);
             if Some(head.id) == visitor {
                 granted_at = Some(now);
                 granted.waiter.set(State::Collected);

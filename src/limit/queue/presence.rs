@@ -7,7 +7,11 @@
 
 use std::thread::{self, ThreadId};
 
-use super::waiters::{Waiters, Wakes};
+use super::{
+    sync::Ordering,
+    waiter::Waiter,
+    waiters::{Waiters, Wakes},
+};
 
 /// The time after which a waiter that was woken is considered absent: 50 ms in nanoseconds.
 const GRACE: u64 = 50_000_000;
@@ -44,27 +48,60 @@ pub(super) struct Presence {
     woken: usize,
     /// The time of that check.
     checked_at: u64,
-    /// The threads on which waiters joined, each with the number of waiters since the last one that checks the queue. A
-    /// blocked runtime blocks all waiters that joined on its threads.
-    threads: [Option<(ThreadId, u32)>; THREADS],
+    /// The threads on which waiters joined. A blocked runtime blocks all waiters that joined on its threads.
+    threads: [Option<Thread>; THREADS],
     /// The index of the thread that is replaced next.
     oldest: usize,
 }
 
+/// The waiters that joined on one thread.
+#[derive(Debug, Clone, Copy)]
+struct Thread {
+    id: ThreadId,
+    /// The rank and the id of the last waiter that checks the queue.
+    checker: (usize, u64),
+    /// The number of waiters after it.
+    others: u32,
+    /// The rank and the id of the last waiter.
+    last: (usize, u64),
+}
+
 impl Presence {
-    /// Returns whether a new waiter checks a queue of `length` waiters.
-    pub(super) fn checks(&mut self, length: usize) -> bool {
-        if length < SHORT {
-            return true;
+    /// Returns the index of the current thread.
+    pub(super) fn thread(&mut self) -> usize {
+        let id = thread::current().id();
+        let known = self.threads.iter().position(|thread| thread.is_some_and(|thread| thread.id == id));
+        known.unwrap_or_else(|| {
+            self.oldest = (self.oldest + 1) % THREADS;
+            self.threads[self.oldest] = Some(Thread { id, checker: (0, 0), others: 0, last: (0, 0) });
+            self.oldest
+        })
+    }
+
+    /// Decides whether a new waiter checks the queue: in a short queue, or if no other waiter of its thread does, or one
+    /// that is far ahead. `waiters` does not contain the new waiter.
+    pub(super) fn join(&mut self, waiters: &Waiters, waiter: &Waiter) {
+        let Some(thread) = &mut self.threads[waiter.thread] else { return };
+        thread.last = (waiter.rank, waiter.id);
+        thread.others += 1;
+        if waiters.present() < SHORT || thread.others >= PART || !waiters.contains(thread.checker) {
+            (thread.checker, thread.others) = (thread.last, 0);
+            waiter.checks.store(true, Ordering::Relaxed);
         }
-        let thread = thread::current().id();
-        if let Some((_, others)) = self.threads.iter_mut().flatten().find(|(known, _)| *known == thread) {
-            *others = (*others + 1) % PART;
-            return *others == 0;
+    }
+
+    /// Makes the last waiter of a thread check the queue, if the last one that did so has left the queue.
+    pub(super) fn leave(&mut self, waiters: &Waiters, waiter: &Waiter, wakes: &mut Wakes) {
+        let Some(thread) = &mut self.threads[waiter.thread] else { return };
+        if thread.checker != (waiter.rank, waiter.id) {
+            return;
         }
-        self.threads[self.oldest] = Some((thread, 0));
-        self.oldest = (self.oldest + 1) % THREADS;
-        true
+        let (rank, id) = thread.last;
+        if let Some(entry) = waiters.classes[rank].entries.get(&id) {
+            (thread.checker, thread.others) = (thread.last, 0);
+            entry.waiter.checks.store(true, Ordering::Relaxed);
+            wakes.wake.push(entry.waker.clone());
+        }
     }
 
     /// Returns whether an absent head was found recently.
@@ -99,7 +136,11 @@ impl Presence {
             let first = waiters.classes[rank].entries.values().take(self.woken.max(1));
             let absent = first.filter(|entry| entry.woken_at.is_some_and(is_late));
             let absent: Vec<_> = absent.map(|entry| entry.waiter.id).collect();
-            absent.into_iter().for_each(|id| waiters.set_absent(rank, id));
+            for id in absent {
+                if let Some(waiter) = waiters.set_absent(rank, id) {
+                    self.leave(waiters, &waiter, wakes);
+                }
+            }
         }
         let woken = (self.woken * 2).clamp(1, MOST_WOKEN);
         for class in &mut waiters.classes {

@@ -180,6 +180,7 @@ impl<A: Algorithm> WaitList<A> {
         let before = self.head();
         self.refusals.remove(&waiter.id);
         wakes.drop.extend(self.waiters.remove(waiter).map(|entry| entry.waker));
+        self.presence.leave(&self.waiters, waiter, wakes);
         if self.head() != before {
             self.wake_head(now, wakes);
         }
@@ -187,6 +188,7 @@ impl<A: Algorithm> WaitList<A> {
 
     /// Queues a waiter. Its task must poll it again if it is the new head.
     pub(super) fn insert(&mut self, fast: &FastPath, waiter: &Arc<Waiter>, waker: Waker, wakes: &mut Wakes) {
+        self.presence.join(&self.waiters, waiter);
         self.waiters.insert(waiter, waker);
         let now = fast.clock.now();
         if self.is_head(waiter) {
@@ -204,8 +206,7 @@ impl<A: Algorithm> WaitList<A> {
     pub(super) fn new_waiter(&mut self, request: &PermitRequest, latest: Latest) -> Arc<Waiter> {
         self.last_id += 1;
         let class = (request.priority().rank(), request.cost());
-        let checks = self.presence.checks(self.waiters.present());
-        Arc::new(Waiter::new(self.last_id, class, checks, latest))
+        Arc::new(Waiter::new(self.last_id, class, self.presence.thread(), latest))
     }
 
     /// Records that a waiter was polled, and stores its waker.

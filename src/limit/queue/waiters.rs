@@ -193,15 +193,21 @@ impl Waiters {
         Some(entry)
     }
 
+    /// Returns whether this waiter is queued and not absent.
+    pub(super) fn contains(&self, (rank, id): (usize, u64)) -> bool {
+        self.classes[rank].entries.contains_key(&id)
+    }
+
     pub(super) fn get_mut(&mut self, waiter: &Waiter) -> Option<&mut Entry> {
         self.classes[waiter.rank].entries.get_mut(&waiter.id)
     }
 
     /// Moves a waiter to the absent ones, so that the queue serves the waiters behind it.
-    pub(super) fn set_absent(&mut self, rank: usize, id: u64) {
-        if let Some(entry) = self.take_out(rank, id) {
-            self.absent.insert(id, entry);
-        }
+    pub(super) fn set_absent(&mut self, rank: usize, id: u64) -> Option<Arc<Waiter>> {
+        let entry = self.take_out(rank, id)?;
+        let waiter = Arc::clone(&entry.waiter);
+        self.absent.insert(id, entry);
+        Some(waiter)
     }
 
     /// Returns a waiter to its position, and returns `true`, if it was absent.
