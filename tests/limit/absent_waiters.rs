@@ -149,12 +149,17 @@ async fn permit_granted_again_after_a_pause_stays_in_flight() {
     let first = assert_ready_ok!(head.poll());
     bucket.pause_until(Instant::now() + millis(10));
     assert_pending!(waiters[1].poll());
-    tokio::time::advance(millis(12)).await;
+    tokio::time::advance(millis(40)).await;
+    // Grants permits to the waiter again. They expire 250 ms later.
+    let mut newcomer = task::spawn(bucket.acquire());
+    assert_pending!(newcomer.poll());
+    let third = assert_ready_ok!(newcomer.poll());
+    tokio::time::advance(millis(215)).await;
+    // Spends the permits that the other waiter has not collected.
+    let fourth = assert_ready_ok!(task::spawn(bucket.acquire()).poll());
     let second = assert_ready_ok!(waiters[1].poll());
-    tokio::time::advance(quota.margin()).await;
-    assert_ready_ok!(task::spawn(bucket.acquire()).poll());
-    assert_eq!(bucket.snapshot().in_flight, 2);
-    drop((first, second));
+    assert_eq!((bucket.snapshot().granted, bucket.snapshot().in_flight), (6, 4));
+    drop((first, second, third, fourth));
     assert_eq!(bucket.snapshot().in_flight, 0);
 }
 

@@ -102,7 +102,10 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                 let refusal = list.refusals.remove(&waiter.id);
                 return Err(refusal.unwrap_or(Refusal::new(Reason::MaxWait, None)));
             }
-            list.check(fast, now, wakes);
+            // A head that is polled late is not absent.
+            if !list.is_head(waiter) {
+                list.check(fast, now, wakes);
+            }
             let Some(head) = list.head().filter(|head| head.id == waiter.id) else {
                 let check_at = list.presence.check_at(waiter.checks.load(Ordering::Relaxed), now);
                 return Ok(Standing::Behind { check_at: check_at.map(|at| fast.clock.timer(at)) });
