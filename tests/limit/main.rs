@@ -24,7 +24,6 @@ macro_rules! for_each_algorithm {
     )*};
 }
 
-mod absent_waiters;
 mod adaptive;
 mod adaptive_probe;
 mod batches;
@@ -37,7 +36,6 @@ mod layer;
 mod margin;
 mod memory;
 mod pause;
-mod priorities;
 mod properties;
 mod quota_changes;
 mod refusals;

@@ -11,8 +11,8 @@ use tower_outbound::{
     test_util::{ScriptedService, ServerLimit},
 };
 
-/// Returns whether the cases that take seconds without optimisation run too: if the environment variable
-/// `ADAPTIVE_CASES` is set, as in CI.
+/// Returns whether all cases run, including those that take seconds without optimisation: if the environment variable
+/// `ADAPTIVE_CASES` is set.
 pub(crate) fn runs_all() -> bool {
     std::env::var_os("ADAPTIVE_CASES").is_some()
 }

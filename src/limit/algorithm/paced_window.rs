@@ -4,9 +4,9 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
     Algorithm,
-    bucket::{Bucket, LATEST},
+    bucket::Bucket,
     grant_log::GrantLog,
-    token_bucket::carried,
+    token_bucket::{LATEST, carried},
 };
 use crate::policy::Quota;
 
@@ -109,13 +109,6 @@ impl Algorithm for PacedLogs {
         for quota in &mut self.quotas {
             let left = quota.interval.saturating_mul(permits.into()).min(quota.whole);
             quota.arrival = quota.arrival.max(now.saturating_add(quota.whole - left));
-        }
-    }
-
-    fn postpone(&mut self, delay: u64) {
-        for quota in &mut self.quotas {
-            quota.arrival = quota.arrival.saturating_add(delay).min(LATEST);
-            quota.log.postpone(delay);
         }
     }
 
