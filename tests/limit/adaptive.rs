@@ -18,7 +18,7 @@ use tower_outbound::{
     test_util::{LimitHeaders, ScriptedResponse, ScriptedService, ServerLimit},
 };
 
-use super::traffic::{Count, Traffic, runs_all};
+use super::traffic::{Count, Traffic, runs_slow_cases, some};
 
 /// The quotas as a limit and a number of seconds.
 const QUOTAS: [(u32, u64); 4] = [(100, 60), (100, 6), (20, 1), (1_000, 60)];
@@ -47,8 +47,13 @@ const KINDS: [Kind; 7] = [
 
 /// Returns the kinds of servers to test: all in CI, otherwise one, because a case takes a second without optimisation.
 fn kinds() -> impl Iterator<Item = Kind> {
-    let is_full = runs_all();
+    let is_full = runs_slow_cases();
     KINDS.into_iter().filter(move |kind| is_full || *kind == Kind::SlidingWindow)
+}
+
+/// Returns whether all cases run, at their full duration.
+fn runs_all_cases() -> bool {
+    std::env::var("ADAPTIVE_CASES").is_ok_and(|cases| cases == "all")
 }
 
 const HEADERS: [LimitHeaders; 6] = [
@@ -126,8 +131,7 @@ fn duration(kind: Kind, headers: LimitHeaders, window: Duration) -> Duration {
         }
         _ => true,
     };
-    let is_complete = std::env::var("ADAPTIVE_CASES").is_ok_and(|cases| cases == "all");
-    if is_complete || (is_slow && kind == Kind::Spacing) {
+    if runs_all_cases() || (is_slow && kind == Kind::Spacing) {
         (window * 30).max(Duration::from_secs(600))
     } else if is_slow {
         (window * 30).max(Duration::from_secs(300))
@@ -252,8 +256,8 @@ async fn adaptive_limiter_corrects_a_configured_quota_that_is_twice_too_high() {
 }
 
 /// Changes the server's limit. Returns the time until the end of the first window that contains 90 % of the new limit, or
-/// 80 % at the server `Estimate`, of whose limit the limiter uses only 88 % in the long run. Also returns
-/// the percentage of rejected requests after the first three windows, or after 30 s if that is longer.
+/// 80 % at the server `Estimate`, of whose limit the limiter uses only 88 % in the long run. Also returns the percentage
+/// of rejected requests after the first three windows, or after 30 s if that is longer.
 async fn recovery(
     kind: Kind,
     headers: LimitHeaders,
@@ -279,7 +283,7 @@ async fn recovery(
 
 /// Returns the quotas of the tests in which the quota is wrong or changes: one, or all four if all cases run.
 fn changed_quotas() -> impl Iterator<Item = (u32, Duration)> {
-    let is_full = std::env::var("ADAPTIVE_CASES").is_ok_and(|cases| cases == "all");
+    let is_full = runs_all_cases();
     let quotas = QUOTAS.map(|(limit, seconds)| (limit, Duration::from_secs(seconds)));
     quotas.into_iter().filter(move |quota| is_full || *quota == (100, Duration::from_secs(6)))
 }
@@ -389,7 +393,7 @@ async fn adaptive_limiter_without_a_rate_grants_a_request_that_costs_more_than_i
 #[tokio::test(start_paused = true)]
 async fn adaptive_limiter_learns_the_rate_of_a_server_that_rejects_with_a_503() {
     let quotas = [(100, 6), (60, 60), (100, 60), (20, 1)];
-    for &(limit, seconds) in if runs_all() { &quotas[..] } else { &quotas[..1] } {
+    for &(limit, seconds) in some(&quotas, 1) {
         for burst in [0, 5, 20] {
             let window = Duration::from_secs(seconds);
             let server =

@@ -10,7 +10,7 @@ use tower_outbound::{
     test_util::{LimitHeaders, ServerLimit},
 };
 
-use super::traffic::{Traffic, runs_all};
+use super::traffic::{Traffic, some};
 
 const WINDOWS: u32 = 12;
 
@@ -19,12 +19,6 @@ const QUOTAS: [(u32, u64); 4] = [(100, 6), (20, 1), (100, 60), (1_000, 60)];
 
 const HEADERS: [LimitHeaders; 4] =
     [LimitHeaders::XRateLimit, LimitHeaders::RetryAfter, LimitHeaders::Draft7, LimitHeaders::Draft10];
-
-/// Returns the quotas and headers to test: all in CI, otherwise the first few, because a case takes up to a second without
-/// optimisation.
-fn some<T>(cases: &[T], few: usize) -> &[T] {
-    if runs_all() { cases } else { &cases[..few] }
-}
 
 type MakeServer = fn(u32, Duration) -> ServerLimit;
 

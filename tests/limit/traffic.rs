@@ -11,10 +11,15 @@ use tower_outbound::{
     test_util::{ScriptedService, ServerLimit},
 };
 
-/// Returns whether all cases run, including those that take seconds without optimisation: if the environment variable
-/// `ADAPTIVE_CASES` is set.
-pub(crate) fn runs_all() -> bool {
+/// Returns whether the cases run that take seconds without optimisation: if the environment variable `ADAPTIVE_CASES` is
+/// set.
+pub(crate) fn runs_slow_cases() -> bool {
     std::env::var_os("ADAPTIVE_CASES").is_some()
+}
+
+/// Returns all `cases` if the slow cases run, otherwise the first few.
+pub(crate) fn some<T>(cases: &[T], few: usize) -> &[T] {
+    if runs_slow_cases() { cases } else { &cases[..few] }
 }
 
 /// The callers, and the network between them and the server.
