@@ -1,6 +1,7 @@
 //! Handles arguments, errors and Ctrl-C for all examples.
 
 use std::{
+    collections::HashMap,
     env,
     error::Error,
     fmt,
@@ -24,6 +25,55 @@ pub fn arguments(help: &str) -> Vec<String> {
         process::exit(0);
     }
     arguments
+}
+
+/// Returns the values of the options by their names. Options have the form `--name value` or `--name=value`.
+///
+/// # Errors
+///
+/// Returns an error if `names` does not contain the name of an option, or if an option has no value.
+pub fn options(
+    arguments: impl IntoIterator<Item = String>,
+    names: &[&'static str],
+) -> Result<HashMap<&'static str, String>, ArgumentError> {
+    let mut options = HashMap::new();
+    let mut arguments = arguments.into_iter().peekable();
+    while let Some(argument) = arguments.next() {
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (argument.as_str(), None),
+        };
+        let Some(known) = names.iter().find(|known| **known == name) else {
+            let expected = names.join(", ");
+            return Err(ArgumentError(format!("unknown argument `{name}`: expected {expected} or --help")));
+        };
+        // If the next argument is also an option, this option has no value.
+        let value = value.or_else(|| arguments.next_if(|next| !next.starts_with("--")));
+        options.insert(*known, value.ok_or_else(|| ArgumentError(format!("{name} has no value")))?);
+    }
+    Ok(options)
+}
+
+/// The error message for an invalid argument, with the argument's name, its value, and the valid values.
+#[derive(Debug)]
+pub struct ArgumentError(String);
+
+impl ArgumentError {
+    /// Creates the error of a value that is not one of the `expected` values.
+    pub fn new(name: &str, value: &str, expected: &str) -> Self {
+        Self(format!("{name} `{value}`: expected {expected}"))
+    }
+
+    /// Wraps the error of a parser, which already lists the valid values.
+    pub fn invalid(name: &str, value: &str, error: &dyn Error) -> Self {
+        Self(format!("{name} `{value}`: {error}"))
+    }
+}
+
+impl fmt::Display for ArgumentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// Rejects every argument except `--help`, which prints `help`.

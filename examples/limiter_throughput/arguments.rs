@@ -1,6 +1,7 @@
 use std::{fmt, str::FromStr, time::Duration};
 
-use tower_outbound::{InvalidConfig, Quota};
+use tower_outbound::Quota;
+use tower_outbound_examples::{ArgumentError, options};
 
 /// The parsed arguments: the limiter to measure, and the load on the limiter.
 #[derive(Debug)]
@@ -51,21 +52,37 @@ prints the report of the run so far.
     )
 }
 
+const OPTIONS: [&str; 6] = ["--quota", "--burst", "--margin", "--strategy", "--tasks", "--seconds"];
+
 impl Arguments {
-    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, ArgumentError> {
-        let mut raw = RawArguments::default();
-        let mut arguments = arguments.peekable();
-        while let Some(argument) = arguments.next() {
-            let (name, value) = match argument.split_once('=') {
-                Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-                None => (argument, None),
-            };
-            let slot = raw.slot(&name).ok_or_else(|| ArgumentError::unknown(&name))?;
-            // If the next argument is also an option, this option has no value.
-            let value = value.or_else(|| arguments.next_if(|next| !next.starts_with("--")));
-            *slot = Some(value.ok_or_else(|| ArgumentError(format!("{name} has no value")))?);
+    pub(crate) fn parse(arguments: Vec<String>) -> Result<Self, ArgumentError> {
+        let options = options(arguments, &OPTIONS)?;
+        let value_or = |name, default| options.get(name).map_or(default, String::as_str);
+        let strategy = match value_or("--strategy", STRATEGY) {
+            "token" => Strategy::Token,
+            "window" => Strategy::Window,
+            other => return Err(ArgumentError::new("--strategy", other, "token or window")),
+        };
+        let mut quota = quota(value_or("--quota", QUOTA))?;
+        if let Some(text) = options.get("--burst") {
+            let burst = number("--burst", text, 1, u32::MAX)?;
+            if strategy == Strategy::Window {
+                return Err(ArgumentError::new("--burst", text, "no --burst with --strategy window"));
+            }
+            quota =
+                quota.with_burst(burst).map_err(|error| ArgumentError::invalid("--burst", text, &error))?;
         }
-        raw.arguments()
+        let text = value_or("--margin", MARGIN);
+        let margin = duration("--margin", text)?;
+        quota =
+            quota.with_margin(margin).map_err(|error| ArgumentError::invalid("--margin", text, &error))?;
+        let seconds = number("--seconds", value_or("--seconds", SECONDS), 1, MAX_SECONDS)?;
+        Ok(Self {
+            quota,
+            strategy,
+            tasks: number("--tasks", value_or("--tasks", TASKS), 1, MAX_TASKS)?,
+            duration: Duration::from_secs(seconds),
+        })
     }
 
     pub(crate) fn title(&self) -> String {
@@ -83,61 +100,6 @@ impl Arguments {
             }
         };
         format!("{limiter}\n{tasks} tasks for {duration:?}\n\n")
-    }
-}
-
-/// The texts of the options before they are parsed.
-#[derive(Default)]
-struct RawArguments {
-    quota: Option<String>,
-    burst: Option<String>,
-    margin: Option<String>,
-    strategy: Option<String>,
-    tasks: Option<String>,
-    seconds: Option<String>,
-}
-
-impl RawArguments {
-    fn slot(&mut self, name: &str) -> Option<&mut Option<String>> {
-        Some(match name {
-            "--quota" => &mut self.quota,
-            "--burst" => &mut self.burst,
-            "--margin" => &mut self.margin,
-            "--strategy" => &mut self.strategy,
-            "--tasks" => &mut self.tasks,
-            "--seconds" => &mut self.seconds,
-            _ => return None,
-        })
-    }
-
-    fn arguments(&self) -> Result<Arguments, ArgumentError> {
-        let value_or = |value: &Option<String>, default: &str| value.as_deref().unwrap_or(default).to_owned();
-        let strategy = match value_or(&self.strategy, STRATEGY).as_str() {
-            "token" => Strategy::Token,
-            "window" => Strategy::Window,
-            other => return Err(ArgumentError::new("--strategy", other, "token or window")),
-        };
-        let text = value_or(&self.quota, QUOTA);
-        let mut quota = quota(&text)?;
-        if let Some(text) = &self.burst {
-            let burst = number("--burst", text, 1, u32::MAX)?;
-            if strategy == Strategy::Window {
-                return Err(ArgumentError::new("--burst", text, "no --burst with --strategy window"));
-            }
-            quota =
-                quota.with_burst(burst).map_err(|error| ArgumentError::invalid("--burst", text, &error))?;
-        }
-        let text = value_or(&self.margin, MARGIN);
-        let margin = duration("--margin", &text)?;
-        quota =
-            quota.with_margin(margin).map_err(|error| ArgumentError::invalid("--margin", &text, &error))?;
-        let seconds = number("--seconds", &value_or(&self.seconds, SECONDS), 1, MAX_SECONDS)?;
-        Ok(Arguments {
-            quota,
-            strategy,
-            tasks: number("--tasks", &value_or(&self.tasks, TASKS), 1, MAX_TASKS)?,
-            duration: Duration::from_secs(seconds),
-        })
     }
 }
 
@@ -159,30 +121,4 @@ fn number<T: FromStr + PartialOrd + fmt::Display>(
 fn duration(name: &str, text: &str) -> Result<Duration, ArgumentError> {
     let quota: Result<Quota, _> = format!("1/1s, margin {text}").parse();
     quota.map(|quota| quota.margin()).map_err(|error| ArgumentError::invalid(name, text, &error))
-}
-
-/// The error message for an invalid argument, with the argument's name, its value, and the valid values.
-#[derive(Debug)]
-pub(crate) struct ArgumentError(String);
-
-impl ArgumentError {
-    fn unknown(name: &str) -> Self {
-        let expected = "--quota, --burst, --margin, --strategy, --tasks, --seconds or --help";
-        Self(format!("unknown argument `{name}`: expected {expected}"))
-    }
-
-    fn new(name: &str, value: &str, expected: &str) -> Self {
-        Self(format!("{name} `{value}`: expected {expected}"))
-    }
-
-    /// Wraps an error of this crate, which already lists the valid values.
-    fn invalid(name: &str, value: &str, error: &InvalidConfig) -> Self {
-        Self(format!("{name} `{value}`: {error}"))
-    }
-}
-
-impl fmt::Display for ArgumentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }

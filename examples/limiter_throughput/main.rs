@@ -27,8 +27,7 @@ use self::{
 // The runtime has one thread, so that its scheduler affects neither the order of the grants nor the CPU time.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let arguments =
-        Arguments::parse(arguments(&arguments::help()).into_iter()).unwrap_or_else(|error| reject(error));
+    let arguments = Arguments::parse(arguments(&arguments::help())).unwrap_or_else(|error| reject(error));
     let measured = match arguments.strategy {
         Strategy::Token => {
             measure(&arguments, TokenBucket::new(arguments.quota), TokenBucket::snapshot).await

@@ -43,7 +43,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn each_example_prints_help_and_exits_with_0() {
     let names = names();
-    assert_eq!(names.len(), 9);
+    assert_eq!(names.len(), 10);
     for name in names {
         for flag in ["--help", "-h"] {
             let output = run(&name, &[flag]);
@@ -75,6 +75,16 @@ fn each_example_rejects_invalid_arguments_with_exit_code_2() {
         ("limiter_throughput", vec!["--tasks", "0"], "--tasks `0`: expected a whole number from 1"),
         ("limiter_throughput", vec!["--tasks"], "--tasks has no value"),
         ("limiter_throughput", vec!["--strategy", "both"], "--strategy `both`: expected token or window"),
+        ("plan", vec!["--quota", "100/60"], "`60`: expected a unit after the number"),
+        ("plan", vec!["--quota", "5000/1s"], "at most 10000 requests per window and 1000 per second"),
+        ("plan", vec!["--burst", "100"], "--burst `100`: invalid quota burst `100`: expected at most 99"),
+        (
+            "plan",
+            vec!["--server", "nginx"],
+            "--server `nginx`: expected token-bucket, spacing, fixed-window,",
+        ),
+        ("plan", vec!["--strategy", "window,both"], "--strategy `both`: expected governor, bucket, window,"),
+        ("plan", vec!["--headers=x"], "--headers `x`: expected none, retry-after, x-rate-limit,"),
     ] {
         cases.push((name.to_owned(), arguments, error));
     }
@@ -189,6 +199,48 @@ fn observe_example_prints_at_most_60_lines() {
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{printed}{}", text(&output.stderr));
     assert!(printed.lines().count() <= 60, "observe printed {} lines: {printed}", printed.lines().count());
+}
+
+/// Runs the example plan with `arguments`. Returns the output and the SVG file.
+fn plan(name: &str, arguments: &[&str]) -> (String, String) {
+    let svg = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name).join("plan.svg");
+    let output = command("plan").args(arguments).arg("--svg").arg(&svg).output().unwrap();
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{printed}{}", text(&output.stderr));
+    assert!(printed.ends_with(&format!("\nplot: {}\n", svg.display())), "{printed}");
+    (printed, fs::read_to_string(svg).unwrap())
+}
+
+#[test]
+fn plan_example_shows_that_only_governor_exceeds_the_limit() {
+    let strategies = ["governor", "bucket", "window", "sliding", "adaptive"];
+    let (printed, svg) = plan("plan", &["--strategy", "bucket,window,sliding,adaptive"]);
+    for strategy in strategies {
+        // The columns of the table are the name, the sent, the accepted and the rejected requests, and the most
+        // requests in a window.
+        let row = printed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let row = row.into_iter().find(|row| row.first() == Some(&strategy)).unwrap();
+        let (rejected, most) = (row[3], row[4].strip_suffix("/100").unwrap());
+        match strategy {
+            "governor" => assert_eq!((rejected, most), ("99", "199"), "{printed}"),
+            _ => {
+                assert_eq!(rejected, "0", "{printed}");
+                assert!((90..=100).contains(&most.parse().unwrap()), "{printed}");
+            }
+        }
+        assert!(svg.contains(&format!("\n{strategy}\n")), "the plot has no label {strategy}");
+    }
+    assert!(svg.contains("\nlimit 100\n"), "the plot has no limit");
+}
+
+#[test]
+fn plan_example_simulates_each_server_with_all_headers() {
+    for server in ["token-bucket", "spacing", "fixed-window", "sliding-window", "clock-window", "estimate"] {
+        for headers in ["retry-after", "x-rate-limit", "draft-7", "draft-10"] {
+            let (printed, _) = plan(server, &["--quota=20/1s", "--server", server, "--headers", headers]);
+            assert!(printed.contains(&format!("\n{server} server with {headers} headers; ")), "{printed}");
+        }
+    }
 }
 
 #[test]

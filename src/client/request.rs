@@ -11,7 +11,14 @@ use percent_encoding::utf8_percent_encode;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{error::ResponseError, path_segment::RESERVED, response::ResponseFuture, service::Client};
-use crate::{body::Body, call::Deadline, error::Error, headers, limit::PermitCost, retry::RetryOverride};
+use crate::{
+    body::Body,
+    call::Deadline,
+    error::Error,
+    headers,
+    limit::{PermitCost, Priority},
+    retry::RetryOverride,
+};
 
 /// A request of a [`Client`]. `.await` sends it and returns the [`Response`](super::Response).
 ///
@@ -188,6 +195,12 @@ impl RequestBuilder {
             request.extensions_mut().insert(PermitCost(permits));
             Ok(())
         })
+    }
+
+    /// Sets the priority of this request in the limiter's queue. Default: that of
+    /// [`StackBuilder::with_priority`](crate::stack::StackBuilder::with_priority), otherwise [`Priority::Normal`].
+    pub fn priority(self, priority: Priority) -> Self {
+        self.extension(priority)
     }
 
     /// Adds a value to the extensions of the request. The value is data for a custom layer, or a setting for one of

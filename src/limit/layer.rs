@@ -3,7 +3,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use tower_layer::Layer;
 
 use super::{limiter::SelectLimiter, permit_request::PermitRequest, service::RateLimit, settings::Settings};
-use crate::call::RequestHead;
+use crate::{call::RequestHead, policy::Priority};
 
 /// Queues each request until its permit is granted. Refuses a request immediately if it would miss its deadline or
 /// exceed the longest wait, or if the queue is full.
@@ -19,7 +19,8 @@ use crate::call::RequestHead;
 ///
 /// # Default
 ///
-/// A request may wait until its call's deadline. At most 10,000 requests are queued.
+/// A request may wait until its call's deadline. At most 10,000 requests of the same or a
+/// higher priority are queued.
 ///
 /// # Clone
 ///
@@ -36,8 +37,8 @@ impl<L> RateLimitLayer<L> {
     where
         L: SelectLimiter,
     {
-        let settings = Settings { limiter, bounds: PermitRequest::new(), cost: None, feedback_from: None };
-        Self { settings }
+        let bounds = PermitRequest::new();
+        Self { settings: Settings { limiter, bounds, cost: None, priority: None, feedback_from: None } }
     }
 
     /// Returns the limiter.
@@ -52,7 +53,7 @@ impl<L> RateLimitLayer<L> {
         self
     }
 
-    /// Refuses a request if `max_queue` other requests are queued. Default: 10,000.
+    /// Refuses a request if `max_queue` other requests of the same or a higher priority are queued. Default: 10,000.
     pub fn with_max_queue(mut self, max_queue: usize) -> Self {
         self.settings.bounds = self.settings.bounds.with_max_queue(max_queue);
         self
@@ -62,6 +63,26 @@ impl<L> RateLimitLayer<L> {
     /// in the request's extensions, otherwise 1.
     pub fn with_cost(mut self, cost: impl Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
         self.settings.cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// Sets the function that determines the priority of a request in the queue. Default: the [`Priority`] in the
+    /// request's extensions, otherwise [`Priority::Normal`].
+    ///
+    /// ```
+    /// use tower_outbound::{Quota, limit::{PacedWindow, Priority, RateLimitLayer}};
+    ///
+    /// // Searches wait behind all other requests.
+    /// let layer = RateLimitLayer::new(PacedWindow::new(Quota::per_minute(100)?)).with_priority(|head| {
+    ///     if head.uri.path().starts_with("/search") { Priority::Low } else { Priority::Normal }
+    /// });
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn with_priority(
+        mut self,
+        priority: impl Fn(RequestHead<'_>) -> Priority + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.priority = Some(Arc::new(priority));
         self
     }
 
@@ -78,8 +99,8 @@ impl<L> RateLimitLayer<L> {
 
     /// Replaces the limiter and keeps all other settings.
     pub fn with_limiter<M>(self, limiter: M) -> RateLimitLayer<M> {
-        let Settings { bounds, cost, feedback_from, .. } = self.settings;
-        RateLimitLayer { settings: Settings { limiter, bounds, cost, feedback_from } }
+        let Settings { bounds, cost, priority, feedback_from, .. } = self.settings;
+        RateLimitLayer { settings: Settings { limiter, bounds, cost, priority, feedback_from } }
     }
 }
 

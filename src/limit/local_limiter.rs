@@ -15,7 +15,12 @@ use super::{
     queue::{Queue, acquire::Acquire, clock::Clock},
     snapshot::Snapshot,
 };
-use crate::{clock::Instant, error::Refusal, policy::Quota};
+use crate::{
+    clock::Instant,
+    config::InvalidConfig,
+    error::Refusal,
+    policy::{Quota, priority::Shares},
+};
 
 /// An in-process limiter: a FIFO queue in front of an algorithm, adjusted by the server's rate-limit headers.
 /// [`PacedWindow`](super::PacedWindow), [`TokenBucket`](super::TokenBucket), [`SlidingWindow`](super::SlidingWindow)
@@ -88,6 +93,34 @@ impl<A: Algorithm> LocalLimiter<A> {
         self
     }
 
+    /// Gives each lower priority with queued requests this percentage of the permits, so that higher priorities never
+    /// starve it. With 0, a lower priority gets permits only if no request of a higher priority is queued. Default: 10.
+    ///
+    /// ```
+    /// use tower_outbound::{Quota, limit::{PacedWindow, PermitRequest, Priority}};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let limiter = PacedWindow::new(Quota::per_minute(100)?).with_lower_priority_share(5)?;
+    /// # use tower_outbound::limit::Limiter;
+    /// limiter.acquire_with(&PermitRequest::new().with_priority(Priority::High)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `percent` is above 25. At 25, the two lower priorities together leave half of the permits. A
+    /// request of a high priority therefore waits for at most one permit of the others.
+    pub fn with_lower_priority_share(self, percent: u32) -> Result<Self, InvalidConfig> {
+        if percent > Shares::LARGEST {
+            let expected = format!("at most {}", Shares::LARGEST);
+            return Err(InvalidConfig::new("lower priority share", percent.to_string(), expected));
+        }
+        self.queue.share(percent);
+        Ok(self)
+    }
+
     pub(super) fn configured(quotas: &[Quota], initial_burst: Option<u32>) -> Self {
         let limiter = Self::all_of(quotas.iter().copied());
         match initial_burst {
@@ -100,7 +133,7 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// # Errors
     ///
-    /// Returns a refusal if 10,000 requests are queued.
+    /// Returns a refusal if 10,000 requests of the same or a higher priority are queued.
     pub fn acquire(&self) -> Acquire {
         self.acquire_with(&PermitRequest::new())
     }
@@ -114,7 +147,7 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.acquire_with(&PermitRequest::new().with_cost(permits))
     }
 
-    /// Takes one permit immediately, without overtaking waiters.
+    /// Takes one permit immediately, without overtaking waiters of the same or a higher priority.
     ///
     /// # Errors
     ///
@@ -124,7 +157,8 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.try_acquire_many(NonZeroU32::MIN)
     }
 
-    /// Takes a number of permits together, immediately and without overtaking waiters.
+    /// Takes a number of permits together, immediately and without overtaking waiters of the
+    /// same or a higher priority.
     ///
     /// # Errors
     ///

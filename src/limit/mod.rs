@@ -1,4 +1,4 @@
-//! Limits the rate of requests: each request waits in a FIFO queue for its permits before it is sent.
+//! Limits the rate of requests: each request waits in a queue for its permits before it is sent.
 //!
 //! ```
 //! use tower_outbound::{Quota, limit::{PacedWindow, RateLimitLayer}};
@@ -40,8 +40,37 @@
 //! - An available permit is granted immediately. A task that only acquires permits in a loop therefore never yields to
 //!   the runtime while permits are available. A call that sends a request yields in its HTTP client.
 //! - A call that waits needs a tokio runtime with its timer enabled. A call that never waits needs no runtime.
-//! - A queued future keeps its position until it is dropped. Drop a future that you no longer poll. Otherwise the
-//!   waiters behind it stay queued until another request arrives.
+//! - A queued future that nobody polls delays the waiters behind it by up to a second: see
+//!   [Absent waiters](#absent-waiters). Drop a future that you no longer poll.
+//!
+//! # Priorities
+//!
+//! A request has one of three priorities: see [`Priority`]. The limiter serves a queued request of a higher priority
+//! first. Each lower priority with queued requests still gets 10 % of the permits, or the share that
+//! [`with_lower_priority_share`](LocalLimiter::with_lower_priority_share) sets.
+//!
+//! - At a [`TokenBucket`], a single request of high priority waits for at most two refill intervals, whatever other
+//!   requests are queued.
+//! - Requests of the same priority are served first in, first out.
+//! - A new request of a higher priority delays the waiters of lower priorities. A waiter that would then miss its
+//!   deadline or exceed its longest wait fails immediately.
+//! - Each limiter has its own order, and so does each key of a [`Keyed`]. Processes that share a quota through Redis do
+//!   not share their queues: each process has its own order.
+//!
+//! # Absent waiters
+//!
+//! A waiter is absent if its caller keeps the future and does not poll it, or if its runtime is blocked. The queue
+//! skips a head that is not polled within 100 to 350 ms after its permits became available. The number of waiters that the
+//! queue skips at once doubles each time. In a queue of up to 64 requests, absent waiters delay the others by at most a
+//! second.
+//!
+//! In a longer queue, only one of every 32 waiters of a thread detects absent waiters. A blocked runtime still delays the
+//! waiters of other runtimes by about a second at most. If all waiters of a thread that would detect it were forgotten,
+//! the others of that thread stay queued until another request arrives.
+//!
+//! - A skipped waiter takes no permits, and returns to its position when it is polled.
+//! - Some waiters wake up to four times per second to detect absent waiters, and more often after a head was absent. In
+//!   addition, each grant wakes at most two waiters.
 //!
 //! # Expiry
 //!
@@ -103,4 +132,4 @@ pub use self::permit_request::{PermitCost, PermitRequest};
 pub use self::queue::acquire::Acquire;
 pub use self::service::RateLimit;
 pub use self::snapshot::{Learned, LearnedFrom, Snapshot};
-pub use crate::policy::Remaining;
+pub use crate::policy::{Priority, Remaining};

@@ -1,6 +1,6 @@
 use std::{num::NonZeroU32, time::Duration};
 
-use crate::clock::Instant;
+use crate::{clock::Instant, policy::Priority};
 
 /// The permits that one request needs, and how long it may wait for them.
 ///
@@ -9,11 +9,12 @@ use crate::clock::Instant;
 ///
 /// # Default
 ///
-/// One permit, no deadline, no limit on the wait, and at most [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) other
-/// waiters.
+/// One permit, [`Priority::Normal`], no deadline, no limit on the wait, and at most
+/// [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) other waiters.
 #[derive(Debug, Clone, Copy)]
 pub struct PermitRequest {
     cost: NonZeroU32,
+    priority: Priority,
     deadline: Option<Instant>,
     max_wait: Option<Duration>,
     max_queue: usize,
@@ -27,12 +28,24 @@ impl PermitRequest {
 
     /// Creates a request for one permit with the default bounds.
     pub const fn new() -> Self {
-        Self { cost: NonZeroU32::MIN, deadline: None, max_wait: None, max_queue: Self::DEFAULT_MAX_QUEUE }
+        Self {
+            cost: NonZeroU32::MIN,
+            priority: Priority::Normal,
+            deadline: None,
+            max_wait: None,
+            max_queue: Self::DEFAULT_MAX_QUEUE,
+        }
     }
 
     /// Sets the number of permits. They are granted together.
     pub const fn with_cost(mut self, cost: NonZeroU32) -> Self {
         self.cost = cost;
+        self
+    }
+
+    /// Sets the priority. The limiter queues the request behind all waiters of the same or a higher priority.
+    pub const fn with_priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
         self
     }
 
@@ -44,15 +57,20 @@ impl PermitRequest {
 
     /// Makes the limiter refuse the request if it would wait longer than `max_wait`.
     ///
-    /// The limiter forecasts the wait when the request arrives, when a server limit changes, and when the request
-    /// becomes the head of the queue. The forecast of a sliding or paced window may be too short if requests that cost
-    /// several permits leave gaps.
+    /// The limiter forecasts the wait at these times:
+    ///
+    /// - The request arrives.
+    /// - A server limit changes.
+    /// - Requests of a higher priority overtake the request.
+    /// - The request becomes the head of the queue.
+    ///
+    /// The forecast of a sliding or paced window may be too short if requests that cost several permits leave gaps.
     pub const fn with_max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self
     }
 
-    /// Makes the limiter refuse the request if `max_queue` other requests are queued.
+    /// Makes the limiter refuse the request if `max_queue` other requests of the same or a higher priority are queued.
     pub const fn with_max_queue(mut self, max_queue: usize) -> Self {
         self.max_queue = max_queue;
         self
@@ -61,6 +79,11 @@ impl PermitRequest {
     /// Returns the number of permits.
     pub const fn cost(&self) -> NonZeroU32 {
         self.cost
+    }
+
+    /// Returns the priority.
+    pub const fn priority(&self) -> Priority {
+        self.priority
     }
 
     /// Returns the time by which the permits must be available.

@@ -56,12 +56,16 @@ where
         let call = request.extensions().get::<CallContext>().cloned();
         let deadline = Deadline::of(call.as_ref(), request.extensions());
         let head = RequestHead::of(&request);
-        let Settings { bounds, cost, .. } = &*self.settings;
+        let Settings { bounds, cost, priority, .. } = &*self.settings;
         let cost = match cost {
             Some(cost) => cost(head),
             None => head.extensions.get().map_or(NonZeroU32::MIN, |PermitCost(cost)| *cost),
         };
-        let mut bounds = bounds.with_cost(cost);
+        let priority = match priority {
+            Some(priority) => priority(head),
+            None => head.extensions.get().copied().unwrap_or_default(),
+        };
+        let mut bounds = bounds.with_cost(cost).with_priority(priority);
         if let Some(deadline) = deadline {
             bounds = bounds.with_deadline(deadline);
         }

@@ -1,7 +1,7 @@
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use super::permit_request::PermitRequest;
-use crate::call::RequestHead;
+use crate::{call::RequestHead, policy::Priority};
 
 /// The settings of a [`RateLimitLayer`](super::RateLimitLayer), shared by its services.
 #[derive(Clone)]
@@ -9,6 +9,7 @@ pub(super) struct Settings<L> {
     pub(super) limiter: L,
     pub(super) bounds: PermitRequest,
     pub(super) cost: Option<CostOf>,
+    pub(super) priority: Option<PriorityOf>,
     pub(super) feedback_from: Option<Trusts>,
 }
 
@@ -23,6 +24,9 @@ impl<L: fmt::Debug> fmt::Debug for Settings<L> {
 
 /// Computes the number of permits that a request takes.
 type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
+
+/// Returns the priority of a request.
+type PriorityOf = Arc<dyn Fn(RequestHead<'_>) -> Priority + Send + Sync>;
 
 /// Returns whether the rate-limit headers of the response to this request apply to the limiter.
 type Trusts = Arc<dyn Fn(RequestHead<'_>) -> bool + Send + Sync>;

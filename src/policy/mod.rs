@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`Quota`] | how many requests may be sent in any window, and how many at once |
 //! | [`adaptive::Learner`] | which rate a server without a known quota accepts |
+//! | [`Priority`] | in which order waiting requests get permits |
 //! | [`Budget`] | whether all calls together can afford another retry |
 //! | [`ExponentialBackoff`], [`Jitter`] | how long to wait before a retry |
 //! | [`feedback::retry_after`] | which delay the server requested |
@@ -33,6 +34,7 @@ pub mod grpc;
 mod header_values;
 mod http_date;
 pub(crate) mod outcome;
+pub(crate) mod priority;
 mod quota;
 pub(crate) mod rate_limit;
 pub(crate) mod retry;
@@ -45,7 +47,7 @@ pub(crate) use self::{
     backoff::{ExponentialBackoff, Jitter},
     retry_decision::RetryDecision,
 };
-pub use self::{budget::Budget, quota::Quota, rate_limit::Remaining};
+pub use self::{budget::Budget, priority::Priority, quota::Quota, rate_limit::Remaining};
 #[cfg(fuzzing)]
 pub use self::{feedback::retry_after, http_date::parse_http_date};
 #[cfg(any(test, fuzzing))]

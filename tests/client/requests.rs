@@ -1,6 +1,6 @@
 //! Tests the request builder: what each setter sends, and that a request with an invalid value is not sent.
 
-use std::{convert::Infallible, future::ready};
+use std::{convert::Infallible, future::ready, time::Duration};
 
 use futures_util::future::join_all;
 use http::{Request, StatusCode};
@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 use tower_outbound::{
     BoxError, Quota,
+    limit::{Priority, TokenBucket},
     retry::RetryOverride,
     test_util::{ScriptedResponse, ScriptedService},
 };
@@ -131,6 +132,27 @@ async fn request_takes_as_many_permits_as_its_cost() {
     client.get("/export").cost(4).await.unwrap();
     let window = preset.limiter().downcast_ref::<tower_outbound::limit::PacedWindow>().unwrap();
     assert_eq!(window.snapshot().available, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn priority_of_a_request_replaces_that_of_its_client() {
+    let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin();
+    let limiter = TokenBucket::new(quota).with_initial_burst(0);
+    let preset =
+        |priority| preset("http://127.0.0.1:9").with_limiter(limiter.clone()).with_priority(priority);
+    let client = |priority| preset(priority).client_with_service(ScriptedService::new([200])).unwrap();
+    let (jobs, users) = (client(Priority::Low), client(Priority::Normal));
+    let start = Instant::now();
+    let timed = |request: tower_outbound::client::RequestBuilder| async move {
+        request.await.unwrap();
+        start.elapsed().as_secs()
+    };
+    let waits = tokio::join!(
+        timed(jobs.get("/export")),
+        timed(users.get("/search")),
+        timed(jobs.get("/alert").priority(Priority::High)),
+    );
+    assert_eq!(waits, (3, 2, 1));
 }
 
 #[tokio::test]

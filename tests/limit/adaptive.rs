@@ -119,8 +119,8 @@ impl Use {
 }
 
 /// Returns the duration of a case: 30 windows and at least 10 minutes, because a limiter finds the rate of some servers
-/// only after dozens of windows. Unless all cases run, 5 minutes suffice for most servers. Cases whose headers contain the
-/// quota then run for 15 windows, between 1 and 5 minutes, except on slow servers.
+/// only after dozens of windows. Unless `ADAPTIVE_CASES` is `all`, 5 minutes suffice except for `Spacing`. Cases whose
+/// headers contain the quota then run for 15 windows, between 1 and 5 minutes, except on slow servers.
 fn duration(kind: Kind, headers: LimitHeaders, window: Duration) -> Duration {
     let is_slow = match headers {
         LimitHeaders::XRateLimit | LimitHeaders::Draft7 => {
@@ -255,9 +255,9 @@ async fn adaptive_limiter_corrects_a_configured_quota_that_is_twice_too_high() {
     assert!(misses.is_empty(), "\n{}", misses.join("\n"));
 }
 
-/// Changes the server's limit. Returns the time until the end of the first window that contains 90 % of the new limit, or
-/// 80 % at the server `Estimate`, of whose limit the limiter uses only 88 % in the long run. Also returns the percentage
-/// of rejected requests after the first three windows, or after 30 s if that is longer.
+/// Changes the server's limit. Returns the time until the end of the first window that contains 90 % of the new limit.
+/// At the server `Estimate`, 80 % suffice, because the limiter uses only 88 % of its limit in the long run. Also
+/// returns the percentage of rejected requests after the first three windows, or after 30 s if that is longer.
 async fn recovery(
     kind: Kind,
     headers: LimitHeaders,
@@ -281,7 +281,8 @@ async fn recovery(
     (quarter * (at as u32 + 4), Use::of(&counts, adapted, after).rejected)
 }
 
-/// Returns the quotas of the tests in which the quota is wrong or changes: one, or all four if all cases run.
+/// Returns the quotas of the tests in which the quota is wrong or changes: all if `ADAPTIVE_CASES` is `all`, otherwise
+/// one.
 fn changed_quotas() -> impl Iterator<Item = (u32, Duration)> {
     let is_full = runs_all_cases();
     let quotas = QUOTAS.map(|(limit, seconds)| (limit, Duration::from_secs(seconds)));
@@ -301,7 +302,8 @@ async fn adaptive_limiter_follows_a_halved_and_a_doubled_quota() {
                     LimitHeaders::XRateLimit => kind != Kind::SpacingWithBurst,
                     _ => true,
                 };
-                // The server `Estimate` still counts the requests that it rejected in the slow start of a window of 1 s.
+                // The server `Estimate` still counts the requests that it rejected during the slow start of a window of
+                // 1 s.
                 let least = Duration::from_secs(if kind == Kind::Estimate { 5 } else { 0 });
                 let doubled = if reports_limit { least.max(window * 2) } else { slow };
                 for (after, longest) in

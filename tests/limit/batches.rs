@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_outbound::limit::{Limiter, PermitRequest};
+use tower_outbound::{
+    Quota,
+    limit::{Limiter, PacedWindow, PermitRequest, TokenBucket},
+    test_util::Arrivals,
+};
 
-use crate::{costing, millis, refilling};
+use crate::{Pause, costing, millis, refilling};
 
 /// Queues as many requests as a limiter grants in about one second. The requests are queued `phase` microseconds after
 /// a tick of tokio's timer. Returns the measured throughput divided by `rate`.
@@ -42,6 +46,51 @@ async fn token_bucket_sustains_any_rate_if_burst_is_cost_plus_2_ms_of_refill() {
                         throughput > 0.99,
                         "{throughput} of the rate of {rate} permits/s, with burst {burst}, cost {cost}, {phase} us after a tick"
                     );
+                }
+            }
+        }
+    }
+}
+
+/// Queues as many requests as a limiter grants in two seconds. Returns the throughput divided by `rate`, and the most
+/// requests in one window of a second.
+async fn two_seconds<L: Pause + Send + 'static>(limiter: L, rate: f64) -> (f64, u64) {
+    let arrivals = Arrivals::new();
+    let count = (2.0 * rate) as usize;
+    let start = Instant::now();
+    let waiting: Vec<_> = (0..count)
+        .map(|_| {
+            let request = PermitRequest::new().with_max_queue(usize::MAX);
+            let (acquire, mut arrivals) = (limiter.acquire_with(&request), arrivals.clone());
+            tokio::spawn(async move {
+                acquire.await.unwrap();
+                arrivals.extend([Instant::now()]);
+            })
+        })
+        .collect();
+    for waiter in waiting {
+        waiter.await.unwrap();
+    }
+    (count as f64 / rate / start.elapsed().as_secs_f64(), arrivals.most_in(Duration::from_secs(1)))
+}
+
+/// A quarter of the margin makes up for late timers, so the burst may be smaller than the refill of a timer's tick.
+#[tokio::test(start_paused = true)]
+async fn limiter_with_a_margin_sustains_a_rate_above_the_resolution_of_timers() {
+    for limit in [300, 1_000, 3_000, 10_000] {
+        for margin in [8, 62] {
+            for phase in [0, 370] {
+                tokio::time::advance(Duration::from_micros(phase)).await;
+                let quota = Quota::per_second(limit).unwrap().with_burst(1).unwrap();
+                let quota = quota.with_margin(millis(margin)).unwrap();
+                let bucket_rate = f64::from(limit - 1) / (1.0 + margin as f64 / 1_000.0);
+                let bucket = two_seconds(TokenBucket::new(quota), bucket_rate).await;
+                let window = two_seconds(PacedWindow::new(quota), quota.sustained()).await;
+                for (name, (throughput, most)) in [("bucket", bucket), ("window", window)] {
+                    let case =
+                        format!("{name}, {limit} per second, margin {margin} ms, {phase} us after a tick");
+                    assert!(throughput > 0.99, "{case}: {throughput} of the rate");
+                    assert!(most <= u64::from(limit), "{case}: {most} in a second");
                 }
             }
         }

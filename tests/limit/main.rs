@@ -24,6 +24,7 @@ macro_rules! for_each_algorithm {
     )*};
 }
 
+mod absent_waiters;
 mod adaptive;
 mod adaptive_probe;
 mod batches;
@@ -36,6 +37,7 @@ mod layer;
 mod margin;
 mod memory;
 mod pause;
+mod priorities;
 mod properties;
 mod quota_changes;
 mod refusals;

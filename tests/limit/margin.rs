@@ -177,9 +177,7 @@ fn assert_window_holds<L: Pause>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let arrivals = runtime.unwrap().block_on(async { arrivals(make(quota), quota, groups, steps).await });
     prop_assert_eq!(arrivals.times().len(), groups.first.len() + groups.second.len());
-    // A grant counts from the time at which its timer fires, even if the timer is late. Late timers therefore do not
-    // use up their quarter of the margin.
-    let most = arrivals.most_in(quota.window() + quota.margin() / 4);
+    let most = arrivals.most_in(quota.window());
     prop_assert!(
         most <= u64::from(quota.limit()),
         "{} requests arrived in one window of the quota {}",

@@ -128,3 +128,21 @@ async fn spent_permits_still_count_after_a_temporary_quota_of_one_permit_per_yea
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(bucket.snapshot().available, 1_000_000);
 }
+
+/// A late timer makes up for its delay within the margin. A change to a smaller margin must not shorten the window.
+#[tokio::test(start_paused = true)]
+async fn change_to_a_smaller_margin_after_a_late_timer_exceeds_no_window() {
+    let quota = Quota::new(10, Duration::from_secs(60)).unwrap();
+    let with_margin = quota.with_margin(Duration::from_secs(4)).unwrap();
+    let limiter = SlidingWindow::new(with_margin);
+    limiter.acquire_many(permits(10)).await.unwrap();
+    let mut waiting = tokio_test::task::spawn(limiter.acquire_many(permits(10)));
+    tokio_test::assert_pending!(waiting.poll());
+    // The timer fires 1 s late.
+    tokio::time::advance(Duration::from_secs(65)).await;
+    tokio_test::assert_ready_ok!(waiting.poll());
+    let start = Instant::now();
+    limiter.set_quotas([quota.without_margin()]);
+    limiter.acquire().await.unwrap();
+    assert!(start.elapsed() >= Duration::from_secs(60), "{:?}", start.elapsed());
+}

@@ -109,6 +109,10 @@ impl Algorithm for LearnedRate {
         self.ceiling.leave(permits, now);
     }
 
+    fn postpone(&mut self, delay: u64) {
+        self.ceiling.postpone(delay);
+    }
+
     fn change(&mut self, quotas: &[Quota], now: u64) {
         self.ceiling.change(quotas, now);
         self.learner.set_ceiling(pace(quotas));

@@ -47,6 +47,9 @@ struct Arrival(AtomicU64);
 /// An arrival time so late that the bucket grants nothing. Adding to it does not overflow.
 const CLOSED: u64 = u64::MAX / 2;
 
+/// The latest arrival time that a change of quotas, or a grant of a paced window, sets. Adding to it does not overflow.
+pub(super) const LATEST: u64 = u64::MAX / 4;
+
 /// Governor looks up the state of a bucket by a key. This store needs no lookup, because the state itself is the key.
 #[derive(Debug)]
 struct InPlace;
@@ -151,6 +154,11 @@ impl Bucket {
     /// Sets the arrival time to `arrival`, unless the current one is later.
     pub(super) fn postpone(&self, arrival: u64) {
         self.arrival.0.fetch_max(arrival, Ordering::AcqRel);
+    }
+
+    /// Adds `delay` to the arrival time. Called only under the lock, after a change of quotas has closed the fast path.
+    pub(super) fn delay(&self, delay: u64) {
+        self.postpone(self.arrival().saturating_add(delay).min(LATEST));
     }
 
     /// Closes this bucket, because another bucket replaces it, and returns its arrival time. Every later

@@ -101,9 +101,15 @@ impl GrantLog {
             self.grants.pop_front();
         }
         match self.grants.back_mut() {
-            Some(last) if last.at == now => last.sum = self.granted,
+            // A change of quotas may have postponed the last grant beyond the present.
+            Some(last) if last.at >= now => last.sum = self.granted,
             _ => self.grants.push_back(Grant { at: now, sum: self.granted }),
         }
+    }
+
+    /// Adds `delay` to the times of all grants.
+    pub(super) fn postpone(&mut self, delay: u64) {
+        self.grants.iter_mut().for_each(|grant| grant.at = grant.at.saturating_add(delay));
     }
 
     pub(super) fn available(&self, now: u64) -> u64 {

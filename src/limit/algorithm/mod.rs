@@ -64,6 +64,9 @@ pub trait Algorithm: Send + 'static {
     /// Replaces the quotas. Spent permits still count, so the change does not make more permits available at once.
     fn change(&mut self, _quotas: &[Quota], _now: u64) {}
 
+    /// Counts all grants so far as if they had been made later by `delay`.
+    fn postpone(&mut self, _delay: u64) {}
+
     /// Returns when the first waiter of the queue must wake up: at `due`, or later, so that one wake-up serves several
     /// waiters. The first waiter's `cost` permits are available at `due`, and the next permit at `next`. The result is
     /// at most `until`, and early enough that no permit is lost.

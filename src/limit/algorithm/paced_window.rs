@@ -4,9 +4,9 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
     Algorithm,
-    bucket::Bucket,
+    bucket::{Bucket, LATEST},
     grant_log::GrantLog,
-    token_bucket::{LATEST, carried},
+    token_bucket::carried,
 };
 use crate::policy::Quota;
 
@@ -109,6 +109,13 @@ impl Algorithm for PacedLogs {
         for quota in &mut self.quotas {
             let left = quota.interval.saturating_mul(permits.into()).min(quota.whole);
             quota.arrival = quota.arrival.max(now.saturating_add(quota.whole - left));
+        }
+    }
+
+    fn postpone(&mut self, delay: u64) {
+        for quota in &mut self.quotas {
+            quota.arrival = quota.arrival.saturating_add(delay).min(LATEST);
+            quota.log.postpone(delay);
         }
     }
 

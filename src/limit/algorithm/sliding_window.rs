@@ -51,6 +51,10 @@ impl Algorithm for Logs {
         }
     }
 
+    fn postpone(&mut self, delay: u64) {
+        self.logs.iter_mut().for_each(|log| log.postpone(delay));
+    }
+
     fn change(&mut self, quotas: &[Quota], _: u64) {
         // The log of each quota records every grant, so each new quota starts with a copy of the longest log.
         let longest = self.logs.drain(..).max_by_key(GrantLog::len);

@@ -2,7 +2,10 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use super::{Algorithm, bucket::Bucket};
+use super::{
+    Algorithm,
+    bucket::{Bucket, LATEST},
+};
 use crate::{limit::queue::clock::nanos, policy::Quota};
 
 /// One bucket for each quota.
@@ -14,9 +17,6 @@ pub struct Buckets {
 /// 2 ms in nanoseconds, which is twice the delay of a late timer. The first waiter of the queue wakes up at least this
 /// long before a bucket is full.
 const LATE: u64 = 2_000_000;
-
-/// The latest arrival time that a change of quotas, or a grant of a paced window, sets. Adding to it does not overflow.
-pub(super) const LATEST: u64 = u64::MAX / 4;
 
 impl Algorithm for Buckets {
     fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self {
@@ -80,6 +80,10 @@ impl Algorithm for Buckets {
             now.saturating_add(missing.max().unwrap_or(0)).min(LATEST)
         };
         self.buckets = quotas.iter().filter_map(|quota| Bucket::new(*quota, after(quota))).collect();
+    }
+
+    fn postpone(&mut self, delay: u64) {
+        self.buckets.iter().for_each(|bucket| bucket.delay(delay));
     }
 
     fn gather(&self, cost: u64, due: u64, next: u64, until: u64) -> u64 {

@@ -37,7 +37,7 @@ pub struct Acquire {
 enum Stage {
     /// The future was not polled yet.
     New(Option<Arc<dyn AnyQueue>>, PermitRequest),
-    /// The timer is boxed because it is large and only the head of the queue has one.
+    /// The timer is boxed because it is large and few waiters have one.
     Queued(Option<Arc<dyn AnyQueue>>, Arc<Waiter>, Option<Pin<Box<Sleep>>>),
     /// `None` after the outcome was returned.
     Ready(Option<Result<Permit<'static>, Refusal>>),
@@ -96,8 +96,8 @@ impl Future for Acquire {
                     let Some(visited) = queue else { polled_after_completion() };
                     match visited.visit(waiter, cx.waker()) {
                         Ok(Standing::Granted(at)) => break (queue, waiter.cost, Ok(at)),
-                        Ok(Standing::Behind) => return Poll::Pending,
-                        Ok(Standing::Head { poll_at }) => {
+                        Ok(Standing::Behind { check_at: None }) => return Poll::Pending,
+                        Ok(Standing::Head { poll_at } | Standing::Behind { check_at: Some(poll_at) }) => {
                             let sleep = || Box::pin(tokio::time::sleep_until(poll_at));
                             let timer = timer.get_or_insert_with(sleep);
                             if timer.deadline() != poll_at {

@@ -21,10 +21,10 @@ pub(super) enum Standing {
     /// The permits were granted. The waiter's task learned of the grant at this time.
     Granted(Instant),
     /// The waiter is the head of the queue, and must be polled again at this time.
-    Head {
-        poll_at: Instant,
-    },
-    Behind,
+    Head { poll_at: Instant },
+    /// Another waiter is the head. A waiter with a `check_at` must be polled again at this time, to check whether the
+    /// head was polled.
+    Behind { check_at: Option<Instant> },
 }
 
 /// The operations of a queue that its waiters need, regardless of its algorithm.

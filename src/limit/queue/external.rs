@@ -30,9 +30,9 @@ impl<A: Algorithm> WaitList<A> {
     fn demand(&self) -> Demand {
         let grace = self.algorithm.grace();
         Demand {
-            permits: self.wanted,
-            head: self.head().map(|(_, cost)| cost),
-            last: self.entries.values().map(|entry| entry.waiter.latest.last(grace)).min(),
+            permits: self.waiters.wanted(),
+            head: self.head().map(|head| head.cost),
+            last: self.waiters.iter().map(|entry| entry.waiter.latest.last(grace)).min(),
         }
     }
 }
@@ -40,7 +40,10 @@ impl<A: Algorithm> WaitList<A> {
 impl<A: Algorithm> Queue<A> {
     /// Creates a queue for an algorithm that gets its permits through [`update`](Self::update).
     pub(crate) fn external(algorithm: A, quotas: &[Quota]) -> Self {
-        let list = Some(Box::new(WaitList::new(algorithm, quotas)));
+        let mut list = Box::new(WaitList::new(algorithm, quotas));
+        // External permits expire, so a grant must count from the present.
+        list.catch_up = 0;
+        let list = Some(list);
         let queue =
             Self { fast: FastPath::new(Clock::tokio(), None, (slack(quotas), true)), list: Mutex::new(list) };
         queue.obey_remaining();
@@ -71,7 +74,7 @@ impl<A: Algorithm> Queue<A> {
             }
             list.serve(&self.fast, None, wakes);
             // Wakes the head, which must set its timer again after this change.
-            list.wake_head(wakes);
+            list.wake_head(now, wakes);
             outcome
         })
     }

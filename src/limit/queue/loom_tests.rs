@@ -11,7 +11,7 @@ use super::{
     clock::Clock,
     fast_path::BUSY,
     sync::Ordering,
-    waiter::Waiter,
+    waiter::{Latest, State, Waiter},
 };
 use crate::{
     limit::{
@@ -88,6 +88,24 @@ fn grant_during_a_response_counts_against_the_reported_remaining_permits() {
         queue.completed(&permit, &ResponseInfo::new(StatusCode::OK, &headers));
         let granted = thread.join().unwrap();
         assert!(granted + drain(&queue) <= 1, "one permit remains at the server");
+    });
+}
+
+#[test]
+fn granted_permits_are_either_collected_or_expire() {
+    model(|| {
+        let waiter = Arc::new(Waiter::new(
+            1,
+            (1, NonZeroU32::MIN),
+            0,
+            Latest::of(&PermitRequest::new(), 0, &Clock::tokio()),
+        ));
+        waiter.set(State::Granted(7));
+        let other = Arc::clone(&waiter);
+        let thread = thread::spawn(move || other.collect(7));
+        let is_expired = waiter.expire(7);
+        let is_collected = thread.join().unwrap();
+        assert!(is_expired != is_collected);
     });
 }
 

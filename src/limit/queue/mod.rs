@@ -2,36 +2,35 @@
 //! [wait list](wait_list) for all others.
 
 pub(super) mod acquire;
+mod admission;
 mod any;
+mod bounds;
 pub(crate) mod clock;
 #[cfg(feature = "redis")]
 pub(crate) mod external;
 pub(super) mod fast_path;
+mod grants;
 mod issuer;
 #[cfg(all(test, outbound_loom))]
 mod loom_tests;
+mod presence;
 pub(super) mod sync;
 mod wait_list;
 mod waiter;
+mod waiters;
 
-use std::{
-    num::NonZeroU32,
-    sync::{Arc, PoisonError},
-    task::Waker,
-    time::Duration,
-};
+use std::{num::NonZeroU32, sync::PoisonError, task::Waker, time::Duration};
 
 use self::{
-    any::{AnyQueue, Joined, Standing},
+    any::{AnyQueue, Joined},
     clock::Clock,
     fast_path::{BUSY, FastGrant, FastPath, LIMITED},
     sync::{Mutex, MutexGuard, Ordering},
-    wait_list::{WaitList, Wakes, slack},
-    waiter::{Latest, State, Waiter},
+    wait_list::{WaitList, catch_up, slack},
+    waiters::Wakes,
 };
 use super::{
     algorithm::Algorithm,
-    permit::PermitIssuer,
     permit_request::PermitRequest,
     server::limits::ServerLimits,
     snapshot::{Learned, Snapshot},
@@ -39,7 +38,7 @@ use super::{
 use crate::{
     clock::Instant,
     error::{Reason, Refusal},
-    policy::{Quota, adaptive::Learner},
+    policy::{Priority, Quota, adaptive::Learner},
 };
 
 /// The longest time after a grant for which new requests yield to woken waiters: 100 ms in nanoseconds.
@@ -55,123 +54,6 @@ pub(crate) struct Queue<A> {
 
 fn too_late() -> Refusal {
     Refusal::new(Reason::Deadline, Duration::ZERO)
-}
-
-impl<A: Algorithm> AnyQueue for Queue<A> {
-    fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal> {
-        let (fast, clock) = (&self.fast, &self.fast.clock);
-        match fast.attempt(request) {
-            FastGrant::Granted { now } => return Ok(Joined::Granted(clock.stamp(now))),
-            FastGrant::NotBefore { now, due } => {
-                if let Some(reason) = Latest::of(request, now, clock).missed_by(due, now, 0) {
-                    let wait = Duration::from_nanos(due - now);
-                    return Err(fast.refuse(Refusal::new(reason, wait)));
-                }
-            }
-            FastGrant::NeedsLock => {}
-        }
-        let (waker, cost) = (waker.cloned(), request.cost());
-        let joined = self.locked(|list, wakes| {
-            let now = clock.now();
-            if fast.is_over(request, now) {
-                return Err(too_late());
-            }
-            match (list.wait(fast, cost, now, wakes)?, waker) {
-                (None, Some(waker)) if self.awaits_woken(list) => {
-                    // Earlier waiters were granted their permits, but their tasks have not run yet. Makes this request
-                    // yield once, so that those tasks run first.
-                    wakes.wake.push(waker);
-                    fast.woken.fetch_add(1, Ordering::AcqRel);
-                    list.woken_at = now;
-                    let waiter = list.new_waiter(cost, Latest::of(request, now, clock));
-                    waiter.set(State::Granted(now));
-                    Ok(Joined::Queued(waiter))
-                }
-                (None, _) => Ok(Joined::Granted(clock.stamp(now))),
-                (Some(due), Some(waker)) => {
-                    let waiter = list.admit(request, due, now, clock)?;
-                    list.insert(&waiter, waker);
-                    Ok(Joined::Queued(waiter))
-                }
-                (Some(due), None) => Err(Refusal::new(Reason::MaxWait, Duration::from_nanos(due - now))),
-            }
-        });
-        joined.map_err(|refusal| fast.refuse(refusal))
-    }
-
-    fn visit(&self, waiter: &Arc<Waiter>, waker: &Waker) -> Result<Standing, Refusal> {
-        let (fast, id, cost) = (&self.fast, waiter.id, waiter.cost);
-        if let State::Granted(at) = waiter.state() {
-            if let Some(now) = fast.is_valid(at) {
-                self.arrive();
-                return Ok(Standing::Granted(fast.clock.stamp(now)));
-            }
-        }
-        self.locked(|list, wakes| {
-            let now = fast.clock.now();
-            let granted = Standing::Granted(fast.clock.stamp(now));
-            match waiter.state() {
-                State::Refused => {
-                    // The refusal was stored under the same lock as the state, so it exists.
-                    let refusal = list.refusals.remove(&id);
-                    return Err(refusal.unwrap_or(Refusal::new(Reason::MaxWait, None)));
-                }
-                State::Granted(at) => {
-                    fast.woken.fetch_sub(1, Ordering::AcqRel);
-                    if !self.is_expired_in(list, now.saturating_sub(at), now) {
-                        return Ok(granted);
-                    }
-                    let is_lost = list.lose(at, false, now);
-                    // Returns the waiter to its old position, ahead of all waiters that arrived later.
-                    waiter.set(State::Waiting);
-                    fast.release_without_acceptance(cost);
-                    list.insert(waiter, waker.clone());
-                    if is_lost {
-                        list.wake_head(wakes);
-                    }
-                }
-                State::Waiting => list.keep_waker(id, waker, wakes),
-            }
-            if !list.is_head(id) {
-                return Ok(Standing::Behind);
-            }
-            list.serve(fast, Some(id), wakes);
-            if let State::Granted(at) = waiter.state() {
-                // Not earlier than the grant: a learner recognizes its probe by this time.
-                return Ok(Standing::Granted(fast.clock.stamp(now.max(at))));
-            }
-            let (due, grace) = (list.forecast(now, u64::from(cost.get())), list.algorithm.grace());
-            match waiter.latest.missed_by(due, now, grace) {
-                Some(reason) => {
-                    list.leave(id, wakes);
-                    Err(fast.refuse(Refusal::new(reason, Duration::from_nanos(due - now))))
-                }
-                None => {
-                    let poll_at = list.algorithm.poll_at(list.gather(now, due), now);
-                    let poll_at = fast.clock.timer(poll_at.min(waiter.latest.last(grace)));
-                    Ok(Standing::Head { poll_at })
-                }
-            }
-        })
-    }
-
-    fn leave(&self, waiter: &Waiter) {
-        let granted = self.locked(|list, wakes| {
-            list.leave(waiter.id, wakes);
-            let State::Granted(at) = waiter.state() else { return false };
-            self.fast.woken.fetch_sub(1, Ordering::AcqRel);
-            if list.lose(at, false, self.fast.clock.now()) {
-                list.wake_head(wakes);
-            }
-            true
-        });
-        if granted {
-            self.fast.release_without_acceptance(waiter.cost);
-        }
-    }
-    fn issuer(self: Arc<Self>) -> Arc<dyn PermitIssuer> {
-        self
-    }
 }
 
 impl<A: Algorithm> Queue<A> {
@@ -213,14 +95,24 @@ impl<A: Algorithm> Queue<A> {
 
     pub(super) fn change(&self, quotas: &[Quota]) {
         self.locked(|list, wakes| {
-            list.algorithm.change(quotas, self.fast.clock.now());
+            let now = self.fast.clock.now();
+            list.algorithm.change(quotas, now);
+            // A grant may count from a time before it was made, by up to a quarter of the margin. A smaller margin allows
+            // less of that.
+            let before = std::mem::replace(&mut list.catch_up, catch_up(quotas));
+            list.delay_grants(before.saturating_sub(list.catch_up));
             self.fast.slack.store(slack(quotas), Ordering::Release);
             list.server.has_quota = A::learns() || !quotas.is_empty();
             self.fast.has_quota.store(!quotas.is_empty(), Ordering::Release);
             list.refuse_late(&self.fast, wakes);
             // Wakes the head, which must set its timer again for the new quotas.
-            list.wake_head(wakes);
+            list.wake_head(now, wakes);
         });
+    }
+
+    /// Gives each lower priority this percentage of the permits.
+    pub(super) fn share(&self, percent: u32) {
+        self.locked(|list, _| list.waiters.shares.set_percent(percent));
     }
 
     pub(crate) fn obey_remaining(&self) {
@@ -234,7 +126,7 @@ impl<A: Algorithm> Queue<A> {
             if let Some(learner) = list.algorithm.learner_mut() {
                 learner.resume();
             }
-            list.wake_head(wakes);
+            list.wake_head(self.fast.clock.now(), wakes);
         });
     }
 
@@ -265,7 +157,7 @@ impl<A: Algorithm> Queue<A> {
             let now = self.fast.clock.now();
             let in_use =
                 !list.algorithm.is_whole(now) || list.server.tidy(now) || list.unconfirmed.permits(now) > 0;
-            !in_use && list.entries.is_empty()
+            !in_use && list.waiters.len(Priority::COUNT - 1) == 0
         })
     }
 
@@ -276,7 +168,7 @@ impl<A: Algorithm> Queue<A> {
             let paused_until = list.server.paused_until(now);
             Snapshot {
                 available: if paused_until.is_some() { 0 } else { list.algorithm.available(now).min(left) },
-                queued: list.entries.len(),
+                queued: list.waiters.len(Priority::COUNT - 1),
                 paused_until: paused_until.map(|until| self.fast.clock.timer(until)),
                 granted: self.fast.granted(),
                 refused: self.fast.refused.load(Ordering::Relaxed),
@@ -326,7 +218,7 @@ impl<A: Algorithm> Queue<A> {
                 self.fast.has_news.store(true, Ordering::Release);
             }
         }
-        let busy = limited || !list.entries.is_empty() || self.awaits_woken(list);
+        let busy = limited || !list.waiters.is_empty() || self.awaits_woken(list);
         let flags = if busy { BUSY } else { 0 } | if limited { LIMITED } else { 0 };
         if flags != list.flags {
             // Both flags change only under the lock. Flipping only the bits that differ therefore overwrites no change

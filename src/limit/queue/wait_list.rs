@@ -1,16 +1,27 @@
-//! The queued requests, in FIFO order, with one armed timer and at most two wake-ups for each grant.
+//! The queued requests, in FIFO order within each priority. One timer is armed for all permits, and each grant wakes at
+//! most two waiters.
 //!
-//! Only the head has a timer. When the timer fires, the head takes permits for itself and for all waiters behind it
-//! whose permits are available. It wakes those waiters, and wakes the new head, which arms the next timer. A future
-//! reads its grant from its [`Waiter`]. No task is spawned: the queue runs in the tasks that wait in it.
+//! Only the head has a timer for its permits. When the timer fires, the head takes permits for itself and for all
+//! waiters behind it whose permits are available. It wakes those waiters, and wakes the new head, which arms the next
+//! timer. A future reads its grant from its [`Waiter`]. No task is spawned: the queue runs in the tasks that wait in
+//! it.
+//!
+//! A head that nobody polls must not stop the waiters behind it. Some waiters behind the head therefore have a timer
+//! too, and [check](presence) whether the head was polled.
 
-use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, task::Waker, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    task::Waker,
+    time::Duration,
+};
 
 use super::{
     clock::{Clock, nanos},
     fast_path::FastPath,
-    sync::Ordering,
-    waiter::{Latest, State, Waiter},
+    presence::Presence,
+    waiter::{Latest, Waiter},
+    waiters::{Head, Waiters, Wakes},
 };
 use crate::{
     error::{Reason, Refusal},
@@ -47,26 +58,17 @@ pub(super) struct WaitList<A> {
     pub(super) woken_at: u64,
     /// The flags in the highest bits of the tally. They change only under the lock.
     pub(super) flags: u64,
-    /// The waiters in order of arrival. A tree allows removing a waiter from the middle.
-    pub(super) entries: BTreeMap<u64, Entry>,
+    pub(super) waiters: Waiters,
+    pub(super) presence: Presence,
+    /// The waiters that were woken for their granted permits, in the order of the grants, with the times of the grants.
+    pub(super) uncollected: VecDeque<(u64, Arc<Waiter>)>,
+    /// The longest delay of a timer that a grant makes up for, in nanoseconds: see [`catch_up`].
+    pub(super) catch_up: u64,
+    /// The time from which the last grant counts. Grants count in order.
+    pub(super) taken_at: u64,
     last_id: u64,
-    /// The permits that all waiters need together.
-    pub(super) wanted: u64,
     /// The highest cost of any request since the queue was last empty.
-    costliest: u32,
-}
-
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) waker: Waker,
-    pub(super) waiter: Arc<Waiter>,
-}
-
-/// Wakers to wake and to drop after the lock is released, because waking and dropping may run arbitrary code.
-#[derive(Debug, Default)]
-pub(super) struct Wakes {
-    pub(super) wake: Vec<Waker>,
-    pub(super) drop: Vec<Waker>,
+    pub(super) costliest: u32,
 }
 
 /// Returns how long a granted permit stays valid, in nanoseconds: a quarter of the margin. This limit applies to two
@@ -85,6 +87,12 @@ pub(super) fn slack(quotas: &[Quota]) -> u64 {
     quotas.iter().map(slack).min().unwrap_or(u64::MAX)
 }
 
+/// Returns the longest delay of a timer that a grant makes up for: a quarter of the margin. A grant after a late timer
+/// counts from the time at which its permits became available, so that the delay does not lower the rate.
+pub(super) fn catch_up(quotas: &[Quota]) -> u64 {
+    quotas.iter().map(|quota| nanos(quota.margin()) / 4).min().unwrap_or(0)
+}
+
 impl<A: Algorithm> WaitList<A> {
     pub(super) fn new(algorithm: A, quotas: &[Quota]) -> Self {
         Self {
@@ -94,37 +102,13 @@ impl<A: Algorithm> WaitList<A> {
             refusals: BTreeMap::new(),
             woken_at: 0,
             flags: 0,
-            entries: BTreeMap::new(),
+            waiters: Waiters::default(),
+            presence: Presence::default(),
+            uncollected: VecDeque::new(),
+            catch_up: catch_up(quotas),
+            taken_at: 0,
             last_id: 0,
-            wanted: 0,
             costliest: 1,
-        }
-    }
-
-    /// Grants permits to the waiters in order, from the head on, until the permits of a waiter are not available.
-    pub(super) fn serve(&mut self, fast: &FastPath, visitor: Option<u64>, wakes: &mut Wakes) {
-        let before = self.entries.keys().next().copied();
-        if before.is_none() {
-            return;
-        }
-        let now = fast.clock.now();
-        while let Some((id, cost)) = self.head() {
-            if !self.take(fast, cost, now) {
-                // Wakes the new head, because it has no timer yet.
-                if Some(id) != before {
-                    self.wake_head(wakes);
-                }
-                return;
-            }
-            let Some(granted) = self.remove(id) else { return };
-            if Some(id) == visitor {
-                wakes.drop.push(granted.waker);
-            } else {
-                fast.woken.fetch_add(1, Ordering::AcqRel);
-                self.woken_at = now;
-                wakes.wake.push(granted.waker);
-            }
-            granted.waiter.set(State::Granted(now));
         }
     }
 
@@ -133,11 +117,11 @@ impl<A: Algorithm> WaitList<A> {
     pub(super) fn wait(
         &mut self,
         fast: &FastPath,
-        cost: NonZeroU32,
+        request: &PermitRequest,
         now: u64,
         wakes: &mut Wakes,
     ) -> Result<Option<u64>, Refusal> {
-        let largest = self.algorithm.largest();
+        let (cost, rank, largest) = (request.cost(), request.priority().rank(), self.algorithm.largest());
         if cost.get() > largest {
             return Err(Refusal::new(Reason::TooCostly { largest }, None));
         }
@@ -145,12 +129,22 @@ impl<A: Algorithm> WaitList<A> {
             return Err(refusal);
         }
         self.serve(fast, None, wakes);
-        let before = if self.entries.is_empty() { 1 } else { self.costliest };
+        let before = if self.waiters.is_empty() { 1 } else { self.costliest };
         self.costliest = before.max(cost.get());
-        if self.entries.is_empty() && self.take(fast, cost, now) {
-            return Ok(None);
+        if let Some(reserve) = self.waiters.reserve_of_new(rank, cost, largest) {
+            if self.take(fast, (cost, reserve), now, now) {
+                let head = self.head();
+                self.waiters.grant_new(rank, cost);
+                if self.head() != head {
+                    self.wake_head(now, wakes);
+                }
+                self.overtake(fast, rank, cost, wakes);
+                return Ok(None);
+            }
         }
-        Ok(Some(self.forecast(now, self.wanted + u64::from(cost.get()))))
+        let own = self.waiters.wanted[rank].saturating_add(cost.get().into());
+        let total = self.waiters.shares.total(rank, own, &self.waiters.wanted);
+        Ok(Some(self.forecast(now, total)))
     }
 
     /// Queues a new request whose permits would be available at `due`, or refuses it.
@@ -162,88 +156,64 @@ impl<A: Algorithm> WaitList<A> {
         clock: &Clock,
     ) -> Result<Arc<Waiter>, Refusal> {
         let latest = Latest::of(request, now, clock);
-        let reason = if self.entries.len() >= request.max_queue() {
+        let reason = if self.waiters.len(request.priority().rank()) >= request.max_queue() {
             Some(Reason::QueueFull)
         } else {
             latest.missed_by(due, now, self.algorithm.grace())
         };
         match reason {
             Some(reason) => Err(Refusal::new(reason, Duration::from_nanos(due - now))),
-            None => Ok(self.new_waiter(request.cost(), latest)),
+            None => Ok(self.new_waiter(request, latest)),
         }
     }
 
-    /// Refuses the waiters that a new server limit delays beyond their bounds.
-    pub(super) fn apply_server(&mut self, fast: &FastPath, wakes: &mut Wakes) {
-        let now = fast.clock.now();
-        // The last waiter waits the longest, so a limit that does not delay the last waiter delays no waiter.
-        if self.forecast(now, self.wanted) > self.algorithm.forecast(now, self.wanted, self.costliest) {
-            self.refuse_late(fast, wakes);
+    /// Counts all grants so far as if they had been made later by `delay`.
+    pub(super) fn delay_grants(&mut self, delay: u64) {
+        if delay > 0 {
+            self.algorithm.postpone(delay);
+            self.taken_at = self.taken_at.saturating_add(delay);
         }
-    }
-
-    /// Refuses the waiters whose permits cannot become available in time, or at all.
-    pub(super) fn refuse_late(&mut self, fast: &FastPath, wakes: &mut Wakes) {
-        let (now, largest, before) = (fast.clock.now(), self.algorithm.largest(), self.head());
-        let grace = self.algorithm.grace();
-        let (mut lost, mut ahead) = (Vec::new(), 0);
-        for (&id, entry) in &self.entries {
-            let due = self.forecast(now, ahead + u64::from(entry.waiter.cost.get()));
-            let refusal = if entry.waiter.cost.get() > largest {
-                Some(Refusal::new(Reason::TooCostly { largest }, None))
-            } else {
-                let missed = entry.waiter.latest.missed_by(due, now, grace);
-                let missed = missed.map(|reason| Refusal::new(reason, Duration::from_nanos(due - now)));
-                self.algorithm.unavailable(entry.waiter.cost, now).or(missed)
-            };
-            match refusal {
-                Some(refusal) => lost.push((id, refusal)),
-                None => ahead += u64::from(entry.waiter.cost.get()),
-            }
-        }
-        for (id, refusal) in lost {
-            self.refusals.insert(id, fast.refuse(refusal));
-            if let Some(entry) = self.remove(id) {
-                entry.waiter.set(State::Refused);
-                wakes.wake.push(entry.waker);
-            }
-        }
-        if self.head() != before {
-            self.wake_head(wakes);
-        }
-    }
-
-    /// Ends a probe that was granted at `granted_at` and will get no response. Returns whether there was one.
-    pub(super) fn lose(&mut self, granted_at: u64, was_sent: bool, now: u64) -> bool {
-        let lost = self.algorithm.learner_mut().and_then(|learner| learner.lose(granted_at, was_sent));
-        if let Some(until) = lost {
-            self.server.pause(until, now);
-        }
-        lost.is_some()
     }
 
     /// Removes a waiter. Wakes the next head, which arms its timer.
-    pub(super) fn leave(&mut self, id: u64, wakes: &mut Wakes) {
+    pub(super) fn leave(&mut self, waiter: &Waiter, now: u64, wakes: &mut Wakes) {
         let before = self.head();
-        self.refusals.remove(&id);
-        wakes.drop.extend(self.remove(id).map(|entry| entry.waker));
+        self.refusals.remove(&waiter.id);
+        wakes.drop.extend(self.waiters.remove(waiter).map(|entry| entry.waker));
+        self.presence.leave(&self.waiters, waiter, wakes);
         if self.head() != before {
-            self.wake_head(wakes);
+            self.wake_head(now, wakes);
         }
     }
 
-    pub(super) fn insert(&mut self, waiter: &Arc<Waiter>, waker: Waker) {
-        self.wanted += u64::from(waiter.cost.get());
-        self.entries.insert(waiter.id, Entry { waker, waiter: Arc::clone(waiter) });
+    /// Queues a waiter. Its task must poll it again if it is the new head.
+    pub(super) fn insert(&mut self, fast: &FastPath, waiter: &Arc<Waiter>, waker: Waker, wakes: &mut Wakes) {
+        self.presence.join(&self.waiters, waiter);
+        self.waiters.insert(waiter, waker);
+        let now = fast.clock.now();
+        if self.is_head(waiter) {
+            self.presence.expected_at = now;
+        }
+        if let Some(spare) = self.waiters.classes[waiter.rank].spare {
+            let wanted = &self.waiters.wanted;
+            let total = self.waiters.shares.total(waiter.rank, wanted[waiter.rank], wanted);
+            let spare = self.spare(now, total, waiter.latest.last(self.algorithm.grace()), spare);
+            self.waiters.classes[waiter.rank].spare = Some(spare);
+        }
+        self.overtake(fast, waiter.rank, waiter.cost, wakes);
     }
 
-    pub(super) fn new_waiter(&mut self, cost: NonZeroU32, latest: Latest) -> Arc<Waiter> {
+    pub(super) fn new_waiter(&mut self, request: &PermitRequest, latest: Latest) -> Arc<Waiter> {
         self.last_id += 1;
-        Arc::new(Waiter::new(self.last_id, cost, latest))
+        let class = (request.priority().rank(), request.cost());
+        Arc::new(Waiter::new(self.last_id, class, self.presence.thread(), latest))
     }
 
-    pub(super) fn keep_waker(&mut self, id: u64, waker: &Waker, wakes: &mut Wakes) {
-        if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.waker.will_wake(waker)) {
+    /// Records that a waiter was polled, and stores its waker.
+    pub(super) fn keep_waker(&mut self, waiter: &Waiter, waker: &Waker, wakes: &mut Wakes) {
+        let Some(entry) = self.waiters.get_mut(waiter) else { return };
+        entry.woken_at = None;
+        if !entry.waker.will_wake(waker) {
             wakes.drop.push(std::mem::replace(&mut entry.waker, waker.clone()));
         }
     }
@@ -254,58 +224,46 @@ impl<A: Algorithm> WaitList<A> {
         self.server.forecast(algorithm, now, total)
     }
 
+    /// Returns when the permits of the head are available.
+    pub(super) fn due(&self, now: u64, head: &Head) -> u64 {
+        let costliest = u32::try_from(head.needed()).unwrap_or(u32::MAX).max(self.costliest);
+        // The server's limits apply only to the permits that the head takes.
+        let by_quota = self.algorithm.forecast(now, head.needed(), costliest);
+        self.forecast(now, head.cost.get().into()).max(by_quota)
+    }
+
     /// Returns when the head must be polled again. The head's permits are available at `due`. In a long queue, the head
     /// is polled a little later than `due`, so that one wake-up serves several waiters. It is never polled so late that
     /// one of these waiters misses its bounds.
     pub(super) fn gather(&self, now: u64, due: u64) -> u64 {
-        let Some((_, cost)) = self.head() else { return due };
-        let cost = u64::from(cost.get());
-        if self.wanted <= cost || self.server.any() {
+        let Some(head) = self.head() else { return due };
+        let (needed, wanted) = (head.needed(), self.waiters.wanted());
+        if wanted <= needed || self.server.any() || self.waiters.is_alone(&head) {
             return due;
         }
-        let (next, last) = (self.forecast(now, cost + 1), self.forecast(now, self.wanted));
+        let (next, last) = (self.forecast(now, needed + 1), self.forecast(now, wanted));
         let until = due.saturating_add(GATHER.min((last - now) / PART));
         let gather_end = due.saturating_add(next.saturating_sub(due).saturating_mul(MAX_GATHERED));
-        let bounds =
-            self.entries.values().take(MAX_GATHERED as usize).map(|entry| entry.waiter.latest.last(0));
+        let bounds = self.waiters.iter().take(MAX_GATHERED as usize).map(|entry| entry.waiter.latest.last(0));
         let until = bounds.map(|latest| latest.saturating_sub(TICK)).fold(until.min(gather_end), u64::min);
-        self.algorithm.gather(cost, due, next, until.max(due))
+        self.algorithm.gather(needed, due, next, until.max(due))
     }
 
-    pub(super) fn is_head(&self, id: u64) -> bool {
-        self.entries.keys().next() == Some(&id)
+    pub(super) fn is_head(&self, waiter: &Waiter) -> bool {
+        self.head().is_some_and(|head| head.id == waiter.id)
     }
 
-    pub(super) fn wake_head(&self, wakes: &mut Wakes) {
-        wakes.wake.extend(self.entries.first_key_value().map(|(_, head)| head.waker.clone()));
-    }
-
-    pub(super) fn head(&self) -> Option<(u64, NonZeroU32)> {
-        self.entries.first_key_value().map(|(&id, entry)| (id, entry.waiter.cost))
-    }
-
-    fn take(&mut self, fast: &FastPath, cost: NonZeroU32, now: u64) -> bool {
-        let permits = u64::from(cost.get());
-        let progress = A::learns().then(|| fast.progress());
-        if let (Some(progress), Some(learner)) = (progress, self.algorithm.learner_mut()) {
-            learner.advance(progress, now);
+    /// Wakes the head, which then arms its timer.
+    pub(super) fn wake_head(&mut self, now: u64, wakes: &mut Wakes) {
+        let Some(head) = self.head() else { return };
+        if let Some(entry) = self.waiters.classes[head.rank].entries.get_mut(&head.id) {
+            self.presence.expected_at = *entry.woken_at.get_or_insert(now);
+            wakes.wake.push(entry.waker.clone());
         }
-        let limited = self.server.any() && self.server.tidy(now);
-        let allowed = !limited || self.server.earliest(now, permits) <= now;
-        let taken = allowed && self.algorithm.take(cost, now);
-        if taken {
-            if let (Some(progress), Some(learner)) = (progress, self.algorithm.learner_mut()) {
-                learner.grant(cost.get(), progress, now);
-            }
-            self.server.spend(permits);
-            fast.tally().fetch_add(permits, Ordering::AcqRel);
-        }
-        taken
     }
 
-    fn remove(&mut self, id: u64) -> Option<Entry> {
-        let entry = self.entries.remove(&id)?;
-        self.wanted -= u64::from(entry.waiter.cost.get());
-        Some(entry)
+    /// Returns the waiter that is served next.
+    pub(super) fn head(&self) -> Option<Head> {
+        self.waiters.head(self.algorithm.largest())
     }
 }

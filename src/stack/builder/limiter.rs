@@ -3,7 +3,7 @@ use std::fmt;
 use super::StackBuilder;
 use crate::{
     config::InvalidConfig,
-    limit::{AnyLimiter, RateLimitLayer, SelectLimiter},
+    limit::{AnyLimiter, Priority, RateLimitLayer, SelectLimiter},
     policy::Quota,
 };
 
@@ -106,6 +106,16 @@ impl StackBuilder {
         self.limit = self.limit.with_limiter(AnyLimiter::new(limiter));
         self.has_given_limiter = true;
         self
+    }
+
+    /// Sets the priority in the limiter's queue for all requests without a [`Priority`] in their extensions. Default:
+    /// [`Priority::Normal`].
+    ///
+    /// Use this setter for two clients that share a limiter, such as one for users and one for background jobs.
+    pub fn with_priority(self, priority: Priority) -> Self {
+        self.with_limit(|limit| {
+            limit.with_priority(move |head| head.extensions.get().copied().unwrap_or(priority))
+        })
     }
 
     /// Changes the bounds of the wait for a permit: the longest wait, and the maximum length of the queue.

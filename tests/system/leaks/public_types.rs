@@ -17,7 +17,7 @@ use tower_outbound::{
     call::{CallContext, Deadline, DelayReason, Delivery, KeyReplaced, RequestHead, StopReason},
     error::{DeliveryError, Reason, Refusal},
     limit::{
-        Adaptive, AnyLimiter, Keyed, Learned, Limiter, PermitCost, PermitRequest, RateLimitLayer,
+        Adaptive, AnyLimiter, Keyed, Learned, Limiter, PermitCost, PermitRequest, Priority, RateLimitLayer,
         ResponseInfo, SlidingWindow, TokenBucket,
     },
     request_id::{RequestId, RequestIdLayer},
@@ -128,6 +128,7 @@ fn layers(coverage: &Coverage) {
     coverage.layer(RateLimitLayer::new(any));
     coverage.debug(&PermitRequest::new());
     coverage.debug(&PermitCost(NonZeroU32::MIN));
+    coverage.debug(&Priority::High);
     #[cfg(feature = "client")]
     coverage.debug_and_display(&tower_outbound::client::PathSegment("segment"));
     // The keys of the keyed limiter are the values of the `authorization` header, which contain the credential.

@@ -1,0 +1,163 @@
+//! Admits requests to the queue, and reports their state to waiters.
+
+use std::{sync::Arc, task::Waker, time::Duration};
+
+use super::{
+    Queue,
+    any::{AnyQueue, Joined, Standing},
+    fast_path::{FastGrant, FastPath},
+    sync::Ordering,
+    too_late,
+    wait_list::WaitList,
+    waiter::{Latest, State, Waiter},
+    waiters::Wakes,
+};
+use crate::{
+    error::{Reason, Refusal},
+    limit::{algorithm::Algorithm, permit::PermitIssuer, permit_request::PermitRequest},
+};
+
+impl<A: Algorithm> AnyQueue for Queue<A> {
+    fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal> {
+        let (fast, clock) = (&self.fast, &self.fast.clock);
+        match fast.attempt(request) {
+            FastGrant::Granted { now } => return Ok(Joined::Granted(clock.stamp(now))),
+            FastGrant::NotBefore { now, due } => {
+                if let Some(reason) = Latest::of(request, now, clock).missed_by(due, now, 0) {
+                    let wait = Duration::from_nanos(due - now);
+                    return Err(fast.refuse(Refusal::new(reason, wait)));
+                }
+            }
+            FastGrant::NeedsLock => {}
+        }
+        let waker = waker.cloned();
+        let joined = self.locked(|list, wakes| {
+            let now = clock.now();
+            if fast.is_over(request, now) {
+                return Err(too_late());
+            }
+            list.check(fast, now, wakes);
+            match (list.wait(fast, request, now, wakes)?, waker) {
+                (None, Some(waker)) if self.awaits_woken(list) => {
+                    // Earlier waiters were granted their permits, but their tasks have not run yet. Makes this request
+                    // yield once, so that those tasks run first.
+                    wakes.wake.push(waker);
+                    let waiter = list.new_waiter(request, Latest::of(request, now, clock));
+                    waiter.set(State::Granted(now));
+                    list.await_collection(fast, Arc::clone(&waiter), now);
+                    Ok(Joined::Queued(waiter))
+                }
+                (None, _) => Ok(Joined::Granted(clock.stamp(now))),
+                (Some(due), Some(waker)) => {
+                    let waiter = list.admit(request, due, now, clock)?;
+                    list.insert(fast, &waiter, waker, wakes);
+                    Ok(Joined::Queued(waiter))
+                }
+                (Some(due), None) => Err(Refusal::new(Reason::MaxWait, Duration::from_nanos(due - now))),
+            }
+        });
+        joined.map_err(|refusal| fast.refuse(refusal))
+    }
+
+    fn visit(&self, waiter: &Arc<Waiter>, waker: &Waker) -> Result<Standing, Refusal> {
+        let fast = &self.fast;
+        if let State::Granted(at) = waiter.state() {
+            if let Some(now) = fast.is_valid(at).filter(|_| waiter.collect(at)) {
+                self.arrive();
+                return Ok(Standing::Granted(fast.clock.stamp(now)));
+            }
+        }
+        self.locked(|list, wakes| {
+            let now = fast.clock.now();
+            match waiter.state() {
+                State::Granted(at) => {
+                    waiter.set(State::Collected);
+                    fast.woken.fetch_sub(1, Ordering::AcqRel);
+                    if !self.is_expired_in(list, now.saturating_sub(at), now) {
+                        return Ok(Standing::Granted(fast.clock.stamp(now)));
+                    }
+                    fast.release_without_acceptance(waiter.cost);
+                    let is_lost = list.lose(at, false, now);
+                    requeue(list, fast, waiter, waker, wakes);
+                    if is_lost {
+                        list.wake_head(now, wakes);
+                    }
+                }
+                State::Expired => {
+                    requeue(list, fast, waiter, waker, wakes);
+                }
+                State::Waiting => {
+                    if list.waiters.return_absent(waiter) {
+                        // The waiters behind this one now wait longer.
+                        list.refuse_late(fast, wakes);
+                    }
+                    list.keep_waker(waiter, waker, wakes);
+                }
+                State::Collected | State::Refused => {}
+            }
+            if waiter.state() == State::Refused {
+                // The refusal was stored under the same lock as the state, so it exists.
+                let refusal = list.refusals.remove(&waiter.id);
+                return Err(refusal.unwrap_or(Refusal::new(Reason::MaxWait, None)));
+            }
+            // A head that is polled late is not absent.
+            if !list.is_head(waiter) {
+                list.check(fast, now, wakes);
+            }
+            let Some(head) = list.head().filter(|head| head.id == waiter.id) else {
+                let check_at = list.presence.check_at(waiter.checks.load(Ordering::Relaxed), now);
+                return Ok(Standing::Behind { check_at: check_at.map(|at| fast.clock.timer(at)) });
+            };
+            // A learner recognizes its probe by the time of the grant.
+            if let Some(at) = list.serve(fast, Some(waiter.id), wakes) {
+                return Ok(Standing::Granted(fast.clock.stamp(at)));
+            }
+            let (due, grace) = (list.due(now, &head), list.algorithm.grace());
+            match waiter.latest.missed_by(due, now, grace) {
+                Some(reason) => {
+                    list.leave(waiter, now, wakes);
+                    Err(fast.refuse(Refusal::new(reason, Duration::from_nanos(due - now))))
+                }
+                None => {
+                    let poll_at = list.algorithm.poll_at(list.gather(now, due), now);
+                    let poll_at = poll_at.min(waiter.latest.last(grace));
+                    list.presence.expected_at = poll_at;
+                    Ok(Standing::Head { poll_at: fast.clock.timer(poll_at) })
+                }
+            }
+        })
+    }
+
+    fn leave(&self, waiter: &Waiter) {
+        let granted = self.locked(|list, wakes| {
+            let now = self.fast.clock.now();
+            list.leave(waiter, now, wakes);
+            let State::Granted(at) = waiter.state() else { return false };
+            waiter.set(State::Collected);
+            self.fast.woken.fetch_sub(1, Ordering::AcqRel);
+            if list.lose(at, false, now) {
+                list.wake_head(now, wakes);
+            }
+            true
+        });
+        if granted {
+            self.fast.release_without_acceptance(waiter.cost);
+        }
+    }
+
+    fn issuer(self: Arc<Self>) -> Arc<dyn PermitIssuer> {
+        self
+    }
+}
+
+/// Returns a waiter whose permits have expired to its old position, ahead of all waiters that arrived later.
+fn requeue<A: Algorithm>(
+    list: &mut WaitList<A>,
+    fast: &FastPath,
+    waiter: &Arc<Waiter>,
+    waker: &Waker,
+    wakes: &mut Wakes,
+) {
+    waiter.set(State::Waiting);
+    list.insert(fast, waiter, waker.clone(), wakes);
+}

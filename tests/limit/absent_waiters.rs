@@ -1,0 +1,243 @@
+//! Tests of absent waiters: queued futures that nobody polls, or whose runtime is blocked. They delay the waiters
+//! behind them by at most a second.
+
+use std::{sync::mpsc, time::Duration};
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::time::Instant;
+use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
+use tower_outbound::{
+    Quota,
+    error::Reason,
+    limit::{Limiter, PacedWindow, PermitRequest, ResponseInfo, TokenBucket},
+};
+
+use crate::{bucket, millis, refilling};
+
+/// Returns `count` waiters that were polled once.
+fn forgotten(limiter: &TokenBucket, count: usize) -> Vec<task::Spawn<tower_outbound::limit::Acquire>> {
+    let mut waiters: Vec<_> =
+        (0..count).map(|_| task::spawn(limiter.acquire_with(&PermitRequest::new()))).collect();
+    for waiter in &mut waiters {
+        assert_pending!(waiter.poll());
+    }
+    waiters
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_waiters_get_available_permits_although_the_head_is_never_polled() {
+    let bucket = refilling(10, 20).with_initial_burst(0);
+    let _forgotten = forgotten(&bucket, 1);
+    let start = Instant::now();
+    let waiting: Vec<_> = (0..10).map(|_| tokio::spawn(bucket.acquire())).collect();
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
+    }
+    // The permits of the ten waiters are refilled in 1 s.
+    assert!(start.elapsed() <= millis(1_600), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn absent_waiters_delay_those_behind_them_by_at_most_a_second() {
+    for (absent, alternate) in [(1, false), (10, false), (36, false), (36, true)] {
+        let bucket = refilling(1_000, 1_000).with_initial_burst(0);
+        let start = Instant::now();
+        let (mut forgotten_waiters, mut waiting) = (Vec::new(), Vec::new());
+        if alternate {
+            for _ in 0..absent {
+                forgotten_waiters.extend(forgotten(&bucket, 1));
+                waiting.push(tokio::spawn(bucket.acquire()));
+                tokio::task::yield_now().await;
+            }
+        } else {
+            forgotten_waiters.extend(forgotten(&bucket, absent));
+        }
+        waiting.extend((0..6).map(|_| tokio::spawn(bucket.acquire())));
+        for waiter in waiting {
+            waiter.await.unwrap().unwrap();
+        }
+        assert!(start.elapsed() <= millis(1_050), "{absent} absent, {alternate}: {:?}", start.elapsed());
+        assert!(bucket.snapshot().granted < 100, "absent waiters took permits: {:?}", bucket.snapshot());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn absent_waiter_that_is_polled_again_returns_to_its_position() {
+    let bucket = refilling(1, 1).with_initial_burst(0);
+    let mut absent = forgotten(&bucket, 1);
+    let behind: Vec<_> = (0..3).map(|_| tokio::spawn(bucket.acquire())).collect();
+    tokio::time::sleep(millis(2_500)).await;
+    let start = Instant::now();
+    assert_eq!(behind.iter().filter(|waiter| waiter.is_finished()).count(), 2);
+    absent.remove(0).await.unwrap();
+    assert!(start.elapsed() <= millis(1_000), "{:?}", start.elapsed());
+    assert!(!behind[2].is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_fails_at_once_if_a_returning_waiter_delays_it_beyond_its_max_wait() {
+    let bucket = refilling(1, 1).with_initial_burst(0);
+    let mut absent = forgotten(&bucket, 1);
+    // Gets the first permit, because the queue skips the absent waiter.
+    let first = tokio::spawn(bucket.acquire());
+    tokio::time::sleep(millis(1_500)).await;
+    first.await.unwrap().unwrap();
+    let deadline = PermitRequest::new().with_max_wait(millis(1_500));
+    let mut bounded = task::spawn(bucket.acquire_with(&deadline));
+    assert_pending!(bounded.poll());
+    assert_pending!(absent[0].poll());
+    assert!(bounded.is_woken());
+    assert_eq!(assert_ready_err!(bounded.poll()).reason(), Reason::MaxWait);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_an_absent_waiter_removes_it() {
+    let bucket = refilling(10, 20).with_initial_burst(0);
+    let absent = forgotten(&bucket, 3);
+    let behind = tokio::spawn(bucket.acquire());
+    behind.await.unwrap().unwrap();
+    assert_eq!(bucket.snapshot().queued, 3);
+    drop(absent);
+    assert_eq!((bucket.snapshot().queued, bucket.snapshot().in_flight), (0, 0));
+}
+
+/// Permits that their waiter does not collect are spent, and do not stay in flight.
+#[tokio::test(start_paused = true)]
+async fn uncollected_grant_expires_and_is_not_passed_on() {
+    let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(10).unwrap();
+    let bucket = TokenBucket::new(quota).with_initial_burst(0);
+    let mut head = task::spawn(bucket.acquire());
+    assert_pending!(head.poll());
+    let mut absent = forgotten(&bucket, 1);
+    tokio::time::advance(Duration::from_secs(25)).await;
+    assert_ready_ok!(head.poll());
+    assert_eq!((bucket.snapshot().granted, bucket.snapshot().in_flight), (2, 1));
+    // The permit expires after a quarter of the margin.
+    tokio::time::advance(quota.margin()).await;
+    let mut newcomer = task::spawn(bucket.acquire());
+    assert_pending!(newcomer.poll());
+    assert_eq!((bucket.snapshot().granted, bucket.snapshot().in_flight), (2, 0));
+    assert_pending!(absent[0].poll());
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_ready_ok!(absent[0].poll());
+    assert_eq!(bucket.snapshot().granted, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_that_are_not_polled_take_no_permits_of_a_full_bucket() {
+    for absent in [1, 36] {
+        let bucket = bucket(100, 3_600, 36);
+        while bucket.try_acquire().is_ok() {}
+        let _forgotten = forgotten(&bucket, absent);
+        tokio::time::sleep(Duration::from_secs(7_200)).await;
+        let start = Instant::now();
+        bucket.acquire().await.unwrap();
+        assert!(start.elapsed() <= millis(1_000), "{:?}", start.elapsed());
+        assert_eq!(bucket.snapshot().available, 35);
+    }
+}
+
+/// A waiter whose permit was revoked by a pause gets another permit. The first grant must not expire afterwards.
+#[tokio::test(start_paused = true)]
+async fn permit_granted_again_after_a_pause_stays_in_flight() {
+    let quota = Quota::new(20, Duration::from_secs(40)).unwrap().with_burst(10).unwrap();
+    let bucket = TokenBucket::new(quota).with_initial_burst(0);
+    let mut head = task::spawn(bucket.acquire());
+    assert_pending!(head.poll());
+    let mut waiters = forgotten(&bucket, 2);
+    tokio::time::advance(Duration::from_secs(40)).await;
+    let first = assert_ready_ok!(head.poll());
+    bucket.pause_until(Instant::now() + millis(10));
+    assert_pending!(waiters[1].poll());
+    tokio::time::advance(millis(40)).await;
+    // Grants permits to the waiter again. They expire 250 ms later.
+    let mut newcomer = task::spawn(bucket.acquire());
+    assert_pending!(newcomer.poll());
+    let third = assert_ready_ok!(newcomer.poll());
+    tokio::time::advance(millis(215)).await;
+    // Spends the permits that the other waiter has not collected.
+    let fourth = assert_ready_ok!(task::spawn(bucket.acquire()).poll());
+    let second = assert_ready_ok!(waiters[1].poll());
+    assert_eq!((bucket.snapshot().granted, bucket.snapshot().in_flight), (6, 4));
+    drop((first, second, third, fourth));
+    assert_eq!(bucket.snapshot().in_flight, 0);
+}
+
+/// The remaining permits of the server do not count requests that were never sent.
+#[tokio::test(start_paused = true)]
+async fn uncollected_grants_do_not_use_up_the_remaining_permits_of_the_server() {
+    let limiter = TokenBucket::unlimited();
+    limiter.pause_until(Instant::now() + Duration::from_secs(1));
+    let mut head = task::spawn(limiter.acquire());
+    assert_pending!(head.poll());
+    let _absent = forgotten(&limiter, 36);
+    tokio::time::advance(Duration::from_secs(4)).await;
+    let permit = assert_ready_ok!(head.poll());
+    tokio::time::advance(Duration::from_secs(12)).await;
+    let headers = [("ratelimit", "\"q\";r=10;t=60")]
+        .map(|(name, value)| (http::HeaderName::from_static(name), HeaderValue::from_static(value)));
+    permit.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::from_iter(headers)));
+    let waiting: Vec<_> = (0..20).map(|_| tokio::spawn(limiter.acquire())).collect();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(waiting.iter().filter(|waiter| waiter.is_finished()).count(), 10);
+}
+
+/// Runs in real time, because one of the runtimes is blocked.
+#[test]
+fn blocked_runtime_delays_the_calls_of_another_by_at_most_a_second() {
+    // In a queue of over 64 requests, only some waiters check whether the head is polled.
+    for waiters in [10, 200] {
+        assert_blocked_runtime_delays_little(waiters);
+    }
+}
+
+fn assert_blocked_runtime_delays_little(waiters: u64) {
+    let limiter = PacedWindow::new(Quota::per_second(100).unwrap().with_burst(10).unwrap());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let limiter = limiter.with_initial_burst(0);
+    let (queued, is_queued) = mpsc::channel();
+    let (release, is_released) = mpsc::channel::<()>();
+    let other = limiter.clone();
+    let blocked = std::thread::spawn(move || {
+        runtime().block_on(async {
+            let waiting: Vec<_> = (0..waiters).map(|_| tokio::spawn(other.acquire())).collect();
+            tokio::task::yield_now().await;
+            queued.send(()).unwrap();
+            // Blocks the runtime until the other calls have ended.
+            is_released.recv_timeout(Duration::from_secs(30)).unwrap();
+            for waiter in waiting {
+                waiter.await.unwrap().unwrap();
+            }
+        });
+    });
+    is_queued.recv().unwrap();
+    let elapsed = runtime().block_on(async {
+        let start = Instant::now();
+        let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(limiter.acquire())).collect();
+        for waiter in waiting {
+            waiter.await.unwrap().unwrap();
+        }
+        start.elapsed()
+    });
+    release.send(()).unwrap();
+    blocked.join().unwrap();
+    // Without a blocked runtime, the calls take at most 0.15 s.
+    assert!(elapsed <= Duration::from_millis(1_150), "{elapsed:?}");
+    assert_eq!(limiter.snapshot().granted, waiters + 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn head_that_is_polled_late_keeps_its_position() {
+    let bucket = bucket(11, 10, 1);
+    bucket.acquire().await.unwrap();
+    let mut head = task::spawn(bucket.acquire());
+    assert_pending!(head.poll());
+    let mut next = task::spawn(bucket.acquire());
+    assert_pending!(next.poll());
+    // The task of the head runs 80 ms late.
+    tokio::time::advance(millis(1_080)).await;
+    if next.is_woken() {
+        assert_pending!(next.poll());
+    }
+    assert_ready_ok!(head.poll());
+}
