@@ -28,7 +28,7 @@ impl<A: Algorithm> WaitList<A> {
         while let Some(head) = self.head() {
             // Grants nothing to a head that may be absent.
             let is_absent =
-                self.catch_up > 0 && self.presence.is_suspicious(now) && Some(head.id) != visitor && self.waiters.is_woken(&head);
+                self.presence.is_suspicious(now) && Some(head.id) != visitor && self.waiters.is_woken(&head);
             if is_absent || !self.take(fast, (head.cost, head.reserve), from, now) {
                 // Wakes the new head, because it has no timer yet.
                 if head.id != before.id {
