@@ -79,19 +79,16 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     fast.release_without_acceptance(waiter.cost);
                     let is_lost = list.lose(at, false, now);
                     requeue(list, fast, waiter, waker, wakes);
-                    list.refuse_late(fast, wakes);
                     if is_lost {
                         list.wake_head(now, wakes);
                     }
                 }
                 State::Expired => {
                     requeue(list, fast, waiter, waker, wakes);
-                    list.refuse_late(fast, wakes);
                 }
                 State::Waiting => {
                     if list.waiters.return_absent(waiter) {
-                        // The waiters behind this one now wait longer.
-                        list.refuse_late(fast, wakes);
+                        list.delay_others(fast, waiter, wakes);
                     }
                     list.keep_waker(waiter, waker, wakes);
                 }

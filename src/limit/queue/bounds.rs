@@ -2,13 +2,18 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use super::{fast_path::FastPath, wait_list::WaitList, waiter::State, waiters::Wakes};
+use super::{
+    fast_path::FastPath,
+    wait_list::WaitList,
+    waiter::{State, Waiter},
+    waiters::Wakes,
+};
 use crate::{
     error::{Reason, Refusal},
     limit::algorithm::Algorithm,
 };
 
-/// The queue checks the waiters' bounds again at the latest after this many permits of higher priorities.
+/// The queue checks the waiters' bounds again at the latest after this many permits of other requests ahead of them.
 const MOST_SPARE: u64 = 1_024;
 
 impl<A: Algorithm> WaitList<A> {
@@ -63,7 +68,7 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Returns how many permits higher priorities may take, at most `most`, so that a waiter still gets its own by
+    /// Returns how many permits other requests may take, at most `most`, so that a waiter still gets its own by
     /// `last`. Its own permits are the last of the next `total`.
     pub(super) fn spare(&self, now: u64, total: u64, last: u64, most: u64) -> u64 {
         let is_in_time = |spare: u64| self.forecast(now, total.saturating_add(spare)) <= last;
@@ -82,12 +87,18 @@ impl<A: Algorithm> WaitList<A> {
         least
     }
 
-    /// Counts a new request against the waiters of lower priorities. Refuses the waiters that can no longer be served in
-    /// time.
+    /// Counts a queued request against the waiters behind it.
+    pub(super) fn delay_others(&mut self, fast: &FastPath, waiter: &Waiter, wakes: &mut Wakes) {
+        let is_last = self.waiters.is_last(waiter);
+        self.overtake(fast, waiter.rank + usize::from(is_last), waiter.cost, wakes);
+    }
+
+    /// Counts a request against the waiters of the ranks from `rank` on. Refuses the waiters that can no longer be served
+    /// in time.
     pub(super) fn overtake(&mut self, fast: &FastPath, rank: usize, cost: NonZeroU32, wakes: &mut Wakes) {
         let cost = u64::from(cost.get());
         let mut is_too_late = false;
-        for class in &mut self.waiters.classes[rank + 1..] {
+        for class in &mut self.waiters.classes[rank..] {
             if !class.entries.is_empty() {
                 class.spare = class.spare.and_then(|spare| spare.checked_sub(cost));
                 is_too_late |= class.spare.is_none();

@@ -138,7 +138,7 @@ impl<A: Algorithm> WaitList<A> {
                 if self.head() != head {
                     self.wake_head(now, wakes);
                 }
-                self.overtake(fast, rank, cost, wakes);
+                self.overtake(fast, rank + 1, cost, wakes);
                 return Ok(None);
             }
         }
@@ -200,7 +200,7 @@ impl<A: Algorithm> WaitList<A> {
             let spare = self.spare(now, total, waiter.latest.last(self.algorithm.grace()), spare);
             self.waiters.classes[waiter.rank].spare = Some(spare);
         }
-        self.overtake(fast, waiter.rank, waiter.cost, wakes);
+        self.delay_others(fast, waiter, wakes);
     }
 
     pub(super) fn new_waiter(&mut self, request: &PermitRequest, latest: Latest) -> Arc<Waiter> {

@@ -28,8 +28,7 @@ pub(super) struct Wakes {
 pub(super) struct Class {
     /// In order of arrival. A tree allows removing a waiter from the middle.
     pub(super) entries: BTreeMap<u64, Entry>,
-    /// The number of permits that requests of higher priorities may still take ahead of these waiters, before a waiter
-    /// misses its bounds. `None` if it was not computed since the class was empty.
+    /// The number of permits that other requests may still take ahead of these waiters, before a waiter misses its bounds. `None` if it was not computed since the class was empty.
     pub(super) spare: Option<u64>,
 }
 
@@ -196,6 +195,11 @@ impl Waiters {
     /// Returns whether this waiter is queued and not absent.
     pub(super) fn contains(&self, (rank, id): (usize, u64)) -> bool {
         self.classes[rank].entries.contains_key(&id)
+    }
+
+    /// Returns whether no other waiter of its priority is behind this waiter.
+    pub(super) fn is_last(&self, waiter: &Waiter) -> bool {
+        self.classes[waiter.rank].entries.last_key_value().is_some_and(|(&id, _)| id == waiter.id)
     }
 
     pub(super) fn get_mut(&mut self, waiter: &Waiter) -> Option<&mut Entry> {

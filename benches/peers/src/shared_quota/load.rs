@@ -70,14 +70,17 @@ impl Load {
         Ok(Self { runtime: runtime(1)?, ops, tasks: 1 })
     }
 
-    /// Acquires at least `permits` permits from each limiter. Several tasks acquire the permits, so that few queries
-    /// are needed.
+    /// Acquires at least `permits` permits from each limiter, one limiter after the other. Several tasks acquire the
+    /// permits, so that few queries are needed. If all limiters did so together, permits would expire before their tasks
+    /// run.
     pub(super) fn fill(&self, permits: u32) -> Result<(), BoxError> {
         self.runtime.block_on(async {
-            let ops = self.ops.iter().flat_map(|op| (0..64).map(|_| op.clone()));
-            let tasks: Vec<_> = ops.map(|op| tokio::spawn(run_many(op, permits / 64 + 1))).collect();
-            for task in tasks {
-                task.await??;
+            for op in &self.ops {
+                let task = |_| tokio::spawn(run_many(op.clone(), permits / 64 + 1));
+                let tasks: Vec<_> = (0..64).map(task).collect();
+                for task in tasks {
+                    task.await??;
+                }
             }
             Ok(())
         })
