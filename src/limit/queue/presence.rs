@@ -16,9 +16,8 @@ use super::{
 /// The time after which a waiter that was woken is considered absent: 50 ms in nanoseconds.
 const GRACE: u64 = 50_000_000;
 
-/// The shortest and the longest time between two checks by one waiter while all heads are polled: 250 ms and 500 ms in
-/// nanoseconds.
-const CHECK: (u64, u64) = (250_000_000, 500_000_000);
+/// The time between two checks by one waiter while all heads are polled: 450 ms in nanoseconds.
+const CHECK: u64 = 450_000_000;
 
 /// All waiters check a queue that is shorter than this.
 const SHORT: usize = 64;
@@ -113,12 +112,11 @@ impl Presence {
     /// need not check and no head was absent in the last second.
     pub(super) fn check_at(&self, checks: bool, now: u64) -> Option<u64> {
         let next = self.expected_at.saturating_add(GRACE + 1);
-        let (shortest, longest) = CHECK;
         let is_calm = !self.is_suspicious(now);
         if is_calm && !checks {
             return None;
         }
-        let at = next.clamp(now + if is_calm { shortest } else { 1 }, now + longest);
+        let at = next.clamp(now + if is_calm { CHECK } else { 1 }, now + CHECK);
         // Does not check when the head grants permits, because a waiter that is already awake could overtake others.
         Some(if at.abs_diff(self.expected_at) <= TICKS { next } else { at })
     }
