@@ -241,3 +241,18 @@ async fn head_that_is_polled_late_keeps_its_position() {
     }
     assert_ready_ok!(head.poll());
 }
+
+#[tokio::test(start_paused = true)]
+async fn waiters_behind_an_absent_one_are_served_although_the_first_waiters_of_a_long_queue_leave() {
+    let bucket = refilling(1_000, 1_000).with_initial_burst(0);
+    let start = Instant::now();
+    let leaving = forgotten(&bucket, 64);
+    let _absent = forgotten(&bucket, 1);
+    let waiting: Vec<_> = (0..20).map(|_| tokio::spawn(bucket.acquire())).collect();
+    tokio::task::yield_now().await;
+    drop(leaving);
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
+    }
+    assert!(start.elapsed() <= millis(1_050), "{:?}", start.elapsed());
+}

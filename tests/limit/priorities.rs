@@ -14,13 +14,13 @@ use tower_outbound::{
     Quota,
     error::{Reason, Refusal},
     limit::{
-        Keyed, Limiter, PacedWindow, PermitCost, PermitRequest, Priority,
+        Adaptive, Keyed, Limiter, PacedWindow, PermitCost, PermitRequest, Priority,
         Priority::{High, Low, Normal},
         RateLimitLayer, SlidingWindow, TokenBucket,
     },
 };
 
-use crate::{Pause, bucket, costing, millis, ok_service, permits, refilling, support::cases::cases};
+use crate::{bucket, costing, millis, ok_service, permits, refilling, support::cases::cases};
 
 /// The priorities in the order of the grants.
 type Order = Arc<Mutex<Vec<Priority>>>;
@@ -235,32 +235,43 @@ struct Caller {
     gap: u64,
     cost: u32,
     rank: usize,
+    /// Whether the caller polls its future only once.
+    is_absent: bool,
 }
 
 fn callers() -> impl Strategy<Value = Vec<Caller>> {
-    let caller = (0..400_u64, 1..4_u32, 0..3_usize);
-    prop::collection::vec(
-        caller.prop_map(|(gap, cost, rank)| Caller { gap: gap.saturating_sub(200), cost, rank }),
-        1..60,
-    )
+    let caller = (0..400_u64, 1..4_u32, 0..3_usize, prop::bool::weighted(0.1));
+    let caller = caller.prop_map(|(gap, cost, rank, is_absent)| {
+        let gap = gap.saturating_sub(200);
+        Caller { gap, cost, rank, is_absent }
+    });
+    prop::collection::vec(caller, 1..60)
 }
 
-/// Checks that all callers get their permits, in FIFO order within each priority, and that no window exceeds the quota.
-async fn assert_order<L: Pause + Send + 'static>(
+/// Checks that all callers that are not absent get their permits, in FIFO order within each priority, and that no window exceeds the quota.
+async fn assert_order<L: Limiter + Send + 'static>(
     limiter: L,
     quota: Quota,
     callers: &[Caller],
 ) -> Result<(), TestCaseError> {
     let grants = Arc::new(Mutex::new(Vec::new()));
-    let mut tasks = Vec::new();
+    let (mut tasks, mut absent) = (Vec::new(), Vec::new());
     for (number, caller) in callers.iter().copied().enumerate() {
         tokio::time::sleep(millis(caller.gap)).await;
         let request = of([High, Normal, Low][caller.rank]).with_cost(permits(caller.cost));
         let (acquire, grants) = (limiter.acquire_with(&request), Arc::clone(&grants));
-        tasks.push(tokio::spawn(async move {
+        let call = async move {
             acquire.await.unwrap();
             grants.lock().unwrap().push((number, Instant::now(), caller));
-        }));
+        };
+        if caller.is_absent {
+            let mut call = task::spawn(call);
+            if call.poll().is_pending() {
+                absent.push(call);
+            }
+        } else {
+            tasks.push(tokio::spawn(call));
+        }
     }
     for task in tasks {
         prop_assert!(task.await.is_ok());
@@ -273,7 +284,7 @@ async fn assert_order<L: Pause + Send + 'static>(
     prop_assert!(arrivals.most_in(quota.window()) <= u64::from(quota.limit()));
     grants.sort_by_key(|(number, _, _)| *number);
     for rank in 0..3 {
-        let of_rank = grants.iter().filter(|(_, _, caller)| caller.rank == rank);
+        let of_rank = grants.iter().filter(|(_, _, caller)| caller.rank == rank && !caller.is_absent);
         prop_assert!(of_rank.is_sorted_by_key(|(_, at, _)| *at), "rank {}: {:?}", rank, grants);
     }
     Ok(())
@@ -287,7 +298,7 @@ proptest! {
         (limit, burst) in (4..30_u32).prop_flat_map(|limit| (Just(limit), 3..limit)),
         window in 100..8_000_u64,
         margin in prop_oneof![Just(0), 1..100_u64],
-        algorithm in 0..3,
+        algorithm in 0..5,
         callers in callers(),
     ) {
         let quota = Quota::new(limit, millis(window)).unwrap().with_burst(burst).unwrap();
@@ -297,6 +308,12 @@ proptest! {
             match algorithm {
                 0 => assert_order(TokenBucket::new(quota), quota, &callers).await,
                 1 => assert_order(PacedWindow::new(quota), quota, &callers).await,
+                2 => assert_order(Adaptive::new(quota), quota, &callers).await,
+                3 => {
+                    let longer = Quota::new(limit * 2, millis(window * 3)).unwrap().with_burst(burst).unwrap();
+                    let longer = longer.with_margin(millis(margin)).unwrap();
+                    assert_order(TokenBucket::all_of([quota, longer]), quota, &callers).await
+                }
                 _ => assert_order(SlidingWindow::new(quota), quota, &callers).await,
             }
         })?;

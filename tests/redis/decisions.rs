@@ -1,5 +1,9 @@
 //! Tests how the store of a Redis limiter grants permits: windows, fairness, costs and order.
 
+use std::sync::Mutex;
+
+use tower_outbound::limit::Priority::{High, Low, Normal};
+
 use super::*;
 
 /// Returns the number of permits that tasks take in the time `length` if they request permits without a break. No
@@ -211,4 +215,24 @@ async fn refusal_of_a_costly_request_does_not_block_cheap_requests() {
     let waiting = tokio::time::timeout(millis(100), limiter.acquire_with(&request(10, None)));
     assert!(waiting.await.is_err());
     take(&limiter, request(1, Some(millis(300)))).await.unwrap();
+}
+
+#[tokio::test]
+async fn redis_limiter_serves_higher_priorities_of_its_process_first() {
+    let server = server();
+    for make in [bucket, window] {
+        let quota = quota(5, millis(1_000)).with_burst(1).unwrap();
+        let limiter = make(&server.url(), "key", vec![quota]).unwrap();
+        let order = Mutex::new(Vec::new());
+        // Every call joins the queue during the first poll of all calls.
+        let calls = [Low, Normal, High, Low, Normal, High].map(|priority| {
+            let (limiter, order) = (&limiter, &order);
+            async move {
+                limiter.acquire_with(&request(1, None).with_priority(priority)).await.unwrap();
+                order.lock().unwrap().push(priority);
+            }
+        });
+        futures_util::future::join_all(calls).await;
+        assert_eq!(order.into_inner().unwrap(), [High, High, Normal, Normal, Low, Low]);
+    }
 }
