@@ -11,7 +11,7 @@ use tokio::time::Sleep;
 use super::{
     Queue,
     any::{AnyQueue, Joined, Standing},
-    waiter::{State, Waiter},
+    waiter::Waiter,
 };
 use crate::{
     error::{Refusal, polled_after_completion},
@@ -80,12 +80,9 @@ impl Future for Acquire {
                     let Some(joining) = queue else { polled_after_completion() };
                     match joining.join(request, Some(cx.waker())) {
                         Ok(Joined::Granted(at)) => break (queue, request.cost(), Ok(at)),
-                        Ok(Joined::Queued(waiter)) => {
-                            // A waiter whose permits are already granted yields once, so that earlier waiters are
-                            // polled first.
-                            let woken = waiter.state() != State::Waiting;
+                        Ok(Joined::Queued { waiter, sleeps }) => {
                             *stage = Stage::Queued(queue.take(), waiter, None);
-                            if woken {
+                            if sleeps {
                                 return Poll::Pending;
                             }
                         }
@@ -96,8 +93,8 @@ impl Future for Acquire {
                     let Some(visited) = queue else { polled_after_completion() };
                     match visited.visit(waiter, cx.waker()) {
                         Ok(Standing::Granted(at)) => break (queue, waiter.cost, Ok(at)),
-                        Ok(Standing::Behind { check_at: None }) => return Poll::Pending,
-                        Ok(Standing::Head { poll_at } | Standing::Behind { check_at: Some(poll_at) }) => {
+                        Ok(Standing::Waiting(None)) => return Poll::Pending,
+                        Ok(Standing::Waiting(Some(poll_at))) => {
                             let sleep = || Box::pin(tokio::time::sleep_until(poll_at));
                             let timer = timer.get_or_insert_with(sleep);
                             if timer.deadline() != poll_at {

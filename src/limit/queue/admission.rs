@@ -45,13 +45,16 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     let waiter = list.new_waiter(request, Latest::of(request, now, clock));
                     waiter.set(State::Granted(now));
                     list.await_collection(fast, Arc::clone(&waiter), now);
-                    Ok(Joined::Queued(waiter))
+                    Ok(Joined::Queued { waiter, sleeps: true })
                 }
                 (None, _) => Ok(Joined::Granted(clock.stamp(now))),
                 (Some(due), Some(waker)) => {
                     let waiter = list.admit(request, due, now, clock)?;
                     list.insert(fast, &waiter, waker, wakes);
-                    Ok(Joined::Queued(waiter))
+                    let sleeps = waiter.state() == State::Waiting
+                        && !list.is_head(&waiter)
+                        && list.presence.check_at(&waiter, now).is_none();
+                    Ok(Joined::Queued { waiter, sleeps })
                 }
                 (Some(due), None) => Err(Refusal::new(Reason::MaxWait, Duration::from_nanos(due - now))),
             }
@@ -104,8 +107,8 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                 list.check(fast, now, wakes);
             }
             let Some(head) = list.head().filter(|head| head.id == waiter.id) else {
-                let check_at = list.presence.check_at(waiter.checks.load(Ordering::Relaxed), now);
-                return Ok(Standing::Behind { check_at: check_at.map(|at| fast.clock.timer(at)) });
+                let check_at = list.presence.check_at(waiter, now);
+                return Ok(Standing::Waiting(check_at.map(|at| fast.clock.timer(at))));
             };
             // A learner recognizes its probe by the time of the grant.
             if let Some(at) = list.serve(fast, Some(waiter.id), wakes) {
@@ -121,7 +124,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     let poll_at = list.algorithm.poll_at(list.gather(now, due), now);
                     let poll_at = poll_at.min(waiter.latest.last(grace));
                     list.presence.expected_at = poll_at;
-                    Ok(Standing::Head { poll_at: fast.clock.timer(poll_at) })
+                    Ok(Standing::Waiting(Some(fast.clock.timer(poll_at))))
                 }
             }
         })

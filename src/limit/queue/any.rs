@@ -12,19 +12,17 @@ use crate::{
 pub(super) enum Joined {
     /// The permits were granted at this time.
     Granted(Instant),
-    /// The request is queued. If its permits are already granted, it only yields once to the waiters that were woken
-    /// before.
-    Queued(Arc<Waiter>),
+    /// The request is queued. If `sleeps`, its waiter need not be visited before it is woken. A waiter whose permits are
+    /// already granted only yields once to the waiters that were woken before.
+    Queued { waiter: Arc<Waiter>, sleeps: bool },
 }
 
 pub(super) enum Standing {
     /// The permits were granted. The waiter's task learned of the grant at this time.
     Granted(Instant),
-    /// The waiter is the head of the queue, and must be polled again at this time.
-    Head { poll_at: Instant },
-    /// Another waiter is the head. A waiter with a `check_at` must be polled again at this time, to check whether the
-    /// head was polled.
-    Behind { check_at: Option<Instant> },
+    /// The waiter must be visited again when it is woken, and also at this time: as the head to take its permits,
+    /// otherwise to check whether the head was polled.
+    Waiting(Option<Instant>),
 }
 
 /// The operations of a queue that its waiters need, regardless of its algorithm.

@@ -114,7 +114,7 @@ fn two_waiting() -> (Arc<Queue<Buckets>>, [Arc<Waiter>; 2]) {
     let queue = queue(2);
     queue.pause_until(crate::clock::now() + Duration::from_secs(1));
     let waiters = [(), ()].map(|()| match queue.join(&PermitRequest::new(), Some(Waker::noop())) {
-        Ok(Joined::Queued(waiter)) => waiter,
+        Ok(Joined::Queued { waiter, .. }) => waiter,
         _ => panic!("granted during a pause"),
     });
     queue.resume();

@@ -72,7 +72,7 @@ impl<A: Algorithm> Queue<A> {
         match self.join(&request.with_max_queue(usize::MAX), None)? {
             Joined::Granted(at) => Ok(at),
             // Unreachable, because `join` does not queue a request without a waker.
-            Joined::Queued(_) => Err(too_late()),
+            Joined::Queued { .. } => Err(too_late()),
         }
     }
 

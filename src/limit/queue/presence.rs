@@ -57,8 +57,8 @@ pub(super) struct Presence {
 #[derive(Debug, Clone, Copy)]
 struct Thread {
     id: ThreadId,
-    /// The rank and the id of the last waiter that checks the queue.
-    checker: (usize, u64),
+    /// The id of the last waiter that checks the queue, unless it has left.
+    checker: Option<u64>,
     /// The number of waiters after it.
     others: u32,
     /// The rank and the id of the last waiter.
@@ -72,7 +72,7 @@ impl Presence {
         let known = self.threads.iter().position(|thread| thread.is_some_and(|thread| thread.id == id));
         known.unwrap_or_else(|| {
             self.oldest = (self.oldest + 1) % THREADS;
-            self.threads[self.oldest] = Some(Thread { id, checker: (0, 0), others: 0, last: (0, 0) });
+            self.threads[self.oldest] = Some(Thread { id, checker: None, others: 0, last: (0, 0) });
             self.oldest
         })
     }
@@ -83,8 +83,8 @@ impl Presence {
         let Some(thread) = &mut self.threads[waiter.thread] else { return };
         thread.last = (waiter.rank, waiter.id);
         thread.others += 1;
-        if waiters.present() < SHORT || thread.others >= PART || !waiters.contains(thread.checker) {
-            (thread.checker, thread.others) = (thread.last, 0);
+        if waiters.present() < SHORT || thread.others >= PART || thread.checker.is_none() {
+            (thread.checker, thread.others) = (Some(waiter.id), 0);
             waiter.checks.store(true, Ordering::Relaxed);
         }
     }
@@ -92,12 +92,13 @@ impl Presence {
     /// Makes the last waiter of a thread check the queue, if the last one that did so has left the queue.
     pub(super) fn leave(&mut self, waiters: &Waiters, waiter: &Waiter, wakes: &mut Wakes) {
         let Some(thread) = &mut self.threads[waiter.thread] else { return };
-        if thread.checker != (waiter.rank, waiter.id) {
+        if thread.checker != Some(waiter.id) {
             return;
         }
+        thread.checker = None;
         let (rank, id) = thread.last;
         if let Some(entry) = waiters.classes[rank].entries.get(&id) {
-            (thread.checker, thread.others) = (thread.last, 0);
+            (thread.checker, thread.others) = (Some(id), 0);
             entry.waiter.checks.store(true, Ordering::Relaxed);
             wakes.wake.push(entry.waker.clone());
         }
@@ -110,10 +111,10 @@ impl Presence {
 
     /// Returns the time at which a waiter that is not the head checks the queue again. Returns `None` if the waiter
     /// need not check and no head was absent in the last second.
-    pub(super) fn check_at(&self, checks: bool, now: u64) -> Option<u64> {
+    pub(super) fn check_at(&self, waiter: &Waiter, now: u64) -> Option<u64> {
         let next = self.expected_at.saturating_add(GRACE + 1);
         let is_calm = !self.is_suspicious(now);
-        if is_calm && !checks {
+        if is_calm && !waiter.checks.load(Ordering::Relaxed) {
             return None;
         }
         let at = next.clamp(now + if is_calm { CHECK } else { 1 }, now + CHECK);

@@ -192,11 +192,6 @@ impl Waiters {
         Some(entry)
     }
 
-    /// Returns whether this waiter is queued and not absent.
-    pub(super) fn contains(&self, (rank, id): (usize, u64)) -> bool {
-        self.classes[rank].entries.contains_key(&id)
-    }
-
     /// Returns whether no other waiter of its priority is behind this waiter.
     pub(super) fn is_last(&self, waiter: &Waiter) -> bool {
         self.classes[waiter.rank].entries.last_key_value().is_some_and(|(&id, _)| id == waiter.id)
