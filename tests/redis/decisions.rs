@@ -1,6 +1,6 @@
 //! Tests how the store of a Redis limiter grants permits: windows, fairness, costs and order.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use tower_outbound::limit::Priority::{High, Low, Normal};
 
@@ -223,16 +223,20 @@ async fn redis_limiter_serves_higher_priorities_of_its_process_first() {
     for make in [bucket, window] {
         let quota = quota(5, millis(1_000)).with_burst(1).unwrap();
         let limiter = make(&server.url(), "key", vec![quota]).unwrap();
-        let order = Mutex::new(Vec::new());
-        // Every call joins the queue during the first poll of all calls.
-        let calls = [Low, Normal, High, Low, Normal, High].map(|priority| {
-            let (limiter, order) = (&limiter, &order);
-            async move {
-                limiter.acquire_with(&request(1, None).with_priority(priority)).await.unwrap();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        // On the test's single thread, every call joins the queue before the first reply of the store is read.
+        let mut calls = JoinSet::new();
+        for priority in [Low, Normal, High, Low, Normal, High] {
+            let acquire = limiter.acquire_with(&request(1, None).with_priority(priority));
+            let order = Arc::clone(&order);
+            calls.spawn(async move {
+                acquire.await.unwrap();
                 order.lock().unwrap().push(priority);
-            }
-        });
-        futures_util::future::join_all(calls).await;
-        assert_eq!(order.into_inner().unwrap(), [High, High, Normal, Normal, Low, Low]);
+            });
+        }
+        while let Some(call) = calls.join_next().await {
+            call.unwrap();
+        }
+        assert_eq!(*order.lock().unwrap(), [High, High, Normal, Normal, Low, Low]);
     }
 }
