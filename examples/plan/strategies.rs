@@ -2,7 +2,12 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use governor::{RateLimiter, clock::Clock, state::InMemoryState, state::NotKeyed};
+use governor::{
+    RateLimiter,
+    clock::Clock,
+    middleware::NoOpMiddleware,
+    state::{InMemoryState, NotKeyed},
+};
 use tokio::{
     sync::Mutex,
     time::{Instant, sleep},
@@ -69,7 +74,7 @@ pub(crate) static STRATEGIES: [Strategy; 5] = [
 /// window, so a window can contain the burst and the refill. It ignores the responses of the server.
 #[derive(Debug, Clone)]
 struct Governor {
-    bucket: Arc<RateLimiter<NotKeyed, InMemoryState, TokioClock>>,
+    bucket: Arc<RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<std::time::Instant>>>,
     /// Serves the callers first in, first out, like tower-outbound's limiters. governor has no queue.
     queue: Arc<Mutex<()>>,
 }
