@@ -123,11 +123,14 @@ impl Shares {
         (self.credit, self.saved) = ([0; Priority::COUNT], None);
     }
 
-    /// Discards the credit of a priority whose last waiter has left without a grant. The saved permits may have been
-    /// taken since, so they are discarded, too.
+    /// Discards the credit and the saved permits of a priority without waiters.
     pub(crate) fn forget(&mut self, rank: usize) {
         self.credit[rank] = 0;
-        self.saved = None;
+        self.discard_saved(rank);
+    }
+
+    fn discard_saved(&mut self, rank: usize) {
+        self.saved = self.saved.filter(|saved| saved.rank != rank);
     }
 
     /// Returns the priority that is served next. A request can take at most `largest` permits.
@@ -163,27 +166,30 @@ impl Shares {
                 *credit = credit.saturating_add(thousandths(cost, self.share));
             }
         }
+        let rest = self.credit[rank].saturating_sub(thousandths(cost, PERMIT));
         if rank > top_before {
-            self.credit[rank] = self.credit[rank].saturating_sub(thousandths(cost, PERMIT));
+            self.credit[rank] = rest;
             self.saved = None;
         } else {
+            // A priority keeps its credit while it is the highest, because a request of a higher priority may arrive
+            // before each of its grants.
+            self.credit[rank] = rest.max(0).min(self.credit[rank]);
             let saved = self.saved_from(rank);
             self.saved = saved.map(|saved| Saved { backed: saved.permits, ..saved });
+            self.discard_saved(rank);
             (self.last_top, self.allowance) = (rank, cost);
         }
-        let top_after = top(after);
-        for (rank, head) in after.iter().enumerate() {
-            if head.is_none() || Some(rank) == top_after {
-                self.credit[rank] = 0;
-                self.saved = self.saved.filter(|saved| saved.rank != rank);
-            }
+        for (rank, _) in after.iter().enumerate().filter(|(_, head)| head.is_none()) {
+            self.forget(rank);
         }
-        if top_after == Some(self.last_top) {
+        // A request that has just arrived waits for no permits but those that were already being saved.
+        if rank == top_before || top(after) == Some(self.last_top) {
             self.save(after);
         }
     }
 
-    /// Sets permits aside for the lower priority with the most credit.
+    /// Sets more permits aside for the priority that is already saving. Otherwise starts with the priority that has the
+    /// most credit.
     fn save(&mut self, heads: &Heads) {
         let richest = (0..Priority::COUNT).rev().max_by_key(|rank| self.credit[*rank]);
         let new = richest.map(|rank| Saved { rank, permits: 0, backed: 0 });

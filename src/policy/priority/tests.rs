@@ -54,6 +54,38 @@ fn each_lower_priority_gets_its_share_of_the_permits() {
     }
 }
 
+/// A single caller of the highest priority sends its next request only after the response to the last one, so the queue
+/// contains no request of this priority at each of its grants.
+#[test]
+fn lower_priorities_get_their_shares_beside_a_caller_that_queues_again_after_each_grant() {
+    for (percent, lower) in [(10, [1, 1]), (10, [1, 0]), (10, [0, 1]), (25, [1, 1]), (10, [3, 2])] {
+        let (mut shares, mut taken, mut available) = (Shares::default(), [0; 3], 0);
+        shares.set_percent(percent);
+        let [others, all] = [0, 1].map(|high| heads([high, lower[0], lower[1]]));
+        for _ in 0..10_000 {
+            available += 1;
+            // The caller has queued its next request before the refill, and not before a second grant.
+            let mut before = all;
+            while let Some(turn) = shares.next(&before, 10) {
+                let cost = before[turn.rank].map_or(0, |cost| u64::from(cost.get()));
+                if available < cost + turn.reserve {
+                    break;
+                }
+                available -= cost;
+                taken[turn.rank] += cost;
+                let after = if turn.rank == HIGH { others } else { before };
+                shares.grant(turn.rank, cost, &before, &after);
+                before = after;
+            }
+        }
+        for (rank, cost) in [NORMAL, LOW].into_iter().zip(lower).filter(|(_, cost)| *cost > 0) {
+            let share = taken[rank] / 100;
+            assert!(share + 1 >= u64::from(percent), "{percent} %, {lower:?}: rank {rank} cost {cost} took {taken:?}");
+        }
+        assert!(taken[HIGH] > 0, "{taken:?}");
+    }
+}
+
 #[test]
 fn credit_is_lost_if_no_request_of_the_priority_waits() {
     let mut shares = Shares::default();
@@ -82,38 +114,40 @@ fn forecast_counts_higher_priorities_and_the_shares_of_lower_ones() {
 }
 
 proptest! {
-    /// A single request with a high priority arrives while others wait. The others take at most one permit before it.
+    /// Other requests of a high priority arrive in a pattern and wait alone. Then none arrives for a while, then a single
+    /// one.
     #[test]
-    fn single_high_request_waits_for_at_most_two_permits(
+    fn single_high_request_waits_for_at_most_two_refills(
         percent in 0..=Shares::LARGEST,
         normal in 0..=10_u32,
         low in 1..=10_u32,
-        before in 0..200_u64,
+        pattern: u64,
         earlier in 0..200_u64,
+        before in 0..200_u64,
     ) {
         let mut shares = Shares::default();
         shares.set_percent(percent);
-        let mut available = 0_u64;
-        // Requests with a high priority wait first, then none waits, then a single one.
-        let mut refills = 0;
+        let (mut available, mut waited) = (0_u64, 0);
+        let mut high = 0;
         for step in 0..earlier + before + 3 {
             let is_single = step >= earlier + before;
-            let costs = [u32::from(step < earlier || is_single), normal, low];
+            let arrives = is_single || (step < earlier && pattern >> (step % 64) & 1 == 1);
+            high = high.max(u32::from(arrives));
             available = (available + 1).min(10);
-            refills += u32::from(is_single);
-            while let Some(turn) = shares.next(&heads(costs), 10) {
-                let cost = u64::from(costs[turn.rank]);
+            waited += u64::from(high);
+            while let Some(turn) = shares.next(&heads([high, normal, low]), 10) {
+                let present = heads([high, normal, low]);
+                let cost = present[turn.rank].map_or(0, |cost| u64::from(cost.get()));
                 if available < cost + turn.reserve {
                     break;
                 }
-                if is_single && turn.rank == HIGH {
-                    prop_assert!(refills <= 2, "granted after {} refills", refills);
-                    return Ok(());
-                }
                 available -= cost;
-                shares.grant(turn.rank, cost, &heads(costs), &heads(costs));
+                if turn.rank == HIGH {
+                    (high, waited) = (0, 0);
+                }
+                shares.grant(turn.rank, cost, &present, &heads([high, normal, low]));
             }
+            prop_assert!(high == 0 || waited < 2, "not granted after {} refills", waited);
         }
-        prop_assert!(false, "not granted");
     }
 }
