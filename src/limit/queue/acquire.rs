@@ -80,7 +80,10 @@ impl Future for Acquire {
                     let Some(joining) = queue else { polled_after_completion() };
                     match joining.join(request, Some(cx.waker())) {
                         Ok(Joined::Granted(at)) => break (queue, request.cost(), Ok(at)),
-                        Ok(Joined::Queued { waiter, sleeps }) => {
+                        Ok(Joined::Queued { waiter, sleeps, unchecked }) => {
+                            if unchecked {
+                                Arc::clone(joining).start_checks();
+                            }
                             *stage = Stage::Queued(queue.take(), waiter, None);
                             if sleeps {
                                 return Poll::Pending;
@@ -93,8 +96,11 @@ impl Future for Acquire {
                     let Some(visited) = queue else { polled_after_completion() };
                     match visited.visit(waiter, cx.waker()) {
                         Ok(Standing::Granted(at)) => break (queue, waiter.cost, Ok(at)),
-                        Ok(Standing::Waiting(None)) => return Poll::Pending,
-                        Ok(Standing::Waiting(Some(poll_at))) => {
+                        Ok(Standing::Waiting { poll_at, unchecked }) => {
+                            if unchecked {
+                                Arc::clone(visited).start_checks();
+                            }
+                            let Some(poll_at) = poll_at else { return Poll::Pending };
                             let sleep = || Box::pin(tokio::time::sleep_until(poll_at));
                             let timer = timer.get_or_insert_with(sleep);
                             if timer.deadline() != poll_at {

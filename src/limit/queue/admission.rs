@@ -1,10 +1,13 @@
-//! Admits requests to the queue, and reports their state to waiters.
+//! Admits requests to the queue, and returns the state of each waiter.
 
 use std::{sync::Arc, task::Waker, time::Duration};
+
+use tokio::runtime::{self, Handle};
 
 use super::{
     Queue,
     any::{AnyQueue, Joined, Standing},
+    checker,
     fast_path::{FastGrant, FastPath},
     sync::Ordering,
     too_late,
@@ -13,8 +16,10 @@ use super::{
     waiters::Wakes,
 };
 use crate::{
+    clock::Instant,
     error::{Reason, Refusal},
     limit::{algorithm::Algorithm, permit::PermitIssuer, permit_request::PermitRequest},
+    policy::Priority,
 };
 
 impl<A: Algorithm> AnyQueue for Queue<A> {
@@ -36,7 +41,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
             if fast.is_over(request, now) {
                 return Err(too_late());
             }
-            list.check(fast, now, wakes);
+            list.expire_uncollected(fast, now, wakes);
             match (list.wait(fast, request, now, wakes)?, waker) {
                 (None, Some(waker)) if self.awaits_woken(list) => {
                     // Earlier waiters were granted their permits, but their tasks have not run yet. Makes this request
@@ -45,16 +50,14 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     let waiter = list.new_waiter(request, Latest::of(request, now, clock));
                     waiter.set(State::Granted(now));
                     list.await_collection(fast, Arc::clone(&waiter), now);
-                    Ok(Joined::Queued { waiter, sleeps: true })
+                    Ok(Joined::Queued { waiter, sleeps: true, unchecked: false })
                 }
                 (None, _) => Ok(Joined::Granted(clock.stamp(now))),
                 (Some(due), Some(waker)) => {
                     let waiter = list.admit(request, due, now, clock)?;
                     list.insert(fast, &waiter, waker, wakes);
-                    let sleeps = waiter.state() == State::Waiting
-                        && !list.is_head(&waiter)
-                        && list.presence.check_at(&waiter, now).is_none();
-                    Ok(Joined::Queued { waiter, sleeps })
+                    let sleeps = waiter.state() == State::Waiting && !list.is_head(&waiter);
+                    Ok(Joined::Queued { waiter, sleeps, unchecked: list.presence.is_unchecked() })
                 }
                 (Some(due), None) => Err(Refusal::new(Reason::MaxWait, Duration::from_nanos(due - now))),
             }
@@ -72,6 +75,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
         }
         self.locked(|list, wakes| {
             let now = fast.clock.now();
+            let mut unchecked = false;
             match waiter.state() {
                 State::Granted(at) => {
                     waiter.set(State::Collected);
@@ -81,18 +85,14 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     }
                     fast.release_without_acceptance(waiter.cost);
                     let is_lost = list.lose(at, false, now);
-                    requeue(list, fast, waiter, waker, wakes);
+                    unchecked = requeue(list, fast, waiter, waker, wakes);
                     if is_lost {
                         list.wake_head(now, wakes);
                     }
                 }
-                State::Expired => {
-                    requeue(list, fast, waiter, waker, wakes);
-                }
+                State::Expired => unchecked = requeue(list, fast, waiter, waker, wakes),
                 State::Waiting => {
-                    if list.waiters.return_absent(waiter) {
-                        list.delay_others(fast, waiter, wakes);
-                    }
+                    list.return_absent(fast, waiter, wakes);
                     list.keep_waker(waiter, waker, wakes);
                 }
                 State::Collected | State::Refused => {}
@@ -102,13 +102,8 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                 let refusal = list.refusals.remove(&waiter.id);
                 return Err(refusal.unwrap_or(Refusal::new(Reason::MaxWait, None)));
             }
-            // A head that is polled late is not absent.
-            if !list.is_head(waiter) {
-                list.check(fast, now, wakes);
-            }
             let Some(head) = list.head().filter(|head| head.id == waiter.id) else {
-                let check_at = list.presence.check_at(waiter, now);
-                return Ok(Standing::Waiting(check_at.map(|at| fast.clock.timer(at))));
+                return Ok(Standing::Waiting { poll_at: None, unchecked });
             };
             // A learner recognizes its probe by the time of the grant.
             if let Some(at) = list.serve(fast, Some(waiter.id), wakes) {
@@ -124,10 +119,40 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     let poll_at = list.algorithm.poll_at(list.gather(now, due), now);
                     let poll_at = poll_at.min(waiter.latest.last(grace));
                     list.presence.expected_at = poll_at;
-                    Ok(Standing::Waiting(Some(fast.clock.timer(poll_at))))
+                    Ok(Standing::Waiting { poll_at: Some(fast.clock.timer(poll_at)), unchecked })
                 }
             }
         })
+    }
+
+    fn start_checks(self: Arc<Self>) {
+        let Ok(handle) = Handle::try_current() else { return };
+        let runtime = handle.id();
+        let at = self.locked(|list, _| {
+            let now = self.fast.clock.now();
+            list.presence.add(runtime).then(|| self.fast.clock.timer(list.presence.check_at(now)))
+        });
+        if let Some(at) = at {
+            let queue = Arc::downgrade(&self);
+            handle.spawn(checker::check(queue, runtime, at));
+        }
+    }
+
+    fn check(&self, runtime: runtime::Id) -> Option<Instant> {
+        self.locked(|list, wakes| {
+            let now = self.fast.clock.now();
+            list.expire_uncollected(&self.fast, now, wakes);
+            list.presence.skip_absent(&mut list.waiters, now, wakes);
+            if list.waiters.len(Priority::COUNT - 1) == 0 {
+                list.presence.remove(runtime);
+                return None;
+            }
+            Some(self.fast.clock.timer(list.presence.check_at(now)))
+        })
+    }
+
+    fn stop_checks(&self, runtime: runtime::Id) {
+        self.locked(|list, _| list.presence.remove(runtime));
     }
 
     fn leave(&self, waiter: &Waiter) {
@@ -152,14 +177,16 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
     }
 }
 
-/// Returns a waiter whose permits have expired to its old position, ahead of all waiters that arrived later.
+/// Queues a waiter whose permits have expired again, ahead of all later waiters of its priority. Returns whether no task of
+/// the current runtime checks the queue.
 fn requeue<A: Algorithm>(
     list: &mut WaitList<A>,
     fast: &FastPath,
     waiter: &Arc<Waiter>,
     waker: &Waker,
     wakes: &mut Wakes,
-) {
+) -> bool {
     waiter.set(State::Waiting);
     list.insert(fast, waiter, waker.clone(), wakes);
+    list.presence.is_unchecked()
 }

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, task::Waker};
 
+use tokio::runtime;
+
 use super::waiter::Waiter;
 use crate::{
     clock::Instant,
@@ -12,17 +14,17 @@ use crate::{
 pub(super) enum Joined {
     /// The permits were granted at this time.
     Granted(Instant),
-    /// The request is queued. If `sleeps`, its waiter need not be visited before it is woken. A waiter whose permits are
-    /// already granted only yields once to the waiters that were woken before.
-    Queued { waiter: Arc<Waiter>, sleeps: bool },
+    /// The request is queued. If `sleeps`, the caller must not visit the waiter before it is woken. If its permits are
+    /// already granted, it only yields once to earlier waiters.
+    Queued { waiter: Arc<Waiter>, sleeps: bool, unchecked: bool },
 }
 
 pub(super) enum Standing {
     /// The permits were granted. The waiter's task learned of the grant at this time.
     Granted(Instant),
-    /// The waiter must be visited again when it is woken, and also at this time: as the head to take its permits,
-    /// otherwise to check whether the head was polled.
-    Waiting(Option<Instant>),
+    /// The waiter must be visited again when it is woken. As the head, it must also be visited at `poll_at` to take its
+    /// permits. If `unchecked`, no task of the current runtime [checks](super::checker) the queue.
+    Waiting { poll_at: Option<Instant>, unchecked: bool },
 }
 
 /// The operations of a queue that its waiters need, regardless of its algorithm.
@@ -34,6 +36,15 @@ pub(super) trait AnyQueue: PermitIssuer {
     /// Returns the state of a waiter. If the waiter is the head, first grants the available permits to it and to the
     /// waiters behind it.
     fn visit(&self, waiter: &Arc<Waiter>, waker: &Waker) -> Result<Standing, Refusal>;
+
+    /// Starts the task of the current runtime that checks the queue for absent waiters, unless there is one.
+    fn start_checks(self: Arc<Self>);
+
+    /// Skips absent waiters. Returns the time of the next check. Returns `None` and forgets the runtime if no request is
+    /// queued.
+    fn check(&self, runtime: runtime::Id) -> Option<Instant>;
+
+    fn stop_checks(&self, runtime: runtime::Id);
 
     /// Removes a waiter from the queue. Permits that were already granted to it are wasted.
     fn leave(&self, waiter: &Waiter);

@@ -11,9 +11,11 @@ use super::{
 use crate::{
     error::{Reason, Refusal},
     limit::algorithm::Algorithm,
+    policy::Priority,
 };
 
-/// The queue checks the waiters' bounds again at the latest after this many permits of other requests ahead of them.
+/// The largest `spare` of a priority whose waiters have bounds. The queue checks the bounds again after at most this many
+/// permits for overtaking requests.
 const MOST_SPARE: u64 = 1_024;
 
 impl<A: Algorithm> WaitList<A> {
@@ -22,21 +24,21 @@ impl<A: Algorithm> WaitList<A> {
         let (now, wanted) = (fast.clock.now(), self.waiters.wanted());
         // The last waiter waits the longest, so a limit that does not delay the last waiter delays no waiter.
         if self.forecast(now, wanted) > self.algorithm.forecast(now, wanted, self.costliest) {
-            self.refuse_late(fast, wakes);
+            self.refuse_late(fast, 0, wakes);
         }
     }
 
-    /// Refuses the waiters whose permits cannot become available in time, or at all.
-    pub(super) fn refuse_late(&mut self, fast: &FastPath, wakes: &mut Wakes) {
+    /// Refuses the waiters of the ranks from `first` on whose permits cannot become available in time, or at all.
+    pub(super) fn refuse_late(&mut self, fast: &FastPath, first: usize, wakes: &mut Wakes) {
         let (now, largest, before) = (fast.clock.now(), self.algorithm.largest(), self.head());
         let grace = self.algorithm.grace();
         let mut wanted = self.waiters.wanted;
-        for rank in 0..wanted.len() {
-            let (mut lost, mut ahead, mut spare) = (Vec::new(), 0, MOST_SPARE);
+        for rank in first..wanted.len() {
+            let (mut lost, mut ahead, mut spare) = (Vec::new(), 0, u64::MAX);
             for entry in self.waiters.classes[rank].entries.values() {
                 let (cost, latest) = (entry.waiter.cost, entry.waiter.latest);
-                let total = self.waiters.shares.total(rank, ahead + u64::from(cost.get()), &wanted);
-                let due = self.forecast(now, total);
+                let own = ahead + u64::from(cost.get());
+                let due = self.due_in_class(now, (rank, own), &wanted, 0);
                 let refusal = if cost.get() > largest {
                     Some(Refusal::new(Reason::TooCostly { largest }, None))
                 } else {
@@ -48,7 +50,7 @@ impl<A: Algorithm> WaitList<A> {
                     Some(refusal) => lost.push((Arc::clone(&entry.waiter), refusal)),
                     None => {
                         ahead += u64::from(cost.get());
-                        spare = self.spare(now, total, latest.last(grace), spare);
+                        spare = self.spare(now, (rank, own), &wanted, (latest.last(grace), spare));
                     }
                 }
             }
@@ -58,7 +60,6 @@ impl<A: Algorithm> WaitList<A> {
                 self.refusals.insert(waiter.id, fast.refuse(refusal));
                 if let Some(entry) = self.waiters.remove(&waiter) {
                     entry.waiter.set(State::Refused);
-                    self.presence.leave(&self.waiters, &entry.waiter, wakes);
                     wakes.wake.push(entry.waker);
                 }
             }
@@ -68,11 +69,33 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Returns how many permits other requests may take, at most `most`, so that a waiter still gets its own by
-    /// `last`. Its own permits are the last of the next `total`.
-    pub(super) fn spare(&self, now: u64, total: u64, last: u64, most: u64) -> u64 {
-        let is_in_time = |spare: u64| self.forecast(now, total.saturating_add(spare)) <= last;
-        if last == u64::MAX || is_in_time(most) {
+    /// Returns when the waiters of a rank have got `own` permits, if requests of higher priorities take `more` permits
+    /// than are `wanted`.
+    fn due_in_class(
+        &self,
+        now: u64,
+        (rank, own): (usize, u64),
+        wanted: &[u64; Priority::COUNT],
+        more: u64,
+    ) -> u64 {
+        self.forecast(now, self.waiters.shares.total(rank, own, wanted, more))
+    }
+
+    /// Returns how many permits overtaking requests may take, at most `most`, so that a waiter still gets its permits by
+    /// `last`. The waiter and the earlier ones of its rank need `own` permits.
+    fn spare(
+        &self,
+        now: u64,
+        own: (usize, u64),
+        wanted: &[u64; Priority::COUNT],
+        (last, most): (u64, u64),
+    ) -> u64 {
+        if last == u64::MAX {
+            return most;
+        }
+        let most = most.min(MOST_SPARE);
+        let is_in_time = |spare: u64| self.due_in_class(now, own, wanted, spare) <= last;
+        if is_in_time(most) {
             return most;
         }
         let (mut least, mut beyond) = (0, most);
@@ -87,25 +110,39 @@ impl<A: Algorithm> WaitList<A> {
         least
     }
 
-    /// Counts a queued request against the waiters behind it.
+    /// Limits the `spare` of a new waiter's priority, so that overtaking requests do not delay it beyond its bounds.
+    pub(super) fn limit_spare(&mut self, now: u64, waiter: &Waiter) {
+        let (rank, class) = (waiter.rank, &self.waiters.classes[waiter.rank]);
+        let before = if class.entries.len() == 1 { Some(u64::MAX) } else { class.spare };
+        let Some(most) = before else { return };
+        let wanted = &self.waiters.wanted;
+        let last = waiter.latest.last(self.algorithm.grace());
+        let spare = self.spare(now, (rank, wanted[rank]), wanted, (last, most));
+        self.waiters.classes[rank].spare = Some(spare);
+    }
+
+    /// Subtracts the cost of a queued request from the `spare` of the waiters behind it.
     pub(super) fn delay_others(&mut self, fast: &FastPath, waiter: &Waiter, wakes: &mut Wakes) {
         let is_last = self.waiters.is_last(waiter);
         self.overtake(fast, waiter.rank + usize::from(is_last), waiter.cost, wakes);
     }
 
-    /// Counts a request against the waiters of the ranks from `rank` on. Refuses the waiters that can no longer be served
-    /// in time.
+    /// Subtracts `cost` from the `spare` of the ranks from `rank` on. Refuses the waiters that can no longer be served in
+    /// time.
     pub(super) fn overtake(&mut self, fast: &FastPath, rank: usize, cost: NonZeroU32, wakes: &mut Wakes) {
         let cost = u64::from(cost.get());
-        let mut is_too_late = false;
-        for class in &mut self.waiters.classes[rank..] {
+        let mut first_late = None;
+        for rank in rank..self.waiters.classes.len() {
+            let class = &mut self.waiters.classes[rank];
             if !class.entries.is_empty() {
                 class.spare = class.spare.and_then(|spare| spare.checked_sub(cost));
-                is_too_late |= class.spare.is_none();
+                if class.spare.is_none() {
+                    first_late = first_late.or(Some(rank));
+                }
             }
         }
-        if is_too_late {
-            self.refuse_late(fast, wakes);
+        if let Some(rank) = first_late {
+            self.refuse_late(fast, rank, wakes);
         }
     }
 }

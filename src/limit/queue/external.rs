@@ -13,7 +13,10 @@ use super::{
     sync::Mutex,
     wait_list::{WaitList, slack},
 };
-use crate::{clock::Instant, policy::Quota};
+use crate::{
+    clock::Instant,
+    policy::{Quota, priority::Shares},
+};
 
 /// The number of permits that the waiters need. Times are nanoseconds since the queue's origin.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +46,7 @@ impl<A: Algorithm> Queue<A> {
         let mut list = Box::new(WaitList::new(algorithm, quotas));
         // External permits expire, so a grant must count from the present.
         list.catch_up = 0;
+        list.waiters.shares = Shares::default().without_saving();
         let list = Some(list);
         let queue =
             Self { fast: FastPath::new(Clock::tokio(), None, (slack(quotas), true)), list: Mutex::new(list) };
@@ -70,7 +74,7 @@ impl<A: Algorithm> Queue<A> {
             let demand = list.demand();
             let is_late = |last| list.forecast(now, demand.permits) > last || last <= now;
             if may_refuse(&list.algorithm) || demand.last.is_some_and(is_late) {
-                list.refuse_late(&self.fast, wakes);
+                list.refuse_late(&self.fast, 0, wakes);
             }
             list.serve(&self.fast, None, wakes);
             // Wakes the head, which must set its timer again after this change.

@@ -11,18 +11,17 @@ use super::{
 };
 use crate::limit::algorithm::Algorithm;
 
-/// A waiter that has not collected its permits after this time loses them, even if they never expire: 1 s in
-/// nanoseconds.
+/// Uncollected permits expire after at most this time, even without a quota: 1 s in nanoseconds.
 const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
 
 impl<A: Algorithm> WaitList<A> {
-    /// Grants permits to the waiters in order, from the head on, until the permits of a waiter are not available. Returns
-    /// the time of the grant to the waiter `visitor`, whose task is being polled.
+    /// Grants permits to the waiters in order until a waiter's permits are unavailable. Returns the time of the grant if
+    /// `visitor`, the waiter whose task is being polled, got permits.
     pub(super) fn serve(&mut self, fast: &FastPath, visitor: Option<u64>, wakes: &mut Wakes) -> Option<u64> {
         let before = self.head()?;
         let now = fast.clock.now();
         let mut granted_at = None;
-        self.expire_uncollected(fast, now);
+        self.expire_uncollected(fast, now, wakes);
         // The grants after a late timer make up for its delay.
         let from = now.saturating_sub(self.catch_up).max(self.presence.expected_at.min(now));
         while let Some(head) = self.head() {
@@ -37,7 +36,6 @@ impl<A: Algorithm> WaitList<A> {
                 break;
             }
             let granted = self.waiters.grant(&head)?;
-            self.presence.leave(&self.waiters, &granted.waiter, wakes);
             if Some(head.id) == visitor {
                 granted_at = Some(now);
                 granted.waiter.set(State::Collected);
@@ -58,17 +56,11 @@ impl<A: Algorithm> WaitList<A> {
         self.uncollected.push_back((now, waiter));
     }
 
-    /// Stops waiting for absent waiters: spends the permits that they have not collected, and skips an absent head.
-    pub(super) fn check(&mut self, fast: &FastPath, now: u64, wakes: &mut Wakes) {
-        if self.expire_uncollected(fast, now) {
-            self.wake_head(now, wakes);
+    /// Spends the permits of waiters that were not polled in time after their grants.
+    pub(super) fn expire_uncollected(&mut self, fast: &FastPath, now: u64, wakes: &mut Wakes) {
+        if self.uncollected.is_empty() {
+            return;
         }
-        self.presence.skip_absent(&mut self.waiters, now, wakes);
-    }
-
-    /// Spends the permits of waiters that were not polled in time after their grants. Returns whether one of these
-    /// grants was a probe.
-    fn expire_uncollected(&mut self, fast: &FastPath, now: u64) -> bool {
         let slack = fast.slack.load(Ordering::Acquire).min(LONGEST_UNCOLLECTED);
         let mut was_probe = false;
         while let Some((granted_at, waiter)) = self.uncollected.front() {
@@ -87,7 +79,10 @@ impl<A: Algorithm> WaitList<A> {
             }
             self.uncollected.pop_front();
         }
-        was_probe
+        // The head's timer ignores that the probe has ended.
+        if was_probe {
+            self.wake_head(now, wakes);
+        }
     }
 
     /// Ends a probe that was granted at `granted_at` and will get no response. Returns whether there was one.
@@ -127,7 +122,7 @@ impl<A: Algorithm> WaitList<A> {
     }
 
     fn take_since(&mut self, cost: NonZeroU32, reserve: u64, from: u64, now: u64) -> bool {
-        let from = from.max(self.taken_at);
+        let from = from.max(self.taken_at).min(now);
         if from < now || reserve > 0 {
             let total = u64::from(cost.get()).saturating_add(reserve);
             let costliest = u32::try_from(total).unwrap_or(u32::MAX);

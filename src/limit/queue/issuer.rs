@@ -42,7 +42,7 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
             self.fast.tally().fetch_or(BUSY, Ordering::AcqRel);
             list.flags |= BUSY;
             let now = self.fast.clock.now();
-            list.check(&self.fast, now, wakes);
+            list.expire_uncollected(&self.fast, now, wakes);
             let uncounted = self.fast.in_flight().saturating_add(list.unconfirmed.permits(now));
             if list.server.apply(response, obeys_remaining, now, uncounted) {
                 list.apply_server(&self.fast, wakes);
@@ -105,7 +105,7 @@ impl<A: Algorithm> Queue<A> {
                 requested_pause: response.requested_pause().map(nanos),
                 remaining: response.remaining(),
             };
-            list.check(fast, now, wakes);
+            list.expire_uncollected(fast, now, wakes);
             let uncounted = fast.in_flight().saturating_add(list.unconfirmed.permits(now));
             let Some(learner) = list.algorithm.learner_mut() else { return };
             let before = (learner.interval(), learner.is_probing());
@@ -114,7 +114,7 @@ impl<A: Algorithm> Queue<A> {
             let is_stricter = list.server.apply(response, obeys_remaining, now, uncounted)
                 | pause.is_some_and(|until| list.server.pause(until, now));
             if is_changed || is_stricter {
-                list.refuse_late(fast, wakes);
+                list.refuse_late(fast, 0, wakes);
                 list.wake_head(now, wakes);
             }
         });

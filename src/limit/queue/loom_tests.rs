@@ -97,7 +97,6 @@ fn granted_permits_are_either_collected_or_expire() {
         let waiter = Arc::new(Waiter::new(
             1,
             (1, NonZeroU32::MIN),
-            0,
             Latest::of(&PermitRequest::new(), 0, &Clock::tokio()),
         ));
         waiter.set(State::Granted(7));

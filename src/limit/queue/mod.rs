@@ -1,10 +1,11 @@
-//! The FIFO queue in front of an algorithm: a [path without a lock](fast_path) for requests that need not wait, and the
-//! [wait list](wait_list) for all others.
+//! The queue in front of an algorithm, first in, first out within each priority: a [path without a lock](fast_path) for
+//! requests that need not wait, and the [wait list](wait_list) for all others.
 
 pub(super) mod acquire;
 mod admission;
 mod any;
 mod bounds;
+mod checker;
 pub(crate) mod clock;
 #[cfg(feature = "redis")]
 pub(crate) mod external;
@@ -104,7 +105,7 @@ impl<A: Algorithm> Queue<A> {
             self.fast.slack.store(slack(quotas), Ordering::Release);
             list.server.has_quota = A::learns() || !quotas.is_empty();
             self.fast.has_quota.store(!quotas.is_empty(), Ordering::Release);
-            list.refuse_late(&self.fast, wakes);
+            list.refuse_late(&self.fast, 0, wakes);
             // Wakes the head, which must set its timer again for the new quotas.
             list.wake_head(now, wakes);
         });

@@ -1,39 +1,25 @@
-//! Skips absent waiters: their callers keep the future and do not poll it, or their runtime is blocked.
+//! Skips absent waiters: waiters whose caller keeps the future without polling it, or whose runtime is blocked.
 //!
-//! The head is expected to be polled when its timer fires or when it is woken. If it is not polled within [`GRACE`], a
-//! waiter that checks the queue wakes the first waiters of each priority. The next check, another [`GRACE`] later, sets
-//! aside those that were still not polled. The number of waiters doubles with each check. A waiter that is polled again
-//! returns to its position.
+//! The head is expected to be polled when its timer fires or when it is woken. If it is not polled within [`GRACE`], the
+//! next [check](super::checker) wakes the first waiter of each priority. The check after it, another [`GRACE`] later,
+//! sets aside those that were still not polled, and wakes twice as many. A waiter that is polled again returns to its
+//! position.
 
-use std::thread::{self, ThreadId};
+use tokio::runtime::{self, Handle};
 
-use super::{
-    sync::Ordering,
-    waiter::Waiter,
-    waiters::{Waiters, Wakes},
-};
+use super::waiters::{Waiters, Wakes};
 
 /// The time after which a waiter that was woken is considered absent: 50 ms in nanoseconds.
 const GRACE: u64 = 50_000_000;
 
-/// The time between two checks by one waiter while all heads are polled: 450 ms in nanoseconds.
-const CHECK: u64 = 450_000_000;
-
-/// All waiters check a queue that is shorter than this.
-const SHORT: usize = 64;
-/// One in this many waiters of each thread checks a longer queue, because a timer costs processor time.
-const PART: u32 = 32;
-
-/// The number of threads whose waiters are counted.
-const THREADS: usize = 8;
-
-/// The longest usual delay of a timer: two ticks, 2 ms in nanoseconds.
-const TICKS: u64 = 2_000_000;
+/// The time between two checks while all heads are polled: 200 ms in nanoseconds.
+const CHECK: u64 = 200_000_000;
 
 /// The largest number of waiters of each priority that are woken at once.
-const MOST_WOKEN: usize = 1_024;
+const MOST_WOKEN: usize = 8_192;
 
-/// After an absent head was found, all waiters that are polled check the queue for this time: 1 s in nanoseconds.
+/// The time after an absent head was found, during which heads that were woken and not polled get no permits: 1 s in
+/// nanoseconds.
 const SUSPICION: u64 = 1_000_000_000;
 
 /// After this time without an absent head, the doubling starts again with a single waiter: 10 s in nanoseconds.
@@ -43,65 +29,31 @@ const CALM: u64 = 10_000_000_000;
 pub(super) struct Presence {
     /// The time at which the head is polled, unless it is absent.
     pub(super) expected_at: u64,
+    /// The runtimes whose tasks check the queue.
+    runtimes: Vec<runtime::Id>,
     /// The number of waiters of each priority that were woken at the last check that found an absent head.
     woken: usize,
     /// The time of that check.
     checked_at: u64,
-    /// The threads on which waiters joined. A blocked runtime blocks all waiters that joined on its threads.
-    threads: [Option<Thread>; THREADS],
-    /// The index of the thread that is replaced next.
-    oldest: usize,
-}
-
-/// The waiters that joined on one thread.
-#[derive(Debug, Clone, Copy)]
-struct Thread {
-    id: ThreadId,
-    /// The id of the last waiter that checks the queue, unless it has left.
-    checker: Option<u64>,
-    /// The number of waiters after it.
-    others: u32,
-    /// The rank and the id of the last waiter.
-    last: (usize, u64),
 }
 
 impl Presence {
-    /// Returns the index of the current thread.
-    pub(super) fn thread(&mut self) -> usize {
-        let id = thread::current().id();
-        let known = self.threads.iter().position(|thread| thread.is_some_and(|thread| thread.id == id));
-        known.unwrap_or_else(|| {
-            self.oldest = (self.oldest + 1) % THREADS;
-            self.threads[self.oldest] = Some(Thread { id, checker: None, others: 0, last: (0, 0) });
-            self.oldest
-        })
+    /// Returns whether no task of the current runtime checks the queue. Returns `false` outside a runtime.
+    pub(super) fn is_unchecked(&self) -> bool {
+        Handle::try_current().is_ok_and(|handle| !self.runtimes.contains(&handle.id()))
     }
 
-    /// Decides whether a new waiter checks the queue: in a short queue, or if no other waiter of its thread does, or one
-    /// that is far ahead. `waiters` does not contain the new waiter.
-    pub(super) fn join(&mut self, waiters: &Waiters, waiter: &Waiter) {
-        let Some(thread) = &mut self.threads[waiter.thread] else { return };
-        thread.last = (waiter.rank, waiter.id);
-        thread.others += 1;
-        if waiters.present() < SHORT || thread.others >= PART || thread.checker.is_none() {
-            (thread.checker, thread.others) = (Some(waiter.id), 0);
-            waiter.checks.store(true, Ordering::Relaxed);
+    /// Records that a task of this runtime checks the queue. Returns `false` if there already is one.
+    pub(super) fn add(&mut self, runtime: runtime::Id) -> bool {
+        let is_new = !self.runtimes.contains(&runtime);
+        if is_new {
+            self.runtimes.push(runtime);
         }
+        is_new
     }
 
-    /// Makes the last waiter of a thread check the queue, if the last one that did so has left the queue.
-    pub(super) fn leave(&mut self, waiters: &Waiters, waiter: &Waiter, wakes: &mut Wakes) {
-        let Some(thread) = &mut self.threads[waiter.thread] else { return };
-        if thread.checker != Some(waiter.id) {
-            return;
-        }
-        thread.checker = None;
-        let (rank, id) = thread.last;
-        if let Some(entry) = waiters.classes[rank].entries.get(&id) {
-            (thread.checker, thread.others) = (Some(id), 0);
-            entry.waiter.checks.store(true, Ordering::Relaxed);
-            wakes.wake.push(entry.waker.clone());
-        }
+    pub(super) fn remove(&mut self, runtime: runtime::Id) {
+        self.runtimes.retain(|other| *other != runtime);
     }
 
     /// Returns whether an absent head was found recently.
@@ -109,17 +61,11 @@ impl Presence {
         self.woken > 0 && now.saturating_sub(self.checked_at) <= SUSPICION
     }
 
-    /// Returns the time at which a waiter that is not the head checks the queue again. Returns `None` if the waiter
-    /// need not check and no head was absent in the last second.
-    pub(super) fn check_at(&self, waiter: &Waiter, now: u64) -> Option<u64> {
-        let next = self.expected_at.saturating_add(GRACE + 1);
-        let is_calm = !self.is_suspicious(now);
-        if is_calm && !waiter.checks.load(Ordering::Relaxed) {
-            return None;
-        }
-        let at = next.clamp(now + if is_calm { CHECK } else { 1 }, now + CHECK);
-        // Does not check when the head grants permits, because a waiter that is already awake could overtake others.
-        Some(if at.abs_diff(self.expected_at) <= TICKS { next } else { at })
+    /// Returns the time of the next check.
+    pub(super) fn check_at(&self, now: u64) -> u64 {
+        let next =
+            if self.is_suspicious(now) { self.expected_at.saturating_add(GRACE + 1) } else { u64::MAX };
+        next.clamp(now + 1, now + CHECK)
     }
 
     /// Sets absent waiters aside and wakes the waiters behind them, if the head was not polled in time.
@@ -136,9 +82,7 @@ impl Presence {
             let absent = first.filter(|entry| entry.woken_at.is_some_and(is_late));
             let absent: Vec<_> = absent.map(|entry| entry.waiter.id).collect();
             for id in absent {
-                if let Some(waiter) = waiters.set_absent(rank, id) {
-                    self.leave(waiters, &waiter, wakes);
-                }
+                waiters.set_absent(rank, id);
             }
         }
         let woken = (self.woken * 2).clamp(1, MOST_WOKEN);

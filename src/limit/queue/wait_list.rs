@@ -3,11 +3,10 @@
 //!
 //! Only the head has a timer for its permits. When the timer fires, the head takes permits for itself and for all
 //! waiters behind it whose permits are available. It wakes those waiters, and wakes the new head, which arms the next
-//! timer. A future reads its grant from its [`Waiter`]. No task is spawned: the queue runs in the tasks that wait in
-//! it.
+//! timer. A future reads its grant from its [`Waiter`].
 //!
-//! A head that nobody polls must not stop the waiters behind it. Some waiters behind the head therefore have a timer
-//! too, and [check](presence) whether the head was polled.
+//! A head that nobody polls must not stop the waiters behind it. A [task](super::checker) therefore checks whether the
+//! head was polled.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -76,8 +75,8 @@ pub(super) struct WaitList<A> {
 /// quarter of the margin covers the network, and the fourth covers late timers.
 ///
 /// Without a margin, a permit stays valid for 1/32 of the window, at most 50 ms. Zero would be too short: a task is
-/// always polled a little late, so every permit of a queued request would expire. Without a quota, permits never
-/// expire.
+/// always polled a little late, so every permit of a queued request would expire. Without a quota, only uncollected
+/// permits expire, after 1 s.
 pub(super) fn slack(quotas: &[Quota]) -> u64 {
     const LARGEST_WITHOUT_MARGIN: u64 = 100_000_000;
     let slack = |quota: &Quota| match nanos(quota.margin()) {
@@ -112,8 +111,8 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Takes the permits for a new request and returns `None`. If they are not available, returns when they would be
-    /// available behind all current waiters.
+    /// Takes the permits for a new request and returns `None`. Otherwise returns when they would be available, behind the
+    /// waiters of the same and higher priorities and the shares of lower ones.
     pub(super) fn wait(
         &mut self,
         fast: &FastPath,
@@ -129,8 +128,16 @@ impl<A: Algorithm> WaitList<A> {
             return Err(refusal);
         }
         self.serve(fast, None, wakes);
-        let before = if self.waiters.is_empty() { 1 } else { self.costliest };
-        self.costliest = before.max(cost.get());
+        if self.waiters.is_empty() {
+            self.costliest = cost.get();
+            return Ok(if self.take(fast, (cost, 0), now, now) {
+                self.waiters.shares.reset();
+                None
+            } else {
+                Some(self.forecast(now, cost.get().into()))
+            });
+        }
+        self.costliest = self.costliest.max(cost.get());
         if let Some(reserve) = self.waiters.reserve_of_new(rank, cost, largest) {
             if self.take(fast, (cost, reserve), now, now) {
                 let head = self.head();
@@ -143,7 +150,7 @@ impl<A: Algorithm> WaitList<A> {
             }
         }
         let own = self.waiters.wanted[rank].saturating_add(cost.get().into());
-        let total = self.waiters.shares.total(rank, own, &self.waiters.wanted);
+        let total = self.waiters.shares.total(rank, own, &self.waiters.wanted, 0);
         Ok(Some(self.forecast(now, total)))
     }
 
@@ -167,7 +174,7 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Counts all grants so far as if they had been made later by `delay`.
+    /// Moves the times of all grants so far forward by `delay`.
     pub(super) fn delay_grants(&mut self, delay: u64) {
         if delay > 0 {
             self.algorithm.postpone(delay);
@@ -180,7 +187,6 @@ impl<A: Algorithm> WaitList<A> {
         let before = self.head();
         self.refusals.remove(&waiter.id);
         wakes.drop.extend(self.waiters.remove(waiter).map(|entry| entry.waker));
-        self.presence.leave(&self.waiters, waiter, wakes);
         if self.head() != before {
             self.wake_head(now, wakes);
         }
@@ -188,25 +194,41 @@ impl<A: Algorithm> WaitList<A> {
 
     /// Queues a waiter. Its task must poll it again if it is the new head.
     pub(super) fn insert(&mut self, fast: &FastPath, waiter: &Arc<Waiter>, waker: Waker, wakes: &mut Wakes) {
-        self.presence.join(&self.waiters, waiter);
+        let before = self.head_of_several(waiter);
         self.waiters.insert(waiter, waker);
+        self.inserted(fast, waiter, before, wakes);
+    }
+
+    /// Puts a waiter back at its position if it was absent.
+    pub(super) fn return_absent(&mut self, fast: &FastPath, waiter: &Waiter, wakes: &mut Wakes) {
+        if self.waiters.is_absent(waiter) {
+            let before = self.head_of_several(waiter);
+            self.waiters.return_absent(waiter);
+            self.inserted(fast, waiter, before, wakes);
+        }
+    }
+
+    /// Returns the head, unless the only other head after the insertion of `waiter` would be `waiter`.
+    fn head_of_several(&self, waiter: &Waiter) -> Option<Head> {
+        let is_one = self.waiters.is_empty() || self.waiters.only_rank() == Some(waiter.rank);
+        if is_one { None } else { self.head() }
+    }
+
+    fn inserted(&mut self, fast: &FastPath, waiter: &Waiter, before: Option<Head>, wakes: &mut Wakes) {
         let now = fast.clock.now();
         if self.is_head(waiter) {
             self.presence.expected_at = now;
+        } else if before.is_some() && before != self.head() {
+            self.wake_head(now, wakes);
         }
-        if let Some(spare) = self.waiters.classes[waiter.rank].spare {
-            let wanted = &self.waiters.wanted;
-            let total = self.waiters.shares.total(waiter.rank, wanted[waiter.rank], wanted);
-            let spare = self.spare(now, total, waiter.latest.last(self.algorithm.grace()), spare);
-            self.waiters.classes[waiter.rank].spare = Some(spare);
-        }
+        self.limit_spare(now, waiter);
         self.delay_others(fast, waiter, wakes);
     }
 
     pub(super) fn new_waiter(&mut self, request: &PermitRequest, latest: Latest) -> Arc<Waiter> {
         self.last_id += 1;
         let class = (request.priority().rank(), request.cost());
-        Arc::new(Waiter::new(self.last_id, class, self.presence.thread(), latest))
+        Arc::new(Waiter::new(self.last_id, class, latest))
     }
 
     /// Records that a waiter was polled, and stores its waker.

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use super::{
     clock::{Clock, nanos},
-    sync::{AtomicBool, AtomicU64, Ordering},
+    sync::{AtomicU64, Ordering},
 };
 use crate::{error::Reason, limit::permit_request::PermitRequest};
 
@@ -23,10 +23,6 @@ pub(super) struct Waiter {
     pub(super) cost: NonZeroU32,
     /// The rank of its priority.
     pub(super) rank: usize,
-    /// Whether the waiter has a timer while another waiter is the head, and checks whether the head is polled.
-    pub(super) checks: AtomicBool,
-    /// The index of the thread on which it joined.
-    pub(super) thread: usize,
     state: AtomicU64,
     pub(super) latest: Latest,
 }
@@ -85,9 +81,8 @@ impl State {
 }
 
 impl Waiter {
-    pub(super) fn new(id: u64, (rank, cost): (usize, NonZeroU32), thread: usize, latest: Latest) -> Self {
-        let (checks, state) = (AtomicBool::new(false), AtomicU64::new(WAITING));
-        Self { id, cost, rank, checks, thread, state, latest }
+    pub(super) fn new(id: u64, (rank, cost): (usize, NonZeroU32), latest: Latest) -> Self {
+        Self { id, cost, rank, state: AtomicU64::new(WAITING), latest }
     }
 
     pub(super) fn state(&self) -> State {
@@ -165,7 +160,7 @@ mod tests {
     #[test]
     fn waiter_stores_any_time_as_its_grant_time() {
         for at in [0, 1, 1_000, u64::MAX - 1, u64::MAX] {
-            let waiter = Waiter::new(1, (0, NonZeroU32::MIN), 0, Latest { max_wait: 0, deadline: 0 });
+            let waiter = Waiter::new(1, (0, NonZeroU32::MIN), Latest { max_wait: 0, deadline: 0 });
             assert_eq!(waiter.state(), State::Waiting);
             waiter.set(State::Granted(at));
             assert!(matches!(waiter.state(), State::Granted(since) if since.abs_diff(at) <= 3), "{at}");

@@ -28,7 +28,10 @@ pub(super) struct Wakes {
 pub(super) struct Class {
     /// In order of arrival. A tree allows removing a waiter from the middle.
     pub(super) entries: BTreeMap<u64, Entry>,
-    /// The number of permits that other requests may still take ahead of these waiters, before a waiter misses its bounds. `None` if it was not computed since the class was empty.
+    /// The waiters that were woken and not polled in time. They keep their positions, but the queue skips them.
+    absent: BTreeMap<u64, Entry>,
+    /// The number of permits that other requests may take ahead of these waiters without delaying one beyond its bounds.
+    /// `None` if it must be computed again.
     pub(super) spare: Option<u64>,
 }
 
@@ -52,8 +55,6 @@ impl Head {
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     pub(super) classes: [Class; Priority::COUNT],
-    /// The waiters that were woken and not polled in time. They keep their positions, but the queue skips them.
-    absent: BTreeMap<u64, Entry>,
     /// The number of permits that the waiters of each priority need, without the absent ones.
     pub(super) wanted: [u64; Priority::COUNT],
     pub(super) shares: Shares,
@@ -67,16 +68,10 @@ impl Waiters {
 
     /// Returns the number of waiters of the ranks up to `rank`, with the absent ones.
     pub(super) fn len(&self, rank: usize) -> usize {
-        let absent = self.absent.values().filter(|entry| entry.waiter.rank <= rank).count();
-        self.classes[..=rank].iter().map(|class| class.entries.len()).sum::<usize>() + absent
+        self.classes[..=rank].iter().map(|class| class.entries.len() + class.absent.len()).sum()
     }
 
-    /// Returns the number of all waiters, without the absent ones.
-    pub(super) fn present(&self) -> usize {
-        self.classes.iter().map(|class| class.entries.len()).sum()
-    }
-
-    /// Returns whether no other waiter of its priority is behind this head, and waiters of lower priorities are.
+    /// Returns whether this head is the only waiter of its priority and other priorities have waiters.
     pub(super) fn is_alone(&self, head: &Head) -> bool {
         self.only_rank().is_none() && self.classes[head.rank].entries.len() == 1
     }
@@ -95,8 +90,9 @@ impl Waiters {
         self.classes.iter().flat_map(|class| class.entries.values())
     }
 
-    /// Returns the only priority with present waiters. `None` if there are several or none.
-    fn only_rank(&self) -> Option<usize> {
+    /// Returns the rank of the only priority with present waiters, or 0 if no waiter is present. Returns `None` if several
+    /// priorities have waiters.
+    pub(super) fn only_rank(&self) -> Option<usize> {
         match self.wanted {
             [_, 0, 0] => Some(0),
             [0, _, 0] => Some(1),
@@ -171,7 +167,8 @@ impl Waiters {
 
     /// Removes a waiter that was not granted its permits.
     pub(super) fn remove(&mut self, waiter: &Waiter) -> Option<Entry> {
-        self.absent.remove(&waiter.id).or_else(|| self.take_out(waiter.rank, waiter.id))
+        let absent = self.classes[waiter.rank].absent.remove(&waiter.id);
+        absent.or_else(|| self.take_out(waiter.rank, waiter.id))
     }
 
     fn take_out(&mut self, rank: usize, id: u64) -> Option<Entry> {
@@ -202,17 +199,20 @@ impl Waiters {
     }
 
     /// Moves a waiter to the absent ones, so that the queue serves the waiters behind it.
-    pub(super) fn set_absent(&mut self, rank: usize, id: u64) -> Option<Arc<Waiter>> {
-        let entry = self.take_out(rank, id)?;
-        let waiter = Arc::clone(&entry.waiter);
-        self.absent.insert(id, entry);
-        Some(waiter)
+    pub(super) fn set_absent(&mut self, rank: usize, id: u64) {
+        if let Some(entry) = self.take_out(rank, id) {
+            self.classes[rank].absent.insert(id, entry);
+        }
     }
 
-    /// Returns a waiter to its position, and returns `true`, if it was absent.
-    pub(super) fn return_absent(&mut self, waiter: &Waiter) -> bool {
-        let Some(entry) = self.absent.remove(&waiter.id) else { return false };
-        self.insert_entry(entry);
-        true
+    pub(super) fn is_absent(&self, waiter: &Waiter) -> bool {
+        self.classes[waiter.rank].absent.contains_key(&waiter.id)
+    }
+
+    /// Puts an absent waiter back at its position.
+    pub(super) fn return_absent(&mut self, waiter: &Waiter) {
+        if let Some(entry) = self.classes[waiter.rank].absent.remove(&waiter.id) {
+            self.insert_entry(entry);
+        }
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct Turn {
 pub(crate) struct Shares {
     /// The share of each lower priority, in thousandths of all permits.
     share: u64,
+    /// Whether permits are set aside one by one. Otherwise, a request takes its turn as soon as its credit suffices.
+    saves: bool,
     /// The credit of each priority, in thousandths of a permit. Negative after a grant for which not all permits were
     /// set aside.
     credit: [i64; Priority::COUNT],
@@ -110,12 +112,18 @@ impl Shares {
     pub(crate) const LARGEST: u32 = 25;
 
     fn new(share: u64) -> Self {
-        Self { share, credit: [0; Priority::COUNT], saved: None, last_top: 0, allowance: 0 }
+        Self { share, saves: true, credit: [0; Priority::COUNT], saved: None, last_top: 0, allowance: 0 }
     }
 
     /// Gives each lower priority this percentage of the permits, at most [`LARGEST`](Self::LARGEST).
     pub(crate) fn set_percent(&mut self, percent: u32) {
         self.share = u64::from(percent.min(Self::LARGEST)) * PERMIT / 100;
+    }
+
+    /// Sets no permits aside for a request that costs several, because permits of an external store expire.
+    #[cfg(feature = "redis")]
+    pub(crate) fn without_saving(self) -> Self {
+        Self { saves: false, ..self }
     }
 
     /// Discards all credit and all saved permits, because at most one priority has waiters.
@@ -143,8 +151,10 @@ impl Shares {
         let has_room = permits.saturating_add(cost_of(heads[top])) <= largest;
         Some(if is_complete || !has_room {
             Turn { rank, reserve: 0 }
-        } else {
+        } else if self.saves {
             Turn { reserve: permits, ..first }
+        } else {
+            first
         })
     }
 
@@ -195,6 +205,12 @@ impl Shares {
         let new = richest.map(|rank| Saved { rank, permits: 0, backed: 0 });
         let Some(saved) = self.saved.or(new) else { return };
         let credit = u64::try_from(self.credit[saved.rank]).unwrap_or(0) / PERMIT;
+        if !self.saves {
+            let permits = cost_of(heads[saved.rank]);
+            let is_enough = permits > 0 && credit >= permits;
+            self.saved = is_enough.then_some(Saved { rank: saved.rank, permits, backed: permits });
+            return;
+        }
         let most = cost_of(heads[saved.rank]).min(credit);
         let more = most.saturating_sub(saved.permits).min(self.allowance);
         self.allowance -= more;
@@ -203,13 +219,13 @@ impl Shares {
     }
 
     /// Returns the number of permits that are granted until a waiter has its own. The waiter and all earlier waiters of
-    /// its priority need `own` permits. All waiters of each priority need `wanted` permits. The result may be a few
-    /// permits too low.
-    pub(crate) fn total(&self, rank: usize, own: u64, wanted: &[u64; Priority::COUNT]) -> u64 {
+    /// its priority need `own` permits. All waiters of each priority need `wanted` permits, and requests that overtake
+    /// this waiter take `more`. The result may be a few permits too low.
+    pub(crate) fn total(&self, rank: usize, own: u64, wanted: &[u64; Priority::COUNT], more: u64) -> u64 {
         let higher: u64 = wanted[..rank].iter().sum();
         let lower = wanted[rank + 1..].iter().filter(|wanted| **wanted > 0);
         let rest = PERMIT - self.share * lower.clone().count() as u64;
-        let first = own.saturating_add(higher);
+        let first = own.saturating_add(higher).saturating_add(more);
         // A lower priority gets its first permit only after it has earned the credit.
         let shared = (first.saturating_mul(self.share) / rest).saturating_sub(1);
         let all = first.saturating_add(lower.map(|wanted| shared.min(*wanted)).sum());

@@ -80,7 +80,10 @@ fn lower_priorities_get_their_shares_beside_a_caller_that_queues_again_after_eac
         }
         for (rank, cost) in [NORMAL, LOW].into_iter().zip(lower).filter(|(_, cost)| *cost > 0) {
             let share = taken[rank] / 100;
-            assert!(share + 1 >= u64::from(percent), "{percent} %, {lower:?}: rank {rank} cost {cost} took {taken:?}");
+            assert!(
+                share + 1 >= u64::from(percent),
+                "{percent} %, {lower:?}: rank {rank} cost {cost} took {taken:?}"
+            );
         }
         assert!(taken[HIGH] > 0, "{taken:?}");
     }
@@ -109,7 +112,7 @@ fn forecast_counts_higher_priorities_and_the_shares_of_lower_ones() {
         (LOW, 1, [3, 3, 0], 7),
         (LOW, 1, [30, 30, 0], 10),
     ] {
-        assert_eq!(shares.total(rank, own, &wanted), total, "rank {rank}, own {own}, wanted {wanted:?}");
+        assert_eq!(shares.total(rank, own, &wanted, 0), total, "rank {rank}, own {own}, wanted {wanted:?}");
     }
 }
 
