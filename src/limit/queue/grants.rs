@@ -57,10 +57,14 @@ impl<A: Algorithm> WaitList<A> {
     }
 
     /// Spends the permits of waiters that were not polled in time after their grants.
+    #[inline]
     pub(super) fn expire_uncollected(&mut self, fast: &FastPath, now: u64, wakes: &mut Wakes) {
-        if self.uncollected.is_empty() {
-            return;
+        if !self.uncollected.is_empty() {
+            self.expire_late(fast, now, wakes);
         }
+    }
+
+    fn expire_late(&mut self, fast: &FastPath, now: u64, wakes: &mut Wakes) {
         let slack = fast.slack.load(Ordering::Acquire).min(LONGEST_UNCOLLECTED);
         let mut was_probe = false;
         while let Some((granted_at, waiter)) = self.uncollected.front() {

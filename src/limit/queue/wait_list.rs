@@ -127,15 +127,13 @@ impl<A: Algorithm> WaitList<A> {
         if let Some(refusal) = self.algorithm.unavailable(cost, now) {
             return Err(refusal);
         }
-        self.serve(fast, None, wakes);
+        if !self.waiters.is_empty() {
+            self.serve(fast, None, wakes);
+        }
         if self.waiters.is_empty() {
             self.costliest = cost.get();
-            return Ok(if self.take(fast, (cost, 0), now, now) {
-                self.waiters.shares.reset();
-                None
-            } else {
-                Some(self.forecast(now, cost.get().into()))
-            });
+            let is_taken = self.take(fast, (cost, 0), now, now);
+            return Ok(if is_taken { None } else { Some(self.forecast(now, cost.get().into())) });
         }
         self.costliest = self.costliest.max(cost.get());
         if let Some(reserve) = self.waiters.reserve_of_new(rank, cost, largest) {

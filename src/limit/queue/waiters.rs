@@ -62,8 +62,9 @@ pub(super) struct Waiters {
 
 impl Waiters {
     /// Returns whether there are no waiters, or only absent ones.
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.wanted == [0; Priority::COUNT]
+        self.wanted[0] | self.wanted[1] | self.wanted[2] == 0
     }
 
     /// Returns the number of waiters of the ranks up to `rank`, with the absent ones.
@@ -119,9 +120,6 @@ impl Waiters {
     /// Returns the number of permits that must remain if a new request is served before all waiters. Returns `None` if
     /// a waiter is served first.
     pub(super) fn reserve_of_new(&self, rank: usize, cost: NonZeroU32, largest: u32) -> Option<u64> {
-        if self.is_empty() {
-            return Some(0);
-        }
         let mut heads = self.heads();
         if heads[rank].is_some() {
             return None;
@@ -133,9 +131,6 @@ impl Waiters {
 
     /// Records that a new request was served before all waiters.
     pub(super) fn grant_new(&mut self, rank: usize, cost: NonZeroU32) {
-        if self.is_empty() {
-            return self.shares.reset();
-        }
         let after = self.heads();
         let mut before = after;
         before[rank] = Some(cost);
