@@ -100,6 +100,7 @@ impl<A: Algorithm> WaitList<A> {
 
     /// Takes permits if they and at least `reserve` others are available. The permits count from the time at which they
     /// became available, but not before `from`. Returns whether it took them.
+    #[inline]
     pub(super) fn take(
         &mut self,
         fast: &FastPath,
@@ -126,17 +127,9 @@ impl<A: Algorithm> WaitList<A> {
     }
 
     fn take_since(&mut self, cost: NonZeroU32, reserve: u64, from: u64, now: u64) -> bool {
-        let from = from.max(self.taken_at).min(now);
-        if from < now || reserve > 0 {
-            let total = u64::from(cost.get()).saturating_add(reserve);
-            let costliest = u32::try_from(total).unwrap_or(u32::MAX);
-            let available_at = self.algorithm.forecast(from, total, costliest);
-            if available_at > now && reserve > 0 {
-                return false;
-            }
-            if available_at < now && self.algorithm.take(cost, available_at) {
-                self.taken_at = available_at;
-                return true;
+        if reserve > 0 || from.max(self.taken_at) < now {
+            if let Some(is_taken) = self.take_earlier(cost, reserve, from, now) {
+                return is_taken;
             }
         }
         let is_taken = self.algorithm.take(cost, now);
@@ -144,5 +137,19 @@ impl<A: Algorithm> WaitList<A> {
             self.taken_at = now;
         }
         is_taken
+    }
+
+    /// Takes permits that became available between `from` and `now`, at that time. Returns `None` if they only become
+    /// available now or later, except if `reserve` permits must remain.
+    fn take_earlier(&mut self, cost: NonZeroU32, reserve: u64, from: u64, now: u64) -> Option<bool> {
+        let from = from.max(self.taken_at).min(now);
+        let total = u64::from(cost.get()).saturating_add(reserve);
+        let costliest = u32::try_from(total).unwrap_or(u32::MAX);
+        let available_at = self.algorithm.forecast(from, total, costliest);
+        if available_at < now && self.algorithm.take(cost, available_at) {
+            self.taken_at = available_at;
+            return Some(true);
+        }
+        (available_at > now && reserve > 0).then_some(false)
     }
 }

@@ -113,6 +113,7 @@ impl<A: Algorithm> WaitList<A> {
 
     /// Takes the permits for a new request and returns `None`. Otherwise returns when they would be available, behind the
     /// waiters of the same and higher priorities and the shares of lower ones.
+    #[inline]
     pub(super) fn wait(
         &mut self,
         fast: &FastPath,
@@ -120,7 +121,7 @@ impl<A: Algorithm> WaitList<A> {
         now: u64,
         wakes: &mut Wakes,
     ) -> Result<Option<u64>, Refusal> {
-        let (cost, rank, largest) = (request.cost(), request.priority().rank(), self.algorithm.largest());
+        let (cost, largest) = (request.cost(), self.algorithm.largest());
         if cost.get() > largest {
             return Err(Refusal::new(Reason::TooCostly { largest }, None));
         }
@@ -130,11 +131,22 @@ impl<A: Algorithm> WaitList<A> {
         if !self.waiters.is_empty() {
             self.serve(fast, None, wakes);
         }
-        if self.waiters.is_empty() {
-            self.costliest = cost.get();
-            let is_taken = self.take(fast, (cost, 0), now, now);
-            return Ok(if is_taken { None } else { Some(self.forecast(now, cost.get().into())) });
+        if !self.waiters.is_empty() {
+            return Ok(self.wait_behind(fast, request, now, wakes));
         }
+        self.costliest = cost.get();
+        let is_taken = self.take(fast, (cost, 0), now, now);
+        Ok(if is_taken { None } else { Some(self.forecast(now, cost.get().into())) })
+    }
+
+    fn wait_behind(
+        &mut self,
+        fast: &FastPath,
+        request: &PermitRequest,
+        now: u64,
+        wakes: &mut Wakes,
+    ) -> Option<u64> {
+        let (cost, rank, largest) = (request.cost(), request.priority().rank(), self.algorithm.largest());
         self.costliest = self.costliest.max(cost.get());
         if let Some(reserve) = self.waiters.reserve_of_new(rank, cost, largest) {
             if self.take(fast, (cost, reserve), now, now) {
@@ -144,12 +156,12 @@ impl<A: Algorithm> WaitList<A> {
                     self.wake_head(now, wakes);
                 }
                 self.overtake(fast, rank + 1, cost, wakes);
-                return Ok(None);
+                return None;
             }
         }
         let own = self.waiters.wanted[rank].saturating_add(cost.get().into());
         let total = self.waiters.shares.total(rank, own, &self.waiters.wanted, 0);
-        Ok(Some(self.forecast(now, total)))
+        Some(self.forecast(now, total))
     }
 
     /// Queues a new request whose permits would be available at `due`, or refuses it.

@@ -155,6 +155,7 @@ impl ServerLimits {
         }
     }
 
+    #[inline]
     pub(in crate::limit) fn any(&self) -> bool {
         self.paused_until > 0 || !self.gates.is_empty() || self.slow_start().is_some()
     }
