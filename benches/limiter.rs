@@ -253,7 +253,8 @@ fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxE
         }};
     }
     for_each_waiting_limiter!(RATE, SECOND, BURST, run);
-    // The default margin is a sixteenth of the window. It makes up for late timers, which a burst of one permit does not.
+    // The default margin is a sixteenth of the window. Grants are backdated within a quarter of it, so a burst of one
+    // permit suffices although timers are late.
     let quota = Quota::new(RATE + RATE / 16 + 1, SECOND)?.with_burst(1)?;
     let request = PermitRequest::new().with_max_queue(usize::MAX);
     run!(

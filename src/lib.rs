@@ -11,7 +11,7 @@
 //! | default headers, in a builder | adds the headers that the caller has not set |
 //! | [`timeout`], total | sets one deadline for all inner layers, up to the response headers |
 //! | [`retry`] | retries after a backoff if the failure is temporary and a retry is safe |
-//! | [`limit`] | queues each attempt by priority, first in, first out, until its permit is granted, or refuses it |
+//! | [`limit`] | queues each attempt by priority until its permit is granted, or refuses the attempt |
 //! | [`attempt_span`] | creates a span for each attempt, and can send its number or trace context |
 //! | [`auth`] | adds the credential if the request goes to the credential's own origin |
 //! | [`timeout`], per attempt | limits the time of one attempt |
@@ -244,7 +244,7 @@
 //! | `wrap_reqwest` | a preset in code with reqwest's types | [`adapter`] |
 //! | `shared_limit` | four processes that share one quota in Redis. Halfway, the example stops Redis | [`adapter`] |
 //! | `limiter_throughput` | the throughput of a limiter, with the parameters of the command line | [`limit`] |
-//! | `plan` | the simulated requests, rejections and waits of each limiter with a given quota, and a plot | [`limit`] |
+//! | `plan` | a simulation of each limiter with a given quota: requests, rejections, waits and a plot | [`limit`] |
 //!
 //! [`Client`]: client/struct.Client.html
 //! [`test_util`]: test_util/index.html

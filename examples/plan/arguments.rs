@@ -73,7 +73,7 @@ Plans the use of a quota: simulates limiters in front of a server that enforces 
 Usage: cargo run --example plan -- [OPTIONS]
 
   --quota LIMIT/WINDOW     the quota of the server and of the limiters             [{QUOTA}]
-  --burst REQUESTS         the requests at once; governor and sliding ignore it    [a tenth of the limit]
+  --burst REQUESTS         the most requests at once; governor and sliding ignore it [a tenth of the limit]
   --server SERVER          how the server counts requests                          [{SERVER}]
   --headers HEADERS        {headers:<54}  [{HEADERS}]
   --strategy STRATEGY,...  the limiters, in addition to governor                   [{STRATEGY}]
@@ -94,13 +94,13 @@ Servers:
     let _ = write!(
         help,
         "
-All callers are idle for a quarter of a window. Each of them then always has a request to send, for three windows. A
+The callers are idle for a quarter of a window. For the next three windows, each always has a request to send. A
 request takes 20 ms to the server, and its response takes 20 ms back. A rejected request is not retried. The simulation
 runs on virtual time. It takes less than a second with the default quota, and about 10 seconds with the largest one.
 
 The quota has at most {MAX_LIMIT} requests per window, and at most {MAX_PER_SECOND} requests per second.
 
-Exit status: 0, 1 if the plot cannot be written, 2 for an invalid argument, 130 after Ctrl-C.
+Exit status: 0, 1 if the plot cannot be written, 2 for an invalid argument.
 "
     );
     help

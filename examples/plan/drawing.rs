@@ -20,7 +20,7 @@ use crate::{
 const SIZE: (u32, u32) = (960, 970);
 /// The vertical positions of the second and of the third panel.
 const BREAKS: [i32; 2] = [420, 660];
-/// The resolution of the time axis.
+/// The number of points on the time axis.
 const COLUMNS: usize = 650;
 const FONT: (&str, u32) = ("sans-serif", 15);
 const TITLE: (&str, u32) = ("sans-serif", 16);
@@ -41,7 +41,7 @@ enum Kind {
     Points,
 }
 
-/// Writes the plot to the file of the arguments.
+/// Writes the plot to `arguments.svg`.
 pub(crate) fn draw(arguments: &Arguments, runs: &[Run]) -> Result<(), BoxError> {
     let (path, svg) = (&arguments.svg, svg(arguments, runs)?);
     write(path, &svg).map_err(|error| format!("cannot write `{}`: {error}", path.display()).into())

@@ -1,5 +1,5 @@
-//! Simulates callers that always have a request to send, through a limiter and a network to a server that enforces the
-//! quota.
+//! Simulates callers that always have a request to send. Requests pass a limiter and a network, and reach a server that
+//! enforces the quota.
 
 use std::time::Duration;
 

@@ -70,8 +70,8 @@ pub(crate) static STRATEGIES: [Strategy; 5] = [
     },
 ];
 
-/// A bucket of the crate governor, with the limit as its burst. It is full at the start, and refills the limit once per
-/// window, so a window can contain the burst and the refill. It ignores the responses of the server.
+/// A bucket of the crate governor, with the limit as its burst. It is full at the start and refills evenly, by the limit in
+/// each window. A window can therefore contain the burst and the refill. It ignores the responses of the server.
 #[derive(Debug, Clone)]
 struct Governor {
     bucket: Arc<RateLimiter<NotKeyed, InMemoryState, TokioClock, NoOpMiddleware<std::time::Instant>>>,

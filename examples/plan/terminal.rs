@@ -8,7 +8,7 @@ use crate::{
     simulation::{LOAD_WINDOWS, Run, callers, idle, length},
 };
 
-/// The columns of a window in a chart. The idle time before the load has a quarter of them.
+/// The number of chart columns per window. The idle time before the load takes a quarter of a window.
 const WINDOW_COLUMNS: usize = 20;
 const COLUMNS: usize = WINDOW_COLUMNS / 4 + WINDOW_COLUMNS * LOAD_WINDOWS as usize;
 /// A chart has this number of rows up to the limit, and at most as many above it.
@@ -36,7 +36,7 @@ pub(crate) fn report(arguments: &Arguments, runs: &[Run]) -> String {
 pub(crate) fn scenario(arguments: &Arguments) -> String {
     let Arguments { quota, server_name, .. } = arguments;
     let (callers, idle, end) = (callers(*quota), idle(*quota), length(*quota));
-    format!("{server_name}; {callers} callers always have a request, from {idle:?} to {end:?}")
+    format!("{server_name}; {callers} callers always have a request to send, from {idle:?} to {end:?}")
 }
 
 fn table(text: &mut String, arguments: &Arguments, runs: &[Run]) {

@@ -198,7 +198,8 @@ impl RequestBuilder {
     }
 
     /// Sets the priority of this request in the limiter's queue. Default: that of
-    /// [`StackBuilder::with_priority`](crate::stack::StackBuilder::with_priority), otherwise [`Priority::Normal`].
+    /// [`StackBuilder::with_priority`](crate::stack::StackBuilder::with_priority), otherwise [`Priority::Normal`]. A
+    /// function set with [`RateLimitLayer::with_priority`](crate::limit::RateLimitLayer::with_priority) replaces it.
     pub fn priority(self, priority: Priority) -> Self {
         self.extension(priority)
     }

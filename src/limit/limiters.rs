@@ -37,9 +37,9 @@ use crate::{limit::Snapshot, policy::Quota};
 ///
 /// # Notes
 ///
-/// tokio's timers have a resolution of 1 ms. The bucket backdates a waiter's grant to the time at which the permits
-/// became available, by at most a quarter of the quota's margin. It therefore keeps at least 99 % of its rate with any
-/// burst if the margin is at least 8 ms. Without a margin, use a burst of one request's cost plus the refill of 2 ms.
+/// tokio's timers have a resolution of 1 ms, and a full bucket loses permits while a timer is late. The bucket therefore
+/// backdates a waiter's grant to the time at which the permits became available, by at most a quarter of the quota's
+/// margin. With a margin of at least 8 ms, it keeps at least 99 % of its rate with any burst. Without a margin, use a burst of one request's cost plus the refill of 2 ms.
 /// This is a burst of 21 at 10,000 per second, and of 2 at 300 per second. No window exceeds the quota in either case.
 pub type TokenBucket = LocalLimiter<Buckets>;
 

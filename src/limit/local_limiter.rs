@@ -22,7 +22,7 @@ use crate::{
     policy::{Quota, priority::Shares},
 };
 
-/// An in-process limiter: a FIFO queue in front of an algorithm, adjusted by the server's rate-limit headers.
+/// An in-process limiter: a queue with priorities in front of an algorithm, adjusted by the server's rate-limit headers.
 /// [`PacedWindow`](super::PacedWindow), [`TokenBucket`](super::TokenBucket), [`SlidingWindow`](super::SlidingWindow)
 /// and [`Adaptive`](super::Adaptive) are its four kinds.
 ///
@@ -93,8 +93,11 @@ impl<A: Algorithm> LocalLimiter<A> {
         self
     }
 
-    /// Gives each lower priority with queued requests this percentage of the permits, so that higher priorities never
-    /// starve it. With 0, a lower priority gets permits only if no request of a higher priority is queued. Default: 10.
+    /// Sets the percentage of permits that each lower priority with queued requests gets. Default: 10. With 0, it gets
+    /// permits only if no request of a higher priority is queued.
+    ///
+    /// A builder's own limiter keeps the default. Pass a limiter with another share to
+    /// [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter).
     ///
     /// ```
     /// use tower_outbound::{Quota, limit::{PacedWindow, PermitRequest, Priority}};
@@ -110,8 +113,7 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// # Errors
     ///
-    /// Returns an error if `percent` is above 25. At 25, the two lower priorities together leave half of the permits. A
-    /// request of a high priority therefore waits for at most one permit of the others.
+    /// Returns an error if `percent` is above 25. At 25, the two lower priorities together get half of the permits.
     pub fn with_lower_priority_share(self, percent: u32) -> Result<Self, InvalidConfig> {
         if percent > Shares::LARGEST {
             let expected = format!("at most {}", Shares::LARGEST);
@@ -142,12 +144,14 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// # Errors
     ///
-    /// Returns a refusal if the quota can never grant this many permits at once, or if 10,000 requests are queued.
+    /// Returns a refusal if the quota can never grant this many permits at once, or if 10,000 requests of the same
+    /// or a higher priority are queued.
     pub fn acquire_many(&self, permits: NonZeroU32) -> Acquire {
         self.acquire_with(&PermitRequest::new().with_cost(permits))
     }
 
-    /// Takes one permit immediately, without overtaking waiters of the same or a higher priority.
+    /// Takes one permit immediately, at [`Priority::Normal`](crate::limit::Priority). Overtakes only waiters of a lower
+    /// priority.
     ///
     /// # Errors
     ///
@@ -157,8 +161,8 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.try_acquire_many(NonZeroU32::MIN)
     }
 
-    /// Takes a number of permits together, immediately and without overtaking waiters of the
-    /// same or a higher priority.
+    /// Takes a number of permits together, immediately, at [`Priority::Normal`](crate::limit::Priority). Overtakes only
+    /// waiters of a lower priority.
     ///
     /// # Errors
     ///

@@ -40,17 +40,19 @@
 //! - An available permit is granted immediately. A task that only acquires permits in a loop therefore never yields to
 //!   the runtime while permits are available. A call that sends a request yields in its HTTP client.
 //! - A call that waits needs a tokio runtime with its timer enabled. A call that never waits needs no runtime.
+//! - While requests are queued, the limiter runs one small task on each runtime that they wait on. The task ends within
+//!   200 ms after the queue is empty.
 //! - A queued future that nobody polls delays the waiters behind it by up to a second: see
 //!   [Absent waiters](#absent-waiters). Drop a future that you no longer poll.
 //!
 //! # Priorities
 //!
 //! A request has one of three priorities: see [`Priority`]. The limiter serves a queued request of a higher priority
-//! first. Each lower priority with queued requests still gets 10 % of the permits, or the share that
-//! [`with_lower_priority_share`](LocalLimiter::with_lower_priority_share) sets.
+//! first. Each lower priority with queued requests still gets a share of the permits. The default is 10 %: see
+//! [`with_lower_priority_share`](LocalLimiter::with_lower_priority_share).
 //!
-//! - At a [`TokenBucket`], a single request of high priority waits for at most two refill intervals, whatever other
-//!   requests are queued.
+//! - At a [`TokenBucket`], a request of high priority for one permit waits for at most two refill intervals if no other
+//!   such request is queued.
 //! - Requests of the same priority are served first in, first out.
 //! - A new request of a higher priority delays the waiters of lower priorities. A waiter that would then miss its
 //!   deadline or exceed its longest wait fails immediately.
@@ -59,24 +61,19 @@
 //!
 //! # Absent waiters
 //!
-//! A waiter is absent if its caller keeps the future and does not poll it, or if its runtime is blocked. The queue
-//! skips a head that is not polled within 100 to 350 ms after its permits became available. The number of waiters that the
-//! queue skips at once doubles each time. In a queue of up to 64 requests, absent waiters delay the others by at most a
-//! second.
-//!
-//! In a longer queue, only one of every 32 waiters of a thread detects absent waiters. A blocked runtime still delays the
-//! waiters of other runtimes by about a second at most. If all waiters of a thread that would detect it were forgotten,
-//! the others of that thread stay queued until another request arrives.
+//! A waiter is absent if its caller keeps the future without polling it, or if its runtime is blocked. A task on each
+//! runtime with queued requests checks every 200 ms whether the head of the queue is polled. If the head is 50 ms late,
+//! the task checks every 50 ms instead. Each of these checks skips absent waiters, and twice as many as the check before.
+//! Up to 10,000 absent waiters delay the others by at most a second.
 //!
 //! - A skipped waiter takes no permits, and returns to its position when it is polled.
-//! - Some waiters wake up to four times per second to detect absent waiters, and more often after a head was absent. In
-//!   addition, each grant wakes at most two waiters.
+//! - These checks wake waiters only while the head is late. In addition, each grant wakes at most two waiters.
 //!
 //! # Expiry
 //!
 //! A permit expires if
 //!
-//! - the waiter's task is polled more than a quarter of the quota's margin after the grant;
+//! - the waiter's task is polled more than a quarter of the quota's margin, or more than 1 s, after the grant;
 //! - the inner service becomes ready more than a quarter of the quota's margin after that poll;
 //! - the limiter pauses, or the server reports no remaining permits.
 //!
@@ -93,7 +90,7 @@
 //!   themselves limit it only with `with_server_remaining`.
 //! - [`resume`](LocalLimiter::resume) lifts the pause and discards the remaining permits that the server reported. It
 //!   does not change a learned rate.
-//! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota, the requests leave in a
+//! - After a pause, queued requests leave in the order of the queue, at the quota's rate. Without a quota, the requests leave in a
 //!   slow start. The slow start begins with one request, or with the remaining permits that the server reported. The
 //!   total number of requests then doubles every 100 ms for 2 s. An [`Adaptive`] limiter first sends one request, and
 //!   waits for its response.

@@ -10,7 +10,7 @@ use crate::{clock::Instant, policy::Priority};
 /// # Default
 ///
 /// One permit, [`Priority::Normal`], no deadline, no limit on the wait, and at most
-/// [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) other waiters.
+/// [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) other waiters of the same or a higher priority.
 #[derive(Debug, Clone, Copy)]
 pub struct PermitRequest {
     cost: NonZeroU32,
@@ -21,7 +21,7 @@ pub struct PermitRequest {
 }
 
 impl PermitRequest {
-    /// The default maximum number of other queued requests: 10,000. A waiter takes about 400 bytes in a task that only
+    /// The default maximum number of other queued requests of the same or a higher priority: 10,000. A waiter takes about 400 bytes in a task that only
     /// waits for the limiter, and 3 KB in the complete stack of a preset. A full queue takes 4 to 30 MB
     /// (`benches/memory.rs`).
     pub const DEFAULT_MAX_QUEUE: usize = 10_000;
@@ -60,8 +60,9 @@ impl PermitRequest {
     /// The limiter forecasts the wait at these times:
     ///
     /// - The request arrives.
-    /// - A server limit changes.
+    /// - A server limit, the quotas or the learned rate change.
     /// - Requests of a higher priority overtake the request.
+    /// - A waiter returns to its position ahead of the request.
     /// - The request becomes the head of the queue.
     ///
     /// The forecast of a sliding or paced window may be too short if requests that cost several permits leave gaps.

@@ -135,7 +135,7 @@ async fn request_takes_as_many_permits_as_its_cost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn priority_of_a_request_replaces_that_of_its_client() {
+async fn request_priority_overrides_client_priority() {
     let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin();
     let limiter = TokenBucket::new(quota).with_initial_burst(0);
     let preset =

@@ -15,7 +15,7 @@ use tower_outbound::{
 use crate::{bucket, millis, refilling};
 
 /// Returns `count` waiters that were polled once.
-fn forgotten(limiter: &TokenBucket, count: usize) -> Vec<task::Spawn<tower_outbound::limit::Acquire>> {
+fn polled_once(limiter: &TokenBucket, count: usize) -> Vec<task::Spawn<tower_outbound::limit::Acquire>> {
     let mut waiters: Vec<_> =
         (0..count).map(|_| task::spawn(limiter.acquire_with(&PermitRequest::new()))).collect();
     for waiter in &mut waiters {
@@ -27,7 +27,7 @@ fn forgotten(limiter: &TokenBucket, count: usize) -> Vec<task::Spawn<tower_outbo
 #[tokio::test(start_paused = true)]
 async fn ten_waiters_get_available_permits_although_the_head_is_never_polled() {
     let bucket = refilling(10, 20).with_initial_burst(0);
-    let _forgotten = forgotten(&bucket, 1);
+    let _forgotten = polled_once(&bucket, 1);
     let start = Instant::now();
     let waiting: Vec<_> = (0..10).map(|_| tokio::spawn(bucket.acquire())).collect();
     for waiter in waiting {
@@ -45,12 +45,12 @@ async fn absent_waiters_delay_those_behind_them_by_at_most_a_second() {
         let (mut forgotten_waiters, mut waiting) = (Vec::new(), Vec::new());
         if alternate {
             for _ in 0..absent {
-                forgotten_waiters.extend(forgotten(&bucket, 1));
+                forgotten_waiters.extend(polled_once(&bucket, 1));
                 waiting.push(tokio::spawn(bucket.acquire()));
                 tokio::task::yield_now().await;
             }
         } else {
-            forgotten_waiters.extend(forgotten(&bucket, absent));
+            forgotten_waiters.extend(polled_once(&bucket, absent));
         }
         waiting.extend((0..6).map(|_| tokio::spawn(bucket.acquire())));
         for waiter in waiting {
@@ -64,7 +64,7 @@ async fn absent_waiters_delay_those_behind_them_by_at_most_a_second() {
 #[tokio::test(start_paused = true)]
 async fn absent_waiter_that_is_polled_again_returns_to_its_position() {
     let bucket = refilling(1, 1).with_initial_burst(0);
-    let mut absent = forgotten(&bucket, 1);
+    let mut absent = polled_once(&bucket, 1);
     let behind: Vec<_> = (0..3).map(|_| tokio::spawn(bucket.acquire())).collect();
     tokio::time::sleep(millis(2_500)).await;
     let start = Instant::now();
@@ -77,7 +77,7 @@ async fn absent_waiter_that_is_polled_again_returns_to_its_position() {
 #[tokio::test(start_paused = true)]
 async fn waiter_fails_at_once_if_a_returning_waiter_delays_it_beyond_its_max_wait() {
     let bucket = refilling(1, 1).with_initial_burst(0);
-    let mut absent = forgotten(&bucket, 1);
+    let mut absent = polled_once(&bucket, 1);
     // Gets the first permit, because the queue skips the absent waiter.
     let first = tokio::spawn(bucket.acquire());
     tokio::time::sleep(millis(1_500)).await;
@@ -93,7 +93,7 @@ async fn waiter_fails_at_once_if_a_returning_waiter_delays_it_beyond_its_max_wai
 #[tokio::test(start_paused = true)]
 async fn dropping_an_absent_waiter_removes_it() {
     let bucket = refilling(10, 20).with_initial_burst(0);
-    let absent = forgotten(&bucket, 3);
+    let absent = polled_once(&bucket, 3);
     let behind = tokio::spawn(bucket.acquire());
     behind.await.unwrap().unwrap();
     assert_eq!(bucket.snapshot().queued, 3);
@@ -108,7 +108,7 @@ async fn uncollected_grant_expires_and_is_not_passed_on() {
     let bucket = TokenBucket::new(quota).with_initial_burst(0);
     let mut head = task::spawn(bucket.acquire());
     assert_pending!(head.poll());
-    let mut absent = forgotten(&bucket, 1);
+    let mut absent = polled_once(&bucket, 1);
     tokio::time::advance(Duration::from_secs(25)).await;
     assert_ready_ok!(head.poll());
     assert_eq!((bucket.snapshot().granted, bucket.snapshot().in_flight), (2, 1));
@@ -129,7 +129,7 @@ async fn waiters_that_are_not_polled_take_no_permits_of_a_full_bucket() {
     for absent in [1, 36] {
         let bucket = bucket(100, 3_600, 36);
         while bucket.try_acquire().is_ok() {}
-        let _forgotten = forgotten(&bucket, absent);
+        let _forgotten = polled_once(&bucket, absent);
         tokio::time::sleep(Duration::from_secs(7_200)).await;
         let start = Instant::now();
         bucket.acquire().await.unwrap();
@@ -145,7 +145,7 @@ async fn permit_granted_again_after_a_pause_stays_in_flight() {
     let bucket = TokenBucket::new(quota).with_initial_burst(0);
     let mut head = task::spawn(bucket.acquire());
     assert_pending!(head.poll());
-    let mut waiters = forgotten(&bucket, 2);
+    let mut waiters = polled_once(&bucket, 2);
     tokio::time::advance(Duration::from_secs(40)).await;
     let first = assert_ready_ok!(head.poll());
     bucket.pause_until(Instant::now() + millis(10));
@@ -171,7 +171,7 @@ async fn uncollected_grants_do_not_use_up_the_remaining_permits_of_the_server() 
     limiter.pause_until(Instant::now() + Duration::from_secs(1));
     let mut head = task::spawn(limiter.acquire());
     assert_pending!(head.poll());
-    let _absent = forgotten(&limiter, 36);
+    let _absent = polled_once(&limiter, 36);
     tokio::time::advance(Duration::from_secs(4)).await;
     let permit = assert_ready_ok!(head.poll());
     tokio::time::advance(Duration::from_secs(12)).await;
@@ -250,8 +250,8 @@ async fn absent_waiter_of_a_long_queue_is_skipped_whichever_other_waiters_leave(
     for (leaving, first) in [(64, true), (64, false), (1, true), (0, true)] {
         let bucket = refilling(1_000, 1_000).with_initial_burst(0);
         let start = Instant::now();
-        let leave = forgotten(&bucket, leaving);
-        let absent = forgotten(&bucket, 1);
+        let leave = polled_once(&bucket, leaving);
+        let absent = polled_once(&bucket, 1);
         let waiting: Vec<_> = (0..20).map(|_| tokio::spawn(bucket.acquire())).collect();
         tokio::task::yield_now().await;
         let high = PermitRequest::new().with_priority(Priority::High);
@@ -275,7 +275,7 @@ fn absent_waiter_is_skipped_after_its_runtime_has_ended() {
         || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let bucket = refilling(1, 1).with_initial_burst(0);
     let ended = runtime();
-    let mut absent = ended.block_on(async { forgotten(&bucket, 1) });
+    let mut absent = ended.block_on(async { polled_once(&bucket, 1) });
     drop(ended);
     runtime().block_on(async {
         let start = Instant::now();
@@ -285,7 +285,7 @@ fn absent_waiter_is_skipped_after_its_runtime_has_ended() {
         drop(absent.remove(0));
         tokio::time::sleep(Duration::from_secs(10)).await;
         while bucket.try_acquire().is_ok() {}
-        let _absent = forgotten(&bucket, 1);
+        let _absent = polled_once(&bucket, 1);
         let start = Instant::now();
         bucket.acquire().await.unwrap();
         assert!(start.elapsed() <= millis(2_000), "{:?}", start.elapsed());
@@ -298,7 +298,7 @@ async fn no_task_remains_without_waiters() {
     let metrics = tokio::runtime::Handle::current().metrics();
     for drops_limiter in [false, true] {
         let bucket = refilling(10, 10).with_initial_burst(0);
-        let waiting = forgotten(&bucket, 3);
+        let waiting = polled_once(&bucket, 3);
         assert_eq!(metrics.num_alive_tasks(), 1);
         drop(waiting);
         if drops_limiter {

@@ -118,9 +118,11 @@ impl Use {
     }
 }
 
-/// Returns the duration of a case: 30 windows and at least 10 minutes, because a limiter finds the rate of some servers
-/// only after dozens of windows. Unless `ADAPTIVE_CASES` is `all`, 5 minutes suffice except for `Spacing`. Cases whose
-/// headers contain the quota then run for 15 windows, between 1 and 5 minutes, except on slow servers.
+/// Returns the duration of a case. A limiter finds the rate of some servers only after dozens of windows.
+///
+/// - 30 windows and at least 10 minutes for `Spacing` without useful headers, and if `ADAPTIVE_CASES` is `all`
+/// - 30 windows and at least 5 minutes for other slow servers
+/// - otherwise 15 windows, between 1 and 5 minutes
 fn duration(kind: Kind, headers: LimitHeaders, window: Duration) -> Duration {
     let is_slow = match headers {
         LimitHeaders::XRateLimit | LimitHeaders::Draft7 => {

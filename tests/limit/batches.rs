@@ -74,7 +74,7 @@ async fn two_seconds<L: Pause + Send + 'static>(limiter: L, rate: f64) -> (f64, 
     (count as f64 / rate / start.elapsed().as_secs_f64(), arrivals.most_in(Duration::from_secs(1)))
 }
 
-/// A quarter of the margin makes up for late timers, so the burst may be smaller than the refill of a timer's tick.
+/// Grants are backdated within a quarter of the margin, so the burst may be smaller than the refill of a timer tick.
 #[tokio::test(start_paused = true)]
 async fn limiter_with_a_margin_sustains_a_rate_above_the_resolution_of_timers() {
     for limit in [300, 1_000, 3_000, 10_000] {

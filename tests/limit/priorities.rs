@@ -248,7 +248,8 @@ fn callers() -> impl Strategy<Value = Vec<Caller>> {
     prop::collection::vec(caller, 1..60)
 }
 
-/// Checks that all callers that are not absent get their permits, in FIFO order within each priority, and that no window exceeds the quota.
+/// Checks that every caller that is not absent gets its permits, and that each priority is served in FIFO order. Also
+/// checks that no window exceeds the quota.
 async fn assert_order<L: Limiter + Send + 'static>(
     limiter: L,
     quota: Quota,

@@ -129,7 +129,7 @@ async fn spent_permits_still_count_after_a_temporary_quota_of_one_permit_per_yea
     assert_eq!(bucket.snapshot().available, 1_000_000);
 }
 
-/// A late timer makes up for its delay within the margin. A change to a smaller margin must not shorten the window.
+/// A grant after a late timer is backdated within the margin. A change to a smaller margin must not shorten the window.
 #[tokio::test(start_paused = true)]
 async fn change_to_a_smaller_margin_after_a_late_timer_exceeds_no_window() {
     let quota = Quota::new(10, Duration::from_secs(60)).unwrap();

@@ -64,7 +64,7 @@ pub trait Algorithm: Send + 'static {
     /// Replaces the quotas. Spent permits still count, so the change does not make more permits available at once.
     fn change(&mut self, _quotas: &[Quota], _now: u64) {}
 
-    /// Counts all grants so far as if they had been made later by `delay`.
+    /// Moves the times of all grants so far forward by `delay`.
     fn postpone(&mut self, _delay: u64) {}
 
     /// Returns when the first waiter of the queue must wake up: at `due`, or later, so that one wake-up serves several

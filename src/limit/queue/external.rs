@@ -44,7 +44,7 @@ impl<A: Algorithm> Queue<A> {
     /// Creates a queue for an algorithm that gets its permits through [`update`](Self::update).
     pub(crate) fn external(algorithm: A, quotas: &[Quota]) -> Self {
         let mut list = Box::new(WaitList::new(algorithm, quotas));
-        // External permits expire, so a grant must count from the present.
+        // External permits expire, so a grant must not be backdated.
         list.catch_up = 0;
         list.waiters.shares = Shares::default().without_saving();
         let list = Some(list);

@@ -22,7 +22,7 @@ impl<A: Algorithm> WaitList<A> {
         let now = fast.clock.now();
         let mut granted_at = None;
         self.expire_uncollected(fast, now, wakes);
-        // The grants after a late timer make up for its delay.
+        // Grants after a late timer are backdated.
         let from = now.saturating_sub(self.catch_up).max(self.presence.expected_at.min(now));
         while let Some(head) = self.head() {
             // Grants nothing to a head that may be absent.
@@ -98,8 +98,8 @@ impl<A: Algorithm> WaitList<A> {
         lost.is_some()
     }
 
-    /// Takes permits if they and at least `reserve` others are available. The permits count from the time at which they
-    /// became available, but not before `from`. Returns whether it took them.
+    /// Takes permits if they and at least `reserve` others are available. Backdates the grant to the time at which the
+    /// permits became available, but not before `from`. Returns whether it took them.
     #[inline]
     pub(super) fn take(
         &mut self,

@@ -98,8 +98,8 @@ impl<A: Algorithm> Queue<A> {
         self.locked(|list, wakes| {
             let now = self.fast.clock.now();
             list.algorithm.change(quotas, now);
-            // A grant may count from a time before it was made, by up to a quarter of the margin. A smaller margin allows
-            // less of that.
+            // Grants are backdated by up to a quarter of the margin. A smaller margin allows less, so earlier grants are
+            // moved forward by the difference.
             let before = std::mem::replace(&mut list.catch_up, catch_up(quotas));
             list.delay_grants(before.saturating_sub(list.catch_up));
             self.fast.slack.store(slack(quotas), Ordering::Release);

@@ -61,9 +61,9 @@ pub(super) struct WaitList<A> {
     pub(super) presence: Presence,
     /// The waiters that were woken for their granted permits, in the order of the grants, with the times of the grants.
     pub(super) uncollected: VecDeque<(u64, Arc<Waiter>)>,
-    /// The longest delay of a timer that a grant makes up for, in nanoseconds: see [`catch_up`].
+    /// The longest time by which a grant is backdated, in nanoseconds: see [`catch_up`].
     pub(super) catch_up: u64,
-    /// The time from which the last grant counts. Grants count in order.
+    /// The time to which the last grant was backdated. The times of grants never decrease.
     pub(super) taken_at: u64,
     last_id: u64,
     /// The highest cost of any request since the queue was last empty.
@@ -86,8 +86,8 @@ pub(super) fn slack(quotas: &[Quota]) -> u64 {
     quotas.iter().map(slack).min().unwrap_or(u64::MAX)
 }
 
-/// Returns the longest delay of a timer that a grant makes up for: a quarter of the margin. A grant after a late timer
-/// counts from the time at which its permits became available, so that the delay does not lower the rate.
+/// Returns the longest time by which a grant is backdated: a quarter of the margin. A grant after a late timer is
+/// backdated to the time at which its permits became available, so that the delay does not lower the rate.
 pub(super) fn catch_up(quotas: &[Quota]) -> u64 {
     quotas.iter().map(|quota| nanos(quota.margin()) / 4).min().unwrap_or(0)
 }

@@ -27,7 +27,7 @@ pub(super) struct Waiter {
     pub(super) latest: Latest,
 }
 
-/// For each bound of a request, the latest time at which its permits are still useful. `u64::MAX` if there is no bound.
+/// The latest time at which a grant is useful, for each bound of a request. `u64::MAX` without that bound.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Latest {
     max_wait: u64,
@@ -73,8 +73,8 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Returns the time that a waiter stores for a grant at `at`. A time that equals the value of another state is changed
-    /// by a few nanoseconds, which does not matter.
+    /// Returns the time that a waiter stores for a grant at `at`. Moves a time that equals the value of another state by a
+    /// few nanoseconds.
     pub(super) fn time(at: u64) -> u64 {
         at.clamp(WAITING + 1, EXPIRED - 1)
     }

@@ -15,7 +15,9 @@ mod tests;
 /// Insert this value into the request's extensions, or use a setter:
 ///
 /// - [`RequestBuilder::priority`](crate::client::RequestBuilder::priority) for one request
-/// - [`RateLimitLayer::with_priority`](crate::limit::RateLimitLayer::with_priority) for all requests of a layer
+/// - [`StackBuilder::with_priority`](crate::stack::StackBuilder::with_priority) for all requests of a client that set none
+/// - [`RateLimitLayer::with_priority`](crate::limit::RateLimitLayer::with_priority) for all requests of a layer. Its
+///   function replaces the extension
 /// - [`PermitRequest::with_priority`](crate::limit::PermitRequest::with_priority) without a layer
 ///
 /// ```
@@ -45,7 +47,7 @@ impl Priority {
     }
 }
 
-/// A permit in the unit of shares and credits.
+/// One permit, in the unit of `share` and `credit`.
 const PERMIT: u64 = 1_000;
 
 /// The cost of the first waiter of each priority. `None` if no request of the priority waits.
@@ -59,9 +61,9 @@ pub(crate) struct Turn {
     pub(crate) reserve: u64,
 }
 
-/// Divides permits by deficit round robin. A lower priority earns credit with every grant while its requests wait. The
-/// credit becomes permits that are set aside for its first waiter, at most as many as the highest waiting priority
-/// takes. The others delay a new request of a higher priority by at most one permit.
+/// Divides permits by deficit round robin. A lower priority earns credit with every grant while its requests wait. With
+/// this credit, the queue sets permits aside for its first waiter, at most one for each permit that the highest waiting
+/// priority takes. Lower priorities therefore delay a new request of a higher priority by at most one permit.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// The share of each lower priority, in thousandths of all permits.
@@ -71,7 +73,7 @@ pub(crate) struct Shares {
     /// The credit of each priority, in thousandths of a permit. Negative after a grant for which not all permits were
     /// set aside.
     credit: [i64; Priority::COUNT],
-    /// Only one priority at a time saves permits, so that a full bucket can hold them.
+    /// The saved permits. Only one priority saves at a time, because the bucket must be able to hold them.
     saved: Option<Saved>,
     /// The rank of the last priority that took permits while it was the highest waiting priority.
     last_top: usize,
@@ -158,8 +160,8 @@ impl Shares {
         })
     }
 
-    /// Returns the permits that the priority `top` must leave. A priority that has just become the highest leaves at
-    /// most one permit more than were available at the last grant, so that it waits for at most one.
+    /// Returns the permits that the priority `top` must leave. A priority that has just become the highest leaves the
+    /// permits that were available at the last grant, and at most one more.
     fn saved_from(&self, top: usize) -> Option<Saved> {
         self.saved.map(|saved| match top == self.last_top {
             true => saved,

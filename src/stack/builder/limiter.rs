@@ -111,7 +111,7 @@ impl StackBuilder {
     /// Sets the priority in the limiter's queue for all requests without a [`Priority`] in their extensions. Default:
     /// [`Priority::Normal`].
     ///
-    /// Use this setter for two clients that share a limiter, such as one for users and one for background jobs.
+    /// Use this setter if two clients share a limiter, for example one for users and one for background jobs.
     pub fn with_priority(self, priority: Priority) -> Self {
         self.with_limit(|limit| {
             limit.with_priority(move |head| head.extensions.get().copied().unwrap_or(priority))

@@ -71,8 +71,8 @@ impl Load {
     }
 
     /// Acquires at least `permits` permits from each limiter, one limiter after the other. Several tasks acquire the
-    /// permits, so that few queries are needed. If all limiters did so together, permits would expire before their tasks
-    /// run.
+    /// permits, so that few queries are needed. If all limiters were filled at once, permits would expire before
+    /// their tasks run.
     pub(super) fn fill(&self, permits: u32) -> Result<(), BoxError> {
         self.runtime.block_on(async {
             for op in &self.ops {
