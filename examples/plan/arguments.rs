@@ -73,7 +73,7 @@ Plans the use of a quota: simulates limiters in front of a server that enforces 
 Usage: cargo run --example plan -- [OPTIONS]
 
   --quota LIMIT/WINDOW     the quota of the server and of the limiters             [{QUOTA}]
-  --burst REQUESTS         the most requests at once; governor and sliding ignore it [a tenth of the limit]
+  --burst REQUESTS         the most requests at once; not for governor, sliding   [a tenth of the limit]
   --server SERVER          how the server counts requests                          [{SERVER}]
   --headers HEADERS        {headers:<54}  [{HEADERS}]
   --strategy STRATEGY,...  the limiters, in addition to governor                   [{STRATEGY}]
@@ -100,7 +100,7 @@ runs on virtual time. It takes less than a second with the default quota, and ab
 
 The quota has at most {MAX_LIMIT} requests per window, and at most {MAX_PER_SECOND} requests per second.
 
-Exit status: 0, 1 if the plot cannot be written, 2 for an invalid argument.
+Exit status: 0, 1 if the plot cannot be written, 2 for an invalid argument, 130 after Ctrl-C.
 "
     );
     help
