@@ -73,7 +73,7 @@ Plans the use of a quota: simulates limiters in front of a server that enforces 
 Usage: cargo run --example plan -- [OPTIONS]
 
   --quota LIMIT/WINDOW     the quota of the server and of the limiters             [{QUOTA}]
-  --burst REQUESTS         the most requests at once; not for governor, sliding   [a tenth of the limit]
+  --burst REQUESTS         the most requests at once; not for governor, sliding    [a tenth of the limit]
   --server SERVER          how the server counts requests                          [{SERVER}]
   --headers HEADERS        {headers:<54}  [{HEADERS}]
   --strategy STRATEGY,...  the limiters, in addition to governor                   [{STRATEGY}]
