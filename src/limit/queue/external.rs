@@ -48,8 +48,10 @@ impl<A: Algorithm> Queue<A> {
         list.catch_up = 0;
         list.waiters.shares = Shares::default().without_saving();
         let list = Some(list);
-        let queue =
-            Self { fast: FastPath::new(Clock::tokio(), None, (slack(quotas), true)), list: Mutex::new(list) };
+        let queue = Self {
+            fast: FastPath::new(Clock::tokio(), None, A::learns(), (slack(quotas), true)),
+            list: Mutex::new(list),
+        };
         queue.obey_remaining();
         queue
     }

@@ -22,14 +22,16 @@ pub(in crate::limit) struct FastPath {
     pub(super) clock: Clock,
     /// The bucket from which requests take permits without the lock while neither `BUSY` nor `LIMITED` is set.
     pub(super) shared: Option<Arc<Bucket>>,
-    /// The count of granted permits, with the flags, of a queue without a shared bucket.
+    /// The count of granted permits, with the flags, of a queue without a shared bucket. It changes only under the lock.
     own_tally: AtomicU64,
     /// The number of waiters whose permits are granted and whose tasks are woken, but not polled yet.
     pub(super) woken: AtomicU64,
     pub(super) refused: AtomicU64,
     released: AtomicU64,
     pub(super) has_quota: AtomicBool,
-    /// The number of permits released without an accepted request. Only learning algorithms read it.
+    /// Whether the algorithm learns, and so needs `not_accepted`.
+    learns: bool,
+    /// The number of permits released without an accepted request.
     not_accepted: AtomicU64,
     /// Whether the algorithm learns from rate-limit headers.
     pub(super) reads_headers: AtomicBool,
@@ -55,7 +57,12 @@ pub(super) enum FastGrant {
 }
 
 impl FastPath {
-    pub(super) fn new(clock: Clock, shared: Option<Arc<Bucket>>, (slack, has_quota): (u64, bool)) -> Self {
+    pub(super) fn new(
+        clock: Clock,
+        shared: Option<Arc<Bucket>>,
+        learns: bool,
+        (slack, has_quota): (u64, bool),
+    ) -> Self {
         let zero = || AtomicU64::new(0);
         Self {
             clock,
@@ -65,6 +72,7 @@ impl FastPath {
             refused: zero(),
             released: zero(),
             has_quota: AtomicBool::new(has_quota),
+            learns,
             not_accepted: zero(),
             reads_headers: AtomicBool::new(!has_quota),
             has_news: AtomicBool::new(false),
@@ -77,6 +85,18 @@ impl FastPath {
     /// and reads the flags.
     pub(super) fn tally(&self) -> &AtomicU64 {
         self.shared.as_ref().map_or(&self.own_tally, |bucket| &bucket.tally)
+    }
+
+    /// Counts permits that were granted under the lock.
+    pub(super) fn count_locked(&self, permits: u64) {
+        match &self.shared {
+            Some(bucket) => _ = bucket.tally.fetch_add(permits, Ordering::AcqRel),
+            // No other thread changes this tally while the lock is held, so no read-modify-write operation is needed.
+            None => {
+                let before = self.own_tally.load(Ordering::Relaxed);
+                self.own_tally.store(before.wrapping_add(permits), Ordering::Release);
+            }
+        }
     }
 
     pub(super) fn is_over(&self, request: &PermitRequest, now: u64) -> bool {
@@ -137,7 +157,9 @@ impl FastPath {
     /// Releases permits whose request was not sent, or was not accepted by the server.
     pub(super) fn release_without_acceptance(&self, cost: NonZeroU32) {
         // Counts before the release, so that `progress` never counts these permits as accepted.
-        self.not_accepted.fetch_add(u64::from(cost.get()), Ordering::AcqRel);
+        if self.learns {
+            self.not_accepted.fetch_add(u64::from(cost.get()), Ordering::AcqRel);
+        }
         self.release(cost);
     }
 

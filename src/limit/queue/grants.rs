@@ -121,7 +121,7 @@ impl<A: Algorithm> WaitList<A> {
                 learner.grant(cost.get(), progress, now);
             }
             self.server.spend(permits);
-            fast.tally().fetch_add(permits, Ordering::AcqRel);
+            fast.count_locked(permits);
         }
         taken
     }

@@ -62,7 +62,7 @@ impl<A: Algorithm> Queue<A> {
         let shared = A::shared(quotas);
         let list = shared.is_none().then(|| Box::new(WaitList::new(A::new(quotas, None), quotas)));
         Self {
-            fast: FastPath::new(clock, shared, (slack(quotas), !quotas.is_empty())),
+            fast: FastPath::new(clock, shared, A::learns(), (slack(quotas), !quotas.is_empty())),
             list: Mutex::new(list),
         }
     }
