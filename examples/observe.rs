@@ -119,6 +119,7 @@ fn heading(text: &str) {
 fn init_log() {
     let filter = Targets::new()
         .with_target("tower_outbound", LevelFilter::INFO)
+        .with_target("tower_outbound::call", LevelFilter::DEBUG)
         .with_target("tower_outbound::attempt_span", LevelFilter::DEBUG)
         .with_target("tower_outbound::retry", LevelFilter::DEBUG);
     let lines = fmt::layer().with_ansi(io::stdout().is_terminal()).event_format(EventLine(Instant::now()));

@@ -26,12 +26,12 @@
 //!
 //! | target | level | span | covers | fields |
 //! |---|---|---|---|---|
-//! | `tower_outbound::call` | info | `call` | a call, with its waits and backoff, up to the head of its response | `service` `request_id` `attempts` `stop_reason` `error.type` `otel.status_code` |
+//! | `tower_outbound::call` | debug | `call` | a call, with its waits and backoff, up to the head of its response | `service` `request_id` `attempts` `stop_reason` `error.type` `otel.status_code` |
 //! | `tower_outbound::attempt_span` | debug | `attempt` | an attempt, from the limiter's grant to the head of its response | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
 //!
 //! This layer creates the span `call`, and [`attempt_span`](crate::attempt_span) creates the span `attempt`. Each span
-//! is current while the inner services of its layer are polled. With the feature `otel`, the span `attempt` has the
-//! level info, so that exporters keep it.
+//! is current while the inner services of its layer are polled. With the feature `otel`, both spans have the level info,
+//! so that exporters keep them.
 //!
 //! | target | level | event | when | fields |
 //! |---|---|---|---|---|

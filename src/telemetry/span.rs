@@ -1,7 +1,7 @@
 //! The span of a call and the span of an attempt. Without an active subscriber, each span costs one check.
 
 use http::{HeaderValue, Request, Uri};
-use tracing::{Level, Span, field::Empty, info_span, span};
+use tracing::{Level, Span, field::Empty, span};
 
 use super::{ATTEMPT, CALL, OTHER, ResponseSummary, address, known, metric::Stopwatch, port, text};
 use crate::{
@@ -10,14 +10,15 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// The level of an attempt's span: `INFO` with the feature `otel`, otherwise `DEBUG`. Exporters record client spans at
-/// `INFO`, but logs do not need these spans.
-const ATTEMPT_LEVEL: Level = if cfg!(feature = "otel") { Level::INFO } else { Level::DEBUG };
+/// The level of both spans: `INFO` with the feature `otel`, otherwise `DEBUG`. Exporters record spans at `INFO`. Logs do
+/// not need them, because the event of a call contains the names of the call.
+const LEVEL: Level = if cfg!(feature = "otel") { Level::INFO } else { Level::DEBUG };
 
 /// Creates the span of a call. It is not an HTTP client span, because it also covers calls that are never sent.
 pub(crate) fn call_span(service: Option<&str>, id: &HeaderValue) -> Span {
-    info_span!(
+    span!(
         target: CALL,
+        LEVEL,
         "call",
         service,
         request_id = text(Some(id)),
@@ -49,7 +50,7 @@ fn attempt_span<B>(request: &Request<B>) -> Span {
     let (method, uri) = (request.method(), request.uri());
     span!(
         target: ATTEMPT,
-        ATTEMPT_LEVEL,
+        LEVEL,
         "attempt",
         otel.kind = "client",
         otel.name = known(method).unwrap_or("HTTP"),
