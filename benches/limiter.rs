@@ -21,15 +21,18 @@
 //! | `window` | the most grants in any window: "steady" for a caller that calls continuously, "boundary" for a caller that starts shortly before a window ends. "Refill rate achieved" is the percentage of the limiter's configured refill rate |
 //! | `redis`, `redis-cost` | the bench starts a redis-server, or skips these sections if redis-server is not installed. The base is a bare `INCR` through the same client. "Per second" counts all tasks together |
 
-use std::{hint::black_box, io, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::ready, hint::black_box, io, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use governor::clock::{FakeRelativeClock, MonotonicClock};
-use http::{HeaderMap, StatusCode};
-use tower::buffer::Buffer;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use tower::{Layer, Service, buffer::Buffer, service_fn};
 use tower_outbound::{
     Quota,
-    limit::{Adaptive, Keyed, Limiter, PacedWindow, PermitRequest, ResponseInfo, SlidingWindow, TokenBucket},
+    limit::{
+        Adaptive, Keyed, Limiter, PacedWindow, PermitRequest, RateLimitLayer, ResponseInfo, SlidingWindow,
+        TokenBucket,
+    },
 };
 use tower_outbound_peers::{
     Arguments, BoxError, Column, Greedy, KeyedComparison, LimiterComparison, Pattern, Report, ServedWaiters,
@@ -44,6 +47,16 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The names of the rows that are the bases of the ratios: governor with the standard clock and with quanta's clock.
 const GOVERNOR_STD: &str = "governor check, std clock";
 const GOVERNOR_QUANTA: &str = "governor check, quanta clock";
+
+/// The names of the rows of the layer over a service that does nothing.
+const LAYER: &str = "tower-outbound RateLimitLayer";
+const LAYER_WITH_LIMITS: &str = "tower-outbound RateLimitLayer, responses with rate-limit headers";
+
+/// The header fields of the responses to the layer.
+const ORDINARY_FIELDS: [(&str, &str); 3] =
+    [("content-type", "application/json"), ("content-length", "120"), ("server", "example")];
+const RATE_LIMIT_FIELDS: [(&str, &str); 3] =
+    [("x-ratelimit-limit", "1000"), ("x-ratelimit-remaining", "900"), ("x-ratelimit-reset", "30")];
 
 /// Measures grants that need no wait. The limiters refill one permit per nanosecond.
 fn grant(settings: Settings) -> Result<Table, BoxError> {
@@ -101,6 +114,20 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     let limiter = TokenBucket::all_of([ample, ample]);
     comparison
         .row("tower-outbound TokenBucket of two quotas", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+
+    for (name, fields) in [(LAYER, ORDINARY_FIELDS), (LAYER_WITH_LIMITS, RATE_LIMIT_FIELDS)] {
+        let limiter = PacedWindow::new(Quota::new(limit, window)?.with_burst(limit / 2)?.without_margin());
+        let service = RateLimitLayer::new(limiter).layer(service_fn(move |_: Request<()>| {
+            let mut response = Response::new(());
+            let fields =
+                fields.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            response.headers_mut().extend(fields);
+            ready(Ok::<_, Infallible>(response))
+        }));
+        comparison.row(name, LAYER, move || {
+            matches!(poll_once(service.clone().call(Request::new(()))), Some(Ok(_)))
+        });
+    }
 
     let per_nanosecond = governor_quota(Duration::from_nanos(1), BURST)?;
     let peer = Arc::new(governor::RateLimiter::direct(per_nanosecond));

@@ -8,6 +8,9 @@
 //! - `--only SECTION` runs one of `stacks`, `stacks-info`.
 //! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md.
 //!
+//! With `--features otel`, the preset's two spans have the level INFO, as an exporter of OpenTelemetry needs them, and
+//! only the section `stacks-info` runs.
+//!
 //! All stacks have a request id, a log, a limit, a retry and a key. The preset also has two timeouts and a report, and
 //! reads the server's rate-limit headers. "× peer" is the ratio of two overheads. An overhead is the duration of a call
 //! minus that of the bare service.
@@ -24,6 +27,11 @@ use tower_outbound_peers::{
 
 const UNLIMITED_RETRIES: &str = "tower-http + tower (retries not limited)";
 const BUFFERED: &str = "tower-http + tower (Buffer + RateLimit inside retry)";
+/// The names of the report and of the preset's row.
+const NAMES: (&str, &str) = match cfg!(feature = "otel") {
+    true => ("stacks-otel", "tower-outbound full preset stack, feature `otel`"),
+    false => ("stacks", "tower-outbound full preset stack"),
+};
 const RESILIENCE: &str = "tower-http + tower-resilience";
 
 fn rows(runtime: &Rc<Runtime>) -> Result<Vec<ServiceRow>, BoxError> {
@@ -42,7 +50,7 @@ fn rows(runtime: &Rc<Runtime>) -> Result<Vec<ServiceRow>, BoxError> {
         ServiceRow::awaited(UNLIMITED_RETRIES, runtime, tower_unlimited_retries(OkService)),
         ServiceRow::awaited(BUFFERED, runtime, tower_buffered(OkService)),
         ServiceRow::awaited(RESILIENCE, runtime, tower_resilience(OkService)?),
-        preset_stack("tower-outbound full preset stack").compared_with(UNLIMITED_RETRIES),
+        preset_stack(NAMES.1).compared_with(UNLIMITED_RETRIES),
     ])
 }
 
@@ -50,11 +58,11 @@ fn main() -> Result<(), BoxError> {
     let arguments = Arguments::parse(&["stacks", "stacks-info"])?;
     let settings =
         arguments.pick(CallSettings { rounds: 101, calls: 5_000 }, CallSettings { rounds: 5, calls: 1_000 });
-    let mut report = Report::new("stacks", &format!("one thread, {settings}"));
+    let mut report = Report::new(NAMES.0, &format!("one thread, {settings}"));
     let runtime = Rc::new(runtime(1)?);
     let compare = |id, title| compare_calls(id, title, Ratio::OverBare, rows(&runtime)?, settings);
 
-    if arguments.wants("stacks") {
+    if arguments.wants("stacks") && cfg!(not(feature = "otel")) {
         report.add(compare("stacks", "A call that succeeds, without a tracing subscriber")?);
     }
     if arguments.wants("stacks-info") {

@@ -1,4 +1,9 @@
-use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    num::NonZeroU32,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use http::{HeaderMap, StatusCode};
 
@@ -187,7 +192,8 @@ pub struct ResponseInfo<'a> {
     has_limits: bool,
     is_throttled: bool,
     pause: Option<Duration>,
-    remaining: Vec<Remaining>,
+    /// Parsed at the first use, because most limiters with a quota do not read it.
+    remaining: OnceLock<Vec<Remaining>>,
 }
 
 impl<'a> ResponseInfo<'a> {
@@ -209,7 +215,7 @@ impl<'a> ResponseInfo<'a> {
             has_limits: policy::feedback::has_limits(headers),
             is_throttled: false,
             pause: None,
-            remaining: Vec::new(),
+            remaining: OnceLock::new(),
         };
         // One scan over the header names suffices for most responses, because most have no rate-limit header.
         if info.has_limits {
@@ -217,7 +223,6 @@ impl<'a> ResponseInfo<'a> {
             let requested =
                 info.is_throttled.then(|| policy::feedback::pause(headers, clock::wall)).flatten();
             info.pause = requested.filter(|pause| !pause.is_zero());
-            info.remaining = policy::rate_limit::remaining(headers, clock::wall);
         }
         info
     }
@@ -257,13 +262,16 @@ impl<'a> ResponseInfo<'a> {
     /// Returns whether the server's rate limit accepted the request.
     pub(crate) fn acceptance(&self) -> Acceptance {
         let code = if self.has_limits { Code::in_head(self.headers) } else { None };
-        let has_no_permits = self.remaining.iter().any(|remaining| remaining.left() == 0);
+        let has_no_permits = || self.remaining().iter().any(|remaining| remaining.left() == 0);
         policy::feedback::acceptance(self.status, code, has_no_permits)
     }
 
     /// Returns the remaining permits that the server reported for each of its quotas.
     pub fn remaining(&self) -> &[Remaining] {
-        &self.remaining
+        if !self.has_limits {
+            return &[];
+        }
+        self.remaining.get_or_init(|| policy::rate_limit::remaining(self.headers, clock::wall))
     }
 }
 
@@ -273,7 +281,7 @@ impl fmt::Debug for ResponseInfo<'_> {
         f.debug_struct("ResponseInfo")
             .field("status", &self.status)
             .field("requested_pause", &self.pause)
-            .field("remaining", &self.remaining)
+            .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }
 }

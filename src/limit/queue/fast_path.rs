@@ -144,10 +144,10 @@ impl FastPath {
     /// Returns whether the remaining permits of this response apply. If the limiter has a quota, they apply only if the
     /// response is throttled or `obeys_remaining` is set.
     pub(super) fn obeys_remaining(&self, response: &ResponseInfo<'_>) -> bool {
-        !response.remaining().is_empty()
-            && (response.is_throttled()
-                || !self.has_quota.load(Ordering::Acquire)
-                || self.obeys_remaining.load(Ordering::Acquire))
+        (response.is_throttled()
+            || !self.has_quota.load(Ordering::Acquire)
+            || self.obeys_remaining.load(Ordering::Acquire))
+            && !response.remaining().is_empty()
     }
 
     pub(super) fn release(&self, cost: NonZeroU32) {

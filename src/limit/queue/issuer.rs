@@ -89,7 +89,7 @@ impl<A: Algorithm> Queue<A> {
         let reads_headers = obeys_remaining || fast.reads_headers.load(Ordering::Acquire);
         let is_ordinary = acceptance == Acceptance::Accepted
             && response.requested_pause().is_none()
-            && (response.remaining().is_empty() || !reads_headers)
+            && (!reads_headers || response.remaining().is_empty())
             && fast.tally().load(Ordering::Acquire) & LIMITED == 0;
         if is_ordinary {
             return;

@@ -109,12 +109,16 @@ pub(crate) fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
     matches!(status.as_u16(), 429 | 503 | 529) || grpc::is_throttled(headers)
 }
 
-/// Returns whether the server accepted the request, with regard to its rate limit. `has_no_permits` is `true` if the
-/// headers report a quota without remaining permits.
-pub(crate) fn acceptance(status: StatusCode, code: Option<Code>, has_no_permits: bool) -> Acceptance {
+/// Returns whether the server accepted the request, with regard to its rate limit. `has_no_permits` returns whether
+/// the headers report a quota without remaining permits.
+pub(crate) fn acceptance(
+    status: StatusCode,
+    code: Option<Code>,
+    has_no_permits: impl Fn() -> bool,
+) -> Acceptance {
     match (status.as_u16(), code) {
         (429 | 529, _) | (_, Some(Code::RESOURCE_EXHAUSTED)) => Acceptance::Throttled,
-        (503, _) | (_, Some(Code::UNAVAILABLE)) if has_no_permits => Acceptance::Throttled,
+        (503, _) | (_, Some(Code::UNAVAILABLE)) if has_no_permits() => Acceptance::Throttled,
         (503, _) | (_, Some(Code::UNAVAILABLE)) => Acceptance::Unavailable,
         _ => Acceptance::Accepted,
     }
