@@ -19,6 +19,7 @@ use governor::{
 use crate::{
     limit::queue::{
         clock::nanos,
+        fast_path::Counts,
         sync::{AtomicU64, Ordering},
     },
     policy::Quota,
@@ -28,9 +29,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Bucket {
     arrival: Arrival,
-    /// The count of granted permits and the flags of the queue: see
-    /// [`FastPath`](crate::limit::queue::fast_path::FastPath).
-    pub(in crate::limit) tally: AtomicU64,
+    pub(in crate::limit) counts: Counts,
     governor: governor::RateLimiter<Arrival, InPlace, Given, NoOpMiddleware<Moment>>,
     pub(in crate::limit) quota: Quota,
     pub(super) interval: u64,
@@ -139,7 +138,7 @@ impl Bucket {
         let limits = governor::Quota::with_period(interval)?.allow_burst(NonZeroU32::new(quota.burst())?);
         Some(Arc::new(Self {
             arrival: Arrival(AtomicU64::new(arrival)),
-            tally: AtomicU64::new(0),
+            counts: Counts::default(),
             governor: governor::RateLimiter::new(limits, InPlace, Given),
             quota,
             interval: nanos(interval),

@@ -17,17 +17,32 @@ pub(super) const BUSY: u64 = 1 << 63;
 /// Flag: a server limit applies.
 pub(super) const LIMITED: u64 = 1 << 62;
 
+/// The permits of a queue. A grant and its end change only these counts and the arrival time of the bucket.
+#[derive(Debug)]
+pub(in crate::limit) struct Counts {
+    /// The number of granted permits, with the flags in the highest bits, so that one atomic operation counts a grant
+    /// and reads the flags. Without a shared bucket, it changes only under the lock.
+    tally: AtomicU64,
+    /// The number of permits whose requests have ended.
+    released: AtomicU64,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self { tally: AtomicU64::new(0), released: AtomicU64::new(0) }
+    }
+}
+
 #[derive(Debug)]
 pub(in crate::limit) struct FastPath {
     pub(super) clock: Clock,
     /// The bucket from which requests take permits without the lock while neither `BUSY` nor `LIMITED` is set.
     pub(super) shared: Option<Arc<Bucket>>,
-    /// The count of granted permits, with the flags, of a queue without a shared bucket. It changes only under the lock.
-    own_tally: AtomicU64,
+    /// The counts of a queue without a shared bucket.
+    own_counts: Counts,
     /// The number of waiters whose permits are granted and whose tasks are woken, but not polled yet.
     pub(super) woken: AtomicU64,
     pub(super) refused: AtomicU64,
-    released: AtomicU64,
     pub(super) has_quota: AtomicBool,
     /// Whether the algorithm learns, and so needs `not_accepted`.
     learns: bool,
@@ -67,10 +82,9 @@ impl FastPath {
         Self {
             clock,
             shared,
-            own_tally: zero(),
+            own_counts: Counts::default(),
             woken: zero(),
             refused: zero(),
-            released: zero(),
             has_quota: AtomicBool::new(has_quota),
             learns,
             not_accepted: zero(),
@@ -81,20 +95,23 @@ impl FastPath {
         }
     }
 
-    /// Returns the count of granted permits, with the flags in the highest bits. One atomic operation counts a grant
-    /// and reads the flags.
+    fn counts(&self) -> &Counts {
+        self.shared.as_ref().map_or(&self.own_counts, |bucket| &bucket.counts)
+    }
+
+    /// Returns the count of granted permits, with the flags in the highest bits.
     pub(super) fn tally(&self) -> &AtomicU64 {
-        self.shared.as_ref().map_or(&self.own_tally, |bucket| &bucket.tally)
+        &self.counts().tally
     }
 
     /// Counts permits that were granted under the lock.
     pub(super) fn count_locked(&self, permits: u64) {
         match &self.shared {
-            Some(bucket) => _ = bucket.tally.fetch_add(permits, Ordering::AcqRel),
+            Some(bucket) => _ = bucket.counts.tally.fetch_add(permits, Ordering::AcqRel),
             // No other thread changes this tally while the lock is held, so no read-modify-write operation is needed.
             None => {
-                let before = self.own_tally.load(Ordering::Relaxed);
-                self.own_tally.store(before.wrapping_add(permits), Ordering::Release);
+                let before = self.own_counts.tally.load(Ordering::Relaxed);
+                self.own_counts.tally.store(before.wrapping_add(permits), Ordering::Release);
             }
         }
     }
@@ -106,7 +123,7 @@ impl FastPath {
     /// Returns the bucket if `cost` permits may be taken from it without the lock.
     fn open(&self, cost: NonZeroU32) -> Option<&Bucket> {
         let bucket = self.shared.as_deref().filter(|bucket| cost.get() <= bucket.quota.burst())?;
-        let open = bucket.tally.load(Ordering::Acquire) & BUSY == 0;
+        let open = bucket.counts.tally.load(Ordering::Acquire) & BUSY == 0;
         open.then_some(bucket).filter(|bucket| !bucket.is_closed())
     }
 
@@ -121,7 +138,7 @@ impl FastPath {
             Some(due) => return FastGrant::NotBefore { now, due },
             None => return FastGrant::NeedsLock,
         }
-        let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
+        let (permits, tally) = (u64::from(cost.get()), &bucket.counts.tally);
         // Counts the permits before taking them. If a server limit arrives concurrently, either its thread counts these
         // permits as in flight, or this thread sees its flag.
         let before = tally.fetch_add(permits, Ordering::AcqRel);
@@ -151,7 +168,7 @@ impl FastPath {
     }
 
     pub(super) fn release(&self, cost: NonZeroU32) {
-        self.released.fetch_add(u64::from(cost.get()), Ordering::AcqRel);
+        self.counts().released.fetch_add(u64::from(cost.get()), Ordering::AcqRel);
     }
 
     /// Releases permits whose request was not sent, or was not accepted by the server.
@@ -169,7 +186,7 @@ impl FastPath {
     }
 
     pub(super) fn progress(&self) -> Progress {
-        let released = self.released.load(Ordering::Acquire);
+        let released = self.counts().released.load(Ordering::Acquire);
         let accepted = released.saturating_sub(self.not_accepted.load(Ordering::Acquire));
         Progress { accepted, in_flight: self.granted().saturating_sub(released) }
     }
@@ -181,7 +198,7 @@ impl FastPath {
     pub(super) fn in_flight(&self) -> u64 {
         // Reads `released` before the granted permits, because every released permit was granted earlier. Their
         // difference is therefore never too small.
-        let released = self.released.load(Ordering::Acquire);
+        let released = self.counts().released.load(Ordering::Acquire);
         self.granted().saturating_sub(released)
     }
 }
