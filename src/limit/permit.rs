@@ -1,9 +1,4 @@
-use std::{
-    fmt,
-    num::NonZeroU32,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode};
 
@@ -192,8 +187,6 @@ pub struct ResponseInfo<'a> {
     has_limits: bool,
     is_throttled: bool,
     pause: Option<Duration>,
-    /// Parsed at the first use, because most limiters with a quota do not read it.
-    remaining: OnceLock<Vec<Remaining>>,
 }
 
 impl<'a> ResponseInfo<'a> {
@@ -215,7 +208,6 @@ impl<'a> ResponseInfo<'a> {
             has_limits: policy::feedback::has_limits(headers),
             is_throttled: false,
             pause: None,
-            remaining: OnceLock::new(),
         };
         // One scan over the header names suffices for most responses, because most have no rate-limit header.
         if info.has_limits {
@@ -266,12 +258,12 @@ impl<'a> ResponseInfo<'a> {
         policy::feedback::acceptance(self.status, code, has_no_permits)
     }
 
-    /// Returns the remaining permits that the server reported for each of its quotas.
-    pub fn remaining(&self) -> &[Remaining] {
-        if !self.has_limits {
-            return &[];
+    /// Parses the headers, and returns the remaining permits that the server reported for each of its quotas.
+    pub fn remaining(&self) -> Vec<Remaining> {
+        match self.has_limits {
+            true => policy::rate_limit::remaining(self.headers, clock::wall),
+            false => Vec::new(),
         }
-        self.remaining.get_or_init(|| policy::rate_limit::remaining(self.headers, clock::wall))
     }
 }
 

@@ -77,7 +77,7 @@ impl PermitIssuer for Inner {
         self.queue.completed(permit, response);
         for remaining in response.remaining() {
             let uncounted = self.queue.uncounted();
-            self.queue.inspect(|permits, _, now| permits.session.remember(*remaining, uncounted, now));
+            self.queue.inspect(|permits, _, now| permits.session.remember(remaining, uncounted, now));
         }
         if let Some(pause) = response.requested_pause() {
             self.pause_until(clock::after(response.received_at(), pause));

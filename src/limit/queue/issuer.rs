@@ -103,7 +103,7 @@ impl<A: Algorithm> Queue<A> {
                 granted_at,
                 sent_at,
                 requested_pause: response.requested_pause().map(nanos),
-                remaining: response.remaining(),
+                remaining: &response.remaining(),
             };
             list.expire_uncollected(fast, now, wakes);
             let uncounted = fast.in_flight().saturating_add(list.unconfirmed.permits(now));
