@@ -309,6 +309,6 @@ pub use self::policy::backoff::{ExponentialBackoff, Jitter};
 
 // The README's programs are complete, so that readers can paste them. They cannot declare the features that they need,
 // so this `cfg` does.
-#[cfg(all(doctest, feature = "client", feature = "reqwest", feature = "serde"))]
+#[cfg(all(doctest, feature = "json", feature = "reqwest"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
