@@ -63,7 +63,7 @@
 //! | one limiter for several clients | [`with_limiter`], with a clone of one [`PacedWindow`](limit::PacedWindow) |
 //! | retries after another status or header | [`retry_on`], [`retry_if`], [`RequestBuilder::idempotent`](client::RequestBuilder::idempotent) for a POST |
 //! | a longer wait than 60 s, the default | [`with_total_timeout`] |
-//! | an existing `reqwest::Client` | [`client_with_service`], see [`guide::other_clients`](guide::other_clients#axum). The feature `reqwest` also sends requests of reqwest through a stack, see [`adapter`] |
+//! | an existing `reqwest::Client` | [`client_with_service`], see [`guide::reqwest`](mod@guide::reqwest). The feature `reqwest` also sends requests of reqwest through a stack, see [`adapter`] |
 //! | tests without a server and without waiting | [`test_util`], see [below](#tests) |
 //!
 //! [`client_with_service`]: stack::StackBuilder::client_with_service

@@ -1,12 +1,49 @@
-//! Guide pages about the use of the layers in a program. These modules contain only text.
+//! Guide pages about the use of this crate in a program. These modules contain only text. Every snippet is compiled.
 //!
-//! - [`adaptive_limits`]: how a limiter learns an unknown quota, and how much of the quota it uses.
-//! - [`other_layers`]: the positions of the layers of tower, tower-http and tower-resilience in a stack.
-//! - [`other_clients`]: the layers in tonic, kube and octocrab, and a client in the state of an axum server.
+//! | to | read |
+//! |---|---|
+//! | call an API | [`own_api`], [`reqwest`](mod@reqwest), [`grpc`], [`kube_octocrab`] |
+//! | compose layers | [`stack`], [`other_layers`] |
+//! | keep to a quota | [`limits`], [`adaptive_limits`], [`priorities`], [`shared_quota`] |
+//! | handle failures | [`retries`], [`timeouts`], [`credentials`] |
+//! | run it | [`configuration`], [`observability`], [`testing`] |
+//! | look something up | [`migration`], [`faq`], [`glossary`] |
 
 #[doc = include_str!("adaptive_limits.md")]
 pub mod adaptive_limits {}
-#[doc = include_str!("other_clients.md")]
-pub mod other_clients {}
+#[doc = include_str!("configuration.md")]
+pub mod configuration {}
+#[doc = include_str!("credentials.md")]
+pub mod credentials {}
+#[doc = include_str!("faq.md")]
+pub mod faq {}
+#[doc = include_str!("glossary.md")]
+pub mod glossary {}
+#[doc = include_str!("grpc.md")]
+pub mod grpc {}
+#[doc = include_str!("kube_octocrab.md")]
+pub mod kube_octocrab {}
+#[doc = include_str!("limits.md")]
+pub mod limits {}
+#[doc = include_str!("migration.md")]
+pub mod migration {}
+#[doc = include_str!("observability.md")]
+pub mod observability {}
 #[doc = include_str!("other_layers.md")]
 pub mod other_layers {}
+#[doc = include_str!("own_api.md")]
+pub mod own_api {}
+#[doc = include_str!("priorities.md")]
+pub mod priorities {}
+#[doc = include_str!("reqwest.md")]
+pub mod reqwest {}
+#[doc = include_str!("retries.md")]
+pub mod retries {}
+#[doc = include_str!("shared_quota.md")]
+pub mod shared_quota {}
+#[doc = include_str!("stack.md")]
+pub mod stack {}
+#[doc = include_str!("testing.md")]
+pub mod testing {}
+#[doc = include_str!("timeouts.md")]
+pub mod timeouts {}

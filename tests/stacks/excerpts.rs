@@ -101,10 +101,12 @@ fn dependency_tables_of_the_docs_match_cargo_toml() {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
     let stacks = fs::read_to_string(root.join("tests/stacks/Cargo.toml")).unwrap();
     let crate_version = version(manifest.lines().find(|line| line.starts_with("version = ")).unwrap());
-    for (page, count) in [("README.md", 6), ("src/lib.rs", 3), ("src/guide/other_clients.md", 5)] {
-        let lines = dependencies(&documentation(&root.join(page)));
-        let own = lines.iter().filter(|line| line.starts_with("tower-outbound = ")).count();
-        assert_eq!(own, count, "{page}: {lines:#?}");
+    let mut pages = vec![root.join("README.md"), root.join("src/lib.rs")];
+    add_files(&root.join("src/guide"), "md", &mut pages);
+    let mut own = 0;
+    for path in pages {
+        let (page, lines) = (path.display(), dependencies(&documentation(&path)));
+        own += lines.iter().filter(|line| line.starts_with("tower-outbound = ")).count();
         for line in &lines {
             let name = line.split(' ').next().unwrap();
             if name == "tower-outbound" {
@@ -126,6 +128,7 @@ fn dependency_tables_of_the_docs_match_cargo_toml() {
             }
         }
     }
+    assert!(own > 8, "only {own} dependency tables were found");
 }
 
 #[test]
@@ -156,5 +159,36 @@ fn each_ignored_code_block_is_compiled_in_a_test_file() {
             );
         }
     }
-    assert_eq!(count, 8, "the number of code blocks marked `ignore` has changed");
+    assert!(count > 8, "only {count} code blocks marked `ignore` were found");
+}
+
+/// The queries for Prometheus must use the names of the table in the docs of `adapter::metrics`, with the suffixes that
+/// the exporter adds.
+#[test]
+fn queries_for_prometheus_use_documented_metrics() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let table = documentation(&root.join("src/adapter/metrics.rs"));
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let documented: Vec<_> = rows
+        .flat_map(|(name, rest)| {
+            let name = name.replace('.', "_");
+            match rest.split(' ').next() {
+                Some("histogram") => {
+                    ["bucket", "count", "sum"].map(|of| format!("{name}_seconds_{of}")).to_vec()
+                }
+                Some("counter") => vec![format!("{name}_total")],
+                _ => vec![name],
+            }
+        })
+        .collect();
+
+    let page = fs::read_to_string(root.join("src/guide/observability.md")).unwrap();
+    let words = page.split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'));
+    let used: Vec<_> = words
+        .filter(|word| ["tower_outbound_", "http_client_"].iter().any(|prefix| word.starts_with(prefix)))
+        .collect();
+    assert!(used.len() > 10 && documented.len() > 10, "{used:?} {documented:?}");
+    for name in used {
+        assert!(documented.iter().any(|documented| documented == name), "{name} is not documented");
+    }
 }

@@ -1,5 +1,6 @@
 //! Tests layers of tower, tower-http and tower-resilience around, between and inside the layers of this crate, on
 //! paused time. The page `tower_outbound::guide::other_layers` documents the tested effects.
+//! Also tests wrong orders of this crate's own layers, which the page `tower_outbound::guide::stack` documents.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod balance;
@@ -13,6 +14,7 @@ mod decompression;
 mod follow_redirect;
 mod load_shed;
 mod load_shed_readiness;
+mod own_layers;
 mod slots;
 #[path = "../../support/scripted.rs"]
 mod support;
