@@ -205,6 +205,19 @@
 //!
 //! All layers use tokio's clock, so a test with `tokio::time::pause` is exact and instant.
 //!
+//! # Guide
+//!
+//! The [`guide`] has a page for each task:
+//!
+//! - Call an API: [your own](guide::own_api), [with reqwest](mod@guide::reqwest), [with gRPC](guide::grpc), [with
+//!   kube or octocrab](guide::kube_octocrab).
+//! - Compose layers: [order](guide::stack), [layers of other crates](guide::other_layers).
+//! - Keep to a quota: [limiters](guide::limits), [learned quotas](guide::adaptive_limits),
+//!   [priorities](guide::priorities), [several processes](guide::shared_quota).
+//! - Handle failures: [retries](guide::retries), [timeouts](guide::timeouts), [keys](guide::credentials).
+//! - Run it: [configuration](guide::configuration), [log and metrics](guide::observability), [tests](guide::testing).
+//! - Look up: [migration from other crates](guide::migration), [questions](guide::faq), [terms](guide::glossary).
+//!
 //! # Features
 //!
 //! | feature | effect |

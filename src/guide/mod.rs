@@ -1,4 +1,6 @@
-//! Guide pages about the use of this crate in a program. These modules contain only text. Every snippet is compiled.
+//! Guide pages about the use of this crate in a program. These modules contain only text.
+//!
+//! Every snippet is compiled. The programs with other crates are compiled and run in `tests/stacks` of the repository.
 //!
 //! | to | read |
 //! |---|---|

@@ -8,6 +8,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tokio::time::Instant;
+use tower_outbound::{
+    Quota,
+    limit::{Limiter, PacedWindow, PermitRequest, SlidingWindow, TokenBucket},
+};
+
 /// Returns the text of a Markdown file, or the doc comments of a Rust file.
 fn documentation(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
@@ -190,5 +196,33 @@ fn queries_for_prometheus_use_documented_metrics() {
     assert!(used.len() > 10 && documented.len() > 10, "{used:?} {documented:?}");
     for name in used {
         assert!(documented.iter().any(|documented| documented == name), "{name} is not documented");
+    }
+}
+
+/// Acquires permits in a loop, and counts them in each 5 s of 90 s.
+async fn grants(limiter: impl Limiter) -> Vec<usize> {
+    let (start, mut counts) = (Instant::now(), vec![0; 18]);
+    loop {
+        limiter.acquire_with(&PermitRequest::new()).await.unwrap();
+        match counts.get_mut(start.elapsed().as_secs() as usize / 5) {
+            Some(count) => *count += 1,
+            None => return counts,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn table_of_the_page_on_limits_has_the_measured_requests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("src/guide/limits.md")).unwrap();
+    let quota = Quota::per_minute(100).unwrap();
+    for (name, counts) in [
+        ("PacedWindow", grants(PacedWindow::new(quota)).await),
+        ("TokenBucket", grants(TokenBucket::new(quota)).await),
+        ("SlidingWindow", grants(SlidingWindow::new(quota)).await),
+    ] {
+        let row = page.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        let row: Vec<usize> = row.split_whitespace().map(|count| count.parse().unwrap()).collect();
+        assert_eq!(row, counts, "{name}");
     }
 }
