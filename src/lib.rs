@@ -258,6 +258,7 @@
 //! | `shared_limit` | four processes that share one quota in Redis. Halfway, the example stops Redis | [`adapter`] |
 //! | `limiter_throughput` | the throughput of a limiter, with the parameters of the command line | [`limit`] |
 //! | `plan` | a simulation of each limiter with a given quota: requests, rejections, waits and a plot | [`limit`] |
+//! | `pictures` | drawing the pictures of this documentation from calls and simulations | |
 //!
 //! [`Client`]: client/struct.Client.html
 //! [`test_util`]: test_util/index.html

@@ -6,11 +6,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::{
-    env, fs,
+    collections::BTreeMap,
+    env,
+    ffi::OsString,
+    fs,
     io::{BufRead, BufReader, Read},
     net::TcpStream,
     os::unix::fs::PermissionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::Duration,
 };
@@ -43,7 +46,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn each_example_prints_help_and_exits_with_0() {
     let names = names();
-    assert_eq!(names.len(), 10);
+    assert_eq!(names.len(), 11);
     for name in names {
         for flag in ["--help", "-h"] {
             let output = run(&name, &[flag]);
@@ -84,6 +87,7 @@ fn each_example_rejects_invalid_arguments_with_exit_code_2() {
             "--server `nginx`: expected token-bucket, spacing, fixed-window,",
         ),
         ("plan", vec!["--strategy", "window,both"], "--strategy `both`: expected governor, bucket, window,"),
+        ("pictures", vec!["--folder"], "--folder has no value"),
         ("plan", vec!["--headers=x"], "--headers `x`: expected none, retry-after, x-rate-limit,"),
     ] {
         cases.push((name.to_owned(), arguments, error));
@@ -251,4 +255,26 @@ fn settings_example_reports_the_name_of_a_file_that_cannot_be_opened() {
         text(&output.stderr),
         "settings: cannot open `no/such.toml`: No such file or directory (os error 2)\n"
     );
+}
+
+/// Returns the names and the contents of the files in a folder.
+fn files(folder: &Path) -> BTreeMap<OsString, String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    entries.map(|entry| (entry.file_name(), fs::read_to_string(entry.path()).unwrap())).collect()
+}
+
+#[test]
+fn pictures_example_writes_the_committed_pictures() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pictures");
+    let output = run("pictures", &["--folder", folder.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let (drawn, committed) = (files(&folder), files(Path::new("../src/guide/pictures")));
+    assert!(drawn == committed, "the pictures are out of date: run `cargo run --example pictures`");
+}
+
+#[test]
+fn pictures_have_no_blank_line_which_would_end_the_html_in_rustdoc() {
+    for (name, svg) in files(Path::new("../src/guide/pictures")) {
+        assert!(svg.lines().all(|line| !line.trim().is_empty()), "{name:?} has a blank line");
+    }
 }
