@@ -4,6 +4,8 @@
 //!
 //! # What happens to a request
 //!
+#![doc = include_str!("guide/pictures/stack.svg")]
+//!
 //! | layer, outermost first | effect |
 //! |---|---|
 //! | [`timeout`], body, optional | makes the body of a response fail if it stalls |

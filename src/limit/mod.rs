@@ -16,6 +16,8 @@
 //! # }
 //! ```
 //!
+#![doc = include_str!("../guide/pictures/window.svg")]
+//!
 //! # Order
 //!
 //! - Place the rate-limit layer inside the retry layer, so that every attempt takes a permit.

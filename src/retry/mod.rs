@@ -22,6 +22,8 @@
 //! # }
 //! ```
 //!
+#![doc = include_str!("../guide/pictures/call.svg")]
+//!
 //! # When a request is retried
 //!
 //! A [`Classify`] decides whether a retry may succeed. The default, [`DefaultClassifier`], retries after the outcomes
