@@ -5,6 +5,8 @@
 
 mod arguments;
 mod calls;
+#[allow(dead_code, reason = "the example `pictures` uses all of the colors")]
+mod picture;
 mod progress;
 mod report;
 mod tower_layers;

@@ -6,9 +6,19 @@ use std::{
     path::Path,
 };
 
+use plotters::{prelude::*, style::text_anchor::HPos};
 use serde_json::{Map, Value, json};
 
-use super::{Arguments, BoxError};
+use super::{
+    Arguments, BoxError,
+    picture::{Area, GREY, VERMILION, picture, text_style},
+};
+
+/// The width of a chart, the length of the longest bar, and the height of a line, in pixels.
+const WIDTH: i32 = 720;
+const BARS: i32 = 630;
+const LINE: i32 = 22;
+const MARGIN: u32 = 8;
 
 /// A column of a table, with the unit of the figures.
 #[derive(Debug, Clone)]
@@ -92,6 +102,44 @@ impl Table {
     fn figure(column: &Column, value: f64) -> String {
         format!("{value:.*}", column.decimals)
     }
+
+    /// Returns the plotted columns, with the names and the figures of their rows.
+    fn charts(&self) -> impl Iterator<Item = (&Column, Vec<(&String, f64)>)> {
+        let plotted = self.columns.iter().enumerate().filter(|(_, column)| column.plotted);
+        plotted.map(|(index, column)| {
+            let rows = self.rows.iter();
+            (column, rows.filter_map(|(name, values)| Some((name, values[index]?))).collect())
+        })
+    }
+
+    /// Draws a column as a bar chart. A bar is behind the name of its row and beside its figure, so that a long
+    /// bar or a long name cuts off neither. The scale is logarithmic if the largest figure is over 40 times the smallest.
+    fn plot(&self, area: &Area<'_>, column: &Column, bars: &[(&String, f64)]) -> Result<(), BoxError> {
+        let most = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+        let least = bars.iter().map(|(_, value)| *value).filter(|value| *value > 0.0);
+        let least = least.fold(f64::INFINITY, f64::min);
+        let logarithmic = most > least * 40.0;
+        let length = |value: f64| match logarithmic {
+            _ if most <= 0.0 => 0.0,
+            // A logarithmic scale starts at half of the smallest figure, so that the smallest bar is visible.
+            true => (value.max(least / 2.0) * 2.0 / least).ln() / (most * 2.0 / least).ln(),
+            false => value / most,
+        };
+        let text =
+            |text: String, x, line, side| Text::new(text, (x, LINE * line + LINE / 2), text_style(14, side));
+        area.draw(&text(self.title.clone(), 0, 0, HPos::Left))?;
+        let scale = if logarithmic { " (logarithmic)" } else { "" };
+        area.draw(&text(format!("{}{scale}", column.heading()), 0, 1, HPos::Left))?;
+        for (line, (name, value)) in (2..).zip(bars) {
+            let color = if name.starts_with("tower-outbound") { VERMILION.mix(0.55) } else { GREY.mix(0.45) };
+            let end = (length(*value) * f64::from(BARS)).max(1.0) as i32;
+            let corners = [(0, LINE * line + 1), (end, LINE * (line + 1) - 1)];
+            area.draw(&Rectangle::new(corners, color.filled()))?;
+            area.draw(&text(name.to_string(), 4, line, HPos::Left))?;
+            area.draw(&text(Self::figure(column, *value), WIDTH, line, HPos::Right))?;
+        }
+        Ok(())
+    }
 }
 
 /// Formats the table as Markdown.
@@ -145,7 +193,7 @@ impl Report {
             fs::write(path, serde_json::to_string_pretty(&self.json(arguments.quick))? + "\n")?;
         }
         if let Some(path) = &arguments.svg {
-            fs::write(path, self.svg())?;
+            fs::write(path, self.svg()?)?;
         }
         match &arguments.markdown {
             Some(path) => self.replace_tables(path, arguments.quick),
@@ -188,54 +236,24 @@ impl Report {
         report
     }
 
-    /// Plots each selected column as a bar chart. The scale is logarithmic if the largest figure is over 40 times the
-    /// smallest.
-    pub fn svg(&self) -> String {
-        const WIDTH: f64 = 960.0;
-        const LABELS: f64 = 390.0;
-        const BARS: f64 = 480.0;
-        const LINE: f64 = 18.0;
-        let (mut y, mut body) = (24.0, String::new());
-        for table in &self.tables {
-            for (index, column) in table.columns.iter().enumerate().filter(|(_, column)| column.plotted) {
-                let bars: Vec<_> =
-                    table.rows.iter().filter_map(|(name, values)| Some((name, values[index]?))).collect();
-                let most = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max);
-                let least = bars.iter().map(|(_, value)| *value).filter(|value| *value > 0.0);
-                let least = least.fold(f64::INFINITY, f64::min);
-                let logarithmic = most > least * 40.0;
-                let length = |value: f64| match logarithmic {
-                    _ if most <= 0.0 => 0.0,
-                    // A logarithmic scale starts at half of the smallest figure, so that the smallest bar is visible.
-                    true => ((value.max(least / 2.0) * 2.0 / least).ln() / (most * 2.0 / least).ln()) * BARS,
-                    false => value / most * BARS,
-                };
-                let scale = if logarithmic { " (logarithmic)" } else { "" };
-                let title = format!("{}: {}{scale}", table.title, column.heading());
-                _ = writeln!(body, r#"<text x="12" y="{y}" class="title">{}</text>"#, escaped(&title));
-                y += LINE;
-                for (name, value) in bars {
-                    let class = if name.starts_with("tower-outbound") { "ours" } else { "peer" };
-                    let (middle, x, width) = (y - 4.0, LABELS, length(value).max(1.0));
-                    let (top, end) = (y - 13.0, LABELS + width + 6.0);
-                    let (name, figure) = (escaped(name), Table::figure(column, value));
-                    _ = writeln!(
-                        body,
-                        r#"<text x="{}" y="{middle}" class="name">{name}</text><rect x="{x}" y="{top}" width="{width:.1}" height="12" class="{class}"/><text x="{end:.1}" y="{middle}">{figure}</text>"#,
-                        LABELS - 6.0,
-                    );
-                    y += LINE;
-                }
-                y += LINE;
+    /// Plots each selected column as a bar chart.
+    fn svg(&self) -> Result<String, BoxError> {
+        // Above the bars are two lines for the title, and below them is a free line.
+        let height = |bars: &[_]| (bars.len() as u32 + 3) * LINE as u32;
+        let charts = self.tables.iter().flat_map(|table| table.charts().map(move |chart| (table, chart)));
+        let charts: Vec<_> = charts.collect();
+        let heights = charts.iter().map(|(_, (_, bars))| height(bars));
+        let size = (WIDTH as u32 + 2 * MARGIN, heights.sum::<u32>() + MARGIN);
+        let label = format!("The figures of the bench {}", self.bench);
+        picture(size, &label, "Bar charts of the figures in the tables.", |area| {
+            let mut y = MARGIN;
+            for (table, (column, bars)) in &charts {
+                let area = area.clone().shrink((MARGIN, y), (WIDTH as u32, height(bars)));
+                table.plot(&area, column, bars)?;
+                y += height(bars);
             }
-        }
-        format!(
-            r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}">
-<style>text {{ font: 12px sans-serif; fill: #222 }} .title {{ font-weight: bold }} .name {{ text-anchor: end }} .ours {{ fill: #c2410c }} .peer {{ fill: #94a3b8 }}</style>
-<rect width="100%" height="100%" fill="white"/>
-{body}</svg>
-"#
-        )
+            Ok(())
+        })
     }
 }
 
@@ -255,8 +273,4 @@ fn machine(quick: bool) -> String {
     let load = load.map_or(String::new(), |load| format!(", load average {load}"));
     let quick = if quick { " This was a quick run, so the figures mean little." } else { "" };
     format!("{} cores of {model}{load}.{quick}", cores())
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
