@@ -6,7 +6,6 @@ use std::{
 
 use http::Response;
 use pin_project_lite::pin_project;
-use tracing::Span;
 
 use crate::{
     error::{BoxError, Error, MaybeRejected},
@@ -18,24 +17,14 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: InSpan<MaybeRejected<F>>,
-        sending: Sending,
+        pub(super) future: InSpan<MaybeRejected<F>>,
+        pub(super) sending: Sending,
     }
 
     impl<F> PinnedDrop for ResponseFuture<F> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             this.sending.dropped(&this.future.span);
-        }
-    }
-}
-
-impl<F> ResponseFuture<F> {
-    #[inline]
-    pub(super) fn new(sending: Sending, span: Span, make: impl FnOnce() -> MaybeRejected<F>) -> Self {
-        match span.is_disabled() {
-            true => Self { sending, future: InSpan::disabled(span, make) },
-            false => Self { sending, future: InSpan::new(span, make) },
         }
     }
 }

@@ -1,14 +1,18 @@
-use std::task::{Context, Poll};
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use http::{HeaderValue, Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
+use tracing::Span;
 
 use super::{AttemptSpanLayer, ResponseFuture};
 use crate::{
     error::{BoxError, Error, MaybeRejected},
     headers,
-    telemetry::Sending,
+    telemetry::{InSpan, Sending},
 };
 
 /// The service of [`AttemptSpanLayer`](super::AttemptSpanLayer).
@@ -20,7 +24,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct AttemptSpan<S> {
     inner: S,
-    layer: AttemptSpanLayer,
+    layer: Arc<AttemptSpanLayer>,
 }
 
 impl<S> AttemptSpan<S> {
@@ -31,7 +35,7 @@ impl<S> Layer<S> for AttemptSpanLayer {
     type Service = AttemptSpan<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        AttemptSpan { inner, layer: self.clone() }
+        AttemptSpan { inner, layer: Arc::new(self.clone()) }
     }
 }
 
@@ -47,12 +51,34 @@ where
         self.inner.poll_ready(cx).map_err(Error::from_service)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let header = self.layer.header.as_ref().map(|header| &header.0);
-        let (sending, span, number) = Sending::begin(&request, header.is_some());
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let adds_header = self.layer.header.is_some();
+        let (sending, span, number) = Sending::begin(&request, adds_header);
+        if adds_header || self.layer.propagate.is_some() || sending.is_observed() || !span.is_disabled() {
+            return self.call_observed(request, sending, span, number);
+        }
+        let (future, (sending, span)) =
+            MaybeRejected::calling_with((sending, span), || self.inner.call(request));
+        ResponseFuture { future: InSpan::new(span, future), sending }
+    }
+}
+
+impl<S> AttemptSpan<S> {
+    /// Adds the headers of the layer, and calls the inner service inside the span.
+    #[inline(never)]
+    fn call_observed<B>(
+        &mut self,
+        mut request: Request<B>,
+        sending: Sending,
+        span: Span,
+        number: u32,
+    ) -> ResponseFuture<S::Future>
+    where
+        S: Service<Request<B>>,
+    {
         let mut added = Ok(());
-        if let Some(header) = header {
-            added = headers::insert(request.headers_mut(), header, HeaderValue::from(number));
+        if let Some(header) = &self.layer.header {
+            added = headers::insert(request.headers_mut(), &header.0, HeaderValue::from(number));
         }
         if let Some(propagate) = &self.layer.propagate {
             added = added.and_then(|()| headers::check_room(request.headers()));
@@ -60,6 +86,10 @@ where
                 propagate(&span, request.headers_mut());
             }
         }
-        ResponseFuture::new(sending, span, || MaybeRejected::new(added, |()| self.inner.call(request)))
+        let future = match added {
+            Ok(()) => span.in_scope(|| MaybeRejected::Calling { future: self.inner.call(request) }),
+            Err(error) => MaybeRejected::rejected(error),
+        };
+        ResponseFuture { future: InSpan::new(span, future), sending }
     }
 }

@@ -1,7 +1,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::{FutureExt, future::Either};
-use http::request;
+use http::{Request, request};
 
 use super::{ApiKey, KeyError, KeyPlacement, KeySource, key_error::auth_error, placed_key::PlacedKey};
 use crate::{
@@ -11,13 +11,18 @@ use crate::{
 };
 
 /// A closure that adds a credential to the head of a request.
-type Hook = Box<dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync>;
+pub(super) struct Hook(Box<dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync>);
 
 /// The credential of a service.
 pub(super) enum Credential {
-    Fixed(ApiKey, PlacedKey),
+    Fixed(FixedKey),
     Changing(ChangingKey),
     Hook(Hook),
+}
+
+pub(super) struct FixedKey {
+    key: ApiKey,
+    placed: PlacedKey,
 }
 
 pub(super) struct ChangingKey {
@@ -30,7 +35,7 @@ pub(super) struct ChangingKey {
 impl Credential {
     pub(super) fn key(keys: KeySource, placement: KeyPlacement) -> Self {
         match keys.fixed() {
-            Some(key) => Self::Fixed(key.clone(), PlacedKey::new(&placement, key)),
+            Some(key) => Self::Fixed(FixedKey { key: key.clone(), placed: PlacedKey::new(&placement, key) }),
             None => Self::Changing(ChangingKey { keys, placement, placed: Mutex::default() }),
         }
     }
@@ -38,51 +43,59 @@ impl Credential {
     /// Returns the source of the key, if the credential is a key.
     pub(super) fn keys(&self) -> Option<KeySource> {
         match self {
-            Self::Fixed(key, _) => Some(key.clone().into()),
+            Self::Fixed(fixed) => Some(fixed.key.clone().into()),
             Self::Changing(changing) => Some(changing.keys.clone()),
             Self::Hook(_) => None,
-        }
-    }
-
-    /// Adds the credential to the request. Returns the added key and its source, so that a 401 can reject the key.
-    /// Returns `None` for a fixed key, for a closure, and if the request already had a key.
-    pub(super) fn put(
-        &self,
-        head: &mut request::Parts,
-        ready: Option<Result<ApiKey, KeyError>>,
-    ) -> Result<Option<(KeySource, ApiKey)>, Error> {
-        match self {
-            Self::Fixed(key, placed) => {
-                if placed.put(head)? {
-                    conceal(head, key);
-                }
-                Ok(None)
-            }
-            Self::Changing(changing) => {
-                let key = changing.latest(ready).map_err(auth_error)?;
-                if !changing.placed(&key).put(head)? {
-                    return Ok(None);
-                }
-                conceal(head, &key);
-                Ok(Some((changing.keys.clone(), key)))
-            }
-            Self::Hook(hook) => {
-                headers::check_room(&head.headers)?;
-                hook(head).map_err(auth_error)?;
-                Ok(None)
-            }
         }
     }
 }
 
 /// Records the key in the call, so that the report omits a server's request id that contains the key.
-fn conceal(head: &request::Parts, key: &ApiKey) {
-    if let Some(call) = head.extensions.get::<CallContext>() {
+fn conceal<B>(request: &Request<B>, key: &ApiKey) {
+    if let Some(call) = request.extensions().get::<CallContext>() {
         call.conceal(&key.0);
     }
 }
 
+impl Hook {
+    pub(super) fn new(
+        authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Box::new(authorize))
+    }
+
+    pub(super) fn put(&self, head: &mut request::Parts) -> Result<(), Error> {
+        headers::check_room(&head.headers)?;
+        (self.0)(head).map_err(auth_error)
+    }
+}
+
+impl FixedKey {
+    /// Adds the key to the request, unless the request already has a key.
+    pub(super) fn put<B>(&self, request: &mut Request<B>) -> Result<(), Error> {
+        if self.placed.put(request)? {
+            conceal(request, &self.key);
+        }
+        Ok(())
+    }
+}
+
 impl ChangingKey {
+    /// Adds the key to the request. Returns the added key and its source, so that a 401 can reject the key. Returns
+    /// `None` if the request already had a key.
+    pub(super) fn put<B>(
+        &self,
+        request: &mut Request<B>,
+        ready: Option<Result<ApiKey, KeyError>>,
+    ) -> Result<Option<(KeySource, ApiKey)>, Error> {
+        let key = self.latest(ready).map_err(auth_error)?;
+        if !self.placed(&key).put(request)? {
+            return Ok(None);
+        }
+        conceal(request, &key);
+        Ok(Some((self.keys.clone(), key)))
+    }
+
     /// Returns the latest key. If no key is valid, returns the key with which the service became ready, even if this
     /// key has expired since then. A request that has its permit never waits for a key.
     fn latest(&self, ready: Option<Result<ApiKey, KeyError>>) -> Result<ApiKey, KeyError> {

@@ -19,15 +19,9 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: MaybeRejected<F>,
+        pub(super) future: MaybeRejected<F>,
         // The key that this request sends, and its source. A 401 rejects this key.
-        key: Option<(KeySource, ApiKey)>,
-    }
-}
-
-impl<F> ResponseFuture<F> {
-    pub(super) fn new(key: Option<(KeySource, ApiKey)>, future: MaybeRejected<F>) -> Self {
-        Self { future, key }
+        pub(super) key: Option<(KeySource, ApiKey)>,
     }
 }
 

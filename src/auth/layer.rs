@@ -2,7 +2,10 @@ use std::{fmt, sync::Arc};
 
 use http::request;
 
-use super::{KeyPlacement, KeySource, Origin, credential::Credential};
+use super::{
+    KeyPlacement, KeySource, Origin,
+    credential::{Credential, Hook},
+};
 use crate::{config::InvalidConfig, error::BoxError};
 
 /// Adds a credential to every request that goes to the credential's own origin.
@@ -68,7 +71,7 @@ impl AuthLayer {
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
         origin: Origin,
     ) -> Result<Self, InvalidConfig> {
-        let credential = Credential::Hook(Box::new(authorize));
+        let credential = Credential::Hook(Hook::new(authorize));
         Ok(Self { credential: Arc::new(credential), origins: [origin.for_credential()?].into() })
     }
 

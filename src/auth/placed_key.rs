@@ -1,9 +1,8 @@
 use std::{mem, sync::Arc};
 
 use http::{
-    HeaderName, HeaderValue, Method, Uri,
+    HeaderName, HeaderValue, Method, Request, Uri,
     header::AUTHORIZATION,
-    request,
     uri::{Parts, PathAndQuery},
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -60,38 +59,38 @@ impl PlacedKey {
 
     /// Adds the key to the request, unless the request already has a header or query parameter of the same name.
     /// Returns whether the key was added.
-    pub(super) fn put(&self, head: &mut request::Parts) -> Result<bool, Error> {
+    pub(super) fn put<B>(&self, request: &mut Request<B>) -> Result<bool, Error> {
         match self {
             Self::Header { name, value } => {
-                let before = head.headers.len();
-                headers::get_or_insert_with(&mut head.headers, name, || value.clone())?;
-                Ok(head.headers.len() > before)
+                let before = request.headers().len();
+                headers::get_or_insert_with(request.headers_mut(), name, || value.clone())?;
+                Ok(request.headers().len() > before)
             }
-            Self::Query { name, pair } => put_in_query(head, name, pair),
+            Self::Query { name, pair } => put_in_query(request, name, pair),
         }
     }
 }
 
-fn put_in_query(head: &mut request::Parts, name: &str, pair: &str) -> Result<bool, Error> {
-    let query = head.uri.query().unwrap_or_default();
+fn put_in_query<B>(request: &mut Request<B>, name: &str, pair: &str) -> Result<bool, Error> {
+    let query = request.uri().query().unwrap_or_default();
     let name_of = |pair: &str| pair.split('=').next().unwrap_or_default().replace('+', " ");
     if query.split('&').any(|pair| percent_decode_str(&name_of(pair)).eq(name.bytes())) {
         return Ok(false);
     }
     // hyper-util's client would remove the query of a CONNECT request and log it.
-    if head.method == Method::CONNECT {
+    if request.method() == Method::CONNECT {
         return Err(auth_error("a CONNECT request has no query that could carry the key"));
     }
     let separator = if query.is_empty() { "" } else { "&" };
-    let path = match head.uri.path() {
+    let path = match request.uri().path() {
         "" => "/",
         path => path,
     };
     let path_and_query = format!("{path}?{query}{separator}{pair}");
-    let mut parts = Parts::from(mem::take(&mut head.uri));
+    let mut parts = Parts::from(mem::take(request.uri_mut()));
     // Drops the error of `http`, because it could show the URI, which now contains the key.
     parts.path_and_query = Some(PathAndQuery::try_from(path_and_query).map_err(|_| auth_error(TOO_LONG))?);
-    head.uri = Uri::from_parts(parts).map_err(|_| auth_error(TOO_LONG))?;
+    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| auth_error(TOO_LONG))?;
     Ok(true)
 }
 
@@ -110,12 +109,14 @@ fn base64(bytes: &[u8], out: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use http::request;
+
     use super::*;
 
     fn put(key: &PlacedKey, request: request::Builder) -> request::Parts {
-        let (mut head, ()) = request.body(()).unwrap().into_parts();
-        key.put(&mut head).unwrap();
-        head
+        let mut request = request.body(()).unwrap();
+        key.put(&mut request).unwrap();
+        request.into_parts().0
     }
 
     fn get() -> request::Builder {

@@ -1,5 +1,6 @@
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -23,7 +24,7 @@ use crate::error::{BoxError, Error, MaybeRejected};
 #[derive(Debug)]
 pub struct Auth<S> {
     inner: S,
-    layer: AuthLayer,
+    layer: Arc<AuthLayer>,
     /// The future that waits for the key or, after its completion, the result. If a permit expires during this wait,
     /// the rate limit layer acquires another permit.
     ready: MaybeDone<Lease>,
@@ -37,13 +38,13 @@ impl<S> Layer<S> for AuthLayer {
     type Service = Auth<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Auth { inner, layer: self.clone(), ready: MaybeDone::Gone }
+        Auth { inner, layer: Arc::new(self.clone()), ready: MaybeDone::Gone }
     }
 }
 
 impl<S: Clone> Clone for Auth<S> {
     fn clone(&self) -> Self {
-        self.layer.layer(self.inner.clone())
+        Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer), ready: MaybeDone::Gone }
     }
 }
 
@@ -65,22 +66,28 @@ where
         self.inner.poll_ready(cx).map_err(Error::from_service)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         // Takes the key out of the service. Before the next request, the service must become ready again, with a
         // current key.
         let ready = Pin::new(&mut self.ready).take_output();
-        match Origin::any_covers(&self.layer.origins, request.uri()) {
-            Ok(true) => {}
-            other => {
-                return ResponseFuture::new(None, MaybeRejected::new(other, |_| self.inner.call(request)));
+        let put = match (Origin::any_covers(&self.layer.origins, request.uri()), &*self.layer.credential) {
+            (Ok(false), _) => Ok(None),
+            (Ok(true), Credential::Hook(hook)) => {
+                let (mut head, body) = request.into_parts();
+                let put = hook.put(&mut head);
+                request = Request::from_parts(head, body);
+                put.map(|()| None)
             }
-        }
-        let (mut head, body) = request.into_parts();
-        let (key, checked) = match self.layer.credential.put(&mut head, ready) {
-            Ok(key) => (key, Ok(())),
-            Err(error) => (None, Err(error)),
+            (Ok(true), Credential::Fixed(fixed)) => fixed.put(&mut request).map(|()| None),
+            (Ok(true), Credential::Changing(changing)) => changing.put(&mut request, ready),
+            (Err(error), _) => Err(error),
         };
-        let call = |()| self.inner.call(Request::from_parts(head, body));
-        ResponseFuture::new(key, MaybeRejected::new(checked, call))
+        match put {
+            Ok(key) => {
+                let (future, key) = MaybeRejected::calling_with(key, || self.inner.call(request));
+                ResponseFuture { future, key }
+            }
+            Err(error) => ResponseFuture { future: MaybeRejected::rejected(error), key: None },
+        }
     }
 }

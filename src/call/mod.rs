@@ -26,7 +26,7 @@ mod shared;
 
 use std::{sync::Arc, time::Duration};
 
-use http::{Extensions, HeaderMap, HeaderValue};
+use http::{Extensions, HeaderMap, HeaderValue, Request};
 
 pub use self::attempt::AttemptReport;
 pub use self::deadline::Deadline;
@@ -79,6 +79,12 @@ impl CallContext {
         call
     }
 
+    /// Adds a new call to a request that belongs to no call.
+    pub(crate) fn started_with<B>(mut request: Request<B>) -> Request<B> {
+        Self::of(request.extensions_mut());
+        request
+    }
+
     /// Returns the call to which the request belongs, or starts a new call. Sets the identity of the call.
     pub(crate) fn identified(extensions: &mut Extensions, identity: Identity) -> Self {
         let call = Self::of(extensions);
@@ -91,12 +97,11 @@ impl CallContext {
         self.0.shared.state().deadline
     }
 
-    /// Sets the deadline. If the call has an earlier deadline, keeps and returns the earlier one.
-    pub(crate) fn narrow_deadline(&self, deadline: Instant) -> Option<Instant> {
+    /// Sets the deadline, unless the call has an earlier one. Returns the earlier of both.
+    pub(crate) fn narrow_deadline(&self, deadline: Instant) -> Instant {
         let mut state = self.0.shared.state();
-        let earlier = state.deadline.filter(|earlier| *earlier < deadline);
-        state.deadline = earlier.or(Some(deadline));
-        earlier
+        let earlier = state.deadline.map_or(deadline, |earlier| earlier.min(deadline));
+        *state.deadline.insert(earlier)
     }
 
     /// Returns the name of the called service, if the request id layer was given one.

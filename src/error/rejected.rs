@@ -1,5 +1,6 @@
 use std::{
     future::Future,
+    mem::ManuallyDrop,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -17,6 +18,13 @@ pub(crate) fn polled_after_completion() -> ! {
     panic!("future polled after completion")
 }
 
+/// Takes the value that a future stores until it is needed. It is not inlined, because the compiler would then copy a
+/// request twice.
+#[inline(never)]
+pub(crate) fn take_once<T>(slot: &mut Option<T>) -> T {
+    slot.take().unwrap_or_else(|| polled_after_completion())
+}
+
 pin_project! {
     /// The future of a service that may reject a request before it calls the inner service. After it completes, the
     /// future is in the state `Rejected` without an error.
@@ -29,13 +37,18 @@ pin_project! {
 }
 
 impl<F> MaybeRejected<F> {
-    /// Calls the inner service if `checked` is `Ok`. Otherwise returns the error.
     #[inline]
-    pub(crate) fn new<T>(checked: Result<T, Error>, call: impl FnOnce(T) -> F) -> Self {
-        match checked {
-            Ok(checked) => Self::Calling { future: call(checked) },
-            Err(error) => Self::Rejected { error: Some(error) },
-        }
+    pub(crate) fn rejected(error: Error) -> Self {
+        Self::Rejected { error: Some(error) }
+    }
+
+    /// Calls the inner service, and passes `kept` through. The compiler constructs the future in its final place, which
+    /// saves a copy of about 1 KB in each layer. It does that only if no value must be dropped after a panic, so `kept`
+    /// leaks if `call` panics.
+    #[inline(always)]
+    pub(crate) fn calling_with<T>(kept: T, call: impl FnOnce() -> F) -> (Self, T) {
+        let kept = ManuallyDrop::new(kept);
+        (Self::Calling { future: call() }, ManuallyDrop::into_inner(kept))
     }
 
     /// Drops the inner future. Polling the future after that panics.

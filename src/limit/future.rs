@@ -20,7 +20,7 @@ use super::{
 use crate::{
     call::{CallContext, RequestHead},
     clock,
-    error::{BoxError, Error, polled_after_completion},
+    error::{BoxError, Error, polled_after_completion, take_once},
     telemetry::{self, Waiting},
 };
 
@@ -158,9 +158,8 @@ where
                 continue;
             }
             let trusted = settings.feedback_from.as_ref().is_none_or(|trusts| trusts(head));
-            let Some(request) = request.take() else { polled_after_completion() };
             permit.mark_sent(if waited { clock::now() } else { permit.granted_at() });
-            let future = this.inner.call(request);
+            let future = this.inner.call(take_once(request));
             this.state.set(State::Calling { future, permit: Some(permit), trusted });
         }
     }

@@ -6,8 +6,8 @@ use std::{
 
 use http::Response;
 use pin_project_lite::pin_project;
-use tracing::Span;
 
+use super::service::Started;
 use crate::{
     call::{CallContext, Report},
     error::{BoxError, Error, MaybeRejected},
@@ -28,17 +28,10 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
-    #[inline]
-    pub(super) fn new(
-        call: CallContext,
-        subject: Option<Box<Subject>>,
-        span: Span,
-        make: impl FnOnce() -> MaybeRejected<F>,
-    ) -> Self {
-        match span.is_disabled() {
-            true => Self { call, subject, future: InSpan::disabled(span, make) },
-            false => Self { call, subject, future: InSpan::new(span, make) },
-        }
+    #[inline(always)]
+    pub(super) fn new(future: MaybeRejected<F>, started: Started) -> Self {
+        let Started { span, call, subject } = started;
+        Self { future: InSpan { future: Some(future), span }, call, subject }
     }
 }
 

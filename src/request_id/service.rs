@@ -6,6 +6,7 @@ use std::{
 use http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
+use tracing::Span;
 
 use super::{RequestId, RequestIdLayer, ResponseFuture};
 use crate::{
@@ -29,6 +30,15 @@ pub struct SetRequestId<S> {
 
 impl<S> SetRequestId<S> {
     inner_service!();
+
+    #[inline(never)]
+    fn call_started<B>(&mut self, request: Request<B>, started: Started) -> ResponseFuture<S::Future>
+    where
+        S: Service<Request<B>>,
+    {
+        let (future, started) = MaybeRejected::calling_with(started, || self.inner.call(request));
+        ResponseFuture::new(future, started)
+    }
 }
 
 impl<S> Layer<S> for RequestIdLayer {
@@ -52,18 +62,40 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let layer = &self.layer;
+        let (started, added) = self.layer.start(&mut request);
+        if let Err(error) = added {
+            return ResponseFuture::new(MaybeRejected::rejected(error), started);
+        }
+        if !started.span.is_disabled() {
+            let future =
+                started.span.in_scope(|| MaybeRejected::Calling { future: self.inner.call(request) });
+            return ResponseFuture::new(future, started);
+        }
+        self.call_started(request, started)
+    }
+}
+
+/// The state of a call that this layer has started.
+pub(super) struct Started {
+    pub(super) span: Span,
+    pub(super) call: CallContext,
+    pub(super) subject: Option<Box<Subject>>,
+}
+
+impl RequestIdLayer {
+    /// Starts a call. Returns an error if the id does not fit into the request's headers.
+    fn start<B>(&self, request: &mut Request<B>) -> (Started, Result<(), Error>) {
         let own = request.extensions().get().map(|RequestId(id)| id.clone());
-        let id = || own.clone().unwrap_or_else(|| (layer.make)());
-        let (id, added) = match headers::get_or_insert_with(request.headers_mut(), layer.header(), id) {
+        let id = || own.clone().unwrap_or_else(|| (self.make)());
+        let (id, added) = match headers::get_or_insert_with(request.headers_mut(), self.header(), id) {
             Ok(id) => (id.clone(), Ok(())),
             Err(error) => (id(), Err(error)),
         };
-        let span = telemetry::call_span(layer.naming.service.as_deref(), &id);
+        let span = telemetry::call_span(self.naming.service.as_deref(), &id);
         let identity =
-            Identity { naming: Arc::clone(&layer.naming), request_id: id, in_span: !span.is_disabled() };
+            Identity { naming: Arc::clone(&self.naming), request_id: id, in_span: !span.is_disabled() };
         let call = CallContext::identified(request.extensions_mut(), identity);
-        let subject = Subject::of(layer.level, &request, &span);
-        ResponseFuture::new(call, subject, span, || MaybeRejected::new(added, |()| self.inner.call(request)))
+        let subject = Subject::of(self.level, request, &span);
+        (Started { span, call, subject }, added)
     }
 }

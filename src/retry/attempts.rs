@@ -5,11 +5,10 @@ use std::{error::Error as _, sync::Arc};
 use http::{
     Request, Response, StatusCode,
     header::{CONTENT_LENGTH, TRAILER},
-    request,
 };
 use http_body::Body;
 
-use super::{AttemptResult, RetryOverride, backoff::RemainingDelays, head::RecordedHead, policy::Policy};
+use super::{AttemptResult, backoff::RemainingDelays, head::RecordedHead, policy::Policy};
 use crate::{
     body::{Replay, ReplayBody},
     call::{CallContext, Delivery, KeyReplaced, Outcome, StopReason},
@@ -25,63 +24,24 @@ use crate::{
 
 /// The recorded request and the state of its attempts.
 pub(super) struct Attempts<B> {
-    policy: Arc<Policy>,
+    pub(super) policy: Arc<Policy>,
     pub(super) call: CallContext,
-    head: RecordedHead,
-    replay: Replay<B>,
+    pub(super) head: RecordedHead,
+    pub(super) replay: Replay<B>,
     pub(super) state: RetryState,
     /// Whether the request may be resent with another key.
-    resends: bool,
-    transient_delays: RemainingDelays,
-    throttled_delays: RemainingDelays,
+    pub(super) resends: bool,
+    pub(super) transient_delays: RemainingDelays,
+    pub(super) throttled_delays: RemainingDelays,
     /// The credit that the last retry spent from the budget.
-    cost: Option<u32>,
+    pub(super) cost: Option<u32>,
     /// The error of the last attempt that called the inner service. `None` if that attempt ended in a response.
-    failed: Option<Error>,
+    pub(super) failed: Option<Error>,
     /// Whether the server may have processed at least one attempt.
-    maybe_processed: bool,
+    pub(super) maybe_processed: bool,
 }
 
 impl<B: Body> Attempts<B> {
-    /// Records the request. Returns the request of the first attempt, or an error if no idempotency key fits into the
-    /// request's headers.
-    pub(super) fn of(
-        mut request: Request<B>,
-        policy: Arc<Policy>,
-    ) -> (Self, Result<Request<ReplayBody<B>>, Error>) {
-        let call = CallContext::of(request.extensions_mut());
-        let declared = policy.is_idempotent(&request);
-        let (mut head, body) = request.into_parts();
-        let announced = announced(&head, &body);
-        let (body, replay) = ReplayBody::record(body, policy.replay_limit, announced);
-        let own = head.extensions.get().copied().unwrap_or(RetryOverride::new());
-        let key = policy.idempotency_key.as_ref().map(|key| key.put_on(&mut head, &policy.keys)).transpose();
-        let idempotent = own.idempotent
-            || declared
-            || policy::retry_decision::is_idempotent(&head.method)
-            || matches!(key, Ok(Some(true)));
-        let attempts = Self {
-            head: RecordedHead::of(&head, policy.shows_requests()),
-            replay,
-            state: RetryState {
-                attempts: 0,
-                max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
-                idempotent,
-                max_retry_after: policy.max_retry_after,
-            },
-            resends: !own.never,
-            policy,
-            call,
-            transient_delays: None,
-            throttled_delays: None,
-            cost: None,
-            failed: None,
-            maybe_processed: false,
-        };
-        // The first attempt uses the original head, whose header map has room for the fields that inner layers add.
-        (attempts, key.map(|_| Request::from_parts(head, body)))
-    }
-
     /// Counts an attempt that is about to start. Returns an error if the deadline has passed.
     pub(super) fn start(&mut self) -> Result<(), Error> {
         let passed = |limit| Error::new(ErrorKind::Deadline, Some(limit), None);
@@ -237,12 +197,13 @@ fn is_key_replaced<R>(response: &Response<R>, idempotent: bool) -> bool {
 }
 
 /// Returns the length of the body that is sent to the server, unless trailers may follow the body.
-fn announced<B: Body>(head: &request::Parts, body: &B) -> Option<u64> {
+pub(super) fn announced<B: Body>(request: &Request<B>) -> Option<u64> {
+    let (headers, body) = (request.headers(), request.body());
     // Most requests have no body. For them, the lookup in the headers is skipped.
-    if body.is_end_stream() || head.headers.contains_key(TRAILER) {
+    if body.is_end_stream() || headers.contains_key(TRAILER) {
         return None;
     }
-    let written = || head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+    let written = || headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
     written().or(body.size_hint().exact())
 }
 

@@ -12,12 +12,18 @@ use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::{attempts::Attempts, policy::Policy};
+use super::{
+    RetryOverride,
+    attempts::{Attempts, announced},
+    head::RecordedHead,
+    policy::Policy,
+};
 use crate::{
     body::{Drain, ReplayBody},
-    call::StopReason,
+    call::{CallContext, StopReason},
     clock::{self, Instant},
-    error::{BoxError, Error, polled_after_completion},
+    error::{BoxError, Error, polled_after_completion, take_once},
+    policy::{retry::RetryState, retry_decision::is_idempotent},
 };
 
 /// The maximum number of bytes that are drained from a failed response's body so that its connection can be reused.
@@ -52,13 +58,45 @@ where
     S: Service<Request<ReplayBody<B>>>,
     B: Body,
 {
-    pub(super) fn new(inner: S, policy: Arc<Policy>, request: Request<B>) -> Self {
-        let (attempts, first) = Attempts::of(request, policy);
-        let state = match first {
-            Ok(request) => State::Readying { request: Some(request), started: false },
-            Err(error) => State::Ended { error: Some(error) },
-        };
-        Self { state, inner, attempts }
+    /// Records the request. The call fails if no idempotency key fits into the request's headers.
+    #[inline(never)]
+    pub(super) fn new(inner: S, policy: Arc<Policy>, mut request: Request<B>) -> Self {
+        let call = CallContext::of(request.extensions_mut());
+        let own = request.extensions().get().copied().unwrap_or(RetryOverride::new());
+        let declared = own.idempotent || policy.is_idempotent(&request);
+        let announced = announced(&request);
+        let key =
+            policy.idempotency_key.as_ref().map(|key| key.put_on(&mut request, &policy.keys)).transpose();
+        let idempotent = declared || is_idempotent(request.method()) || matches!(key, Ok(Some(true)));
+        let head = RecordedHead::of(&request, policy.shows_requests());
+        let (parts, body) = request.into_parts();
+        let (body, replay) = ReplayBody::record(body, policy.replay_limit, announced);
+        Self {
+            // The first attempt uses the original head, whose header map has room for the fields that inner layers add.
+            state: match key {
+                Ok(_) => State::Readying { request: Some(Request::from_parts(parts, body)), started: false },
+                Err(error) => State::Ended { error: Some(error) },
+            },
+            inner,
+            attempts: Attempts {
+                call,
+                head,
+                replay,
+                state: RetryState {
+                    attempts: 0,
+                    max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
+                    idempotent,
+                    max_retry_after: policy.max_retry_after,
+                },
+                resends: !own.never,
+                policy,
+                transient_delays: None,
+                throttled_delays: None,
+                cost: None,
+                failed: None,
+                maybe_processed: false,
+            },
+        }
     }
 }
 
@@ -89,8 +127,7 @@ where
                     }
                     match ready!(this.inner.poll_ready(cx)) {
                         Ok(()) => {
-                            let Some(request) = request.take() else { polled_after_completion() };
-                            let future = this.inner.call(request);
+                            let future = this.inner.call(take_once(request));
                             this.state.set(State::Calling { future });
                             continue;
                         }

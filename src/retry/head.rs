@@ -18,15 +18,23 @@ pub(super) enum RecordedHead {
 
 impl RecordedHead {
     /// Records a head. `shown` is `true` if a classifier or a condition will read it.
-    pub(super) fn of(head: &request::Parts, shown: bool) -> Self {
+    pub(super) fn of<B>(request: &Request<B>, shown: bool) -> Self {
         // Every head has one extension, the `CallContext`.
-        let plain = head.extensions.len() == 1 && !shown;
-        match plain.then(|| Fields::of(&head.headers)).flatten() {
+        let plain = request.extensions().len() == 1 && !shown;
+        match plain.then(|| Fields::of(request.headers())).flatten() {
             Some(fields) => {
-                let (method, uri) = (head.method.clone(), head.uri.clone());
-                Self::Plain { method, uri, version: head.version, fields }
+                let (method, uri) = (request.method().clone(), request.uri().clone());
+                Self::Plain { method, uri, version: request.version(), fields }
             }
-            None => Self::Whole(Box::new(Request::from_parts(head.clone(), ()))),
+            None => {
+                let mut whole = Request::new(());
+                *whole.method_mut() = request.method().clone();
+                *whole.uri_mut() = request.uri().clone();
+                *whole.version_mut() = request.version();
+                *whole.headers_mut() = request.headers().clone();
+                *whole.extensions_mut() = request.extensions().clone();
+                Self::Whole(Box::new(whole))
+            }
         }
     }
 

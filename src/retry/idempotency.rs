@@ -1,4 +1,4 @@
-use http::{HeaderName, HeaderValue, request};
+use http::{HeaderName, HeaderValue, Request};
 
 use crate::{config::text::Written, error::Error, headers, policy, random::Random, uuid};
 
@@ -42,13 +42,13 @@ impl IdempotencyKey {
     }
 
     /// Adds a key unless the method is idempotent. Returns whether the request has a key.
-    pub(super) fn put_on(&self, head: &mut request::Parts, random: &Random) -> Result<bool, Error> {
+    pub(super) fn put_on<B>(&self, request: &mut Request<B>, random: &Random) -> Result<bool, Error> {
         // An empty key cannot identify a request.
         let is_key = |key: &HeaderValue| key.as_bytes().iter().any(|byte| !b" \t\"".contains(byte));
-        if head.headers.get(&self.header.0).is_some_and(is_key) {
+        if request.headers().get(&self.header.0).is_some_and(is_key) {
             return Ok(true);
         }
-        if policy::retry_decision::is_idempotent(&head.method) {
+        if policy::retry_decision::is_idempotent(request.method()) {
             return Ok(false);
         }
         let key = uuid::v7_header(random);
@@ -58,6 +58,6 @@ impl IdempotencyKey {
         };
         // Quotes, hexadecimal digits and hyphens always make a valid header value.
         let Ok(key) = key else { return Ok(false) };
-        headers::insert(&mut head.headers, &self.header.0, key).map(|()| true)
+        headers::insert(request.headers_mut(), &self.header.0, key).map(|()| true)
     }
 }

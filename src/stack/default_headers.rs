@@ -113,7 +113,9 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let has_body = !request.body().is_end_stream();
-        let added = self.headers.put_on(request.headers_mut(), has_body);
-        MaybeRejected::new(added, |()| self.inner.call(request))
+        match self.headers.put_on(request.headers_mut(), has_body) {
+            Ok(()) => MaybeRejected::Calling { future: self.inner.call(request) },
+            Err(error) => MaybeRejected::rejected(error),
+        }
     }
 }

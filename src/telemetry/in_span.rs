@@ -10,13 +10,12 @@ use tracing::Span;
 use crate::error::polled_after_completion;
 
 pin_project! {
-    /// A future whose span is current while the future is polled and dropped, like `tracing::Instrumented`. It is
-    /// constructed in place, because moving the 2 KB future of a whole stack takes as long as the work of one layer.
+    /// A future whose span is current while the future is polled and dropped, like `tracing::Instrumented`.
     #[derive(Debug)]
     pub(crate) struct InSpan<F> {
         // The future. `None` after it was dropped.
         #[pin]
-        future: Option<F>,
+        pub(crate) future: Option<F>,
         pub(crate) span: Span,
     }
 
@@ -30,20 +29,9 @@ pin_project! {
 }
 
 impl<F> InSpan<F> {
-    /// Calls `make` inside the span, and wraps the future that it returns.
     #[inline]
-    pub(crate) fn new(span: Span, make: impl FnOnce() -> F) -> Self {
-        let future = {
-            let _entered = span.enter();
-            Some(make())
-        };
-        Self { span, future }
-    }
-
-    /// Wraps the future that `make` returns. The span is disabled, so `make` is not called inside the span.
-    #[inline]
-    pub(crate) fn disabled(span: Span, make: impl FnOnce() -> F) -> Self {
-        Self { span, future: Some(make()) }
+    pub(crate) fn new(span: Span, future: F) -> Self {
+        Self { span, future: Some(future) }
     }
 }
 

@@ -20,10 +20,10 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: MaybeRejected<F>,
+        pub(super) future: MaybeRejected<F>,
         #[pin]
-        timer: Option<Sleep>,
-        expiry: Expiry,
+        pub(super) timer: Option<Sleep>,
+        pub(super) expiry: Expiry,
     }
 }
 
@@ -50,12 +50,8 @@ impl Expiry {
 }
 
 impl<F> ResponseFuture<F> {
-    /// Calls the inner service unless the request has already expired.
-    #[inline]
-    pub(super) fn new(expiry: Expiry, expired: bool, call: impl FnOnce() -> F) -> Self {
-        let checked = if expired { Err(expiry.error()) } else { Ok(()) };
-        let future = MaybeRejected::new(checked, |()| call());
-        Self { future, timer: None, expiry }
+    pub(super) fn rejected(expiry: Expiry) -> Self {
+        Self { future: MaybeRejected::rejected(expiry.error()), timer: None, expiry }
     }
 }
 

@@ -3,14 +3,14 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use tower_service::Service;
 
 use super::{ResponseFuture, future::Expiry};
 use crate::{
     call::{CallContext, Deadline},
     clock,
-    error::{BoxError, Error, ErrorKind},
+    error::{BoxError, Error, ErrorKind, MaybeRejected},
 };
 
 /// The service of [`TimeoutLayer`](super::TimeoutLayer).
@@ -46,20 +46,39 @@ where
         self.inner.poll_ready(cx).map_err(Error::from_service)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        if self.kind == ErrorKind::Deadline && request.extensions().get::<CallContext>().is_none() {
+            return self.call(CallContext::started_with(request));
+        }
+        let (expiry, expired) = self.expiry(request.extensions());
+        if expired {
+            return ResponseFuture::rejected(expiry);
+        }
+        self.call_until(expiry, request)
+    }
+}
+
+impl<S> Timeout<S> {
+    #[inline(never)]
+    fn call_until<B>(&mut self, expiry: Expiry, request: Request<B>) -> ResponseFuture<S::Future>
+    where
+        S: Service<Request<B>>,
+    {
+        let (future, expiry) = MaybeRejected::calling_with(expiry, || self.inner.call(request));
+        ResponseFuture { future, timer: None, expiry }
+    }
+
+    /// Returns when a request that is called now expires, and whether it has already expired.
+    fn expiry(&self, extensions: &Extensions) -> (Expiry, bool) {
+        let call = extensions.get::<CallContext>().cloned();
         let now = clock::now();
         let own = clock::after(now, self.limit);
-        let (call, deadline) = match self.kind {
-            ErrorKind::Deadline => {
-                let call = CallContext::of(request.extensions_mut());
-                let earlier = call.narrow_deadline(own);
-                (Some(call), earlier)
+        let deadline = match (self.kind, &call) {
+            (ErrorKind::Deadline, Some(call)) => {
+                let caller = Deadline::of(None, extensions);
+                Some(call.narrow_deadline(caller.map_or(own, |deadline| deadline.min(own))))
             }
-            _ => {
-                let call = request.extensions().get::<CallContext>().cloned();
-                let deadline = Deadline::of(call.as_ref(), request.extensions());
-                (call, deadline)
-            }
+            _ => Deadline::of(call.as_ref(), extensions),
         };
         // If the deadline is earlier than the end of the attempt timeout, the error names the deadline, because the
         // attempt may not be slow.
@@ -67,7 +86,6 @@ where
             Some(deadline) if deadline <= own => (deadline, ErrorKind::Deadline),
             _ => (own, self.kind),
         };
-        let expiry = Expiry { ends, kind, limit: self.limit, call };
-        ResponseFuture::new(expiry, now > ends, || self.inner.call(request))
+        (Expiry { ends, kind, limit: self.limit, call }, now > ends)
     }
 }

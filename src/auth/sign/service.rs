@@ -71,7 +71,10 @@ where
                     inner,
                 }
             }
-            other => State::Calling { future: MaybeRejected::new(other, |_| self.inner.call(request)) },
+            Ok(false) => {
+                State::Calling { future: MaybeRejected::Calling { future: self.inner.call(request) } }
+            }
+            Err(error) => State::Calling { future: MaybeRejected::rejected(error) },
         };
         SignFuture { state }
     }
@@ -122,9 +125,10 @@ where
         let mut state = self.project().state;
         loop {
             let future = match state.as_mut().project() {
-                StateProj::BoxSignFuture { signing, inner } => {
-                    MaybeRejected::new(ready!(signing.as_mut().poll(cx)), |request| inner.call(request))
-                }
+                StateProj::BoxSignFuture { signing, inner } => match ready!(signing.as_mut().poll(cx)) {
+                    Ok(request) => MaybeRejected::Calling { future: inner.call(request) },
+                    Err(error) => MaybeRejected::rejected(error),
+                },
                 StateProj::Calling { future } => return future.poll(cx),
             };
             state.set(State::Calling { future });
