@@ -8,7 +8,7 @@ use http::Response;
 use pin_project_lite::pin_project;
 
 use crate::{
-    error::{BoxError, Error, MaybeRejected},
+    error::{BoxError, Error},
     telemetry::{InSpan, ResponseSummary, Sending},
 };
 
@@ -17,7 +17,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        pub(super) future: InSpan<MaybeRejected<F>>,
+        pub(super) future: InSpan<F>,
         pub(super) sending: Sending,
     }
 

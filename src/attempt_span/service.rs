@@ -24,7 +24,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct AttemptSpan<S> {
     inner: S,
-    layer: Arc<AttemptSpanLayer>,
+    /// `None` if the layer adds no headers. A call then clones the service without an atomic operation.
+    layer: Option<Arc<AttemptSpanLayer>>,
 }
 
 impl<S> AttemptSpan<S> {
@@ -35,7 +36,8 @@ impl<S> Layer<S> for AttemptSpanLayer {
     type Service = AttemptSpan<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        AttemptSpan { inner, layer: Arc::new(self.clone()) }
+        let adds_headers = self.header.is_some() || self.propagate.is_some();
+        AttemptSpan { inner, layer: adds_headers.then(|| Arc::new(self.clone())) }
     }
 }
 
@@ -52,14 +54,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let adds_header = self.layer.header.is_some();
-        let (sending, span, number) = Sending::begin(&request, adds_header);
-        if adds_header || self.layer.propagate.is_some() || sending.is_observed() || !span.is_disabled() {
+        let numbered = self.layer.as_ref().is_some_and(|layer| layer.header.is_some());
+        let (sending, span, number) = Sending::begin(&request, numbered);
+        if self.layer.is_some() || sending.is_observed() || !span.is_disabled() {
             return self.call_observed(request, sending, span, number);
         }
         let (future, (sending, span)) =
             MaybeRejected::calling_with((sending, span), || self.inner.call(request));
-        ResponseFuture { future: InSpan::new(span, future), sending }
+        ResponseFuture { future: InSpan { future, span }, sending }
     }
 }
 
@@ -77,10 +79,10 @@ impl<S> AttemptSpan<S> {
         S: Service<Request<B>>,
     {
         let mut added = Ok(());
-        if let Some(header) = &self.layer.header {
+        if let Some(header) = self.layer.as_ref().and_then(|layer| layer.header.as_ref()) {
             added = headers::insert(request.headers_mut(), &header.0, HeaderValue::from(number));
         }
-        if let Some(propagate) = &self.layer.propagate {
+        if let Some(propagate) = self.layer.as_ref().and_then(|layer| layer.propagate.as_ref()) {
             added = added.and_then(|()| headers::check_room(request.headers()));
             if added.is_ok() {
                 propagate(&span, request.headers_mut());
@@ -90,6 +92,6 @@ impl<S> AttemptSpan<S> {
             Ok(()) => span.in_scope(|| MaybeRejected::Calling { future: self.inner.call(request) }),
             Err(error) => MaybeRejected::rejected(error),
         };
-        ResponseFuture { future: InSpan::new(span, future), sending }
+        ResponseFuture { future: InSpan { future, span }, sending }
     }
 }

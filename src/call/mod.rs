@@ -72,7 +72,7 @@ impl Deadline {
 impl CallContext {
     /// Returns the call to which the request belongs. Starts a new call if the request belongs to no call.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
-        let call = extensions.get_or_insert_with(|| Self(Report { shared: Arc::new(Shared::new()) })).clone();
+        let call = extensions.get_or_insert_with(|| Self::new(None)).clone();
         if let Some(Deadline(deadline)) = extensions.get() {
             call.narrow_deadline(*deadline);
         }
@@ -87,9 +87,17 @@ impl CallContext {
 
     /// Returns the call to which the request belongs, or starts a new call. Sets the identity of the call.
     pub(crate) fn identified(extensions: &mut Extensions, identity: Identity) -> Self {
+        if extensions.get::<Self>().is_none() {
+            extensions.insert(Self::new(Some(identity)));
+            return Self::of(extensions);
+        }
         let call = Self::of(extensions);
         call.0.shared.state().identity = Some(identity);
         call
+    }
+
+    fn new(identity: Option<Identity>) -> Self {
+        Self(Report { shared: Arc::new(Shared::new(identity)) })
     }
 
     /// Returns the time by which the response headers must arrive, if the call has a deadline.

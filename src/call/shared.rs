@@ -55,8 +55,8 @@ pub(super) struct State {
 
 impl Shared {
     /// Creates the state of a call that starts now.
-    pub(super) fn new() -> Self {
-        Self { started: clock::now(), state: Mutex::default() }
+    pub(super) fn new(identity: Option<Identity>) -> Self {
+        Self { started: clock::now(), state: Mutex::new(State { identity, ..State::default() }) }
     }
 
     // Ignores the poisoning of the lock, because a panic while the lock is held leaves the values valid.

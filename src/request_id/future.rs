@@ -19,7 +19,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: InSpan<MaybeRejected<F>>,
+        future: InSpan<F>,
         call: CallContext,
         // The parts of the request for the log event. `None` if neither a subscriber nor a metrics recorder was active
         // when the call started.
@@ -31,7 +31,7 @@ impl<F> ResponseFuture<F> {
     #[inline(always)]
     pub(super) fn new(future: MaybeRejected<F>, started: Started) -> Self {
         let Started { span, call, subject } = started;
-        Self { future: InSpan { future: Some(future), span }, call, subject }
+        Self { future: InSpan { future, span }, call, subject }
     }
 }
 

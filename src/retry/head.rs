@@ -1,5 +1,7 @@
 //! Records the head of a request for further attempts.
 
+use std::mem;
+
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, request};
 
 use crate::call::{CallContext, RequestHead};
@@ -61,12 +63,18 @@ impl RecordedHead {
     }
 }
 
-/// Header fields in one allocation. A `HeaderMap` needs two allocations, and another one for each shared value.
-pub(super) struct Fields(Box<[u8]>);
+/// Header fields in at most one allocation. A `HeaderMap` needs two allocations, and another one for each shared value.
+pub(super) enum Fields {
+    /// The first bytes contain the fields.
+    Short(u8, [u8; Fields::SHORT]),
+    Long(Box<[u8]>),
+}
 
 impl Fields {
     /// The maximum number of bytes that are copied. A larger head is recorded as a `HeaderMap`.
     const MAX_SIZE: usize = 1024;
+    /// The maximum number of bytes that need no allocation. The headers of most requests to a JSON API are shorter.
+    const SHORT: usize = 158;
     /// The size of the prefix of each field. The prefix contains the lengths of the name and the value, and whether the
     /// value is sensitive.
     const PREFIX: usize = 5;
@@ -80,22 +88,42 @@ impl Fields {
         if size > Self::MAX_SIZE {
             return None;
         }
-        let mut bytes = Vec::with_capacity(size);
+        let mut fields = match u8::try_from(size) {
+            Ok(length) if size <= Self::SHORT => Self::Short(length, [0; Self::SHORT]),
+            _ => Self::Long(vec![0; size].into()),
+        };
+        let mut rest = match &mut fields {
+            Self::Short(_, bytes) => &mut bytes[..],
+            Self::Long(bytes) => bytes,
+        };
+        let mut write = |bytes: &[u8]| {
+            let (to, left) = mem::take(&mut rest).split_at_mut_checked(bytes.len())?;
+            to.copy_from_slice(bytes);
+            rest = left;
+            Some(())
+        };
         for (name, value) in headers {
             let name = name.as_str().as_bytes();
             // Each length is at most `MAX_SIZE`, so it fits into 16 bits.
-            bytes.extend_from_slice(&u16::try_from(name.len()).ok()?.to_le_bytes());
-            bytes.extend_from_slice(&u16::try_from(value.len()).ok()?.to_le_bytes());
-            bytes.push(value.is_sensitive().into());
-            bytes.extend_from_slice(name);
-            bytes.extend_from_slice(value.as_bytes());
+            let [n0, n1] = u16::try_from(name.len()).ok()?.to_le_bytes();
+            let [v0, v1] = u16::try_from(value.len()).ok()?.to_le_bytes();
+            write(&[n0, n1, v0, v1, value.is_sensitive().into()])?;
+            write(name)?;
+            write(value.as_bytes())?;
         }
-        Some(Self(bytes.into()))
+        Some(fields)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(length, bytes) => bytes.get(..usize::from(*length)).unwrap_or_default(),
+            Self::Long(bytes) => bytes,
+        }
     }
 
     fn read(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        let mut rest = &*self.0;
+        let mut rest = self.bytes();
         while let Some((name, value, left)) = Self::field(rest) {
             // The fields fit into the map, because they fitted into the header map of the first attempt.
             let _ = headers.try_append(name, value);
@@ -143,7 +171,7 @@ mod tests {
             let fields = Fields::of(&headers);
             prop_assert_eq!(fields.is_some(), size <= 1024);
             let Some(fields) = fields else { return Ok(()) };
-            prop_assert_eq!(fields.0.len(), size);
+            prop_assert_eq!(fields.bytes().len(), size);
             let read = fields.read();
             // Comparing the iterators also compares the order of the values of each name.
             prop_assert!(read.iter().eq(headers.iter()));

@@ -4,45 +4,41 @@ use std::{
     task::{Context, Poll},
 };
 
+use http::Response;
 use pin_project_lite::pin_project;
 use tracing::Span;
 
-use crate::error::polled_after_completion;
+use crate::error::{BoxError, Error, MaybeRejected};
 
 pin_project! {
     /// A future whose span is current while the future is polled and dropped, like `tracing::Instrumented`.
     #[derive(Debug)]
     pub(crate) struct InSpan<F> {
-        // The future. `None` after it was dropped.
         #[pin]
-        pub(crate) future: Option<F>,
+        pub(crate) future: MaybeRejected<F>,
         pub(crate) span: Span,
     }
 
     impl<F> PinnedDrop for InSpan<F> {
         fn drop(this: Pin<&mut Self>) {
-            let mut this = this.project();
+            let this = this.project();
             let _entered = this.span.enter();
-            this.future.set(None);
+            this.future.complete();
         }
     }
 }
 
-impl<F> InSpan<F> {
-    #[inline]
-    pub(crate) fn new(span: Span, future: F) -> Self {
-        Self { span, future: Some(future) }
-    }
-}
-
-impl<F: Future> Future for InSpan<F> {
-    type Output = F::Output;
+impl<F, R, E> Future for InSpan<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<Response<R>, Error>;
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let _entered = this.span.enter();
-        let Some(future) = this.future.as_pin_mut() else { polled_after_completion() };
-        future.poll(cx)
+        this.future.poll(cx)
     }
 }

@@ -68,17 +68,22 @@ impl<S> Timeout<S> {
         ResponseFuture { future, timer: None, expiry }
     }
 
-    /// Returns when a request that is called now expires, and whether it has already expired.
+    /// Returns when the request expires, and whether it has already expired.
     fn expiry(&self, extensions: &Extensions) -> (Expiry, bool) {
-        let call = extensions.get::<CallContext>().cloned();
-        let now = clock::now();
-        let own = clock::after(now, self.limit);
-        let deadline = match (self.kind, &call) {
+        let call = extensions.get::<CallContext>();
+        let (own, deadline, now) = match (self.kind, call) {
             (ErrorKind::Deadline, Some(call)) => {
-                let caller = Deadline::of(None, extensions);
-                Some(call.narrow_deadline(caller.map_or(own, |deadline| deadline.min(own))))
+                // The time limit of a call begins when the call starts, so the clock is read only if the caller has set
+                // an earlier deadline.
+                let own = clock::after(call.started(), self.limit);
+                let deadline =
+                    call.narrow_deadline(Deadline::of(None, extensions).map_or(own, |it| it.min(own)));
+                (own, Some(deadline), (deadline < own).then(clock::now))
             }
-            _ => Deadline::of(call.as_ref(), extensions),
+            _ => {
+                let now = clock::now();
+                (clock::after(now, self.limit), Deadline::of(call, extensions), Some(now))
+            }
         };
         // If the deadline is earlier than the end of the attempt timeout, the error names the deadline, because the
         // attempt may not be slow.
@@ -86,6 +91,7 @@ impl<S> Timeout<S> {
             Some(deadline) if deadline <= own => (deadline, ErrorKind::Deadline),
             _ => (own, self.kind),
         };
-        (Expiry { ends, kind, limit: self.limit, call }, now > ends)
+        let expired = now.is_some_and(|now| now > ends);
+        (Expiry { ends, kind, limit: self.limit, call: call.cloned() }, expired)
     }
 }
