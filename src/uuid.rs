@@ -16,22 +16,33 @@ pub(crate) fn v7_header(random: &Random) -> HeaderValue {
         .unwrap_or_else(|_| HeaderValue::from_static("00000000-0000-7000-8000-000000000000"))
 }
 
-const HEX: &[u8; 16] = b"0123456789abcdef";
-
-/// The position of each byte's two hexadecimal digits in the text of a UUID.
-const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
-
 fn v7(time: SystemTime, high: u64, low: u64) -> [u8; 36] {
     let millis = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     let high = (millis << 16) | 0x7000 | (high & 0x0fff);
     let low = (0b10 << 62) | (low >> 2);
-    let digits = (u128::from(high) << 64) | u128::from(low);
+    let [a, b, c, d] = [high >> 32, high, low >> 32, low].map(|part| hex(part as u32));
     let mut text = [b'-'; 36];
-    for (byte, at) in digits.to_be_bytes().into_iter().zip(PLACES) {
-        text[at] = HEX[usize::from(byte >> 4)];
-        text[at + 1] = HEX[usize::from(byte & 0xf)];
-    }
+    text[..8].copy_from_slice(&a);
+    text[9..13].copy_from_slice(&b[..4]);
+    text[14..18].copy_from_slice(&b[4..]);
+    text[19..23].copy_from_slice(&c[..4]);
+    text[24..28].copy_from_slice(&c[4..]);
+    text[28..].copy_from_slice(&d);
     text
+}
+
+/// Returns the eight hexadecimal digits of a number. All digits are computed at once, because this is faster than a
+/// table.
+fn hex(number: u32) -> [u8; 8] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // Spreads the number, so that each byte contains one digit.
+    let mut digits = u64::from(number);
+    digits = (digits | digits << 16) & 0x0000_ffff_0000_ffff;
+    digits = (digits | digits << 8) & 0x00ff_00ff_00ff_00ff;
+    digits = (digits | digits << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    let letters = ((digits + 6 * ONES) >> 4) & ONES;
+    let digit_to_letter = u64::from(b'a' - b'9' - 1);
+    (digits + u64::from(b'0') * ONES + letters * digit_to_letter).to_be_bytes()
 }
 
 #[cfg(test)]

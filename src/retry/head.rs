@@ -81,6 +81,10 @@ impl Fields {
 
     /// Copies the fields. Returns `None` if they are larger than [`Self::MAX_SIZE`].
     fn of(headers: &HeaderMap) -> Option<Self> {
+        let mut short = [0; Self::SHORT];
+        if let Some(length) = Self::write(headers, &mut short) {
+            return Some(Self::Short(u8::try_from(length).ok()?, short));
+        }
         let size = |(name, value): (&HeaderName, &HeaderValue)| {
             Self::PREFIX.saturating_add(name.as_str().len()).saturating_add(value.len())
         };
@@ -88,30 +92,24 @@ impl Fields {
         if size > Self::MAX_SIZE {
             return None;
         }
-        let mut fields = match u8::try_from(size) {
-            Ok(length) if size <= Self::SHORT => Self::Short(length, [0; Self::SHORT]),
-            _ => Self::Long(vec![0; size].into()),
-        };
-        let mut rest = match &mut fields {
-            Self::Short(_, bytes) => &mut bytes[..],
-            Self::Long(bytes) => bytes,
-        };
-        let mut write = |bytes: &[u8]| {
-            let (to, left) = mem::take(&mut rest).split_at_mut_checked(bytes.len())?;
-            to.copy_from_slice(bytes);
-            rest = left;
-            Some(())
-        };
+        let mut long = vec![0; size];
+        Self::write(headers, &mut long).map(|_| Self::Long(long.into()))
+    }
+
+    /// Writes the fields and returns their size. Returns `None` if there is no room.
+    fn write(headers: &HeaderMap, mut to: &mut [u8]) -> Option<usize> {
+        let size = to.len();
         for (name, value) in headers {
-            let name = name.as_str().as_bytes();
-            // Each length is at most `MAX_SIZE`, so it fits into 16 bits.
+            let (name, value, sensitive) = (name.as_str().as_bytes(), value.as_bytes(), value.is_sensitive());
             let [n0, n1] = u16::try_from(name.len()).ok()?.to_le_bytes();
             let [v0, v1] = u16::try_from(value.len()).ok()?.to_le_bytes();
-            write(&[n0, n1, v0, v1, value.is_sensitive().into()])?;
-            write(name)?;
-            write(value.as_bytes())?;
+            for bytes in [&[n0, n1, v0, v1, sensitive.into()], name, value] {
+                let (start, rest) = mem::take(&mut to).split_at_mut_checked(bytes.len())?;
+                start.copy_from_slice(bytes);
+                to = rest;
+            }
         }
-        Some(fields)
+        Some(size - to.len())
     }
 
     fn bytes(&self) -> &[u8] {
