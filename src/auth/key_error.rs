@@ -4,7 +4,13 @@ use crate::error::{BoxError, Error, ErrorKind, redact};
 
 /// The error of a key source that failed. `source()` returns the cause: the error of the closure or of the file.
 #[derive(Debug, Clone)]
-pub struct KeyError {
+pub struct KeyError(
+    // Boxed, because each clone of a service has room for an error.
+    Box<Inner>,
+);
+
+#[derive(Debug, Clone)]
+struct Inner {
     message: Cow<'static, str>,
     retry_in: Option<Duration>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
@@ -12,29 +18,29 @@ pub struct KeyError {
 
 impl KeyError {
     pub(super) fn new(message: impl Into<Cow<'static, str>>) -> Self {
-        Self { message: message.into(), retry_in: None, source: None }
+        Self(Box::new(Inner { message: message.into(), retry_in: None, source: None }))
     }
 
     pub(super) fn with_source(mut self, source: impl Into<BoxError>) -> Self {
-        self.source = Some(Arc::from(redact(source)));
+        self.0.source = Some(Arc::from(redact(source)));
         self
     }
 
     pub(super) fn with_retry_in(mut self, wait: Duration) -> Self {
-        self.retry_in = Some(wait);
+        self.0.retry_in = Some(wait);
         self
     }
 
     /// Returns the time until the next attempt to fetch the key. Returns `None` if the source is not backing off.
     pub fn retry_in(&self) -> Option<Duration> {
-        self.retry_in
+        self.0.retry_in
     }
 }
 
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
-        match self.retry_in {
+        f.write_str(&self.0.message)?;
+        match self.0.retry_in {
             Some(wait) => write!(f, ", next attempt in {wait:?}"),
             None => Ok(()),
         }
@@ -43,7 +49,7 @@ impl fmt::Display for KeyError {
 
 impl std::error::Error for KeyError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_deref().map(|source| source as _)
+        self.0.source.as_deref().map(|source| source as _)
     }
 }
 

@@ -61,11 +61,24 @@ pub struct CallContext(Report);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyReplaced;
 
+/// Returns an extension that the caller or a custom layer may have inserted. `call` is the call in the same extensions.
+/// Most requests have no other extension, so the lookup is skipped for them.
+pub(crate) fn extension_beside<'a, T>(call: Option<&CallContext>, extensions: &'a Extensions) -> Option<&'a T>
+where
+    T: Send + Sync + 'static,
+{
+    if extensions.len() > usize::from(call.is_some()) { extensions.get() } else { None }
+}
+
 impl Deadline {
     /// Returns the deadline of the call or the deadline in the request's extensions, whichever is earlier.
     pub(crate) fn of(call: Option<&CallContext>, extensions: &Extensions) -> Option<Instant> {
-        let own = extensions.get().map(|Self(deadline)| *deadline);
+        let own = Self::in_extensions(call, extensions);
         call.and_then(CallContext::deadline).into_iter().chain(own).min()
+    }
+
+    pub(crate) fn in_extensions(call: Option<&CallContext>, extensions: &Extensions) -> Option<Instant> {
+        extension_beside(call, extensions).map(|Self(deadline)| *deadline)
     }
 }
 
@@ -73,10 +86,14 @@ impl CallContext {
     /// Returns the call to which the request belongs. Starts a new call if the request belongs to no call.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
         let call = extensions.get_or_insert_with(|| Self::new(None)).clone();
-        if let Some(Deadline(deadline)) = extensions.get() {
-            call.narrow_deadline(*deadline);
-        }
+        call.narrow_to_extension(extensions);
         call
+    }
+
+    fn narrow_to_extension(&self, extensions: &Extensions) {
+        if let Some(deadline) = Deadline::in_extensions(Some(self), extensions) {
+            self.narrow_deadline(deadline);
+        }
     }
 
     /// Adds a new call to a request that belongs to no call.
@@ -87,12 +104,18 @@ impl CallContext {
 
     /// Returns the call to which the request belongs, or starts a new call. Sets the identity of the call.
     pub(crate) fn identified(extensions: &mut Extensions, identity: Identity) -> Self {
-        if extensions.get::<Self>().is_none() {
-            extensions.insert(Self::new(Some(identity)));
-            return Self::of(extensions);
-        }
-        let call = Self::of(extensions);
-        call.0.shared.state().identity = Some(identity);
+        let call = match extensions.get::<Self>() {
+            Some(call) => {
+                call.0.shared.state().identity = Some(identity);
+                call.clone()
+            }
+            None => {
+                let call = Self::new(Some(identity));
+                extensions.insert(call.clone());
+                call
+            }
+        };
+        call.narrow_to_extension(extensions);
         call
     }
 
@@ -105,11 +128,14 @@ impl CallContext {
         self.0.shared.state().deadline
     }
 
-    /// Sets the deadline, unless the call has an earlier one. Returns the earlier of both.
-    pub(crate) fn narrow_deadline(&self, deadline: Instant) -> Instant {
+    /// Sets the deadline, unless the call has an earlier one. Returns the earlier of both, and whether the call had no
+    /// deadline before.
+    pub(crate) fn narrow_deadline(&self, deadline: Instant) -> (Instant, bool) {
         let mut state = self.0.shared.state();
-        let earlier = state.deadline.map_or(deadline, |earlier| earlier.min(deadline));
-        *state.deadline.insert(earlier)
+        let before = state.deadline;
+        let earlier = before.map_or(deadline, |before| before.min(deadline));
+        state.deadline = Some(earlier);
+        (earlier, before.is_none())
     }
 
     /// Returns the name of the called service, if the request id layer was given one.

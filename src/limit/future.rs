@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
@@ -21,6 +21,7 @@ use crate::{
     call::{CallContext, RequestHead},
     clock,
     error::{BoxError, Error, polled_after_completion, take_once},
+    headers::fields,
     telemetry::{self, Waiting},
 };
 
@@ -47,15 +48,16 @@ pin_project! {
 }
 
 enum Step {
-    // The limiter is called at the first poll. The clock is read only for a request that has to wait.
-    Acquiring { acquire: Option<Acquire>, waiting: Option<Waiting>, renewed: bool },
+    // The limiter is called at the first poll. The clock is read only for a request that has to wait. While the request
+    // waits, `fields` contains its headers, because a `HeaderMap` of six fields takes 656 bytes.
+    Acquiring { acquire: Option<Acquire>, waiting: Option<Waiting>, fields: Option<Box<[u8]>>, renewed: bool },
     // The permit is granted, but the inner service was not ready.
     Readying { permit: Option<Permit<'static>> },
 }
 
 impl Step {
     fn acquiring(renewed: bool) -> Self {
-        Self::Acquiring { acquire: None, waiting: None, renewed }
+        Self::Acquiring { acquire: None, waiting: None, fields: None, renewed }
     }
 }
 
@@ -97,12 +99,12 @@ where
                     return Poll::Ready(outcome);
                 }
             };
-            let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
+            let Some(unsent) = request.as_mut() else { polled_after_completion() };
             // `waited` is `true` if the inner service was not ready after the grant. Otherwise, the request is sent at
             // the time of the grant, and the clock is not read again.
             let (mut permit, waited) = match step {
-                Step::Acquiring { acquire, waiting, renewed } => {
-                    let limiter = &settings.limiter;
+                Step::Acquiring { acquire, waiting, fields, renewed } => {
+                    let (limiter, head) = (&settings.limiter, RequestHead::of(unsent));
                     let immediate =
                         if acquire.is_none() { limiter.try_acquire_for(head, bounds) } else { None };
                     let outcome = match immediate {
@@ -110,12 +112,21 @@ where
                         None => {
                             let acquire = acquire.get_or_insert_with(|| limiter.acquire_for(head, bounds));
                             let Poll::Ready(outcome) = Pin::new(acquire).poll(cx) else {
-                                waiting.get_or_insert_with(|| Waiting::begin(call));
+                                if waiting.is_none() {
+                                    *waiting = Some(Waiting::begin(call));
+                                    *fields = fields::encode(unsent.headers());
+                                    if fields.is_some() {
+                                        *unsent.headers_mut() = HeaderMap::new();
+                                    }
+                                }
                                 return Poll::Pending;
                             };
                             outcome
                         }
                     };
+                    if let Some(fields) = fields.take() {
+                        *unsent.headers_mut() = fields::decode(&fields);
+                    }
                     if let Some(waiting) = waiting.take() {
                         let waited = waiting.over(call);
                         if let Some(call) = call {
@@ -157,7 +168,8 @@ where
                 *step = Step::acquiring(true);
                 continue;
             }
-            let trusted = settings.feedback_from.as_ref().is_none_or(|trusts| trusts(head));
+            let trusted =
+                settings.feedback_from.as_ref().is_none_or(|trusts| trusts(RequestHead::of(unsent)));
             permit.mark_sent(if waited { clock::now() } else { permit.granted_at() });
             let future = this.inner.call(take_once(request));
             this.state.set(State::Calling { future, permit: Some(permit), trusted });

@@ -9,7 +9,7 @@ use tower_service::Service;
 
 use super::{future::ResponseFuture, limiter::SelectLimiter, permit_request::PermitCost, settings::Settings};
 use crate::{
-    call::{CallContext, Deadline, RequestHead},
+    call::{CallContext, Deadline, RequestHead, extension_beside},
     error::{BoxError, Error},
 };
 
@@ -59,11 +59,12 @@ where
         let Settings { bounds, cost, priority, .. } = &*self.settings;
         let cost = match cost {
             Some(cost) => cost(head),
-            None => head.extensions.get().map_or(NonZeroU32::MIN, |PermitCost(cost)| *cost),
+            None => extension_beside(call.as_ref(), head.extensions)
+                .map_or(NonZeroU32::MIN, |PermitCost(cost)| *cost),
         };
         let priority = match priority {
             Some(priority) => priority(head),
-            None => head.extensions.get().copied().unwrap_or_default(),
+            None => extension_beside(call.as_ref(), head.extensions).copied().unwrap_or_default(),
         };
         let mut bounds = bounds.with_cost(cost).with_priority(priority);
         if let Some(deadline) = deadline {

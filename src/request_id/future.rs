@@ -6,8 +6,8 @@ use std::{
 
 use http::Response;
 use pin_project_lite::pin_project;
+use tracing::Span;
 
-use super::service::Started;
 use crate::{
     call::{CallContext, Report},
     error::{BoxError, Error, MaybeRejected},
@@ -25,6 +25,13 @@ pin_project! {
         // when the call started.
         subject: Option<Box<Subject>>,
     }
+}
+
+/// The state of a call that the layer has started.
+pub(super) struct Started {
+    pub(super) span: Span,
+    pub(super) call: CallContext,
+    pub(super) subject: Option<Box<Subject>>,
 }
 
 impl<F> ResponseFuture<F> {

@@ -6,9 +6,8 @@ use std::{
 use http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
-use tracing::Span;
 
-use super::{RequestId, RequestIdLayer, ResponseFuture};
+use super::{RequestId, RequestIdLayer, ResponseFuture, future::Started};
 use crate::{
     call::{CallContext, Identity},
     error::{BoxError, Error, MaybeRejected},
@@ -73,13 +72,6 @@ where
         }
         self.call_started(request, started)
     }
-}
-
-/// The state of a call that this layer has started.
-pub(super) struct Started {
-    pub(super) span: Span,
-    pub(super) call: CallContext,
-    pub(super) subject: Option<Box<Subject>>,
 }
 
 impl RequestIdLayer {

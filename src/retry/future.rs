@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     body::{Drain, ReplayBody},
-    call::{CallContext, StopReason},
+    call::{CallContext, StopReason, extension_beside},
     clock::{self, Instant},
     error::{BoxError, Error, polled_after_completion, take_once},
     policy::{retry::RetryState, retry_decision::is_idempotent},
@@ -62,7 +62,8 @@ where
     #[inline(never)]
     pub(super) fn new(inner: S, policy: Arc<Policy>, mut request: Request<B>) -> Self {
         let call = CallContext::of(request.extensions_mut());
-        let own = request.extensions().get().copied().unwrap_or(RetryOverride::new());
+        let own =
+            extension_beside(Some(&call), request.extensions()).copied().unwrap_or(RetryOverride::new());
         let declared = own.idempotent || policy.is_idempotent(&request);
         let announced = announced(&request);
         let key =

@@ -1,10 +1,11 @@
 //! Records the head of a request for further attempts.
 
-use std::mem;
+use http::{HeaderMap, Method, Request, Uri, Version, request};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, request};
-
-use crate::call::{CallContext, RequestHead};
+use crate::{
+    call::{CallContext, RequestHead},
+    headers::fields,
+};
 
 /// A copy of a request's head. It is cheap to create, because most calls never use it.
 pub(super) enum RecordedHead {
@@ -71,45 +72,16 @@ pub(super) enum Fields {
 }
 
 impl Fields {
-    /// The maximum number of bytes that are copied. A larger head is recorded as a `HeaderMap`.
-    const MAX_SIZE: usize = 1024;
     /// The maximum number of bytes that need no allocation. The headers of most requests to a JSON API are shorter.
     const SHORT: usize = 158;
-    /// The size of the prefix of each field. The prefix contains the lengths of the name and the value, and whether the
-    /// value is sensitive.
-    const PREFIX: usize = 5;
 
-    /// Copies the fields. Returns `None` if they are larger than [`Self::MAX_SIZE`].
+    /// Copies the fields. Returns `None` if they are too large.
     fn of(headers: &HeaderMap) -> Option<Self> {
         let mut short = [0; Self::SHORT];
-        if let Some(length) = Self::write(headers, &mut short) {
-            return Some(Self::Short(u8::try_from(length).ok()?, short));
+        match fields::write(headers, &mut short) {
+            Some(length) => Some(Self::Short(u8::try_from(length).ok()?, short)),
+            None => fields::encode(headers).map(Self::Long),
         }
-        let size = |(name, value): (&HeaderName, &HeaderValue)| {
-            Self::PREFIX.saturating_add(name.as_str().len()).saturating_add(value.len())
-        };
-        let size = headers.iter().map(size).fold(0, usize::saturating_add);
-        if size > Self::MAX_SIZE {
-            return None;
-        }
-        let mut long = vec![0; size];
-        Self::write(headers, &mut long).map(|_| Self::Long(long.into()))
-    }
-
-    /// Writes the fields and returns their size. Returns `None` if there is no room.
-    fn write(headers: &HeaderMap, mut to: &mut [u8]) -> Option<usize> {
-        let size = to.len();
-        for (name, value) in headers {
-            let (name, value, sensitive) = (name.as_str().as_bytes(), value.as_bytes(), value.is_sensitive());
-            let [n0, n1] = u16::try_from(name.len()).ok()?.to_le_bytes();
-            let [v0, v1] = u16::try_from(value.len()).ok()?.to_le_bytes();
-            for bytes in [&[n0, n1, v0, v1, sensitive.into()], name, value] {
-                let (start, rest) = mem::take(&mut to).split_at_mut_checked(bytes.len())?;
-                start.copy_from_slice(bytes);
-                to = rest;
-            }
-        }
-        Some(size - to.len())
     }
 
     fn bytes(&self) -> &[u8] {
@@ -120,29 +92,13 @@ impl Fields {
     }
 
     fn read(&self) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        let mut rest = self.bytes();
-        while let Some((name, value, left)) = Self::field(rest) {
-            // The fields fit into the map, because they fitted into the header map of the first attempt.
-            let _ = headers.try_append(name, value);
-            rest = left;
-        }
-        headers
-    }
-
-    /// Returns the first field and the remaining bytes.
-    fn field(bytes: &[u8]) -> Option<(HeaderName, HeaderValue, &[u8])> {
-        let (&[n0, n1, v0, v1, sensitive], rest) = bytes.split_first_chunk::<{ Self::PREFIX }>()?;
-        let (name, rest) = rest.split_at_checked(u16::from_le_bytes([n0, n1]).into())?;
-        let (value, rest) = rest.split_at_checked(u16::from_le_bytes([v0, v1]).into())?;
-        let mut value = HeaderValue::from_bytes(value).ok()?;
-        value.set_sensitive(sensitive != 0);
-        Some((HeaderName::from_bytes(name).ok()?, value, rest))
+        fields::decode(self.bytes())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use http::{HeaderName, HeaderValue};
     use proptest::prelude::*;
 
     use super::*;

@@ -47,10 +47,11 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if self.kind == ErrorKind::Deadline && request.extensions().get::<CallContext>().is_none() {
+        let call = request.extensions().get::<CallContext>();
+        if self.kind == ErrorKind::Deadline && call.is_none() {
             return self.call(CallContext::started_with(request));
         }
-        let (expiry, expired) = self.expiry(request.extensions());
+        let (expiry, expired) = self.expiry(call, request.extensions());
         if expired {
             return ResponseFuture::rejected(expiry);
         }
@@ -69,16 +70,16 @@ impl<S> Timeout<S> {
     }
 
     /// Returns when the request expires, and whether it has already expired.
-    fn expiry(&self, extensions: &Extensions) -> (Expiry, bool) {
-        let call = extensions.get::<CallContext>();
+    fn expiry(&self, call: Option<&CallContext>, extensions: &Extensions) -> (Expiry, bool) {
         let (own, deadline, now) = match (self.kind, call) {
-            (ErrorKind::Deadline, Some(call)) => {
-                // The time limit of a call begins when the call starts, so the clock is read only if the caller has set
-                // an earlier deadline.
-                let own = clock::after(call.started(), self.limit);
-                let deadline =
-                    call.narrow_deadline(Deadline::of(None, extensions).map_or(own, |it| it.min(own)));
-                (own, Some(deadline), (deadline < own).then(clock::now))
+            (ErrorKind::Deadline, Some(started)) => {
+                // The time limit of a call begins when the call starts. The clock is read only if the call had a deadline
+                // before, which may have passed.
+                let own = clock::after(started.started(), self.limit);
+                let caller = Deadline::in_extensions(call, extensions);
+                let (deadline, is_first) =
+                    started.narrow_deadline(caller.map_or(own, |caller| caller.min(own)));
+                (own, Some(deadline), (!is_first || deadline < own).then(clock::now))
             }
             _ => {
                 let now = clock::now();

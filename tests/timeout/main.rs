@@ -17,14 +17,14 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
-use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, layer::layer_fn, service_fn};
 use tower_outbound::{
     Error, Quota, Report,
     call::{CallContext, Outcome, StopReason},
     limit::{RateLimitLayer, TokenBucket},
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    timeout::TimeoutLayer,
+    timeout::{Timeout, TimeoutLayer},
 };
 
 const URI: &str = "https://api.example.com/v1";

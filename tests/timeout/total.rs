@@ -162,3 +162,38 @@ async fn inner_service_receives_the_earlier_of_two_deadlines() {
         assert_eq!(deadline - start, secs(expected));
     }
 }
+
+/// Passes each request on twice, the first time after `delay`. Returns the result of the second call.
+fn twice_after(
+    delay: Duration,
+) -> impl Layer<
+    Timeout<ScriptedService>,
+    Service: Service<Request<Content>, Response = Response<tower_outbound::Body>, Error = Error>,
+> {
+    layer_fn(move |inner: Timeout<ScriptedService>| {
+        service_fn(move |request: Request<Content>| {
+            let inner = inner.clone();
+            async move {
+                tokio::time::sleep(delay).await;
+                let _ = inner.clone().oneshot(request.clone()).await;
+                tokio::time::sleep(millis(10)).await;
+                inner.oneshot(request).await
+            }
+        })
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn total_timeout_counts_from_the_start_of_the_call_and_rejects_later_requests_of_the_call() {
+    let server = ScriptedService::new([NoResponse]);
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(twice_after(secs(2)))
+        .layer(total(secs(3)))
+        .service(server.clone());
+    let start = Instant::now();
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_deadline());
+    assert_eq!(start.elapsed(), secs(3) + millis(10));
+    assert_eq!(server.seen().len(), 1, "a request after the deadline is not sent");
+}
