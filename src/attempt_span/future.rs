@@ -6,10 +6,11 @@ use std::{
 
 use http::Response;
 use pin_project_lite::pin_project;
+use tracing::Span;
 
 use crate::{
-    error::{BoxError, Error},
-    telemetry::{InSpan, ResponseSummary, Sending},
+    error::{BoxError, Error, MaybeRejected},
+    telemetry::{ResponseSummary, Sending},
 };
 
 pin_project! {
@@ -17,14 +18,18 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        pub(super) future: InSpan<F>,
+        pub(super) future: MaybeRejected<F>,
+        // The span is current while the future is polled and dropped, as in `tracing::Instrumented`.
+        pub(super) span: Span,
         pub(super) sending: Sending,
     }
 
     impl<F> PinnedDrop for ResponseFuture<F> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            this.sending.dropped(&this.future.span);
+            this.sending.dropped(this.span);
+            let _entered = this.span.enter();
+            this.future.complete();
         }
     }
 }
@@ -37,9 +42,9 @@ where
     type Output = Result<Response<R>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        let result = ready!(this.future.as_mut().poll(cx));
-        this.sending.ended(&this.future.span, result.as_ref().map(ResponseSummary::of));
+        let this = self.project();
+        let result = ready!(this.span.in_scope(|| this.future.poll(cx)));
+        this.sending.ended(this.span, result.as_ref().map(ResponseSummary::of));
         Poll::Ready(result)
     }
 }

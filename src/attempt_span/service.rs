@@ -12,7 +12,7 @@ use super::{AttemptSpanLayer, ResponseFuture};
 use crate::{
     error::{BoxError, Error, MaybeRejected},
     headers,
-    telemetry::{InSpan, Sending},
+    telemetry::Sending,
 };
 
 /// The service of [`AttemptSpanLayer`](super::AttemptSpanLayer).
@@ -61,7 +61,7 @@ where
         }
         let (future, (sending, span)) =
             MaybeRejected::calling_with((sending, span), || self.inner.call(request));
-        ResponseFuture { future: InSpan { future, span }, sending }
+        ResponseFuture { future, span, sending }
     }
 }
 
@@ -92,6 +92,6 @@ impl<S> AttemptSpan<S> {
             Ok(()) => span.in_scope(|| MaybeRejected::Calling { future: self.inner.call(request) }),
             Err(error) => MaybeRejected::rejected(error),
         };
-        ResponseFuture { future: InSpan { future, span }, sending }
+        ResponseFuture { future, span, sending }
     }
 }

@@ -11,7 +11,7 @@ use tracing::Span;
 use crate::{
     call::{CallContext, Report},
     error::{BoxError, Error, MaybeRejected},
-    telemetry::{self, InSpan, ResponseSummary, Subject},
+    telemetry::{self, ResponseSummary, Subject},
 };
 
 pin_project! {
@@ -19,11 +19,21 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: InSpan<F>,
+        future: MaybeRejected<F>,
+        // The span is current while the future is polled and dropped, as in `tracing::Instrumented`.
+        span: Span,
         call: CallContext,
         // The parts of the request for the log event. `None` if neither a subscriber nor a metrics recorder was active
         // when the call started.
         subject: Option<Box<Subject>>,
+    }
+
+    impl<F> PinnedDrop for ResponseFuture<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            let _entered = this.span.enter();
+            this.future.complete();
+        }
     }
 }
 
@@ -38,7 +48,7 @@ impl<F> ResponseFuture<F> {
     #[inline(always)]
     pub(super) fn new(future: MaybeRejected<F>, started: Started) -> Self {
         let Started { span, call, subject } = started;
-        Self { future: InSpan { future, span }, call, subject }
+        Self { future, span, call, subject }
     }
 }
 
@@ -50,8 +60,8 @@ where
     type Output = Result<Response<R>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        let mut result = ready!(this.future.as_mut().poll(cx));
+        let this = self.project();
+        let mut result = ready!(this.span.in_scope(|| this.future.poll(cx)));
         if let Ok(response) = &mut result {
             let report = response.extensions().get::<Report>();
             let (any, own) =
@@ -65,7 +75,7 @@ where
                 response.extensions_mut().insert(this.call.report());
             }
         }
-        let (span, outcome) = (&this.future.span, result.as_ref().map(ResponseSummary::of));
+        let (span, outcome) = (&*this.span, result.as_ref().map(ResponseSummary::of));
         if let Some(subject) = this.subject {
             span.in_scope(|| telemetry::call(subject, this.call, outcome));
         }

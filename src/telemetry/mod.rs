@@ -2,7 +2,6 @@
 //! them. Nothing is formatted or allocated unless a subscriber or a recorder is active.
 
 pub(crate) mod event;
-mod in_span;
 #[cfg(feature = "metrics")]
 pub(crate) mod metric;
 #[cfg(not(feature = "metrics"))]
@@ -15,7 +14,6 @@ pub(crate) use self::event::{
     Subject, attempt, call, gave_up, granted, key_changed, key_refresh_begins, key_refresh_failed,
     key_refreshed, key_rejected, learned, paused, refused, retry,
 };
-pub(crate) use self::in_span::InSpan;
 pub(crate) use self::span::{Sending, call_span, end_call};
 pub(crate) use self::waiting::Waiting;
 
