@@ -1,17 +1,25 @@
 //! Tests of the allocations of `RateLimitLayer` and `AuthLayer`, and of the size of a rate-limited call's future.
 
-use std::{future::ready, sync::Arc, time::Duration};
+use std::{
+    future::{Future, ready},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Waker},
+    time::Duration,
+};
 
 use http::{HeaderValue, Request};
 use tower::{Layer, Service};
 use tower_outbound::{
     ApiKey, Quota,
     auth::{AuthLayer, Origin},
+    client::ResponseFuture,
     error::Refusal,
     limit::{
         Acquire, AnyLimiter, KeyedBucket, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer,
         SlidingWindow, TokenBucket,
     },
+    stack::StackBuilder,
 };
 
 use crate::{Content, NoOp, URI, allocations, serial};
@@ -111,4 +119,36 @@ fn future_of_a_rate_limited_call_is_at_most_200_bytes_larger_than_its_request() 
     let future = RateLimitLayer::new(TokenBucket::new(quota())).layer(NoOp).call(Request::new(()));
     let overhead = size_of_val(&future) - size_of::<Request<()>>();
     assert!(overhead <= 200, "the future is {overhead} bytes larger than the request");
+}
+
+/// Most of these bytes are the future (1,200), the call (370), the request's extensions (190), and its headers (100). The
+/// features `metrics` and `log` of tracing add 250.
+#[cfg(all(target_pointer_width = "64", feature = "client"))]
+#[test]
+fn queued_call_of_a_client_takes_at_most_2_300_bytes() {
+    let _serial = serial();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _entered = runtime.enter();
+    let quota = Quota::new(2, Duration::from_secs(100)).unwrap().with_burst(1).unwrap().without_margin();
+    let client = StackBuilder::new(URI)
+        .unwrap()
+        .with_api_key(ApiKey::new("k3y").unwrap())
+        .with_quota(quota)
+        .with_total_timeout(Duration::from_secs(365 * 86_400))
+        .client_with_service(NoOp)
+        .unwrap();
+    let poll =
+        |call: &mut ResponseFuture| Pin::new(call).poll(&mut Context::from_waker(Waker::noop())).is_pending();
+    assert!(!poll(&mut client.get("/v1").send()), "the first call is not queued");
+    const CALLS: usize = 1_000;
+    let mut calls = Vec::with_capacity(CALLS);
+    let memory = allocation_counter::measure(|| {
+        for _ in 0..CALLS {
+            let mut call = client.get("/v1/resources").send();
+            assert!(poll(&mut call));
+            calls.push(call);
+        }
+    });
+    let bytes = memory.bytes_current / CALLS as i64;
+    assert!(bytes <= 2_300, "{bytes} bytes for each call");
 }

@@ -2,8 +2,8 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use http::Request;
-use tokio::time::advance;
+use http::{HeaderValue, Request};
+use tokio::time::{Instant, advance};
 use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Service, ServiceExt};
 use tower_layer::Layer;
@@ -11,7 +11,10 @@ use tower_outbound::limit::{
     AnyLimiter, Keyed, Limiter, PermitRequest, RateLimitLayer, SlidingWindow, TokenBucket,
 };
 
-use crate::{ReadyAfter, bucket, millis, ok_service, one_per_second};
+use crate::{
+    ReadyAfter, bucket, millis, ok_service, one_per_second,
+    support::{Scripted::Status, ScriptedService, get},
+};
 
 #[tokio::test(start_paused = true)]
 async fn clones_of_a_rate_limit_layer_share_the_permits_of_one_limiter() {
@@ -94,5 +97,26 @@ async fn debug_output_shows_the_name_and_state_of_each_limiter_type() {
         (readying, r#"rate_limit::ResponseFuture { state: "readying""#),
     ] {
         assert!(debug.starts_with(start), "{debug}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn queued_request_keeps_the_order_the_size_and_the_sensitivity_of_its_headers() {
+    for length in [10, 2_000] {
+        let server = ScriptedService::new([Status(200)]);
+        let service = RateLimitLayer::new(bucket(2, 10, 1)).layer(server.clone());
+        let mut request = get("https://api.example.com/v1");
+        let mut secret = HeaderValue::from_bytes(&vec![b's'; length]).unwrap();
+        secret.set_sensitive(true);
+        request.headers_mut().append("x-many", HeaderValue::from_static("1"));
+        request.headers_mut().append("x-secret", secret);
+        request.headers_mut().append("x-many", HeaderValue::from_static("2"));
+        let start = Instant::now();
+        service.clone().oneshot(request.clone()).await.unwrap();
+        service.oneshot(request.clone()).await.unwrap();
+        assert!(start.elapsed() >= millis(5_000), "the second request is queued");
+        let sent = &server.seen()[1].head.headers;
+        assert!(sent.iter().eq(request.headers()), "{length}");
+        assert!(sent["x-secret"].is_sensitive() && !sent["x-many"].is_sensitive());
     }
 }
