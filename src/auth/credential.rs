@@ -11,7 +11,9 @@ use crate::{
 };
 
 /// A closure that adds a credential to the head of a request.
-pub(super) struct Hook(Box<dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync>);
+pub(super) struct Hook(Box<Authorize>);
+
+type Authorize = dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync;
 
 /// The credential of a service.
 pub(super) enum Credential {

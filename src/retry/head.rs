@@ -8,6 +8,10 @@ use crate::{
 };
 
 /// A copy of a request's head. It is cheap to create, because most calls never use it.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost all heads are `Plain`, and a box would be an allocation"
+)]
 pub(super) enum RecordedHead {
     /// A head with few header fields and no extension except for the `CallContext`.
     Plain {

@@ -25,7 +25,8 @@ pub struct TimeoutLayer {
 
 impl TimeoutLayer {
     /// Creates the layer of the total timeout. It sets one deadline for all inner layers, unless the call already has
-    /// an earlier deadline.
+    /// an earlier deadline. The time counts from the start of the call, which may be in an outer layer such as
+    /// [`RequestIdLayer`](crate::request_id::RequestIdLayer).
     ///
     /// # Errors
     ///

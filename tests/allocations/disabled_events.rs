@@ -130,7 +130,8 @@ fn total(allocated: AllocationInfo) -> (u64, u64) {
 }
 
 /// `most` is the number of allocations that was measured after all log events were removed from the code. A higher
-/// number means that a disabled event formats text, or that a dependency allocates more than before.
+/// number means that a disabled event formats text, or that a dependency allocates more than before. An attempt that is
+/// queued makes five allocations to store its headers and to restore them.
 #[test]
 fn disabled_log_events_format_no_part_of_a_request_whatever_the_outcome() {
     let _serial = serial();
@@ -146,7 +147,7 @@ fn disabled_log_events_format_no_part_of_a_request_whatever_the_outcome() {
     for (statuses, most) in [
         (&[200][..], 28),
         (&[404], 28),
-        (&[503, 503, 503], 48),
+        (&[503, 503, 503], 57),
         (&[429, 200], 38),
         (&[401, 200], 52),
         (&[401, 401], 52),
