@@ -22,17 +22,25 @@ use hyper_util::{
 };
 use reqwest_retry::{RetryTransientMiddleware, policies::ExponentialBackoff};
 use tokio::sync::Mutex;
-use tower::Layer;
-use tower_outbound::{ApiKey, Quota, client::Transport, stack::StackBuilder};
+use tower::{Layer, ServiceBuilder};
+use tower_outbound::{
+    ApiKey, Quota,
+    auth::{AuthLayer, Origin},
+    client::Transport,
+    limit::{RateLimitLayer, TokenBucket},
+    request_id::RequestIdLayer,
+    retry::RetryLayer,
+    stack::StackBuilder,
+};
 use tower_outbound_peers::{
     Arguments, BoxError, ClientComparison, Report, ServerProcess, Settings, Table, serve, tower_buffered,
     tower_resilience,
 };
 
-use self::clients::{Connection, Middleware, NoBody, Outbound, Reqwest, ServiceClient};
+use self::clients::{Connection, Fields, Middleware, NoBody, Outbound, Reqwest, ServiceClient, WithFields};
 
 /// The name of the row that is the base of the ratios.
-const BARE: &str = "hyper-util client, bare";
+const BARE: &str = "hyper-util client with the same header fields";
 
 /// Creates hyper-util's client with the settings of this crate's client.
 fn pooled<B>(version: Version) -> Client<HttpConnector, B>
@@ -45,10 +53,12 @@ where
     Client::builder(TokioExecutor::new()).http2_only(version == Version::HTTP_2).build(connector)
 }
 
+fn quota() -> Result<Quota, BoxError> {
+    Ok(Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin())
+}
+
 fn preset(base: &str) -> Result<StackBuilder, BoxError> {
-    let quota =
-        Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
-    Ok(StackBuilder::new(base)?.with_name("bench").with_api_key(ApiKey::new("s3cret")?).with_quota(quota))
+    Ok(StackBuilder::new(base)?.with_name("bench").with_api_key(ApiKey::new("s3cret")?).with_quota(quota()?))
 }
 
 fn section(
@@ -65,7 +75,8 @@ fn section(
     let mut comparison = ClientComparison::new(in_flight)?;
 
     let client = pooled::<NoBody>(version);
-    comparison.row(BARE, async || Ok(ServiceClient(client.clone(), uri.clone())))?;
+    comparison.row("hyper-util client, bare", async || Ok(ServiceClient(client.clone(), uri.clone())))?;
+    comparison.row(BARE, async || Ok(WithFields(client.clone(), uri.clone(), Fields::new())))?;
 
     let first = Arc::new(Mutex::new(None::<Connection>));
     comparison.row("hyper connection, no pool", async || {
@@ -88,6 +99,17 @@ fn section(
         Ok(ServiceClient(stack.clone(), uri.clone()))
     })?;
 
+    let auth = AuthLayer::new(ApiKey::new("s3cret")?, Origin::parse(&base)?)?;
+    let four = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(RetryLayer::new())
+        .layer(RateLimitLayer::new(TokenBucket::new(quota()?)))
+        .layer(auth)
+        .service(pooled(version));
+    comparison.row("request id, retry, limit and auth layers over hyper-util", async || {
+        Ok(ServiceClient(four.clone(), uri.clone()))
+    })?;
+
     let resilience = tower_resilience(pooled::<NoBody>(version))?;
     comparison.row("hyper-util + tower-http + tower-resilience", async || {
         Ok(ServiceClient(resilience.clone(), uri.clone()))
@@ -102,14 +124,14 @@ fn section(
 
     let builder = reqwest::Client::builder();
     let client = if http2 { builder.http2_prior_knowledge() } else { builder.http1_only() }.build()?;
-    comparison.row("reqwest", async || Ok(Reqwest(client.clone(), url.clone())))?;
+    comparison.row("reqwest", async || Ok(Reqwest(client.clone(), url.clone(), Fields::new())))?;
 
     let policy = ExponentialBackoff::builder().build_with_max_retries(2);
     let middleware = reqwest_middleware::ClientBuilder::new(client.clone())
         .with(RetryTransientMiddleware::new_with_policy(policy))
         .build();
     comparison.row("reqwest-middleware + reqwest-retry", async || {
-        Ok(Middleware(middleware.clone(), url.clone()))
+        Ok(Middleware(middleware.clone(), url.clone(), Fields::new()))
     })?;
 
     let name = if http2 { "HTTP/2" } else { "HTTP/1.1" };
