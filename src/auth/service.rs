@@ -83,9 +83,13 @@ where
             (Err(error), _) => Err(error),
         };
         match put {
-            Ok(key) => {
-                let (future, key) = MaybeRejected::calling_with(key, || self.inner.call(request));
-                ResponseFuture { future, key }
+            Ok(None) => ResponseFuture {
+                future: MaybeRejected::Calling { future: self.inner.call(request) },
+                key: None,
+            },
+            Ok(Some(key)) => {
+                let future = MaybeRejected::Calling { future: self.inner.call(request) };
+                ResponseFuture { future, key: Some(key) }
             }
             Err(error) => ResponseFuture { future: MaybeRejected::rejected(error), key: None },
         }
