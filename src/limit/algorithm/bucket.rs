@@ -19,7 +19,7 @@ use governor::{
 use crate::{
     limit::queue::{
         clock::nanos,
-        fast_path::Counts,
+        counts::Counts,
         sync::{AtomicU64, Ordering},
     },
     policy::Quota,

@@ -4,6 +4,7 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
     clock::Clock,
+    counts::Counts,
     sync::{AtomicBool, AtomicU64, Ordering},
 };
 use crate::{
@@ -16,22 +17,6 @@ use crate::{
 pub(super) const BUSY: u64 = 1 << 63;
 /// Flag: a server limit applies.
 pub(super) const LIMITED: u64 = 1 << 62;
-
-/// The permits of a queue. A grant and its end change only these counts and the arrival time of the bucket.
-#[derive(Debug)]
-pub(in crate::limit) struct Counts {
-    /// The number of granted permits, with the flags in the highest bits, so that one atomic operation counts a grant
-    /// and reads the flags. Without a shared bucket, it changes only under the lock.
-    tally: AtomicU64,
-    /// The number of permits whose requests have ended.
-    released: AtomicU64,
-}
-
-impl Default for Counts {
-    fn default() -> Self {
-        Self { tally: AtomicU64::new(0), released: AtomicU64::new(0) }
-    }
-}
 
 #[derive(Debug)]
 pub(in crate::limit) struct FastPath {

@@ -7,9 +7,10 @@ mod any;
 mod bounds;
 mod checker;
 pub(crate) mod clock;
+pub(super) mod counts;
 #[cfg(feature = "redis")]
 pub(crate) mod external;
-pub(super) mod fast_path;
+mod fast_path;
 mod grants;
 mod issuer;
 #[cfg(all(test, outbound_loom))]
