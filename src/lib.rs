@@ -262,7 +262,7 @@
 //! | `plan` | a simulation of each limiter with a given quota: requests, rejections, waits and a plot | [`limit`] |
 //! | `pictures` | drawing the pictures of this documentation from calls and simulations | |
 //!
-//! [`Client`]: client/struct.Client.html
+//! [`Client`]: struct.Client.html
 //! [`test_util`]: test_util/index.html
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
