@@ -128,14 +128,12 @@ impl CallContext {
         self.0.shared.state().deadline
     }
 
-    /// Sets the deadline, unless the call has an earlier one. Returns the earlier of both, and whether the call had no
-    /// deadline before.
-    pub(crate) fn narrow_deadline(&self, deadline: Instant) -> (Instant, bool) {
+    /// Sets the deadline, unless the call has an earlier one. Returns the earlier of both.
+    pub(crate) fn narrow_deadline(&self, deadline: Instant) -> Instant {
         let mut state = self.0.shared.state();
-        let before = state.deadline;
-        let earlier = before.map_or(deadline, |before| before.min(deadline));
+        let earlier = state.deadline.map_or(deadline, |before| before.min(deadline));
         state.deadline = Some(earlier);
-        (earlier, before.is_none())
+        earlier
     }
 
     /// Returns the name of the called service, if the request id layer was given one.

@@ -44,7 +44,7 @@ impl<F> MaybeRejected<F> {
 
     /// Calls the inner service, and passes `kept` through. The compiler constructs the future in its final place, which
     /// saves a copy of about 1 KB in each layer. It does that only if no value must be dropped after a panic, so `kept`
-    /// leaks if `call` panics.
+    /// leaks if `call` panics. Do not use it around a transport with values that refer to a key.
     #[inline(always)]
     pub(crate) fn calling_with<T>(kept: T, call: impl FnOnce() -> F) -> (Self, T) {
         let kept = ManuallyDrop::new(kept);

@@ -57,5 +57,6 @@ fn field(bytes: &[u8]) -> Option<(HeaderName, HeaderValue, &[u8])> {
     let (value, rest) = rest.split_at_checked(u16::from_le_bytes([v0, v1]).into())?;
     let mut value = HeaderValue::from_bytes(value).ok()?;
     value.set_sensitive(sensitive != 0);
-    Some((HeaderName::from_bytes(name).ok()?, value, rest))
+    // Unlike `from_bytes`, `from_lowercase` accepts every name that a `HeaderMap` can contain.
+    Some((HeaderName::from_lowercase(name).ok()?, value, rest))
 }

@@ -65,26 +65,26 @@ impl<S> Timeout<S> {
     where
         S: Service<Request<B>>,
     {
+        if self.kind != ErrorKind::Deadline {
+            // The transport may be inside. If it panics, the call with its keys must not leak.
+            let future = MaybeRejected::Calling { future: self.inner.call(request) };
+            return ResponseFuture { future, timer: None, expiry };
+        }
         let (future, expiry) = MaybeRejected::calling_with(expiry, || self.inner.call(request));
         ResponseFuture { future, timer: None, expiry }
     }
 
     /// Returns when the request expires, and whether it has already expired.
     fn expiry(&self, call: Option<&CallContext>, extensions: &Extensions) -> (Expiry, bool) {
-        let (own, deadline, now) = match (self.kind, call) {
+        let now = clock::now();
+        let (own, deadline) = match (self.kind, call) {
             (ErrorKind::Deadline, Some(started)) => {
-                // The time limit of a call begins when the call starts. The clock is read only if the call had a deadline
-                // before, which may have passed.
+                // The time limit of a call begins when the call starts.
                 let own = clock::after(started.started(), self.limit);
                 let caller = Deadline::in_extensions(call, extensions);
-                let (deadline, is_first) =
-                    started.narrow_deadline(caller.map_or(own, |caller| caller.min(own)));
-                (own, Some(deadline), (!is_first || deadline < own).then(clock::now))
+                (own, Some(started.narrow_deadline(caller.map_or(own, |caller| caller.min(own)))))
             }
-            _ => {
-                let now = clock::now();
-                (clock::after(now, self.limit), Deadline::of(call, extensions), Some(now))
-            }
+            _ => (clock::after(now, self.limit), Deadline::of(call, extensions)),
         };
         // If the deadline is earlier than the end of the attempt timeout, the error names the deadline, because the
         // attempt may not be slow.
@@ -92,7 +92,6 @@ impl<S> Timeout<S> {
             Some(deadline) if deadline <= own => (deadline, ErrorKind::Deadline),
             _ => (own, self.kind),
         };
-        let expired = now.is_some_and(|now| now > ends);
-        (Expiry { ends, kind, limit: self.limit, call: call.cloned() }, expired)
+        (Expiry { ends, kind, limit: self.limit, call: call.cloned() }, now > ends)
     }
 }

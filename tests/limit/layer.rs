@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use http::{HeaderValue, Request};
+use http::{HeaderName, HeaderValue, Request};
 use tokio::time::{Instant, advance};
 use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Service, ServiceExt};
@@ -109,6 +109,9 @@ async fn queued_request_keeps_the_order_the_size_and_the_sensitivity_of_its_head
         let mut secret = HeaderValue::from_bytes(&vec![b's'; length]).unwrap();
         secret.set_sensitive(true);
         request.headers_mut().append("x-many", HeaderValue::from_static("1"));
+        // `HeaderName::from_bytes` rejects this name.
+        let quoted = HeaderName::from_lowercase(b"x\"y").unwrap();
+        request.headers_mut().append(quoted, HeaderValue::from_static("3"));
         request.headers_mut().append("x-secret", secret);
         request.headers_mut().append("x-many", HeaderValue::from_static("2"));
         let start = Instant::now();

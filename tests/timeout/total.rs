@@ -185,15 +185,17 @@ fn twice_after(
 
 #[tokio::test(start_paused = true)]
 async fn total_timeout_counts_from_the_start_of_the_call_and_rejects_later_requests_of_the_call() {
-    let server = ScriptedService::new([NoResponse]);
-    let service = ServiceBuilder::new()
-        .layer(RequestIdLayer::new())
-        .layer(twice_after(secs(2)))
-        .layer(total(secs(3)))
-        .service(server.clone());
-    let start = Instant::now();
-    let error = service.oneshot(get(URI)).await.unwrap_err();
-    assert!(error.is_deadline());
-    assert_eq!(start.elapsed(), secs(3) + millis(10));
-    assert_eq!(server.seen().len(), 1, "a request after the deadline is not sent");
+    for (delay, ends, sent) in [(secs(2), secs(3), 1), (secs(4), secs(4), 0)] {
+        let server = ScriptedService::new([NoResponse]);
+        let service = ServiceBuilder::new()
+            .layer(RequestIdLayer::new())
+            .layer(twice_after(delay))
+            .layer(total(secs(3)))
+            .service(server.clone());
+        let start = Instant::now();
+        let error = service.oneshot(get(URI)).await.unwrap_err();
+        assert!(error.is_deadline());
+        assert_eq!(start.elapsed(), ends + millis(10));
+        assert_eq!(server.seen().len(), sent, "a request after the deadline is not sent");
+    }
 }
