@@ -27,12 +27,12 @@ use tower_outbound_peers::{
 
 const UNLIMITED_RETRIES: &str = "tower-http + tower (retries not limited)";
 const BUFFERED: &str = "tower-http + tower (Buffer + RateLimit inside retry)";
-/// The names of the report and of the preset's row.
-const NAMES: (&str, &str) = match cfg!(feature = "otel") {
-    true => ("stacks-otel", "tower-outbound full preset stack, feature `otel`"),
-    false => ("stacks", "tower-outbound full preset stack"),
-};
 const RESILIENCE: &str = "tower-http + tower-resilience";
+const PRESET: &str = match OTEL {
+    true => "tower-outbound full preset stack, feature `otel`",
+    false => "tower-outbound full preset stack",
+};
+const OTEL: bool = cfg!(feature = "otel");
 
 fn rows(runtime: &Rc<Runtime>) -> Result<Vec<ServiceRow>, BoxError> {
     let quota =
@@ -50,7 +50,7 @@ fn rows(runtime: &Rc<Runtime>) -> Result<Vec<ServiceRow>, BoxError> {
         ServiceRow::awaited(UNLIMITED_RETRIES, runtime, tower_unlimited_retries(OkService)),
         ServiceRow::awaited(BUFFERED, runtime, tower_buffered(OkService)),
         ServiceRow::awaited(RESILIENCE, runtime, tower_resilience(OkService)?),
-        preset_stack(NAMES.1).compared_with(UNLIMITED_RETRIES),
+        preset_stack(PRESET).compared_with(UNLIMITED_RETRIES),
     ])
 }
 
@@ -58,11 +58,12 @@ fn main() -> Result<(), BoxError> {
     let arguments = Arguments::parse(&["stacks", "stacks-info"])?;
     let settings =
         arguments.pick(CallSettings { rounds: 101, calls: 5_000 }, CallSettings { rounds: 5, calls: 1_000 });
-    let mut report = Report::new(NAMES.0, &format!("one thread, {settings}"));
+    let mut report =
+        Report::new(if OTEL { "stacks-otel" } else { "stacks" }, &format!("one thread, {settings}"));
     let runtime = Rc::new(runtime(1)?);
     let compare = |id, title| compare_calls(id, title, Ratio::OverBare, rows(&runtime)?, settings);
 
-    if arguments.wants("stacks") && cfg!(not(feature = "otel")) {
+    if arguments.wants("stacks") && !OTEL {
         report.add(compare("stacks", "A call that succeeds, without a tracing subscriber")?);
     }
     if arguments.wants("stacks-info") {

@@ -85,15 +85,7 @@ impl Deadline {
 impl CallContext {
     /// Returns the call to which the request belongs. Starts a new call if the request belongs to no call.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
-        let call = extensions.get_or_insert_with(|| Self::new(None)).clone();
-        call.narrow_to_extension(extensions);
-        call
-    }
-
-    fn narrow_to_extension(&self, extensions: &Extensions) {
-        if let Some(deadline) = Deadline::in_extensions(Some(self), extensions) {
-            self.narrow_deadline(deadline);
-        }
+        Self::get_or_start(extensions, &mut None)
     }
 
     /// Adds a new call to a request that belongs to no call.
@@ -104,18 +96,20 @@ impl CallContext {
 
     /// Returns the call to which the request belongs, or starts a new call. Sets the identity of the call.
     pub(crate) fn identified(extensions: &mut Extensions, identity: Identity) -> Self {
-        let call = match extensions.get::<Self>() {
-            Some(call) => {
-                call.0.shared.state().identity = Some(identity);
-                call.clone()
-            }
-            None => {
-                let call = Self::new(Some(identity));
-                extensions.insert(call.clone());
-                call
-            }
-        };
-        call.narrow_to_extension(extensions);
+        let mut identity = Some(identity);
+        let call = Self::get_or_start(extensions, &mut identity);
+        if identity.is_some() {
+            call.0.shared.state().identity = identity;
+        }
+        call
+    }
+
+    /// Like [`of`](Self::of). A new call takes `identity`.
+    fn get_or_start(extensions: &mut Extensions, identity: &mut Option<Identity>) -> Self {
+        let call = extensions.get_or_insert_with(|| Self::new(identity.take())).clone();
+        if let Some(deadline) = Deadline::in_extensions(Some(&call), extensions) {
+            call.narrow_deadline(deadline);
+        }
         call
     }
 

@@ -124,9 +124,6 @@ where
                             outcome
                         }
                     };
-                    if let Some(fields) = fields.take() {
-                        *unsent.headers_mut() = fields::decode(&fields);
-                    }
                     if let Some(waiting) = waiting.take() {
                         let waited = waiting.over(call);
                         if let Some(call) = call {
@@ -135,6 +132,9 @@ where
                     }
                     match outcome {
                         Ok(permit) => {
+                            if let Some(fields) = fields.take() {
+                                *unsent.headers_mut() = fields::decode(&fields);
+                            }
                             // A renewed permit replaces an expired one. The metrics have already counted its request.
                             if !*renewed {
                                 telemetry::granted(call);
