@@ -1,6 +1,7 @@
 use std::{
     fmt,
-    pin::Pin,
+    future::poll_fn,
+    pin::{Pin, pin},
     task::{Context, Poll},
     time::Duration,
 };
@@ -131,10 +132,13 @@ impl Response {
     /// Returns an error as [described above](Self#reading-the-body).
     pub async fn bytes(self) -> Result<Bytes, ResponseError> {
         let (status, report) = (self.status(), self.report().cloned());
-        let read = self.into_body().collect(Self::MAX_BODY);
-        let read = match deadline(report.as_ref()) {
-            None => read.await,
-            Some((ends, limit)) => tokio::time::timeout_at(ends, read)
+        let mut read = pin!(self.into_body().collect(Self::MAX_BODY));
+        // Most bodies have arrived with the headers, and need no timer.
+        let available = poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await;
+        let read = match (available, deadline(report.as_ref())) {
+            (Poll::Ready(read), _) => read,
+            (Poll::Pending, None) => read.await,
+            (Poll::Pending, Some((ends, limit))) => tokio::time::timeout_at(ends, read)
                 .await
                 .unwrap_or_else(|_| Err(Error::new(ErrorKind::Deadline, Some(limit), None).into())),
         };
