@@ -70,13 +70,13 @@ pub(crate) fn get_or_insert_with<'a>(
     headers: &'a mut HeaderMap,
     name: &HeaderName,
     value: impl FnOnce() -> HeaderValue,
-) -> Result<&'a HeaderValue, Error> {
+) -> Result<&'a mut HeaderValue, Error> {
     // `try_entry` of a full map fails, even for a field that the map contains.
     if headers.keys_len() >= CAPACITY {
-        return headers.get(name).ok_or_else(too_many_fields);
+        return headers.get_mut(name).ok_or_else(too_many_fields);
     }
     let entry = headers.try_entry(name).map_err(|_| too_many_fields())?;
-    entry.or_try_insert_with(value).map(|value| &*value).map_err(|_| too_many_fields())
+    entry.or_try_insert_with(value).map_err(|_| too_many_fields())
 }
 
 #[cfg(test)]

@@ -32,7 +32,9 @@ pub fn trace_context(span: &Span, headers: &mut HeaderMap) {
     let span = span.span_context();
     // The only flag in version 00 of `traceparent` tells whether the trace is sampled.
     let (trace, id, sampled) = (span.trace_id(), span.span_id(), u8::from(span.is_sampled()));
-    let Ok(parent) = HeaderValue::try_from(format!("00-{trace}-{id}-{sampled:02x}")) else { return };
+    let Ok(mut parent) = HeaderValue::try_from(format!("00-{trace}-{id}-{sampled:02x}")) else { return };
+    // The value is unique, so HTTP/2 must not add it to its table of repeated fields.
+    parent.set_sensitive(true);
     if !span.is_valid() || headers.try_insert(TRACEPARENT, parent).is_err() {
         return;
     }

@@ -99,6 +99,8 @@
 //!
 //! - If the caller has set the id's header, or has inserted a [`RequestId`] into the request's extensions, that value
 //!   is the call's id. If both are present, the header is used.
+//! - The header of the id is marked as sensitive, so that HTTP/2 does not add each id to its compression table. `Debug`
+//!   of a request's headers therefore does not show the id.
 //! - The layer does not change the response. It logs the server's own id and records it in the
 //!   [`Report`](crate::Report), unless the id [may contain the key](crate::Report::server_request_id).
 //! - The retry layer logs the end of each attempt, outside the span of the attempt.

@@ -80,7 +80,12 @@ impl RequestIdLayer {
         let own = request.extensions().get().map(|RequestId(id)| id.clone());
         let id = || own.clone().unwrap_or_else(|| (self.make)());
         let (id, added) = match headers::get_or_insert_with(request.headers_mut(), self.header(), id) {
-            Ok(id) => (id.clone(), Ok(())),
+            Ok(sent) => {
+                let id = sent.clone();
+                // HTTP/2 would add each id to its table of repeated fields, and compare it with all ids in the table.
+                sent.set_sensitive(true);
+                (id, Ok(()))
+            }
             Err(error) => (id(), Err(error)),
         };
         let span = telemetry::call_span(self.naming.service.as_deref(), &id);

@@ -57,7 +57,9 @@ impl IdempotencyKey {
             false => Ok(key),
         };
         // Quotes, hexadecimal digits and hyphens always make a valid header value.
-        let Ok(key) = key else { return Ok(false) };
+        let Ok(mut key) = key else { return Ok(false) };
+        // The key is unique, so HTTP/2 must not add it to its table of repeated fields.
+        key.set_sensitive(true);
         headers::insert(request.headers_mut(), &self.header.0, key).map(|()| true)
     }
 }

@@ -98,6 +98,7 @@ async fn the_readme_example_sends_attempt_number_and_trace_context_with_each_att
     assert_eq!(seen.iter().map(|seen| seen.header("x-attempt")).collect::<Vec<_>>(), [Some("1"), Some("2")]);
     let contexts = [0, 1].map(|at| seen[at].header("traceparent").unwrap());
     assert_ne!(contexts[0], contexts[1]);
+    assert!(seen.iter().all(|seen| seen.head.headers["traceparent"].is_sensitive()));
 }
 
 fn attributes(span: &SpanData) -> BTreeMap<&str, Value> {

@@ -53,6 +53,19 @@ async fn request_id_layer_keeps_an_id_in_the_request_header() {
     assert_eq!(report(&response).request_id().unwrap(), "own-1");
 }
 
+/// HTTP/2 does not add a sensitive field to its table of repeated fields.
+#[tokio::test]
+async fn request_id_is_sensitive_in_the_request_and_readable_in_the_report() {
+    let server = ScriptedService::new([Status(200)]);
+    let mut with_id = get(URI);
+    with_id.headers_mut().insert("x-request-id", HeaderValue::from_static("own-1"));
+    for request in [get(URI), with_id] {
+        let response = RequestIdLayer::new().layer(server.clone()).oneshot(request).await.unwrap();
+        assert!(!report(&response).request_id().unwrap().is_sensitive());
+    }
+    assert!(server.seen().iter().all(|seen| id_of(&seen.head).is_sensitive()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn request_id_layer_uses_an_id_in_the_request_extensions() {
     let with_extension = || {

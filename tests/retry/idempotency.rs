@@ -53,6 +53,7 @@ async fn each_call_sends_its_own_idempotency_key_in_all_attempts() {
         assert_eq!(keys.len(), 3, "{method}");
         let key = keys[0].clone().unwrap();
         assert!(is_uuid(key.to_str().unwrap()), "{key:?}");
+        assert!(keys.iter().flatten().all(HeaderValue::is_sensitive), "HTTP/2 must not index unique values");
         assert!(keys.iter().all(|other| other.as_ref() == Some(&key)), "{keys:?}");
         assert!(all_keys.insert(key), "{method}");
     }
