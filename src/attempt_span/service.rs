@@ -10,7 +10,7 @@ use tracing::Span;
 
 use super::{AttemptSpanLayer, ResponseFuture};
 use crate::{
-    error::{BoxError, Error, MaybeRejected},
+    error::{BoxError, Error, LeakedOnPanic, MaybeRejected},
     headers,
     telemetry::Sending,
 };
@@ -59,8 +59,9 @@ where
         if self.layer.is_some() || sending.is_observed() || !span.is_disabled() {
             return self.call_observed(request, sending, span, number);
         }
-        let (future, (sending, span)) =
-            MaybeRejected::calling_with((sending, span), || self.inner.call(request));
+        let kept = LeakedOnPanic::new((sending, span));
+        let future = MaybeRejected::Calling { future: self.inner.call(request) };
+        let (sending, span) = LeakedOnPanic::into_inner(kept);
         ResponseFuture { future, span, sending }
     }
 }

@@ -34,6 +34,18 @@ impl<S> Auth<S> {
     inner_service!();
 }
 
+impl<S> Auth<S> {
+    /// Calls the inner service with a request whose key needs no replacement. It is not inlined, so that the compiler
+    /// constructs the inner future in its final place.
+    #[inline(never)]
+    fn call_inner<B>(&mut self, request: Request<B>) -> ResponseFuture<S::Future>
+    where
+        S: Service<Request<B>>,
+    {
+        ResponseFuture { future: MaybeRejected::Calling { future: self.inner.call(request) }, key: None }
+    }
+}
+
 impl<S> Layer<S> for AuthLayer {
     type Service = Auth<S>;
 
@@ -83,10 +95,7 @@ where
             (Err(error), _) => Err(error),
         };
         match put {
-            Ok(None) => ResponseFuture {
-                future: MaybeRejected::Calling { future: self.inner.call(request) },
-                key: None,
-            },
+            Ok(None) => self.call_inner(request),
             Ok(Some(key)) => {
                 let future = MaybeRejected::Calling { future: self.inner.call(request) };
                 ResponseFuture { future, key: Some(key) }

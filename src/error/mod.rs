@@ -33,4 +33,4 @@ pub use self::delivery::DeliveryError;
 pub(crate) use self::kind::ErrorKind;
 pub(crate) use self::redacted::redact;
 pub use self::refusal::{Reason, Refusal};
-pub(crate) use self::rejected::{MaybeRejected, polled_after_completion, take_once};
+pub(crate) use self::rejected::{LeakedOnPanic, MaybeRejected, polled_after_completion, take_once};

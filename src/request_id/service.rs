@@ -10,7 +10,7 @@ use tower_service::Service;
 use super::{RequestId, RequestIdLayer, ResponseFuture, future::Started};
 use crate::{
     call::{CallContext, Identity},
-    error::{BoxError, Error, MaybeRejected},
+    error::{BoxError, Error, LeakedOnPanic, MaybeRejected},
     headers,
     telemetry::{self, Subject},
 };
@@ -35,8 +35,9 @@ impl<S> SetRequestId<S> {
     where
         S: Service<Request<B>>,
     {
-        let (future, started) = MaybeRejected::calling_with(started, || self.inner.call(request));
-        ResponseFuture::new(future, started)
+        let started = LeakedOnPanic::new(started);
+        let future = MaybeRejected::Calling { future: self.inner.call(request) };
+        ResponseFuture::new(future, LeakedOnPanic::into_inner(started))
     }
 }
 

@@ -111,6 +111,8 @@ where
         self.inner.poll_ready(cx).map_err(Error::from_service)
     }
 
+    // Not inlined, so that the compiler constructs the future in its final place.
+    #[inline(never)]
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let has_body = !request.body().is_end_stream();
         match self.headers.put_on(request.headers_mut(), has_body) {

@@ -10,7 +10,7 @@ use super::{ResponseFuture, future::Expiry};
 use crate::{
     call::{CallContext, Deadline},
     clock,
-    error::{BoxError, Error, ErrorKind, MaybeRejected},
+    error::{BoxError, Error, ErrorKind, LeakedOnPanic, MaybeRejected},
 };
 
 /// The service of [`TimeoutLayer`](super::TimeoutLayer).
@@ -70,8 +70,12 @@ impl<S> Timeout<S> {
             let future = MaybeRejected::Calling { future: self.inner.call(request) };
             return ResponseFuture { future, timer: None, expiry };
         }
-        let (future, expiry) = MaybeRejected::calling_with(expiry, || self.inner.call(request));
-        ResponseFuture { future, timer: None, expiry }
+        let expiry = LeakedOnPanic::new(expiry);
+        ResponseFuture {
+            future: MaybeRejected::Calling { future: self.inner.call(request) },
+            timer: None,
+            expiry: LeakedOnPanic::into_inner(expiry),
+        }
     }
 
     /// Returns when the request expires, and whether it has already expired.
