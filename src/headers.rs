@@ -79,6 +79,12 @@ pub(crate) fn get_or_insert_with<'a>(
     entry.or_try_insert_with(value).map_err(|_| too_many_fields())
 }
 
+/// Marks a value that differs in each request as sensitive. Otherwise HTTP/2 would add it to its table of repeated fields,
+/// and compare it with all values in the table.
+pub(crate) fn mark_unique(value: &mut HeaderValue) {
+    value.set_sensitive(true);
+}
+
 #[cfg(test)]
 mod tests {
     use std::hash::{Hash, Hasher};

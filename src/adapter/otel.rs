@@ -3,6 +3,8 @@ use opentelemetry::trace::TraceContextExt;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
+use crate::headers;
+
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
@@ -11,6 +13,8 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Writes nothing unless the subscriber contains the layer of `tracing-opentelemetry` and that layer records the span.
 /// Never sends baggage. OpenTelemetry's global propagator is not used, because it may also write fields that are meant
 /// for the application's own services.
+///
+/// The `traceparent` is marked as sensitive, so that HTTP/2 does not add it to its compression table.
 ///
 /// If the caller has set a `traceparent`, each attempt keeps this `traceparent` and its `tracestate`.
 ///
@@ -30,11 +34,10 @@ pub fn trace_context(span: &Span, headers: &mut HeaderMap) {
     let context = span.context();
     let span = context.span();
     let span = span.span_context();
-    // The only flag in version 00 of `traceparent` tells whether the trace is sampled.
+    // The only flag in version 00 of `traceparent` is set if the trace is sampled.
     let (trace, id, sampled) = (span.trace_id(), span.span_id(), u8::from(span.is_sampled()));
     let Ok(mut parent) = HeaderValue::try_from(format!("00-{trace}-{id}-{sampled:02x}")) else { return };
-    // The value is unique, so HTTP/2 must not add it to its table of repeated fields.
-    parent.set_sensitive(true);
+    headers::mark_unique(&mut parent);
     if !span.is_valid() || headers.try_insert(TRACEPARENT, parent).is_err() {
         return;
     }

@@ -32,11 +32,9 @@ pub struct Auth<S> {
 
 impl<S> Auth<S> {
     inner_service!();
-}
 
-impl<S> Auth<S> {
-    /// Calls the inner service with a request whose key needs no replacement. It is not inlined, so that the compiler
-    /// constructs the inner future in its final place.
+    /// Calls the inner service with a request that has no replaceable key. Not inlined, so that the compiler constructs
+    /// the future in its final place.
     #[inline(never)]
     fn call_inner<B>(&mut self, request: Request<B>) -> ResponseFuture<S::Future>
     where

@@ -134,13 +134,14 @@ impl Response {
         let (status, report) = (self.status(), self.report().cloned());
         let mut read = pin!(self.into_body().collect(Self::MAX_BODY));
         // Most bodies have arrived with the headers, and need no timer.
-        let available = poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await;
-        let read = match (available, deadline(report.as_ref())) {
-            (Poll::Ready(read), _) => read,
-            (Poll::Pending, None) => read.await,
-            (Poll::Pending, Some((ends, limit))) => tokio::time::timeout_at(ends, read)
-                .await
-                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Deadline, Some(limit), None).into())),
+        let read = match poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await {
+            Poll::Ready(read) => read,
+            Poll::Pending => match deadline(report.as_ref()) {
+                None => read.await,
+                Some((ends, limit)) => tokio::time::timeout_at(ends, read)
+                    .await
+                    .unwrap_or_else(|_| Err(Error::new(ErrorKind::Deadline, Some(limit), None).into())),
+            },
         };
         read.map_err(|error: BoxError| ResponseError {
             kind: Kind::Body(error),

@@ -83,8 +83,7 @@ impl RequestIdLayer {
         let (id, added) = match headers::get_or_insert_with(request.headers_mut(), self.header(), id) {
             Ok(sent) => {
                 let id = sent.clone();
-                // HTTP/2 would add each id to its table of repeated fields, and compare it with all ids in the table.
-                sent.set_sensitive(true);
+                headers::mark_unique(sent);
                 (id, Ok(()))
             }
             Err(error) => (id(), Err(error)),

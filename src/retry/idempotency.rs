@@ -8,6 +8,8 @@ use crate::{config::text::Written, error::Error, headers, policy, random::Random
 ///   one.
 /// - A key that the caller has set is kept.
 /// - A request with an idempotent method gets no key, because it needs none.
+/// - The layer marks its key as sensitive, so that HTTP/2 does not add it to its compression table. `Debug` of the
+///   request's headers therefore does not show the key.
 ///
 /// ```
 /// use http::HeaderName;
@@ -58,8 +60,7 @@ impl IdempotencyKey {
         };
         // Quotes, hexadecimal digits and hyphens always make a valid header value.
         let Ok(mut key) = key else { return Ok(false) };
-        // The key is unique, so HTTP/2 must not add it to its table of repeated fields.
-        key.set_sensitive(true);
+        headers::mark_unique(&mut key);
         headers::insert(request.headers_mut(), &self.header.0, key).map(|()| true)
     }
 }
