@@ -10,9 +10,9 @@ use std::{
 use super::{
     algorithm::Algorithm,
     limiter::Limiter,
-    permit::{Issuer, Permit},
+    permit::Permit,
     permit_request::PermitRequest,
-    queue::{Queue, acquire::Acquire, clock::Clock},
+    queue::{Queue, acquire::Acquire, clock::Clock, fast_path::Setup},
     snapshot::Snapshot,
 };
 use crate::{
@@ -157,6 +157,7 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// Returns a refusal if no permit is available immediately. The refusal contains the wait that would have been
     /// needed.
+    #[inline]
     pub fn try_acquire(&self) -> Result<Permit<'_>, Refusal> {
         self.try_acquire_many(NonZeroU32::MIN)
     }
@@ -168,9 +169,10 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// Returns a refusal if the permits are not available immediately. The refusal contains the wait that would have
     /// been needed.
+    #[inline]
     pub fn try_acquire_many(&self, permits: NonZeroU32) -> Result<Permit<'_>, Refusal> {
         let granted_at = self.queue.try_take(permits)?;
-        Ok(Permit::issued(Issuer::Borrowed(&*self.queue), permits, granted_at))
+        Ok(self.queue.permit(permits, granted_at))
     }
 
     /// Like [`try_acquire`](Self::try_acquire), but the permit is `'static`.
@@ -181,7 +183,7 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// needed.
     pub fn try_acquire_owned(&self) -> Result<Permit<'static>, Refusal> {
         let granted_at = self.queue.try_take(NonZeroU32::MIN)?;
-        Ok(Permit::issued(Issuer::Shared(self.queue.clone()), NonZeroU32::MIN, granted_at))
+        Ok(self.queue.clone().shared_permit(NonZeroU32::MIN, granted_at))
     }
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
@@ -220,6 +222,15 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.queue.is_idle()
     }
 
+    /// Prepares the limiter for one of many keys, which use the same `setup` if they have the same quota.
+    pub(super) fn for_key(mut self, setup: &mut Option<Arc<Setup>>) -> Self {
+        // A limiter with other clones is in use, and keeps its own setup.
+        if let Some(queue) = Arc::get_mut(&mut self.queue) {
+            queue.share_setup(setup);
+        }
+        self
+    }
+
     fn build(quotas: &[Quota], clock: Clock) -> Self {
         Self { queue: Arc::new(Queue::new(quotas, clock)) }
     }
@@ -232,7 +243,7 @@ impl<A: Algorithm> Limiter for LocalLimiter<A> {
 
     fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
         let granted_at = self.queue.take_without_lock(request)?;
-        Some(Ok(Permit::issued(Issuer::Shared(self.queue.clone()), request.cost(), granted_at)))
+        Some(Ok(self.queue.clone().shared_permit(request.cost(), granted_at)))
     }
 }
 

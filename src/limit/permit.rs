@@ -2,7 +2,7 @@ use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode};
 
-use super::snapshot::Learned;
+use super::{queue::fast_path::FastPath, snapshot::Learned};
 use crate::{
     clock::{self, Instant},
     policy::{self, adaptive::Acceptance, grpc::Code, rate_limit::Remaining},
@@ -34,17 +34,19 @@ use crate::{
 /// # }
 /// ```
 pub struct Permit<'a> {
-    issuer: Issuer<'a>,
+    grant: Grant<'a>,
     cost: NonZeroU32,
-    granted_at: Instant,
     sent_at: Option<Instant>,
 }
 
-pub(super) enum Issuer<'a> {
+/// The issuer of a permit, and the time of the grant.
+pub(super) enum Grant<'a> {
     /// The permit reports its outcome to no limiter, or has already reported it.
-    None,
-    Borrowed(&'a dyn PermitIssuer),
-    Shared(Arc<dyn PermitIssuer>),
+    Unreported(Instant),
+    /// The time is in nanoseconds of the fast path's clock, because most permits that borrow their limiter never need an
+    /// `Instant`.
+    Borrowed(&'a dyn PermitIssuer, &'a FastPath, u64),
+    Shared(Arc<dyn PermitIssuer>, Instant),
 }
 
 /// Receives the outcome of each permit of a limiter, and determines whether a permit has expired.
@@ -76,18 +78,18 @@ pub trait PermitIssuer: Send + Sync {
 impl<'a> Permit<'a> {
     /// Creates a permit of `cost` for a custom limiter, granted at the current time.
     pub fn new(cost: NonZeroU32) -> Self {
-        Self::issued(Issuer::None, cost, clock::now())
+        Self::issued(Grant::Unreported(clock::now()), cost)
     }
 
     /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it.
     pub fn with_issuer(mut self, issuer: Arc<dyn PermitIssuer>) -> Self {
-        self.issuer = Issuer::Shared(issuer);
+        self.grant = Grant::Shared(issuer, self.granted_at());
         self
     }
 
     #[inline]
-    pub(super) fn issued(issuer: Issuer<'a>, cost: NonZeroU32, granted_at: Instant) -> Self {
-        Self { issuer, cost, granted_at, sent_at: None }
+    pub(super) fn issued(grant: Grant<'a>, cost: NonZeroU32) -> Self {
+        Self { grant, cost, sent_at: None }
     }
 
     /// Returns the cost of the request: how many permits of the quota it takes.
@@ -97,7 +99,10 @@ impl<'a> Permit<'a> {
 
     /// Returns when the limiter granted the permit.
     pub fn granted_at(&self) -> Instant {
-        self.granted_at
+        match &self.grant {
+            Grant::Unreported(at) | Grant::Shared(_, at) => *at,
+            Grant::Borrowed(_, fast, at) => fast.stamp(*at),
+        }
     }
 
     /// Returns when the request was sent. `None` before [`mark_sent`](Self::mark_sent).
@@ -108,11 +113,11 @@ impl<'a> Permit<'a> {
     /// Returns whether the permit can no longer be used, because a request sent now could exceed the quota or ignore a
     /// pause. Drop an expired permit and acquire another one.
     pub fn is_expired(&self) -> bool {
-        self.issuer.get().map_or_else(|| self.is_older_than_now(), |issuer| issuer.is_expired(self))
+        self.grant.issuer().map_or_else(|| self.is_older_than_now(), |issuer| issuer.is_expired(self))
     }
 
     fn is_older_than_now(&self) -> bool {
-        !self.granted_at.elapsed().is_zero()
+        !self.granted_at().elapsed().is_zero()
     }
 
     /// Records `at` as the time at which the request is sent.
@@ -123,21 +128,34 @@ impl<'a> Permit<'a> {
     /// Reports the response to the limiter. Call this for every response, including those without rate-limit headers.
     #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
-        self.report(response);
+        // A limiter with a stripe uses only the rate-limit headers of a response.
+        if !response.has_limits && self.release_in_stripe() {
+            // Dropping the permit would release it again.
+            std::mem::forget(self);
+        } else {
+            self.report(response);
+        }
+    }
+
+    /// Ends the request without a dynamic call. Returns `false` if the limiter has no stripe for this thread.
+    #[inline]
+    fn release_in_stripe(&self) -> bool {
+        matches!(&self.grant, Grant::Borrowed(_, fast, _) if fast.release_in_stripe(self.cost))
     }
 
     #[inline]
-    fn report(&mut self, response: &ResponseInfo<'_>) -> Issuer<'a> {
-        let issuer = std::mem::replace(&mut self.issuer, Issuer::None);
-        if let Some(issuer) = issuer.get() {
+    fn report(&mut self, response: &ResponseInfo<'_>) -> Grant<'a> {
+        let granted_at = self.granted_at();
+        let grant = std::mem::replace(&mut self.grant, Grant::Unreported(granted_at));
+        if let Some(issuer) = grant.issuer() {
             issuer.completed(self, response);
         }
-        issuer
+        grant
     }
 
     /// Reports the response, and returns the learned rate if it has changed.
     pub(super) fn complete_and_learn(mut self, response: &ResponseInfo<'_>) -> Option<Learned> {
-        self.report(response).get()?.take_learned()
+        self.report(response).issuer()?.take_learned()
     }
 
     /// Ends the request of this permit without reporting a response. Use this method if the response does not concern
@@ -147,13 +165,13 @@ impl<'a> Permit<'a> {
     }
 }
 
-impl Issuer<'_> {
+impl Grant<'_> {
     #[inline]
-    fn get(&self) -> Option<&dyn PermitIssuer> {
+    fn issuer(&self) -> Option<&dyn PermitIssuer> {
         match self {
-            Self::None => None,
-            Self::Borrowed(issuer) => Some(*issuer),
-            Self::Shared(issuer) => Some(&**issuer),
+            Self::Unreported(_) => None,
+            Self::Borrowed(issuer, ..) => Some(*issuer),
+            Self::Shared(issuer, _) => Some(&**issuer),
         }
     }
 }
@@ -161,7 +179,10 @@ impl Issuer<'_> {
 impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(issuer) = self.issuer.get() {
+        if self.sent_at.is_none() && self.release_in_stripe() {
+            return;
+        }
+        if let Some(issuer) = self.grant.issuer() {
             issuer.dropped(self);
         }
     }
@@ -171,7 +192,7 @@ impl fmt::Debug for Permit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
             .field("cost", &self.cost)
-            .field("granted_at", &self.granted_at)
+            .field("granted_at", &self.granted_at())
             .field("sent_at", &self.sent_at)
             .finish_non_exhaustive()
     }

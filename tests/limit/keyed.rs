@@ -8,7 +8,7 @@ use tower::ServiceExt;
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
-    limit::{Keyed, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{Keyed, PacedWindow, RateLimitLayer, SlidingWindow, TokenBucket},
 };
 
 use crate::{millis, ok_service, one_per_second};
@@ -45,6 +45,80 @@ async fn keyed_limiter_gives_each_key_its_own_quota_and_removes_idle_keys() {
         advance(Duration::from_secs(1)).await;
     }
     assert!(keyed.len() <= 16);
+}
+
+#[test]
+fn token_bucket_of_a_key_takes_at_most_130_bytes_with_its_key() {
+    const KEYS: u64 = 10_000;
+    let quota = Quota::per_hour(100).unwrap();
+    let keyed = Keyed::new(|_| 0, move |_: &u64| TokenBucket::new(quota));
+    let allocated = allocation_counter::measure(|| {
+        for key in 0..KEYS {
+            keyed.limiter(&key).unwrap().try_acquire().unwrap();
+        }
+    });
+    let bytes = allocated.bytes_current / KEYS as i64;
+    assert!(bytes <= 130, "{bytes} bytes per key");
+}
+
+/// Equal limiters of a `Keyed` share what they have in common, such as their clock.
+#[tokio::test(start_paused = true)]
+async fn keyed_limiter_refills_each_key_from_its_own_start() {
+    let buckets = Keyed::new(|_| 0, |_: &u32| TokenBucket::new(one_per_second()).with_initial_burst(0));
+    let windows = Keyed::new(|_| 0, |_: &u32| SlidingWindow::new(one_per_second()).with_initial_burst(0));
+    let paced = Keyed::new(|_| 0, |_: &u32| PacedWindow::new(one_per_second()).with_initial_burst(0));
+    let mut first = Vec::new();
+    for (start, keys) in [(0, 0..50), (250, 50..100)] {
+        advance(Duration::from_millis(start)).await;
+        for key in keys {
+            let bucket = buckets.limiter(&key).unwrap();
+            let waits = [
+                bucket.try_acquire().unwrap_err().wait(),
+                windows.limiter(&key).unwrap().try_acquire().unwrap_err().wait(),
+                paced.limiter(&key).unwrap().try_acquire().unwrap_err().wait(),
+            ];
+            if first.is_empty() {
+                first = waits.to_vec();
+            }
+            assert_eq!(waits[..], first[..], "key {key}");
+            assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, 1));
+        }
+    }
+    advance(Duration::from_millis(750)).await;
+    for key in 0..100 {
+        assert_eq!(buckets.limiter(&key).unwrap().try_acquire().is_ok(), key < 50, "key {key}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keyed_limiter_keeps_different_quotas_and_states_of_new_limiters() {
+    let spent = TokenBucket::new(one_per_second());
+    spent.try_acquire().unwrap();
+    let keyed = Keyed::new(
+        |_| 0,
+        move |key: &u32| match key % 4 {
+            0 => TokenBucket::new(one_per_second()),
+            1 => TokenBucket::new(Quota::per_second(100).unwrap().with_burst(5).unwrap()),
+            2 => {
+                let paused = TokenBucket::new(one_per_second());
+                paused.pause_until(Instant::now() + Duration::from_secs(5));
+                paused
+            }
+            _ => spent.clone(),
+        },
+    );
+    for key in 0..200 {
+        advance(millis(1)).await;
+        let bucket = keyed.limiter(&key).unwrap();
+        let granted = std::iter::from_fn(|| bucket.try_acquire().ok().map(drop)).count();
+        assert_eq!(granted, [1, 5, 0, 0][key as usize % 4], "key {key}");
+        let paused_until = bucket.snapshot().paused_until;
+        assert_eq!(
+            paused_until,
+            (key % 4 == 2).then(|| Instant::now() + Duration::from_secs(5)),
+            "key {key}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -40,8 +40,8 @@ impl Share {
     /// other processes are unknown.
     pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64) -> Self {
         let mut algorithm: Box<dyn Algorithm> = match kind {
-            Kind::TokenBucket => Box::new(Buckets::new(quotas, None)),
-            Kind::SlidingWindow => Box::new(Logs::new(quotas, None)),
+            Kind::TokenBucket => Box::new(Buckets::new(quotas)),
+            Kind::SlidingWindow => Box::new(Logs::new(quotas)),
         };
         algorithm.leave(0, at);
         let limit = quotas.iter().map(|quota| u64::from(quota.limit())).max().unwrap_or(0);

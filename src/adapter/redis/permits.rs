@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::{fallback::Share, session::Session};
 use crate::{
     error::{Reason, Refusal},
-    limit::queue::external::{Algorithm, Bucket, nanos},
+    limit::queue::external::{Algorithm, nanos},
     policy::Quota,
 };
 
@@ -165,7 +165,7 @@ fn sum<'a>(grants: impl Iterator<Item = &'a Grant>) -> u64 {
 
 impl Algorithm for Permits {
     /// The trait requires this function, but the limiter calls [`Permits::new`] instead.
-    fn new(_: &[Quota], _: Option<Arc<Bucket>>) -> Self {
+    fn new(_: &[Quota]) -> Self {
         Self::new(u32::MAX, 0, Duration::ZERO, Arc::default())
     }
 

@@ -1,8 +1,8 @@
 //! The adaptive algorithm: a learned rate below the configured quotas.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::num::NonZeroU32;
 
-use super::{Algorithm, bucket::Bucket, paced_window::PacedLogs};
+use super::{Algorithm, paced_window::PacedLogs};
 use crate::{
     limit::server::slow_start::SlowStart,
     policy::{
@@ -55,10 +55,10 @@ impl Algorithm for LearnedRate {
         true
     }
 
-    fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self {
+    fn new(quotas: &[Quota]) -> Self {
         Self {
             learner: Learner::new(pace(quotas)),
-            ceiling: PacedLogs::new(quotas, shared),
+            ceiling: PacedLogs::new(quotas),
             start: None,
             last_grant: 0,
         }

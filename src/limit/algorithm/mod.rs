@@ -7,7 +7,7 @@ pub(super) mod paced_window;
 pub(super) mod sliding_window;
 pub(super) mod token_bucket;
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::num::NonZeroU32;
 
 use self::bucket::Bucket;
 use crate::{
@@ -15,8 +15,7 @@ use crate::{
     policy::{Quota, adaptive::Learner},
 };
 
-/// Computes when a limiter may grant permits. The queue calls it under its lock, except for the
-/// [`shared`](Self::shared) bucket, which needs no lock.
+/// Computes when a limiter may grant permits. The queue calls it under its lock.
 pub trait Algorithm: Send + 'static {
     /// Returns whether the algorithm has a [`learner`](Self::learner).
     fn learns() -> bool
@@ -26,19 +25,28 @@ pub trait Algorithm: Send + 'static {
         false
     }
 
-    /// Creates the state. All permits are available, except those that were already taken from the `shared` bucket.
-    fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self
+    /// Creates the state. All permits are available.
+    fn new(quotas: &[Quota]) -> Self
     where
         Self: Sized;
 
-    /// Creates a bucket from which requests take permits without the lock. Returns `None` if the algorithm needs the
+    /// Returns a bucket from which requests take permits without the lock. Returns `None` if the algorithm needs the
     /// lock for these quotas.
-    fn shared(_quotas: &[Quota]) -> Option<Arc<Bucket>>
+    fn lock_free(_quotas: &[Quota]) -> Option<Bucket>
     where
         Self: Sized,
     {
         None
     }
+
+    /// Returns the arrival time of the [lock-free](Self::lock_free) bucket. Returns `None` if there is none, or if its
+    /// quota no longer applies.
+    fn arrival(&self) -> Option<u64> {
+        None
+    }
+
+    /// Sets the arrival time of the lock-free bucket after grants without the lock.
+    fn set_arrival(&mut self, _arrival: u64) {}
 
     /// Takes `cost` permits of every quota, or takes nothing if one quota lacks them. Returns whether it took them.
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool;

@@ -1,13 +1,8 @@
 //! The paced window algorithm: a token bucket at the full rate, bounded by an exact log of recent grants.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::num::NonZeroU32;
 
-use super::{
-    Algorithm,
-    bucket::{Bucket, LATEST},
-    grant_log::GrantLog,
-    token_bucket::carried,
-};
+use super::{Algorithm, bucket::LATEST, grant_log::GrantLog, token_bucket::carried};
 use crate::policy::Quota;
 
 /// One bucket and one log for each quota.
@@ -76,7 +71,7 @@ impl PacedLog {
 // Uses the default `gather`, which delays no grant. A delayed grant would count in the window for longer, which lowers
 // the throughput.
 impl Algorithm for PacedLogs {
-    fn new(quotas: &[Quota], _: Option<Arc<Bucket>>) -> Self {
+    fn new(quotas: &[Quota]) -> Self {
         let new = |quota: &Quota| PacedLog::new(*quota, GrantLog::new(quota), 0);
         Self { quotas: quotas.iter().map(new).collect() }
     }

@@ -1,8 +1,8 @@
 //! The sliding window algorithm: an exact log of recent grants.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::num::NonZeroU32;
 
-use super::{Algorithm, bucket::Bucket, grant_log::GrantLog};
+use super::{Algorithm, grant_log::GrantLog};
 use crate::policy::Quota;
 
 /// One log of grants for each quota.
@@ -14,7 +14,7 @@ pub struct Logs {
 // Uses the default `gather`, which delays no grant. A delayed grant leaves the window later and so lowers the
 // throughput.
 impl Algorithm for Logs {
-    fn new(quotas: &[Quota], _: Option<Arc<Bucket>>) -> Self {
+    fn new(quotas: &[Quota]) -> Self {
         Self { logs: quotas.iter().map(GrantLog::new).collect() }
     }
 

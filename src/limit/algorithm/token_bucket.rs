@@ -1,6 +1,6 @@
 //! The token bucket algorithm.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::num::NonZeroU32;
 
 use super::{
     Algorithm,
@@ -11,84 +11,116 @@ use crate::{limit::queue::clock::nanos, policy::Quota};
 /// One bucket for each quota.
 #[derive(Debug)]
 pub struct Buckets {
-    buckets: Vec<Arc<Bucket>>,
+    buckets: Vec<Filled>,
+    /// Whether the quotas differ from those of the limiter's creation.
+    is_changed: bool,
+}
+
+/// A bucket with its state.
+#[derive(Debug)]
+struct Filled {
+    bucket: Bucket,
+    arrival: u64,
 }
 
 /// 2 ms in nanoseconds, which is twice the delay of a late timer. The first waiter of the queue wakes up at least this
 /// long before a bucket is full.
 const LATE: u64 = 2_000_000;
 
+fn buckets(quotas: &[Quota], arrival: impl Fn(&Quota) -> u64) -> Vec<Filled> {
+    let filled = |quota: &Quota| Bucket::new(*quota).map(|bucket| Filled { bucket, arrival: arrival(quota) });
+    quotas.iter().filter_map(filled).collect()
+}
+
 impl Algorithm for Buckets {
-    fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self {
-        let buckets = match shared {
-            Some(only) => vec![only],
-            None => quotas.iter().filter_map(|quota| Bucket::new(*quota, 0)).collect(),
-        };
-        Self { buckets }
+    fn new(quotas: &[Quota]) -> Self {
+        Self { buckets: buckets(quotas, |_| 0), is_changed: false }
     }
 
-    fn shared(quotas: &[Quota]) -> Option<Arc<Bucket>> {
+    fn lock_free(quotas: &[Quota]) -> Option<Bucket> {
         match quotas {
-            [only] => Bucket::new(*only, 0),
+            [only] => Bucket::new(*only),
             _ => None,
         }
     }
 
+    fn arrival(&self) -> Option<u64> {
+        match &self.buckets[..] {
+            [only] if !self.is_changed => Some(only.arrival),
+            _ => None,
+        }
+    }
+
+    fn set_arrival(&mut self, arrival: u64) {
+        self.buckets.iter_mut().for_each(|filled| filled.arrival = arrival);
+    }
+
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
-        // If there are several buckets, permits are taken only under the lock. No other thread takes one between this
-        // check and the grant.
-        self.forecast(now, cost.get().into(), cost.get()) <= now
-            && self.buckets.iter().all(|bucket| bucket.take(cost, now))
+        if let [only] = &mut self.buckets[..] {
+            let next = only.bucket.take(only.arrival, cost, now);
+            only.arrival = next.unwrap_or(only.arrival);
+            return next.is_some();
+        }
+        let is_free = self.forecast(now, cost.get().into(), cost.get()) <= now;
+        if is_free {
+            for filled in &mut self.buckets {
+                filled.arrival = filled.bucket.take(filled.arrival, cost, now).unwrap_or(filled.arrival);
+            }
+        }
+        is_free
     }
 
     fn forecast(&self, start: u64, total: u64, _costliest: u32) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.forecast(start, total)).max().unwrap_or(start)
+        let due = self.buckets.iter().map(|filled| filled.bucket.due(filled.arrival, start, total));
+        due.max().unwrap_or(start)
     }
 
     fn largest(&self) -> u32 {
-        self.buckets.iter().map(|bucket| bucket.quota.burst()).min().unwrap_or(u32::MAX)
+        self.buckets.iter().map(|filled| filled.bucket.quota.burst()).min().unwrap_or(u32::MAX)
     }
 
     fn available(&self, now: u64) -> u32 {
-        self.buckets.iter().map(|bucket| bucket.available(now) as u32).min().unwrap_or(u32::MAX)
+        let available = self.buckets.iter().map(|filled| filled.bucket.available(filled.arrival, now) as u32);
+        available.min().unwrap_or(u32::MAX)
     }
 
     fn is_whole(&self, now: u64) -> bool {
-        self.buckets.iter().all(|bucket| bucket.is_full(now))
+        self.buckets.iter().all(|filled| filled.arrival <= now)
     }
 
     fn leave(&mut self, permits: u32, now: u64) {
-        for bucket in &self.buckets {
-            let left = bucket.interval.saturating_mul(u64::from(permits)).min(bucket.whole);
-            bucket.postpone(now.saturating_add(bucket.whole - left));
+        for filled in &mut self.buckets {
+            filled.arrival = filled.arrival.max(filled.bucket.arrival_with(permits, now));
         }
     }
 
     fn change(&mut self, quotas: &[Quota], now: u64) {
-        if quotas.iter().eq(self.buckets.iter().map(|bucket| &bucket.quota)) {
+        if quotas.iter().eq(self.buckets.iter().map(|filled| &filled.bucket.quota)) {
             return;
         }
-        // Closes a bucket and reads its arrival time in one step, so that every earlier grant counts.
-        let close = |old: &Arc<Bucket>| (Arc::clone(old), old.close().saturating_sub(now));
-        let closed: Vec<_> = self.buckets.iter().map(close).collect();
         let after = |quota: &Quota| {
             let interval = nanos(quota.refill_interval());
             let whole = interval.saturating_mul(u64::from(quota.burst()));
-            let missing = closed
-                .iter()
-                .map(|(old, missing)| carried(*missing, (old.interval, old.whole), (interval, whole)));
+            let missing = self.buckets.iter().map(|Filled { bucket, arrival }| {
+                carried(arrival.saturating_sub(now), (bucket.interval, bucket.whole), (interval, whole))
+            });
             now.saturating_add(missing.max().unwrap_or(0)).min(LATEST)
         };
-        self.buckets = quotas.iter().filter_map(|quota| Bucket::new(*quota, after(quota))).collect();
+        self.buckets = buckets(quotas, after);
+        self.is_changed = true;
     }
 
     fn postpone(&mut self, delay: u64) {
-        self.buckets.iter().for_each(|bucket| bucket.delay(delay));
+        for filled in &mut self.buckets {
+            filled.arrival = filled.arrival.saturating_add(delay).min(LATEST).max(filled.arrival);
+        }
     }
 
     fn gather(&self, cost: u64, due: u64, next: u64, until: u64) -> u64 {
         // The time from when the first waiter's permits are available until the bucket is full.
-        let room = |bucket: &Arc<Bucket>| bucket.whole.saturating_sub(bucket.interval.saturating_mul(cost));
+        let room = |Filled { bucket, .. }: &Filled| {
+            bucket.whole.saturating_sub(bucket.interval.saturating_mul(cost))
+        };
         let room = self.buckets.iter().map(room).min().unwrap_or(0);
         let patience = (room.saturating_sub(LATE) / 2).min(until.saturating_sub(due));
         // Sleeps until a permit becomes available, because waking up between two permits gains nothing.

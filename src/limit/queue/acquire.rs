@@ -17,7 +17,7 @@ use crate::{
     error::{Refusal, polled_after_completion},
     limit::{
         algorithm::Algorithm,
-        permit::{Issuer, Permit},
+        permit::{Grant, Permit},
         permit_request::PermitRequest,
     },
 };
@@ -115,7 +115,7 @@ impl Future for Acquire {
         };
         // Moves the queue into the permit, which saves a change of the queue's reference count.
         let Some(queue) = queue.take() else { polled_after_completion() };
-        Poll::Ready(granted_at.map(|at| Permit::issued(Issuer::Shared(queue.issuer()), cost, at)))
+        Poll::Ready(granted_at.map(|at| Permit::issued(Grant::Shared(queue.issuer(), at), cost)))
     }
 }
 

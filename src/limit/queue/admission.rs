@@ -24,7 +24,7 @@ use crate::{
 
 impl<A: Algorithm> AnyQueue for Queue<A> {
     fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal> {
-        let (fast, clock) = (&self.fast, &self.fast.clock);
+        let (fast, clock) = (&self.fast, self.fast.clock());
         match fast.attempt(request) {
             FastGrant::Granted { now } => return Ok(Joined::Granted(clock.stamp(now))),
             FastGrant::NotBefore { now, due } => {
@@ -38,7 +38,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
         let waker = waker.cloned();
         let joined = self.locked(|list, wakes| {
             let now = clock.now();
-            if fast.is_over(request, now) {
+            if fast.is_late(request, now) {
                 return Err(too_late());
             }
             list.expire_uncollected(fast, now, wakes);
@@ -70,20 +70,20 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
         if let State::Granted(at) = waiter.state() {
             if let Some(now) = fast.is_valid(at).filter(|_| waiter.collect(at)) {
                 self.arrive();
-                return Ok(Standing::Granted(fast.clock.stamp(now)));
+                return Ok(Standing::Granted(fast.clock().stamp(now)));
             }
         }
         self.locked(|list, wakes| {
-            let now = fast.clock.now();
+            let now = fast.clock().now();
             let mut unchecked = false;
             match waiter.state() {
                 State::Granted(at) => {
                     waiter.set(State::Collected);
                     fast.woken.fetch_sub(1, Ordering::AcqRel);
                     if !self.is_expired_in(list, now.saturating_sub(at), now) {
-                        return Ok(Standing::Granted(fast.clock.stamp(now)));
+                        return Ok(Standing::Granted(fast.clock().stamp(now)));
                     }
-                    fast.release_without_acceptance(waiter.cost);
+                    list.release_without_acceptance(fast, waiter.cost);
                     let is_lost = list.lose(at, false, now);
                     unchecked = requeue(list, fast, waiter, waker, wakes);
                     if is_lost {
@@ -107,7 +107,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
             };
             // A learner recognizes its probe by the time of the grant.
             if let Some(at) = list.serve(fast, Some(waiter.id), wakes) {
-                return Ok(Standing::Granted(fast.clock.stamp(at)));
+                return Ok(Standing::Granted(fast.clock().stamp(at)));
             }
             let (due, grace) = (list.due(now, &head), list.algorithm.grace());
             match waiter.latest.missed_by(due, now, grace) {
@@ -119,7 +119,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     let poll_at = list.algorithm.poll_at(list.gather(now, due), now);
                     let poll_at = poll_at.min(waiter.latest.last(grace));
                     list.presence.expected_at = poll_at;
-                    Ok(Standing::Waiting { poll_at: Some(fast.clock.timer(poll_at)), unchecked })
+                    Ok(Standing::Waiting { poll_at: Some(fast.clock().timer(poll_at)), unchecked })
                 }
             }
         })
@@ -129,8 +129,8 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
         let Ok(handle) = Handle::try_current() else { return };
         let runtime = handle.id();
         let at = self.locked(|list, _| {
-            let now = self.fast.clock.now();
-            list.presence.add(runtime).then(|| self.fast.clock.timer(list.presence.check_at(now)))
+            let now = self.fast.clock().now();
+            list.presence.add(runtime).then(|| self.fast.clock().timer(list.presence.check_at(now)))
         });
         if let Some(at) = at {
             let queue = Arc::downgrade(&self);
@@ -140,14 +140,14 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
 
     fn check(&self, runtime: runtime::Id) -> Option<Instant> {
         self.locked(|list, wakes| {
-            let now = self.fast.clock.now();
+            let now = self.fast.clock().now();
             list.expire_uncollected(&self.fast, now, wakes);
             list.presence.skip_absent(&mut list.waiters, now, wakes);
             if list.waiters.len(Priority::COUNT - 1) == 0 {
                 list.presence.remove(runtime);
                 return None;
             }
-            Some(self.fast.clock.timer(list.presence.check_at(now)))
+            Some(self.fast.clock().timer(list.presence.check_at(now)))
         })
     }
 
@@ -156,20 +156,17 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
     }
 
     fn leave(&self, waiter: &Waiter) {
-        let granted = self.locked(|list, wakes| {
-            let now = self.fast.clock.now();
+        self.locked(|list, wakes| {
+            let now = self.fast.clock().now();
             list.leave(waiter, now, wakes);
-            let State::Granted(at) = waiter.state() else { return false };
+            let State::Granted(at) = waiter.state() else { return };
             waiter.set(State::Collected);
             self.fast.woken.fetch_sub(1, Ordering::AcqRel);
             if list.lose(at, false, now) {
                 list.wake_head(now, wakes);
             }
-            true
+            list.release_without_acceptance(&self.fast, waiter.cost);
         });
-        if granted {
-            self.fast.release_without_acceptance(waiter.cost);
-        }
     }
 
     fn issuer(self: Arc<Self>) -> Arc<dyn PermitIssuer> {

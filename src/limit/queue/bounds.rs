@@ -21,7 +21,7 @@ const MOST_SPARE: u64 = 1_024;
 impl<A: Algorithm> WaitList<A> {
     /// Refuses the waiters that a new server limit delays beyond their bounds.
     pub(super) fn apply_server(&mut self, fast: &FastPath, wakes: &mut Wakes) {
-        let (now, wanted) = (fast.clock.now(), self.waiters.wanted());
+        let (now, wanted) = (fast.clock().now(), self.waiters.wanted());
         // The last waiter waits the longest, so a limit that does not delay the last waiter delays no waiter.
         if self.forecast(now, wanted) > self.algorithm.forecast(now, wanted, self.costliest) {
             self.refuse_late(fast, 0, wakes);
@@ -30,7 +30,7 @@ impl<A: Algorithm> WaitList<A> {
 
     /// Refuses the waiters of the ranks from `first` on whose permits cannot become available in time, or at all.
     pub(super) fn refuse_late(&mut self, fast: &FastPath, first: usize, wakes: &mut Wakes) {
-        let (now, largest, before) = (fast.clock.now(), self.algorithm.largest(), self.head());
+        let (now, largest, before) = (fast.clock().now(), self.algorithm.largest(), self.head());
         let grace = self.algorithm.grace();
         let mut wanted = self.waiters.wanted;
         for rank in first..wanted.len() {

@@ -35,6 +35,20 @@ impl Clock {
         Self { quanta: Some((clock, start)), ..Self::tokio() }
     }
 
+    /// Returns how much later than `other` this clock started. Returns `None` if it started earlier, or if it reads other
+    /// time.
+    pub(super) fn started_after(&self, other: &Self) -> Option<u64> {
+        #[cfg(feature = "quanta")]
+        match (&self.quanta, &other.quanta) {
+            (None, None) => {}
+            (Some((clock, own)), Some((_, other))) => {
+                return (own >= other).then(|| clock.delta_as_nanos(*other, *own));
+            }
+            _ => return None,
+        }
+        self.origin.checked_duration_since(other.origin).map(nanos)
+    }
+
     #[inline]
     pub(super) fn now(&self) -> u64 {
         #[cfg(feature = "quanta")]

@@ -1,19 +1,45 @@
-//! The counts of granted and released permits.
+//! The counts of granted and released permits and of refusals.
 
-use super::sync::AtomicU64;
+use super::{
+    slots::{self, SLOTS},
+    sync::{AtomicU64, Ordering},
+};
 
-/// The permits of a queue. A grant and its end change only these counts and the arrival time of the bucket.
-#[derive(Debug)]
-pub(in crate::limit) struct Counts {
-    /// The number of granted permits, with the flags in the highest bits, so that one atomic operation counts a grant
-    /// and reads the flags. Without a shared bucket, it changes only under the lock.
-    pub(super) tally: AtomicU64,
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) granted: AtomicU64,
     /// The number of permits whose requests have ended.
     pub(super) released: AtomicU64,
+    pub(super) refused: AtomicU64,
 }
 
-impl Default for Counts {
-    fn default() -> Self {
-        Self { tally: AtomicU64::new(0), released: AtomicU64::new(0) }
+impl Tally {
+    /// Adds to a count of a tally to which no other thread writes.
+    #[inline]
+    pub(super) fn add(&self, count: impl Fn(&Self) -> &AtomicU64, number: u64) {
+        let count = count(self);
+        count.store(count.load(Ordering::Relaxed).wrapping_add(number), Ordering::Release);
+    }
+}
+
+/// One tally for each [slot](slots). Only the thread with the slot writes to its tally, so it needs no read-modify-write
+/// operation, which takes as long as the rest of a grant.
+#[derive(Debug, Default)]
+pub(super) struct Stripes([Stripe; SLOTS]);
+
+/// The alignment gives each tally its own cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe(Tally);
+
+impl Stripes {
+    /// Returns the tally of this thread, or `None` if the thread has no slot.
+    #[inline]
+    pub(super) fn own(&self) -> Option<&Tally> {
+        self.0.get(slots::current()).map(|Stripe(tally)| tally)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Tally> {
+        self.0.iter().map(|Stripe(tally)| tally)
     }
 }

@@ -3,9 +3,7 @@
 use std::num::NonZeroU32;
 
 pub(crate) use super::{Queue, clock::nanos};
-pub(crate) use crate::limit::algorithm::{
-    Algorithm, bucket::Bucket, sliding_window::Logs, token_bucket::Buckets,
-};
+pub(crate) use crate::limit::algorithm::{Algorithm, sliding_window::Logs, token_bucket::Buckets};
 
 use super::{
     clock::Clock,
@@ -48,10 +46,8 @@ impl<A: Algorithm> Queue<A> {
         list.catch_up = 0;
         list.waiters.shares = Shares::default().without_saving();
         let list = Some(list);
-        let queue = Self {
-            fast: FastPath::new(Clock::tokio(), None, A::learns(), (slack(quotas), true)),
-            list: Mutex::new(list),
-        };
+        let queue =
+            Self { fast: FastPath::new(Clock::tokio(), None, slack(quotas), true), list: Mutex::new(list) };
         queue.obey_remaining();
         queue
     }
@@ -60,7 +56,7 @@ impl<A: Algorithm> Queue<A> {
     pub(crate) fn inspect<T>(&self, work: impl FnOnce(&mut A, Demand, u64) -> T) -> T {
         self.locked(|list, _| {
             let demand = list.demand();
-            work(&mut list.algorithm, demand, self.fast.clock.now())
+            work(&mut list.algorithm, demand, self.fast.clock().now())
         })
     }
 
@@ -70,7 +66,7 @@ impl<A: Algorithm> Queue<A> {
     /// `may_refuse` returns whether [`Algorithm::unavailable`] may refuse a waiter.
     pub(crate) fn update<T>(&self, may_refuse: fn(&A) -> bool, work: impl FnOnce(&mut A, u64) -> T) -> T {
         self.locked(|list, wakes| {
-            let now = self.fast.clock.now();
+            let now = self.fast.clock().now();
             let outcome = work(&mut list.algorithm, now);
             // Refuses the waiters that are too late before any grant, so that they take no permits.
             let demand = list.demand();
@@ -87,19 +83,19 @@ impl<A: Algorithm> Queue<A> {
 
     /// Returns the nanoseconds since the queue's origin.
     pub(crate) fn now(&self) -> u64 {
-        self.fast.clock.now()
+        self.fast.clock().now()
     }
 
     /// Converts a time of the queue's clock to an `Instant` of tokio's timers.
     pub(crate) fn timer(&self, at: u64) -> Instant {
-        self.fast.clock.timer(at)
+        self.fast.clock().timer(at)
     }
 
     /// Returns the number of permits whose requests the server may not have subtracted yet from the remaining permits
     /// that it reports.
     pub(crate) fn uncounted(&self) -> u64 {
         self.locked(|list, _| {
-            self.fast.in_flight().saturating_add(list.unconfirmed.permits(self.fast.clock.now()))
+            self.fast.in_flight().saturating_add(list.unconfirmed.permits(self.fast.clock().now()))
         })
     }
 }

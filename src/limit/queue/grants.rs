@@ -9,7 +9,7 @@ use super::{
     waiter::{State, Waiter},
     waiters::Wakes,
 };
-use crate::limit::algorithm::Algorithm;
+use crate::{limit::algorithm::Algorithm, policy::adaptive::Progress};
 
 /// Uncollected permits expire after at most this time, even without a quota: 1 s in nanoseconds.
 const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
@@ -19,7 +19,7 @@ impl<A: Algorithm> WaitList<A> {
     /// `visitor`, the waiter whose task is being polled, got permits.
     pub(super) fn serve(&mut self, fast: &FastPath, visitor: Option<u64>, wakes: &mut Wakes) -> Option<u64> {
         let before = self.head()?;
-        let now = fast.clock.now();
+        let now = fast.clock().now();
         let mut granted_at = None;
         self.expire_uncollected(fast, now, wakes);
         // Grants after a late timer are backdated.
@@ -78,7 +78,7 @@ impl<A: Algorithm> WaitList<A> {
                     let (at, cost) = (*granted_at, waiter.cost);
                     fast.woken.fetch_sub(1, Ordering::AcqRel);
                     was_probe |= self.lose(at, false, now);
-                    fast.release_without_acceptance(cost);
+                    self.release_without_acceptance(fast, cost);
                 }
             }
             self.uncollected.pop_front();
@@ -98,6 +98,21 @@ impl<A: Algorithm> WaitList<A> {
         lost.is_some()
     }
 
+    /// Releases permits whose request was not sent, or was not accepted by the server.
+    pub(super) fn release_without_acceptance(&mut self, fast: &FastPath, cost: NonZeroU32) {
+        self.not_accepted = self.not_accepted.wrapping_add(cost.get().into());
+        fast.release(cost);
+    }
+
+    /// Returns the progress of all requests, for an algorithm that learns.
+    pub(super) fn progress(&self, fast: &FastPath) -> Progress {
+        let released = fast.released();
+        Progress {
+            accepted: released.saturating_sub(self.not_accepted),
+            in_flight: fast.granted().saturating_sub(released),
+        }
+    }
+
     /// Takes permits if they and at least `reserve` others are available. Backdates the grant to the time at which the
     /// permits became available, but not before `from`. Returns whether it took them.
     #[inline]
@@ -109,7 +124,7 @@ impl<A: Algorithm> WaitList<A> {
         now: u64,
     ) -> bool {
         let permits = u64::from(cost.get());
-        let progress = A::learns().then(|| fast.progress());
+        let progress = A::learns().then(|| self.progress(fast));
         if let (Some(progress), Some(learner)) = (progress, self.algorithm.learner_mut()) {
             learner.advance(progress, now);
         }
@@ -121,7 +136,7 @@ impl<A: Algorithm> WaitList<A> {
                 learner.grant(cost.get(), progress, now);
             }
             self.server.spend(permits);
-            fast.count_locked(permits);
+            fast.count_granted(cost);
         }
         taken
     }

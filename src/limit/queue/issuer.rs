@@ -1,11 +1,7 @@
 //! Implements [`PermitIssuer`] for the queue. The queue determines whether its permits have expired, and receives their
 //! outcomes.
 
-use super::{
-    Queue,
-    fast_path::{BUSY, LIMITED},
-    sync::Ordering,
-};
+use super::{Queue, sync::Ordering};
 use crate::{
     limit::{
         algorithm::Algorithm,
@@ -19,8 +15,8 @@ use crate::{
 impl<A: Algorithm> PermitIssuer for Queue<A> {
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
         self.locked(|list, _| {
-            let now = self.fast.clock.now();
-            let held = now.saturating_sub(self.fast.clock.since_origin(permit.granted_at()));
+            let now = self.fast.clock().now();
+            let held = now.saturating_sub(self.fast.clock().since_origin(permit.granted_at()));
             self.is_expired_in(list, held, now)
         })
     }
@@ -32,16 +28,12 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
         // Releases the permits before it applies the response, because the server has already subtracted this request
         // from the remaining permits that it reports.
         self.fast.release(permit.cost());
-        let obeys_remaining = self.fast.obeys_remaining(response);
+        let obeys_remaining = self.obeys_remaining(response);
         if response.requested_pause().is_none() && !obeys_remaining {
             return;
         }
         self.locked(|list, wakes| {
-            // Makes every later request take the lock. Permits that were granted earlier without the lock are counted
-            // as in flight.
-            self.fast.tally().fetch_or(BUSY, Ordering::AcqRel);
-            list.flags |= BUSY;
-            let now = self.fast.clock.now();
+            let now = self.fast.clock().now();
             list.expire_uncollected(&self.fast, now, wakes);
             let uncounted = self.fast.in_flight().saturating_add(list.unconfirmed.permits(now));
             if list.server.apply(response, obeys_remaining, now, uncounted) {
@@ -50,20 +42,13 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
         });
     }
 
+    #[inline]
     fn dropped(&self, permit: &Permit<'_>) {
-        let is_sent = permit.sent_at().is_some();
-        if is_sent || A::learns() {
-            self.locked(|list, wakes| {
-                let now = self.fast.clock.now();
-                if is_sent {
-                    list.unconfirmed.add(u64::from(permit.cost().get()), now);
-                }
-                if list.lose(self.fast.clock.since_origin(permit.granted_at()), is_sent, now) {
-                    list.wake_head(now, wakes);
-                }
-            });
+        if A::learns() || permit.sent_at().is_some() {
+            self.dropped_locked(permit);
+        } else {
+            self.fast.release(permit.cost());
         }
-        self.fast.release_without_acceptance(permit.cost());
     }
 
     fn take_learned(&self) -> Option<Learned> {
@@ -77,27 +62,55 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
 }
 
 impl<A: Algorithm> Queue<A> {
+    /// Returns whether the remaining permits of this response apply. If the limiter has a quota, they apply only if the
+    /// response is throttled or `obeys_remaining` is set.
+    fn obeys_remaining(&self, response: &ResponseInfo<'_>) -> bool {
+        (response.is_throttled()
+            || self.fast.reads_headers.load(Ordering::Acquire)
+            || self.fast.obeys_remaining.load(Ordering::Acquire))
+            && !response.remaining().is_empty()
+    }
+
+    /// Separate from [`dropped`](PermitIssuer::dropped), which is then faster for a permit that needs no lock.
+    #[inline(never)]
+    fn dropped_locked(&self, permit: &Permit<'_>) {
+        let is_sent = permit.sent_at().is_some();
+        self.locked(|list, wakes| {
+            let now = self.fast.clock().now();
+            if is_sent {
+                list.unconfirmed.add(u64::from(permit.cost().get()), now);
+            }
+            if list.lose(self.fast.clock().since_origin(permit.granted_at()), is_sent, now) {
+                list.wake_head(now, wakes);
+            }
+            list.release_without_acceptance(&self.fast, permit.cost());
+        });
+    }
+
     /// Passes a response to the learner. An accepted response without relevant headers needs no lock if no server limit
     /// applies.
     fn learn(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
         let (fast, acceptance) = (&self.fast, response.acceptance());
-        match acceptance {
-            Acceptance::Accepted => fast.release(permit.cost()),
-            _ => fast.release_without_acceptance(permit.cost()),
+        let is_accepted = acceptance == Acceptance::Accepted;
+        if is_accepted {
+            fast.release(permit.cost());
         }
         let obeys_remaining = fast.obeys_remaining.load(Ordering::Acquire);
         let reads_headers = obeys_remaining || fast.reads_headers.load(Ordering::Acquire);
-        let is_ordinary = acceptance == Acceptance::Accepted
+        let is_ordinary = is_accepted
             && response.requested_pause().is_none()
             && (!reads_headers || response.remaining().is_empty())
-            && fast.tally().load(Ordering::Acquire) & LIMITED == 0;
+            && !fast.is_limited.load(Ordering::Acquire);
         if is_ordinary {
             return;
         }
         self.locked(|list, wakes| {
-            let now = fast.clock.now();
-            let granted_at = fast.clock.since_origin(permit.granted_at());
-            let sent_at = permit.sent_at().map_or(granted_at, |sent_at| fast.clock.since_origin(sent_at));
+            if !is_accepted {
+                list.release_without_acceptance(fast, permit.cost());
+            }
+            let now = fast.clock().now();
+            let granted_at = fast.clock().since_origin(permit.granted_at());
+            let sent_at = permit.sent_at().map_or(granted_at, |sent_at| fast.clock().since_origin(sent_at));
             let observation = Observation {
                 acceptance,
                 granted_at,
@@ -107,9 +120,10 @@ impl<A: Algorithm> Queue<A> {
             };
             list.expire_uncollected(fast, now, wakes);
             let uncounted = fast.in_flight().saturating_add(list.unconfirmed.permits(now));
+            let progress = list.progress(fast);
             let Some(learner) = list.algorithm.learner_mut() else { return };
             let before = (learner.interval(), learner.is_probing());
-            let pause = learner.observe(&observation, fast.progress(), now);
+            let pause = learner.observe(&observation, progress, now);
             let is_changed = before != (learner.interval(), learner.is_probing());
             let is_stricter = list.server.apply(response, obeys_remaining, now, uncounted)
                 | pause.is_some_and(|until| list.server.pause(until, now));

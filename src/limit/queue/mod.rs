@@ -10,29 +10,35 @@ pub(crate) mod clock;
 pub(super) mod counts;
 #[cfg(feature = "redis")]
 pub(crate) mod external;
-mod fast_path;
+pub(super) mod fast_path;
 mod grants;
 mod issuer;
 #[cfg(all(test, outbound_loom))]
 mod loom_tests;
 mod presence;
+mod slots;
 pub(super) mod sync;
 mod wait_list;
 mod waiter;
 mod waiters;
 
-use std::{num::NonZeroU32, sync::PoisonError, task::Waker, time::Duration};
+use std::{
+    num::NonZeroU32,
+    sync::{Arc, PoisonError},
+    task::Waker,
+    time::Duration,
+};
 
 use self::{
-    any::{AnyQueue, Joined},
     clock::Clock,
-    fast_path::{BUSY, FastGrant, FastPath, LIMITED},
+    fast_path::{FastGrant, FastPath, Setup},
     sync::{Mutex, MutexGuard, Ordering},
     wait_list::{WaitList, catch_up, slack},
     waiters::Wakes,
 };
 use super::{
     algorithm::Algorithm,
+    permit::{Grant, Permit},
     permit_request::PermitRequest,
     server::limits::ServerLimits,
     snapshot::{Learned, Snapshot},
@@ -60,36 +66,77 @@ fn too_late() -> Refusal {
 
 impl<A: Algorithm> Queue<A> {
     pub(super) fn new(quotas: &[Quota], clock: Clock) -> Self {
-        let shared = A::shared(quotas);
-        let list = shared.is_none().then(|| Box::new(WaitList::new(A::new(quotas, None), quotas)));
-        Self {
-            fast: FastPath::new(clock, shared, A::learns(), (slack(quotas), !quotas.is_empty())),
-            list: Mutex::new(list),
+        let bucket = A::lock_free(quotas);
+        let list = bucket.is_none().then(|| Box::new(WaitList::new(A::new(quotas), quotas)));
+        Self { fast: FastPath::new(clock, bucket, slack(quotas), !quotas.is_empty()), list: Mutex::new(list) }
+    }
+
+    /// Prepares the queue for one of many keys. Uses the `shared` setup if it is equal, and otherwise replaces it.
+    pub(super) fn share_setup(&mut self, shared: &mut Option<Arc<Setup>>) {
+        let list = self.list.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // A queue in use has counts and times that belong to its setup.
+        if list.is_none() && self.fast.granted() == 0 && self.fast.refused() == 0 {
+            self.fast.share_setup(shared);
         }
     }
 
     /// Takes the permits now, or returns a refusal with the wait that would be needed.
-    pub(super) fn try_take(&self, cost: NonZeroU32) -> Result<Instant, Refusal> {
-        let request = PermitRequest::new().with_cost(cost).with_max_wait(Duration::ZERO);
-        match self.join(&request.with_max_queue(usize::MAX), None)? {
-            Joined::Granted(at) => Ok(at),
-            // Unreachable, because `join` does not queue a request without a waker.
-            Joined::Queued { .. } => Err(too_late()),
+    #[inline]
+    pub(super) fn try_take(&self, cost: NonZeroU32) -> Result<u64, Refusal> {
+        match self.fast.take(cost, None) {
+            FastGrant::Granted { now } => Ok(now),
+            FastGrant::NotBefore { now, due } => {
+                Err(self.fast.refuse(Refusal::new(Reason::MaxWait, Duration::from_nanos(due - now))))
+            }
+            FastGrant::NeedsLock => self.try_take_locked(cost),
         }
+    }
+
+    #[inline(never)]
+    fn try_take_locked(&self, cost: NonZeroU32) -> Result<u64, Refusal> {
+        let request = PermitRequest::new().with_cost(cost);
+        // The closure returns only the time of a grant, because copying a `Result` takes longer.
+        let mut refusal = None;
+        let granted_at = self.locked(|list, wakes| {
+            let now = self.fast.clock().now();
+            list.expire_uncollected(&self.fast, now, wakes);
+            match list.wait(&self.fast, &request, now, wakes) {
+                Ok(None) => return Some(now),
+                Ok(Some(due)) => {
+                    refusal = Some(Refusal::new(Reason::MaxWait, Duration::from_nanos(due - now)));
+                }
+                Err(unavailable) => refusal = Some(unavailable),
+            }
+            None
+        });
+        granted_at.ok_or_else(|| self.fast.refuse(refusal.unwrap_or_else(too_late)))
     }
 
     /// Takes the permits now if that needs no lock. Otherwise returns `None`, and the caller must use
     /// [`join`](AnyQueue::join).
-    pub(super) fn take_without_lock(&self, request: &PermitRequest) -> Option<Instant> {
+    pub(super) fn take_without_lock(&self, request: &PermitRequest) -> Option<u64> {
         match self.fast.attempt(request) {
-            FastGrant::Granted { now } => Some(self.fast.clock.stamp(now)),
+            FastGrant::Granted { now } => Some(now),
             FastGrant::NotBefore { .. } | FastGrant::NeedsLock => None,
         }
     }
 
+    /// Creates a permit that borrows the queue.
+    #[inline]
+    pub(super) fn permit(&self, cost: NonZeroU32, granted_at: u64) -> Permit<'_> {
+        Permit::issued(Grant::Borrowed(self, &self.fast, granted_at), cost)
+    }
+
+    /// Creates a permit that shares the queue.
+    #[inline]
+    pub(super) fn shared_permit(self: Arc<Self>, cost: NonZeroU32, granted_at: u64) -> Permit<'static> {
+        let granted_at = self.fast.stamp(granted_at);
+        Permit::issued(Grant::Shared(self, granted_at), cost)
+    }
+
     pub(crate) fn pause_until(&self, until: Instant) {
         self.locked(|list, wakes| {
-            if list.server.pause(self.fast.clock.at(until), self.fast.clock.now()) {
+            if list.server.pause(self.fast.clock().at(until), self.fast.clock().now()) {
                 list.apply_server(&self.fast, wakes);
             }
         });
@@ -97,7 +144,7 @@ impl<A: Algorithm> Queue<A> {
 
     pub(super) fn change(&self, quotas: &[Quota]) {
         self.locked(|list, wakes| {
-            let now = self.fast.clock.now();
+            let now = self.fast.clock().now();
             list.algorithm.change(quotas, now);
             // Grants are backdated by up to a quarter of the margin. A smaller margin allows less, so earlier grants are
             // moved forward by the difference.
@@ -105,7 +152,7 @@ impl<A: Algorithm> Queue<A> {
             list.delay_grants(before.saturating_sub(list.catch_up));
             self.fast.slack.store(slack(quotas), Ordering::Release);
             list.server.has_quota = A::learns() || !quotas.is_empty();
-            self.fast.has_quota.store(!quotas.is_empty(), Ordering::Release);
+            self.fast.reads_headers.store(quotas.is_empty(), Ordering::Release);
             list.refuse_late(&self.fast, 0, wakes);
             // Wakes the head, which must set its timer again for the new quotas.
             list.wake_head(now, wakes);
@@ -128,7 +175,7 @@ impl<A: Algorithm> Queue<A> {
             if let Some(learner) = list.algorithm.learner_mut() {
                 learner.resume();
             }
-            list.wake_head(self.fast.clock.now(), wakes);
+            list.wake_head(self.fast.clock().now(), wakes);
         });
     }
 
@@ -144,19 +191,24 @@ impl<A: Algorithm> Queue<A> {
     /// Returns whether a new request must yield to waiters that were woken but not polled yet.
     fn awaits_woken(&self, list: &WaitList<A>) -> bool {
         self.fast.woken.load(Ordering::Acquire) > 0
-            && self.fast.clock.now().saturating_sub(list.woken_at) <= PATIENCE
+            && self.fast.clock().now().saturating_sub(list.woken_at) <= PATIENCE
     }
 
     pub(super) fn leave_available(&self, permits: u32) {
-        self.locked(|list, _| list.algorithm.leave(permits, self.fast.clock.now()));
+        let list = self.list();
+        if let (None, Some(bucket)) = (&*list, &self.fast.setup.bucket) {
+            return self.fast.postpone(bucket.arrival_with(permits, self.fast.clock().now()));
+        }
+        drop(list);
+        self.locked(|list, _| list.algorithm.leave(permits, self.fast.clock().now()));
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        if let Some(bucket) = self.fast.shared.as_ref().filter(|_| self.list().is_none()) {
-            return bucket.is_full(self.fast.clock.now());
+        if self.list().is_none() {
+            return self.fast.is_full(self.fast.clock().now());
         }
         self.locked(|list, _| {
-            let now = self.fast.clock.now();
+            let now = self.fast.clock().now();
             let in_use =
                 !list.algorithm.is_whole(now) || list.server.tidy(now) || list.unconfirmed.permits(now) > 0;
             !in_use && list.waiters.len(Priority::COUNT - 1) == 0
@@ -165,15 +217,15 @@ impl<A: Algorithm> Queue<A> {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.locked(|list, _| {
-            let now = self.fast.clock.now();
+            let now = self.fast.clock().now();
             let left = list.server.left(now).map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
             let paused_until = list.server.paused_until(now);
             Snapshot {
                 available: if paused_until.is_some() { 0 } else { list.algorithm.available(now).min(left) },
                 queued: list.waiters.len(Priority::COUNT - 1),
-                paused_until: paused_until.map(|until| self.fast.clock.timer(until)),
+                paused_until: paused_until.map(|until| self.fast.clock().timer(until)),
                 granted: self.fast.granted(),
-                refused: self.fast.refused.load(Ordering::Relaxed),
+                refused: self.fast.refused(),
                 in_flight: self.fast.in_flight(),
                 learned: list.algorithm.learner().and_then(|learner| self.learned(learner)),
             }
@@ -185,7 +237,7 @@ impl<A: Algorithm> Queue<A> {
             interval: Duration::from_nanos(learner.interval()),
             quota: learner.quota(),
             source: learner.source,
-            throttled_at: learner.throttled_at.map(|at| self.fast.clock.timer(at)),
+            throttled_at: learner.throttled_at.map(|at| self.fast.clock().timer(at)),
         })
     }
 
@@ -203,30 +255,36 @@ impl<A: Algorithm> Queue<A> {
     }
 
     fn create_list(&self) -> Box<WaitList<A>> {
-        let quota = self.fast.shared.as_ref().map(|bucket| bucket.quota);
-        Box::new(WaitList::new(A::new(quota.as_slice(), self.fast.shared.clone()), quota.as_slice()))
+        let quota = self.fast.setup.bucket.as_ref().map(|bucket| bucket.quota);
+        Box::new(WaitList::new(A::new(quota.as_slice()), quota.as_slice()))
     }
 
     fn locked<T>(&self, work: impl FnOnce(&mut WaitList<A>, &mut Wakes) -> T) -> T {
         let mut wakes = Wakes::default();
         let mut guard = self.list();
         let list = guard.get_or_insert_with(|| self.create_list());
+        // Makes every later request take the lock. Permits that were granted earlier without the lock are counted as in
+        // flight.
+        if let Some(arrival) = self.fast.close() {
+            list.algorithm.set_arrival(arrival);
+        }
         let outcome = work(list, &mut wakes);
         let is_probing = list.algorithm.learner().is_some_and(Learner::is_probing);
-        let limited = (list.server.any() && list.server.tidy(self.fast.clock.now())) || is_probing;
+        let limited = (list.server.any() && list.server.tidy(self.fast.clock().now())) || is_probing;
         if let Some(learner) = list.algorithm.learner_mut() {
             self.fast.reads_headers.store(learner.reads_headers(), Ordering::Release);
             if learner.take_change() {
                 self.fast.has_news.store(true, Ordering::Release);
             }
         }
-        let busy = limited || !list.waiters.is_empty() || self.awaits_woken(list);
-        let flags = if busy { BUSY } else { 0 } | if limited { LIMITED } else { 0 };
-        if flags != list.flags {
-            // Both flags change only under the lock. Flipping only the bits that differ therefore overwrites no change
-            // of another thread.
-            self.fast.tally().fetch_xor(flags ^ list.flags, Ordering::AcqRel);
-            list.flags = flags;
+        // Other threads read this cache line while they wait for the lock, so it is written only for a change.
+        if self.fast.is_limited.load(Ordering::Relaxed) != limited {
+            self.fast.is_limited.store(limited, Ordering::Release);
+        }
+        if let Some(arrival) = list.algorithm.arrival() {
+            if !limited && list.waiters.is_empty() && !self.awaits_woken(list) {
+                self.fast.open(arrival);
+            }
         }
         drop(guard);
         wakes.wake.into_iter().for_each(Waker::wake);

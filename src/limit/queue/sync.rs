@@ -5,10 +5,14 @@
 #[cfg(outbound_loom)]
 pub(in crate::limit) use loom::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
+#[cfg(outbound_loom)]
+pub(in crate::limit) use loom::thread_local;
 #[cfg(not(outbound_loom))]
 pub(in crate::limit) use std::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
+#[cfg(not(outbound_loom))]
+pub(in crate::limit) use std::thread_local;

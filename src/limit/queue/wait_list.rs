@@ -55,8 +55,9 @@ pub(super) struct WaitList<A> {
     pub(super) refusals: BTreeMap<u64, Refusal>,
     /// The time of the last grant that woke a waiter.
     pub(super) woken_at: u64,
-    /// The flags in the highest bits of the tally. They change only under the lock.
-    pub(super) flags: u64,
+    /// The number of permits that were released without an accepted request. Requires the lock at each release, so it
+    /// counts all of them only if the algorithm learns.
+    pub(super) not_accepted: u64,
     pub(super) waiters: Waiters,
     pub(super) presence: Presence,
     /// The waiters that were woken for their granted permits, in the order of the grants, with the times of the grants.
@@ -100,7 +101,7 @@ impl<A: Algorithm> WaitList<A> {
             unconfirmed: Unconfirmed::default(),
             refusals: BTreeMap::new(),
             woken_at: 0,
-            flags: 0,
+            not_accepted: 0,
             waiters: Waiters::default(),
             presence: Presence::default(),
             uncollected: VecDeque::new(),
@@ -225,7 +226,7 @@ impl<A: Algorithm> WaitList<A> {
     }
 
     fn inserted(&mut self, fast: &FastPath, waiter: &Waiter, before: Option<Head>, wakes: &mut Wakes) {
-        let now = fast.clock.now();
+        let now = fast.clock().now();
         if self.is_head(waiter) {
             self.presence.expected_at = now;
         } else if before.is_some() && before != self.head() {

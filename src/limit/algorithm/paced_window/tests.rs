@@ -27,7 +27,7 @@ fn greedy(algorithm: &mut PacedLogs, start: u64, total: u64) -> Vec<u64> {
 
 #[test]
 fn paced_window_leaves_one_gap_after_a_burst_and_then_grants_evenly() {
-    let mut paced = PacedLogs::new(&[quota(100, 999, 10)], None);
+    let mut paced = PacedLogs::new(&[quota(100, 999, 10)]);
     let times = greedy(&mut paced, 0, 300);
     assert_eq!(times[..10], [0; 10], "burst");
     let gaps: Vec<_> = times[9..].windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -38,7 +38,7 @@ fn paced_window_leaves_one_gap_after_a_burst_and_then_grants_evenly() {
 
 #[test]
 fn whole_burst_is_available_again_after_an_idle_time() {
-    let mut paced = PacedLogs::new(&[quota(100, 999, 10)], None);
+    let mut paced = PacedLogs::new(&[quota(100, 999, 10)]);
     let last = *greedy(&mut paced, 0, 300).last().unwrap();
     assert_eq!(paced.available(last), 0);
     let after = last + 100;
@@ -48,7 +48,7 @@ fn whole_burst_is_available_again_after_an_idle_time() {
 
 #[test]
 fn late_grants_do_not_lower_the_rate() {
-    let mut paced = PacedLogs::new(&[quota(100, 999, 10)], None);
+    let mut paced = PacedLogs::new(&[quota(100, 999, 10)]);
     let (mut now, mut granted) = (0, 0);
     while now < 100_000 {
         now = paced.forecast(now, 1, 1) + 7;
@@ -66,7 +66,7 @@ proptest! {
         steps in prop::collection::vec((0_u64..60, 1_u32..20), 1..300),
     ) {
         let quotas: Vec<_> = limits.into_iter().map(|(limit, window, burst)| quota(limit, window, burst)).collect();
-        let mut paced = PacedLogs::new(&quotas, None);
+        let mut paced = PacedLogs::new(&quotas);
         let (mut now, mut grants) = (0, Vec::new());
         for (pause, permits) in steps {
             now += pause;
@@ -94,7 +94,7 @@ proptest! {
         costs in prop::collection::vec(1_u32..20, 1..60),
     ) {
         let quotas: Vec<_> = limits.into_iter().map(|(limit, window, burst)| quota(limit, window, burst)).collect();
-        let mut paced = PacedLogs::new(&quotas, None);
+        let mut paced = PacedLogs::new(&quotas);
         let mut now = 0;
         for (pause, permits) in steps {
             now += pause;
@@ -119,7 +119,7 @@ proptest! {
         limit in 2_u32..30, interval in 1_u64..20, burst in 1_u32..30, total in 1_u64..200,
     ) {
         let quota = quota(limit, u64::from(limit) * interval - 1, burst);
-        let mut paced = PacedLogs::new(&[quota], None);
+        let mut paced = PacedLogs::new(&[quota]);
         let forecast = paced.forecast(0, total, 1);
         prop_assert_eq!(forecast, *greedy(&mut paced, 0, total).last().unwrap());
     }

@@ -12,7 +12,7 @@ fn cost(cost: u32) -> NonZeroU32 {
 #[test]
 fn grant_log_never_has_more_entries_than_the_limit() {
     let quota = Quota::new(10, Duration::from_nanos(99)).unwrap().without_margin();
-    let mut logs = Logs::new(&[quota], None);
+    let mut logs = Logs::new(&[quota]);
     let mut granted = 0;
     for now in 0..10_000 {
         for permits in [1, 3, 10] {
@@ -26,7 +26,7 @@ fn grant_log_never_has_more_entries_than_the_limit() {
 #[test]
 fn permits_granted_at_one_time_are_stored_in_one_entry() {
     let quota = Quota::new(u32::MAX, Duration::from_secs(1)).unwrap();
-    let mut logs = Logs::new(&[quota], None);
+    let mut logs = Logs::new(&[quota]);
     for permits in [1, 5, u32::MAX - 6] {
         assert!(logs.take(cost(permits), 7));
     }
@@ -37,7 +37,7 @@ fn permits_granted_at_one_time_are_stored_in_one_entry() {
 #[test]
 fn long_log_drops_grants_outside_the_window() {
     let quota = Quota::new(u32::MAX, Duration::from_nanos(999)).unwrap().without_margin();
-    let mut logs = Logs::new(&[quota], None);
+    let mut logs = Logs::new(&[quota]);
     for now in 0..3 * LONGEST_HISTORY as u64 {
         assert!(logs.take(cost(2), now * 10));
         assert!(logs.logs[0].grants.len() <= LONGEST_HISTORY);
@@ -53,7 +53,7 @@ fn long_log_drops_grants_outside_the_window() {
 #[test]
 fn sliding_window_grants_correctly_after_its_counters_wrap_around() {
     let quota = Quota::new(10, Duration::from_nanos(99)).unwrap().without_margin();
-    let mut logs = Logs::new(&[quota], None);
+    let mut logs = Logs::new(&[quota]);
     (logs.logs[0].granted, logs.logs[0].forgotten) = (u64::MAX - 25, u64::MAX - 25);
     let mut naive = Naive::new(&quota);
     for now in 0..1_000 {
@@ -119,7 +119,7 @@ proptest! {
     ) {
         let quota = |(limit, window)| Quota::new(limit, Duration::from_nanos(window)).unwrap().without_margin();
         let quotas: Vec<_> = limits.into_iter().map(quota).collect();
-        let mut logs = Logs::new(&quotas[..1], None);
+        let mut logs = Logs::new(&quotas[..1]);
         let mut naive = Naive::new(&quotas[0]);
         let (mut now, mut of) = (0, 0);
         for (pause, permits, total) in steps {
