@@ -170,6 +170,11 @@ impl CallContext {
         Arc::ptr_eq(&self.0.shared, &report.shared)
     }
 
+    /// Returns a number that differs between the calls that exist at the same time. It is never 0.
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0.shared).addr()
+    }
+
     pub(crate) fn started(&self) -> Instant {
         self.0.shared.started
     }

@@ -1,14 +1,15 @@
 use std::{
+    cell::Cell,
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
-    time::Duration,
+    task::{Context, Poll},
 };
 
 use http::Response;
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 
+use super::limit::Limit;
 use crate::{
     call::{CallContext, StopReason},
     clock::Instant,
@@ -21,37 +22,66 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         pub(super) future: MaybeRejected<F>,
-        #[pin]
-        pub(super) timer: Option<Sleep>,
         pub(super) expiry: Expiry,
     }
+}
+
+thread_local! {
+    /// The identity of the call whose attempt timeout last returned `Pending`, or 0.
+    static TIMED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The time at which a request expires, and the values for its timeout error.
 #[derive(Debug)]
 pub(super) struct Expiry {
-    pub(super) ends: Instant,
-    pub(super) kind: ErrorKind,
-    pub(super) limit: Duration,
+    pub(super) timer: Timer,
+    /// The limit of the layer. Its kind is `Deadline` if the deadline is earlier than the end of an attempt timeout.
+    pub(super) limit: Limit,
     pub(super) call: Option<CallContext>,
+}
+
+/// The time at which a request expires. The timer is created only if the request has to wait.
+#[derive(Debug)]
+pub(super) enum Timer {
+    Unset(Instant),
+    /// Boxed because a timer is large, and the total timeout of a stack rarely needs one.
+    Set(Pin<Box<Sleep>>),
+}
+
+impl Timer {
+    fn ends(&self) -> Instant {
+        match self {
+            Self::Unset(ends) => *ends,
+            Self::Set(sleep) => sleep.deadline(),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match self {
+                Self::Unset(ends) => *self = Self::Set(Box::pin(tokio::time::sleep_until(*ends))),
+                Self::Set(sleep) => return sleep.as_mut().poll(cx),
+            }
+        }
+    }
 }
 
 impl Expiry {
     fn error(&self) -> Error {
-        let limit = match (self.kind, &self.call) {
+        let limit = match (self.limit.kind, &self.call) {
             (ErrorKind::Deadline, Some(call)) => {
                 call.end(StopReason::Deadline);
-                self.ends.saturating_duration_since(call.started())
+                self.timer.ends().saturating_duration_since(call.started())
             }
-            _ => self.limit,
+            _ => self.limit.duration(),
         };
-        Error::new(self.kind, Some(limit), None)
+        Error::new(self.limit.kind, Some(limit), None)
     }
 }
 
 impl<F> ResponseFuture<F> {
     pub(super) fn rejected(expiry: Expiry) -> Self {
-        Self { future: MaybeRejected::rejected(expiry.error()), timer: None, expiry }
+        Self { future: MaybeRejected::rejected(expiry.error()), expiry }
     }
 }
 
@@ -64,6 +94,8 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        let identity = this.expiry.call.as_ref().map_or(0, CallContext::identity);
+        TIMED.set(0);
         let reported = |error: Error| match &this.expiry.call {
             Some(call) => error.reported(call),
             None => error,
@@ -73,11 +105,16 @@ where
         if let Poll::Ready(result) = this.future.as_mut().poll(cx) {
             return Poll::Ready(result.map_err(reported));
         }
-        if this.timer.is_none() {
-            this.timer.set(Some(tokio::time::sleep_until(this.expiry.ends)));
+        // The attempt timeout of this call has set a timer that ends at the deadline at the latest.
+        if this.expiry.limit.is_in_stack
+            && matches!(this.expiry.timer, Timer::Unset(_))
+            && TIMED.get() == identity
+        {
+            return Poll::Pending;
         }
-        if let Some(timer) = this.timer.as_pin_mut() {
-            ready!(timer.poll(cx));
+        if this.expiry.timer.poll(cx).is_pending() {
+            TIMED.set(identity);
+            return Poll::Pending;
         }
         let error = reported(this.expiry.error());
         this.future.complete();

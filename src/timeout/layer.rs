@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-use super::Timeout;
+use super::{Timeout, limit::Limit};
 use crate::{config::InvalidConfig, error::ErrorKind};
 
 /// Limits the time of a call or of one attempt. [`Error::is_timeout`](crate::Error::is_timeout) returns `true` for the
@@ -19,8 +19,7 @@ use crate::{config::InvalidConfig, error::ErrorKind};
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct TimeoutLayer {
-    kind: ErrorKind,
-    limit: Duration,
+    limit: Limit,
 }
 
 impl TimeoutLayer {
@@ -49,7 +48,12 @@ impl TimeoutLayer {
         if limit.is_zero() {
             return Err(InvalidConfig::new(field, "0ns", "more than zero"));
         }
-        Ok(Self { kind, limit })
+        Ok(Self { limit: Limit::new(kind, limit) })
+    }
+
+    /// Declares that this is the total timeout of a stack, which has an attempt timeout and no custom layers inside.
+    pub(crate) fn in_stack(self) -> Self {
+        Self { limit: Limit { is_in_stack: true, ..self.limit } }
     }
 }
 
@@ -57,6 +61,6 @@ impl<S> Layer<S> for TimeoutLayer {
     type Service = Timeout<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Timeout::new(inner, self.kind, self.limit)
+        Timeout::new(inner, self.limit)
     }
 }

@@ -39,11 +39,14 @@
 //! - The total timeout and the attempt timeout do not cover the response's body. The client is an exception: the
 //!   methods of its response that read the body, such as `text`, also end at the deadline.
 //! - The timer is created only if the first poll of the inner service's future returns `Pending`.
+//! - The total timeout of a [stack](crate::stack) creates no timer while an attempt timeout waits, because the attempt
+//!   ends at the deadline at the latest.
 
 mod body;
 mod config;
 mod future;
 mod layer;
+mod limit;
 mod service;
 
 pub use self::body::{BodyIdleFuture, BodyIdleTimeout, BodyIdleTimeoutLayer};

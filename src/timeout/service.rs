@@ -1,12 +1,13 @@
-use std::{
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::task::{Context, Poll};
 
 use http::{Extensions, Request, Response};
 use tower_service::Service;
 
-use super::{ResponseFuture, future::Expiry};
+use super::{
+    ResponseFuture,
+    future::{Expiry, Timer},
+    limit::Limit,
+};
 use crate::{
     call::{CallContext, Deadline},
     clock,
@@ -22,13 +23,12 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Timeout<S> {
     inner: S,
-    kind: ErrorKind,
-    limit: Duration,
+    limit: Limit,
 }
 
 impl<S> Timeout<S> {
-    pub(super) fn new(inner: S, kind: ErrorKind, limit: Duration) -> Self {
-        Self { inner, kind, limit }
+    pub(super) fn new(inner: S, limit: Limit) -> Self {
+        Self { inner, limit }
     }
 
     inner_service!();
@@ -48,7 +48,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let call = request.extensions().get::<CallContext>();
-        if self.kind == ErrorKind::Deadline && call.is_none() {
+        if self.limit.kind == ErrorKind::Deadline && call.is_none() {
             return self.call(CallContext::started_with(request));
         }
         let (expiry, expired) = self.expiry(call, request.extensions());
@@ -65,37 +65,42 @@ impl<S> Timeout<S> {
     where
         S: Service<Request<B>>,
     {
-        if self.kind != ErrorKind::Deadline {
+        if self.limit.kind != ErrorKind::Deadline {
             // The transport may be inside. If it panics, the call with its keys must not leak.
             let future = MaybeRejected::Calling { future: self.inner.call(request) };
-            return ResponseFuture { future, timer: None, expiry };
+            return ResponseFuture { future, expiry };
         }
         let expiry = LeakedOnPanic::new(expiry);
         ResponseFuture {
             future: MaybeRejected::Calling { future: self.inner.call(request) },
-            timer: None,
             expiry: LeakedOnPanic::into_inner(expiry),
         }
     }
 
     /// Returns when the request expires, and whether it has already expired.
     fn expiry(&self, call: Option<&CallContext>, extensions: &Extensions) -> (Expiry, bool) {
-        let now = clock::now();
-        let (own, deadline) = match (self.kind, call) {
+        // In a stack, the retry layer inside reads the clock and rejects an expired call.
+        let now = (!self.limit.is_in_stack).then(clock::now);
+        let (own, deadline) = match (self.limit.kind, call) {
             (ErrorKind::Deadline, Some(started)) => {
                 // The time limit of a call begins when the call starts.
-                let own = clock::after(started.started(), self.limit);
+                let own = clock::after(started.started(), self.limit.duration());
                 let caller = Deadline::in_extensions(call, extensions);
                 (own, Some(started.narrow_deadline(caller.map_or(own, |caller| caller.min(own)))))
             }
-            _ => (clock::after(now, self.limit), Deadline::of(call, extensions)),
+            _ => (
+                clock::after(now.unwrap_or_else(clock::now), self.limit.duration()),
+                Deadline::of(call, extensions),
+            ),
         };
         // If the deadline is earlier than the end of the attempt timeout, the error names the deadline, because the
         // attempt may not be slow.
         let (ends, kind) = match deadline {
             Some(deadline) if deadline <= own => (deadline, ErrorKind::Deadline),
-            _ => (own, self.kind),
+            _ => (own, self.limit.kind),
         };
-        (Expiry { ends, kind, limit: self.limit, call: call.cloned() }, now > ends)
+        let limit = Limit { kind, ..self.limit };
+        let expiry = Expiry { timer: Timer::Unset(ends), limit, call: call.cloned() };
+        (expiry, now.is_some_and(|now| now > ends))
     }
 }

@@ -13,17 +13,19 @@ use std::{convert::Infallible, error::Error as _, future::pending, task::Poll, t
 
 use self::support::{Content, Scripted::*, ScriptedService, get, millis, request, secs};
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use http_body_util::Full;
 use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, layer::layer_fn, service_fn};
 use tower_outbound::{
     Error, Quota, Report,
+    auth::{BoxSignFuture, Sign},
     call::{CallContext, Outcome, StopReason},
     limit::{RateLimitLayer, TokenBucket},
     request_id::RequestIdLayer,
     retry::RetryLayer,
+    stack::StackBuilder,
     timeout::{Timeout, TimeoutLayer},
 };
 

@@ -132,6 +132,39 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
     assert_eq!(start.elapsed(), secs(5));
 }
 
+/// The total timeout of a stack sets no timer while the attempt timeout of the same call waits.
+#[tokio::test(start_paused = true)]
+async fn stack_meets_its_deadline_in_each_stage_of_a_call() {
+    /// Waits for the attempt timeout of another call.
+    struct NestedCall;
+
+    impl Sign for NestedCall {
+        fn sign<'a>(&'a self, _: &'a mut Parts, _: Option<&'a Bytes>) -> BoxSignFuture<'a> {
+            Box::pin(async {
+                let nested = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(per_attempt(secs(60)));
+                nested.service(ScriptedService::new([NoResponse])).oneshot(get(URI)).await?;
+                Ok(())
+            })
+        }
+    }
+
+    let unsigned = StackBuilder::new(URI).unwrap().without_credential().with_total_timeout(secs(5));
+    let signed = unsigned.clone().with_signature(NestedCall);
+    for (stage, stack, permits, responses) in [
+        ("first attempt", &unsigned, 1, vec![NoResponse]),
+        ("second attempt", &unsigned, 1, vec![Status(503), NoResponse]),
+        ("wait for the service", &unsigned, 0, vec![Status(200)]),
+        ("signature", &signed, 1, vec![Status(200)]),
+    ] {
+        let server = tower::limit::ConcurrencyLimit::new(ScriptedService::new(responses), permits);
+        let service = stack.clone().with_attempt_timeout(secs(5)).layer().unwrap().layer(server);
+        let start = Instant::now();
+        let error = tokio::time::timeout(secs(60), service.oneshot(get(URI))).await.expect(stage);
+        assert!(error.unwrap_err().is_deadline(), "{stage}");
+        assert_eq!(start.elapsed(), secs(5), "{stage}");
+    }
+}
+
 /// Polls `future` once, leaks `future`, and stays pending.
 fn leak_after_first_poll<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,

@@ -149,7 +149,8 @@ impl StackBuilder {
             return Err(error.clone());
         }
         self.check_name()?;
-        let (total, attempt_timeout) = (self.timeout.total_layer()?, self.timeout.attempt_layer()?);
+        let (total, attempt_timeout) =
+            (self.timeout.total_layer()?.in_stack(), self.timeout.attempt_layer()?);
         let key_header = self.placement.header_name().filter(|_| self.credential.is_key());
         self.headers.check(key_header, self.request_id.header())?;
         let auth = self.credential.layer(&self.placement, &self.base.origin, &self.allowed)?;
