@@ -1,15 +1,17 @@
 use std::{
+    future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use futures_util::future::{MaybeDone, maybe_done};
+use futures_util::future::Either;
 use http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{AuthLayer, Origin, ResponseFuture, credential::Credential, refresh::Lease};
+use super::{ApiKey, AuthLayer, KeyError, Origin, ResponseFuture, credential::Credential, refresh::Refresh};
 use crate::error::{BoxError, Error, MaybeRejected};
 
 /// The service of [`AuthLayer`](super::AuthLayer).
@@ -25,9 +27,17 @@ use crate::error::{BoxError, Error, MaybeRejected};
 pub struct Auth<S> {
     inner: S,
     layer: Arc<AuthLayer>,
-    /// The future that waits for the key or, after its completion, the result. If a permit expires during this wait,
-    /// the rate limit layer acquires another permit.
-    ready: MaybeDone<Lease>,
+    ready: Readiness,
+}
+
+/// The key with which the service is ready. A call takes the key out of the service.
+#[derive(Debug)]
+enum Readiness {
+    NotPolled,
+    /// If a permit expires during this wait, the rate limit layer acquires another permit. The future is boxed because
+    /// each call clones the service, and most keys are available immediately.
+    Refreshing(Box<Refresh>),
+    Ready(Result<ApiKey, KeyError>),
 }
 
 impl<S> Auth<S> {
@@ -48,13 +58,13 @@ impl<S> Layer<S> for AuthLayer {
     type Service = Auth<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Auth { inner, layer: Arc::new(self.clone()), ready: MaybeDone::Gone }
+        Auth { inner, layer: Arc::new(self.clone()), ready: Readiness::NotPolled }
     }
 }
 
 impl<S: Clone> Clone for Auth<S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer), ready: MaybeDone::Gone }
+        Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer), ready: Readiness::NotPolled }
     }
 }
 
@@ -68,10 +78,15 @@ where
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if let Credential::Changing(changing) = &*self.layer.credential {
-            if let MaybeDone::Gone = self.ready {
-                self.ready = maybe_done(changing.keys.lease());
+            if let Readiness::NotPolled = self.ready {
+                self.ready = match changing.keys.lease() {
+                    Either::Left(key) => Readiness::Ready(key.into_inner()),
+                    Either::Right(refresh) => Readiness::Refreshing(Box::new(refresh)),
+                };
             }
-            ready!(Pin::new(&mut self.ready).poll(cx));
+            if let Readiness::Refreshing(refresh) = &mut self.ready {
+                self.ready = Readiness::Ready(ready!(Pin::new(refresh).poll(cx)));
+            }
         }
         self.inner.poll_ready(cx).map_err(Error::from_service)
     }
@@ -79,7 +94,10 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         // Takes the key out of the service. Before the next request, the service must become ready again, with a
         // current key.
-        let ready = Pin::new(&mut self.ready).take_output();
+        let ready = match mem::replace(&mut self.ready, Readiness::NotPolled) {
+            Readiness::Ready(key) => Some(key),
+            _ => None,
+        };
         let put = match (Origin::any_covers(&self.layer.origins, request.uri()), &*self.layer.credential) {
             (Ok(false), _) => Ok(None),
             (Ok(true), Credential::Hook(hook)) => {

@@ -105,7 +105,7 @@ where
     }
 
     fn call(&mut self, request: T) -> Self::Future {
-        BodyIdleFuture { future: self.inner.call(request), limit: self.limit, completed: false }
+        BodyIdleFuture { future: Some(self.inner.call(request)), limit: self.limit }
     }
 }
 
@@ -113,10 +113,10 @@ pin_project! {
     /// The future of [`BodyIdleTimeout`].
     #[derive(Debug)]
     pub struct BodyIdleFuture<F> {
+        // `None` after completion.
         #[pin]
-        future: F,
+        future: Option<F>,
         limit: Option<Duration>,
-        completed: bool,
     }
 }
 
@@ -127,12 +127,10 @@ where
     type Output = Result<Response<IdleBody<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        if *this.completed {
-            polled_after_completion();
-        }
-        let result = ready!(this.future.poll(cx));
-        *this.completed = true;
+        let mut this = self.project();
+        let Some(future) = this.future.as_mut().as_pin_mut() else { polled_after_completion() };
+        let result = ready!(future.poll(cx));
+        this.future.set(None);
         Poll::Ready(result.map(|response| response.map(|body| IdleBody::new(body, *this.limit))))
     }
 }

@@ -32,7 +32,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct SignService<S> {
     inner: S,
-    layer: SignLayer,
+    layer: Arc<SignLayer>,
 }
 
 impl<S> SignService<S> {
@@ -43,7 +43,7 @@ impl<S> Layer<S> for SignLayer {
     type Service = SignService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        SignService { inner, layer: self.clone() }
+        SignService { inner, layer: Arc::new(self.clone()) }
     }
 }
 
