@@ -23,6 +23,8 @@ pub struct Origin {
     scheme: Scheme,
     host: String,
     port: u16,
+    /// The host, with the port unless it is the default port of the scheme.
+    authority: String,
     plaintext: bool,
 }
 
@@ -51,7 +53,10 @@ impl Origin {
             return Err("a host that is a name or an ip address");
         }
         let port = port(uri).ok_or("a port from 1 to 65535")?;
-        Ok(Self { scheme, host: host.to_ascii_lowercase(), port, plaintext: false })
+        let host = host.to_ascii_lowercase();
+        let is_default = port == default_port(&scheme);
+        let authority = if is_default { host.clone() } else { format!("{host}:{port}") };
+        Ok(Self { scheme, host, port, authority, plaintext: false })
     }
 
     /// Allows the credential to be sent without TLS. Every host on the network path can then read it.
@@ -64,15 +69,15 @@ impl Origin {
 
     /// Returns whether `uri` has the same scheme, host and port as this origin. Does not allocate.
     pub fn covers(&self, uri: &Uri) -> bool {
-        // Most authorities equal the host, with or without a port. They are compared without a full parse, because
-        // parsing takes half of the layer's time.
-        let rest = uri.authority().and_then(|authority| authority.as_str().strip_prefix(self.host.as_str()));
-        let is_port = |rest: &&str| rest.is_empty() || (rest.starts_with(':') && !rest.contains('@'));
-        if let Some(rest) = rest.filter(is_port) {
-            return port_after_host(rest, uri) == Some(self.port) && uri.scheme() == Some(&self.scheme);
+        if uri.scheme() != Some(&self.scheme) {
+            return false;
+        }
+        // Most authorities are equal as text. They are not parsed, because parsing takes half of the layer's time.
+        if uri.authority().is_some_and(|authority| authority.as_str() == self.authority) {
+            return true;
         }
         let host = uri.host().is_some_and(|host| host.eq_ignore_ascii_case(&self.host));
-        host && port(uri) == Some(self.port) && uri.scheme() == Some(&self.scheme)
+        host && port(uri) == Some(self.port)
     }
 
     /// Returns whether the scheme is `https`.
@@ -111,11 +116,7 @@ fn default_port(scheme: &Scheme) -> u16 {
 /// Returns the port of the URI, or the default port of its scheme. Returns `None` if the port is invalid. `Uri::port`
 /// does not distinguish an invalid port from a missing one.
 fn port(uri: &Uri) -> Option<u16> {
-    port_after_host(uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(uri.host()?)?, uri)
-}
-
-/// Returns the port in the rest of an authority after its host: see [`port`].
-fn port_after_host(rest: &str, uri: &Uri) -> Option<u16> {
+    let rest = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(uri.host()?)?;
     match rest.strip_prefix(':') {
         None | Some("") => uri.scheme().map(default_port),
         // `str::parse` would accept a plus sign.
