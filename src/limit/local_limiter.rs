@@ -222,11 +222,11 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.queue.is_idle()
     }
 
-    /// Prepares the limiter for one of many keys, which use the same `setup` if they have the same quota.
-    pub(super) fn for_key(mut self, setup: &mut Option<Arc<Setup>>) -> Self {
+    /// Prepares the limiter for one key of many. Limiters with the same quota share one setup.
+    pub(super) fn for_key(mut self, setups: &mut Vec<Arc<Setup>>) -> Self {
         // A limiter with other clones is in use, and keeps its own setup.
         if let Some(queue) = Arc::get_mut(&mut self.queue) {
-            queue.share_setup(setup);
+            queue.share_setup(setups);
         }
         self
     }

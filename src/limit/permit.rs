@@ -42,7 +42,7 @@ pub struct Permit<'a> {
 /// The issuer of a permit, and the time of the grant.
 pub(super) enum Grant<'a> {
     /// The permit reports its outcome to no limiter, or has already reported it.
-    Unreported(Instant),
+    Detached(Instant),
     /// The time is in nanoseconds of the fast path's clock, because most permits that borrow their limiter never need an
     /// `Instant`.
     Borrowed(&'a dyn PermitIssuer, &'a FastPath, u64),
@@ -78,7 +78,7 @@ pub trait PermitIssuer: Send + Sync {
 impl<'a> Permit<'a> {
     /// Creates a permit of `cost` for a custom limiter, granted at the current time.
     pub fn new(cost: NonZeroU32) -> Self {
-        Self::issued(Grant::Unreported(clock::now()), cost)
+        Self::issued(Grant::Detached(clock::now()), cost)
     }
 
     /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it.
@@ -100,7 +100,7 @@ impl<'a> Permit<'a> {
     /// Returns when the limiter granted the permit.
     pub fn granted_at(&self) -> Instant {
         match &self.grant {
-            Grant::Unreported(at) | Grant::Shared(_, at) => *at,
+            Grant::Detached(at) | Grant::Shared(_, at) => *at,
             Grant::Borrowed(_, fast, at) => fast.stamp(*at),
         }
     }
@@ -128,8 +128,8 @@ impl<'a> Permit<'a> {
     /// Reports the response to the limiter. Call this for every response, including those without rate-limit headers.
     #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
-        // A limiter with a stripe uses only the rate-limit headers of a response.
-        if !response.has_limits && self.release_in_stripe() {
+        // Without rate-limit headers, a limiter that does not learn only counts the release.
+        if !response.has_limits && self.release_without_lock() {
             // Dropping the permit would release it again.
             std::mem::forget(self);
         } else {
@@ -137,16 +137,16 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// Ends the request without a dynamic call. Returns `false` if the limiter has no stripe for this thread.
+    /// Counts the permit as released, without a dynamic call. Returns `false` if the limiter needs its lock for that.
     #[inline]
-    fn release_in_stripe(&self) -> bool {
-        matches!(&self.grant, Grant::Borrowed(_, fast, _) if fast.release_in_stripe(self.cost))
+    fn release_without_lock(&self) -> bool {
+        matches!(&self.grant, Grant::Borrowed(_, fast, _) if fast.release_without_lock(self.cost))
     }
 
     #[inline]
     fn report(&mut self, response: &ResponseInfo<'_>) -> Grant<'a> {
         let granted_at = self.granted_at();
-        let grant = std::mem::replace(&mut self.grant, Grant::Unreported(granted_at));
+        let grant = std::mem::replace(&mut self.grant, Grant::Detached(granted_at));
         if let Some(issuer) = grant.issuer() {
             issuer.completed(self, response);
         }
@@ -169,7 +169,7 @@ impl Grant<'_> {
     #[inline]
     fn issuer(&self) -> Option<&dyn PermitIssuer> {
         match self {
-            Self::Unreported(_) => None,
+            Self::Detached(_) => None,
             Self::Borrowed(issuer, ..) => Some(*issuer),
             Self::Shared(issuer, _) => Some(&**issuer),
         }
@@ -179,7 +179,7 @@ impl Grant<'_> {
 impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.sent_at.is_none() && self.release_in_stripe() {
+        if self.sent_at.is_none() && self.release_without_lock() {
             return;
         }
         if let Some(issuer) = self.grant.issuer() {

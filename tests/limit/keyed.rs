@@ -48,22 +48,41 @@ async fn keyed_limiter_gives_each_key_its_own_quota_and_removes_idle_keys() {
 }
 
 #[test]
-fn token_bucket_of_a_key_takes_at_most_130_bytes_with_its_key() {
+fn keys_take_little_memory() {
     const KEYS: u64 = 10_000;
-    let quota = Quota::per_hour(100).unwrap();
-    let keyed = Keyed::new(|_| 0, move |_: &u64| TokenBucket::new(quota));
-    let allocated = allocation_counter::measure(|| {
-        for key in 0..KEYS {
-            keyed.limiter(&key).unwrap().try_acquire().unwrap();
-        }
-    });
-    let bytes = allocated.bytes_current / KEYS as i64;
-    assert!(bytes <= 130, "{bytes} bytes per key");
+    /// Returns the allocated bytes of each key in use, with the key and the table.
+    macro_rules! bytes_per_key {
+        ($make:expr) => {{
+            let keyed = Keyed::new(|_| 0, $make);
+            let allocated = allocation_counter::measure(|| {
+                for key in 0..KEYS {
+                    keyed.limiter(&key).unwrap().try_acquire().unwrap();
+                }
+            });
+            allocated.bytes_current / KEYS as i64
+        }};
+    }
+    let quota = |limit| Quota::per_hour(limit).unwrap();
+    let bucket = |key: &u64| TokenBucket::new(Quota::per_hour(100 + *key as u32 % 4).unwrap());
+    for (name, bytes, limit) in [
+        ("bucket", bytes_per_key!(move |_: &u64| TokenBucket::new(quota(100))), 130),
+        ("bucket, four quotas", bytes_per_key!(bucket), 130),
+        ("window", bytes_per_key!(move |_: &u64| SlidingWindow::new(quota(100))), 1000),
+        (
+            "bucket with a queue",
+            bytes_per_key!(move |_: &u64| TokenBucket::new(quota(100))
+                .with_lower_priority_share(25)
+                .unwrap()),
+            1000,
+        ),
+    ] {
+        assert!(bytes <= limit, "{name}: {bytes} bytes per key");
+    }
 }
 
-/// Equal limiters of a `Keyed` share what they have in common, such as their clock.
+/// Limiters of a `Keyed` with the same quota share a clock.
 #[tokio::test(start_paused = true)]
-async fn keyed_limiter_refills_each_key_from_its_own_start() {
+async fn keyed_limiter_refills_each_key_from_its_creation() {
     let buckets = Keyed::new(|_| 0, |_: &u32| TokenBucket::new(one_per_second()).with_initial_burst(0));
     let windows = Keyed::new(|_| 0, |_: &u32| SlidingWindow::new(one_per_second()).with_initial_burst(0));
     let paced = Keyed::new(|_| 0, |_: &u32| PacedWindow::new(one_per_second()).with_initial_burst(0));
@@ -91,7 +110,7 @@ async fn keyed_limiter_refills_each_key_from_its_own_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keyed_limiter_keeps_different_quotas_and_states_of_new_limiters() {
+async fn keyed_limiter_keeps_the_quota_and_state_of_each_new_limiter() {
     let spent = TokenBucket::new(one_per_second());
     spent.try_acquire().unwrap();
     let keyed = Keyed::new(

@@ -1,4 +1,4 @@
-//! The arithmetic of a token bucket of one quota, which is governor's.
+//! The arithmetic of a token bucket of one quota. Governor computes it.
 
 use std::{
     cell::Cell,
@@ -24,7 +24,7 @@ pub struct Bucket {
 /// The latest arrival time that a change of quotas, or a grant of a paced window, sets. Adding to it does not overflow.
 pub(super) const LATEST: u64 = u64::MAX / 4;
 
-/// The nanoseconds until a bucket is full. Governor replaces them, and the caller stores them as an arrival time.
+/// The nanoseconds until a bucket is full. Governor replaces the value. The caller then converts it to an arrival time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Missing(Cell<u64>);
 

@@ -30,8 +30,8 @@ pub trait Algorithm: Send + 'static {
     where
         Self: Sized;
 
-    /// Returns a bucket from which requests take permits without the lock. Returns `None` if the algorithm needs the
-    /// lock for these quotas.
+    /// Returns the arithmetic of a bucket from which requests take permits without the lock. Returns `None` if the
+    /// algorithm needs the lock for these quotas. An algorithm that learns always needs it.
     fn lock_free(_quotas: &[Quota]) -> Option<Bucket>
     where
         Self: Sized,
@@ -39,8 +39,8 @@ pub trait Algorithm: Send + 'static {
         None
     }
 
-    /// Returns the arrival time of the [lock-free](Self::lock_free) bucket. Returns `None` if there is none, or if its
-    /// quota no longer applies.
+    /// Returns the arrival time of the [lock-free](Self::lock_free) bucket. Returns `None` if the algorithm has no
+    /// such bucket, or if its quota was replaced.
     fn arrival(&self) -> Option<u64> {
         None
     }

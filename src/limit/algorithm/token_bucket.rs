@@ -11,14 +11,14 @@ use crate::{limit::queue::clock::nanos, policy::Quota};
 /// One bucket for each quota.
 #[derive(Debug)]
 pub struct Buckets {
-    buckets: Vec<Filled>,
-    /// Whether the quotas differ from those of the limiter's creation.
+    buckets: Box<[BucketState]>,
+    /// Whether [`change`](Algorithm::change) has replaced the quotas.
     is_changed: bool,
 }
 
 /// A bucket with its state.
 #[derive(Debug)]
-struct Filled {
+struct BucketState {
     bucket: Bucket,
     arrival: u64,
 }
@@ -27,9 +27,10 @@ struct Filled {
 /// long before a bucket is full.
 const LATE: u64 = 2_000_000;
 
-fn buckets(quotas: &[Quota], arrival: impl Fn(&Quota) -> u64) -> Vec<Filled> {
-    let filled = |quota: &Quota| Bucket::new(*quota).map(|bucket| Filled { bucket, arrival: arrival(quota) });
-    quotas.iter().filter_map(filled).collect()
+fn buckets(quotas: &[Quota], arrival: impl Fn(&Quota) -> u64) -> Box<[BucketState]> {
+    let state =
+        |quota: &Quota| Bucket::new(*quota).map(|bucket| BucketState { bucket, arrival: arrival(quota) });
+    quotas.iter().filter_map(state).collect()
 }
 
 impl Algorithm for Buckets {
@@ -52,56 +53,51 @@ impl Algorithm for Buckets {
     }
 
     fn set_arrival(&mut self, arrival: u64) {
-        self.buckets.iter_mut().for_each(|filled| filled.arrival = arrival);
+        self.buckets.iter_mut().for_each(|state| state.arrival = arrival);
     }
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
-        if let [only] = &mut self.buckets[..] {
-            let next = only.bucket.take(only.arrival, cost, now);
-            only.arrival = next.unwrap_or(only.arrival);
-            return next.is_some();
-        }
         let is_free = self.forecast(now, cost.get().into(), cost.get()) <= now;
         if is_free {
-            for filled in &mut self.buckets {
-                filled.arrival = filled.bucket.take(filled.arrival, cost, now).unwrap_or(filled.arrival);
+            for state in &mut self.buckets {
+                state.arrival = state.bucket.take(state.arrival, cost, now).unwrap_or(state.arrival);
             }
         }
         is_free
     }
 
     fn forecast(&self, start: u64, total: u64, _costliest: u32) -> u64 {
-        let due = self.buckets.iter().map(|filled| filled.bucket.due(filled.arrival, start, total));
+        let due = self.buckets.iter().map(|state| state.bucket.due(state.arrival, start, total));
         due.max().unwrap_or(start)
     }
 
     fn largest(&self) -> u32 {
-        self.buckets.iter().map(|filled| filled.bucket.quota.burst()).min().unwrap_or(u32::MAX)
+        self.buckets.iter().map(|state| state.bucket.quota.burst()).min().unwrap_or(u32::MAX)
     }
 
     fn available(&self, now: u64) -> u32 {
-        let available = self.buckets.iter().map(|filled| filled.bucket.available(filled.arrival, now) as u32);
+        let available = self.buckets.iter().map(|state| state.bucket.available(state.arrival, now) as u32);
         available.min().unwrap_or(u32::MAX)
     }
 
     fn is_whole(&self, now: u64) -> bool {
-        self.buckets.iter().all(|filled| filled.arrival <= now)
+        self.buckets.iter().all(|state| state.arrival <= now)
     }
 
     fn leave(&mut self, permits: u32, now: u64) {
-        for filled in &mut self.buckets {
-            filled.arrival = filled.arrival.max(filled.bucket.arrival_with(permits, now));
+        for state in &mut self.buckets {
+            state.arrival = state.arrival.max(state.bucket.arrival_with(permits, now));
         }
     }
 
     fn change(&mut self, quotas: &[Quota], now: u64) {
-        if quotas.iter().eq(self.buckets.iter().map(|filled| &filled.bucket.quota)) {
+        if quotas.iter().eq(self.buckets.iter().map(|state| &state.bucket.quota)) {
             return;
         }
         let after = |quota: &Quota| {
             let interval = nanos(quota.refill_interval());
             let whole = interval.saturating_mul(u64::from(quota.burst()));
-            let missing = self.buckets.iter().map(|Filled { bucket, arrival }| {
+            let missing = self.buckets.iter().map(|BucketState { bucket, arrival }| {
                 carried(arrival.saturating_sub(now), (bucket.interval, bucket.whole), (interval, whole))
             });
             now.saturating_add(missing.max().unwrap_or(0)).min(LATEST)
@@ -111,14 +107,14 @@ impl Algorithm for Buckets {
     }
 
     fn postpone(&mut self, delay: u64) {
-        for filled in &mut self.buckets {
-            filled.arrival = filled.arrival.saturating_add(delay).min(LATEST).max(filled.arrival);
+        for state in &mut self.buckets {
+            state.arrival = state.arrival.saturating_add(delay).min(LATEST).max(state.arrival);
         }
     }
 
     fn gather(&self, cost: u64, due: u64, next: u64, until: u64) -> u64 {
         // The time from when the first waiter's permits are available until the bucket is full.
-        let room = |Filled { bucket, .. }: &Filled| {
+        let room = |BucketState { bucket, .. }: &BucketState| {
             bucket.whole.saturating_sub(bucket.interval.saturating_mul(cost))
         };
         let room = self.buckets.iter().map(room).min().unwrap_or(0);
@@ -136,7 +132,7 @@ pub(super) fn carried(missing: u64, old: (u64, u64), new: (u64, u64)) -> u64 {
     // A larger burst becomes available gradually. Otherwise one window could contain both bursts.
     let taken = new.1.saturating_sub(scaled(left, new.0, old.0, u128::div_euclid));
     // Also converts fractions of a permit. Otherwise each change of quotas would lose the permit that is being
-    // refilled.
+    // restate.
     scaled(missing, new.0, old.0, u128::div_ceil).max(taken)
 }
 

@@ -25,7 +25,7 @@ use crate::{
 impl<A: Algorithm> AnyQueue for Queue<A> {
     fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal> {
         let (fast, clock) = (&self.fast, self.fast.clock());
-        match fast.attempt(request) {
+        match fast.attempt(&self.arrival, request) {
             FastGrant::Granted { now } => return Ok(Joined::Granted(clock.stamp(now))),
             FastGrant::NotBefore { now, due } => {
                 if let Some(reason) = Latest::of(request, now, clock).missed_by(due, now, 0) {

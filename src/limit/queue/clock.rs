@@ -35,8 +35,8 @@ impl Clock {
         Self { quanta: Some((clock, start)), ..Self::tokio() }
     }
 
-    /// Returns how much later than `other` this clock started. Returns `None` if it started earlier, or if it reads other
-    /// time.
+    /// Returns how much later than `other` this clock started. Returns `None` if it started earlier, or if the clocks have
+    /// different time sources.
     pub(super) fn started_after(&self, other: &Self) -> Option<u64> {
         #[cfg(feature = "quanta")]
         match (&self.quanta, &other.quanta) {

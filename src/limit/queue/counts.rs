@@ -5,6 +5,7 @@ use super::{
     sync::{AtomicU64, Ordering},
 };
 
+/// The counts of one thread, or of all threads without a slot.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) granted: AtomicU64,
@@ -14,7 +15,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Adds to a count of a tally to which no other thread writes.
+    /// Adds `number` to a count. The caller must be the only thread that writes to this tally.
     #[inline]
     pub(super) fn add(&self, count: impl Fn(&Self) -> &AtomicU64, number: u64) {
         let count = count(self);
@@ -22,8 +23,8 @@ impl Tally {
     }
 }
 
-/// One tally for each [slot](slots). Only the thread with the slot writes to its tally, so it needs no read-modify-write
-/// operation, which takes as long as the rest of a grant.
+/// Holds one tally for each [slot](slots). Only the thread with the slot writes to it, so a plain store suffices. A
+/// read-modify-write operation would take as long as the rest of a grant.
 #[derive(Debug, Default)]
 pub(super) struct Stripes([Stripe; SLOTS]);
 

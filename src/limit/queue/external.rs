@@ -7,7 +7,7 @@ pub(crate) use crate::limit::algorithm::{Algorithm, sliding_window::Logs, token_
 
 use super::{
     clock::Clock,
-    fast_path::FastPath,
+    fast_path::{Arrival, FastPath},
     sync::Mutex,
     wait_list::{WaitList, slack},
 };
@@ -46,8 +46,11 @@ impl<A: Algorithm> Queue<A> {
         list.catch_up = 0;
         list.waiters.shares = Shares::default().without_saving();
         let list = Some(list);
-        let queue =
-            Self { fast: FastPath::new(Clock::tokio(), None, slack(quotas), true), list: Mutex::new(list) };
+        let queue = Self {
+            arrival: Arrival::new(false),
+            fast: FastPath::new(Clock::tokio(), None, A::learns(), (slack(quotas), true)),
+            list: Mutex::new(list),
+        };
         queue.obey_remaining();
         queue
     }

@@ -71,7 +71,7 @@ impl<A: Algorithm> Queue<A> {
             && !response.remaining().is_empty()
     }
 
-    /// Separate from [`dropped`](PermitIssuer::dropped), which is then faster for a permit that needs no lock.
+    /// Not inlined, so that [`dropped`](PermitIssuer::dropped) stays short for permits that need no lock.
     #[inline(never)]
     fn dropped_locked(&self, permit: &Permit<'_>) {
         let is_sent = permit.sent_at().is_some();

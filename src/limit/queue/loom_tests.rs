@@ -157,7 +157,7 @@ fn two_woken_waiters_get_one_permit_each_and_the_fast_path_reopens() {
         assert_eq!(thread.join().unwrap(), 1);
         let late = if early == 0 { visit(&queue, &second) } else { 0 };
         assert_eq!((early + late, queue.snapshot().granted), (1, 2));
-        assert!(queue.fast.close().is_some(), "new requests need no lock");
+        assert!(queue.arrival.close().is_some(), "new requests need no lock");
     });
 }
 
@@ -171,6 +171,6 @@ fn dropped_waiter_wastes_at_most_its_own_permit() {
         assert_eq!(thread.join().unwrap(), 1);
         let (granted, in_flight) = (queue.snapshot().granted, queue.snapshot().in_flight);
         assert!(granted <= 2 && in_flight == 1, "{granted} granted, {in_flight} in flight");
-        assert!(queue.fast.close().is_some(), "new requests need no lock");
+        assert!(queue.arrival.close().is_some(), "new requests need no lock");
     });
 }

@@ -31,7 +31,7 @@ use std::{
 
 use self::{
     clock::Clock,
-    fast_path::{FastGrant, FastPath, Setup},
+    fast_path::{Arrival, FastGrant, FastPath, Setup},
     sync::{Mutex, MutexGuard, Ordering},
     wait_list::{WaitList, catch_up, slack},
     waiters::Wakes,
@@ -52,12 +52,16 @@ use crate::{
 /// The longest time after a grant for which new requests yield to woken waiters: 100 ms in nanoseconds.
 const PATIENCE: u64 = 100_000_000;
 
+// Every grant reads the first field of `fast`, and writes `arrival`. The order of the fields puts them into different cache
+// lines, so that a grant need not wait for the line that another thread writes before it reads the clock.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Queue<A> {
     fast: FastPath,
     /// The wait list. It is created when a request first has to wait, so most limiters of a [`Keyed`](super::Keyed)
     /// never create it.
     list: Mutex<Option<Box<WaitList<A>>>>,
+    arrival: Arrival,
 }
 
 fn too_late() -> Refusal {
@@ -68,22 +72,29 @@ impl<A: Algorithm> Queue<A> {
     pub(super) fn new(quotas: &[Quota], clock: Clock) -> Self {
         let bucket = A::lock_free(quotas);
         let list = bucket.is_none().then(|| Box::new(WaitList::new(A::new(quotas), quotas)));
-        Self { fast: FastPath::new(clock, bucket, slack(quotas), !quotas.is_empty()), list: Mutex::new(list) }
+        Self {
+            arrival: Arrival::new(bucket.is_some()),
+            fast: FastPath::new(clock, bucket, A::learns(), (slack(quotas), !quotas.is_empty())),
+            list: Mutex::new(list),
+        }
     }
 
-    /// Prepares the queue for one of many keys. Uses the `shared` setup if it is equal, and otherwise replaces it.
-    pub(super) fn share_setup(&mut self, shared: &mut Option<Arc<Setup>>) {
-        let list = self.list.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // A queue in use has counts and times that belong to its setup.
-        if list.is_none() && self.fast.granted() == 0 && self.fast.refused() == 0 {
-            self.fast.share_setup(shared);
+    /// Prepares the queue for one key of many. Queues with the same quota share one setup.
+    pub(super) fn share_setup(&mut self, shared: &mut Vec<Arc<Setup>>) {
+        // The counts and times of a queue in use belong to its setup.
+        if self.fast.granted() > 0 || self.fast.refused() > 0 {
+            return;
+        }
+        self.fast.drop_stripes();
+        if self.list.get_mut().unwrap_or_else(PoisonError::into_inner).is_none() {
+            self.fast.share_setup(&mut self.arrival, shared);
         }
     }
 
     /// Takes the permits now, or returns a refusal with the wait that would be needed.
     #[inline]
     pub(super) fn try_take(&self, cost: NonZeroU32) -> Result<u64, Refusal> {
-        match self.fast.take(cost, None) {
+        match self.fast.take(&self.arrival, cost, None) {
             FastGrant::Granted { now } => Ok(now),
             FastGrant::NotBefore { now, due } => {
                 Err(self.fast.refuse(Refusal::new(Reason::MaxWait, Duration::from_nanos(due - now))))
@@ -115,7 +126,7 @@ impl<A: Algorithm> Queue<A> {
     /// Takes the permits now if that needs no lock. Otherwise returns `None`, and the caller must use
     /// [`join`](AnyQueue::join).
     pub(super) fn take_without_lock(&self, request: &PermitRequest) -> Option<u64> {
-        match self.fast.attempt(request) {
+        match self.fast.attempt(&self.arrival, request) {
             FastGrant::Granted { now } => Some(now),
             FastGrant::NotBefore { .. } | FastGrant::NeedsLock => None,
         }
@@ -152,7 +163,9 @@ impl<A: Algorithm> Queue<A> {
             list.delay_grants(before.saturating_sub(list.catch_up));
             self.fast.slack.store(slack(quotas), Ordering::Release);
             list.server.has_quota = A::learns() || !quotas.is_empty();
-            self.fast.reads_headers.store(quotas.is_empty(), Ordering::Release);
+            if !A::learns() {
+                self.fast.reads_headers.store(quotas.is_empty(), Ordering::Release);
+            }
             list.refuse_late(&self.fast, 0, wakes);
             // Wakes the head, which must set its timer again for the new quotas.
             list.wake_head(now, wakes);
@@ -197,7 +210,7 @@ impl<A: Algorithm> Queue<A> {
     pub(super) fn leave_available(&self, permits: u32) {
         let list = self.list();
         if let (None, Some(bucket)) = (&*list, &self.fast.setup.bucket) {
-            return self.fast.postpone(bucket.arrival_with(permits, self.fast.clock().now()));
+            return self.arrival.postpone(bucket.arrival_with(permits, self.fast.clock().now()));
         }
         drop(list);
         self.locked(|list, _| list.algorithm.leave(permits, self.fast.clock().now()));
@@ -205,7 +218,7 @@ impl<A: Algorithm> Queue<A> {
 
     pub(super) fn is_idle(&self) -> bool {
         if self.list().is_none() {
-            return self.fast.is_full(self.fast.clock().now());
+            return self.arrival.is_full(self.fast.clock().now());
         }
         self.locked(|list, _| {
             let now = self.fast.clock().now();
@@ -263,9 +276,9 @@ impl<A: Algorithm> Queue<A> {
         let mut wakes = Wakes::default();
         let mut guard = self.list();
         let list = guard.get_or_insert_with(|| self.create_list());
-        // Makes every later request take the lock. Permits that were granted earlier without the lock are counted as in
-        // flight.
-        if let Some(arrival) = self.fast.close() {
+        // Closes the fast path, so that later requests take the lock. `in_flight` then includes every grant made without
+        // the lock.
+        if let Some(arrival) = self.arrival.close() {
             list.algorithm.set_arrival(arrival);
         }
         let outcome = work(list, &mut wakes);
@@ -277,17 +290,32 @@ impl<A: Algorithm> Queue<A> {
                 self.fast.has_news.store(true, Ordering::Release);
             }
         }
-        // Other threads read this cache line while they wait for the lock, so it is written only for a change.
+        // Writes only a change, because threads that wait for the lock read this cache line.
         if self.fast.is_limited.load(Ordering::Relaxed) != limited {
             self.fast.is_limited.store(limited, Ordering::Release);
         }
         if let Some(arrival) = list.algorithm.arrival() {
             if !limited && list.waiters.is_empty() && !self.awaits_woken(list) {
-                self.fast.open(arrival);
+                self.arrival.open(arrival);
             }
         }
         drop(guard);
         wakes.wake.into_iter().for_each(Waker::wake);
         outcome
+    }
+}
+
+#[cfg(all(test, not(outbound_loom)))]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+    use crate::limit::algorithm::token_bucket::Buckets;
+
+    /// Most processors have cache lines of 64 bytes.
+    #[test]
+    fn grants_read_and_write_different_cache_lines() {
+        assert_eq!((offset_of!(Queue<Buckets>, fast), offset_of!(FastPath, setup)), (0, 0));
+        assert!(offset_of!(Queue<Buckets>, arrival) >= 64);
     }
 }

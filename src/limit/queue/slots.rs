@@ -1,4 +1,7 @@
-//! Gives each thread a slot, whose number is unique among the running threads.
+//! Assigns slots to threads. No two running threads have the same slot.
+//!
+//! There are 16 slots. While all of them are in use, a further thread gets none and counts in the limiter's shared tally,
+//! which is slower.
 
 use std::{
     cell::Cell,
@@ -7,18 +10,20 @@ use std::{
 
 use super::sync::thread_local;
 
-/// The number of slots. Further threads have no slot. The loom tests run two threads.
+/// The number of slots. The loom tests run two threads.
 pub(super) const SLOTS: usize = if cfg!(outbound_loom) { 2 } else { 16 };
 
 /// The thread has no slot.
 const NONE: usize = SLOTS;
 
-/// The thread has not asked for a slot yet.
+/// The thread has not requested a slot yet.
 const UNKNOWN: usize = usize::MAX;
 
-/// The slots in use, one bit for each. A thread returns its slot under this lock, so the next thread with the slot sees
+/// The slots in use, one bit for each. A thread returns its slot under the lock, so the next thread with the slot sees
 /// everything that the earlier one wrote.
-static TAKEN: Mutex<u32> = Mutex::new(0);
+struct Slots(Mutex<u32>);
+
+static PROCESS: Slots = Slots(Mutex::new(0));
 
 #[cfg(not(outbound_loom))]
 thread_local! {
@@ -32,10 +37,10 @@ thread_local! {
 
 // Separate from `SLOT`, because a thread-local value without a destructor is faster to read.
 thread_local! {
-    static LEASE: Lease = Lease::new();
+    static LEASE: Lease = PROCESS.lease();
 }
 
-/// Returns the slot of this thread, or a number of at least [`SLOTS`].
+/// Returns the slot of this thread, or [`SLOTS`] if it has none.
 #[inline]
 pub(super) fn current() -> usize {
     match SLOT.with(Cell::get) {
@@ -52,20 +57,21 @@ fn assign() -> usize {
     slot
 }
 
-/// The use of a slot until the thread ends.
-struct Lease {
-    slot: usize,
-}
-
-impl Lease {
-    fn new() -> Self {
-        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+impl Slots {
+    fn lease(&'static self) -> Lease {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = (taken.trailing_ones() as usize).min(NONE);
         if slot < NONE {
             *taken |= 1 << slot;
         }
-        Self { slot }
+        Lease { slots: self, slot }
     }
+}
+
+/// Reserves a slot until the thread ends.
+struct Lease {
+    slots: &'static Slots,
+    slot: usize,
 }
 
 impl Drop for Lease {
@@ -73,7 +79,7 @@ impl Drop for Lease {
         // A later destructor of this thread must not use the slot.
         _ = SLOT.try_with(|current| current.set(NONE));
         if self.slot < NONE {
-            *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) &= !(1 << self.slot);
+            *self.slots.0.lock().unwrap_or_else(PoisonError::into_inner) &= !(1 << self.slot);
         }
     }
 }
@@ -87,28 +93,32 @@ mod tests {
     #[test]
     fn running_threads_have_different_slots() {
         let started = Barrier::new(2 * SLOTS);
-        let slots: Vec<_> = thread::scope(|scope| {
+        let mut slots: Vec<_> = thread::scope(|scope| {
             let slot = || {
                 let slot = current();
                 started.wait();
                 slot
             };
             let threads: Vec<_> = (0..2 * SLOTS).map(|_| scope.spawn(slot)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).filter(|slot| *slot < SLOTS).collect()
+            threads.into_iter().map(|thread| thread.join().unwrap()).filter(|slot| *slot != NONE).collect()
         });
-        let mut unique = slots.clone();
-        unique.sort_unstable();
-        unique.dedup();
-        assert_eq!(unique.len(), slots.len());
-        assert!(!slots.is_empty());
+        slots.sort_unstable();
+        assert!(slots.windows(2).all(|pair| pair[0] != pair[1]), "{slots:?}");
     }
 
     #[test]
-    fn ended_threads_return_their_slots() {
-        for _ in 0..10 * SLOTS {
-            thread::spawn(current).join().unwrap();
-        }
-        // Threads of other tests may use some slots, but not all of them.
-        assert!((0..100).any(|_| thread::spawn(current).join().unwrap() < SLOTS));
+    fn each_lease_has_its_own_slot_until_it_ends() {
+        static OWN: Slots = Slots(Mutex::new(0));
+        let slots = |leases: &[Lease]| leases.iter().map(|lease| lease.slot).collect::<Vec<_>>();
+        // Leases of another thread, because their end removes the slot of the thread.
+        thread::spawn(move || {
+            let mut leases: Vec<_> = (0..SLOTS + 2).map(|_| OWN.lease()).collect();
+            assert_eq!(slots(&leases), (0..SLOTS).chain([NONE, NONE]).collect::<Vec<_>>());
+            drop(leases.drain(3..5));
+            leases.extend([OWN.lease(), OWN.lease(), OWN.lease()]);
+            assert_eq!(slots(&leases)[SLOTS..], [3, 4, NONE]);
+        })
+        .join()
+        .unwrap();
     }
 }

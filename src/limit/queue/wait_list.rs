@@ -55,8 +55,8 @@ pub(super) struct WaitList<A> {
     pub(super) refusals: BTreeMap<u64, Refusal>,
     /// The time of the last grant that woke a waiter.
     pub(super) woken_at: u64,
-    /// The number of permits that were released without an accepted request. Requires the lock at each release, so it
-    /// counts all of them only if the algorithm learns.
+    /// The number of permits that were released without an accepted request. Changes only under the lock. It is complete
+    /// only if the algorithm learns, because other limiters also release permits without the lock.
     pub(super) not_accepted: u64,
     pub(super) waiters: Waiters,
     pub(super) presence: Presence,
