@@ -6,7 +6,7 @@ use super::{
     Algorithm,
     bucket::{Bucket, LATEST},
 };
-use crate::{limit::queue::clock::nanos, policy::Quota};
+use crate::policy::Quota;
 
 /// One bucket for each quota.
 #[derive(Debug)]
@@ -27,10 +27,9 @@ struct BucketState {
 /// long before a bucket is full.
 const LATE: u64 = 2_000_000;
 
-fn buckets(quotas: &[Quota], arrival: impl Fn(&Quota) -> u64) -> Box<[BucketState]> {
-    let state =
-        |quota: &Quota| Bucket::new(*quota).map(|bucket| BucketState { bucket, arrival: arrival(quota) });
-    quotas.iter().filter_map(state).collect()
+fn buckets(quotas: &[Quota], arrival: impl Fn(&Bucket) -> u64) -> Box<[BucketState]> {
+    let buckets = quotas.iter().filter_map(|quota| Bucket::new(*quota));
+    buckets.map(|bucket| BucketState { arrival: arrival(&bucket), bucket }).collect()
 }
 
 impl Algorithm for Buckets {
@@ -94,11 +93,9 @@ impl Algorithm for Buckets {
         if quotas.iter().eq(self.buckets.iter().map(|state| &state.bucket.quota)) {
             return;
         }
-        let after = |quota: &Quota| {
-            let interval = nanos(quota.refill_interval());
-            let whole = interval.saturating_mul(u64::from(quota.burst()));
-            let missing = self.buckets.iter().map(|BucketState { bucket, arrival }| {
-                carried(arrival.saturating_sub(now), (bucket.interval, bucket.whole), (interval, whole))
+        let after = |new: &Bucket| {
+            let missing = self.buckets.iter().map(|BucketState { bucket: old, arrival }| {
+                carried(arrival.saturating_sub(now), (old.interval, old.whole), (new.interval, new.whole))
             });
             now.saturating_add(missing.max().unwrap_or(0)).min(LATEST)
         };
@@ -132,7 +129,7 @@ pub(super) fn carried(missing: u64, old: (u64, u64), new: (u64, u64)) -> u64 {
     // A larger burst becomes available gradually. Otherwise one window could contain both bursts.
     let taken = new.1.saturating_sub(scaled(left, new.0, old.0, u128::div_euclid));
     // Also converts fractions of a permit. Otherwise each change of quotas would lose the permit that is being
-    // restate.
+    // refilled.
     scaled(missing, new.0, old.0, u128::div_ceil).max(taken)
 }
 

@@ -52,8 +52,8 @@ use crate::{
 /// The longest time after a grant for which new requests yield to woken waiters: 100 ms in nanoseconds.
 const PATIENCE: u64 = 100_000_000;
 
-// Every grant reads the first field of `fast`, and writes `arrival`. The order of the fields puts them into different cache
-// lines, so that a grant need not wait for the line that another thread writes before it reads the clock.
+// Every grant first reads `setup`, the first field of `fast`, and later writes `arrival`. The order of the fields puts them
+// into different cache lines, so that the read does not wait for the writes of other threads.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Queue<A> {

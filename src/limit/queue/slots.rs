@@ -40,7 +40,7 @@ thread_local! {
     static LEASE: Lease = PROCESS.lease();
 }
 
-/// Returns the slot of this thread, or [`SLOTS`] if it has none.
+/// Returns the slot of this thread, or [`SLOTS`] if all slots were in use.
 #[inline]
 pub(super) fn current() -> usize {
     match SLOT.with(Cell::get) {
