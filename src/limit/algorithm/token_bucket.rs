@@ -29,7 +29,10 @@ const LATE: u64 = 2_000_000;
 
 fn buckets(quotas: &[Quota], arrival: impl Fn(&Bucket) -> u64) -> Box<[BucketState]> {
     let buckets = quotas.iter().filter_map(|quota| Bucket::new(*quota));
-    buckets.map(|bucket| BucketState { arrival: arrival(&bucket), bucket }).collect()
+    // `collect` would allocate twice, because it does not know the number of buckets.
+    let mut states = Vec::with_capacity(quotas.len());
+    states.extend(buckets.map(|bucket| BucketState { arrival: arrival(&bucket), bucket }));
+    states.into_boxed_slice()
 }
 
 impl Algorithm for Buckets {
