@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::HeaderValue;
 
@@ -28,17 +28,73 @@ pub struct AttemptReport {
     pub delay_reason: Option<DelayReason>,
 }
 
+/// An [`AttemptReport`] in the form in which each call stores it. It is smaller, because most calls never read it.
+#[derive(Default)]
+pub(super) struct Attempt {
+    number: u32,
+    started: Nanos,
+    pub(super) waited: Nanos,
+    pub(super) ended: Nanos,
+    pub(super) requested_delay: Nanos,
+    pub(super) delay: Nanos,
+    pub(super) server_request_id: Option<Arc<str>>,
+    pub(super) outcome: Option<Outcome>,
+    pub(super) delay_reason: Option<DelayReason>,
+}
+
+impl Attempt {
+    pub(super) fn report(&self) -> AttemptReport {
+        AttemptReport {
+            number: self.number,
+            started: self.started.get().unwrap_or_default(),
+            waited: self.waited.get().unwrap_or_default(),
+            ended: self.ended.get(),
+            outcome: self.outcome,
+            server_request_id: self.server_request_id.as_deref().and_then(|id| id.parse().ok()),
+            requested_delay: self.requested_delay.get(),
+            delay: self.delay.get(),
+            delay_reason: self.delay_reason,
+        }
+    }
+}
+
+/// A duration of at most 584 years, or none, in 8 bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Nanos(u64);
+
+impl Nanos {
+    pub(super) fn get(self) -> Option<Duration> {
+        (self.0 != u64::MAX).then(|| Duration::from_nanos(self.0))
+    }
+
+    pub(super) fn add(&mut self, more: Duration) {
+        *self = self.get().unwrap_or_default().saturating_add(more).into();
+    }
+}
+
+impl Default for Nanos {
+    fn default() -> Self {
+        Self(u64::MAX)
+    }
+}
+
+impl From<Duration> for Nanos {
+    fn from(duration: Duration) -> Self {
+        Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX - 1))
+    }
+}
+
 /// The attempts of a call. The first attempt, which is the only one of most calls, needs no allocation.
 #[derive(Default)]
 pub(super) struct Attempts {
-    earlier: Vec<AttemptReport>,
-    pub(super) last: Option<AttemptReport>,
+    earlier: Vec<Attempt>,
+    pub(super) last: Option<Attempt>,
 }
 
 impl Attempts {
     pub(super) fn start(&mut self, started: Duration) {
         let number = self.number().saturating_add(1);
-        let attempt = AttemptReport { number, started, ..AttemptReport::default() };
+        let attempt = Attempt { number, started: started.into(), ..Attempt::default() };
         self.earlier.extend(self.last.replace(attempt));
     }
 
@@ -47,7 +103,7 @@ impl Attempts {
         self.last.as_ref().map_or(0, |last| last.number)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &AttemptReport> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Attempt> {
         self.earlier.iter().chain(&self.last)
     }
 }

@@ -29,6 +29,7 @@ use std::{sync::Arc, time::Duration};
 use http::{Extensions, HeaderMap, HeaderValue, Request};
 
 pub use self::attempt::AttemptReport;
+use self::attempt::Nanos;
 pub use self::deadline::Deadline;
 pub(crate) use self::report::Report;
 pub use self::request_head::RequestHead;
@@ -187,16 +188,16 @@ impl CallContext {
     /// Records the server's request id from the final response, unless an attempt has already recorded it.
     pub(crate) fn keep_server_id(&self, headers: &HeaderMap) {
         let mut state = self.0.shared.state();
-        if state.attempts.last.as_ref().is_none_or(|attempt| attempt.ended.is_none()) {
+        if state.attempts.last.as_ref().is_none_or(|attempt| attempt.ended.get().is_none()) {
             state.keep_id(headers);
         }
     }
 
     pub(crate) fn add_wait(&self, waited: Duration) {
         let mut state = self.0.shared.state();
-        state.waited = state.waited.saturating_add(waited);
+        state.waited.add(waited);
         if let Some(attempt) = &mut state.attempts.last {
-            attempt.waited = attempt.waited.saturating_add(waited);
+            attempt.waited.add(waited);
         }
     }
 
@@ -207,7 +208,7 @@ impl CallContext {
         if let Some(deadline) = state.deadline.filter(|deadline| *deadline < now) {
             return Err(deadline.saturating_duration_since(self.0.shared.started));
         }
-        state.retry_after = None;
+        state.retry_after = Nanos::default();
         state.attempts.start(now.saturating_duration_since(self.0.shared.started));
         Ok(())
     }
@@ -224,10 +225,10 @@ impl CallContext {
         let mut state = self.0.shared.state();
         let server_request_id = headers.and_then(|headers| state.keep_id(headers));
         if let Some(attempt) = &mut state.attempts.last {
-            attempt.ended = Some(elapsed);
+            attempt.ended = elapsed.into();
             attempt.outcome = Some(outcome);
             attempt.server_request_id = server_request_id;
-            attempt.requested_delay = requested;
+            attempt.requested_delay = requested.map_or_else(Nanos::default, Nanos::from);
         }
     }
 
@@ -236,7 +237,7 @@ impl CallContext {
         let mut state = self.0.shared.state();
         state.key_replaced |= key_replaced;
         if let Some(attempt) = &mut state.attempts.last {
-            attempt.delay = Some(retry.delay);
+            attempt.delay = retry.delay.into();
             attempt.delay_reason = Some(retry.reason);
         }
     }
@@ -251,6 +252,6 @@ impl CallContext {
         let Stop { reason, retry_after } = stop.into();
         let mut state = self.0.shared.state();
         state.stop_reason = Some(reason);
-        state.retry_after = retry_after.or(state.retry_after);
+        state.retry_after = retry_after.map_or(state.retry_after, Nanos::from);
     }
 }

@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderValue, Response};
 
-use super::{AttemptReport, Outcome, StopReason, shared::Shared};
+use super::{AttemptReport, Outcome, StopReason, attempt::Attempt, shared::Shared};
 #[cfg(feature = "client")]
 use crate::clock::Instant;
 
@@ -63,7 +63,7 @@ impl Report {
     /// Ignores an id of more than 128 characters or with characters other than visible ASCII. Also ignores an id that
     /// contains the key of an attempt, in plain text or percent-encoded.
     pub fn server_request_id(&self) -> Option<HeaderValue> {
-        self.shared.state().server_request_id.clone()
+        self.shared.state().server_request_id.as_deref()?.parse().ok()
     }
 
     /// Redacts the call's two latest keys in `text`, but not their encoded forms.
@@ -81,12 +81,12 @@ impl Report {
 
     /// Returns the attempts in order. The list is empty without a retry layer.
     pub fn attempts(&self) -> Vec<AttemptReport> {
-        self.shared.state().attempts.iter().cloned().collect()
+        self.shared.state().attempts.iter().map(Attempt::report).collect()
     }
 
     /// Returns the last attempt.
     pub(crate) fn last_attempt(&self) -> Option<AttemptReport> {
-        self.shared.state().attempts.last.clone()
+        self.shared.state().attempts.last.as_ref().map(Attempt::report)
     }
 
     /// Returns the number of attempts, which is 0 without a retry layer.
@@ -96,13 +96,13 @@ impl Report {
 
     /// Returns the total time that all attempts waited for the limiter.
     pub fn waited(&self) -> Duration {
-        self.shared.state().waited
+        self.shared.state().waited.get().unwrap_or_default()
     }
 
     /// Returns the delay after which another attempt could succeed, counted from the end of the last attempt. The delay
     /// is known if it ended the call, because it exceeds the deadline or `max_retry_after`. Otherwise returns `None`.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.shared.state().retry_after
+        self.shared.state().retry_after.get()
     }
 
     /// Returns why no further attempt was made. Returns `None` while the call runs, and if the caller dropped the call.

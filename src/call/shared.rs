@@ -1,15 +1,12 @@
 //! The state of a call, which its layers and its report share.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
     StopReason,
-    attempt::Attempts,
+    attempt::{Attempts, Nanos},
     server_id::{self, SentKeys},
 };
 use crate::clock::{self, Instant};
@@ -41,15 +38,15 @@ pub(super) struct State {
     pub(super) deadline: Option<Instant>,
     /// The identity of the call. If several layers set an identity, the identity of the innermost layer applies.
     pub(super) identity: Option<Identity>,
-    pub(super) server_request_id: Option<HeaderValue>,
+    pub(super) server_request_id: Option<Arc<str>>,
     pub(super) keys: SentKeys,
-    pub(super) waited: Duration,
+    pub(super) waited: Nanos,
     pub(super) attempts: Attempts,
     /// The number of attempts that reached an attempt span layer, including attempts by retry layers of other crates.
     pub(super) sent_count: u32,
     /// Whether a retry layer has retried the call with a new key.
     pub(super) key_replaced: bool,
-    pub(super) retry_after: Option<Duration>,
+    pub(super) retry_after: Nanos,
     pub(super) stop_reason: Option<StopReason>,
 }
 
@@ -67,10 +64,11 @@ impl Shared {
 
 impl State {
     /// Records and returns the first acceptable request id that the server sent with a response. If the response has
-    /// none, the id of an earlier response is kept.
-    pub(super) fn keep_id(&mut self, headers: &HeaderMap) -> Option<HeaderValue> {
+    /// none, the id of an earlier response is kept. The id is a copy, because the header value would keep the buffer of
+    /// all response headers in memory.
+    pub(super) fn keep_id(&mut self, headers: &HeaderMap) -> Option<Arc<str>> {
         let names = &self.identity.as_ref()?.naming.server_headers;
-        let id = server_id::candidates(headers, names).find_map(|id| self.keys.check(id))?;
-        Some(self.server_request_id.insert(id).clone())
+        let id = server_id::candidates(headers, names).find(|id| !self.keys.are_in(id))?;
+        Some(Arc::clone(self.server_request_id.insert(id.into())))
     }
 }

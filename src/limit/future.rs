@@ -6,14 +6,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
+    compact_request::CompactRequest,
     limiter::SelectLimiter,
     permit::{Permit, ResponseInfo},
-    permit_request::PermitRequest,
     queue::acquire::Acquire,
     settings::Settings,
 };
@@ -21,7 +21,6 @@ use crate::{
     call::{CallContext, RequestHead},
     clock,
     error::{BoxError, Error, polled_after_completion, take_once},
-    headers::fields,
     telemetry::{self, Waiting},
 };
 
@@ -30,34 +29,59 @@ pin_project! {
     /// service.
     pub struct ResponseFuture<S: Service<Request<B>>, L, B> {
         #[pin]
-        state: State<L, Request<B>, S::Future>,
-        inner: S,
+        state: State<S, L, B, S::Future>,
         call: Option<CallContext>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<L, Q, F> {
-        // `request` is `None` after an error. The request is not moved before the inner service is called.
-        Before { settings: Arc<Settings<L>>, bounds: PermitRequest, request: Option<Q>, step: Step },
+    enum State<S, L, B, F> {
+        Before { settings: Arc<Settings<L>>, inner: S, unsent: Unsent<B> },
         // `trusted` is `true` if the limiter applies the response's rate-limit headers. `permit` is `None` after the
         // future has completed.
         Calling { #[pin] future: F, permit: Option<Permit<'static>>, trusted: bool },
     }
 }
 
-enum Step {
-    // The limiter is called at the first poll. The clock is read only for a request that has to wait. While the request
-    // waits, `fields` contains its headers, because a `HeaderMap` of six fields takes 656 bytes.
-    Acquiring { acquire: Option<Acquire>, waiting: Option<Waiting>, fields: Option<Box<[u8]>>, renewed: bool },
-    // The permit is granted, but the inner service was not ready.
-    Readying { permit: Option<Permit<'static>> },
+/// A request that has not been sent. Both variants store `None` after an error.
+enum Unsent<B> {
+    /// The limiter has not been called, or has granted the permit.
+    Whole(Option<Request<B>>),
+    Waiting(Option<CompactRequest<B>>, Wait),
 }
 
-impl Step {
-    fn acquiring(renewed: bool) -> Self {
-        Self::Acquiring { acquire: None, waiting: None, fields: None, renewed }
+/// What a request waits for.
+enum Wait {
+    Permit {
+        acquire: Acquire,
+        waiting: Option<Waiting>,
+        renewed: bool,
+    },
+    /// The permit is granted, but the inner service was not ready.
+    Service(Option<Permit<'static>>),
+}
+
+impl<B> Unsent<B> {
+    const COMPLETED: Self = Self::Whole(None);
+
+    fn wait(&mut self, wait: Wait, call: Option<&CallContext>) {
+        let compact = match self {
+            Self::Whole(request) => CompactRequest::new(take_once(request), call),
+            Self::Waiting(request, _) => take_once(request),
+        };
+        *self = Self::Waiting(Some(compact), wait);
+    }
+
+    /// Returns the request as the inner service expects it.
+    fn whole(&mut self, call: Option<&CallContext>) -> &mut Option<Request<B>> {
+        if let Self::Waiting(compact, _) = self {
+            *self = Self::Whole(Some(take_once(compact).unpack(call)));
+        }
+        match self {
+            Self::Whole(request) => request,
+            Self::Waiting(..) => polled_after_completion(),
+        }
     }
 }
 
@@ -65,12 +89,10 @@ impl<S: Service<Request<B>>, L, B> ResponseFuture<S, L, B> {
     pub(super) fn new(
         inner: S,
         settings: Arc<Settings<L>>,
-        bounds: PermitRequest,
         request: Request<B>,
         call: Option<CallContext>,
     ) -> Self {
-        let state = State::Before { settings, bounds, request: Some(request), step: Step::acquiring(false) };
-        Self { state, inner, call }
+        Self { state: State::Before { settings, inner, unsent: Unsent::Whole(Some(request)) }, call }
     }
 }
 
@@ -84,9 +106,10 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let call = this.call.as_ref();
+        let mut renewed = false;
         loop {
-            let (settings, bounds, request, step) = match this.state.as_mut().project() {
-                StateProj::Before { settings, bounds, request, step } => (settings, bounds, request, step),
+            let (settings, inner, unsent) = match this.state.as_mut().project() {
+                StateProj::Before { settings, inner, unsent } => (settings, inner, unsent),
                 StateProj::Calling { future, permit, trusted } => {
                     if permit.is_none() {
                         polled_after_completion();
@@ -99,79 +122,78 @@ where
                     return Poll::Ready(outcome);
                 }
             };
-            let Some(unsent) = request.as_mut() else { polled_after_completion() };
-            // `waited` is `true` if the inner service was not ready after the grant. Otherwise, the request is sent at
-            // the time of the grant, and the clock is not read again.
-            let (mut permit, waited) = match step {
-                Step::Acquiring { acquire, waiting, fields, renewed } => {
-                    let (limiter, head) = (&settings.limiter, RequestHead::of(unsent));
-                    let immediate =
-                        if acquire.is_none() { limiter.try_acquire_for(head, bounds) } else { None };
-                    let outcome = match immediate {
-                        Some(outcome) => outcome,
+            // The permit, and whether the inner service was not ready after the grant.
+            let (granted, waited) = match unsent {
+                Unsent::Whole(request) => {
+                    let Some(request) = request else { polled_after_completion() };
+                    let head = RequestHead::of(request);
+                    let mut permits = settings.permits_for(head, call);
+                    if renewed {
+                        permits = permits.admitted();
+                    }
+                    let granted = match settings.limiter.try_acquire_for(head, &permits) {
+                        Some(granted) => granted,
                         None => {
-                            let acquire = acquire.get_or_insert_with(|| limiter.acquire_for(head, bounds));
-                            let Poll::Ready(outcome) = Pin::new(acquire).poll(cx) else {
-                                if waiting.is_none() {
-                                    *waiting = Some(Waiting::begin(call));
-                                    *fields = fields::encode(unsent.headers());
-                                    if fields.is_some() {
-                                        *unsent.headers_mut() = HeaderMap::new();
-                                    }
-                                }
+                            let mut acquire = settings.limiter.acquire_for(head, &permits);
+                            let Poll::Ready(granted) = Pin::new(&mut acquire).poll(cx) else {
+                                // The clock is read only for a request that has to wait.
+                                let waiting = Some(Waiting::begin(call));
+                                unsent.wait(Wait::Permit { acquire, waiting, renewed }, call);
                                 return Poll::Pending;
                             };
-                            outcome
+                            granted
                         }
                     };
-                    if let Some(waiting) = waiting.take() {
-                        let waited = waiting.over(call);
-                        if let Some(call) = call {
-                            call.add_wait(waited);
-                        }
-                    }
-                    match outcome {
-                        Ok(permit) => {
-                            if let Some(fields) = fields.take() {
-                                *unsent.headers_mut() = fields::decode(&fields);
-                            }
-                            // A renewed permit replaces an expired one. The metrics have already counted its request.
-                            if !*renewed {
-                                telemetry::granted(call);
-                            }
-                            (permit, false)
-                        }
-                        Err(refusal) => {
-                            *request = None;
-                            telemetry::refused(call, &refusal);
-                            return Poll::Ready(Err(Error::refused(refusal)));
-                        }
-                    }
+                    (granted, false)
                 }
-                Step::Readying { permit } => {
+                Unsent::Waiting(_, Wait::Permit { acquire, waiting, renewed: again }) => {
+                    let granted = ready!(Pin::new(acquire).poll(cx));
+                    let Some(waiting) = waiting.take() else { polled_after_completion() };
+                    let waited = waiting.over(call);
+                    if let Some(call) = call {
+                        call.add_wait(waited);
+                    }
+                    renewed = *again;
+                    (granted, false)
+                }
+                Unsent::Waiting(_, Wait::Service(permit)) => {
                     let Some(permit) = permit.take() else { polled_after_completion() };
-                    (permit, true)
+                    (Ok(permit), true)
                 }
             };
-            let Poll::Ready(ready) = this.inner.poll_ready(cx) else {
-                *step = Step::Readying { permit: Some(permit) };
+            let mut permit = match granted {
+                Ok(permit) => permit,
+                Err(refusal) => {
+                    *unsent = Unsent::COMPLETED;
+                    telemetry::refused(call, &refusal);
+                    return Poll::Ready(Err(Error::refused(refusal)));
+                }
+            };
+            // A renewed permit replaces an expired one. The metrics have already counted its request.
+            if !waited && !renewed {
+                telemetry::granted(call);
+            }
+            let Poll::Ready(ready) = inner.poll_ready(cx) else {
+                unsent.wait(Wait::Service(Some(permit)), call);
                 return Poll::Pending;
             };
             if let Err(error) = ready {
-                *request = None;
+                *unsent = Unsent::COMPLETED;
                 return Poll::Ready(Err(Error::from_readiness(error)));
             }
+            let request = unsent.whole(call);
             if waited && permit.is_expired() {
                 // The permit has expired unused. The request keeps the ready inner service while it waits for another
                 // permit, because the service might not be ready again by then.
-                *bounds = bounds.admitted();
-                *step = Step::acquiring(true);
+                renewed = true;
                 continue;
             }
-            let trusted =
-                settings.feedback_from.as_ref().is_none_or(|trusts| trusts(RequestHead::of(unsent)));
+            let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
+            let trusted = settings.feedback_from.as_ref().is_none_or(|trusts| trusts(head));
+            // Without a wait for the service, the request is sent at the time of the grant, and the clock is not read
+            // again.
             permit.mark_sent(if waited { clock::now() } else { permit.granted_at() });
-            let future = this.inner.call(take_once(request));
+            let future = inner.call(take_once(request));
             this.state.set(State::Calling { future, permit: Some(permit), trusted });
         }
     }
@@ -195,7 +217,7 @@ fn complete<R>(permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, re
 impl<S: Service<Request<B>>, L, B> fmt::Debug for ResponseFuture<S, L, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Before { step: Step::Readying { .. }, .. } => "readying",
+            State::Before { unsent: Unsent::Waiting(_, Wait::Service(_)), .. } => "readying",
             State::Before { .. } => "acquiring",
             State::Calling { permit: Some(_), .. } => "calling",
             State::Calling { .. } => "completed",

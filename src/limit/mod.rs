@@ -101,6 +101,7 @@
 
 mod algorithm;
 mod any;
+mod compact_request;
 #[cfg(feature = "serde")]
 mod config;
 mod future;

@@ -1,5 +1,4 @@
 use std::{
-    num::NonZeroU32,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -7,9 +6,9 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{future::ResponseFuture, limiter::SelectLimiter, permit_request::PermitCost, settings::Settings};
+use super::{future::ResponseFuture, limiter::SelectLimiter, settings::Settings};
 use crate::{
-    call::{CallContext, Deadline, RequestHead, extension_beside},
+    call::CallContext,
     error::{BoxError, Error},
 };
 
@@ -54,22 +53,6 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let call = request.extensions().get::<CallContext>().cloned();
-        let deadline = Deadline::of(call.as_ref(), request.extensions());
-        let head = RequestHead::of(&request);
-        let Settings { bounds, cost, priority, .. } = &*self.settings;
-        let cost = match cost {
-            Some(cost) => cost(head),
-            None => extension_beside(call.as_ref(), head.extensions)
-                .map_or(NonZeroU32::MIN, |PermitCost(cost)| *cost),
-        };
-        let priority = match priority {
-            Some(priority) => priority(head),
-            None => extension_beside(call.as_ref(), head.extensions).copied().unwrap_or_default(),
-        };
-        let mut bounds = bounds.with_cost(cost).with_priority(priority);
-        if let Some(deadline) = deadline {
-            bounds = bounds.with_deadline(deadline);
-        }
-        ResponseFuture::new(self.inner.clone(), Arc::clone(&self.settings), bounds, request, call)
+        ResponseFuture::new(self.inner.clone(), Arc::clone(&self.settings), request, call)
     }
 }

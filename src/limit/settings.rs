@@ -1,7 +1,10 @@
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
-use super::permit_request::PermitRequest;
-use crate::{call::RequestHead, policy::Priority};
+use super::permit_request::{PermitCost, PermitRequest};
+use crate::{
+    call::{CallContext, Deadline, RequestHead, extension_beside},
+    policy::Priority,
+};
 
 /// The settings of a [`RateLimitLayer`](super::RateLimitLayer), shared by its services.
 #[derive(Clone)]
@@ -11,6 +14,25 @@ pub(super) struct Settings<L> {
     pub(super) cost: Option<CostOf>,
     pub(super) priority: Option<PriorityOf>,
     pub(super) feedback_from: Option<Trusts>,
+}
+
+impl<L> Settings<L> {
+    /// Returns the permits that a request of this call needs, and how long it may wait for them.
+    pub(super) fn permits_for(&self, head: RequestHead<'_>, call: Option<&CallContext>) -> PermitRequest {
+        let cost = match &self.cost {
+            Some(cost) => cost(head),
+            None => extension_beside(call, head.extensions).map_or(NonZeroU32::MIN, |PermitCost(cost)| *cost),
+        };
+        let priority = match &self.priority {
+            Some(priority) => priority(head),
+            None => extension_beside(call, head.extensions).copied().unwrap_or_default(),
+        };
+        let permits = self.bounds.with_cost(cost).with_priority(priority);
+        match Deadline::of(call, head.extensions) {
+            Some(deadline) => permits.with_deadline(deadline),
+            None => permits,
+        }
+    }
 }
 
 impl<L: fmt::Debug> fmt::Debug for Settings<L> {

@@ -28,7 +28,11 @@ pub(super) struct Attempts<B> {
     pub(super) call: CallContext,
     pub(super) head: RecordedHead,
     pub(super) replay: Replay<B>,
-    pub(super) state: RetryState,
+    /// The number of attempts so far. A resend with another key is not counted.
+    pub(super) count: u32,
+    pub(super) max_attempts: u32,
+    /// Whether a retry is safe even if the server processed the request.
+    pub(super) idempotent: bool,
     /// Whether the request may be resent with another key.
     pub(super) resends: bool,
     pub(super) transient_delays: RemainingDelays,
@@ -42,22 +46,31 @@ pub(super) struct Attempts<B> {
 }
 
 impl<B: Body> Attempts<B> {
+    fn state(&self) -> RetryState {
+        RetryState {
+            attempts: self.count,
+            max_attempts: self.max_attempts,
+            idempotent: self.idempotent,
+            max_retry_after: self.policy.max_retry_after,
+        }
+    }
+
     /// Counts an attempt that is about to start. Returns an error if the deadline has passed.
     pub(super) fn start(&mut self) -> Result<(), Error> {
         let passed = |limit| Error::new(ErrorKind::Deadline, Some(limit), None);
         self.call.start_attempt(clock::now()).map_err(passed)?;
-        self.state.attempts += 1;
+        self.count += 1;
         Ok(())
     }
 
-    /// Records the end of an attempt. Returns the request of the next attempt, or the reason to stop.
+    /// Records the end of an attempt. Returns the body of the next attempt, or the reason to stop.
     ///
     /// `called` is `false` if the inner service was not called.
     pub(super) fn next<R: Body>(
         &mut self,
         called: bool,
         result: &Result<Response<R>, Error>,
-    ) -> Result<(Request<ReplayBody<B>>, Retry), Stop> {
+    ) -> Result<(ReplayBody<B>, Retry), Stop> {
         let response = result.as_ref().ok();
         let (headers, error) = (response.map(Response::headers), result.as_ref().err());
         let outcome = match result {
@@ -74,7 +87,7 @@ impl<B: Body> Attempts<B> {
         let extensions = response.map(Response::extensions);
         let verdict = self.verdict(&AttemptResult { outcome, headers, extensions, error }, response);
         let (mut inputs, mut body) = (Inputs { requested, ..Inputs::default() }, None);
-        if let Ok(reason) = policy::retry::backoff_reason(&self.state, outcome, verdict, requested) {
+        if let Ok(reason) = policy::retry::backoff_reason(&self.state(), outcome, verdict, requested) {
             body = self.replay.body();
             inputs = Inputs {
                 requested,
@@ -84,7 +97,7 @@ impl<B: Body> Attempts<B> {
                 has_body: response.is_some_and(|response| !response.body().is_end_stream()),
             };
         }
-        let retry = policy::retry::decide(&self.state, outcome, verdict, &inputs);
+        let retry = policy::retry::decide(&self.state(), outcome, verdict, &inputs);
         let retry = retry.map_err(|stop| Stop {
             retry_after: stop
                 .retry_after
@@ -109,20 +122,20 @@ impl<B: Body> Attempts<B> {
                 // The resend repeats the same attempt with another key, so it is not counted as an attempt and costs
                 // nothing.
                 self.cost = cost;
-                self.state.attempts = self.state.attempts.saturating_sub(1);
+                self.count = self.count.saturating_sub(1);
             }
             _ => {}
         }
         self.call.retry(&retry, verdict == LastAttempt::KeyReplaced);
         telemetry::retry(&self.call, retry.delay, retry.reason);
-        Ok((Request::from_parts(self.head.to_parts(&self.call), body), retry))
+        Ok((body, retry))
     }
 
     /// Returns the part of the retry decision that depends only on the result of this attempt.
     fn verdict<R>(&self, attempt: &AttemptResult<'_>, response: Option<&Response<R>>) -> LastAttempt {
         // Checks for a replaced key first, because the rules and `x-should-retry` do not know that another key is
         // available. A request that received a 401 was not applied, whatever its method (RFC 9110 §15.5.2).
-        let replaced = |response| is_key_replaced(response, self.state.idempotent);
+        let replaced = |response| is_key_replaced(response, self.idempotent);
         if self.resends && response.is_some_and(replaced) && !self.call.is_key_replaced() {
             return LastAttempt::KeyReplaced;
         }
@@ -143,7 +156,7 @@ impl<B: Body> Attempts<B> {
 
     /// Draws the next delay from the exponential or the custom backoff. All calls share the random source.
     fn backoff(&mut self, reason: DelayReason) -> Option<Delay> {
-        let (retry, random) = (self.state.attempts.saturating_sub(1), self.policy.random.next());
+        let (retry, random) = (self.count.saturating_sub(1), self.policy.random.next());
         let (backoff, delays) = match reason {
             DelayReason::Throttled => (&self.policy.throttled, &mut self.throttled_delays),
             _ => (&self.policy.transient, &mut self.transient_delays),

@@ -44,8 +44,9 @@ pub(super) enum AnyBackoff {
     Custom(Arc<dyn Backoff>),
 }
 
-/// The remaining delays of a custom backoff in one call. `None` until the first delay is used.
-pub(super) type RemainingDelays = Option<Box<dyn Iterator<Item = Duration> + Send>>;
+/// The remaining delays of a custom backoff in one call. `None` until the first delay is used. Boxed twice, because each
+/// call stores two of them and few calls use one.
+pub(super) type RemainingDelays = Option<Box<Box<dyn Iterator<Item = Duration> + Send>>>;
 
 impl AnyBackoff {
     /// Returns the delay before retry number `retry`, counted from 0. Returns `None` after the end of a custom backoff.
@@ -55,7 +56,7 @@ impl AnyBackoff {
                 Some(Delay { own: backoff.delay(retry, random), spread: backoff.spread(retry, random) })
             }
             Self::Custom(backoff) => {
-                let own = delays.get_or_insert_with(|| backoff.delays()).next()?;
+                let own = delays.get_or_insert_with(|| Box::new(backoff.delays())).next()?;
                 // The jitter of a custom backoff is unknown, so a random time of up to half the backoff is added to a
                 // requested delay.
                 Some(Delay { own, spread: scatter(own / 2, random) })

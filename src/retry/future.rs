@@ -23,7 +23,7 @@ use crate::{
     call::{CallContext, StopReason, extension_beside},
     clock::{self, Instant},
     error::{BoxError, Error, polled_after_completion, take_once},
-    policy::{retry::RetryState, retry_decision::is_idempotent},
+    policy::retry_decision::is_idempotent,
 };
 
 /// The maximum number of bytes that are drained from a failed response's body so that its connection can be reused.
@@ -34,7 +34,7 @@ pin_project! {
     /// The future of [`Retry`](super::Retry).
     pub struct ResponseFuture<S: Service<Request<ReplayBody<B>>>, B, R> {
         #[pin]
-        state: State<S::Future, R, Request<ReplayBody<B>>>,
+        state: State<S::Future, R, ReplayBody<B>>,
         inner: S,
         attempts: Attempts<B>,
     }
@@ -42,14 +42,15 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, R, Q> {
+    enum State<F, R, B> {
         // `error` is set if the request cannot be sent. It is `None` after the call has ended.
         Ended { error: Option<Error> },
         // The request is stored here until the inner service is called.
-        Readying { request: Option<Q>, started: bool },
+        Readying { request: Option<Request<B>>, started: bool },
         Calling { #[pin] future: F },
-        // While `body` is drained, the timer limits the drain. After that it measures the delay.
-        Waiting { #[pin] body: Option<Drain<R>>, #[pin] timer: Sleep, until: Instant, next: Option<Q> },
+        // While `body` is drained, the timer limits the drain. After that it measures the delay. `next` is the body of
+        // the next attempt, whose head is not created before the end of the delay.
+        Waiting { #[pin] body: Option<Drain<R>>, #[pin] timer: Sleep, until: Instant, next: Option<B> },
     }
 }
 
@@ -83,12 +84,9 @@ where
                 call,
                 head,
                 replay,
-                state: RetryState {
-                    attempts: 0,
-                    max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
-                    idempotent,
-                    max_retry_after: policy.max_retry_after,
-                },
+                count: 0,
+                max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
+                idempotent,
                 resends: !own.never,
                 policy,
                 transient_delays: None,
@@ -159,8 +157,12 @@ where
                         timer.as_mut().reset(*until);
                     }
                     ready!(timer.poll(cx));
-                    let request = next.take();
-                    this.state.set(State::Readying { request, started: false });
+                    let Attempts { head, call, .. } = this.attempts;
+                    let next = match head.request(call, take_once(next)) {
+                        Ok(request) => State::Readying { request: Some(request), started: false },
+                        Err(error) => State::Ended { error: Some(error) },
+                    };
+                    this.state.set(next);
                     continue;
                 }
             };
@@ -169,7 +171,7 @@ where
             this.state.set(State::Ended { error: None });
             // Sets the report, because a classifier may read it from the error.
             let result = result.map_err(|error| error.reported(&this.attempts.call));
-            let (request, retry) = match this.attempts.next(called, &result) {
+            let (next, retry) = match this.attempts.next(called, &result) {
                 Ok(next) => next,
                 Err(stop) => return Poll::Ready(this.attempts.end(stop, called, result)),
             };
@@ -181,7 +183,7 @@ where
                 body: response.map(|response| Drain::new(response.into_body(), DRAIN_LIMIT)),
                 timer: tokio::time::sleep_until(ends),
                 until,
-                next: Some(request),
+                next: Some(next),
             });
         }
     }
@@ -190,7 +192,7 @@ where
 impl<S: Service<Request<ReplayBody<B>>>, B, R> fmt::Debug for ResponseFuture<S, B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("retry::ResponseFuture")
-            .field("attempts", &self.attempts.state.attempts)
+            .field("attempts", &self.attempts.count)
             .finish_non_exhaustive()
     }
 }

@@ -1,115 +1,130 @@
 //! Records the head of a request for further attempts.
 
-use http::{HeaderMap, Method, Request, Uri, Version, request};
+use http::{Method, Request, Uri, Version, request, uri::PathAndQuery};
 
 use crate::{
     call::{CallContext, RequestHead},
+    error::Error,
     headers::fields,
 };
 
-/// A copy of a request's head. It is cheap to create, because most calls never use it.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "almost all heads are `Plain`, and a box would be an allocation"
-)]
+/// A copy of a request's head. It is cheap to create, because most calls never use it. The variants except `Whole`
+/// record a method, a URI and header fields as bytes. They have no extension except for the `CallContext`.
 pub(super) enum RecordedHead {
-    /// A head with few header fields and no extension except for the `CallContext`.
-    Plain {
-        method: Method,
-        uri: Uri,
+    /// The first `length` bytes contain the head.
+    Short {
         version: Version,
-        fields: Fields,
+        length: u8,
+        bytes: [u8; RecordedHead::SHORT],
     },
+    Long {
+        version: Version,
+        bytes: Box<[u8]>,
+    },
+    /// A large head, a head with other extensions, or a head that a classifier or a condition reads.
     Whole(Box<Request<()>>),
 }
 
 impl RecordedHead {
+    /// The maximum number of bytes that need no allocation. The heads of most requests to a JSON API are shorter.
+    const SHORT: usize = 157;
+    /// The size of the prefix: the lengths of the method and the URI.
+    const PREFIX: usize = 3;
+
     /// Records a head. `shown` is `true` if a classifier or a condition will read it.
     pub(super) fn of<B>(request: &Request<B>, shown: bool) -> Self {
         // Every head has one extension, the `CallContext`.
         let plain = request.extensions().len() == 1 && !shown;
-        match plain.then(|| Fields::of(request.headers())).flatten() {
-            Some(fields) => {
-                let (method, uri) = (request.method().clone(), request.uri().clone());
-                Self::Plain { method, uri, version: request.version(), fields }
-            }
-            None => {
-                let mut whole = Request::new(());
-                *whole.method_mut() = request.method().clone();
-                *whole.uri_mut() = request.uri().clone();
-                *whole.version_mut() = request.version();
-                *whole.headers_mut() = request.headers().clone();
-                *whole.extensions_mut() = request.extensions().clone();
-                Self::Whole(Box::new(whole))
-            }
+        plain.then(|| Self::copied(request)).flatten().unwrap_or_else(|| {
+            let mut whole = Request::new(());
+            *whole.method_mut() = request.method().clone();
+            *whole.uri_mut() = request.uri().clone();
+            *whole.version_mut() = request.version();
+            *whole.headers_mut() = request.headers().clone();
+            *whole.extensions_mut() = request.extensions().clone();
+            Self::Whole(Box::new(whole))
+        })
+    }
+
+    /// Copies a head without its extensions. Returns `None` if it is too large.
+    fn copied<B>(request: &Request<B>) -> Option<Self> {
+        let (version, mut short) = (request.version(), [0; Self::SHORT]);
+        if let Some(length) = write(request, &mut short) {
+            return Some(Self::Short { version, length: u8::try_from(length).ok()?, bytes: short });
         }
+        let (method, uri) = texts(request);
+        let uri: usize = uri.map(<[u8]>::len).into_iter().sum();
+        let size = fields::size(request.headers()).saturating_add(Self::PREFIX + method.len() + uri);
+        let mut bytes = (size <= fields::MAX_SIZE).then(|| vec![0; size].into_boxed_slice())?;
+        write(request, &mut bytes).map(|_| Self::Long { version, bytes })
     }
 
     /// Returns the head if it was recorded for a classifier or a condition.
     pub(super) fn shown(&self) -> Option<RequestHead<'_>> {
         match self {
             Self::Whole(head) => Some(RequestHead::of(head)),
-            Self::Plain { .. } => None,
+            Self::Short { .. } | Self::Long { .. } => None,
         }
     }
 
-    /// Returns the head for the next attempt of this call.
-    pub(super) fn to_parts(&self, call: &CallContext) -> request::Parts {
-        match self {
-            Self::Whole(head) => (**head).clone().into_parts().0,
-            Self::Plain { method, uri, version, fields } => {
-                let (mut head, ()) = Request::new(()).into_parts();
-                (head.method, head.uri, head.version) = (method.clone(), uri.clone(), *version);
-                head.headers = fields.read();
-                head.extensions.insert(call.clone());
-                head
-            }
-        }
+    /// Returns the request of the next attempt of this call.
+    pub(super) fn request<B>(&self, call: &CallContext, body: B) -> Result<Request<B>, Error> {
+        let (version, bytes) = match self {
+            Self::Short { version, length, bytes } => (version, bytes.get(..usize::from(*length))),
+            Self::Long { version, bytes } => (version, Some(&**bytes)),
+            Self::Whole(head) => return Ok((**head).clone().map(|()| body)),
+        };
+        let head =
+            bytes.and_then(read).ok_or_else(|| Error::invalid_request("the request cannot be resent"))?;
+        let mut request = Request::from_parts(head, body);
+        *request.version_mut() = *version;
+        request.extensions_mut().insert(call.clone());
+        Ok(request)
     }
 }
 
-/// Header fields in at most one allocation. A `HeaderMap` needs two allocations, and another one for each shared value.
-pub(super) enum Fields {
-    /// The first bytes contain the fields.
-    Short(u8, [u8; Fields::SHORT]),
-    Long(Box<[u8]>),
+/// Writes the head to the start of `to`. Returns its size, or `None` if there is no room.
+fn write<B>(request: &Request<B>, mut to: &mut [u8]) -> Option<usize> {
+    let room = to.len();
+    let (method, [scheme, separator, authority, path]) = texts(request);
+    let length = scheme.len() + separator.len() + authority.len() + path.len();
+    let [low, high] = u16::try_from(length).ok()?.to_le_bytes();
+    let prefix = [u8::try_from(method.len()).ok()?, low, high];
+    fields::put(&mut to, &[&prefix, method, scheme, separator, authority, path])?;
+    Some(room - to.len() + fields::write(request.headers(), to)?)
 }
 
-impl Fields {
-    /// The maximum number of bytes that need no allocation. The headers of most requests to a JSON API are shorter.
-    const SHORT: usize = 158;
+/// Returns the head that [`write`] has written.
+fn read(bytes: &[u8]) -> Option<request::Parts> {
+    let (&[method, low, high], rest) = bytes.split_first_chunk::<{ RecordedHead::PREFIX }>()?;
+    let (method, rest) = rest.split_at_checked(method.into())?;
+    let (uri, rest) = rest.split_at_checked(u16::from_le_bytes([low, high]).into())?;
+    let (mut head, ()) = Request::new(()).into_parts();
+    (head.method, head.uri) = (Method::from_bytes(method).ok()?, Uri::try_from(uri).ok()?);
+    head.headers = fields::decode(rest);
+    Some(head)
+}
 
-    /// Copies the fields. Returns `None` if they are too large.
-    fn of(headers: &HeaderMap) -> Option<Self> {
-        let mut short = [0; Self::SHORT];
-        match fields::write(headers, &mut short) {
-            Some(length) => Some(Self::Short(u8::try_from(length).ok()?, short)),
-            None => fields::encode(headers).map(Self::Long),
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Short(length, bytes) => bytes.get(..usize::from(*length)).unwrap_or_default(),
-            Self::Long(bytes) => bytes,
-        }
-    }
-
-    fn read(&self) -> HeaderMap {
-        fields::decode(self.bytes())
-    }
+/// Returns the method and the parts of the URI's text.
+fn texts<B>(request: &Request<B>) -> (&[u8], [&[u8]; 4]) {
+    let uri = request.uri();
+    let scheme = uri.scheme_str().unwrap_or_default();
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
+    (request.method().as_str().as_bytes(), [scheme, separator, authority, path].map(str::as_bytes))
 }
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
+    use http::{HeaderMap, HeaderName, HeaderValue};
     use proptest::prelude::*;
 
     use super::*;
 
     fn headers() -> impl Strategy<Value = HeaderMap> {
         let byte = prop_oneof![Just(b'\t'), 32..=126_u8, 128..=255_u8];
-        let value = (prop::collection::vec(byte, 0..40), any::<bool>());
+        let value = (prop::collection::vec(byte, 0..200), any::<bool>());
         let field = ("[a-z-]{1,12}|accept|Content-Type|authorization", value);
         prop::collection::vec(field, 0..12).prop_map(|fields| {
             let mut headers = HeaderMap::new();
@@ -122,28 +137,82 @@ mod tests {
         })
     }
 
+    /// Generates absolute URIs, paths, authorities and `*`.
+    fn uri() -> impl Strategy<Value = Uri> {
+        let authority = "([a-z]{1,5}(:[a-z]{1,3})?@)?([A-Za-z0-9.-]{1,12}|\\[::1\\])(:[0-9]{1,4})?";
+        let path = "(/[a-zA-Z0-9/%._~!$&'()*+,;=:@-]{0,30})?(\\?[a-z0-9=&/?{}\"|-]{0,20})?";
+        let absolute = ("https?|HTTP|[a-z][a-z0-9+.-]{0,8}", authority, path);
+        let text = prop_oneof![
+            8 => absolute.prop_map(|(scheme, authority, path)| format!("{scheme}://{authority}{path}")),
+            2 => "/[a-z/]{0,9}(\\?[a-z=&]{0,9})?",
+            1 => authority,
+            1 => Just("*".to_owned()),
+        ];
+        text.prop_filter_map("not a uri", |text| Uri::try_from(text).ok())
+    }
+
+    fn request(method: &str, uri: Uri, headers: HeaderMap) -> Request<()> {
+        let mut request = Request::builder().method(method).uri(uri).body(()).unwrap();
+        *request.headers_mut() = headers;
+        request
+    }
+
+    /// Returns the number of bytes of the recorded head, or `None` if it was not recorded as bytes.
+    fn size_of(recorded: &RecordedHead) -> Option<usize> {
+        match recorded {
+            RecordedHead::Short { length, .. } => Some((*length).into()),
+            RecordedHead::Long { bytes, .. } => Some(bytes.len()),
+            RecordedHead::Whole(_) => None,
+        }
+    }
+
+    fn sensitive(headers: &HeaderMap) -> Vec<bool> {
+        headers.values().map(HeaderValue::is_sensitive).collect()
+    }
+
     proptest! {
         #[test]
-        fn recorded_head_returns_the_same_header_fields(headers in headers()) {
-            let size: usize = headers.iter().map(|(name, value)| 5 + name.as_str().len() + value.len()).sum();
-            let fields = Fields::of(&headers);
-            prop_assert_eq!(fields.is_some(), size <= 1024);
-            let Some(fields) = fields else { return Ok(()) };
-            prop_assert_eq!(fields.bytes().len(), size);
-            let read = fields.read();
+        fn recorded_head_returns_the_same_request(
+            method in "GET|POST|[A-Z!#$%&'*+.^_`|~-]{1,20}", uri in uri(), headers in headers(), is_http2: bool,
+        ) {
+            let mut request = request(&method, uri, headers);
+            if is_http2 {
+                *request.version_mut() = Version::HTTP_2;
+            }
+            let call = CallContext::of(request.extensions_mut());
+            let recorded = RecordedHead::of(&request, false);
+            let fields = request.headers().iter().map(|(name, value)| 3 + name.as_str().len() + value.len());
+            let size = 3 + method.len() + texts(&request).1.concat().len() + fields.sum::<usize>();
+            prop_assert_eq!(size_of(&recorded), (size <= 1024).then_some(size));
+            prop_assert_eq!(matches!(recorded, RecordedHead::Short { .. }), size <= RecordedHead::SHORT);
+
+            let read = recorded.request(&call, ()).unwrap();
+            prop_assert_eq!(read.method(), request.method());
+            prop_assert_eq!(read.uri(), request.uri());
+            prop_assert_eq!(read.uri().to_string(), request.uri().to_string());
+            prop_assert_eq!(read.version(), request.version());
             // Comparing the iterators also compares the order of the values of each name.
-            prop_assert!(read.iter().eq(headers.iter()));
-            let sensitive = |headers: &HeaderMap| headers.values().map(HeaderValue::is_sensitive).collect::<Vec<_>>();
-            prop_assert_eq!(sensitive(&read), sensitive(&headers));
+            prop_assert!(read.headers().iter().eq(request.headers().iter()));
+            prop_assert_eq!(sensitive(read.headers()), sensitive(request.headers()));
+            prop_assert_eq!(read.extensions().len(), 1);
         }
     }
 
     #[test]
-    fn recorded_head_copies_header_fields_of_at_most_1024_bytes() {
-        let of = |length| {
+    fn recorded_head_copies_heads_of_at_most_1024_bytes() {
+        let of = |name: &str, length| {
             let value = HeaderValue::from_bytes(&vec![b'x'; length]).unwrap();
-            Fields::of(&HeaderMap::from_iter([(HeaderName::from_static("a"), value)])).is_some()
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            let mut request = request("GET", Uri::from_static("/"), HeaderMap::from_iter([(name, value)]));
+            let call = CallContext::of(request.extensions_mut());
+            let recorded = RecordedHead::of(&request, false);
+            assert_eq!(recorded.request(&call, ()).unwrap().headers(), request.headers());
+            size_of(&recorded)
         };
-        assert!(of(1024 - 6) && !of(1024 - 5) && !of(usize::from(u16::MAX) + 1));
+        // The prefix, the method and the URI take 7 bytes. The prefix and the name of the field take 4.
+        assert_eq!((of("a", 1024 - 11), of("a", 1024 - 10)), (Some(1024), None));
+        assert_eq!((of("a", 40_000), of("a", 70_000)), (None, None));
+        let long = "a".repeat(256);
+        assert_eq!((of(&long[1..], 1).is_some(), of(&long, 1).is_some()), (true, false));
     }
 }

@@ -2,10 +2,13 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use http::{HeaderName, HeaderValue, Request};
-use tokio::time::{Instant, advance};
+use http::{HeaderName, HeaderValue, Method, Request, Version};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, advance, sleep},
+};
 use tokio_test::{assert_pending, assert_ready, task};
-use tower::{Service, ServiceExt};
+use tower::{Service, ServiceExt, limit::ConcurrencyLimit};
 use tower_layer::Layer;
 use tower_outbound::limit::{
     AnyLimiter, Keyed, Limiter, PermitRequest, RateLimitLayer, SlidingWindow, TokenBucket,
@@ -61,8 +64,8 @@ async fn call_is_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
     assert_eq!(counts(), (1, 0));
 
     // The next call is granted a permit, and is dropped before the inner service is ready.
-    let semaphore = Arc::new(tokio::sync::Semaphore::new(0));
-    let never_ready = tower::limit::ConcurrencyLimit::with_semaphore(ok_service(), semaphore);
+    let semaphore = Arc::new(Semaphore::new(0));
+    let never_ready = ConcurrencyLimit::with_semaphore(ok_service(), semaphore);
     let mut granted =
         task::spawn(RateLimitLayer::new(bucket.clone()).layer(never_ready).call(Request::new(())));
     assert_pending!(granted.poll());
@@ -101,11 +104,15 @@ async fn debug_output_shows_the_name_and_state_of_each_limiter_type() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn queued_request_keeps_the_order_the_size_and_the_sensitivity_of_its_headers() {
-    for length in [10, 2_000] {
+async fn queued_request_is_sent_unchanged() {
+    for (length, mark) in [(10, None), (10, Some(7_u8)), (2_000, None)] {
         let server = ScriptedService::new([Status(200)]);
-        let service = RateLimitLayer::new(bucket(2, 10, 1)).layer(server.clone());
-        let mut request = get("https://api.example.com/v1");
+        let ready = Arc::new(Semaphore::new(1));
+        let inner = ConcurrencyLimit::with_semaphore(server.clone(), Arc::clone(&ready));
+        let service = RateLimitLayer::new(bucket(2, 10, 1)).layer(inner);
+        let mut request = get("https://api.example.com/v1?q=1");
+        *request.method_mut() = Method::POST;
+        *request.version_mut() = Version::HTTP_2;
         let mut secret = HeaderValue::from_bytes(&vec![b's'; length]).unwrap();
         secret.set_sensitive(true);
         request.headers_mut().append("x-many", HeaderValue::from_static("1"));
@@ -114,12 +121,26 @@ async fn queued_request_keeps_the_order_the_size_and_the_sensitivity_of_its_head
         request.headers_mut().append(quoted, HeaderValue::from_static("3"));
         request.headers_mut().append("x-secret", secret);
         request.headers_mut().append("x-many", HeaderValue::from_static("2"));
+        if let Some(mark) = mark {
+            request.extensions_mut().insert(mark);
+        }
         let start = Instant::now();
         service.clone().oneshot(request.clone()).await.unwrap();
+        // The second request waits for a permit, then for the inner service, and then for another permit.
+        let busy = ready.acquire_owned().await.unwrap();
+        tokio::spawn(async move {
+            sleep(millis(5_001)).await;
+            drop(busy);
+        });
         service.oneshot(request.clone()).await.unwrap();
-        assert!(start.elapsed() >= millis(5_000), "the second request is queued");
-        let sent = &server.seen()[1].head.headers;
-        assert!(sent.iter().eq(request.headers()), "{length}");
-        assert!(sent["x-secret"].is_sensitive() && !sent["x-many"].is_sensitive());
+        assert!(start.elapsed() >= millis(10_000), "the second request waits twice");
+        let sent = &server.seen()[1].head;
+        assert_eq!((&sent.method, &sent.uri, sent.version), (&Method::POST, request.uri(), Version::HTTP_2));
+        assert!(sent.headers.iter().eq(request.headers()), "{length}");
+        assert!(sent.headers["x-secret"].is_sensitive() && !sent.headers["x-many"].is_sensitive());
+        assert_eq!(
+            (sent.extensions.get::<u8>().copied(), sent.extensions.len()),
+            (mark, mark.into_iter().count())
+        );
     }
 }

@@ -51,18 +51,14 @@ impl BaseUrl {
         let invalid = |reason| invalid_path(path, reason);
         let (route, query) = check(path).map_err(invalid)?;
         let base = self.uri.path();
-        let mut joined = String::with_capacity(base.len() + path.len() + 1);
-        if route.is_empty() {
-            joined.push_str(base);
-        } else {
-            joined.push_str(base.strip_suffix('/').unwrap_or(base));
-            joined.push('/');
-            joined.push_str(route.strip_prefix('/').unwrap_or(route));
-        }
-        if let Some(query) = query {
-            joined.push('?');
-            joined.push_str(query);
-        }
+        let (base, slash) = match route {
+            "" => (base, ""),
+            _ => (base.strip_suffix('/').unwrap_or(base), "/"),
+        };
+        let route = route.strip_prefix('/').unwrap_or(route);
+        let (mark, query) = query.map_or(("", ""), |query| ("?", query));
+        // `concat` allocates the exact length. `Bytes` would need another allocation for a string with spare capacity.
+        let joined = [base, slash, route, mark, query].concat();
         self.with_path(PathAndQuery::try_from(joined).map_err(|_| invalid("not a valid path"))?)
     }
 
