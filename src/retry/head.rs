@@ -48,9 +48,13 @@ impl RecordedHead {
 
     /// Copies a head without its extensions. Returns `None` if it is too large.
     fn copied<B>(request: &Request<B>) -> Option<Self> {
-        let (version, mut short) = (request.version(), [0; Self::SHORT]);
-        if let Some(length) = write(request, &mut short) {
-            return Some(Self::Short { version, length: u8::try_from(length).ok()?, bytes: short });
+        let version = request.version();
+        let mut short = Self::Short { version, length: 0, bytes: [0; Self::SHORT] };
+        if let Self::Short { length, bytes, .. } = &mut short {
+            if let Some(written) = write(request, bytes) {
+                *length = u8::try_from(written).ok()?;
+                return Some(short);
+            }
         }
         let (method, uri) = texts(request);
         let uri: usize = uri.map(<[u8]>::len).into_iter().sum();

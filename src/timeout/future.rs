@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use super::limit::Limit;
 use crate::{
     call::{CallContext, StopReason},
-    clock::Instant,
+    clock::{self, Instant},
     error::{BoxError, Error, ErrorKind, MaybeRejected},
 };
 
@@ -43,35 +43,46 @@ pub(super) struct Expiry {
 /// The time at which a request expires. The timer is created only if the request has to wait.
 #[derive(Debug)]
 pub(super) enum Timer {
+    /// The time of an attempt counts from the first time that the attempt has to wait.
+    Unstarted,
     Unset(Instant),
     /// Boxed because a timer is large, and the total timeout of a stack rarely needs one.
     Set(Pin<Box<Sleep>>),
 }
 
-impl Timer {
-    fn ends(&self) -> Instant {
-        match self {
-            Self::Unset(ends) => *ends,
-            Self::Set(sleep) => sleep.deadline(),
-        }
-    }
-
+impl Expiry {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            match self {
-                Self::Unset(ends) => *self = Self::Set(Box::pin(tokio::time::sleep_until(*ends))),
-                Self::Set(sleep) => return sleep.as_mut().poll(cx),
+            match &mut self.timer {
+                Timer::Unstarted => {
+                    let deadline = self.call.as_ref().and_then(CallContext::deadline);
+                    let (limit, ends) = self.limit.end(clock::now(), deadline);
+                    (self.limit, self.timer) = (limit, Timer::Unset(ends));
+                }
+                Timer::Unset(ends) => self.timer = Timer::Set(Box::pin(tokio::time::sleep_until(*ends))),
+                Timer::Set(sleep) => return sleep.as_mut().poll(cx),
             }
         }
     }
-}
 
-impl Expiry {
+    fn reported(&self, error: Error) -> Error {
+        match &self.call {
+            Some(call) => error.reported(call),
+            None => error,
+        }
+    }
+
+    /// Returns the error of a request that has expired.
     fn error(&self) -> Error {
         let limit = match (self.limit.kind, &self.call) {
             (ErrorKind::Deadline, Some(call)) => {
                 call.end(StopReason::Deadline);
-                self.timer.ends().saturating_duration_since(call.started())
+                let ends = match &self.timer {
+                    Timer::Unstarted => call.started(),
+                    Timer::Unset(ends) => *ends,
+                    Timer::Set(sleep) => sleep.deadline(),
+                };
+                ends.saturating_duration_since(call.started())
             }
             _ => self.limit.duration(),
         };
@@ -96,14 +107,10 @@ where
         let mut this = self.project();
         let identity = this.expiry.call.as_ref().map_or(0, CallContext::identity);
         TIMED.set(0);
-        let reported = |error: Error| match &this.expiry.call {
-            Some(call) => error.reported(call),
-            None => error,
-        };
         // Polls the inner future before the timer, so that an available response is returned even if the task is polled
         // late.
         if let Poll::Ready(result) = this.future.as_mut().poll(cx) {
-            return Poll::Ready(result.map_err(reported));
+            return Poll::Ready(result.map_err(|error| this.expiry.reported(error)));
         }
         // The attempt timeout of this call has set a timer that ends at the deadline at the latest.
         if this.expiry.limit.is_in_stack
@@ -112,11 +119,11 @@ where
         {
             return Poll::Pending;
         }
-        if this.expiry.timer.poll(cx).is_pending() {
+        if this.expiry.poll(cx).is_pending() {
             TIMED.set(identity);
             return Poll::Pending;
         }
-        let error = reported(this.expiry.error());
+        let error = this.expiry.reported(this.expiry.error());
         this.future.complete();
         Poll::Ready(Err(error))
     }

@@ -51,7 +51,7 @@ impl TimeoutLayer {
         Ok(Self { limit: Limit::new(kind, limit) })
     }
 
-    /// Declares that this is the total timeout of a stack, which has an attempt timeout and no custom layers inside.
+    /// Declares that this is a timeout of a stack, which has both timeouts and no custom layers between them.
     pub(crate) fn in_stack(self) -> Self {
         Self { limit: Limit { is_in_stack: true, ..self.limit } }
     }

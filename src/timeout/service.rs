@@ -79,28 +79,21 @@ impl<S> Timeout<S> {
 
     /// Returns when the request expires, and whether it has already expired.
     fn expiry(&self, call: Option<&CallContext>, extensions: &Extensions) -> (Expiry, bool) {
-        // In a stack, the retry layer inside reads the clock and rejects an expired call.
+        let caller = Deadline::in_extensions(call, extensions);
+        let expiry = |limit, timer| Expiry { timer, limit, call: call.cloned() };
+        // In a stack, the retry layer reads the clock and rejects an expired call.
         let now = (!self.limit.is_in_stack).then(clock::now);
-        let (own, deadline) = match (self.limit.kind, call) {
-            (ErrorKind::Deadline, Some(started)) => {
+        let (limit, ends) = match (self.limit.kind, call) {
+            (ErrorKind::Deadline, Some(call)) => {
                 // The time limit of a call begins when the call starts.
-                let own = clock::after(started.started(), self.limit.duration());
-                let caller = Deadline::in_extensions(call, extensions);
-                (own, Some(started.narrow_deadline(caller.map_or(own, |caller| caller.min(own)))))
+                let (_, own) = self.limit.end(call.started(), caller);
+                (self.limit, call.narrow_deadline(own))
             }
-            _ => (
-                clock::after(now.unwrap_or_else(clock::now), self.limit.duration()),
-                Deadline::of(call, extensions),
-            ),
+            _ if self.limit.is_in_stack && caller.is_none() => {
+                return (expiry(self.limit, Timer::Unstarted), false);
+            }
+            _ => self.limit.end(now.unwrap_or_else(clock::now), Deadline::of(call, extensions)),
         };
-        // If the deadline is earlier than the end of the attempt timeout, the error names the deadline, because the
-        // attempt may not be slow.
-        let (ends, kind) = match deadline {
-            Some(deadline) if deadline <= own => (deadline, ErrorKind::Deadline),
-            _ => (own, self.limit.kind),
-        };
-        let limit = Limit { kind, ..self.limit };
-        let expiry = Expiry { timer: Timer::Unset(ends), limit, call: call.cloned() };
-        (expiry, now.is_some_and(|now| now > ends))
+        (expiry(limit, Timer::Unset(ends)), now.is_some_and(|now| now > ends))
     }
 }

@@ -150,7 +150,7 @@ impl StackBuilder {
         }
         self.check_name()?;
         let (total, attempt_timeout) =
-            (self.timeout.total_layer()?.in_stack(), self.timeout.attempt_layer()?);
+            (self.timeout.total_layer()?.in_stack(), self.timeout.attempt_layer()?.in_stack());
         let key_header = self.placement.header_name().filter(|_| self.credential.is_key());
         self.headers.check(key_header, self.request_id.header())?;
         let auth = self.credential.layer(&self.placement, &self.base.origin, &self.allowed)?;
