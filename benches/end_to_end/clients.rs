@@ -1,6 +1,11 @@
 //! Defines how each measured client sends a request and reads the response.
 
-use std::hash::{BuildHasher, RandomState};
+use std::{
+    hash::{BuildHasher, RandomState},
+    hint::black_box,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{
@@ -11,9 +16,12 @@ use http_body::Body;
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::Instant};
 use tower::{Service, ServiceExt};
-use tower_outbound::stack::StackBuilder;
+use tower_outbound::{
+    limit::{ResponseInfo, TokenBucket},
+    stack::StackBuilder,
+};
 use tower_outbound_peers::{BODY, BenchClient, BoxError};
 
 pub(super) type NoBody = Empty<Bytes>;
@@ -153,6 +161,56 @@ where
         let service = self.0.ready().await.map_err(Into::into)?;
         let response = service.call(request);
         read(response.await.map_err(Into::into)?).await
+    }
+}
+
+/// What a stack cannot omit, written by hand around the bare client: a permit, the state of the call in the extensions
+/// of the request and the response, and a copy of the head and a handle of the service for a possible retry. Nothing is
+/// generic, checked or reported.
+pub(super) struct ByHand<S> {
+    pub(super) client: WithFields<S>,
+    pub(super) bucket: TokenBucket,
+    pub(super) timeout: Option<Duration>,
+}
+
+/// The state of a call: its start, its end, and the time of its permit.
+type CallState = Arc<Mutex<[Option<Instant>; 3]>>;
+
+impl<S, B> BenchClient for ByHand<S>
+where
+    S: Service<Request<NoBody>, Response = Response<B>, Error: Into<BoxError>, Future: Send>,
+    S: Clone + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send,
+{
+    async fn call(&mut self) -> Result<(), BoxError> {
+        let WithFields(service, uri, fields) = &mut self.client;
+        let mut request = get(uri.clone())?;
+        let state = CallState::new(Mutex::new([Some(Instant::now()), None, None]));
+        request.extensions_mut().insert(Arc::clone(&state));
+        let mut recorded = Vec::with_capacity(160);
+        recorded.extend_from_slice(request.method().as_str().as_bytes());
+        recorded.extend_from_slice(request.uri().path().as_bytes());
+        for (name, value) in request.headers() {
+            recorded.extend_from_slice(name.as_str().as_bytes());
+            recorded.extend_from_slice(value.as_bytes());
+        }
+        let mut permit = self.bucket.try_acquire()?;
+        permit.mark_sent(permit.granted_at());
+        fields.add(request.headers_mut())?;
+        let mut attempt = service.clone();
+        let response = attempt.ready().await.map_err(Into::into)?.call(request);
+        let mut response = match self.timeout {
+            Some(limit) => tokio::time::timeout(limit, response).await?,
+            None => response.await,
+        }
+        .map_err(Into::into)?;
+        permit.complete(&ResponseInfo::new(response.status(), response.headers()));
+        if let Ok(mut times) = state.lock() {
+            times[1] = Some(Instant::now());
+        }
+        response.extensions_mut().insert(state);
+        black_box(&recorded);
+        read(response).await
     }
 }
 

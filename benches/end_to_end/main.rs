@@ -37,7 +37,9 @@ use tower_outbound_peers::{
     tower_resilience,
 };
 
-use self::clients::{Connection, Fields, Middleware, NoBody, Outbound, Reqwest, ServiceClient, WithFields};
+use self::clients::{
+    ByHand, Connection, Fields, Middleware, NoBody, Outbound, Reqwest, ServiceClient, WithFields,
+};
 
 /// The name of the row that is the base of the ratios.
 const BARE: &str = "hyper-util client with the same header fields";
@@ -77,6 +79,17 @@ fn section(
     let client = pooled::<NoBody>(version);
     comparison.row("hyper-util client, bare", async || Ok(ServiceClient(client.clone(), uri.clone())))?;
     comparison.row(BARE, async || Ok(WithFields(client.clone(), uri.clone(), Fields::new())))?;
+
+    let bucket = TokenBucket::new(quota()?);
+    let by_hand = |timeout| ByHand {
+        client: WithFields(client.clone(), uri.clone(), Fields::new()),
+        bucket: bucket.clone(),
+        timeout,
+    };
+    comparison.row("hyper-util + permit, head and report by hand", async || Ok(by_hand(None)))?;
+    comparison.row("hyper-util + permit, head, report and timeout by hand", async || {
+        Ok(by_hand(Some(Duration::from_secs(10))))
+    })?;
 
     let first = Arc::new(Mutex::new(None::<Connection>));
     comparison.row("hyper connection, no pool", async || {

@@ -1,7 +1,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use http::Response;
@@ -43,8 +43,13 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let result = ready!(this.span.in_scope(|| this.future.poll(cx)));
-        this.sending.ended(this.span, result.as_ref().map(ResponseSummary::of));
-        Poll::Ready(result)
+        let polled = {
+            let _entered = this.span.enter();
+            this.future.poll(cx)
+        };
+        if let Poll::Ready(result) = &polled {
+            this.sending.ended(this.span, result.as_ref().map(ResponseSummary::of));
+        }
+        polled
     }
 }

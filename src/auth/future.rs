@@ -1,7 +1,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use http::{Response, StatusCode};
@@ -34,13 +34,13 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut result = ready!(this.future.poll(cx));
-        if let (Ok(response), Some((keys, key))) = (&mut result, this.key) {
+        let mut polled = this.future.poll(cx);
+        if let (Poll::Ready(Ok(response)), Some((keys, key))) = (&mut polled, this.key) {
             if rejects_key(response) && keys.reject(key) {
                 response.extensions_mut().insert(KeyReplaced);
             }
         }
-        Poll::Ready(result)
+        polled
     }
 }
 

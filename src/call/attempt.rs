@@ -28,7 +28,7 @@ pub struct AttemptReport {
     pub delay_reason: Option<DelayReason>,
 }
 
-/// An [`AttemptReport`] in the form in which each call stores it. It is smaller, because most calls never read it.
+/// The stored form of an [`AttemptReport`], which is smaller. Most calls never create the report.
 #[derive(Default)]
 pub(super) struct Attempt {
     number: u32,
@@ -58,13 +58,20 @@ impl Attempt {
     }
 }
 
-/// A duration of at most 584 years, or none, in 8 bytes.
+/// A duration or none, in 8 bytes. Durations above 584 years become [`Duration::MAX`].
 #[derive(Clone, Copy)]
 pub(super) struct Nanos(u64);
 
 impl Nanos {
+    const NONE: u64 = u64::MAX;
+    const LONGEST: u64 = u64::MAX - 1;
+
     pub(super) fn get(self) -> Option<Duration> {
-        (self.0 != u64::MAX).then(|| Duration::from_nanos(self.0))
+        match self.0 {
+            Self::NONE => None,
+            Self::LONGEST => Some(Duration::MAX),
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
     }
 
     pub(super) fn add(&mut self, more: Duration) {
@@ -74,13 +81,13 @@ impl Nanos {
 
 impl Default for Nanos {
     fn default() -> Self {
-        Self(u64::MAX)
+        Self(Self::NONE)
     }
 }
 
 impl From<Duration> for Nanos {
     fn from(duration: Duration) -> Self {
-        Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX - 1))
+        Self(u64::try_from(duration.as_nanos()).map_or(Self::LONGEST, |nanos| nanos.min(Self::LONGEST)))
     }
 }
 

@@ -172,7 +172,7 @@ impl CallContext {
     }
 
     /// Returns a number that differs between the calls that exist at the same time. It is never 0.
-    pub(crate) fn identity(&self) -> usize {
+    pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.0.shared).addr()
     }
 

@@ -95,26 +95,23 @@ impl Error {
 
     /// Marks the error of a call in which the server may have processed an attempt. The error of the last attempt then
     /// proves nothing about the whole call.
-    pub(crate) fn after_processing(mut self) -> Self {
+    pub(crate) fn set_after_processing(&mut self) {
         self.inner.maybe_processed = true;
-        self
     }
 
-    /// Returns whether [`after_processing`](Self::after_processing) marked the error.
+    /// Returns whether [`set_after_processing`](Self::set_after_processing) marked the error.
     pub(crate) fn is_after_processing(&self) -> bool {
         self.inner.maybe_processed
     }
 
     /// Sets the report of the call, and replaces any report that the error already has.
-    pub(crate) fn with_report(mut self, report: Report) -> Self {
+    pub(crate) fn set_report(&mut self, report: Report) {
         self.inner.report = Some(report);
-        self
     }
 
     /// Sets the report of the call, unless the error already has a report.
-    pub(crate) fn reported(mut self, call: &CallContext) -> Self {
+    pub(crate) fn add_report(&mut self, call: &CallContext) {
         self.inner.report.get_or_insert_with(|| call.report());
-        self
     }
 
     /// Returns the part of the stack in which the call failed.

@@ -4,7 +4,8 @@ use http::{Method, Request, Uri, Version};
 
 use crate::{call::CallContext, headers::fields};
 
-/// A request without its maps. A `HeaderMap` of six fields takes 656 bytes, and the map of the extensions 188 bytes.
+/// A waiting request. `Packed` has its headers as bytes, and no extensions. A `HeaderMap` of six fields takes 656 bytes
+/// on a 64-bit system, and the extensions with a [`CallContext`] take 188 bytes.
 pub(super) enum CompactRequest<B> {
     Packed {
         method: Method,
@@ -18,7 +19,7 @@ pub(super) enum CompactRequest<B> {
 }
 
 impl<B> CompactRequest<B> {
-    /// Packs a request of this call.
+    /// Packs a request. `call` is the context in its extensions.
     pub(super) fn new(request: Request<B>, call: Option<&CallContext>) -> Self {
         let plain = request.extensions().len() == usize::from(call.is_some());
         match plain.then(|| fields::encode(request.headers())).flatten() {
@@ -30,6 +31,7 @@ impl<B> CompactRequest<B> {
         }
     }
 
+    /// Returns the whole request, with `call` in its extensions.
     pub(super) fn unpack(self, call: Option<&CallContext>) -> Request<B> {
         match self {
             Self::Packed { method, uri, version, fields, body } => {

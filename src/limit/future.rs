@@ -37,21 +37,21 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, L, B, F> {
-        Before { settings: Arc<Settings<L>>, inner: S, unsent: Unsent<B> },
+        Before { unsent: Unsent<B>, settings: Arc<Settings<L>>, inner: S },
         // `trusted` is `true` if the limiter applies the response's rate-limit headers. `permit` is `None` after the
         // future has completed.
         Calling { #[pin] future: F, permit: Option<Permit<'static>>, trusted: bool },
     }
 }
 
-/// A request that has not been sent. Both variants store `None` after an error.
+/// A request that has not been sent.
 enum Unsent<B> {
-    /// The limiter has not been called, or has granted the permit.
+    /// Before the limiter is called, and after the grant. `None` after an error.
     Whole(Option<Request<B>>),
     Waiting(Option<CompactRequest<B>>, Wait),
 }
 
-/// What a request waits for.
+/// The event that a request waits for.
 enum Wait {
     Permit {
         acquire: Acquire,

@@ -61,13 +61,17 @@ impl<L> RateLimitLayer<L> {
 
     /// Sets the function that computes how many permits a request takes. Default: the [`PermitCost`](super::PermitCost)
     /// in the request's extensions, otherwise 1.
+    ///
+    /// The function is called when the request reaches the limiter, and again if the permit expires before the inner
+    /// service is ready.
     pub fn with_cost(mut self, cost: impl Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
         self.settings.cost = Some(Arc::new(cost));
         self
     }
 
     /// Sets the function that determines the priority of a request in the queue. Default: the [`Priority`] in the
-    /// request's extensions, otherwise [`Priority::Normal`].
+    /// request's extensions, otherwise [`Priority::Normal`]. The function is called at the same times as that of
+    /// [`with_cost`](Self::with_cost).
     ///
     /// ```
     /// use tower_outbound::{Quota, limit::{PacedWindow, Priority, RateLimitLayer}};

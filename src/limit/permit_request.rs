@@ -21,9 +21,9 @@ pub struct PermitRequest {
 }
 
 impl PermitRequest {
-    /// The default maximum number of other queued requests of the same or a higher priority: 10,000. A waiter takes about
-    /// 400 bytes in a task that only waits for the limiter, and about 1.5 KB in the complete stack of a preset. A full queue
-    /// takes 4 to 15 MB (`benches/memory.rs`).
+    /// The default maximum number of other queued requests of the same or a higher priority: 10,000. A waiter takes
+    /// about 400 bytes in a task that only waits for the limiter, and about 1.5 KB in the complete stack of a preset. A
+    /// full queue takes 4 to 15 MB (`benches/memory.rs`).
     pub const DEFAULT_MAX_QUEUE: usize = 10_000;
 
     /// Creates a request for one permit with the default bounds.

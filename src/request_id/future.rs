@@ -1,7 +1,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use http::Response;
@@ -61,8 +61,12 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut result = ready!(this.span.in_scope(|| this.future.poll(cx)));
-        if let Ok(response) = &mut result {
+        let mut polled = {
+            let _entered = this.span.enter();
+            this.future.poll(cx)
+        };
+        let Poll::Ready(result) = &mut polled else { return Poll::Pending };
+        if let Ok(response) = result {
             let report = response.extensions().get::<Report>();
             let (any, own) =
                 (report.is_some(), report.is_some_and(|report| this.call.is_reported_by(report)));
@@ -80,6 +84,9 @@ where
             span.in_scope(|| telemetry::call(subject, this.call, outcome));
         }
         telemetry::end_call(span, this.call, outcome);
-        Poll::Ready(result.map_err(|error| error.with_report(this.call.report())))
+        if let Err(error) = result {
+            error.set_report(this.call.report());
+        }
+        polled
     }
 }

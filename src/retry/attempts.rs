@@ -183,20 +183,27 @@ impl<B: Body> Attempts<B> {
         &mut self,
         stop: impl Into<Stop>,
         called: bool,
-        result: Result<Response<R>, Error>,
+        mut result: Result<Response<R>, Error>,
     ) -> Result<Response<R>, Error> {
         let stop = stop.into();
         self.call.end(stop);
         telemetry::gave_up(&self.call, stop.reason);
         let report = self.call.report();
-        match self.failed.take().filter(|_| !called).map_or(result, Err) {
-            Ok(mut response) => {
-                response.extensions_mut().insert(report);
-                Ok(response)
-            }
-            Err(error) if self.maybe_processed => Err(error.after_processing().with_report(report)),
-            Err(error) => Err(error.with_report(report)),
+        if let Some(earlier) = self.failed.take().filter(|_| !called) {
+            result = Err(earlier);
         }
+        match &mut result {
+            Ok(response) => {
+                response.extensions_mut().insert(report);
+            }
+            Err(error) => {
+                if self.maybe_processed {
+                    error.set_after_processing();
+                }
+                error.set_report(report);
+            }
+        }
+        result
     }
 }
 

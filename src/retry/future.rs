@@ -49,7 +49,7 @@ pin_project! {
         Readying { request: Option<Request<B>>, started: bool },
         Calling { #[pin] future: F },
         // While `body` is drained, the timer limits the drain. After that it measures the delay. `next` is the body of
-        // the next attempt, whose head is not created before the end of the delay.
+        // the next attempt. Its head is created after the delay.
         Waiting { #[pin] body: Option<Drain<R>>, #[pin] timer: Sleep, until: Instant, next: Option<B> },
     }
 }
@@ -111,7 +111,7 @@ where
         let mut this = self.project();
         loop {
             // The result of the attempt, and whether the inner service was called.
-            let (called, result) = match this.state.as_mut().project() {
+            let (called, mut result) = match this.state.as_mut().project() {
                 StateProj::Ended { error } => {
                     let Some(error) = error.take() else { polled_after_completion() };
                     return Poll::Ready(this.attempts.end(StopReason::NotRetryable, true, Err(error)));
@@ -170,7 +170,9 @@ where
             // Drops the future of the attempt. This releases the request's body, so that it can be replayed.
             this.state.set(State::Ended { error: None });
             // Sets the report, because a classifier may read it from the error.
-            let result = result.map_err(|error| error.reported(&this.attempts.call));
+            if let Err(error) = &mut result {
+                error.add_report(&this.attempts.call);
+            }
             let (next, retry) = match this.attempts.next(called, &result) {
                 Ok(next) => next,
                 Err(stop) => return Poll::Ready(this.attempts.end(stop, called, result)),

@@ -9,7 +9,7 @@ use http::Response;
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 
-use super::limit::Limit;
+use super::limit::{Limit, Place};
 use crate::{
     call::{CallContext, StopReason},
     clock::{self, Instant},
@@ -27,7 +27,8 @@ pin_project! {
 }
 
 thread_local! {
-    /// The identity of the call whose attempt timeout last returned `Pending`, or 0.
+    /// The address of the call whose `StackAttempt` was the last on this thread to return `Pending`. 0 if a `StackTotal`
+    /// was polled since then.
     static TIMED: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -65,13 +66,6 @@ impl Expiry {
         }
     }
 
-    fn reported(&self, error: Error) -> Error {
-        match &self.call {
-            Some(call) => error.reported(call),
-            None => error,
-        }
-    }
-
     /// Returns the error of a request that has expired.
     fn error(&self) -> Error {
         let limit = match (self.limit.kind, &self.call) {
@@ -105,26 +99,29 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let identity = this.expiry.call.as_ref().map_or(0, CallContext::identity);
-        TIMED.set(0);
+        let (place, call) = (this.expiry.limit.place, this.expiry.call.as_ref());
+        let address = call.map_or(0, CallContext::address);
+        if place == Place::StackTotal {
+            TIMED.set(0);
+        }
         // Polls the inner future before the timer, so that an available response is returned even if the task is polled
         // late.
-        if let Poll::Ready(result) = this.future.as_mut().poll(cx) {
-            return Poll::Ready(result.map_err(|error| this.expiry.reported(error)));
+        let mut polled = this.future.as_mut().poll(cx);
+        // The attempt timeout of the same stack has set a timer, which ends at the deadline at the latest.
+        let is_timed = place == Place::StackTotal
+            && TIMED.replace(0) == address
+            && matches!(this.expiry.timer, Timer::Unset(_));
+        if polled.is_pending() && !is_timed {
+            if this.expiry.poll(cx).is_ready() {
+                polled = Poll::Ready(Err(this.expiry.error()));
+                this.future.complete();
+            } else if place == Place::StackAttempt {
+                TIMED.set(address);
+            }
         }
-        // The attempt timeout of this call has set a timer that ends at the deadline at the latest.
-        if this.expiry.limit.is_in_stack
-            && matches!(this.expiry.timer, Timer::Unset(_))
-            && TIMED.get() == identity
-        {
-            return Poll::Pending;
+        if let (Poll::Ready(Err(error)), Some(call)) = (&mut polled, &this.expiry.call) {
+            error.add_report(call);
         }
-        if this.expiry.poll(cx).is_pending() {
-            TIMED.set(identity);
-            return Poll::Pending;
-        }
-        let error = this.expiry.reported(this.expiry.error());
-        this.future.complete();
-        Poll::Ready(Err(error))
+        polled
     }
 }

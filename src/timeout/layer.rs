@@ -2,7 +2,10 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-use super::{Timeout, limit::Limit};
+use super::{
+    Timeout,
+    limit::{Limit, Place},
+};
 use crate::{config::InvalidConfig, error::ErrorKind};
 
 /// Limits the time of a call or of one attempt. [`Error::is_timeout`](crate::Error::is_timeout) returns `true` for the
@@ -51,9 +54,11 @@ impl TimeoutLayer {
         Ok(Self { limit: Limit::new(kind, limit) })
     }
 
-    /// Declares that this is a timeout of a stack, which has both timeouts and no custom layers between them.
+    /// Declares that this is a timeout of a stack. The stack has both timeouts, and polls their futures immediately.
     pub(crate) fn in_stack(self) -> Self {
-        Self { limit: Limit { is_in_stack: true, ..self.limit } }
+        let is_total = self.limit.kind == ErrorKind::Deadline;
+        let place = if is_total { Place::StackTotal } else { Place::StackAttempt };
+        Self { limit: Limit { place, ..self.limit } }
     }
 }
 

@@ -11,15 +11,24 @@ pub(super) struct Limit {
     pub(super) secs: u64,
     pub(super) nanos: u32,
     pub(super) kind: ErrorKind,
-    /// Whether this is a timeout of a stack. The total timeout sets no timer while the attempt timeout waits. Any other
-    /// total timeout might be above a layer that drops an attempt without waking the task. The attempt timeout reads the
-    /// clock only if the attempt has to wait. Any other attempt may be polled long after the call.
-    pub(super) is_in_stack: bool,
+    pub(super) place: Place,
+}
+
+/// Where the layer of a timeout is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Custom,
+    /// The total timeout of a stack sets no timer while the attempt timeout waits. A custom total timeout always sets
+    /// one, because a layer inside might drop an attempt without waking the task.
+    StackTotal,
+    /// The attempt timeout of a stack reads the clock only if the attempt has to wait. A custom attempt timeout reads it
+    /// in `call`, because its future might be polled much later.
+    StackAttempt,
 }
 
 impl Limit {
     pub(super) fn new(kind: ErrorKind, limit: Duration) -> Self {
-        Self { secs: limit.as_secs(), nanos: limit.subsec_nanos(), kind, is_in_stack: false }
+        Self { secs: limit.as_secs(), nanos: limit.subsec_nanos(), kind, place: Place::Custom }
     }
 
     /// Returns when a request that starts at `start` expires. If the deadline is earlier, the error names the deadline,

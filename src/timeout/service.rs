@@ -6,7 +6,7 @@ use tower_service::Service;
 use super::{
     ResponseFuture,
     future::{Expiry, Timer},
-    limit::Limit,
+    limit::{Limit, Place},
 };
 use crate::{
     call::{CallContext, Deadline},
@@ -82,14 +82,14 @@ impl<S> Timeout<S> {
         let caller = Deadline::in_extensions(call, extensions);
         let expiry = |limit, timer| Expiry { timer, limit, call: call.cloned() };
         // In a stack, the retry layer reads the clock and rejects an expired call.
-        let now = (!self.limit.is_in_stack).then(clock::now);
+        let now = (self.limit.place == Place::Custom).then(clock::now);
         let (limit, ends) = match (self.limit.kind, call) {
             (ErrorKind::Deadline, Some(call)) => {
                 // The time limit of a call begins when the call starts.
                 let (_, own) = self.limit.end(call.started(), caller);
                 (self.limit, call.narrow_deadline(own))
             }
-            _ if self.limit.is_in_stack && caller.is_none() => {
+            _ if self.limit.place == Place::StackAttempt && caller.is_none() => {
                 return (expiry(self.limit, Timer::Unstarted), false);
             }
             _ => self.limit.end(now.unwrap_or_else(clock::now), Deadline::of(call, extensions)),

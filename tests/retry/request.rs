@@ -4,7 +4,7 @@ use std::{cell::Cell, convert::Infallible, io::ErrorKind::*, rc::Rc};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, uri::PathAndQuery};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use tower::{Layer, ServiceExt, service_fn};
@@ -49,6 +49,30 @@ async fn every_attempt_sends_the_same_request_head() {
             assert_eq!(seen.head.headers["x-long"], long);
             assert_eq!(seen.head.headers.len(), 3, "the layer should not add a header");
             assert_eq!(seen.head.extensions.get::<CallerExtension>().is_some(), with_extension);
+        }
+    }
+}
+
+/// The text of such a URI may be that of another URI.
+#[tokio::test(start_paused = true)]
+async fn every_attempt_sends_the_same_uri_that_was_created_from_parts() {
+    for path in ["*", "?q=1", "/v1"] {
+        let uri = Uri::builder().scheme("https").authority("a.example").path_and_query(path).build().unwrap();
+        let relative = Uri::from(PathAndQuery::from_static(path));
+        for uri in [uri, relative] {
+            let inner = ScriptedService::new([Status(503), Status(200)]);
+            let mut request = request("OPTIONS", "/");
+            *request.uri_mut() = uri.clone();
+            RetryLayer::new().layer(inner.clone()).oneshot(request).await.unwrap();
+            let sent: Vec<_> = inner.seen().into_iter().map(|seen| seen.head.uri.into_parts()).collect();
+            let uri = uri.into_parts();
+            assert_eq!(sent.len(), 2);
+            for sent in sent {
+                assert_eq!(
+                    (sent.scheme, sent.authority, sent.path_and_query),
+                    (uri.scheme.clone(), uri.authority.clone(), uri.path_and_query.clone())
+                );
+            }
         }
     }
 }

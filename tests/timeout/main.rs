@@ -21,7 +21,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, layer::layer_fn, service
 use tower_outbound::{
     Error, Quota, Report,
     auth::{BoxSignFuture, Sign},
-    call::{CallContext, Outcome, StopReason},
+    call::{CallContext, Deadline, Outcome, StopReason},
     limit::{RateLimitLayer, TokenBucket},
     request_id::RequestIdLayer,
     retry::RetryLayer,

@@ -42,3 +42,20 @@ async fn post_is_not_retried_after_an_attempt_timeout() {
     assert_eq!(server.calls(), 1);
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotIdempotent));
 }
+
+/// The attempt timeout of a stack also ends an attempt whose service has a longer timeout.
+#[tokio::test(start_paused = true)]
+async fn attempt_timeout_of_a_stack_ends_before_the_timeout_of_its_service() {
+    let stack = StackBuilder::new(URI).unwrap().without_credential().with_max_attempts(1).unwrap();
+    let stack = stack.with_attempt_timeout(secs(1)).layer().unwrap();
+    for deadline in [None, Some(secs(50))] {
+        let server = per_attempt(secs(60)).layer(ScriptedService::new([NoResponse]));
+        let (start, mut request) = (Instant::now(), get(URI));
+        if let Some(deadline) = deadline {
+            request.extensions_mut().insert(Deadline(start + deadline));
+        }
+        let error = stack.layer(server).oneshot(request).await.unwrap_err();
+        assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
+        assert_eq!(start.elapsed(), secs(1), "{deadline:?}");
+    }
+}

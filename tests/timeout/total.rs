@@ -135,26 +135,43 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
 /// The total timeout of a stack sets no timer while the attempt timeout of the same call waits.
 #[tokio::test(start_paused = true)]
 async fn stack_meets_its_deadline_in_each_stage_of_a_call() {
-    /// Waits for the attempt timeout of another call.
-    struct NestedCall;
+    /// Waits for the attempt timeout of another call. If `shares_context` is `true`, it polls an attempt timeout with
+    /// the context of the same call once, and then waits without a timeout.
+    struct NestedCall {
+        shares_context: bool,
+    }
 
     impl Sign for NestedCall {
-        fn sign<'a>(&'a self, _: &'a mut Parts, _: Option<&'a Bytes>) -> BoxSignFuture<'a> {
+        fn sign<'a>(&'a self, head: &'a mut Parts, _: Option<&'a Bytes>) -> BoxSignFuture<'a> {
+            let silent = ScriptedService::new([NoResponse]);
+            let mut request = get(URI);
+            if self.shares_context {
+                request.extensions_mut().extend(head.extensions.clone());
+                let mut attempt = Some(Box::pin(per_attempt(secs(60)).layer(silent).oneshot(request)));
+                return Box::pin(std::future::poll_fn(move |cx| {
+                    if let Some(mut dropped) = attempt.take() {
+                        assert_pending!(dropped.as_mut().poll(cx));
+                    }
+                    Poll::Pending
+                }));
+            }
             Box::pin(async {
                 let nested = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(per_attempt(secs(60)));
-                nested.service(ScriptedService::new([NoResponse])).oneshot(get(URI)).await?;
+                nested.service(silent).oneshot(request).await?;
                 Ok(())
             })
         }
     }
 
     let unsigned = StackBuilder::new(URI).unwrap().without_credential().with_total_timeout(secs(5));
-    let signed = unsigned.clone().with_signature(NestedCall);
+    let [signed, misused] =
+        [false, true].map(|shares_context| unsigned.clone().with_signature(NestedCall { shares_context }));
     for (stage, stack, permits, responses) in [
         ("first attempt", &unsigned, 1, vec![NoResponse]),
         ("second attempt", &unsigned, 1, vec![Status(503), NoResponse]),
         ("wait for the service", &unsigned, 0, vec![Status(200)]),
         ("signature", &signed, 1, vec![Status(200)]),
+        ("signature with the context of the call", &misused, 1, vec![Status(200)]),
     ] {
         let server = tower::limit::ConcurrencyLimit::new(ScriptedService::new(responses), permits);
         let service = stack.clone().with_attempt_timeout(secs(5)).layer().unwrap().layer(server);

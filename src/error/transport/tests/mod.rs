@@ -69,10 +69,15 @@ fn delivery_error_determines_the_delivery_if_no_transport_error_exists() {
         ("no transport error", "text".into(), MAYBE),
         (
             "error of an inner retry layer, after an attempt that may have been processed",
-            Unknown(Error::from_service(refused()).after_processing().into()).into(),
+            Unknown(after_processing(Error::from_service(refused())).into()).into(),
             MAYBE,
         ),
     ]);
+}
+
+fn after_processing(mut error: Error) -> Error {
+    error.set_after_processing();
+    error
 }
 
 #[test]

@@ -188,7 +188,7 @@ async fn first_transport_or_delivery_error_determines_the_delivery() {
         ("error of an inner retry layer", Unknown(retried().await.into()).into(), NOT_SENT),
         (
             "error of an inner retry layer, after an attempt that may have been processed",
-            Unknown(retried().await.after_processing().into()).into(),
+            Unknown(after_processing(retried().await).into()).into(),
             MAYBE,
         ),
     ];
