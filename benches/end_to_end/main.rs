@@ -86,8 +86,8 @@ fn section(
         bucket: bucket.clone(),
         timeout,
     };
-    comparison.row("hyper-util + permit, head and report by hand", async || Ok(by_hand(None)))?;
-    comparison.row("hyper-util + permit, head, report and timeout by hand", async || {
+    comparison.row("hyper-util + permit, head and times by hand", async || Ok(by_hand(None)))?;
+    comparison.row("hyper-util + permit, head, times and timeout by hand", async || {
         Ok(by_hand(Some(Duration::from_secs(10))))
     })?;
 

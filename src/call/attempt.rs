@@ -28,7 +28,7 @@ pub struct AttemptReport {
     pub delay_reason: Option<DelayReason>,
 }
 
-/// The stored form of an [`AttemptReport`], which is smaller. Most calls never create the report.
+/// Stores an [`AttemptReport`] in fewer bytes. Most calls never create the report.
 #[derive(Default)]
 pub(super) struct Attempt {
     number: u32,
@@ -58,7 +58,7 @@ impl Attempt {
     }
 }
 
-/// A duration or none, in 8 bytes. Durations above 584 years become [`Duration::MAX`].
+/// An optional duration, in 8 bytes. Durations above 584 years become [`Duration::MAX`].
 #[derive(Clone, Copy)]
 pub(super) struct Nanos(u64);
 

@@ -37,7 +37,7 @@ pub(crate) fn write(headers: &HeaderMap, mut to: &mut [u8]) -> Option<usize> {
     Some(room - to.len())
 }
 
-/// Copies `texts` to the start of `to`, and moves the start of `to` behind them. Returns `None` if there is no room.
+/// Copies `texts` to the start of `to`, and advances `to` past them. Returns `None` if there is no room.
 pub(crate) fn put(to: &mut &mut [u8], texts: &[&[u8]]) -> Option<()> {
     for text in texts {
         let (start, rest) = mem::take(to).split_at_mut_checked(text.len())?;

@@ -46,7 +46,7 @@ pin_project! {
 
 /// A request that has not been sent.
 enum Unsent<B> {
-    /// Before the limiter is called, and after the grant. `None` after an error.
+    /// The limiter has not been called, or the request is about to be sent. `None` after an error.
     Whole(Option<Request<B>>),
     Waiting(Option<CompactRequest<B>>, Wait),
 }

@@ -62,16 +62,16 @@ impl<L> RateLimitLayer<L> {
     /// Sets the function that computes how many permits a request takes. Default: the [`PermitCost`](super::PermitCost)
     /// in the request's extensions, otherwise 1.
     ///
-    /// The function is called when the request reaches the limiter, and again if the permit expires before the inner
-    /// service is ready.
+    /// The layer calls the function when the future of a request is first polled, and again each time the permit expires
+    /// before the inner service is ready. Inside a retry layer, each attempt is a request.
     pub fn with_cost(mut self, cost: impl Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
         self.settings.cost = Some(Arc::new(cost));
         self
     }
 
     /// Sets the function that determines the priority of a request in the queue. Default: the [`Priority`] in the
-    /// request's extensions, otherwise [`Priority::Normal`]. The function is called at the same times as that of
-    /// [`with_cost`](Self::with_cost).
+    /// request's extensions, otherwise [`Priority::Normal`]. The layer calls the function at the same times
+    /// as that of [`with_cost`](Self::with_cost).
     ///
     /// ```
     /// use tower_outbound::{Quota, limit::{PacedWindow, Priority, RateLimitLayer}};

@@ -11,11 +11,11 @@ use crate::{
     headers::fields,
 };
 
-/// A copy of a request's head. It is cheap to create, because most calls never use it. The variants except `Whole`
-/// contain the method, the URI and the header fields as bytes. They are used only if the `CallContext` is the only
-/// extension of the request.
+/// A copy of a request's head. Most calls never use it, so it is cheap to create. The variants except `Whole` contain the
+/// method, the URI and the header fields as bytes. They are used only if the `CallContext` is the only extension of the
+/// request.
 pub(super) enum RecordedHead {
-    /// The first `length` of `bytes` are the head.
+    /// `bytes[..length]` is the head.
     Short {
         version: Version,
         length: u8,
@@ -25,7 +25,7 @@ pub(super) enum RecordedHead {
         version: Version,
         bytes: Box<[u8]>,
     },
-    /// A large or unusual head, a head with other extensions, or a head that a classifier or a condition reads.
+    /// A large head, a head with an uncommon URI or other extensions, or a head that a classifier or a condition reads.
     Whole(Box<Request<()>>),
 }
 
@@ -38,7 +38,7 @@ impl RecordedHead {
 
     /// Records a head. `shown` is `true` if a classifier or a condition will read it.
     pub(super) fn of<B>(request: &Request<B>, shown: bool) -> Self {
-        // Every head has one extension, the `CallContext`.
+        // Every head has at least one extension, the `CallContext`.
         let plain = request.extensions().len() == 1 && !shown && is_common(request.uri());
         plain.then(|| Self::copied(request)).flatten().unwrap_or_else(|| {
             let mut whole = Request::new(());
@@ -51,7 +51,8 @@ impl RecordedHead {
         })
     }
 
-    /// Copies a head without its extensions. Returns `None` if the head or one of its names is too long.
+    /// Copies a head without its extensions. Returns `None` if the head is too long, or if its method or the name
+    /// of a header has more than 255 bytes.
     fn copied<B>(request: &Request<B>) -> Option<Self> {
         let version = request.version();
         let mut short = Self::Short { version, length: 0, bytes: [0; Self::SHORT] };
@@ -92,20 +93,22 @@ impl RecordedHead {
     }
 }
 
-/// Returns whether the text of `uri` can be parsed as the same URI. This is not true of every URI that was created from
-/// parts. For example, the text of the host `a` and the path `*` is that of the host `a*`.
+/// Returns `true` only if the text of `uri` parses as the same URI. A URI that was created from parts may have the text
+/// of another URI. For example, `https`, `a` and `*` form the text `https://a*`, whose host is `a*`.
 fn is_common(uri: &Uri) -> bool {
+    // `as_str` of an empty path is `/`, and `path` of a query alone is `/`.
     let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
     match (uri.scheme(), uri.authority()) {
         (Some(scheme), Some(_)) => {
             (*scheme == Scheme::HTTPS || *scheme == Scheme::HTTP) && path.starts_with(['/', '?'])
         }
-        (None, None) => path.starts_with('/'),
+        (None, None) => path.starts_with('/') && uri.path().starts_with('/'),
         _ => false,
     }
 }
 
-/// Writes the head to the start of `to`. Returns its size, or `None` if there is no room or a name is too long.
+/// Writes the head to the start of `to`. Returns its size, or `None` if there is no room or a name has more
+/// than 255 bytes.
 fn write<B>(request: &Request<B>, mut to: &mut [u8]) -> Option<usize> {
     let room = to.len();
     let (method, [scheme, separator, authority, path]) = texts(request);
@@ -183,7 +186,8 @@ mod tests {
                 None => Some(path.into()),
             }
         });
-        prop_oneof![parsed, built].prop_filter_map("not a uri", |uri| uri)
+        let empty = Just(Uri::builder().build().ok());
+        prop_oneof![9 => parsed, 9 => built, 1 => empty].prop_filter_map("not a uri", |uri| uri)
     }
 
     fn request(method: &str, uri: Uri, headers: HeaderMap) -> Request<()> {

@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use super::limit::{Limit, Place};
 use crate::{
     call::{CallContext, StopReason},
-    clock::{self, Instant},
+    clock::Instant,
     error::{BoxError, Error, ErrorKind, MaybeRejected},
 };
 
@@ -27,8 +27,8 @@ pin_project! {
 }
 
 thread_local! {
-    /// The address of the call whose `StackAttempt` was the last on this thread to return `Pending`. 0 if a `StackTotal`
-    /// was polled since then.
+    /// The address of the call whose `StackAttempt` waits, so that its `StackTotal` sets no timer. `StackTotal` sets the
+    /// address to 0 before and after each poll.
     static TIMED: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -44,8 +44,6 @@ pub(super) struct Expiry {
 /// The time at which a request expires. The timer is created only if the request has to wait.
 #[derive(Debug)]
 pub(super) enum Timer {
-    /// The time of an attempt counts from the first time that the attempt has to wait.
-    Unstarted,
     Unset(Instant),
     /// Boxed because a timer is large, and the total timeout of a stack rarely needs one.
     Set(Pin<Box<Sleep>>),
@@ -55,11 +53,6 @@ impl Expiry {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match &mut self.timer {
-                Timer::Unstarted => {
-                    let deadline = self.call.as_ref().and_then(CallContext::deadline);
-                    let (limit, ends) = self.limit.end(clock::now(), deadline);
-                    (self.limit, self.timer) = (limit, Timer::Unset(ends));
-                }
                 Timer::Unset(ends) => self.timer = Timer::Set(Box::pin(tokio::time::sleep_until(*ends))),
                 Timer::Set(sleep) => return sleep.as_mut().poll(cx),
             }
@@ -72,7 +65,6 @@ impl Expiry {
             (ErrorKind::Deadline, Some(call)) => {
                 call.end(StopReason::Deadline);
                 let ends = match &self.timer {
-                    Timer::Unstarted => call.started(),
                     Timer::Unset(ends) => *ends,
                     Timer::Set(sleep) => sleep.deadline(),
                 };

@@ -54,7 +54,7 @@ impl TimeoutLayer {
         Ok(Self { limit: Limit::new(kind, limit) })
     }
 
-    /// Declares that this is a timeout of a stack. The stack has both timeouts, and polls their futures immediately.
+    /// Declares that this is a timeout of a stack, which has both timeouts.
     pub(crate) fn in_stack(self) -> Self {
         let is_total = self.limit.kind == ErrorKind::Deadline;
         let place = if is_total { Place::StackTotal } else { Place::StackAttempt };

@@ -14,15 +14,13 @@ pub(super) struct Limit {
     pub(super) place: Place,
 }
 
-/// Where the layer of a timeout is.
+/// The position of a timeout layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Custom,
     /// The total timeout of a stack sets no timer while the attempt timeout waits. A custom total timeout always sets
     /// one, because a layer inside might drop an attempt without waking the task.
     StackTotal,
-    /// The attempt timeout of a stack reads the clock only if the attempt has to wait. A custom attempt timeout reads it
-    /// in `call`, because its future might be polled much later.
     StackAttempt,
 }
 

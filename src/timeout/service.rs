@@ -79,21 +79,18 @@ impl<S> Timeout<S> {
 
     /// Returns when the request expires, and whether it has already expired.
     fn expiry(&self, call: Option<&CallContext>, extensions: &Extensions) -> (Expiry, bool) {
-        let caller = Deadline::in_extensions(call, extensions);
-        let expiry = |limit, timer| Expiry { timer, limit, call: call.cloned() };
-        // In a stack, the retry layer reads the clock and rejects an expired call.
-        let now = (self.limit.place == Place::Custom).then(clock::now);
+        // In a stack, the retry layer inside the total timeout reads the clock and rejects an expired call.
+        let now = (self.limit.place != Place::StackTotal).then(clock::now);
         let (limit, ends) = match (self.limit.kind, call) {
             (ErrorKind::Deadline, Some(call)) => {
                 // The time limit of a call begins when the call starts.
+                let caller = Deadline::in_extensions(Some(call), extensions);
                 let (_, own) = self.limit.end(call.started(), caller);
                 (self.limit, call.narrow_deadline(own))
             }
-            _ if self.limit.place == Place::StackAttempt && caller.is_none() => {
-                return (expiry(self.limit, Timer::Unstarted), false);
-            }
             _ => self.limit.end(now.unwrap_or_else(clock::now), Deadline::of(call, extensions)),
         };
-        (expiry(limit, Timer::Unset(ends)), now.is_some_and(|now| now > ends))
+        let expiry = Expiry { timer: Timer::Unset(ends), limit, call: call.cloned() };
+        (expiry, now.is_some_and(|now| now > ends))
     }
 }

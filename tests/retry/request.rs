@@ -53,7 +53,7 @@ async fn every_attempt_sends_the_same_request_head() {
     }
 }
 
-/// The text of such a URI may be that of another URI.
+/// The text of a URI that was created from parts may parse as another URI.
 #[tokio::test(start_paused = true)]
 async fn every_attempt_sends_the_same_uri_that_was_created_from_parts() {
     for path in ["*", "?q=1", "/v1"] {

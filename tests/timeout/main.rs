@@ -13,6 +13,7 @@ use std::{convert::Infallible, error::Error as _, future::pending, task::Poll, t
 
 use self::support::{Content, Scripted::*, ScriptedService, get, millis, request, secs};
 use bytes::Bytes;
+use futures_util::{TryFutureExt as _, future::BoxFuture};
 use http::{Request, Response, request::Parts};
 use http_body_util::Full;
 use tokio::time::Instant;

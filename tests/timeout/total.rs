@@ -135,10 +135,11 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
 /// The total timeout of a stack sets no timer while the attempt timeout of the same call waits.
 #[tokio::test(start_paused = true)]
 async fn stack_meets_its_deadline_in_each_stage_of_a_call() {
-    /// Waits for the attempt timeout of another call. If `shares_context` is `true`, it polls an attempt timeout with
-    /// the context of the same call once, and then waits without a timeout.
+    /// Waits for the attempt timeout of another call. With `shares_context`, polls a nested call with the context of the
+    /// outer call once, and then never completes.
     struct NestedCall {
         shares_context: bool,
+        is_stack: bool,
     }
 
     impl Sign for NestedCall {
@@ -147,7 +148,11 @@ async fn stack_meets_its_deadline_in_each_stage_of_a_call() {
             let mut request = get(URI);
             if self.shares_context {
                 request.extensions_mut().extend(head.extensions.clone());
-                let mut attempt = Some(Box::pin(per_attempt(secs(60)).layer(silent).oneshot(request)));
+                let stack = StackBuilder::new(URI).unwrap().without_credential().layer().unwrap();
+                let mut attempt = Some(match self.is_stack {
+                    true => Box::pin(stack.layer(silent).oneshot(request).map_ok(drop)) as BoxFuture<'_, _>,
+                    false => Box::pin(per_attempt(secs(60)).layer(silent).oneshot(request).map_ok(drop)),
+                });
                 return Box::pin(std::future::poll_fn(move |cx| {
                     if let Some(mut dropped) = attempt.take() {
                         assert_pending!(dropped.as_mut().poll(cx));
@@ -164,14 +169,16 @@ async fn stack_meets_its_deadline_in_each_stage_of_a_call() {
     }
 
     let unsigned = StackBuilder::new(URI).unwrap().without_credential().with_total_timeout(secs(5));
-    let [signed, misused] =
-        [false, true].map(|shares_context| unsigned.clone().with_signature(NestedCall { shares_context }));
+    let signed_by =
+        |shares_context, is_stack| unsigned.clone().with_signature(NestedCall { shares_context, is_stack });
+    let (signed, shared) = (signed_by(false, false), [signed_by(true, false), signed_by(true, true)]);
     for (stage, stack, permits, responses) in [
         ("first attempt", &unsigned, 1, vec![NoResponse]),
         ("second attempt", &unsigned, 1, vec![Status(503), NoResponse]),
         ("wait for the service", &unsigned, 0, vec![Status(200)]),
         ("signature", &signed, 1, vec![Status(200)]),
-        ("signature with the context of the call", &misused, 1, vec![Status(200)]),
+        ("attempt timeout with the context of the call", &shared[0], 1, vec![Status(200)]),
+        ("stack with the context of the call", &shared[1], 1, vec![Status(200)]),
     ] {
         let server = tower::limit::ConcurrencyLimit::new(ScriptedService::new(responses), permits);
         let service = stack.clone().with_attempt_timeout(secs(5)).layer().unwrap().layer(server);
@@ -180,6 +187,26 @@ async fn stack_meets_its_deadline_in_each_stage_of_a_call() {
         assert!(error.unwrap_err().is_deadline(), "{stage}");
         assert_eq!(start.elapsed(), secs(5), "{stage}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stack_sends_no_attempt_that_is_signed_after_the_deadline() {
+    struct SlowSignature;
+
+    impl Sign for SlowSignature {
+        fn sign<'a>(&'a self, _: &'a mut Parts, _: Option<&'a Bytes>) -> BoxSignFuture<'a> {
+            Box::pin(async {
+                tokio::time::advance(secs(6)).await;
+                Ok(())
+            })
+        }
+    }
+
+    let stack = StackBuilder::new(URI).unwrap().with_signature(SlowSignature).with_total_timeout(secs(5));
+    let server = ScriptedService::new([Status(200)]);
+    let service = stack.with_attempt_timeout(secs(5)).layer().unwrap().layer(server.clone());
+    assert!(service.oneshot(get(URI)).await.unwrap_err().is_deadline());
+    assert!(server.seen().is_empty());
 }
 
 /// Polls `future` once, leaks `future`, and stays pending.
