@@ -166,8 +166,8 @@ where
 }
 
 /// Sends a request as a stack does, but in one function around the bare client. Takes a permit, and stores the times of
-/// the call in the extensions of the request and the response. For a possible retry, copies the method, the path and two
-/// headers, and clones the service. `timeout` limits the attempt. Keeps no record of attempts and writes no logs.
+/// the call in the extensions of the request and the response. Copies the method, the path and two headers, and clones
+/// the service, which a retry would need. `timeout` limits the attempt. Keeps no record of attempts and writes no logs.
 pub(super) struct ByHand<S> {
     pub(super) client: WithFields<S>,
     pub(super) bucket: TokenBucket,

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::HeaderValue;
 
-use crate::policy::{outcome::Outcome, retry::DelayReason};
+use crate::policy::{outcome::Outcome, retry::DelayReason, saturating_nanos};
 
 /// The record of one attempt of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Default for Nanos {
 
 impl From<Duration> for Nanos {
     fn from(duration: Duration) -> Self {
-        Self(u64::try_from(duration.as_nanos()).map_or(Self::LONGEST, |nanos| nanos.min(Self::LONGEST)))
+        Self(saturating_nanos(duration).min(Self::LONGEST))
     }
 }
 

@@ -5,16 +5,20 @@ use std::mem;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The maximum number of bytes that are copied.
-pub(crate) const MAX_SIZE: usize = 1024;
+const MAX_SIZE: usize = 1024;
 /// The size of the prefix of each field. Its first byte is the length of the name. The other bytes are twice the length
 /// of the value, plus 1 if the value is sensitive.
 const PREFIX: usize = 3;
 
 /// Copies the fields. Returns `None` if they are larger than [`MAX_SIZE`], or a name has more than 255 bytes.
 pub(crate) fn encode(headers: &HeaderMap) -> Option<Box<[u8]>> {
-    let size = size(headers);
-    let mut bytes = (size <= MAX_SIZE).then(|| vec![0; size].into_boxed_slice())?;
+    let mut bytes = block(size(headers))?;
     write(headers, &mut bytes).map(|_| bytes)
+}
+
+/// Allocates a block of `size` bytes. Returns `None` if `size` exceeds [`MAX_SIZE`].
+pub(crate) fn block(size: usize) -> Option<Box<[u8]>> {
+    (size <= MAX_SIZE).then(|| vec![0; size].into_boxed_slice())
 }
 
 /// Returns the number of bytes that [`write`] writes.

@@ -65,7 +65,7 @@ impl RecordedHead {
         let (method, uri) = texts(request);
         let uri: usize = uri.map(<[u8]>::len).into_iter().sum();
         let size = fields::size(request.headers()).saturating_add(Self::PREFIX + method.len() + uri);
-        let mut bytes = (size <= fields::MAX_SIZE).then(|| vec![0; size].into_boxed_slice())?;
+        let mut bytes = fields::block(size)?;
         write(request, &mut bytes).map(|_| Self::Long { version, bytes })
     }
 

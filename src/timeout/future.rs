@@ -49,26 +49,31 @@ pub(super) enum Timer {
     Set(Pin<Box<Sleep>>),
 }
 
-impl Expiry {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            match &mut self.timer {
-                Timer::Unset(ends) => self.timer = Timer::Set(Box::pin(tokio::time::sleep_until(*ends))),
-                Timer::Set(sleep) => return sleep.as_mut().poll(cx),
-            }
+impl Timer {
+    fn ends(&self) -> Instant {
+        match self {
+            Self::Unset(ends) => *ends,
+            Self::Set(sleep) => sleep.deadline(),
         }
     }
 
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match self {
+                Self::Unset(ends) => *self = Self::Set(Box::pin(tokio::time::sleep_until(*ends))),
+                Self::Set(sleep) => return sleep.as_mut().poll(cx),
+            }
+        }
+    }
+}
+
+impl Expiry {
     /// Returns the error of a request that has expired.
     fn error(&self) -> Error {
         let limit = match (self.limit.kind, &self.call) {
             (ErrorKind::Deadline, Some(call)) => {
                 call.end(StopReason::Deadline);
-                let ends = match &self.timer {
-                    Timer::Unset(ends) => *ends,
-                    Timer::Set(sleep) => sleep.deadline(),
-                };
-                ends.saturating_duration_since(call.started())
+                self.timer.ends().saturating_duration_since(call.started())
             }
             _ => self.limit.duration(),
         };
@@ -104,7 +109,7 @@ where
             && TIMED.replace(0) == address
             && matches!(this.expiry.timer, Timer::Unset(_));
         if polled.is_pending() && !is_timed {
-            if this.expiry.poll(cx).is_ready() {
+            if this.expiry.timer.poll(cx).is_ready() {
                 polled = Poll::Ready(Err(this.expiry.error()));
                 this.future.complete();
             } else if place == Place::StackAttempt {

@@ -3,11 +3,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::clock::{self, Instant};
-
-/// Returns the duration in nanoseconds. Saturates after 584 years.
-pub(crate) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
+pub(crate) use crate::policy::saturating_nanos as nanos;
 
 /// A limiter's clock, which counts nanoseconds since the limiter was created.
 #[derive(Debug, Clone)]
