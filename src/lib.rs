@@ -131,7 +131,11 @@
 //! }
 //! ```
 //!
-//! Clones of the stack share its limiter, its retry budget and its connections, so create the stack once.
+//! Clones of the stack share its limiter, its retry budget and its connections, so create the stack once. The retry layer
+//! and the rate limit layer each clone their inner service for every call. A pointer makes the clone of hyper-util's client
+//! cheaper: with `let client = Arc::new(client);`, pass `tower::service_fn(move |request| client.request(request))` to
+//! `service`.
+//!
 //! [`guide::other_layers`] shows where the layers of tower and tower-http belong in such a stack.
 //!
 //! [`StackBuilder::layer`](stack::StackBuilder::layer) creates the whole stack of a preset for any

@@ -221,7 +221,7 @@ pub(super) struct Outbound(pub(super) tower_outbound::Client);
 
 impl BenchClient for Outbound {
     async fn call(&mut self) -> Result<(), BoxError> {
-        let response = self.0.get("/v1/resources").header("accept", "application/json").await?;
+        let response = self.0.get("/v1/resources").header(ACCEPT, ACCEPTED).await?;
         check(response.status(), &response.bytes().await?)
     }
 }

@@ -113,13 +113,18 @@ fn section(
     })?;
 
     let auth = AuthLayer::new(ApiKey::new("s3cret")?, Origin::parse(&base)?)?;
-    let four = ServiceBuilder::new()
+    let layers = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::new(quota()?)))
-        .layer(auth)
-        .service(pooled(version));
+        .layer(auth);
+    let four = layers.clone().service(pooled(version));
     comparison.row("request id, retry, limit and auth layers over hyper-util", async || {
+        Ok(ServiceClient(four.clone(), uri.clone()))
+    })?;
+    let pointer = Arc::new(pooled(version));
+    let four = layers.service(tower::service_fn(move |request| pointer.request(request)));
+    comparison.row("the same layers over a pointer to hyper-util", async || {
         Ok(ServiceClient(four.clone(), uri.clone()))
     })?;
 

@@ -2,8 +2,12 @@
 use std::path::PathBuf;
 use std::{sync::Arc, time::Duration};
 
+use http::Uri;
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
+    client::legacy::{
+        Client,
+        connect::{Connect, HttpConnector},
+    },
     rt::{TokioExecutor, TokioTimer},
 };
 
@@ -12,6 +16,8 @@ use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, pem::PemObject},
 };
+
+use tower_service::Service as _;
 
 #[cfg(feature = "rustls")]
 use crate::error::BoxError;
@@ -27,10 +33,6 @@ use crate::{
 type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
 #[cfg(not(feature = "rustls"))]
 type Connector = HttpConnector;
-
-/// The client with its connection pool. It is behind a pointer, because the layers clone their inner service for each
-/// call, and cloning the client would copy its settings.
-pub(super) type Connections = Arc<Client<Connector, ReplayBody<Body>>>;
 
 /// How a client connects to its service: timeouts, HTTP version and TLS roots.
 ///
@@ -176,7 +178,12 @@ impl Transport {
         Ok(roots)
     }
 
-    pub(super) fn connections(self, origin: &Origin) -> Result<Connections, InvalidConfig> {
+    /// Creates hyper-util's client with its connection pool. It is behind a pointer, because the layers clone their inner
+    /// service for each call, and cloning the client would copy its settings.
+    pub(super) fn connections(
+        self,
+        origin: &Origin,
+    ) -> Result<Arc<Client<impl Connect + Clone + use<>, ReplayBody<Body>>>, InvalidConfig> {
         for (field, limit) in
             [("connect timeout", self.connect_timeout.0), ("idle timeout", self.idle_timeout.0)]
         {
@@ -194,7 +201,10 @@ impl Transport {
             .pool_idle_timeout(self.idle_timeout.0)
             .pool_timer(TokioTimer::new())
             .http2_only(self.http == Version::Http2);
-        Ok(Arc::new(builder.build(self.connector(http, origin)?)))
+        // hyper-util clones its connector twice for each request, so the connector is behind a pointer, too.
+        let connector = Arc::new(self.connector(http, origin)?);
+        let connect = tower::service_fn(move |uri: Uri| Connector::clone(&connector).call(uri));
+        Ok(Arc::new(builder.build(connect)))
     }
 
     #[cfg(feature = "rustls")]

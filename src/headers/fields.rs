@@ -36,18 +36,19 @@ pub(crate) fn write(headers: &HeaderMap, mut to: &mut [u8]) -> Option<usize> {
         let (name, sensitive) = (name.as_str().as_bytes(), value.is_sensitive());
         let length = u16::try_from(value.len()).ok()?.checked_mul(2)?;
         let [low, high] = (length + u16::from(sensitive)).to_le_bytes();
-        put(&mut to, &[&[u8::try_from(name.len()).ok()?, low, high], name, value.as_bytes()])?;
+        put(&mut to, &[u8::try_from(name.len()).ok()?, low, high])?;
+        put(&mut to, name)?;
+        put(&mut to, value.as_bytes())?;
     }
     Some(room - to.len())
 }
 
-/// Copies `texts` to the start of `to`, and advances `to` past them. Returns `None` if there is no room.
-pub(crate) fn put(to: &mut &mut [u8], texts: &[&[u8]]) -> Option<()> {
-    for text in texts {
-        let (start, rest) = mem::take(to).split_at_mut_checked(text.len())?;
-        start.copy_from_slice(text);
-        *to = rest;
-    }
+/// Copies `text` to the start of `to`, and advances `to` past it. Returns `None` if there is no room.
+#[inline]
+pub(crate) fn put(to: &mut &mut [u8], text: &[u8]) -> Option<()> {
+    let (start, rest) = mem::take(to).split_at_mut_checked(text.len())?;
+    start.copy_from_slice(text);
+    *to = rest;
     Some(())
 }
 

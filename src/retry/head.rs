@@ -111,11 +111,12 @@ fn is_common(uri: &Uri) -> bool {
 /// than 255 bytes.
 fn write<B>(request: &Request<B>, mut to: &mut [u8]) -> Option<usize> {
     let room = to.len();
-    let (method, [scheme, separator, authority, path]) = texts(request);
-    let length = scheme.len() + separator.len() + authority.len() + path.len();
-    let [low, high] = u16::try_from(length).ok()?.to_le_bytes();
-    let prefix = [u8::try_from(method.len()).ok()?, low, high];
-    fields::put(&mut to, &[&prefix, method, scheme, separator, authority, path])?;
+    let (method, [scheme, authority, path]) = texts(request);
+    let [low, high] = u16::try_from(scheme.len() + authority.len() + path.len()).ok()?.to_le_bytes();
+    fields::put(&mut to, &[u8::try_from(method.len()).ok()?, low, high])?;
+    for text in [method, scheme, authority, path] {
+        fields::put(&mut to, text)?;
+    }
     Some(room - to.len() + fields::write(request.headers(), to)?)
 }
 
@@ -130,14 +131,17 @@ fn read(bytes: &[u8]) -> Option<request::Parts> {
     Some(head)
 }
 
-/// Returns the method and the parts of the URI's text.
-fn texts<B>(request: &Request<B>) -> (&[u8], [&[u8]; 4]) {
+/// Returns the method and the parts of the text of a common URI.
+fn texts<B>(request: &Request<B>) -> (&[u8], [&[u8]; 3]) {
     let uri = request.uri();
-    let scheme = uri.scheme_str().unwrap_or_default();
-    let separator = if scheme.is_empty() { "" } else { "://" };
+    let scheme = match uri.scheme_str() {
+        Some("https") => "https://",
+        Some(_) => "http://",
+        None => "",
+    };
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
-    (request.method().as_str().as_bytes(), [scheme, separator, authority, path].map(str::as_bytes))
+    (request.method().as_str().as_bytes(), [scheme, authority, path].map(str::as_bytes))
 }
 
 #[cfg(test)]

@@ -63,7 +63,9 @@ impl BaseUrl {
     }
 
     pub(crate) fn with_path(&self, path: PathAndQuery) -> Result<Uri, Error> {
-        let mut parts = Parts::from(self.uri.clone());
+        let mut parts = Parts::default();
+        parts.scheme = self.uri.scheme().cloned();
+        parts.authority = self.uri.authority().cloned();
         parts.path_and_query = Some(path);
         Uri::from_parts(parts).map_err(Error::invalid_request)
     }
