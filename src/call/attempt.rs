@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::HeaderValue;
 
-use crate::policy::{outcome::Outcome, retry::DelayReason, saturating_nanos};
+use crate::policy::{nanos, outcome::Outcome, retry::DelayReason};
 
 /// The record of one attempt of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,11 +32,11 @@ pub struct AttemptReport {
 #[derive(Default)]
 pub(super) struct Attempt {
     number: u32,
-    started: Nanos,
-    pub(super) waited: Nanos,
-    pub(super) ended: Nanos,
-    pub(super) requested_delay: Nanos,
-    pub(super) delay: Nanos,
+    started: OptionalDuration,
+    pub(super) waited: OptionalDuration,
+    pub(super) ended: OptionalDuration,
+    pub(super) requested_delay: OptionalDuration,
+    pub(super) delay: OptionalDuration,
     pub(super) server_request_id: Option<Arc<str>>,
     pub(super) outcome: Option<Outcome>,
     pub(super) delay_reason: Option<DelayReason>,
@@ -60,15 +60,15 @@ impl Attempt {
 
 /// An optional duration, in 8 bytes. Durations above 584 years become [`Duration::MAX`].
 #[derive(Clone, Copy)]
-pub(super) struct Nanos(u64);
+pub(super) struct OptionalDuration(u64);
 
-impl Nanos {
-    const NONE: u64 = u64::MAX;
+impl OptionalDuration {
+    pub(super) const NONE: Self = Self(u64::MAX);
     const LONGEST: u64 = u64::MAX - 1;
 
     pub(super) fn get(self) -> Option<Duration> {
         match self.0 {
-            Self::NONE => None,
+            u64::MAX => None,
             Self::LONGEST => Some(Duration::MAX),
             nanos => Some(Duration::from_nanos(nanos)),
         }
@@ -79,15 +79,21 @@ impl Nanos {
     }
 }
 
-impl Default for Nanos {
+impl Default for OptionalDuration {
     fn default() -> Self {
-        Self(Self::NONE)
+        Self::NONE
     }
 }
 
-impl From<Duration> for Nanos {
+impl From<Duration> for OptionalDuration {
     fn from(duration: Duration) -> Self {
-        Self(saturating_nanos(duration).min(Self::LONGEST))
+        Self(nanos(duration).min(Self::LONGEST))
+    }
+}
+
+impl From<Option<Duration>> for OptionalDuration {
+    fn from(duration: Option<Duration>) -> Self {
+        duration.map_or(Self::NONE, Self::from)
     }
 }
 
@@ -112,5 +118,35 @@ impl Attempts {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Attempt> {
         self.earlier.iter().chain(&self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn optional_duration_stores_up_to_584_years_and_becomes_the_maximum_above() {
+        let longest = Duration::from_nanos(u64::MAX - 2);
+        let stored = |duration: Duration| OptionalDuration::from(duration).get();
+        assert_eq!(stored(Duration::ZERO), Some(Duration::ZERO));
+        assert_eq!(stored(longest), Some(longest));
+        for above in [u64::MAX - 1, u64::MAX].map(Duration::from_nanos).into_iter().chain([Duration::MAX]) {
+            assert_eq!(stored(above), Some(Duration::MAX));
+        }
+        assert_eq!(OptionalDuration::from(None).get(), None);
+    }
+
+    #[test]
+    fn optional_duration_adds_to_none_as_to_zero_and_stops_at_the_maximum() {
+        let mut sum = OptionalDuration::NONE;
+        sum.add(Duration::from_nanos(3));
+        assert_eq!(sum.get(), Some(Duration::from_nanos(3)));
+        sum.add(Duration::from_nanos(u64::MAX - 5));
+        assert_eq!(sum.get(), Some(Duration::from_nanos(u64::MAX - 2)));
+        sum.add(Duration::from_nanos(1));
+        assert_eq!(sum.get(), Some(Duration::MAX));
+        sum.add(Duration::MAX);
+        assert_eq!(sum.get(), Some(Duration::MAX));
     }
 }

@@ -29,7 +29,7 @@ use std::{sync::Arc, time::Duration};
 use http::{Extensions, HeaderMap, HeaderValue, Request};
 
 pub use self::attempt::AttemptReport;
-use self::attempt::Nanos;
+use self::attempt::OptionalDuration;
 pub use self::deadline::Deadline;
 pub(crate) use self::report::Report;
 pub use self::request_head::RequestHead;
@@ -208,7 +208,7 @@ impl CallContext {
         if let Some(deadline) = state.deadline.filter(|deadline| *deadline < now) {
             return Err(deadline.saturating_duration_since(self.0.shared.started));
         }
-        state.retry_after = Nanos::default();
+        state.retry_after = OptionalDuration::NONE;
         state.attempts.start(now.saturating_duration_since(self.0.shared.started));
         Ok(())
     }
@@ -228,7 +228,7 @@ impl CallContext {
             attempt.ended = elapsed.into();
             attempt.outcome = Some(outcome);
             attempt.server_request_id = server_request_id;
-            attempt.requested_delay = requested.map_or_else(Nanos::default, Nanos::from);
+            attempt.requested_delay = requested.into();
         }
     }
 
@@ -252,6 +252,6 @@ impl CallContext {
         let Stop { reason, retry_after } = stop.into();
         let mut state = self.0.shared.state();
         state.stop_reason = Some(reason);
-        state.retry_after = retry_after.map_or(state.retry_after, Nanos::from);
+        state.retry_after = retry_after.map_or(state.retry_after, OptionalDuration::from);
     }
 }

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
     StopReason,
-    attempt::{Attempts, Nanos},
+    attempt::{Attempts, OptionalDuration},
     server_id::{self, SentKeys},
 };
 use crate::clock::{self, Instant};
@@ -40,13 +40,13 @@ pub(super) struct State {
     pub(super) identity: Option<Identity>,
     pub(super) server_request_id: Option<Arc<str>>,
     pub(super) keys: SentKeys,
-    pub(super) waited: Nanos,
+    pub(super) waited: OptionalDuration,
     pub(super) attempts: Attempts,
     /// The number of attempts that reached an attempt span layer, including attempts by retry layers of other crates.
     pub(super) sent_count: u32,
     /// Whether a retry layer has retried the call with a new key.
     pub(super) key_replaced: bool,
-    pub(super) retry_after: Nanos,
+    pub(super) retry_after: OptionalDuration,
     pub(super) stop_reason: Option<StopReason>,
 }
 

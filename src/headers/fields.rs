@@ -12,12 +12,12 @@ const PREFIX: usize = 3;
 
 /// Copies the fields. Returns `None` if they are larger than [`MAX_SIZE`], or a name has more than 255 bytes.
 pub(crate) fn encode(headers: &HeaderMap) -> Option<Box<[u8]>> {
-    let mut bytes = block(size(headers))?;
+    let mut bytes = allocate(size(headers))?;
     write(headers, &mut bytes).map(|_| bytes)
 }
 
 /// Allocates a block of `size` bytes. Returns `None` if `size` exceeds [`MAX_SIZE`].
-pub(crate) fn block(size: usize) -> Option<Box<[u8]>> {
+pub(crate) fn allocate(size: usize) -> Option<Box<[u8]>> {
     (size <= MAX_SIZE).then(|| vec![0; size].into_boxed_slice())
 }
 
@@ -29,7 +29,8 @@ pub(crate) fn size(headers: &HeaderMap) -> usize {
     headers.iter().map(size).fold(0, usize::saturating_add)
 }
 
-/// Writes the fields to the start of `to`. Returns their size, or `None` if there is no room or a name is too long.
+/// Writes the fields to the start of `to`. Returns their size, or `None` if there is no room, or if a name or a value is too
+/// long for its prefix.
 pub(crate) fn write(headers: &HeaderMap, mut to: &mut [u8]) -> Option<usize> {
     let room = to.len();
     for (name, value) in headers {

@@ -65,12 +65,13 @@ enum Wait {
 impl<B> Unsent<B> {
     const COMPLETED: Self = Self::Whole(None);
 
-    fn wait(&mut self, wait: Wait, call: Option<&CallContext>) {
+    /// Stores the request while it waits.
+    fn suspend(&mut self, until: Wait, call: Option<&CallContext>) {
         let compact = match self {
             Self::Whole(request) => CompactRequest::new(take_once(request), call),
             Self::Waiting(request, _) => take_once(request),
         };
-        *self = Self::Waiting(Some(compact), wait);
+        *self = Self::Waiting(Some(compact), until);
     }
 
     /// Returns the request as the inner service expects it.
@@ -127,18 +128,18 @@ where
                 Unsent::Whole(request) => {
                     let Some(request) = request else { polled_after_completion() };
                     let head = RequestHead::of(request);
-                    let mut permits = settings.permits_for(head, call);
+                    let mut wanted = settings.permit_request(head, call);
                     if renewed {
-                        permits = permits.admitted();
+                        wanted = wanted.admitted();
                     }
-                    let granted = match settings.limiter.try_acquire_for(head, &permits) {
+                    let granted = match settings.limiter.try_acquire_for(head, &wanted) {
                         Some(granted) => granted,
                         None => {
-                            let mut acquire = settings.limiter.acquire_for(head, &permits);
+                            let mut acquire = settings.limiter.acquire_for(head, &wanted);
                             let Poll::Ready(granted) = Pin::new(&mut acquire).poll(cx) else {
                                 // The clock is read only for a request that has to wait.
                                 let waiting = Some(Waiting::begin(call));
-                                unsent.wait(Wait::Permit { acquire, waiting, renewed }, call);
+                                unsent.suspend(Wait::Permit { acquire, waiting, renewed }, call);
                                 return Poll::Pending;
                             };
                             granted
@@ -146,14 +147,14 @@ where
                     };
                     (granted, false)
                 }
-                Unsent::Waiting(_, Wait::Permit { acquire, waiting, renewed: again }) => {
+                Unsent::Waiting(_, Wait::Permit { acquire, waiting, renewed: was_renewed }) => {
                     let granted = ready!(Pin::new(acquire).poll(cx));
                     let Some(waiting) = waiting.take() else { polled_after_completion() };
                     let waited = waiting.over(call);
                     if let Some(call) = call {
                         call.add_wait(waited);
                     }
-                    renewed = *again;
+                    renewed = *was_renewed;
                     (granted, false)
                 }
                 Unsent::Waiting(_, Wait::Service(permit)) => {
@@ -174,7 +175,7 @@ where
                 telemetry::granted(call);
             }
             let Poll::Ready(ready) = inner.poll_ready(cx) else {
-                unsent.wait(Wait::Service(Some(permit)), call);
+                unsent.suspend(Wait::Service(Some(permit)), call);
                 return Poll::Pending;
             };
             if let Err(error) = ready {
@@ -218,9 +219,11 @@ impl<S: Service<Request<B>>, L, B> fmt::Debug for ResponseFuture<S, L, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
             State::Before { unsent: Unsent::Waiting(_, Wait::Service(_)), .. } => "readying",
+            State::Before { unsent: Unsent::Whole(None), .. } | State::Calling { permit: None, .. } => {
+                "completed"
+            }
             State::Before { .. } => "acquiring",
-            State::Calling { permit: Some(_), .. } => "calling",
-            State::Calling { .. } => "completed",
+            State::Calling { .. } => "calling",
         };
         f.debug_struct("rate_limit::ResponseFuture").field("state", &state).finish_non_exhaustive()
     }

@@ -17,8 +17,8 @@ pub(super) struct Settings<L> {
 }
 
 impl<L> Settings<L> {
-    /// Returns the permits that a request of this call needs, and how long it may wait for them.
-    pub(super) fn permits_for(&self, head: RequestHead<'_>, call: Option<&CallContext>) -> PermitRequest {
+    /// Returns how many permits a request of this call needs, its priority, and how long it may wait.
+    pub(super) fn permit_request(&self, head: RequestHead<'_>, call: Option<&CallContext>) -> PermitRequest {
         let cost = match &self.cost {
             Some(cost) => cost(head),
             None => extension_beside(call, head.extensions).map_or(NonZeroU32::MIN, |PermitCost(cost)| *cost),
@@ -27,10 +27,10 @@ impl<L> Settings<L> {
             Some(priority) => priority(head),
             None => extension_beside(call, head.extensions).copied().unwrap_or_default(),
         };
-        let permits = self.bounds.with_cost(cost).with_priority(priority);
+        let request = self.bounds.with_cost(cost).with_priority(priority);
         match Deadline::of(call, head.extensions) {
-            Some(deadline) => permits.with_deadline(deadline),
-            None => permits,
+            Some(deadline) => request.with_deadline(deadline),
+            None => request,
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{LONGEST, saturating_nanos};
+use super::{LONGEST, nanos};
 use crate::config::InvalidConfig;
 
 /// The random part of each delay. It spreads the retries of callers that failed at the same time.
@@ -180,7 +180,7 @@ impl ExponentialBackoff {
 /// Scales a uniformly distributed `random` to `0..=longest`. The remainder of a division is not used, because it would
 /// favour small numbers.
 pub(crate) fn scatter(longest: Duration, random: u64) -> Duration {
-    let numbers = u128::from(saturating_nanos(longest)) + 1;
+    let numbers = u128::from(nanos(longest)) + 1;
     Duration::from_nanos(((numbers * u128::from(random)) >> 64) as u64)
 }
 
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     fn backoffs() -> impl Strategy<Value = ExponentialBackoff> {
-        let longest = saturating_nanos(LONGEST);
+        let longest = nanos(LONGEST);
         (1..=longest, 1..=longest, 0u8..=100).prop_map(|(a, b, percent)| {
             let (base, cap) = (Duration::from_nanos(a.min(b)), Duration::from_nanos(a.max(b)));
             ExponentialBackoff::new(base, cap).unwrap().with_jitter(Jitter::percent(percent).unwrap())

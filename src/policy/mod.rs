@@ -61,7 +61,7 @@ pub use self::{
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 /// Returns the nanoseconds of a duration, or `u64::MAX` if they do not fit into 64 bits.
-pub(crate) fn saturating_nanos(duration: Duration) -> u64 {
+pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -25,7 +25,8 @@ pub(super) enum RecordedHead {
         version: Version,
         bytes: Box<[u8]>,
     },
-    /// A large head, a head with an uncommon URI or other extensions, or a head that a classifier or a condition reads.
+    /// A large head, a head whose URI does not parse back from its text, a head with other extensions, or a head that
+    /// a classifier or a condition reads.
     Whole(Box<Request<()>>),
 }
 
@@ -39,7 +40,7 @@ impl RecordedHead {
     /// Records a head. `shown` is `true` if a classifier or a condition will read it.
     pub(super) fn of<B>(request: &Request<B>, shown: bool) -> Self {
         // Every head has at least one extension, the `CallContext`.
-        let plain = request.extensions().len() == 1 && !shown && is_common(request.uri());
+        let plain = request.extensions().len() == 1 && !shown && parses_back(request.uri());
         plain.then(|| Self::copied(request)).flatten().unwrap_or_else(|| {
             let mut whole = Request::new(());
             *whole.method_mut() = request.method().clone();
@@ -55,6 +56,7 @@ impl RecordedHead {
     /// of a header has more than 255 bytes.
     fn copied<B>(request: &Request<B>) -> Option<Self> {
         let version = request.version();
+        // Writes the bytes into the final value, because a local array would be copied.
         let mut short = Self::Short { version, length: 0, bytes: [0; Self::SHORT] };
         if let Self::Short { length, bytes, .. } = &mut short {
             if let Some(written) = write(request, bytes) {
@@ -65,7 +67,7 @@ impl RecordedHead {
         let (method, uri) = texts(request);
         let uri: usize = uri.map(<[u8]>::len).into_iter().sum();
         let size = fields::size(request.headers()).saturating_add(Self::PREFIX + method.len() + uri);
-        let mut bytes = fields::block(size)?;
+        let mut bytes = fields::allocate(size)?;
         write(request, &mut bytes).map(|_| Self::Long { version, bytes })
     }
 
@@ -77,7 +79,8 @@ impl RecordedHead {
         }
     }
 
-    /// Returns the request of the next attempt of this call.
+    /// Returns the request of the next attempt of this call. An error is not expected, because the bytes were written from a
+    /// valid request.
     pub(super) fn request<B>(&self, call: &CallContext, body: B) -> Result<Request<B>, Error> {
         let (version, bytes) = match self {
             Self::Short { version, length, bytes } => (version, bytes.get(..usize::from(*length))),
@@ -95,20 +98,22 @@ impl RecordedHead {
 
 /// Returns `true` only if the text of `uri` parses as the same URI. A URI that was created from parts may have the text
 /// of another URI. For example, `https`, `a` and `*` form the text `https://a*`, whose host is `a*`.
-fn is_common(uri: &Uri) -> bool {
+fn parses_back(uri: &Uri) -> bool {
     // `as_str` of an empty path is `/`, and `path` of a query alone is `/`.
     let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
     match (uri.scheme(), uri.authority()) {
-        (Some(scheme), Some(_)) => {
-            (*scheme == Scheme::HTTPS || *scheme == Scheme::HTTP) && path.starts_with(['/', '?'])
+        (Some(scheme), Some(authority)) => {
+            // `Authority::from_static` accepts a path after the host.
+            let is_host = !authority.as_str().bytes().any(|byte| matches!(byte, b'/' | b'?' | b'#'));
+            is_host && (*scheme == Scheme::HTTPS || *scheme == Scheme::HTTP) && path.starts_with(['/', '?'])
         }
         (None, None) => path.starts_with('/') && uri.path().starts_with('/'),
         _ => false,
     }
 }
 
-/// Writes the head to the start of `to`. Returns its size, or `None` if there is no room or a name has more
-/// than 255 bytes.
+/// Writes the head to the start of `to`. Returns its size, or `None` if there is no room, or if the method, the URI, the
+/// name of a field or a value is too long for its prefix.
 fn write<B>(request: &Request<B>, mut to: &mut [u8]) -> Option<usize> {
     let room = to.len();
     let (method, [scheme, authority, path]) = texts(request);
@@ -131,7 +136,7 @@ fn read(bytes: &[u8]) -> Option<request::Parts> {
     Some(head)
 }
 
-/// Returns the method and the parts of the text of a common URI.
+/// Returns the method, and the parts of the text of a URI that [`parses_back`].
 fn texts<B>(request: &Request<B>) -> (&[u8], [&[u8]; 3]) {
     let uri = request.uri();
     let scheme = match uri.scheme_str() {
@@ -146,7 +151,7 @@ fn texts<B>(request: &Request<B>) -> (&[u8], [&[u8]; 3]) {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderMap, HeaderName, HeaderValue};
+    use http::{HeaderMap, HeaderName, HeaderValue, uri::Authority};
     use proptest::prelude::*;
 
     use super::*;
@@ -180,6 +185,11 @@ mod tests {
         ];
         let parsed = parsed.prop_map(|text| Uri::try_from(text).ok());
         let paths = prop_oneof![path.boxed(), "\\*|\\?[a-z]?|[a-z.]{0,4}(/[a-z])?".boxed()];
+        // `Authority::from_static` accepts a path after the host.
+        let authority = prop_oneof![
+            9 => authority.prop_filter_map("not an authority", |text| Authority::try_from(text).ok()),
+            1 => prop::sample::select(&["a/v1", "a?q", "a#f", "a/ x"]).prop_map(Authority::from_static),
+        ];
         let built = (prop::option::of((scheme, authority)), paths).prop_map(|(origin, path)| {
             let path = PathAndQuery::try_from(path).ok()?;
             match origin {
@@ -226,9 +236,9 @@ mod tests {
             let recorded = RecordedHead::of(&request, false);
             let fields = request.headers().iter().map(|(name, value)| 3 + name.as_str().len() + value.len());
             let size = 3 + method.len() + texts(&request).1.concat().len() + fields.sum::<usize>();
-            let is_common = is_common(request.uri());
-            prop_assert_eq!(size_of(&recorded), (is_common && size <= 1024).then_some(size));
-            let is_short = is_common && size <= RecordedHead::SHORT;
+            let parses_back = parses_back(request.uri());
+            prop_assert_eq!(size_of(&recorded), (parses_back && size <= 1024).then_some(size));
+            let is_short = parses_back && size <= RecordedHead::SHORT;
             prop_assert_eq!(matches!(recorded, RecordedHead::Short { .. }), is_short);
 
             let read = recorded.request(&call, ()).unwrap();

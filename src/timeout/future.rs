@@ -9,7 +9,7 @@ use http::Response;
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 
-use super::limit::{Limit, Place};
+use super::limit::{Limit, Position};
 use crate::{
     call::{CallContext, StopReason},
     clock::Instant,
@@ -96,23 +96,23 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let (place, call) = (this.expiry.limit.place, this.expiry.call.as_ref());
+        let (position, call) = (this.expiry.limit.position, this.expiry.call.as_ref());
         let address = call.map_or(0, CallContext::address);
-        if place == Place::StackTotal {
+        if position == Position::StackTotal {
             TIMED.set(0);
         }
         // Polls the inner future before the timer, so that an available response is returned even if the task is polled
         // late.
         let mut polled = this.future.as_mut().poll(cx);
         // The attempt timeout of the same stack has set a timer, which ends at the deadline at the latest.
-        let is_timed = place == Place::StackTotal
+        let is_timed = position == Position::StackTotal
             && TIMED.replace(0) == address
             && matches!(this.expiry.timer, Timer::Unset(_));
         if polled.is_pending() && !is_timed {
             if this.expiry.timer.poll(cx).is_ready() {
                 polled = Poll::Ready(Err(this.expiry.error()));
                 this.future.complete();
-            } else if place == Place::StackAttempt {
+            } else if position == Position::StackAttempt {
                 TIMED.set(address);
             }
         }

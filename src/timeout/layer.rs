@@ -4,7 +4,7 @@ use tower_layer::Layer;
 
 use super::{
     Timeout,
-    limit::{Limit, Place},
+    limit::{Limit, Position},
 };
 use crate::{config::InvalidConfig, error::ErrorKind};
 
@@ -15,7 +15,7 @@ use crate::{config::InvalidConfig, error::ErrorKind};
 /// use std::time::Duration;
 /// use tower_outbound::timeout::TimeoutLayer;
 ///
-/// // Place `total` outside the retry layer, and `per_attempt` inside it.
+/// // Position `total` outside the retry layer, and `per_attempt` inside it.
 /// let total = TimeoutLayer::total(Duration::from_secs(60))?;
 /// let per_attempt = TimeoutLayer::per_attempt(Duration::from_secs(10))?;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
@@ -57,8 +57,8 @@ impl TimeoutLayer {
     /// Declares that this is a timeout of a stack, which has both timeouts.
     pub(crate) fn in_stack(self) -> Self {
         let is_total = self.limit.kind == ErrorKind::Deadline;
-        let place = if is_total { Place::StackTotal } else { Place::StackAttempt };
-        Self { limit: Limit { place, ..self.limit } }
+        let position = if is_total { Position::StackTotal } else { Position::StackAttempt };
+        Self { limit: Limit { position, ..self.limit } }
     }
 }
 

@@ -11,27 +11,29 @@ pub(super) struct Limit {
     pub(super) secs: u64,
     pub(super) nanos: u32,
     pub(super) kind: ErrorKind,
-    pub(super) place: Place,
+    pub(super) position: Position,
 }
 
 /// The position of a timeout layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Position {
+    /// Anywhere outside a stack.
     Custom,
     /// The total timeout of a stack sets no timer while the attempt timeout waits. A custom total timeout always sets
     /// one, because a layer inside might drop an attempt without waking the task.
     StackTotal,
+    /// The attempt timeout of a stack tells the total timeout when it waits.
     StackAttempt,
 }
 
 impl Limit {
     pub(super) fn new(kind: ErrorKind, limit: Duration) -> Self {
-        Self { secs: limit.as_secs(), nanos: limit.subsec_nanos(), kind, place: Place::Custom }
+        Self { secs: limit.as_secs(), nanos: limit.subsec_nanos(), kind, position: Position::Custom }
     }
 
-    /// Returns when a request that starts at `start` expires. If the deadline is earlier, the error names the deadline,
-    /// because the attempt may not be slow.
-    pub(super) fn end(self, start: Instant, deadline: Option<Instant>) -> (Self, Instant) {
+    /// Returns the time at which a request that starts at `start` expires, and the limit for its error. The limit's kind is
+    /// `Deadline` if the deadline is not later, because the attempt may not be slow.
+    pub(super) fn expiry(self, start: Instant, deadline: Option<Instant>) -> (Self, Instant) {
         let own = clock::after(start, self.duration());
         match deadline {
             Some(deadline) if deadline <= own => (Self { kind: ErrorKind::Deadline, ..self }, deadline),

@@ -6,7 +6,7 @@ use tower_service::Service;
 use super::{
     ResponseFuture,
     future::{Expiry, Timer},
-    limit::{Limit, Place},
+    limit::{Limit, Position},
 };
 use crate::{
     call::{CallContext, Deadline},
@@ -80,15 +80,15 @@ impl<S> Timeout<S> {
     /// Returns when the request expires, and whether it has already expired.
     fn expiry(&self, call: Option<&CallContext>, extensions: &Extensions) -> (Expiry, bool) {
         // In a stack, the retry layer inside the total timeout reads the clock and rejects an expired call.
-        let now = (self.limit.place != Place::StackTotal).then(clock::now);
+        let now = (self.limit.position != Position::StackTotal).then(clock::now);
         let (limit, ends) = match (self.limit.kind, call) {
             (ErrorKind::Deadline, Some(call)) => {
                 // The time limit of a call begins when the call starts.
                 let caller = Deadline::in_extensions(Some(call), extensions);
-                let (_, own) = self.limit.end(call.started(), caller);
+                let (_, own) = self.limit.expiry(call.started(), caller);
                 (self.limit, call.narrow_deadline(own))
             }
-            _ => self.limit.end(now.unwrap_or_else(clock::now), Deadline::of(call, extensions)),
+            _ => self.limit.expiry(now.unwrap_or_else(clock::now), Deadline::of(call, extensions)),
         };
         let expiry = Expiry { timer: Timer::Unset(ends), limit, call: call.cloned() };
         (expiry, now.is_some_and(|now| now > ends))

@@ -10,8 +10,10 @@ use tokio::{
 use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Service, ServiceExt, limit::ConcurrencyLimit};
 use tower_layer::Layer;
-use tower_outbound::limit::{
-    AnyLimiter, Keyed, Limiter, PermitRequest, RateLimitLayer, SlidingWindow, TokenBucket,
+use tower_outbound::{
+    call::CallContext,
+    limit::{AnyLimiter, Keyed, Limiter, PermitRequest, RateLimitLayer, SlidingWindow, TokenBucket},
+    request_id::RequestIdLayer,
 };
 
 use crate::{
@@ -89,6 +91,11 @@ async fn debug_output_shows_the_name_and_state_of_each_limiter_type() {
     let readying = format!("{:?}", *waiting);
     advance(millis(2)).await;
     assert!(assert_ready!(waiting.poll()).is_ok());
+    let answered = format!("{:?}", *waiting);
+    let mut refusing = layer.clone().with_max_wait(Duration::ZERO).layer(ok_service());
+    let mut refused = task::spawn(Box::pin(refusing.call(Request::new(()))));
+    assert!(assert_ready!(refused.poll()).is_err());
+    let refused = format!("{:?}", *refused);
     for (debug, start) in [
         (format!("{bucket:?}"), "LocalLimiter { snapshot: Snapshot { available: "),
         (format!("{:?}", window.acquire_with(&PermitRequest::new())), "Acquire { .."),
@@ -98,6 +105,8 @@ async fn debug_output_shows_the_name_and_state_of_each_limiter_type() {
         (format!("{:?}", layer.layer(NonZeroU32::MIN)), "RateLimit {"),
         (acquiring, r#"rate_limit::ResponseFuture { state: "acquiring""#),
         (readying, r#"rate_limit::ResponseFuture { state: "readying""#),
+        (answered, r#"rate_limit::ResponseFuture { state: "completed""#),
+        (refused, r#"rate_limit::ResponseFuture { state: "completed""#),
     ] {
         assert!(debug.starts_with(start), "{debug}");
     }
@@ -129,11 +138,11 @@ async fn queued_request_is_sent_unchanged() {
         // The second request waits for a permit, then for the inner service, and then for another permit.
         let busy = ready.acquire_owned().await.unwrap();
         tokio::spawn(async move {
-            sleep(millis(5_001)).await;
+            sleep(millis(12_000)).await;
             drop(busy);
         });
         service.oneshot(request.clone()).await.unwrap();
-        assert!(start.elapsed() >= millis(10_000), "the second request waits twice");
+        assert!(start.elapsed() >= millis(20_000), "the second request waits for two permits");
         let sent = &server.seen()[1].head;
         assert_eq!((&sent.method, &sent.uri, sent.version), (&Method::POST, request.uri(), Version::HTTP_2));
         assert!(sent.headers.iter().eq(request.headers()), "{length}");
@@ -143,4 +152,18 @@ async fn queued_request_is_sent_unchanged() {
             (mark, mark.into_iter().count())
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn queued_request_keeps_the_context_of_its_call() {
+    let server = ScriptedService::new([Status(200)]);
+    let limited = RateLimitLayer::new(bucket(2, 10, 1)).layer(server.clone());
+    let service = RequestIdLayer::new().layer(limited);
+    for _ in 0..2 {
+        service.clone().oneshot(get("https://api.example.com/v1")).await.unwrap();
+    }
+    let sent = &server.seen()[1].head;
+    let report = sent.extensions.get::<CallContext>().unwrap().report();
+    assert_eq!(report.waited(), Duration::from_secs(10));
+    assert_eq!(report.request_id().as_ref(), sent.headers.get("x-request-id"));
 }

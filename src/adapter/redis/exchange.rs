@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     clock::{self, Instant},
-    limit::queue::external::{Demand, nanos},
-    policy::backoff::scatter,
+    limit::queue::external::Demand,
+    policy::{backoff::scatter, nanos},
 };
 
 /// The interval at which the deadlines of waiters are checked while a query runs. A waiter may be refused up to this

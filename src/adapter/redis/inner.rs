@@ -12,10 +12,8 @@ use super::{
 };
 use crate::{
     clock::{self, Instant},
-    limit::{
-        Permit, PermitIssuer, ResponseInfo,
-        queue::external::{Queue, nanos},
-    },
+    limit::{Permit, PermitIssuer, ResponseInfo, queue::external::Queue},
+    policy::nanos,
     random::Random,
 };
 

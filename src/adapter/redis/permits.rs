@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use super::{fallback::Share, session::Session};
 use crate::{
     error::{Reason, Refusal},
-    limit::queue::external::{Algorithm, nanos},
-    policy::Quota,
+    limit::queue::external::Algorithm,
+    policy::{Quota, nanos},
 };
 
 /// The state of the store of a [`RedisLimiter`](super::RedisLimiter), as this process knows it.

@@ -4,7 +4,7 @@ use super::{
     protocol::{Gate, Known, Query, Updates},
     telemetry::StoreLost,
 };
-use crate::{limit::queue::external::nanos, policy::Remaining};
+use crate::policy::{Remaining, nanos};
 
 /// The maximum number of rate-limit policies of the service that are reported to the store.
 const MAX_GATES: usize = 8;

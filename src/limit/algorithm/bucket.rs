@@ -8,7 +8,7 @@ use std::{
 
 use governor::{clock::Clock, middleware::NoOpMiddleware, nanos::Nanos, state::StateStore};
 
-use crate::{limit::queue::clock::nanos, policy::Quota};
+use crate::policy::{Quota, nanos};
 
 /// Computes the state of a bucket after a grant. The state is the theoretical arrival time of the next permit: the bucket
 /// is full if this time lies in the past.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{limit::queue::clock::nanos, policy::Quota};
+use crate::policy::{Quota, nanos};
 
 /// A log with at least this many entries (64 KiB) drops grants that have left the window, so that it does not grow up
 /// to the limit. A shorter log keeps them, in case a longer window replaces this one.

@@ -2,8 +2,10 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::clock::{self, Instant};
-pub(crate) use crate::policy::saturating_nanos as nanos;
+use crate::{
+    clock::{self, Instant},
+    policy::nanos,
+};
 
 /// A limiter's clock, which counts nanoseconds since the limiter was created.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-pub(crate) use super::{Queue, clock::nanos};
+pub(crate) use super::Queue;
 pub(crate) use crate::limit::algorithm::{Algorithm, sliding_window::Logs, token_bucket::Buckets};
 
 use super::{

@@ -6,10 +6,12 @@ use crate::{
     limit::{
         algorithm::Algorithm,
         permit::{Permit, PermitIssuer, ResponseInfo},
-        queue::clock::nanos,
         snapshot::Learned,
     },
-    policy::adaptive::{Acceptance, Observation},
+    policy::{
+        adaptive::{Acceptance, Observation},
+        nanos,
+    },
 };
 
 impl<A: Algorithm> PermitIssuer for Queue<A> {

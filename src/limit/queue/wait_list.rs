@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    clock::{Clock, nanos},
+    clock::Clock,
     fast_path::FastPath,
     presence::Presence,
     waiter::{Latest, Waiter},
@@ -29,7 +29,7 @@ use crate::{
         permit_request::PermitRequest,
         server::{limits::ServerLimits, unconfirmed::Unconfirmed},
     },
-    policy::Quota,
+    policy::{Quota, nanos},
 };
 
 /// The longest time that the head sleeps beyond its due time, so that several waiters are served together: four timer

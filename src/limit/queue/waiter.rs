@@ -4,10 +4,10 @@
 use std::num::NonZeroU32;
 
 use super::{
-    clock::{Clock, nanos},
+    clock::Clock,
     sync::{AtomicU64, Ordering},
 };
-use crate::{error::Reason, limit::permit_request::PermitRequest};
+use crate::{error::Reason, limit::permit_request::PermitRequest, policy::nanos};
 
 const WAITING: u64 = 0;
 const REFUSED: u64 = u64::MAX;

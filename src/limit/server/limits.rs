@@ -1,7 +1,7 @@
 //! The server limits in force: a pause, and the remaining permits of the server's quotas.
 
 use super::slow_start::SlowStart;
-use crate::limit::{permit::ResponseInfo, queue::clock::nanos};
+use crate::{limit::permit::ResponseInfo, policy::nanos};
 
 /// The maximum number of the server's quotas that are stored.
 const MAX_GATES: usize = 8;

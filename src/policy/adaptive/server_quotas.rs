@@ -1,7 +1,7 @@
 //! The quotas of a server, as its rate-limit headers report them.
 
 use super::observation::SECOND;
-use crate::policy::{rate_limit::Remaining, saturating_nanos};
+use crate::policy::{nanos, rate_limit::Remaining};
 
 /// Lengthens the window of a quota by 2 %, so that no window exceeds the limit with a burst of a fiftieth of it.
 const MARGIN: f64 = 1.02;
@@ -89,7 +89,7 @@ impl ServerQuotas {
         let resets = empty.map(|reported| {
             let known = self.quotas.iter().find(|quota| quota.policy == reported.policy());
             let known = known.map(|quota| quota.reset_at).filter(|reset_at| *reset_at > now);
-            known.unwrap_or_else(|| now.saturating_add(saturating_nanos(reported.reset_after())))
+            known.unwrap_or_else(|| now.saturating_add(nanos(reported.reset_after())))
         });
         resets.max().filter(|reset_at| *reset_at > now)
     }
@@ -97,7 +97,7 @@ impl ServerQuotas {
     /// Reads the headers of a response, and adds to the usage. Returns whether the slowest quota has changed.
     pub(super) fn read(&mut self, reported: &[Remaining], usage: &mut Usage, now: u64) -> bool {
         for reported in reported {
-            let reset_after = saturating_nanos(reported.reset_after());
+            let reset_after = nanos(reported.reset_after());
             let reset_at = now.saturating_add(reset_after);
             let Some(quota) = self.of_policy(reported.policy(), reset_at) else { continue };
             // Servers round a reset up to a second, so the earlier of two resets is more exact.
@@ -106,7 +106,7 @@ impl ServerQuotas {
             // The longest reset so far represents a window that the headers do not contain. A changed limit means
             // another quota.
             let longest = if limit == quota.limit { quota.window.max(reset_after) } else { reset_after };
-            quota.window = reported.window().map_or(longest, saturating_nanos);
+            quota.window = reported.window().map_or(longest, nanos);
             quota.is_exact = reported.window().is_some();
             quota.limit = limit;
             if quota.pace().is_some() {

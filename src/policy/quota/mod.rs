@@ -6,7 +6,7 @@ mod text;
 
 use std::time::Duration;
 
-use super::{LONGEST, saturating_nanos};
+use super::{LONGEST, nanos};
 use crate::config::InvalidConfig;
 
 /// The longest time that a burst may take to refill: 146 years, in nanoseconds. A limiter adds this time to its 64-bit
@@ -240,7 +240,7 @@ impl Quota {
     /// ```
     pub fn refill_interval(&self) -> Duration {
         // The sum is at most 732 days, which fits into 64 bits of nanoseconds.
-        let length = saturating_nanos(self.window).saturating_add(saturating_nanos(self.margin));
+        let length = nanos(self.window).saturating_add(nanos(self.margin));
         let interval = match self.limit - self.burst {
             0 => length.saturating_add(1),
             refilled => length.div_ceil(u64::from(refilled)),

@@ -11,7 +11,7 @@ struct Gcra {
 
 impl Gcra {
     fn new(interval: Duration, burst: u32) -> Self {
-        let interval = saturating_nanos(interval);
+        let interval = nanos(interval);
         Self { interval, tolerance: interval * u64::from(burst - 1), next: 0 }
     }
 
@@ -30,7 +30,7 @@ impl Gcra {
 
 /// Returns the largest number of requests admitted in any closed window of this length.
 fn most_in_window(admitted: &[u64], length: Duration) -> usize {
-    let length = saturating_nanos(length);
+    let length = nanos(length);
     let mut first = 0;
     let counts = admitted.iter().enumerate().map(|(last, at)| {
         while at - admitted[first] > length {
@@ -83,7 +83,7 @@ proptest! {
                 4 => gcra.interval / 2,
                 5 => gcra.interval * 2,
                 6 => gcra.interval * u64::from(quota.burst()),
-                _ => saturating_nanos(length),
+                _ => nanos(length),
             };
             let gap = ((u128::from(up_to) + 1) * u128::from(random)) >> 32;
             now = if kind < 4 { now.max(gcra.earliest()) } else { now + gap as u64 };

@@ -3,7 +3,7 @@ use std::{collections::VecDeque, time::Duration};
 use proptest::prelude::*;
 
 use super::{super::grant_log::LONGEST_HISTORY, *};
-use crate::limit::queue::clock::nanos;
+use crate::policy::nanos;
 
 fn cost(cost: u32) -> NonZeroU32 {
     NonZeroU32::new(cost).unwrap()
