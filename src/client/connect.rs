@@ -10,14 +10,12 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioTimer},
 };
-
 #[cfg(feature = "rustls")]
 use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, pem::PemObject},
 };
-
-use tower_service::Service as _;
+use tower::ServiceExt;
 
 #[cfg(feature = "rustls")]
 use crate::error::BoxError;
@@ -203,7 +201,7 @@ impl Transport {
             .http2_only(self.http == Version::Http2);
         // hyper-util clones its connector twice for each request, so the connector is behind a pointer, too.
         let connector = Arc::new(self.connector(http, origin)?);
-        let connect = tower::service_fn(move |uri: Uri| Connector::clone(&connector).call(uri));
+        let connect = tower::service_fn(move |uri: Uri| Connector::clone(&connector).oneshot(uri));
         Ok(Arc::new(builder.build(connect)))
     }
 
