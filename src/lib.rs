@@ -131,10 +131,19 @@
 //! }
 //! ```
 //!
-//! Clones of the stack share its limiter, its retry budget and its connections, so create the stack once. The retry layer
-//! and the rate limit layer each clone their inner service for every call. A pointer makes the clone of hyper-util's client
-//! cheaper: with `let client = Arc::new(client);`, pass `tower::service_fn(move |request| client.request(request))` to
-//! `service`.
+//! Clones of the stack share its limiter, its retry budget and its connections, so create the stack once.
+//!
+//! The retry layer clones its inner service for each call, and the rate limit layer for each attempt. A clone of
+//! hyper-util's client copies its settings. To copy only a pointer, share the client in an `Arc`, and pass this
+//! `service` to `ServiceBuilder::service`:
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+//! # use tower_outbound::{Body, body::ReplayBody};
+//! let client = Arc::new(Client::builder(TokioExecutor::new()).build_http::<ReplayBody<Body>>());
+//! let service = tower::service_fn(move |request| client.request(request));
+//! ```
 //!
 //! [`guide::other_layers`] shows where the layers of tower and tower-http belong in such a stack.
 //!

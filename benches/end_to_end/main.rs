@@ -122,9 +122,9 @@ fn section(
     comparison.row("request id, retry, limit and auth layers over hyper-util", async || {
         Ok(ServiceClient(four.clone(), uri.clone()))
     })?;
-    let pointer = Arc::new(pooled(version));
-    let four = layers.service(tower::service_fn(move |request| pointer.request(request)));
-    comparison.row("the same layers over a pointer to hyper-util", async || {
+    let client = Arc::new(pooled(version));
+    let four = layers.service(tower::service_fn(move |request| client.request(request)));
+    comparison.row("request id, retry, limit and auth layers over hyper-util in an Arc", async || {
         Ok(ServiceClient(four.clone(), uri.clone()))
     })?;
 

@@ -3,7 +3,10 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use http::{Uri, uri::Scheme};
+use http::{
+    Uri,
+    uri::{Authority, Scheme},
+};
 
 use super::key_error::auth_error;
 use crate::{config::InvalidConfig, error::Error};
@@ -67,14 +70,21 @@ impl Origin {
         self
     }
 
-    /// Returns whether `uri` has the same scheme, host and port as this origin. Does not allocate.
+    /// Returns whether `uri` has the same scheme, host and port as this origin. Returns `false` if the text of its
+    /// authority contains a path, a query or a fragment. Does not allocate.
     pub fn covers(&self, uri: &Uri) -> bool {
         if uri.scheme() != Some(&self.scheme) {
             return false;
         }
+        let authority = uri.authority().map_or("", Authority::as_str);
         // Most authorities are equal as text. They are not parsed, because parsing takes half of the layer's time.
-        if uri.authority().is_some_and(|authority| authority.as_str() == self.authority) {
+        if authority == self.authority {
             return true;
+        }
+        // `Authority::from_static` does not reject a path, query or fragment. A client that parses the URI's text again may
+        // connect to another host.
+        if authority.contains(['/', '?', '#']) {
+            return false;
         }
         let host = uri.host().is_some_and(|host| host.eq_ignore_ascii_case(&self.host));
         host && port(uri) == Some(self.port)
@@ -196,6 +206,20 @@ mod tests {
             ("/v1", false),
         ] {
             assert_eq!(own.covers(&uri.parse().unwrap()), covered, "{uri}");
+        }
+    }
+
+    #[test]
+    fn origin_does_not_cover_an_authority_with_a_path_query_or_fragment() {
+        let own = origin("https://api.example.com");
+        for authority in
+            ["evil.test/@api.example.com", "evil.test?@api.example.com", "evil.test#@api.example.com"]
+        {
+            let authority = Authority::from_static(authority);
+            assert_eq!(authority.host(), "api.example.com");
+            let uri =
+                Uri::builder().scheme("https").authority(authority).path_and_query("/").build().unwrap();
+            assert!(!own.covers(&uri), "{uri}");
         }
     }
 

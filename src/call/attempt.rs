@@ -70,7 +70,7 @@ impl OptionalDuration {
         match self.0 {
             u64::MAX => None,
             Self::LONGEST => Some(Duration::MAX),
-            nanos => Some(Duration::from_nanos(nanos)),
+            stored => Some(Duration::from_nanos(stored)),
         }
     }
 
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn optional_duration_stores_up_to_584_years_and_becomes_the_maximum_above() {
+    fn optional_duration_replaces_durations_above_584_years_with_the_maximum() {
         let longest = Duration::from_nanos(u64::MAX - 2);
         let stored = |duration: Duration| OptionalDuration::from(duration).get();
         assert_eq!(stored(Duration::ZERO), Some(Duration::ZERO));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn optional_duration_adds_to_none_as_to_zero_and_stops_at_the_maximum() {
+    fn adding_to_an_absent_duration_starts_at_zero_and_saturates() {
         let mut sum = OptionalDuration::NONE;
         sum.add(Duration::from_nanos(3));
         assert_eq!(sum.get(), Some(Duration::from_nanos(3)));

@@ -176,8 +176,9 @@ impl Transport {
         Ok(roots)
     }
 
-    /// Creates hyper-util's client with its connection pool. It is behind a pointer, because the layers clone their inner
-    /// service for each call, and cloning the client would copy its settings.
+    /// Creates hyper-util's client with its connection pool. The client is in an `Arc`, because the retry layer clones
+    /// its inner service for each call, the rate limit layer for each attempt, and a clone of the client copies its
+    /// settings.
     pub(super) fn connections(
         self,
         origin: &Origin,
@@ -199,7 +200,7 @@ impl Transport {
             .pool_idle_timeout(self.idle_timeout.0)
             .pool_timer(TokioTimer::new())
             .http2_only(self.http == Version::Http2);
-        // hyper-util clones its connector twice for each request, so the connector is behind a pointer, too.
+        // hyper-util clones its connector twice for each request, so the connector is in an `Arc`, too.
         let connector = Arc::new(self.connector(http, origin)?);
         let connect = tower::service_fn(move |uri: Uri| Connector::clone(&connector).oneshot(uri));
         Ok(Arc::new(builder.build(connect)))

@@ -29,8 +29,8 @@ pub(crate) fn size(headers: &HeaderMap) -> usize {
     headers.iter().map(size).fold(0, usize::saturating_add)
 }
 
-/// Writes the fields to the start of `to`. Returns their size, or `None` if there is no room, or if a name or a value is too
-/// long for its prefix.
+/// Writes the fields to the start of `to`. Returns their size, or `None` if `to` is too short or a length does not fit
+/// into its prefix.
 pub(crate) fn write(headers: &HeaderMap, mut to: &mut [u8]) -> Option<usize> {
     let room = to.len();
     for (name, value) in headers {

@@ -65,7 +65,7 @@ enum Wait {
 impl<B> Unsent<B> {
     const COMPLETED: Self = Self::Whole(None);
 
-    /// Stores the request while it waits.
+    /// Stores the request in compact form until the event `until`.
     fn suspend(&mut self, until: Wait, call: Option<&CallContext>) {
         let compact = match self {
             Self::Whole(request) => CompactRequest::new(take_once(request), call),
@@ -128,14 +128,14 @@ where
                 Unsent::Whole(request) => {
                     let Some(request) = request else { polled_after_completion() };
                     let head = RequestHead::of(request);
-                    let mut wanted = settings.permit_request(head, call);
+                    let mut permit_request = settings.permit_request(head, call);
                     if renewed {
-                        wanted = wanted.admitted();
+                        permit_request = permit_request.admitted();
                     }
-                    let granted = match settings.limiter.try_acquire_for(head, &wanted) {
+                    let granted = match settings.limiter.try_acquire_for(head, &permit_request) {
                         Some(granted) => granted,
                         None => {
-                            let mut acquire = settings.limiter.acquire_for(head, &wanted);
+                            let mut acquire = settings.limiter.acquire_for(head, &permit_request);
                             let Poll::Ready(granted) = Pin::new(&mut acquire).poll(cx) else {
                                 // The clock is read only for a request that has to wait.
                                 let waiting = Some(Waiting::begin(call));

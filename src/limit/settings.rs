@@ -17,7 +17,7 @@ pub(super) struct Settings<L> {
 }
 
 impl<L> Settings<L> {
-    /// Returns how many permits a request of this call needs, its priority, and how long it may wait.
+    /// Returns the `PermitRequest` of a request: its cost, priority, deadline, maximum wait and maximum queue.
     pub(super) fn permit_request(&self, head: RequestHead<'_>, call: Option<&CallContext>) -> PermitRequest {
         let cost = match &self.cost {
             Some(cost) => cost(head),

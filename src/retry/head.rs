@@ -11,9 +11,9 @@ use crate::{
     headers::fields,
 };
 
-/// A copy of a request's head. Most calls never use it, so it is cheap to create. The variants except `Whole` contain the
-/// method, the URI and the header fields as bytes. They are used only if the `CallContext` is the only extension of the
-/// request.
+/// A copy of a request's head. Most calls never use it, so it is cheap to create. The variants except `Whole` contain
+/// the method, the URI and the header fields as bytes. They are used only if the `CallContext` is the only extension of
+/// the request.
 pub(super) enum RecordedHead {
     /// `bytes[..length]` is the head.
     Short {
@@ -25,14 +25,14 @@ pub(super) enum RecordedHead {
         version: Version,
         bytes: Box<[u8]>,
     },
-    /// A large head, a head whose URI does not parse back from its text, a head with other extensions, or a head that
-    /// a classifier or a condition reads.
+    /// A large head, a head whose URI does not round-trip through its text, a head with other extensions, or a head
+    /// that a classifier or a condition reads.
     Whole(Box<Request<()>>),
 }
 
 impl RecordedHead {
-    /// The maximum number of bytes that need no allocation. The head of a GET with a short URL and the headers `accept`,
-    /// `user-agent` and `x-request-id` is shorter.
+    /// The maximum number of bytes that need no allocation. The head of a GET with a short URL and the headers
+    /// `accept`, `user-agent` and `x-request-id` is shorter.
     const SHORT: usize = 157;
     /// The size of the prefix: the lengths of the method and the URI.
     const PREFIX: usize = 3;
@@ -40,7 +40,7 @@ impl RecordedHead {
     /// Records a head. `shown` is `true` if a classifier or a condition will read it.
     pub(super) fn of<B>(request: &Request<B>, shown: bool) -> Self {
         // Every head has at least one extension, the `CallContext`.
-        let plain = request.extensions().len() == 1 && !shown && parses_back(request.uri());
+        let plain = request.extensions().len() == 1 && !shown && round_trips(request.uri());
         plain.then(|| Self::copied(request)).flatten().unwrap_or_else(|| {
             let mut whole = Request::new(());
             *whole.method_mut() = request.method().clone();
@@ -79,8 +79,8 @@ impl RecordedHead {
         }
     }
 
-    /// Returns the request of the next attempt of this call. An error is not expected, because the bytes were written from a
-    /// valid request.
+    /// Returns the request of the next attempt of this call. Returns an error only if the recorded bytes are invalid,
+    /// which would be a bug.
     pub(super) fn request<B>(&self, call: &CallContext, body: B) -> Result<Request<B>, Error> {
         let (version, bytes) = match self {
             Self::Short { version, length, bytes } => (version, bytes.get(..usize::from(*length))),
@@ -98,22 +98,22 @@ impl RecordedHead {
 
 /// Returns `true` only if the text of `uri` parses as the same URI. A URI that was created from parts may have the text
 /// of another URI. For example, `https`, `a` and `*` form the text `https://a*`, whose host is `a*`.
-fn parses_back(uri: &Uri) -> bool {
+fn round_trips(uri: &Uri) -> bool {
     // `as_str` of an empty path is `/`, and `path` of a query alone is `/`.
     let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
     match (uri.scheme(), uri.authority()) {
         (Some(scheme), Some(authority)) => {
-            // `Authority::from_static` accepts a path after the host.
-            let is_host = !authority.as_str().bytes().any(|byte| matches!(byte, b'/' | b'?' | b'#'));
-            is_host && (*scheme == Scheme::HTTPS || *scheme == Scheme::HTTP) && path.starts_with(['/', '?'])
+            // `Authority::from_static` does not reject a path, query or fragment after the host.
+            let has_path = authority.as_str().bytes().any(|byte| matches!(byte, b'/' | b'?' | b'#'));
+            !has_path && (*scheme == Scheme::HTTPS || *scheme == Scheme::HTTP) && path.starts_with(['/', '?'])
         }
         (None, None) => path.starts_with('/') && uri.path().starts_with('/'),
         _ => false,
     }
 }
 
-/// Writes the head to the start of `to`. Returns its size, or `None` if there is no room, or if the method, the URI, the
-/// name of a field or a value is too long for its prefix.
+/// Writes the head to the start of `to`. Returns its size, or `None` if `to` is too short or a length does not fit into
+/// its prefix.
 fn write<B>(request: &Request<B>, mut to: &mut [u8]) -> Option<usize> {
     let room = to.len();
     let (method, [scheme, authority, path]) = texts(request);
@@ -136,7 +136,7 @@ fn read(bytes: &[u8]) -> Option<request::Parts> {
     Some(head)
 }
 
-/// Returns the method, and the parts of the text of a URI that [`parses_back`].
+/// Returns the method, and the parts of the text of a URI that [`round_trips`].
 fn texts<B>(request: &Request<B>) -> (&[u8], [&[u8]; 3]) {
     let uri = request.uri();
     let scheme = match uri.scheme_str() {
@@ -185,7 +185,7 @@ mod tests {
         ];
         let parsed = parsed.prop_map(|text| Uri::try_from(text).ok());
         let paths = prop_oneof![path.boxed(), "\\*|\\?[a-z]?|[a-z.]{0,4}(/[a-z])?".boxed()];
-        // `Authority::from_static` accepts a path after the host.
+        // `Authority::from_static` does not reject a path, query or fragment after the host.
         let authority = prop_oneof![
             9 => authority.prop_filter_map("not an authority", |text| Authority::try_from(text).ok()),
             1 => prop::sample::select(&["a/v1", "a?q", "a#f", "a/ x"]).prop_map(Authority::from_static),
@@ -236,9 +236,9 @@ mod tests {
             let recorded = RecordedHead::of(&request, false);
             let fields = request.headers().iter().map(|(name, value)| 3 + name.as_str().len() + value.len());
             let size = 3 + method.len() + texts(&request).1.concat().len() + fields.sum::<usize>();
-            let parses_back = parses_back(request.uri());
-            prop_assert_eq!(size_of(&recorded), (parses_back && size <= 1024).then_some(size));
-            let is_short = parses_back && size <= RecordedHead::SHORT;
+            let round_trips = round_trips(request.uri());
+            prop_assert_eq!(size_of(&recorded), (round_trips && size <= 1024).then_some(size));
+            let is_short = round_trips && size <= RecordedHead::SHORT;
             prop_assert_eq!(matches!(recorded, RecordedHead::Short { .. }), is_short);
 
             let read = recorded.request(&call, ()).unwrap();

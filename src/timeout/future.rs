@@ -27,8 +27,8 @@ pin_project! {
 }
 
 thread_local! {
-    /// The address of the call whose `StackAttempt` waits, so that its `StackTotal` sets no timer. `StackTotal` sets the
-    /// address to 0 before and after each poll.
+    /// The address of the call whose `StackAttempt` waits, so that its `StackTotal` sets no timer. `StackTotal` sets
+    /// the address to 0 before and after each poll.
     static TIMED: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -36,7 +36,8 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Expiry {
     pub(super) timer: Timer,
-    /// The limit of the layer. Its kind is `Deadline` if the deadline is earlier than the end of an attempt timeout.
+    /// The limit of the layer. Its kind is `Deadline` if the deadline is not later than the end of an attempt
+    /// timeout.
     pub(super) limit: Limit,
     pub(super) call: Option<CallContext>,
 }

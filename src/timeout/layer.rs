@@ -15,7 +15,7 @@ use crate::{config::InvalidConfig, error::ErrorKind};
 /// use std::time::Duration;
 /// use tower_outbound::timeout::TimeoutLayer;
 ///
-/// // Position `total` outside the retry layer, and `per_attempt` inside it.
+/// // Place `total` outside the retry layer, and `per_attempt` inside it.
 /// let total = TimeoutLayer::total(Duration::from_secs(60))?;
 /// let per_attempt = TimeoutLayer::per_attempt(Duration::from_secs(10))?;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())

@@ -17,12 +17,12 @@ pub(super) struct Limit {
 /// The position of a timeout layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Position {
-    /// Anywhere outside a stack.
+    /// A layer that no `StackBuilder` has created.
     Custom,
     /// The total timeout of a stack sets no timer while the attempt timeout waits. A custom total timeout always sets
     /// one, because a layer inside might drop an attempt without waking the task.
     StackTotal,
-    /// The attempt timeout of a stack tells the total timeout when it waits.
+    /// The attempt timeout of a stack. Each poll that returns `Pending` stores the address of its call in `TIMED`.
     StackAttempt,
 }
 
@@ -31,9 +31,10 @@ impl Limit {
         Self { secs: limit.as_secs(), nanos: limit.subsec_nanos(), kind, position: Position::Custom }
     }
 
-    /// Returns the time at which a request that starts at `start` expires, and the limit for its error. The limit's kind is
-    /// `Deadline` if the deadline is not later, because the attempt may not be slow.
-    pub(super) fn expiry(self, start: Instant, deadline: Option<Instant>) -> (Self, Instant) {
+    /// Returns the limit for the timeout error, and the time at which a request that starts at `start` expires. The
+    /// kind is `Deadline` if the deadline is not later than the end of this timeout, because the attempt may not have
+    /// been slow.
+    pub(super) fn expires_at(self, start: Instant, deadline: Option<Instant>) -> (Self, Instant) {
         let own = clock::after(start, self.duration());
         match deadline {
             Some(deadline) if deadline <= own => (Self { kind: ErrorKind::Deadline, ..self }, deadline),

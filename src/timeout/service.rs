@@ -85,10 +85,10 @@ impl<S> Timeout<S> {
             (ErrorKind::Deadline, Some(call)) => {
                 // The time limit of a call begins when the call starts.
                 let caller = Deadline::in_extensions(Some(call), extensions);
-                let (_, own) = self.limit.expiry(call.started(), caller);
+                let (_, own) = self.limit.expires_at(call.started(), caller);
                 (self.limit, call.narrow_deadline(own))
             }
-            _ => self.limit.expiry(now.unwrap_or_else(clock::now), Deadline::of(call, extensions)),
+            _ => self.limit.expires_at(now.unwrap_or_else(clock::now), Deadline::of(call, extensions)),
         };
         let expiry = Expiry { timer: Timer::Unset(ends), limit, call: call.cloned() };
         (expiry, now.is_some_and(|now| now > ends))

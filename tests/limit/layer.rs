@@ -91,7 +91,7 @@ async fn debug_output_shows_the_name_and_state_of_each_limiter_type() {
     let readying = format!("{:?}", *waiting);
     advance(millis(2)).await;
     assert!(assert_ready!(waiting.poll()).is_ok());
-    let answered = format!("{:?}", *waiting);
+    let completed = format!("{:?}", *waiting);
     let mut refusing = layer.clone().with_max_wait(Duration::ZERO).layer(ok_service());
     let mut refused = task::spawn(Box::pin(refusing.call(Request::new(()))));
     assert!(assert_ready!(refused.poll()).is_err());
@@ -105,7 +105,7 @@ async fn debug_output_shows_the_name_and_state_of_each_limiter_type() {
         (format!("{:?}", layer.layer(NonZeroU32::MIN)), "RateLimit {"),
         (acquiring, r#"rate_limit::ResponseFuture { state: "acquiring""#),
         (readying, r#"rate_limit::ResponseFuture { state: "readying""#),
-        (answered, r#"rate_limit::ResponseFuture { state: "completed""#),
+        (completed, r#"rate_limit::ResponseFuture { state: "completed""#),
         (refused, r#"rate_limit::ResponseFuture { state: "completed""#),
     ] {
         assert!(debug.starts_with(start), "{debug}");

@@ -60,7 +60,7 @@ async fn every_attempt_sends_the_same_request_head() {
 #[tokio::test(start_paused = true)]
 async fn every_attempt_sends_a_uri_from_parts_unchanged() {
     let paths = ["*", "?q=1", "/v1"].map(PathAndQuery::from_static);
-    // `Authority::from_static` accepts a path after the host.
+    // `Authority::from_static` does not reject a path, query or fragment after the host.
     let authorities = ["a.example", "a.example/v1", "a.example?q", "a.example#f"].map(Authority::from_static);
     let absolute = authorities.iter().flat_map(|authority| {
         let uri = || Uri::builder().scheme("https").authority(authority.clone());

@@ -135,9 +135,9 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
 /// The total timeout of a stack sets no timer while the attempt timeout of the same call waits.
 #[tokio::test(start_paused = true)]
 async fn stack_meets_its_deadline_in_each_stage_of_a_call() {
-    /// Waits for the attempt timeout of another call. With `shares_context`, polls a nested call with the context of the
-    /// outer call once, and then never completes. The nested call is a whole stack if `is_stack`, otherwise an attempt
-    /// timeout alone.
+    /// Waits for the attempt timeout of another call. With `shares_context`, polls a nested call with the context of
+    /// the outer call once, and then never completes. The nested call is a whole stack if `is_stack`, otherwise an
+    /// attempt timeout alone.
     struct NestedCall {
         shares_context: bool,
         is_stack: bool,

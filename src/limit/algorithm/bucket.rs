@@ -10,8 +10,8 @@ use governor::{clock::Clock, middleware::NoOpMiddleware, nanos::Nanos, state::St
 
 use crate::policy::{Quota, nanos};
 
-/// Computes the state of a bucket after a grant. The state is the theoretical arrival time of the next permit: the bucket
-/// is full if this time lies in the past.
+/// Computes the state of a bucket after a grant. The state is the theoretical arrival time of the next permit: the
+/// bucket is full if this time lies in the past.
 #[derive(Debug)]
 pub struct Bucket {
     governor: governor::RateLimiter<Missing, InPlace, Present, NoOpMiddleware<Nanos>>,

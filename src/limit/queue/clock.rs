@@ -33,8 +33,8 @@ impl Clock {
         Self { quanta: Some((clock, start)), ..Self::tokio() }
     }
 
-    /// Returns how much later than `other` this clock started. Returns `None` if it started earlier, or if the clocks have
-    /// different time sources.
+    /// Returns how much later than `other` this clock started. Returns `None` if it started earlier, or if the clocks
+    /// have different time sources.
     pub(super) fn started_after(&self, other: &Self) -> Option<u64> {
         #[cfg(feature = "quanta")]
         match (&self.quanta, &other.quanta) {

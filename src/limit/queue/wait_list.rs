@@ -55,8 +55,8 @@ pub(super) struct WaitList<A> {
     pub(super) refusals: BTreeMap<u64, Refusal>,
     /// The time of the last grant that woke a waiter.
     pub(super) woken_at: u64,
-    /// The number of permits that were released without an accepted request. Changes only under the lock. It is complete
-    /// only if the algorithm learns, because other limiters also release permits without the lock.
+    /// The number of permits that were released without an accepted request. Changes only under the lock. It is
+    /// complete only if the algorithm learns, because other limiters also release permits without the lock.
     pub(super) not_accepted: u64,
     pub(super) waiters: Waiters,
     pub(super) presence: Presence,
@@ -112,8 +112,8 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Takes the permits for a new request and returns `None`. Otherwise returns when they would be available, behind the
-    /// waiters of the same and higher priorities and the shares of lower ones.
+    /// Takes the permits for a new request and returns `None`. Otherwise returns when they would be available, behind
+    /// the waiters of the same and higher priorities and the shares of lower ones.
     #[inline]
     pub(super) fn wait(
         &mut self,

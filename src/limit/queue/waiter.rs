@@ -73,8 +73,8 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Returns the time that a waiter stores for a grant at `at`. Moves a time that equals the value of another state by a
-    /// few nanoseconds.
+    /// Returns the time that a waiter stores for a grant at `at`. Moves a time that equals the value of another state
+    /// by a few nanoseconds.
     pub(super) fn time(at: u64) -> u64 {
         at.clamp(WAITING + 1, EXPIRED - 1)
     }
