@@ -324,6 +324,7 @@ mod secret;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
+mod uri;
 mod uuid;
 
 pub use self::auth::key::ApiKey;

@@ -59,7 +59,7 @@ impl Attempt {
 }
 
 /// An optional duration, in 8 bytes. Durations above 584 years become [`Duration::MAX`].
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct OptionalDuration(u64);
 
 impl OptionalDuration {
@@ -67,10 +67,10 @@ impl OptionalDuration {
     const LONGEST: u64 = u64::MAX - 1;
 
     pub(super) fn get(self) -> Option<Duration> {
-        match self.0 {
-            u64::MAX => None,
-            Self::LONGEST => Some(Duration::MAX),
-            stored => Some(Duration::from_nanos(stored)),
+        match self {
+            Self::NONE => None,
+            Self(Self::LONGEST) => Some(Duration::MAX),
+            Self(stored) => Some(Duration::from_nanos(stored)),
         }
     }
 

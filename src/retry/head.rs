@@ -9,6 +9,7 @@ use crate::{
     call::{CallContext, RequestHead},
     error::Error,
     headers::fields,
+    uri::has_path,
 };
 
 /// A copy of a request's head. Most calls never use it, so it is cheap to create. The variants except `Whole` contain
@@ -55,14 +56,9 @@ impl RecordedHead {
     /// Copies a head without its extensions. Returns `None` if the head is too long, or if its method or the name
     /// of a header has more than 255 bytes.
     fn copied<B>(request: &Request<B>) -> Option<Self> {
-        let version = request.version();
-        // Writes the bytes into the final value, because a local array would be copied.
-        let mut short = Self::Short { version, length: 0, bytes: [0; Self::SHORT] };
-        if let Self::Short { length, bytes, .. } = &mut short {
-            if let Some(written) = write(request, bytes) {
-                *length = u8::try_from(written).ok()?;
-                return Some(short);
-            }
+        let (version, mut bytes) = (request.version(), [0; Self::SHORT]);
+        if let Some(length) = write(request, &mut bytes) {
+            return Some(Self::Short { version, length: u8::try_from(length).ok()?, bytes });
         }
         let (method, uri) = texts(request);
         let uri: usize = uri.map(<[u8]>::len).into_iter().sum();
@@ -103,9 +99,9 @@ fn round_trips(uri: &Uri) -> bool {
     let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
     match (uri.scheme(), uri.authority()) {
         (Some(scheme), Some(authority)) => {
-            // `Authority::from_static` does not reject a path, query or fragment after the host.
-            let has_path = authority.as_str().bytes().any(|byte| matches!(byte, b'/' | b'?' | b'#'));
-            !has_path && (*scheme == Scheme::HTTPS || *scheme == Scheme::HTTP) && path.starts_with(['/', '?'])
+            (*scheme == Scheme::HTTPS || *scheme == Scheme::HTTP)
+                && !has_path(authority)
+                && path.starts_with(['/', '?'])
         }
         (None, None) => path.starts_with('/') && uri.path().starts_with('/'),
         _ => false,

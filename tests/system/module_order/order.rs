@@ -28,6 +28,7 @@ const MODULES: &[(&str, &[&[&str]])] = &[
     ("error", &[&["config", "call"]]),
     ("body", &[&["error"]]),
     ("headers", &[&["config", "error"]]),
+    ("uri", &[]),
     ("uuid", &[&["clock", "random"]]),
     ("telemetry", &[&["clock", "call", "error", "policy::grpc::Code"]]),
     // A layer may depend on the whole base, but on no other layer.
@@ -51,6 +52,7 @@ const BASE: &[&str] = &[
     "clock",
     "random",
     "config",
+    "uri",
     "uuid",
     "secret",
     "call",
