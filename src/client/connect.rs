@@ -17,13 +17,12 @@ use rustls::{
 };
 use tower::ServiceExt;
 
-#[cfg(feature = "rustls")]
-use crate::error::BoxError;
 use crate::{
     auth::Origin,
     body::{Body, ReplayBody},
     config::InvalidConfig,
     config::text::Written,
+    error::BoxError,
     policy::LONGEST,
 };
 
@@ -38,8 +37,8 @@ type Connector = HttpConnector;
 ///
 /// | field | default |
 /// |---|---|
-/// | `connect_timeout` | `5s`, for each address |
-/// | `idle_timeout` | `90s`, hyper-util's own default |
+/// | `connect_timeout` | `5s`, for DNS, TCP and TLS together |
+/// | `idle_timeout` | `50s`, below the 60 s after which common load balancers close an idle connection |
 /// | `http` | `negotiated`: HTTP/2 if TLS negotiates it, otherwise HTTP/1.1. `http1` and `http2` force a version |
 /// | `bundled_roots` | `true`: trusts Mozilla's roots. Needs the feature `rustls` |
 /// | `root_certificates` | none: the path of a PEM file with additional roots. Needs the feature `rustls` |
@@ -78,7 +77,7 @@ impl Transport {
     pub fn new() -> Self {
         Self {
             connect_timeout: Written(Duration::from_secs(5)),
-            idle_timeout: Written(Duration::from_secs(90)),
+            idle_timeout: Written(Duration::from_secs(50)),
             http: Version::Negotiated,
             #[cfg(feature = "rustls")]
             bundled_roots: true,
@@ -91,13 +90,13 @@ impl Transport {
         }
     }
 
-    /// Limits the time to connect to each address. 5 s by default.
+    /// Limits the time to resolve the host, connect and complete the TLS handshake. 5 s by default.
     pub fn with_connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout.0 = limit;
         self
     }
 
-    /// Closes a connection that has been idle for `limit`. 90 s by default.
+    /// Closes a connection that has been idle for `limit`. 50 s by default.
     pub fn with_idle_timeout(mut self, limit: Duration) -> Self {
         self.idle_timeout.0 = limit;
         self
@@ -195,14 +194,30 @@ impl Transport {
         http.enforce_http(false);
         http.set_nodelay(true);
         http.set_connect_timeout(Some(self.connect_timeout.0));
+        // As reqwest: a dead connection is noticed within a minute.
+        http.set_keepalive(Some(Duration::from_secs(15)));
+        http.set_keepalive_interval(Some(Duration::from_secs(15)));
+        http.set_keepalive_retries(Some(3));
+        let limit = self.connect_timeout.0;
         let mut builder = Client::builder(TokioExecutor::new());
         builder
             .pool_idle_timeout(self.idle_timeout.0)
             .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .http2_keep_alive_interval(Duration::from_secs(20))
+            .http2_keep_alive_timeout(Duration::from_secs(10))
             .http2_only(self.http == Version::Http2);
         // hyper-util clones its connector twice for each request, so the connector is in an `Arc`, too.
         let connector = Arc::new(self.connector(http, origin)?);
-        let connect = tower::service_fn(move |uri: Uri| Connector::clone(&connector).oneshot(uri));
+        let connect = tower::service_fn(move |uri: Uri| {
+            let connecting = Connector::clone(&connector).oneshot(uri);
+            Box::pin(async move {
+                match tokio::time::timeout(limit, connecting).await {
+                    Ok(connected) => connected.map_err(BoxError::from),
+                    Err(late) => Err(late.into()),
+                }
+            })
+        });
         Ok(Arc::new(builder.build(connect)))
     }
 
