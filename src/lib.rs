@@ -302,6 +302,9 @@ pub mod stack;
 #[cfg(feature = "client")]
 pub mod client;
 
+#[cfg(feature = "client")]
+pub mod transport;
+
 pub mod preset;
 
 pub mod adapter;

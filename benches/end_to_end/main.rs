@@ -26,11 +26,11 @@ use tower::{Layer, ServiceBuilder};
 use tower_outbound::{
     ApiKey, Quota,
     auth::{AuthLayer, Origin},
-    client::Transport,
     limit::{RateLimitLayer, TokenBucket},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::StackBuilder,
+    transport::TransportConfig,
 };
 use tower_outbound_peers::{
     Arguments, BoxError, ClientComparison, Report, ServerProcess, Settings, Table, serve, tower_buffered,
@@ -102,7 +102,8 @@ fn section(
         Ok(connection)
     })?;
 
-    let transport = if http2 { Transport::new().with_http2_prior_knowledge() } else { Transport::new() };
+    let transport =
+        if http2 { TransportConfig::new().with_http2_prior_knowledge() } else { TransportConfig::new() };
     let client = preset(&base)?.client_with_transport(transport)?;
     comparison.row("tower-outbound client", async || Ok(Outbound(client.clone())))?;
     comparison.repeat_at_info("tower-outbound client, with INFO logs");

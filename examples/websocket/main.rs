@@ -31,9 +31,8 @@ use tokio_tungstenite::{
     },
 };
 use tower_outbound::{
-    ApiKey, Body, BoxError, ExponentialBackoff, Quota, Report,
-    client::{Response, Transport},
-    preset,
+    ApiKey, Body, BoxError, ExponentialBackoff, Quota, Report, client::Response, preset,
+    transport::TransportConfig,
 };
 use tower_outbound_examples::{no_arguments, run};
 
@@ -78,7 +77,7 @@ async fn exchange_all(echoed: &Cell<usize>) -> Result<(), BoxError> {
         .with_api_key(ApiKey::new(KEY)?)
         .with_quota(Quota::per_second(5)?.with_burst(2)?)
         // A TLS server may negotiate HTTP/2, which has no `Upgrade` header.
-        .client_with_transport(Transport::new().with_http1_only())?;
+        .client_with_transport(TransportConfig::new().with_http1_only())?;
     // The delays are shorter than the defaults, so that the example ends soon.
     let backoff = ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(2))?;
     let mut reconnect = Reconnect::new(backoff);

@@ -102,6 +102,8 @@ pub use self::key::AppCredentials;
 pub use self::key_error::KeyError;
 pub use self::layer::AuthLayer;
 pub use self::origin::Origin;
+#[cfg(feature = "proxy")]
+pub(crate) use self::origin::is_loopback;
 pub(crate) use self::origin::quoted;
 pub use self::placement::KeyPlacement;
 pub(crate) use self::placement::{NOT_FRAMING, frames_request};

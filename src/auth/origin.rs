@@ -94,9 +94,7 @@ impl Origin {
     /// Returns the origin if a credential may be sent there: the origin uses TLS, is on loopback, or [allows
     /// plaintext](Self::with_plaintext). Otherwise returns an error.
     pub(super) fn for_credential(self) -> Result<Self, InvalidConfig> {
-        let host = self.host.trim_start_matches('[').trim_end_matches(']');
-        let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-        if self.is_tls() || self.plaintext || is_loopback {
+        if self.is_tls() || self.plaintext || is_loopback(&self.host) {
             return Ok(self);
         }
         let expected = "https, a loopback host or Origin::with_plaintext, because a credential is sent to it";
@@ -114,6 +112,12 @@ impl Origin {
 }
 
 const EXPECTED: &str = "an absolute http or https url without user info, such as https://api.example.com";
+
+/// Returns whether a host is `localhost` or a loopback address.
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
 
 fn default_port(scheme: &Scheme) -> u16 {
     if *scheme == Scheme::HTTPS { 443 } else { 80 }

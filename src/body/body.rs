@@ -12,7 +12,8 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 
 #[cfg(feature = "hyper")]
-use super::IdleBody;
+use super::connection::ConnectionBody;
+use super::idle::IdleBody;
 use crate::error::BoxError;
 
 /// The body of a request or a response of the client. It can hold a body of any type.
@@ -45,7 +46,7 @@ enum Kind {
     /// The remaining bytes in memory. Empty at the end of the body.
     Full(Bytes),
     #[cfg(feature = "hyper")]
-    Incoming(IdleBody<Incoming>),
+    Incoming(IdleBody<ConnectionBody>),
     Boxed(UnsyncBoxBody<Bytes, BoxError>),
 }
 
@@ -63,7 +64,8 @@ impl Body {
 
     /// Creates a body that returns the data and trailers of `body`.
     ///
-    /// Boxes the body, unless it is empty, a `Body`, or hyper's response body (alone or in an `IdleBody`).
+    /// Boxes the body, unless it is empty, in memory, a `Body`, or hyper's response body. The last two may also be in
+    /// an `IdleBody`.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -83,16 +85,40 @@ impl Body {
         if let Some(body) = take(&mut slot) {
             return body;
         }
-        #[cfg(feature = "hyper")]
-        if let Some(body) = take(&mut slot) {
-            return Self { kind: Kind::Incoming(IdleBody::new(body, None)) };
+        if let Some(body) = take::<IdleBody<Self>>(&mut slot) {
+            return Self::idle(body);
         }
         #[cfg(feature = "hyper")]
-        if let Some(body) = take(&mut slot) {
-            return Self { kind: Kind::Incoming(body) };
+        if let Some(body) = take::<Incoming>(&mut slot) {
+            return Self::of_connection(body.into());
+        }
+        #[cfg(feature = "hyper")]
+        if let Some(body) = take::<IdleBody<Incoming>>(&mut slot) {
+            return Self { kind: Kind::Incoming(body.map(ConnectionBody::from)) };
         }
         slot.map(|body| Self { kind: Kind::Boxed(body.map_err(Into::into).boxed_unsync()) })
             .unwrap_or_default()
+    }
+
+    /// Applies the idle timeout without a box, if there is one, to a body of a connection.
+    fn idle(body: IdleBody<Self>) -> Self {
+        match body.into_parts() {
+            (Some(body), None) => body,
+            (Some(body @ Self { kind: Kind::Full(_) }), _) => body,
+            #[cfg(feature = "hyper")]
+            (Some(Self { kind: Kind::Incoming(body) }), limit) if !body.has_limit() => {
+                Self { kind: Kind::Incoming(body.with_limit(limit)) }
+            }
+            (Some(body), limit) => {
+                Self { kind: Kind::Boxed(IdleBody::new(body, limit).map_err(Into::into).boxed_unsync()) }
+            }
+            (None, _) => Self::empty(),
+        }
+    }
+
+    #[cfg(feature = "hyper")]
+    pub(crate) fn of_connection(body: ConnectionBody) -> Self {
+        Self { kind: Kind::Incoming(IdleBody::new(body, None)) }
     }
 
     fn name(&self) -> &'static str {

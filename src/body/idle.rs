@@ -41,6 +41,26 @@ impl<B> IdleBody<B> {
     pub(crate) fn new(body: B, limit: Option<Duration>) -> Self {
         Self { body: Some(body), limit, timer: None, armed: false }
     }
+
+    /// Replaces the body and keeps the limit.
+    #[cfg(feature = "hyper")]
+    pub(super) fn map<C>(self, change: impl FnOnce(B) -> C) -> IdleBody<C> {
+        IdleBody { body: self.body.map(change), limit: self.limit, timer: self.timer, armed: self.armed }
+    }
+
+    #[cfg(feature = "hyper")]
+    pub(super) fn has_limit(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    #[cfg(feature = "hyper")]
+    pub(super) fn with_limit(self, limit: Option<Duration>) -> Self {
+        Self { limit, ..self }
+    }
+
+    pub(super) fn into_parts(self) -> (Option<B>, Option<Duration>) {
+        (self.body, self.limit)
+    }
 }
 
 impl<B> Body for IdleBody<B>

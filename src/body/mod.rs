@@ -32,6 +32,8 @@
 #[expect(clippy::module_inception, reason = "the module is named after its type")]
 pub(crate) mod body;
 mod collect;
+#[cfg(feature = "hyper")]
+mod connection;
 mod drain;
 mod idle;
 mod replay;
@@ -40,6 +42,8 @@ mod test_body;
 
 pub(crate) use self::body::Body;
 pub use self::collect::BodyTooLarge;
+#[cfg(feature = "client")]
+pub(crate) use self::connection::{ConnectionBody, Lease};
 pub(crate) use self::drain::Drain;
 pub use self::idle::IdleBody;
 pub(crate) use self::replay::Replay;

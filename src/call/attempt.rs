@@ -14,6 +14,14 @@ pub struct AttemptReport {
     pub started: Duration,
     /// How long this attempt waited for the limiter.
     pub waited: Duration,
+    /// How long this attempt waited for a connection or an HTTP/2 stream. Includes the time to open a connection. Only
+    /// the crate's own [`transport`](crate::transport) reports this time.
+    pub connection_wait: Duration,
+    /// The times of the connection that was opened for this attempt. `None` if the attempt used an open connection.
+    pub connect: Option<ConnectTimes>,
+    /// The time from the start of the call to the moment at which the transport handed the request to a connection.
+    /// `None` if the request was not sent, or if the client below the layers does not report it.
+    pub sent: Option<Duration>,
     /// The time from the start of the call to the end of this attempt. `None` if the attempt was cancelled.
     pub ended: Option<Duration>,
     /// How this attempt ended. `None` if it was cancelled.
@@ -28,15 +36,30 @@ pub struct AttemptReport {
     pub delay_reason: Option<DelayReason>,
 }
 
+/// How long it took to open a connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectTimes {
+    /// The time to resolve the host name. `None` for an address, and with a custom connector.
+    pub resolve: Option<Duration>,
+    /// The time to open the TCP connection, or the time of a custom connector. Includes the handshake with a proxy.
+    pub connect: Duration,
+    /// The time of the TLS handshake. `None` without TLS.
+    pub tls: Option<Duration>,
+}
+
 /// Stores an [`AttemptReport`] in fewer bytes. Most calls never create the report.
 #[derive(Default)]
 pub(super) struct Attempt {
     number: u32,
     started: OptionalDuration,
     pub(super) waited: OptionalDuration,
+    pub(super) connection_wait: OptionalDuration,
+    pub(super) sent: OptionalDuration,
     pub(super) ended: OptionalDuration,
     pub(super) requested_delay: OptionalDuration,
     pub(super) delay: OptionalDuration,
+    pub(super) connect: Option<Box<ConnectTimes>>,
     pub(super) server_request_id: Option<Arc<str>>,
     pub(super) outcome: Option<Outcome>,
     pub(super) delay_reason: Option<DelayReason>,
@@ -48,6 +71,9 @@ impl Attempt {
             number: self.number,
             started: self.started.get().unwrap_or_default(),
             waited: self.waited.get().unwrap_or_default(),
+            connection_wait: self.connection_wait.get().unwrap_or_default(),
+            connect: self.connect.as_deref().copied(),
+            sent: self.sent.get(),
             ended: self.ended.get(),
             outcome: self.outcome,
             server_request_id: self.server_request_id.as_deref().and_then(|id| id.parse().ok()),

@@ -19,6 +19,7 @@
 
 mod attempt;
 mod deadline;
+mod progress;
 pub(crate) mod report;
 mod request_head;
 mod server_id;
@@ -28,9 +29,10 @@ use std::{sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderValue, Request};
 
-pub use self::attempt::AttemptReport;
 use self::attempt::OptionalDuration;
+pub use self::attempt::{AttemptReport, ConnectTimes};
 pub use self::deadline::Deadline;
+pub(crate) use self::progress::Phase;
 pub(crate) use self::report::Report;
 pub use self::request_head::RequestHead;
 use self::shared::Shared;
@@ -171,11 +173,6 @@ impl CallContext {
         Arc::ptr_eq(&self.0.shared, &report.shared)
     }
 
-    /// Returns a number that differs between the calls that exist at the same time. It is never 0.
-    pub(crate) fn address(&self) -> usize {
-        Arc::as_ptr(&self.0.shared).addr()
-    }
-
     pub(crate) fn started(&self) -> Instant {
         self.0.shared.started
     }
@@ -201,6 +198,60 @@ impl CallContext {
         }
     }
 
+    /// Records how long an attempt waited for its connection, and the times of a connection that was opened for it.
+    #[cfg(feature = "client")]
+    pub(crate) fn add_connection(&self, waited: Duration, times: Option<ConnectTimes>) {
+        if let Some(attempt) = &mut self.0.shared.state().attempts.last {
+            attempt.connection_wait.add(waited);
+            attempt.connect = times.map(Box::new);
+        }
+    }
+
+    /// Begins to watch how far the transport gets with an attempt.
+    pub(crate) fn begin_watch(&self) {
+        self.0.shared.progress.begin();
+    }
+
+    pub(crate) fn end_watch(&self) {
+        self.0.shared.progress.end();
+    }
+
+    /// Records that the attempt timeout has set a timer, which ends at the deadline at the latest.
+    pub(crate) fn set_timed(&self) {
+        self.0.shared.progress.set_timed();
+    }
+
+    pub(crate) fn is_timed(&self) -> bool {
+        self.0.shared.progress.is_timed()
+    }
+
+    /// Records that the attempt timeout gives the attempt up.
+    pub(crate) fn expire(&self) {
+        self.0.shared.progress.expire();
+    }
+
+    #[cfg(feature = "client")]
+    pub(crate) fn is_expired(&self) -> bool {
+        self.0.shared.progress.is_expired()
+    }
+
+    /// Returns how far the transport has got with the running attempt.
+    pub(crate) fn phase(&self) -> Phase {
+        self.0.shared.progress.phase()
+    }
+
+    /// Records how far the transport has got with the running attempt.
+    #[cfg(feature = "client")]
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.0.shared.progress.enter(phase);
+    }
+
+    /// Records that the request was handed to a connection.
+    #[cfg(feature = "client")]
+    pub(crate) fn sent(&self, now: Instant) {
+        self.enter(Phase::Sent(now.saturating_duration_since(self.0.shared.started)));
+    }
+
     /// Starts an attempt. If the deadline has passed, returns an error with the time between the start of the call and
     /// its deadline.
     pub(crate) fn start_attempt(&self, now: Instant) -> Result<(), Duration> {
@@ -222,10 +273,14 @@ impl CallContext {
         headers: Option<&HeaderMap>,
     ) {
         let elapsed = self.0.shared.started.elapsed();
+        let phase = self.phase();
         let mut state = self.0.shared.state();
         let server_request_id = headers.and_then(|headers| state.keep_id(headers));
         if let Some(attempt) = &mut state.attempts.last {
             attempt.ended = elapsed.into();
+            if let Phase::Sent(since_start) = phase {
+                attempt.sent = since_start.into();
+            }
             attempt.outcome = Some(outcome);
             attempt.server_request_id = server_request_id;
             attempt.requested_delay = requested.into();

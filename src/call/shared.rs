@@ -7,12 +7,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::{
     StopReason,
     attempt::{Attempts, OptionalDuration},
+    progress::Progress,
     server_id::{self, SentKeys},
 };
 use crate::clock::{self, Instant};
 
 pub(super) struct Shared {
     pub(super) started: Instant,
+    pub(super) progress: Progress,
     state: Mutex<State>,
 }
 
@@ -53,7 +55,8 @@ pub(super) struct State {
 impl Shared {
     /// Creates the state of a call that starts now.
     pub(super) fn new(identity: Option<Identity>) -> Self {
-        Self { started: clock::now(), state: Mutex::new(State { identity, ..State::default() }) }
+        let state = Mutex::new(State { identity, ..State::default() });
+        Self { started: clock::now(), progress: Progress::default(), state }
     }
 
     // Ignores the poisoning of the lock, because a panic while the lock is held leaves the values valid.

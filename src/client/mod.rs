@@ -60,7 +60,6 @@
 //! - The total timeout also covers the reading of a body with `text`, `bytes` or `json` of [`Response`]. It does not
 //!   cover a body from [`Response::into_body`].
 
-mod connect;
 mod error;
 mod methods;
 mod path_segment;
@@ -68,7 +67,6 @@ mod request;
 mod response;
 pub(crate) mod service;
 
-pub use self::connect::Transport;
 pub use self::error::ResponseError;
 pub use self::path_segment::PathSegment;
 pub use self::request::RequestBuilder;

@@ -11,12 +11,12 @@ use http::{Request, Response, header::USER_AGENT};
 use tower::ServiceBuilder;
 use tower_service::Service;
 
-use super::Transport;
 use crate::{
     body::{Body, IdleBody, ReplayBody},
     config::InvalidConfig,
     error::{BoxError, Error},
-    stack::{BaseUrl, StackBuilder},
+    stack::{BaseUrl, StackBuilder, TransportService},
+    transport::TransportConfig,
 };
 
 pub(super) type BoxFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
@@ -76,17 +76,23 @@ impl StackBuilder {
     /// Returns the same errors as [`layer`](Self::layer). Also returns an error for an `https` base URL without the
     /// feature `rustls`.
     pub fn client(&self) -> Result<Client, InvalidConfig> {
-        self.client_with_transport(Transport::new())
+        self.client_with_transport(TransportConfig::new())
     }
 
-    /// Creates a client over a custom transport.
+    /// Creates a client with these settings of its connections. To share connections between clients, build the
+    /// transport and use [`client_with_service`](Self::client_with_service).
     ///
     /// # Errors
     ///
-    /// Returns the same errors as [`client`](Self::client).
-    pub fn client_with_transport(&self, transport: Transport) -> Result<Client, InvalidConfig> {
-        let connections = transport.connections(&self.base.origin)?;
-        let service = tower::service_fn(move |request| connections.request(request));
+    /// Returns the same errors as [`client`](Self::client) and [`TransportConfig::build`].
+    pub fn client_with_transport(&self, transport: TransportConfig) -> Result<Client, InvalidConfig> {
+        if cfg!(not(feature = "rustls")) && self.base.origin.is_tls() {
+            let expected = "http, or https with the crate's feature `rustls`";
+            return Err(InvalidConfig::new("base url", self.base.origin.to_string(), expected));
+        }
+        let transport = transport.build()?;
+        // The transport's own future is not boxed again.
+        let service = tower::service_fn(move |request| transport.send(request));
         let mut named = self.clone();
         if !named.headers.0.contains_key(USER_AGENT) {
             named = named.with_header(USER_AGENT, Self::DEFAULT_USER_AGENT);
@@ -130,9 +136,22 @@ impl StackBuilder {
         S::Future: Send,
         R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
+        if self.transport_layers.is_empty() {
+            return self.client_over(service);
+        }
+        self.client_over(self.transport_layers.layer(TransportService::new(service)))
+    }
+
+    fn client_over<S, R>(&self, service: S) -> Result<Client, InvalidConfig>
+    where
+        S: Service<Request<ReplayBody<Body>>, Response = Response<R>, Error: Into<BoxError>>,
+        S: Clone + Send + Sync + 'static,
+        S::Future: Send,
+        R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
         let stack = ServiceBuilder::new()
             .map_response(|response: Response<IdleBody<R>>| response.map(Body::new))
-            .layer(self.layer()?)
+            .layer(self.whole_layer()?)
             .service(service);
         let inner = Inner {
             base_url: self.base.clone(),

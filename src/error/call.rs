@@ -2,7 +2,12 @@ use std::{error::Error as StdError, time::Duration};
 
 use http::HeaderValue;
 
-use super::{BoxError, ErrorKind, Reason, Refusal, chain::chain, delivery::Proof, redacted::redact};
+use super::{
+    BoxError, ErrorKind, Reason, Refusal,
+    chain::chain,
+    delivery::{NOT_SENT, Proof},
+    redacted::redact,
+};
 use crate::call::{CallContext, Report};
 
 /// The error of a failed call: its [kind](Self::kind), its cause and the [`Report`] of its attempts.
@@ -47,6 +52,8 @@ pub(super) struct Inner {
     source: Option<BoxError>,
     report: Option<Report>,
     maybe_processed: bool,
+    /// Whether a timeout expired before the request was sent.
+    not_sent: bool,
 }
 
 /// The part of the stack in which the call failed.
@@ -65,7 +72,26 @@ impl Error {
     /// have needed.
     pub(crate) fn new(kind: ErrorKind, time: Option<Duration>, source: Option<BoxError>) -> Self {
         let (failed, source) = (Failed::Layer, source.map(redact));
-        Self { inner: Box::new(Inner { kind, failed, time, source, report: None, maybe_processed: false }) }
+        let (report, maybe_processed, not_sent) = (None, false, false);
+        Self { inner: Box::new(Inner { kind, failed, time, source, report, maybe_processed, not_sent }) }
+    }
+
+    /// Creates the error of an attempt whose timeout expired while it waited for a new connection.
+    pub(crate) fn not_connected_within(limit: Duration) -> Self {
+        let mut error = Self::new(ErrorKind::ConnectTimeout, Some(limit), None);
+        error.inner.failed = Failed::Service(NOT_SENT);
+        error
+    }
+
+    /// Marks the error of a timeout that expired before the request was sent.
+    pub(crate) fn not_sent(mut self) -> Self {
+        self.inner.not_sent = true;
+        self
+    }
+
+    /// Returns whether [`not_sent`](Self::not_sent) marked the error.
+    pub(crate) fn is_not_sent(&self) -> bool {
+        self.inner.not_sent
     }
 
     /// Creates the error of a request that is invalid and was not sent.
@@ -183,7 +209,7 @@ impl Error {
     /// This is the wait for the limiter, the delay before the next attempt, or the time until a failed key source is
     /// called again.
     pub fn retry_after(&self) -> Option<Duration> {
-        let own = self.inner.time.filter(|_| !self.is_timeout());
+        let own = self.inner.time.filter(|_| !self.is_timeout() && !self.is_service());
         own.or_else(|| self.report()?.retry_after())
     }
 

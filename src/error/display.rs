@@ -10,6 +10,7 @@ impl Error {
     fn write(&self, stop: Option<StopReason>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.kind(), self.inner.time.map(rounded)) {
             (ErrorKind::Deadline, Some(limit)) => write!(f, "deadline of {limit:?} exceeded"),
+            (ErrorKind::ConnectTimeout, Some(limit)) => write!(f, "no connection within {limit:?}"),
             (ErrorKind::AttemptTimeout, Some(limit)) => write!(f, "no response within {limit:?}"),
             (ErrorKind::BodyTimeout, Some(limit)) => write!(f, "response body stalled for {limit:?}"),
             (kind, _) => f.write_str(kind.texts().1),

@@ -3,8 +3,6 @@ use std::{path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{currency_rates, email_delivery, realtime_messaging};
-#[cfg(feature = "client")]
-use crate::client::{Client, Transport};
 use crate::{
     attempt_span::AttemptSpanLayer,
     auth::{ApiKey, KeyPlacement, KeySource, Origin},
@@ -20,6 +18,8 @@ use crate::{
     stack::{BaseUrl, StackBuilder, StackLayer},
     timeout::TimeoutConfig,
 };
+#[cfg(feature = "client")]
+use crate::{client::Client, transport::TransportConfig};
 
 /// The configuration of one service, for files and the environment: see [the guide](super#configuration-from-files).
 ///
@@ -40,7 +40,7 @@ use crate::{
 /// | `timeout` | [`TimeoutConfig`] |
 /// | `request_id` | [`RequestIdLayer`] |
 /// | `attempt_span` | [`AttemptSpanLayer`] |
-/// | `transport` | [`Transport`] |
+/// | `transport` | [`TransportConfig`](crate::transport::TransportConfig) |
 ///
 /// At most one of `api_key`, `api_key_env` and `api_key_file` may be given.
 ///
@@ -68,7 +68,7 @@ pub struct StackConfig {
     request_id: RequestIdLayer,
     attempt_span: AttemptSpanLayer,
     #[cfg(feature = "client")]
-    transport: Transport,
+    transport: TransportConfig,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]

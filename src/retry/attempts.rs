@@ -238,7 +238,7 @@ fn is_refused_by_deadline(error: &Error) -> bool {
 /// `called` is `false` if the inner service did not become ready. `body_failed` is `true` if the request's body failed.
 fn outcome_of(error: &Error, called: bool, body_failed: bool) -> Outcome {
     match error.failed() {
-        _ if error.is_timeout() => Outcome::Timeout,
+        _ if error.is_timeout() && !error.is_not_sent() => Outcome::Timeout,
         // An inner retry layer made several attempts, and the server may have processed one of them.
         _ if error.is_after_processing() => Outcome::Failed,
         _ if error.is_refusal() => Outcome::Refused,

@@ -58,8 +58,12 @@ mod credential;
 mod default_headers;
 mod layer;
 mod service;
+#[cfg(feature = "client")]
+mod transport_layers;
 
 pub(crate) use self::base_url::BaseUrl;
 pub use self::builder::StackBuilder;
 pub use self::layer::StackLayer;
 pub use self::service::StackService;
+#[cfg(feature = "client")]
+pub use self::transport_layers::TransportService;

@@ -1,8 +1,8 @@
 use std::{
-    cell::Cell,
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use http::Response;
@@ -11,8 +11,8 @@ use tokio::time::Sleep;
 
 use super::limit::{Limit, Position};
 use crate::{
-    call::{CallContext, StopReason},
-    clock::Instant,
+    call::{CallContext, Phase, StopReason},
+    clock::{self, Instant},
     error::{BoxError, Error, ErrorKind, MaybeRejected},
 };
 
@@ -26,65 +26,119 @@ pin_project! {
     }
 }
 
-thread_local! {
-    /// The address of the call whose `StackAttempt` waits, so that its `StackTotal` sets no timer. `StackTotal` sets
-    /// the address to 0 before and after each poll.
-    static TIMED: Cell<usize> = const { Cell::new(0) };
-}
-
-/// The time at which a request expires, and the values for its timeout error.
+/// When a request expires, and the values for its timeout error.
 #[derive(Debug)]
 pub(super) struct Expiry {
-    pub(super) timer: Timer,
-    /// The limit of the layer. Its kind is `Deadline` if the deadline is not later than the end of an attempt
-    /// timeout.
     pub(super) limit: Limit,
-    pub(super) call: Option<CallContext>,
+    /// When the call or the attempt started.
+    pub(super) start: Instant,
+    /// The deadline of the call, which is also the end of a total timeout.
+    pub(super) deadline: Option<Instant>,
+    pub(super) call: Option<Watched>,
+    /// Created only if the request has to wait. Boxed because a timer is large, and the total timeout of a stack rarely
+    /// needs one.
+    pub(super) timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// The time at which a request expires. The timer is created only if the request has to wait.
+/// The call of a request. The attempt timeout watches how far the transport gets.
 #[derive(Debug)]
-pub(super) enum Timer {
-    Unset(Instant),
-    /// Boxed because a timer is large, and the total timeout of a stack rarely needs one.
-    Set(Pin<Box<Sleep>>),
+pub(super) struct Watched {
+    call: CallContext,
+    is_attempt: bool,
 }
 
-impl Timer {
-    fn ends(&self) -> Instant {
-        match self {
-            Self::Unset(ends) => *ends,
-            Self::Set(sleep) => sleep.deadline(),
+impl Watched {
+    pub(super) fn new(call: &CallContext, is_attempt: bool) -> Self {
+        if is_attempt {
+            call.begin_watch();
         }
+        Self { call: call.clone(), is_attempt }
     }
+}
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            match self {
-                Self::Unset(ends) => *self = Self::Set(Box::pin(tokio::time::sleep_until(*ends))),
-                Self::Set(sleep) => return sleep.as_mut().poll(cx),
-            }
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if self.is_attempt {
+            self.call.end_watch();
         }
     }
 }
 
 impl Expiry {
-    /// Returns the error of a request that has expired.
-    fn error(&self) -> Error {
-        let limit = match (self.limit.kind, &self.call) {
-            (ErrorKind::Deadline, Some(call)) => {
-                call.end(StopReason::Deadline);
-                self.timer.ends().saturating_duration_since(call.started())
+    /// Returns the kind of the timeout and the time at which it expires. The time may change with the phase of the
+    /// attempt: the time for the response counts from the moment at which the request was handed to a connection. The
+    /// wait for a connection that other requests use is limited only by the deadline.
+    pub(super) fn ends(&self) -> (ErrorKind, Option<Instant>) {
+        if self.limit.kind == ErrorKind::Deadline {
+            return (ErrorKind::Deadline, self.deadline);
+        }
+        let start = match (self.phase(), &self.call) {
+            (Phase::Waiting, _) => None,
+            (Phase::Sent(since_start), Some(watched)) => {
+                Some(clock::after(watched.call.started(), since_start))
             }
-            _ => self.limit.duration(),
+            _ => Some(self.start),
         };
-        Error::new(self.limit.kind, Some(limit), None)
+        let own = start.map(|start| clock::after(start, self.limit.duration()));
+        match own {
+            Some(own) if self.deadline.is_none_or(|deadline| own < deadline) => {
+                (ErrorKind::AttemptTimeout, Some(own))
+            }
+            _ => (ErrorKind::Deadline, self.deadline),
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        self.call.as_ref().map_or(Phase::Unknown, |watched| watched.call.phase())
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ErrorKind> {
+        let (kind, Some(ends)) = self.ends() else { return Poll::Pending };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(ends)));
+        if timer.deadline() != ends {
+            timer.as_mut().reset(ends);
+        }
+        if let Some(watched) = self.call.as_ref().filter(|_| self.limit.position == Position::StackAttempt) {
+            watched.call.set_timed();
+        }
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(kind)
+    }
+
+    /// Returns the error of a request that has expired.
+    fn error(&self, kind: ErrorKind) -> Error {
+        let is_sent = !matches!(self.phase(), Phase::Connecting | Phase::Waiting);
+        match (kind, &self.call) {
+            (ErrorKind::Deadline, Some(watched)) => {
+                watched.call.end(StopReason::Deadline);
+                let limit = self.deadline.map(|ends| ends.saturating_duration_since(watched.call.started()));
+                let error = Error::new(kind, limit, None);
+                if is_sent { error } else { error.not_sent() }
+            }
+            (ErrorKind::AttemptTimeout, _) if !is_sent => Error::not_connected_within(self.limit.duration()),
+            _ => Error::new(kind, Some(self.own_limit(kind)), None),
+        }
+    }
+
+    /// Returns the time limit that has expired. A deadline without a call counts from the start of the attempt.
+    fn own_limit(&self, kind: ErrorKind) -> Duration {
+        match (kind, self.deadline) {
+            (ErrorKind::Deadline, Some(ends)) => ends.saturating_duration_since(self.start),
+            _ => self.limit.duration(),
+        }
+    }
+
+    fn is_timed_by_attempt(&self) -> bool {
+        self.limit.position == Position::StackTotal
+            && self.timer.is_none()
+            && self.call.as_ref().is_some_and(|watched| watched.call.is_timed())
     }
 }
 
 impl<F> ResponseFuture<F> {
     pub(super) fn rejected(expiry: Expiry) -> Self {
-        Self { future: MaybeRejected::rejected(expiry.error()), expiry }
+        let (kind, _) = expiry.ends();
+        Self { future: MaybeRejected::rejected(expiry.error(kind)), expiry }
     }
 }
 
@@ -97,28 +151,22 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let (position, call) = (this.expiry.limit.position, this.expiry.call.as_ref());
-        let address = call.map_or(0, CallContext::address);
-        if position == Position::StackTotal {
-            TIMED.set(0);
-        }
         // Polls the inner future before the timer, so that an available response is returned even if the task is polled
         // late.
         let mut polled = this.future.as_mut().poll(cx);
-        // The attempt timeout of the same stack has set a timer, which ends at the deadline at the latest.
-        let is_timed = position == Position::StackTotal
-            && TIMED.replace(0) == address
-            && matches!(this.expiry.timer, Timer::Unset(_));
-        if polled.is_pending() && !is_timed {
-            if this.expiry.timer.poll(cx).is_ready() {
-                polled = Poll::Ready(Err(this.expiry.error()));
+        // The timer of the stack's attempt timeout ends at the deadline at the latest.
+        if polled.is_pending() && !this.expiry.is_timed_by_attempt() {
+            if let Poll::Ready(kind) = this.expiry.poll(cx) {
+                polled = Poll::Ready(Err(this.expiry.error(kind)));
+                if let Some(watched) = &this.expiry.call {
+                    // The transport then no longer uses the connection of this attempt.
+                    watched.call.expire();
+                }
                 this.future.complete();
-            } else if position == Position::StackAttempt {
-                TIMED.set(address);
             }
         }
-        if let (Poll::Ready(Err(error)), Some(call)) = (&mut polled, &this.expiry.call) {
-            error.add_report(call);
+        if let (Poll::Ready(Err(error)), Some(watched)) = (&mut polled, &this.expiry.call) {
+            error.add_report(&watched.call);
         }
         polled
     }

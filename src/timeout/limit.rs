@@ -1,9 +1,6 @@
 use std::{fmt, time::Duration};
 
-use crate::{
-    clock::{self, Instant},
-    error::ErrorKind,
-};
+use crate::error::ErrorKind;
 
 /// The kind of a timeout and its limit, in 16 bytes. Each call stores several of them.
 #[derive(Clone, Copy)]
@@ -22,24 +19,13 @@ pub(super) enum Position {
     /// The total timeout of a stack sets no timer while the attempt timeout waits. A custom total timeout always sets
     /// one, because a layer inside might drop an attempt without waking the task.
     StackTotal,
-    /// The attempt timeout of a stack. Each poll that returns `Pending` stores the address of its call in `TIMED`.
+    /// The attempt timeout of a stack. It records in the call that its timer is set.
     StackAttempt,
 }
 
 impl Limit {
     pub(super) fn new(kind: ErrorKind, limit: Duration) -> Self {
         Self { secs: limit.as_secs(), nanos: limit.subsec_nanos(), kind, position: Position::Custom }
-    }
-
-    /// Returns the limit for the timeout error, and the time at which a request that starts at `start` expires. The
-    /// kind is `Deadline` if the deadline is not later than the end of this timeout, because the attempt may not have
-    /// been slow.
-    pub(super) fn expires_at(self, start: Instant, deadline: Option<Instant>) -> (Self, Instant) {
-        let own = clock::after(start, self.duration());
-        match deadline {
-            Some(deadline) if deadline <= own => (Self { kind: ErrorKind::Deadline, ..self }, deadline),
-            _ => (self, own),
-        }
     }
 
     pub(super) fn duration(self) -> Duration {

@@ -5,7 +5,7 @@ use tower_service::Service;
 
 use super::{
     ResponseFuture,
-    future::{Expiry, Timer},
+    future::{Expiry, Watched},
     limit::{Limit, Position},
 };
 use crate::{
@@ -79,18 +79,22 @@ impl<S> Timeout<S> {
 
     /// Returns when the request expires, and whether it has already expired.
     fn expiry(&self, call: Option<&CallContext>, extensions: &Extensions) -> (Expiry, bool) {
+        let is_attempt = self.limit.kind != ErrorKind::Deadline;
         // In a stack, the retry layer inside the total timeout reads the clock and rejects an expired call.
         let now = (self.limit.position != Position::StackTotal).then(clock::now);
-        let (limit, ends) = match (self.limit.kind, call) {
-            (ErrorKind::Deadline, Some(call)) => {
+        let (start, deadline) = match call {
+            Some(call) if !is_attempt => {
                 // The time limit of a call begins when the call starts.
-                let caller = Deadline::in_extensions(Some(call), extensions);
-                let (_, own) = self.limit.expires_at(call.started(), caller);
-                (self.limit, call.narrow_deadline(own))
+                let own = clock::after(call.started(), self.limit.duration());
+                let earlier =
+                    Deadline::in_extensions(Some(call), extensions).map_or(own, |given| own.min(given));
+                (call.started(), Some(call.narrow_deadline(earlier)))
             }
-            _ => self.limit.expires_at(now.unwrap_or_else(clock::now), Deadline::of(call, extensions)),
+            _ => (now.unwrap_or_else(clock::now), Deadline::of(call, extensions)),
         };
-        let expiry = Expiry { timer: Timer::Unset(ends), limit, call: call.cloned() };
-        (expiry, now.is_some_and(|now| now > ends))
+        let watched = call.map(|call| Watched::new(call, is_attempt));
+        let expiry = Expiry { limit: self.limit, start, deadline, call: watched, timer: None };
+        let is_over = now.zip(expiry.ends().1).is_some_and(|(now, ends)| now > ends);
+        (expiry, is_over)
     }
 }

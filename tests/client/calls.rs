@@ -14,9 +14,9 @@ use tower_outbound::{
     ApiKey, Body, BoxError, InvalidConfig,
     body::BodyTooLarge,
     call::{Outcome, StopReason},
-    client::Transport,
     preset,
     stack::StackBuilder,
+    transport::TransportConfig,
 };
 use tracing::dispatcher::{self, Dispatch};
 use tracing_subscriber::fmt::MakeWriter;
@@ -164,9 +164,10 @@ async fn no_error_shows_the_key() {
 #[tokio::test]
 async fn no_log_event_shows_the_key() {
     let calls = || async {
-        for (wire, transport) in
-            [(Wire::Http1, Transport::new()), (Wire::Http2, Transport::new().with_http2_prior_knowledge())]
-        {
+        for (wire, transport) in [
+            (Wire::Http1, TransportConfig::new()),
+            (Wire::Http2, TransportConfig::new().with_http2_prior_knowledge()),
+        ] {
             let server = Server::with_statuses(wire, [503, 200]).await;
             let client = super::preset(&server.url()).client_with_transport(transport).unwrap();
             assert_eq!(within(client.get("/v1?token=also-s3cret")).await.unwrap().status(), 200);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use http::Version;
 use tokio::sync::{Barrier, Notify};
-use tower_outbound::{ExponentialBackoff, Jitter, client::Transport, retry::RetryLayer};
+use tower_outbound::{ExponentialBackoff, Jitter, retry::RetryLayer, transport::TransportConfig};
 
 use super::{
     client, preset, report, status,
@@ -70,7 +70,7 @@ async fn abandoning_an_endless_http2_response_resets_only_its_stream() {
         Some(if number == 1 { endless(503) } else { reply(200, "fine") })
     })
     .await;
-    let transport = Transport::new().with_http2_prior_knowledge();
+    let transport = TransportConfig::new().with_http2_prior_knowledge();
     let client = preset(&server.url()).client_with_transport(transport).unwrap();
     assert_eq!(text(within(client.get("/")).await.unwrap()).await, "fine");
     assert_eq!((server.connections(), server.seen().len()), (1, 2));
@@ -88,7 +88,7 @@ async fn sixty_four_concurrent_calls_share_one_http2_connection() {
         }
     })
     .await;
-    let transport = Transport::new().with_http2_prior_knowledge();
+    let transport = TransportConfig::new().with_http2_prior_knowledge();
     let client = preset(&server.url()).client_with_transport(transport).unwrap();
     let calls = (0..64).map(|number| {
         let client = client.clone();
@@ -109,8 +109,8 @@ async fn dropping_a_call_cancels_the_request_at_the_server_without_a_retry() {
         let (arrived, dropped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (arriving, dropping) = (Arc::clone(&arrived), Arc::clone(&dropped));
         let transport = match wire {
-            Wire::Http2 => Transport::new().with_http2_prior_knowledge(),
-            _ => Transport::new(),
+            Wire::Http2 => TransportConfig::new().with_http2_prior_knowledge(),
+            _ => TransportConfig::new(),
         };
         let server = Server::start(wire, move |number, _| {
             let (arriving, dropping) = (Arc::clone(&arriving), OnDrop(Arc::clone(&dropping)));

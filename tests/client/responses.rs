@@ -12,7 +12,7 @@ use tokio::{
 use tower_outbound::{
     Error,
     call::{Outcome, StopReason},
-    client::Transport,
+    transport::TransportConfig,
 };
 
 use super::{
@@ -93,7 +93,7 @@ async fn stalled_body_returns_an_error_after_the_idle_timeout() {
             Some(if number == 1 { stalled(200) } else { reply(200, "fine") })
         })
         .await;
-        let transport = Transport::new();
+        let transport = TransportConfig::new();
         let transport = if http2 { transport.with_http2_prior_knowledge() } else { transport };
         // Even on a busy machine, the body of the second response arrives within one second.
         let limit = Duration::from_millis(1_000);

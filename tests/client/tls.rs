@@ -8,7 +8,7 @@ use tokio::sync::Barrier;
 use tower_outbound::{
     Client,
     call::{Outcome, StopReason},
-    client::Transport,
+    transport::TransportConfig,
 };
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
     text,
 };
 
-fn client(url: &str, transport: Transport) -> Client {
+fn client(url: &str, transport: TransportConfig) -> Client {
     preset(url).client_with_transport(transport).unwrap()
 }
 
@@ -81,7 +81,7 @@ async fn client_sends_nothing_to_a_server_with_an_untrusted_certificate() {
     let (certificate, other_certificate) = (certificate(), certificate());
     let server = Server::with_statuses(wire(&certificate, &["h2", "http/1.1"]), [200]).await;
     for transport in
-        [Transport::new(), trusting(&other_certificate), Transport::new().without_bundled_roots()]
+        [TransportConfig::new(), trusting(&other_certificate), TransportConfig::new().without_bundled_roots()]
     {
         let error = within(client(&server.url(), transport).post("/v1").body("secret")).await.unwrap_err();
         assert!(error.is_service(), "{error:?}");
@@ -112,7 +112,7 @@ async fn client_rejects_a_certificate_for_another_host_name() {
 async fn client_sends_nothing_to_an_https_url_if_the_server_has_no_tls() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let url = server.url().replace("http:", "https:");
-    let error = within(client(&url, Transport::new()).get("/")).await.unwrap_err();
+    let error = within(client(&url, TransportConfig::new()).get("/")).await.unwrap_err();
     assert!(error.is_service() && server.seen().is_empty(), "{error:?}");
 }
 
@@ -128,7 +128,7 @@ async fn http2_prior_knowledge_works_over_tls() {
 #[test]
 fn transport_rejects_invalid_root_certificates_at_construction() {
     for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
-        let error = Transport::new().with_root_certificates(pem.as_bytes()).unwrap_err();
+        let error = TransportConfig::new().with_root_certificates(pem.as_bytes()).unwrap_err();
         assert_eq!(error.field(), "root certificates", "{pem}: {error}");
     }
 }

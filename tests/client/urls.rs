@@ -2,10 +2,7 @@
 
 use http::Request;
 use tower::{Service, ServiceExt};
-use tower_outbound::{
-    Body,
-    client::{PathSegment, Transport},
-};
+use tower_outbound::{Body, client::PathSegment, transport::TransportConfig};
 
 use super::{
     preset, status,
@@ -122,7 +119,7 @@ async fn the_client_works_below_tower_layers() {
 /// User info in a URL may contain a password. HTTP/2 forbids user info in `:authority` (RFC 9113 §8.3.1).
 #[tokio::test]
 async fn client_rejects_a_url_with_user_info() {
-    let transports = [Transport::new(), Transport::new().with_http2_prior_knowledge()];
+    let transports = [TransportConfig::new(), TransportConfig::new().with_http2_prior_knowledge()];
     for (wire, transport) in [Wire::Http1, Wire::Http2].into_iter().zip(transports) {
         let server = Server::with_statuses(wire, [200]).await;
         let client = preset(&server.url()).client_with_transport(transport).unwrap();

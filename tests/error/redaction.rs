@@ -5,7 +5,7 @@ use std::{error::Error as StdError, fmt::Debug};
 use tower_outbound::{
     ErrorKind,
     auth::{FreshKey, KeySource, RefreshingKey},
-    client::Transport,
+    transport::TransportConfig,
 };
 use tracing::level_filters::LevelFilter;
 
@@ -46,8 +46,8 @@ fn keyed(url: &str) -> StackBuilder {
     preset(url).with_api_key(ApiKey::new(KEY).unwrap())
 }
 
-fn http2_transport() -> Transport {
-    Transport::new().with_http2_prior_knowledge()
+fn http2_transport() -> TransportConfig {
+    TransportConfig::new().with_http2_prior_knowledge()
 }
 
 /// Returns the level and the target of each log record that contains the key. The log records of all crates are
@@ -196,7 +196,7 @@ async fn tls_errors_redact_the_names_in_a_certificate() {
         .await;
     let error = error.unwrap_err();
     assert_debug_redacted(&error);
-    let source = error.source().unwrap();
+    let source = error.source().unwrap().source().unwrap();
     assert_debug_redacted(&source);
     assert!(source.source().is_none());
     assert_eq!(source.to_string(), "invalid peer certificate: not valid for name \"127.0.0.1\"");

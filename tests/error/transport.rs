@@ -183,7 +183,7 @@ async fn timeout_error_of_the_connector_has_the_kind_connect_timeout() {
 #[cfg(feature = "rustls")]
 #[tokio::test]
 async fn failed_tls_handshake_returns_an_error_of_kind_tls() {
-    use tower_outbound::client::Transport;
+    use tower_outbound::transport::TransportConfig;
 
     let certificate = super::support::certificate::certificate();
     let server = super::support::server::Server::with_statuses(
@@ -199,7 +199,7 @@ async fn failed_tls_handshake_returns_an_error_of_kind_tls() {
         ("a port without tls", plain.url().replace("http:", "https:"), 3),
         ("a server that closes the connection", format!("https://{closing}"), 3),
     ] {
-        let client = preset(&url).client_with_transport(Transport::new()).unwrap();
+        let client = preset(&url).client_with_transport(TransportConfig::new()).unwrap();
         let error = client.get("/v1").await.unwrap_err();
         assert_error(name, &error, ErrorKind::Tls, "tls handshake failed", attempts);
 

@@ -1,6 +1,6 @@
 //! Tests the errors at the construction of a preset's layer or client.
 
-use tower_outbound::{auth::Origin, client::Transport};
+use tower_outbound::{auth::Origin, transport::TransportConfig};
 
 use super::*;
 
@@ -162,9 +162,9 @@ fn key_placement_rejects_a_query_parameter_without_a_name() {
 #[test]
 fn preset_rejects_a_transport_with_an_invalid_timeout() {
     for (transport, field) in [
-        (Transport::new().with_idle_timeout(Duration::MAX), "idle timeout"),
-        (Transport::new().with_idle_timeout(Duration::ZERO), "idle timeout"),
-        (Transport::new().with_connect_timeout(Duration::ZERO), "connect timeout"),
+        (TransportConfig::new().with_idle_timeout(Duration::MAX), "idle timeout"),
+        (TransportConfig::new().with_idle_timeout(Duration::ZERO), "idle timeout"),
+        (TransportConfig::new().with_connect_timeout(Duration::ZERO), "connect timeout"),
     ] {
         let error = preset_with_key("https://host").client_with_transport(transport).unwrap_err();
         assert_eq!(error.field(), field);

@@ -5,9 +5,9 @@ use tower::{Layer, Service};
 use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, BoxSignFuture, KeySource, Origin, Sign, SignLayer},
-    client::Transport,
     request_id::RequestIdLayer,
     retry::IdempotencyKey,
+    transport::TransportConfig,
 };
 
 use super::*;
@@ -80,7 +80,7 @@ async fn layers_that_add_a_header_reject_a_request_with_a_full_header_map() {
 /// hyper and hyper-util also add header fields, with methods that panic if the header map is full.
 #[tokio::test]
 async fn client_rejects_a_request_with_6000_or_more_header_fields() {
-    let transports = [Transport::new(), Transport::new().with_http2_prior_knowledge()];
+    let transports = [TransportConfig::new(), TransportConfig::new().with_http2_prior_knowledge()];
     for (wire, transport) in [Wire::Http1, Wire::Http2].into_iter().zip(transports) {
         let server = Server::with_statuses(wire, [200]).await;
         let client = preset_with_key(&server.url()).client_with_transport(transport).unwrap();

@@ -11,7 +11,7 @@ use tokio_rustls::{
         pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
     },
 };
-use tower_outbound::client::Transport;
+use tower_outbound::transport::TransportConfig;
 
 use super::server::Wire;
 
@@ -35,8 +35,8 @@ pub(crate) fn wire(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) -> W
 }
 
 /// Creates a transport that trusts only `certificate`.
-pub(crate) fn trusting(certificate: &CertifiedKey<KeyPair>) -> Transport {
-    Transport::new()
+pub(crate) fn trusting(certificate: &CertifiedKey<KeyPair>) -> TransportConfig {
+    TransportConfig::new()
         .without_bundled_roots()
         .with_root_certificates(certificate.cert.pem().as_bytes())
         .unwrap()

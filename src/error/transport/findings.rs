@@ -23,6 +23,14 @@ impl Findings {
         self.proof.get_or_insert(proof);
     }
 
+    /// Records that another connection would fail for the same reason.
+    #[cfg(feature = "hyper")]
+    pub(super) fn last(&mut self) {
+        if let Some(proof) = self.proof.as_mut().filter(|proof| proof.not_sent && self.connecting) {
+            proof.lasting = true;
+        }
+    }
+
     pub(super) fn io(&self, kind: io::ErrorKind) -> Option<ErrorKind> {
         use io::ErrorKind::*;
         Some(match kind {

@@ -38,7 +38,11 @@ impl Findings {
             self.connect();
             // The fields of the error are private, so its text is compared. If hyper-util changes the text, the kind
             // stays `Connect`.
-            return Some((error.to_string() == "dns error").then_some(ErrorKind::Dns));
+            let is_dns = error.to_string() == "dns error";
+            if is_dns && error.source().is_some_and(|error| is_unknown_name(&error.to_string())) {
+                self.last();
+            }
+            return Some(is_dns.then_some(ErrorKind::Dns));
         }
         #[cfg(feature = "reqwest")]
         if let Some(error) = error.downcast_ref::<reqwest::Error>() {
@@ -84,6 +88,11 @@ impl Findings {
         if error.is_parse() {
             return Some(ErrorKind::Protocol);
         }
+        // The server has not responded to an HTTP/2 ping.
+        if error.is_timeout() {
+            self.kind = ErrorKind::Closed;
+            return None;
+        }
         // hyper has no method that identifies the error for an unexpected message, and this error has no cause.
         let ended = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
         let unexpected = !ended && error.source().is_none();
@@ -123,6 +132,19 @@ impl Findings {
         }
         None
     }
+}
+
+/// Returns whether the resolver states that the name does not exist. Its error has no code, so its text is compared:
+/// glibc, musl, macOS and Windows. Any other text counts as a temporary failure.
+fn is_unknown_name(text: &str) -> bool {
+    const TEXTS: [&str; 5] = [
+        "Name or service not known",
+        "No address associated with hostname",
+        "Name does not resolve",
+        "nodename nor servname provided",
+        "No such host is known",
+    ];
+    TEXTS.iter().any(|unknown| text.contains(unknown))
 }
 
 fn by_connection(error: &hyper::Error, unbegun: bool) -> Proof {

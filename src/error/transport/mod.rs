@@ -20,6 +20,8 @@
 //!
 //! Without the feature `hyper`, only the errors in the first row of this table count as "not sent".
 
+#[cfg(feature = "client")]
+mod connect;
 mod findings;
 #[cfg(feature = "hyper")]
 mod hyper;
@@ -30,6 +32,10 @@ use std::{error::Error as StdError, io};
 
 use tower::load_shed::error::Overloaded;
 
+#[cfg(feature = "proxy")]
+pub(crate) use self::connect::ProxyRejectedPassword;
+#[cfg(feature = "client")]
+pub(crate) use self::connect::{ConnectError, ConnectPhase};
 use self::findings::Findings;
 use super::{
     BoxError, DeliveryError, Error, ErrorKind,
@@ -50,6 +56,16 @@ impl Error {
                 error
             }
         }
+    }
+}
+
+#[cfg(feature = "client")]
+impl Error {
+    /// Wraps the error of a request that hyper has returned because it had not begun to send it.
+    pub(crate) fn returned(error: ::hyper::Error) -> Self {
+        let mut error = Self::from_service(error);
+        error.inner.failed = Failed::Service(NOT_SENT);
+        error
     }
 }
 
@@ -83,6 +99,17 @@ impl Findings {
     /// Updates the kind and the proof with one error of the chain. Returns the final kind if no deeper error can change
     /// the kind.
     fn read_error(&mut self, error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
+        #[cfg(feature = "client")]
+        if error.is::<ConnectError>() {
+            self.prove(NOT_SENT);
+            self.connect();
+            return None;
+        }
+        #[cfg(feature = "proxy")]
+        if error.is::<ProxyRejectedPassword>() {
+            self.last();
+            return Some(ErrorKind::Connect);
+        }
         #[cfg(feature = "hyper")]
         if let Some(kind) = self.read_hyper_error(error) {
             return kind;
@@ -109,13 +136,10 @@ impl Findings {
         }
         #[cfg(feature = "rustls")]
         if let Some(error) = error.downcast_ref::<rustls::Error>() {
-            use rustls::Error::{InvalidCertificate, NoCertificatesPresented, PeerIncompatible};
-
-            // The certificate is wrong, or client and server share no TLS version or cipher. The request is not
-            // retried, because the caller should learn immediately that it may be connected to the wrong server.
-            if let Some(proof) = self.proof.as_mut().filter(|proof| proof.not_sent && self.connecting) {
-                proof.lasting =
-                    matches!(error, InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_));
+            // The request is not retried, because the caller should learn immediately that it may be connected to the
+            // wrong server.
+            if is_lasting(error) {
+                self.last();
             }
             return Some(ErrorKind::Tls);
         }
@@ -125,5 +149,36 @@ impl Findings {
             text if self.connecting && text.contains("timed out") => Some(ErrorKind::ConnectTimeout),
             _ => None,
         }
+    }
+}
+
+/// Returns whether another TLS handshake would fail, too: a certificate is wrong, or client and server share no TLS
+/// version or cipher.
+#[cfg(feature = "rustls")]
+fn is_lasting(error: &rustls::Error) -> bool {
+    use rustls::{
+        AlertDescription::*,
+        Error::{AlertReceived, InvalidCertificate, NoCertificatesPresented, PeerIncompatible},
+    };
+    match error {
+        InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_) => true,
+        // The server rejects the client's certificate, or the name or the versions that the client asked for.
+        AlertReceived(alert) => matches!(
+            alert,
+            HandshakeFailure
+                | BadCertificate
+                | UnsupportedCertificate
+                | CertificateRevoked
+                | CertificateExpired
+                | CertificateUnknown
+                | UnknownCA
+                | AccessDenied
+                | ProtocolVersion
+                | InsufficientSecurity
+                | UnrecognisedName
+                | CertificateRequired
+                | NoApplicationProtocol
+        ),
+        _ => false,
     }
 }

@@ -45,6 +45,8 @@ impl StackBuilder {
             request_id: RequestIdLayer::new(),
             attempt_span: AttemptSpanLayer::new(),
             timeout: TimeoutConfig::default(),
+            #[cfg(feature = "client")]
+            transport_layers: Default::default(),
         })
     }
 }

@@ -66,6 +66,8 @@ pub struct StackBuilder {
     pub(crate) request_id: RequestIdLayer,
     attempt_span: AttemptSpanLayer,
     pub(crate) timeout: TimeoutConfig,
+    #[cfg(feature = "client")]
+    pub(crate) transport_layers: super::transport_layers::TransportLayers,
 }
 
 impl StackBuilder {
@@ -143,8 +145,23 @@ impl StackBuilder {
     /// - the key would be sent without TLS;
     /// - a [default header](Self::with_header) is invalid, frames requests or contains a credential;
     /// - [`with_quota`](Self::with_quota) was called after [`with_limiter`](Self::with_limiter);
-    /// - a timeout is zero, or the attempt's timeout is longer than the total timeout.
+    /// - a timeout is zero, or the attempt's timeout is longer than the total timeout;
+    /// - `with_transport_layer` was called.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
+        #[cfg(feature = "client")]
+        if !self.transport_layers.is_empty() {
+            let expected = "none, because only a client has a transport. Add the layer to the custom service";
+            return Err(InvalidConfig::new(
+                "transport layers",
+                format!("{:?}", self.transport_layers),
+                expected,
+            ));
+        }
+        self.whole_layer()
+    }
+
+    /// Creates the stack, to which the client adds the layers of its transport.
+    pub(crate) fn whole_layer(&self) -> Result<StackLayer, InvalidConfig> {
         if let Some(error) = &self.invalid {
             return Err(error.clone());
         }

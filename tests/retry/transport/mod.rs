@@ -19,7 +19,7 @@ use hyper_util::{
     client::legacy::{Client as HyperClient, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use tower_outbound::{Body, Client, body::ReplayBody, client::Transport, stack::StackBuilder};
+use tower_outbound::{Body, Client, body::ReplayBody, stack::StackBuilder, transport::TransportConfig};
 
 use self::stack::Wire;
 
@@ -32,8 +32,8 @@ fn inner(wire: Wire) -> Inner {
 
 fn ready_client(preset: &StackBuilder, wire: Wire) -> Client {
     let transport = match wire {
-        Wire::Http1 => Transport::new(),
-        Wire::Http2 => Transport::new().with_http2_prior_knowledge(),
+        Wire::Http1 => TransportConfig::new(),
+        Wire::Http2 => TransportConfig::new().with_http2_prior_knowledge(),
     };
     preset.client_with_transport(transport).unwrap()
 }

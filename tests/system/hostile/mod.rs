@@ -65,7 +65,7 @@ use std::{future::Future, time::Duration};
 
 use http::StatusCode;
 use tokio::runtime::Builder;
-use tower_outbound::{ApiKey, Client, Error, Report, client::Transport, preset, stack};
+use tower_outbound::{ApiKey, Client, Error, Report, preset, stack, transport::TransportConfig};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -92,10 +92,10 @@ pub(crate) enum Protocol {
     Http2,
 }
 
-fn transport(protocol: Protocol) -> Transport {
+fn transport(protocol: Protocol) -> TransportConfig {
     match protocol {
-        Protocol::Http1 => Transport::new(),
-        Protocol::Http2 => Transport::new().with_http2_prior_knowledge(),
+        Protocol::Http1 => TransportConfig::new(),
+        Protocol::Http2 => TransportConfig::new().with_http2_prior_knowledge(),
     }
 }
 

@@ -49,7 +49,7 @@ fn connection_errors_do_not_show_the_key() {
             check_error(&super::client(&closing_server, placement).get("/v1").await.unwrap_err());
             // The HTTP/2 server resets the stream. HTTP/1.1 clients and HTTP/2 clients fail in different ways.
             check_error(&super::client(&resetting_server, placement).get("/v1").await.unwrap_err());
-            let transport = Transport::new().with_http2_prior_knowledge();
+            let transport = TransportConfig::new().with_http2_prior_knowledge();
             let client =
                 stack_builder(&resetting_server.url(), placement).client_with_transport(transport).unwrap();
             check_error(&client.get("/v1").await.unwrap_err());
@@ -73,7 +73,7 @@ fn response_body_errors_do_not_show_the_key() {
                     })
                 }));
                 let server = server.await;
-                let mut transport = Transport::new();
+                let mut transport = TransportConfig::new();
                 if let Wire::Http2 = wire {
                     transport = transport.with_http2_prior_knowledge();
                 }
@@ -114,7 +114,7 @@ fn dropped_calls_do_not_show_the_key() {
         for (wire, http2) in [(Wire::Http1, false), (Wire::Http2, true)] {
             let server = on_server_thread(Server::start(wire, |_, _| std::future::pending())).await;
             for placement in PLACEMENTS {
-                let mut transport = Transport::new();
+                let mut transport = TransportConfig::new();
                 if http2 {
                     transport = transport.with_http2_prior_knowledge();
                 }

@@ -35,10 +35,10 @@ use tokio::runtime::{Builder, Handle};
 use tower_outbound::{
     ApiKey, Client, Error, ExponentialBackoff, Jitter, Report,
     auth::{FreshKey, RefreshingKey},
-    client::{self, Transport},
-    preset,
+    client, preset,
     retry::RetryLayer,
     stack::StackBuilder,
+    transport::TransportConfig,
 };
 use tracing::{level_filters::LevelFilter, subscriber::NoSubscriber};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -283,7 +283,7 @@ fn refreshing_key() -> RefreshingKey {
 fn log_capture_covers_every_crate_and_finds_planted_leaks() {
     run_with_sockets(async {
         let server = server_with_statuses(Wire::Http2, [200]).await;
-        let transport = Transport::new().with_http2_prior_knowledge();
+        let transport = TransportConfig::new().with_http2_prior_knowledge();
         let builder = stack_builder(&server.url(), Placement::Bearer);
         let client = builder.client_with_transport(transport).unwrap();
         client.get("/v1").await.unwrap();

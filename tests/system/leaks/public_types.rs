@@ -177,7 +177,7 @@ fn layers(coverage: &Coverage) {
     });
     coverage.debug(&builder);
     coverage.layer(builder.layer().unwrap());
-    coverage.debug(&Transport::new());
+    coverage.debug(&TransportConfig::new());
 }
 
 async fn calls_and_errors(coverage: &Coverage) {

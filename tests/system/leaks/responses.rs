@@ -14,7 +14,7 @@ fn http1_and_http2_responses_do_not_show_the_key() {
         for placement in PLACEMENTS {
             for (wire, version) in [(Wire::Http1, Version::HTTP_11), (Wire::Http2, Version::HTTP_2)] {
                 let server = server_with_statuses(wire, [200]).await;
-                let mut transport = Transport::new();
+                let mut transport = TransportConfig::new();
                 if version == Version::HTTP_2 {
                     transport = transport.with_http2_prior_knowledge();
                 }

@@ -38,7 +38,7 @@ fn tls_errors_do_not_show_the_key() {
         let plaintext_url = plaintext.url().replace("http:", "https:");
         for placement in PLACEMENTS {
             for (url, transport) in [
-                (&server.url(), Transport::new()),
+                (&server.url(), TransportConfig::new()),
                 (&server.url(), trusting(&untrusted)),
                 (&wrong_name_server.url(), trusting(&wrong_name)),
                 (&plaintext_url, trusting(&trusted)),

@@ -14,7 +14,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
-use tower_outbound::client::Transport;
+use tower_outbound::transport::TransportConfig;
 
 use super::rng::Rng;
 
@@ -147,8 +147,8 @@ mod tls {
     }
 
     impl Trust {
-        pub(crate) fn transport(&self) -> Transport {
-            Transport::new().without_bundled_roots().with_root_certificates(self.0.as_bytes()).unwrap()
+        pub(crate) fn transport(&self) -> TransportConfig {
+            TransportConfig::new().without_bundled_roots().with_root_certificates(self.0.as_bytes()).unwrap()
         }
     }
 }
@@ -178,8 +178,8 @@ mod tls {
     }
 
     impl Trust {
-        pub(crate) fn transport(&self) -> Transport {
-            Transport::new()
+        pub(crate) fn transport(&self) -> TransportConfig {
+            TransportConfig::new()
         }
     }
 }

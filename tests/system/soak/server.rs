@@ -19,7 +19,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
-use tower_outbound::client::Transport;
+use tower_outbound::transport::TransportConfig;
 
 use super::{
     api::APIS,
@@ -91,7 +91,7 @@ impl Server {
     }
 
     /// Returns a transport that closes idle connections soon, so that clients often open new ones.
-    pub(crate) fn transport(&self) -> Transport {
+    pub(crate) fn transport(&self) -> TransportConfig {
         self.trust.transport().with_idle_timeout(Duration::from_millis(700))
     }
 }

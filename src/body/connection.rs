@@ -1,0 +1,104 @@
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::error::{BoxError, redact};
+
+/// hyper's response body. At its end, it returns its connection to the pool of the transport.
+pub(crate) struct ConnectionBody {
+    incoming: Incoming,
+    /// A frame that was read ahead.
+    first: Option<Result<Frame<Bytes>, hyper::Error>>,
+    lease: Option<Box<dyn Lease>>,
+}
+
+/// The use of a connection for one request. If it is dropped, the rest of the body was not read.
+pub(crate) trait Lease: Send {
+    /// Ends the use of the connection after the end of the body.
+    fn end(self: Box<Self>);
+}
+
+impl ConnectionBody {
+    /// Reads the first frame if it has arrived. A short HTTP/2 body then ends its stream, even if the caller never
+    /// reads it. Returns whether the body has ended.
+    #[cfg(feature = "client")]
+    pub(crate) fn read_ahead(&mut self) -> bool {
+        if !self.incoming.is_end_stream() {
+            let mut context = Context::from_waker(Waker::noop());
+            match Pin::new(&mut self.incoming).poll_frame(&mut context) {
+                Poll::Ready(None) => return true,
+                Poll::Ready(first) => self.first = first,
+                Poll::Pending => {}
+            }
+        }
+        self.incoming.is_end_stream()
+    }
+
+    #[cfg(feature = "client")]
+    pub(crate) fn with_lease(self, lease: Box<dyn Lease>) -> Self {
+        Self { lease: Some(lease), ..self }
+    }
+}
+
+impl From<Incoming> for ConnectionBody {
+    fn from(incoming: Incoming) -> Self {
+        Self { incoming, first: None, lease: None }
+    }
+}
+
+impl Body for ConnectionBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let polled = match self.first.take() {
+            Some(first) => Poll::Ready(Some(first)),
+            None => Pin::new(&mut self.incoming).poll_frame(cx),
+        };
+        match &polled {
+            Poll::Ready(Some(Err(_))) => self.lease = None,
+            Poll::Ready(None) => self.end(),
+            Poll::Ready(Some(Ok(_))) if self.incoming.is_end_stream() => self.end(),
+            _ => {}
+        }
+        polled.map(|frame| frame.map(|frame| frame.map_err(redact)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = self.incoming.size_hint();
+        let first = self.first.as_ref().and_then(|first| first.as_ref().ok()?.data_ref());
+        let first = first.map_or(0, |data| data.len() as u64);
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper.saturating_add(first));
+        }
+        hint.set_lower(hint.lower().saturating_add(first));
+        hint
+    }
+}
+
+impl ConnectionBody {
+    fn end(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.end();
+        }
+    }
+}
+
+impl fmt::Debug for ConnectionBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionBody").field("incoming", &self.incoming).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,61 @@
+use std::{error::Error as StdError, fmt, sync::Arc};
+
+use super::super::{BoxError, redact};
+
+/// The error of a connection that could not be opened. Several requests may have waited for the connection.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectError {
+    phase: ConnectPhase,
+    source: Arc<BoxError>,
+}
+
+/// The phase in which a connection could not be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConnectPhase {
+    Resolve,
+    Connect,
+    #[cfg(feature = "proxy")]
+    Proxy,
+    #[cfg(feature = "rustls")]
+    Tls,
+}
+
+impl ConnectError {
+    pub(crate) fn new(phase: ConnectPhase, source: impl Into<BoxError>) -> Self {
+        Self { phase, source: Arc::new(redact(source)) }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.phase {
+            ConnectPhase::Resolve => "the host name could not be resolved",
+            ConnectPhase::Connect => "no connection to the server could be opened",
+            #[cfg(feature = "proxy")]
+            ConnectPhase::Proxy => "the proxy did not connect to the server",
+            #[cfg(feature = "rustls")]
+            ConnectPhase::Tls => "the tls handshake did not succeed",
+        })
+    }
+}
+
+impl StdError for ConnectError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&**self.source)
+    }
+}
+
+/// The error of a proxy that has rejected the user or the password.
+#[cfg(feature = "proxy")]
+#[derive(Debug)]
+pub(crate) struct ProxyRejectedPassword;
+
+#[cfg(feature = "proxy")]
+impl fmt::Display for ProxyRejectedPassword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the proxy requires another user or password")
+    }
+}
+
+#[cfg(feature = "proxy")]
+impl StdError for ProxyRejectedPassword {}

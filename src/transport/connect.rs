@@ -1,0 +1,164 @@
+//! Opens a connection: DNS, TCP, the proxy and TLS, within one timeout.
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use http::{
+    Uri,
+    uri::{Authority, Scheme},
+};
+
+#[cfg(feature = "proxy")]
+use super::proxy::Proxy;
+use super::{dial::Dialer, stream::Stream};
+use crate::{
+    call::ConnectTimes,
+    clock::{self, Instant},
+    error::{BoxError, ConnectError, ConnectPhase},
+};
+
+/// Opens connections to servers.
+pub(super) struct Connector {
+    pub(super) dialer: Dialer,
+    pub(super) timeout: Duration,
+    #[cfg(feature = "proxy")]
+    pub(super) proxy: Option<Proxy>,
+    #[cfg(feature = "rustls")]
+    pub(super) tls: Arc<rustls::ClientConfig>,
+}
+
+/// An open connection.
+pub(super) struct Connected {
+    pub(super) stream: Stream,
+    /// Whether TLS has negotiated HTTP/2.
+    pub(super) is_http2: bool,
+    pub(super) times: ConnectTimes,
+}
+
+impl Connector {
+    /// Opens a connection to an origin. An error shows the phase in which it occurred.
+    pub(super) async fn connect(
+        &self,
+        scheme: &Scheme,
+        authority: &Authority,
+    ) -> Result<Connected, ConnectError> {
+        let is_address = host(authority.host()).parse::<IpAddr>().is_ok();
+        let has_name = matches!(self.dialer, Dialer::Tcp { .. }) && !is_address;
+        let first = if has_name { ConnectPhase::Resolve } else { ConnectPhase::Connect };
+        let progress = Progress { phase: Mutex::new(first), resolved: Arc::default() };
+        let uri = Uri::builder().scheme(scheme.clone()).authority(authority.clone()).path_and_query("/");
+        let connecting = async { self.open(uri.build()?, &progress).await };
+        let connected = tokio::time::timeout(self.timeout, connecting).await;
+        let error = match connected {
+            Ok(Ok(connected)) => return Ok(connected),
+            Ok(Err(error)) => error,
+            Err(elapsed) => elapsed.into(),
+        };
+        Err(ConnectError::new(progress.phase(), error))
+    }
+
+    async fn open(&self, uri: Uri, progress: &Progress) -> Result<Connected, BoxError> {
+        let started = clock::now();
+        #[cfg(feature = "proxy")]
+        let stream = match self.proxy.as_ref().and_then(|proxy| proxy.intercept(&uri)) {
+            Some(proxy) => {
+                let dialed = self.dialer.dial(proxy.uri().clone(), Arc::clone(&progress.resolved)).await?;
+                progress.enter(ConnectPhase::Proxy);
+                self.through(proxy, dialed, &uri).await?
+            }
+            None => self.dialer.dial(uri.clone(), Arc::clone(&progress.resolved)).await?,
+        };
+        #[cfg(not(feature = "proxy"))]
+        let stream = self.dialer.dial(uri.clone(), Arc::clone(&progress.resolved)).await?;
+        let dialed = clock::now();
+        let resolved = progress.resolved.get().copied();
+        let mut times = ConnectTimes {
+            resolve: resolved.map(|resolved| resolved.saturating_duration_since(started)),
+            connect: dialed.saturating_duration_since(resolved.unwrap_or(started)),
+            tls: None,
+        };
+        if uri.scheme() != Some(&Scheme::HTTPS) {
+            return Ok(Connected { stream, is_http2: false, times });
+        }
+        #[cfg(feature = "rustls")]
+        {
+            progress.enter(ConnectPhase::Tls);
+            let (stream, is_http2) = handshake(Arc::clone(&self.tls), &uri, stream).await?;
+            times.tls = Some(clock::now().saturating_duration_since(dialed));
+            Ok(Connected { stream, is_http2, times })
+        }
+        #[cfg(not(feature = "rustls"))]
+        Err("https needs the crate's feature `rustls`".into())
+    }
+
+    /// Returns `Some` if plain requests to this origin are sent to the proxy itself, with the value of
+    /// `proxy-authorization`.
+    #[cfg(feature = "proxy")]
+    pub(super) fn forward(
+        &self,
+        scheme: &Scheme,
+        authority: &Authority,
+    ) -> Option<Option<http::HeaderValue>> {
+        self.proxy.as_ref()?.forward(scheme, authority)
+    }
+
+    /// Asks the proxy to connect to the server. A plain request goes to the proxy itself.
+    #[cfg(feature = "proxy")]
+    async fn through(
+        &self,
+        proxy: super::proxy::Intercept,
+        mut stream: Stream,
+        uri: &Uri,
+    ) -> Result<Stream, BoxError> {
+        #[cfg(feature = "rustls")]
+        if proxy.uri().scheme() == Some(&Scheme::HTTPS) {
+            let mut tls = rustls::ClientConfig::clone(&self.tls);
+            tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+            (stream, _) = handshake(Arc::new(tls), proxy.uri(), stream).await?;
+        }
+        if uri.scheme() == Some(&Scheme::HTTP) && !proxy.is_socks() {
+            return Ok(stream);
+        }
+        proxy.tunnel(stream, uri).await
+    }
+}
+
+#[cfg(feature = "rustls")]
+async fn handshake(
+    tls: Arc<rustls::ClientConfig>,
+    uri: &Uri,
+    stream: Stream,
+) -> Result<(Stream, bool), BoxError> {
+    let name = host(uri.host().unwrap_or_default());
+    let name = rustls::pki_types::ServerName::try_from(name.to_owned())?;
+    let stream = tokio_rustls::TlsConnector::from(tls).connect(name, stream).await?;
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    Ok((Stream::Tls(Box::new(stream)), is_http2))
+}
+
+/// Removes the brackets of an IPv6 address.
+fn host(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// The phase that a new connection has reached.
+struct Progress {
+    phase: Mutex<ConnectPhase>,
+    resolved: Arc<OnceLock<Instant>>,
+}
+
+impl Progress {
+    fn enter(&self, phase: ConnectPhase) {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+    }
+
+    fn phase(&self) -> ConnectPhase {
+        match *self.phase.lock().unwrap_or_else(PoisonError::into_inner) {
+            ConnectPhase::Resolve if self.resolved.get().is_some() => ConnectPhase::Connect,
+            phase => phase,
+        }
+    }
+}

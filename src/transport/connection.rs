@@ -1,0 +1,202 @@
+//! The two kinds of connections.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Poll, ready},
+    time::Duration,
+};
+
+use http::HeaderMap;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+
+use super::{service::RequestBody, stream::Stream};
+use crate::clock::{self, Instant};
+
+/// The limit of streams before the server's settings have arrived. No server sends this number.
+pub(super) const UNKNOWN: usize = usize::MAX - 1;
+
+/// A connection for one request.
+pub(super) enum Connection<B> {
+    Http1(Http1<B>),
+    Http2(Arc<Http2<B>>),
+}
+
+/// An HTTP/1.1 connection.
+pub(super) struct Http1<B> {
+    pub(super) sender: http1::SendRequest<B>,
+    /// Whether the connection has already carried a request.
+    pub(super) reused: bool,
+    /// How long the connection may be idle.
+    pub(super) idle_timeout: Duration,
+}
+
+impl<B> Http1<B> {
+    /// Reads the server's own idle timeout from the first response, and uses the connection for at most three quarters
+    /// of it. The rest covers the time on the network.
+    pub(super) fn read_keep_alive(&mut self, headers: &HeaderMap) {
+        if !self.reused {
+            let seconds = headers.get("keep-alive").and_then(|value| timeout_of(value.to_str().ok()?));
+            if let Some(seconds) = seconds {
+                self.idle_timeout = self.idle_timeout.min(Duration::from_secs(seconds) * 3 / 4);
+            }
+        }
+        self.reused = true;
+    }
+}
+
+/// Reads the parameter `timeout` of a `keep-alive` header, such as `timeout=5, max=100`.
+fn timeout_of(value: &str) -> Option<u64> {
+    value.split(',').find_map(|parameter| {
+        let (name, seconds) = parameter.split_once('=')?;
+        let is_timeout = name.trim().eq_ignore_ascii_case("timeout");
+        is_timeout.then(|| seconds.trim().parse::<u32>().ok().map(u64::from)).flatten()
+    })
+}
+
+/// An HTTP/2 connection, which many requests use at once.
+pub(super) struct Http2<B> {
+    pub(super) sender: http2::SendRequest<B>,
+    created: Instant,
+    /// The streams in use. Changed only under the lock of the pool.
+    streams: AtomicUsize,
+    /// The server's limit of streams.
+    limit: Arc<AtomicUsize>,
+    /// When the last stream ended, and when the last response arrived, in nanoseconds after `created`.
+    last_use: AtomicU64,
+    last_response: AtomicU64,
+    /// Whether the connection takes no further requests.
+    is_retired: AtomicBool,
+}
+
+impl<B> Http2<B> {
+    /// Creates the shared state of a connection, and the driver that must run the connection.
+    pub(super) fn new(sender: http2::SendRequest<B>) -> (Arc<Self>, Driver) {
+        let limit = Arc::new(AtomicUsize::new(UNKNOWN));
+        let driver = Driver { limit: Arc::clone(&limit) };
+        let shared = Self {
+            sender,
+            created: clock::now(),
+            streams: AtomicUsize::new(0),
+            limit,
+            last_use: AtomicU64::new(0),
+            last_response: AtomicU64::new(0),
+            is_retired: AtomicBool::new(false),
+        };
+        (Arc::new(shared), driver)
+    }
+
+    /// Takes a stream if the server's limit allows one more. Before the settings have arrived, one request is sent.
+    pub(super) fn begin(&self) -> bool {
+        let limit = match self.limit.load(Relaxed) {
+            UNKNOWN => 1,
+            limit => limit,
+        };
+        let streams = self.streams.load(Relaxed);
+        let is_free = streams < limit;
+        if is_free {
+            self.streams.store(streams + 1, Relaxed);
+        }
+        is_free
+    }
+
+    /// Gives a stream back.
+    pub(super) fn end(&self) {
+        self.streams.fetch_sub(1, Relaxed);
+        self.last_use.store(self.elapsed(clock::now()), Relaxed);
+    }
+
+    pub(super) fn received_response(&self) {
+        self.last_response.store(self.elapsed(clock::now()), Relaxed);
+    }
+
+    /// Returns whether a response has arrived after `time`.
+    pub(super) fn has_response_since(&self, time: Instant) -> bool {
+        self.last_response.load(Relaxed) > self.elapsed(time)
+    }
+
+    pub(super) fn retire(&self) {
+        self.is_retired.store(true, Relaxed);
+    }
+
+    /// Returns whether the connection takes no further requests.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_retired.load(Relaxed) || self.sender.is_closed()
+    }
+
+    pub(super) fn is_idle_for(&self, now: Instant, limit: Duration) -> bool {
+        let idle = self.elapsed(now).saturating_sub(self.last_use.load(Relaxed));
+        self.streams.load(Relaxed) == 0 && Duration::from_nanos(idle) >= limit
+    }
+
+    /// Returns whether the server's settings have not arrived.
+    pub(super) fn is_new(&self) -> bool {
+        self.limit.load(Relaxed) == UNKNOWN
+    }
+
+    fn elapsed(&self, now: Instant) -> u64 {
+        crate::policy::nanos(now.saturating_duration_since(self.created))
+    }
+}
+
+/// Runs an HTTP/2 connection. It does not keep the connection's state alive, so that an unused connection closes.
+pub(super) struct Driver {
+    limit: Arc<AtomicUsize>,
+}
+
+impl Driver {
+    /// Runs the connection until it ends. Calls `changed` whenever the server's limit of streams changes.
+    pub(super) async fn drive<B: RequestBody>(
+        self,
+        mut connection: http2::Connection<TokioIo<Stream>, B, TokioExecutor>,
+        changed: impl Fn(),
+    ) {
+        let mut wait = Duration::from_millis(1);
+        let mut look_again = pin!(tokio::time::sleep(wait));
+        poll_fn(|cx| {
+            if Pin::new(&mut connection).poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            loop {
+                let limit = connection.current_max_send_streams();
+                if self.limit.swap(limit, Relaxed) != limit {
+                    changed();
+                }
+                if limit != UNKNOWN {
+                    return Poll::Pending;
+                }
+                // hyper does not report that the settings have arrived.
+                ready!(look_again.as_mut().poll(cx));
+                wait *= 2;
+                look_again.as_mut().reset(clock::after(clock::now(), wait));
+            }
+        })
+        .await;
+        // hyper returns the requests that it has not begun once the connection is dropped.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keep_alive_header_contains_a_timeout_in_seconds() {
+        for (value, expected) in [
+            ("timeout=5", Some(5)),
+            ("max=100, Timeout = 20", Some(20)),
+            ("timeout=0", Some(0)),
+            ("timeout=", None),
+            ("timeout=-1", None),
+            ("timeout=99999999999", None),
+            ("max=5", None),
+        ] {
+            assert_eq!(timeout_of(value), expected, "{value}");
+        }
+    }
+}

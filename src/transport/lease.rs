@@ -1,0 +1,199 @@
+//! The use of a connection for one request.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use http::{Request, Response};
+use hyper::{body::Incoming, client::conn::TrySendError};
+use tokio::sync::oneshot;
+
+use super::{
+    connection::{Connection, Http1, Http2},
+    pool::{Granted, Host},
+    service::RequestBody,
+};
+use crate::{
+    body::{Body, ConnectionBody},
+    call::{CallContext, ConnectTimes},
+    clock::{self, Instant},
+    error::ConnectError,
+};
+
+/// The wait for a connection. If it is cancelled, a connection that was already granted goes back to the pool.
+pub(super) struct Waiting<B: RequestBody> {
+    host: Arc<Host<B>>,
+    granted: oneshot::Receiver<Granted<B>>,
+}
+
+impl<B: RequestBody> Waiting<B> {
+    pub(super) fn new(host: &Arc<Host<B>>, granted: oneshot::Receiver<Granted<B>>) -> Self {
+        Self { host: Arc::clone(host), granted }
+    }
+}
+
+impl<B: RequestBody> Future for Waiting<B> {
+    type Output = Result<(Lease<B>, Option<ConnectTimes>), ConnectError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // The pool sends a result to each waiter that it removes.
+        let granted = ready!(Pin::new(&mut self.granted).poll(cx))
+            .unwrap_or_else(|lost| Err(ConnectError::new(crate::error::ConnectPhase::Connect, lost)));
+        Poll::Ready(granted.map(|(connection, times)| (Lease::new(&self.host, connection), times)))
+    }
+}
+
+impl<B: RequestBody> Drop for Waiting<B> {
+    fn drop(&mut self) {
+        self.granted.close();
+        if let Ok(Ok((connection, _))) = self.granted.try_recv() {
+            drop(Lease::new(&self.host, connection));
+        }
+    }
+}
+
+/// The use of a connection for one request. Dropping it ends the use: the connection goes back to the pool, or is closed
+/// if a response is incomplete.
+pub(super) struct Lease<B: RequestBody> {
+    host: Arc<Host<B>>,
+    connection: Option<Connection<B>>,
+    call: Option<CallContext>,
+    /// When the request was handed to the connection. `None` before that, and after its response.
+    waiting_since: Option<Instant>,
+    /// Whether a response was begun and has not ended.
+    is_open: bool,
+}
+
+impl<B: RequestBody> Lease<B> {
+    pub(super) fn new(host: &Arc<Host<B>>, connection: Connection<B>) -> Self {
+        let connection = Some(connection);
+        Self { host: Arc::clone(host), connection, call: None, waiting_since: None, is_open: false }
+    }
+
+    pub(super) fn is_http2(&self) -> bool {
+        matches!(self.connection, Some(Connection::Http2(_)))
+    }
+
+    /// Returns whether the connection has already carried a request.
+    pub(super) fn is_reused(&self) -> bool {
+        match &self.connection {
+            Some(Connection::Http1(connection)) => connection.reused,
+            _ => true,
+        }
+    }
+
+    /// Keeps further requests from the connection, which has ended.
+    pub(super) fn retire(&self) {
+        if let Some(Connection::Http2(connection)) = &self.connection {
+            connection.retire();
+        }
+    }
+
+    /// Hands the request to the connection, and waits for the response headers. hyper returns a request that it has not
+    /// begun in the error.
+    pub(super) async fn send(
+        &mut self,
+        request: Request<B>,
+        call: Option<&CallContext>,
+        now: Instant,
+    ) -> Result<Response<Incoming>, TrySendError<Request<B>>> {
+        self.waiting_since = Some(now);
+        self.call = call.cloned();
+        let sent = match &mut self.connection {
+            Some(Connection::Http1(connection)) => {
+                let sent = connection.sender.try_send_request(request).await;
+                if let Ok(response) = &sent {
+                    connection.read_keep_alive(response.headers());
+                }
+                sent
+            }
+            Some(Connection::Http2(connection)) => {
+                // A clone, because only the type of the sender needs `&mut`.
+                let sent = connection.sender.clone().try_send_request(request).await;
+                connection.received_response();
+                sent
+            }
+            // The connection is taken only when the lease is dropped.
+            None => std::future::pending().await,
+        };
+        self.waiting_since = None;
+        self.is_open = sent.is_ok();
+        sent
+    }
+
+    /// Returns the body of the response. If the body has not ended, it holds the connection until its end.
+    pub(super) fn attach(mut self, body: Incoming) -> Body {
+        let mut body = ConnectionBody::from(body);
+        let is_free = match &self.connection {
+            Some(Connection::Http1(connection)) => connection.sender.is_ready(),
+            _ => body.read_ahead(),
+        };
+        if is_free {
+            self.is_open = false;
+            return Body::of_connection(body);
+        }
+        Body::of_connection(body.with_lease(Box::new(self)))
+    }
+
+    /// Returns an HTTP/1.1 connection to the pool, as soon as hyper can take another request.
+    fn give_back(&self, mut connection: Http1<B>) {
+        if connection.sender.is_ready() {
+            return self.host.give_back(connection);
+        }
+        if connection.sender.is_closed() {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let host = Arc::clone(&self.host);
+        runtime.spawn(async move {
+            if connection.sender.ready().await.is_ok() {
+                host.give_back(connection);
+            }
+        });
+    }
+
+    /// Keeps further requests from a connection on which an attempt timed out. The path may drop all packets.
+    fn suspect(&self, connection: &Http2<B>, since: Instant) {
+        let middle = since + clock::now().saturating_duration_since(since) / 2;
+        if !connection.has_response_since(middle) {
+            connection.retire();
+        }
+    }
+
+    fn has_expired(&self) -> bool {
+        self.call.as_ref().is_some_and(CallContext::is_expired)
+    }
+}
+
+impl<B: RequestBody> crate::body::Lease for Lease<B> {
+    fn end(mut self: Box<Self>) {
+        self.is_open = false;
+    }
+}
+
+impl<B: RequestBody> Drop for Lease<B> {
+    fn drop(&mut self) {
+        let waited = self.waiting_since.filter(|_| self.has_expired());
+        match self.connection.take() {
+            Some(Connection::Http1(connection)) => {
+                if let Some(since) = waited {
+                    self.host.close_idle_since(since);
+                }
+                // hyper closes a connection whose sender is dropped.
+                if self.waiting_since.is_none() && !self.is_open {
+                    self.give_back(connection);
+                }
+            }
+            Some(Connection::Http2(connection)) => {
+                if let Some(since) = waited {
+                    self.suspect(&connection, since);
+                }
+                self.host.end_stream(&connection);
+            }
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! The connections to one origin, and the requests that wait for one.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use http::uri::Scheme;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::{runtime::Handle, sync::oneshot};
+
+use super::{
+    connect::{Connected, Connector},
+    connection::{Connection, Http1, Http2, UNKNOWN},
+    service::RequestBody,
+    settings::{PoolSettings, Version},
+    target::Target,
+};
+use crate::{
+    call::ConnectTimes,
+    clock::{self, Instant},
+    error::{ConnectError, ConnectPhase},
+};
+
+/// The time without further attempts after a further connection of an origin could not be opened.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// The connections to one origin.
+pub(super) struct Host<B: RequestBody> {
+    pub(super) target: Target,
+    connector: Arc<Connector>,
+    settings: Arc<PoolSettings>,
+    state: Mutex<State<B>>,
+}
+
+struct State<B> {
+    /// Whether the server speaks HTTP/2. `None` before the first connection, if TLS negotiates the version.
+    is_http2: Option<bool>,
+    /// The idle HTTP/1.1 connections, with the time since which each is idle. The last one was used most recently.
+    idle: Vec<(Http1<B>, Instant)>,
+    shared: Vec<Arc<Http2<B>>>,
+    /// All connections that are open or being opened, including those that take no further requests.
+    connections: usize,
+    opening: usize,
+    waiters: VecDeque<Waiter<B>>,
+    /// No further connection is opened before this time.
+    paused_until: Option<Instant>,
+    has_reaper: bool,
+}
+
+struct Waiter<B> {
+    grant: oneshot::Sender<Granted<B>>,
+    runtime: Handle,
+}
+
+/// A connection for a waiting request, and the times of the connection if it is new.
+pub(super) type Granted<B> = Result<(Connection<B>, Option<ConnectTimes>), ConnectError>;
+
+/// A connection, or the result of the wait for one.
+pub(super) enum Lookup<B> {
+    Found(Connection<B>),
+    /// `is_connecting` is `true` if the request waits for a new connection, and not for other requests.
+    Wait {
+        granted: oneshot::Receiver<Granted<B>>,
+        is_connecting: bool,
+    },
+}
+
+impl<B: RequestBody> Host<B> {
+    pub(super) fn new(target: Target, connector: &Arc<Connector>, settings: &Arc<PoolSettings>) -> Self {
+        let is_http2 = match settings.version {
+            Version::Negotiated if target.scheme == Scheme::HTTPS => None,
+            version => Some(version == Version::Http2),
+        };
+        Self {
+            target,
+            connector: Arc::clone(connector),
+            settings: Arc::clone(settings),
+            state: Mutex::new(State {
+                is_http2,
+                idle: Vec::new(),
+                shared: Vec::new(),
+                connections: 0,
+                opening: 0,
+                waiters: VecDeque::new(),
+                paused_until: None,
+                has_reaper: false,
+            }),
+        }
+    }
+
+    // Ignores the poisoning of the lock, because the code under the lock does not panic.
+    fn lock(&self) -> MutexGuard<'_, State<B>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_unused(&self) -> bool {
+        let state = self.lock();
+        state.connections == 0 && state.waiters.is_empty()
+    }
+
+    /// Takes a connection or a stream. If none is free, the request waits behind all earlier requests.
+    pub(super) fn find(self: &Arc<Self>, now: Instant) -> Lookup<B> {
+        let mut state = self.lock();
+        while state.waiters.front().is_some_and(|waiter| waiter.grant.is_closed()) {
+            state.waiters.pop_front();
+        }
+        if state.waiters.is_empty() {
+            if let Some(found) = state.take(now, self.settings.idle_timeout) {
+                return Lookup::Found(found);
+            }
+        }
+        let (grant, granted) = oneshot::channel();
+        state.waiters.push_back(Waiter { grant, runtime: Handle::current() });
+        Lookup::Wait { granted, is_connecting: self.open(state) }
+    }
+
+    /// Opens the connections that the waiters need. Returns whether the last waiter waits for a new connection, and not
+    /// for other requests.
+    fn open(self: &Arc<Self>, mut state: MutexGuard<'_, State<B>>) -> bool {
+        state.waiters.retain(|waiter| !waiter.grant.is_closed());
+        state.shared.retain(|connection| !connection.is_over());
+        let is_paused = state.paused_until.is_some_and(|until| clock::now() < until);
+        if is_paused && !state.shared.is_empty() {
+            return false;
+        }
+        let wanted = match state.is_http2 {
+            Some(false) => state.waiters.len(),
+            // One connection is opened at a time, because it may serve all waiters.
+            _ if state.shared.iter().any(|connection| connection.is_new()) => 0,
+            _ => state.waiters.len().min(1),
+        };
+        let mut runtimes = Vec::new();
+        while state.opening < wanted && state.connections < self.settings.max_connections {
+            let Some(waiter) = state.waiters.get(state.opening) else { break };
+            runtimes.push(waiter.runtime.clone());
+            state.opening += 1;
+            state.connections += 1;
+        }
+        let is_connecting = match state.is_http2 {
+            Some(false) => state.opening >= state.waiters.len(),
+            _ => state.opening > 0 && state.shared.is_empty(),
+        };
+        // The tasks start after the lock is released, because a runtime that is shutting down drops them at once.
+        drop(state);
+        for runtime in runtimes {
+            let mut opening = Opening { host: Arc::clone(self), is_done: false };
+            runtime.spawn(async move {
+                let opened = opening.host.connect().await;
+                opening.is_done = true;
+                opening.host.opened(opened);
+                opening.host.start_reaper();
+            });
+        }
+        is_connecting
+    }
+
+    async fn connect(self: &Arc<Self>) -> Granted<B> {
+        let Connected { stream, is_http2, times } =
+            self.connector.connect(&self.target.scheme, &self.target.authority).await?;
+        let failed = |error| ConnectError::new(ConnectPhase::Connect, error);
+        if !is_http2 && self.settings.version != Version::Http2 {
+            let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+            let slot = Slot(Arc::downgrade(self));
+            tokio::spawn(async move {
+                let _ = connection.with_upgrades().await;
+                drop(slot);
+            });
+            let idle_timeout = self.settings.idle_timeout;
+            return Ok((Connection::Http1(Http1 { sender, reused: false, idle_timeout }), Some(times)));
+        }
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).initial_max_send_streams(UNKNOWN);
+        if let Some((interval, timeout)) = self.settings.pings {
+            builder.keep_alive_interval(interval).keep_alive_timeout(timeout);
+            builder.keep_alive_while_idle(self.settings.pings_while_idle);
+        }
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let (shared, driven) = Http2::new(sender);
+        let slot = Slot(Arc::downgrade(self));
+        tokio::spawn(async move {
+            driven.drive(connection, || slot.serve()).await;
+            drop(slot);
+        });
+        Ok((Connection::Http2(shared), Some(times)))
+    }
+
+    fn opened(self: &Arc<Self>, opened: Granted<B>) {
+        let mut state = self.lock();
+        state.opening -= 1;
+        match opened {
+            Ok((Connection::Http1(connection), times)) => {
+                state.is_http2 = Some(false);
+                state.put(connection, times);
+            }
+            Ok((Connection::Http2(connection), times)) => {
+                state.is_http2 = Some(true);
+                state.shared.push(connection);
+                state.serve(times);
+            }
+            Err(error) => {
+                state.connections -= 1;
+                match state.is_http2 {
+                    Some(false) => state.fail(1, &error),
+                    _ if state.shared.is_empty() => state.fail(usize::MAX, &error),
+                    // The waiters still wait for the streams of the other connections.
+                    _ => state.paused_until = Some(clock::after(clock::now(), PAUSE_AFTER_FAILURE)),
+                }
+            }
+        }
+        self.open(state);
+    }
+
+    fn start_reaper(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if !state.has_reaper && state.connections > 0 {
+            state.has_reaper = true;
+            drop(state);
+            tokio::spawn(reap(Reaper(Arc::downgrade(self)), self.settings.idle_timeout));
+        }
+    }
+
+    /// Returns an HTTP/1.1 connection that can take another request.
+    pub(super) fn give_back(&self, connection: Http1<B>) {
+        self.lock().put(connection, None);
+    }
+
+    /// Ends the use of a stream.
+    pub(super) fn end_stream(self: &Arc<Self>, connection: &Http2<B>) {
+        let mut state = self.lock();
+        connection.end();
+        state.serve(None);
+        if !state.waiters.is_empty() {
+            self.open(state);
+        }
+    }
+
+    /// Closes the connections that have been idle since `time`.
+    pub(super) fn close_idle_since(&self, time: Instant) {
+        self.lock().idle.retain(|(_, since)| *since > time);
+    }
+}
+
+impl<B: RequestBody> State<B> {
+    fn take(&mut self, now: Instant, idle_timeout: Duration) -> Option<Connection<B>> {
+        if !self.shared.is_empty() {
+            self.shared.retain(|connection| !connection.is_over());
+            let is_usable = |connection: &&Arc<Http2<B>>| {
+                !connection.is_idle_for(now, idle_timeout) && connection.begin()
+            };
+            let free = self.shared.iter().find(is_usable);
+            return free.map(|connection| Connection::Http2(Arc::clone(connection)));
+        }
+        while let Some((connection, since)) = self.idle.pop() {
+            let is_fresh = now.saturating_duration_since(since) < connection.idle_timeout;
+            if is_fresh && connection.sender.is_ready() {
+                return Some(Connection::Http1(connection));
+            }
+        }
+        None
+    }
+
+    /// Gives the connection to the first waiter, or stores it.
+    fn put(&mut self, connection: Http1<B>, times: Option<ConnectTimes>) {
+        let mut granted = (Connection::Http1(connection), times);
+        while let Some(waiter) = self.waiters.pop_front() {
+            match waiter.grant.send(Ok(granted)) {
+                Err(Ok(back)) => granted = back,
+                _ => return,
+            }
+        }
+        if let (Connection::Http1(connection), _) = granted {
+            self.idle.push((connection, clock::now()));
+        }
+    }
+
+    /// Gives free streams to the waiters. `times` are those of the newest connection.
+    fn serve(&mut self, times: Option<ConnectTimes>) {
+        if self.waiters.is_empty() {
+            return;
+        }
+        self.shared.retain(|connection| !connection.is_over());
+        for connection in &self.shared {
+            while !self.waiters.is_empty() && connection.begin() {
+                let Some(waiter) = self.waiters.pop_front() else { break };
+                if waiter.grant.send(Ok((Connection::Http2(Arc::clone(connection)), times))).is_err() {
+                    connection.end();
+                }
+            }
+        }
+    }
+
+    /// Fails the first `count` waiters.
+    fn fail(&mut self, count: usize, error: &ConnectError) {
+        let mut left = count;
+        while left > 0 {
+            let Some(waiter) = self.waiters.pop_front() else { return };
+            if waiter.grant.send(Err(error.clone())).is_ok() {
+                left -= 1;
+            }
+        }
+    }
+}
+
+/// A connection that is being opened. If its runtime shuts down, the waiters fail instead of waiting forever.
+struct Opening<B: RequestBody> {
+    host: Arc<Host<B>>,
+    is_done: bool,
+}
+
+impl<B: RequestBody> Drop for Opening<B> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let lost = "the runtime that opened the connection has shut down";
+            self.host.opened(Err(ConnectError::new(ConnectPhase::Connect, lost)));
+        }
+    }
+}
+
+/// The place of an open connection among those of its origin.
+struct Slot<B: RequestBody>(Weak<Host<B>>);
+
+impl<B: RequestBody> Slot<B> {
+    /// Gives the streams that the server now allows to the waiters.
+    fn serve(&self) {
+        if let Some(host) = self.0.upgrade() {
+            let mut state = host.lock();
+            state.serve(None);
+            host.open(state);
+        }
+    }
+}
+
+impl<B: RequestBody> Drop for Slot<B> {
+    fn drop(&mut self) {
+        if let Some(host) = self.0.upgrade() {
+            let mut state = host.lock();
+            state.connections -= 1;
+            host.open(state);
+        }
+    }
+}
+
+/// Closes the connections that have been idle for too long, while there are connections.
+async fn reap<B: RequestBody>(reaper: Reaper<B>, idle_timeout: Duration) {
+    loop {
+        tokio::time::sleep(idle_timeout).await;
+        let Some(host) = reaper.0.upgrade() else { return };
+        let (mut state, now) = (host.lock(), clock::now());
+        state.idle.retain(|(connection, since)| {
+            !connection.sender.is_closed() && now.saturating_duration_since(*since) < connection.idle_timeout
+        });
+        state.shared.retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
+        if state.connections == 0 {
+            return;
+        }
+    }
+}
+
+struct Reaper<B: RequestBody>(Weak<Host<B>>);
+
+impl<B: RequestBody> Drop for Reaper<B> {
+    fn drop(&mut self) {
+        if let Some(host) = self.0.upgrade() {
+            host.lock().has_reaper = false;
+        }
+    }
+}

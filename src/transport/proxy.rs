@@ -1,0 +1,317 @@
+use std::{env, fmt, sync::Arc};
+
+use http::{
+    HeaderValue, Uri,
+    uri::{Authority, Scheme},
+};
+use hyper_util::{
+    client::{
+        legacy::connect::proxy::{SocksV5, Tunnel},
+        proxy::matcher::{self, Matcher},
+    },
+    rt::TokioIo,
+};
+use tower_service::Service;
+
+use super::stream::Stream;
+use crate::{
+    auth::{is_loopback, quoted},
+    config::InvalidConfig,
+    error::{BoxError, ProxyRejectedPassword},
+};
+
+/// The proxies through which a [`Transport`](super::Transport) sends its requests.
+///
+/// ```
+/// use tower_outbound::transport::{Proxy, TransportConfig};
+///
+/// # fn run() -> Result<(), tower_outbound::InvalidConfig> {
+/// // `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, as curl reads them.
+/// let from_environment = TransportConfig::new().with_proxy(Proxy::from_env()?);
+/// let explicit = Proxy::new("http://proxy.example.com:3128")?.with_no_proxy("internal.example.com, 10.0.0.0/8");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// | scheme of the proxy | `https` requests | `http` requests |
+/// |---|---|---|
+/// | `http`, `https` | a tunnel (`CONNECT`), inside which TLS runs to the server | sent to the proxy with an absolute URI |
+/// | `socks5`, `socks5h` | a tunnel. The proxy resolves the host name | a tunnel |
+///
+/// User and password of the URL are sent to the proxy only, with basic authentication or SOCKS authentication. The
+/// credential of the API goes through the tunnel, so the proxy never sees it.
+///
+/// # Notes
+///
+/// - Requests to `localhost` and loopback addresses never go through a proxy.
+/// - The proxy reads a plain `http` request. A stack sends its credential without TLS only after
+///   [`with_plaintext`](crate::stack::StackBuilder::with_plaintext).
+/// - A proxy that rejects the password (407) fails the call without a retry, because several logins with a wrong
+///   password can lock an account. The 407 to a plain request is an ordinary response.
+#[derive(Clone)]
+pub struct Proxy {
+    urls: Urls,
+    matcher: Arc<Matcher>,
+}
+
+/// The URLs of the proxies, and the hosts that need none. An empty text means that there is none.
+#[derive(Clone, Default)]
+struct Urls {
+    http: String,
+    https: String,
+    no: String,
+}
+
+impl Proxy {
+    /// Sends all requests through the proxy with this URL. A URL without a scheme names an HTTP proxy.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error unless `url` has a host and one of the schemes `http`, `https`, `socks5` and `socks5h`. The
+    /// error does not quote user and password.
+    pub fn new(url: &str) -> Result<Self, InvalidConfig> {
+        let url = checked(url, "proxy")?;
+        Ok(Self::of(Urls { http: url.clone(), https: url, no: String::new() }))
+    }
+
+    /// Reads the proxies from the environment: `HTTPS_PROXY`, `HTTP_PROXY` and `ALL_PROXY`, and the exceptions from
+    /// `NO_PROXY`. The names may also be in lower case. Without these variables, no proxy is used.
+    ///
+    /// `HTTP_PROXY` is ignored if `REQUEST_METHOD` is set, because a CGI server sets it from a header of its client.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error with the name of the variable if a URL is invalid, as in [`new`](Self::new).
+    pub fn from_env() -> Result<Self, InvalidConfig> {
+        Self::from_variables(|name| env::var(name).ok())
+    }
+
+    fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidConfig> {
+        let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
+        let is_cgi = variable("REQUEST_METHOD").is_some();
+        let url = |names: &[&'static str]| {
+            let names = names.iter().filter(|name| !(is_cgi && **name == "HTTP_PROXY"));
+            let found = names.filter_map(|name| Some((*name, set(name)?))).next();
+            found.map_or(Ok(String::new()), |(name, url)| checked(&url, name))
+        };
+        Ok(Self::of(Urls {
+            http: url(&["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])?,
+            https: url(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])?,
+            no: set("NO_PROXY").or_else(|| set("no_proxy")).unwrap_or_default(),
+        }))
+    }
+
+    /// Sends requests to these hosts without the proxy: names with their subdomains, IP addresses, and networks such as
+    /// `10.0.0.0/8`, separated by commas. `*` matches every host.
+    pub fn with_no_proxy(self, hosts: &str) -> Self {
+        Self::of(Urls { no: hosts.to_owned(), ..self.urls })
+    }
+
+    fn of(urls: Urls) -> Self {
+        let builder = Matcher::builder().http(urls.http.as_str()).https(urls.https.as_str());
+        let matcher = Arc::new(builder.no(urls.no.as_str()).build());
+        Self { urls, matcher }
+    }
+
+    /// Returns the proxy for requests to this URI, if they need one.
+    pub(super) fn intercept(&self, uri: &Uri) -> Option<Intercept> {
+        if is_loopback(uri.host()?) {
+            return None;
+        }
+        self.matcher.intercept(uri).map(Intercept)
+    }
+
+    /// Returns `Some` if plain requests to this origin are sent to the proxy itself, with the value of
+    /// `proxy-authorization`.
+    pub(super) fn forward(&self, scheme: &Scheme, authority: &Authority) -> Option<Option<HeaderValue>> {
+        let uri = Uri::builder().scheme(scheme.clone()).authority(authority.clone()).path_and_query("/");
+        let proxy = self.intercept(&uri.build().ok()?)?;
+        (*scheme == Scheme::HTTP && !proxy.is_socks()).then(|| {
+            let mut authorization = proxy.0.basic_auth().cloned();
+            authorization.iter_mut().for_each(|value| value.set_sensitive(true));
+            authorization
+        })
+    }
+}
+
+/// Shows the schemes, hosts and ports of the proxies.
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy")
+            .field("http", &shown(&self.urls.http))
+            .field("https", &shown(&self.urls.https))
+            .field("no_proxy", &self.urls.no)
+            .finish()
+    }
+}
+
+/// The proxy for one request.
+pub(super) struct Intercept(matcher::Intercept);
+
+impl Intercept {
+    pub(super) fn uri(&self) -> &Uri {
+        self.0.uri()
+    }
+
+    pub(super) fn is_socks(&self) -> bool {
+        self.uri().scheme_str().is_some_and(|scheme| scheme.starts_with("socks"))
+    }
+
+    /// Asks the proxy, to which `stream` is connected, to connect to the server.
+    pub(super) async fn tunnel(&self, stream: Stream, server: &Uri) -> Result<Stream, BoxError> {
+        let mut stream = Some(TokioIo::new(stream));
+        let lost = || std::io::Error::other("the connection to the proxy was already used");
+        let connected = tower::service_fn(move |_: Uri| std::future::ready(stream.take().ok_or_else(lost)));
+        let (proxy, server) = (self.uri().clone(), server.clone());
+        if self.is_socks() {
+            let mut socks = SocksV5::new(proxy, connected);
+            if let Some((user, password)) = self.0.raw_auth() {
+                socks = socks.with_auth(user.to_owned(), password.to_owned());
+            }
+            return Ok(socks.call(with_port(server)?).await.map_err(rejected)?.into_inner());
+        }
+        let mut tunnel = Tunnel::new(proxy, connected);
+        if let Some(authorization) = self.0.basic_auth() {
+            tunnel = tunnel.with_auth(authorization.clone());
+        }
+        Ok(tunnel.call(server).await.map_err(rejected)?.into_inner())
+    }
+}
+
+/// Marks the error of a proxy that rejects the password. The types of the errors have no public name, so their texts are
+/// compared. If hyper-util changes the texts, the call is retried.
+fn rejected(error: impl Into<BoxError>) -> BoxError {
+    let error = error.into();
+    match error.to_string().as_str() {
+        "tunnel error: proxy authorization required" | "SOCKS error: credentials not accepted" => {
+            ProxyRejectedPassword.into()
+        }
+        _ => error,
+    }
+}
+
+/// Adds the default port of the scheme.
+fn with_port(uri: Uri) -> Result<Uri, http::Error> {
+    if uri.port().is_some() {
+        return Ok(uri);
+    }
+    let port = if uri.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
+    let authority = format!("{}:{port}", uri.host().unwrap_or_default());
+    let scheme = uri.scheme_str().unwrap_or_default();
+    Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build()
+}
+
+/// Returns the URL with its scheme.
+fn checked(url: &str, field: &'static str) -> Result<String, InvalidConfig> {
+    const EXPECTED: &str = "the url of a proxy with a host, such as http://proxy.example.com:3128. The schemes are http, https, socks5 and socks5h";
+    let invalid = || InvalidConfig::new(field, shown(url), EXPECTED);
+    let url = url.trim();
+    let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+    let uri: Uri = url.parse().map_err(|_| invalid())?;
+    let is_known = ["http", "https", "socks5", "socks5h"].contains(&uri.scheme_str().unwrap_or_default());
+    let authority = uri.authority().map_or("", Authority::as_str);
+    let has_valid_port = uri.port().is_some()
+        == authority
+            .rsplit('@')
+            .next()
+            .unwrap_or_default()
+            .rsplit(']')
+            .next()
+            .unwrap_or_default()
+            .contains(':');
+    let is_valid = is_known
+        && has_valid_port
+        && uri.host().is_some_and(|host| !host.is_empty())
+        && uri.path() == "/"
+        && uri.query().is_none();
+    is_valid.then_some(url).ok_or_else(invalid)
+}
+
+/// Returns the URL without user and password.
+fn shown(url: &str) -> String {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    match (scheme, url.rsplit_once('@')) {
+        (Some("http" | "https"), None) => quoted(url),
+        (Some(scheme @ ("http" | "https" | "socks5" | "socks5h")), _) => format!("{scheme}://…"),
+        _ if url.is_empty() => String::new(),
+        _ => "…".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(text: &str) -> Uri {
+        text.parse().unwrap()
+    }
+
+    fn variables(set: &'static [(&'static str, &'static str)]) -> Result<Proxy, InvalidConfig> {
+        Proxy::from_variables(|name| {
+            set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn host_of(proxy: &Proxy, target: &str) -> Option<String> {
+        proxy.intercept(&uri(target)).and_then(|proxy| proxy.uri().host().map(str::to_owned))
+    }
+
+    #[test]
+    fn environment_names_a_proxy_for_each_scheme() {
+        let proxy = variables(&[
+            ("HTTPS_PROXY", "http://ann:s3cret@secure.test:3128"),
+            ("http_proxy", "plain.test:8080"),
+            ("NO_PROXY", "internal.test,10.0.0.0/8"),
+        ])
+        .unwrap();
+        for (target, expected) in [
+            ("https://api.example.com/", Some("secure.test")),
+            ("http://api.example.com/", Some("plain.test")),
+            ("https://api.internal.test/", None),
+            ("https://10.1.2.3/", None),
+            ("http://localhost:8080/", None),
+            ("http://127.0.0.1/", None),
+            ("http://[::1]/", None),
+        ] {
+            assert_eq!(host_of(&proxy, target).as_deref(), expected, "{target}");
+        }
+        assert!(!format!("{proxy:?}").contains("s3cret"), "{proxy:?}");
+    }
+
+    #[test]
+    fn environment_of_a_cgi_program_names_no_plain_proxy() {
+        let proxy = variables(&[("REQUEST_METHOD", "GET"), ("HTTP_PROXY", "http://evil.test")]).unwrap();
+        assert_eq!(host_of(&proxy, "http://api.example.com/"), None);
+    }
+
+    #[test]
+    fn plain_requests_are_forwarded_with_the_authorization_of_the_proxy() {
+        let proxy = Proxy::new("http://ann:s3cret@proxy.test").unwrap();
+        let authority = Authority::from_static("api.example.com");
+        let forward = proxy.forward(&Scheme::HTTP, &authority).unwrap().unwrap();
+        assert_eq!(forward, "Basic YW5uOnMzY3JldA==");
+        assert!(forward.is_sensitive());
+        assert!(proxy.forward(&Scheme::HTTPS, &authority).is_none());
+        let socks = Proxy::new("socks5h://proxy.test:1080").unwrap();
+        assert!(socks.forward(&Scheme::HTTP, &authority).is_none());
+    }
+
+    #[test]
+    fn invalid_proxy_urls_are_rejected_without_their_password() {
+        for (url, value) in [
+            ("ftp://proxy.test", "…"),
+            ("http://", "http://…"),
+            ("http://ann:s3cret@", "http://…"),
+            ("http://ann:s3cret@proxy.test:port", "http://…"),
+            ("http://ann:s3cret@proxy.test/path", "http://…"),
+            ("socks4://proxy.test", "…"),
+            ("", ""),
+        ] {
+            let error = Proxy::new(url).unwrap_err();
+            assert_eq!((error.field(), error.value()), ("proxy", value), "{url}");
+        }
+        let error = variables(&[("HTTPS_PROXY", "http://ann:s3cret@:80:80")]).unwrap_err();
+        assert_eq!(error.field(), "HTTPS_PROXY");
+        assert!(!error.to_string().contains("s3cret"), "{error}");
+    }
+}

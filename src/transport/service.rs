@@ -1,0 +1,226 @@
+use std::{
+    collections::HashMap,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    task::{Context, Poll},
+};
+
+use http::{
+    Request, Response, Version,
+    uri::{Authority, Scheme},
+};
+use http_body::Body as HttpBody;
+use tower_service::Service;
+
+use super::{
+    connect::Connector,
+    lease::{Lease, Waiting},
+    pool::{Host, Lookup},
+    settings::PoolSettings,
+    target::Target,
+};
+use crate::{
+    body::{Body, ReplayBody},
+    call::{CallContext, Phase},
+    clock,
+    error::{BoxError, Error},
+};
+
+/// The number of origins without connections that are stored.
+const STORED_ORIGINS: usize = 64;
+
+/// The body of a request that a [`Transport`] can send. Every body with these bounds implements the trait.
+pub trait RequestBody: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static {}
+
+impl<B> RequestBody for B where B: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static {}
+
+/// Sends requests with absolute URIs over pooled connections: see [the module](super#phases).
+///
+/// ```
+/// use tower_outbound::{Client, transport::TransportConfig};
+///
+/// # fn run() -> Result<(), tower_outbound::InvalidConfig> {
+/// // Two clients that share connections.
+/// let transport = TransportConfig::new().build()?;
+/// let builder = Client::builder("https://api.example.com")?.without_credential();
+/// let (first, second) =
+///     (builder.client_with_service(transport.clone())?, builder.client_with_service(transport)?);
+/// # Ok(())
+/// # }
+/// # run().unwrap();
+/// ```
+///
+/// # Errors
+///
+/// Returns an [`Error`] with the [kind](Error::kind) of the failure. It proves whether the request was sent, so that the
+/// [`retry`](crate::retry) layer retries every method if it was not.
+///
+/// # Cancellation
+///
+/// Dropping the future of a request that waits for a connection sends nothing. After the request was handed to a
+/// connection, dropping the future closes the HTTP/1.1 connection, or resets the HTTP/2 stream.
+///
+/// # Clone
+///
+/// Cheap: every clone uses the same connections.
+pub struct Transport<B: RequestBody = ReplayBody<Body>> {
+    inner: Arc<Inner<B>>,
+}
+
+struct Inner<B: RequestBody> {
+    connector: Arc<Connector>,
+    settings: Arc<PoolSettings>,
+    /// The first origin, which is the only one of a client.
+    first: OnceLock<Arc<Host<B>>>,
+    others: Mutex<HashMap<(Scheme, Authority), Arc<Host<B>>>>,
+}
+
+impl<B: RequestBody> Transport<B> {
+    pub(super) fn new(connector: Connector, settings: PoolSettings) -> Self {
+        let (connector, settings) = (Arc::new(connector), Arc::new(settings));
+        Self {
+            inner: Arc::new(Inner { connector, settings, first: OnceLock::new(), others: Mutex::default() }),
+        }
+    }
+
+    /// Sends a request.
+    pub(crate) fn send(
+        &self,
+        mut request: Request<B>,
+    ) -> impl Future<Output = Result<Response<Body>, Error>> + Send + use<B> {
+        let inner = Arc::clone(&self.inner);
+        async move {
+            let host = inner.host(&request)?;
+            let call = request.extensions().get::<CallContext>().cloned();
+            loop {
+                let mut lease = lease(&host, call.as_ref()).await?;
+                host.target.write_head(&mut request, lease.is_http2())?;
+                let now = clock::now();
+                if let Some(call) = &call {
+                    call.sent(now);
+                }
+                match lease.send(request, call.as_ref(), now).await {
+                    Ok(response) => return Ok(response.map(|body| lease.attach(body))),
+                    Err(mut error) => match error.take_message() {
+                        // The connection ended before hyper began the request.
+                        Some(returned) => {
+                            lease.retire();
+                            if !lease.is_reused() {
+                                return Err(Error::returned(error.into_error()));
+                            }
+                            request = returned;
+                        }
+                        None => return Err(Error::from_service(error.into_error())),
+                    },
+                }
+            }
+        }
+    }
+}
+
+/// Takes a connection. Nothing of the request has been sent before this returns.
+async fn lease<B: RequestBody>(host: &Arc<Host<B>>, call: Option<&CallContext>) -> Result<Lease<B>, Error> {
+    let started = clock::now();
+    let (granted, is_connecting) = match host.find(started) {
+        Lookup::Found(connection) => return Ok(Lease::new(host, connection)),
+        Lookup::Wait { granted, is_connecting } => (granted, is_connecting),
+    };
+    let waiting = Waiting::new(host, granted);
+    if let Some(call) = call {
+        call.enter(if is_connecting { Phase::Connecting } else { Phase::Waiting });
+    }
+    let granted = waiting.await;
+    if let Some(call) = call {
+        let times = granted.as_ref().ok().and_then(|(_, times)| *times);
+        call.add_connection(clock::now().saturating_duration_since(started), times);
+    }
+    granted.map(|(lease, _)| lease).map_err(Error::from_service)
+}
+
+impl<B: RequestBody> Inner<B> {
+    /// Returns the connections to the origin of the request.
+    fn host(&self, request: &Request<B>) -> Result<Arc<Host<B>>, Error> {
+        let (Some(scheme), Some(authority)) = (request.uri().scheme(), request.uri().authority()) else {
+            return Err(Error::invalid_request("the uri of a request must be absolute"));
+        };
+        if ![Version::HTTP_10, Version::HTTP_11, Version::HTTP_2].contains(&request.version()) {
+            return Err(Error::invalid_request("the version of a request must be HTTP/1.1 or HTTP/2"));
+        }
+        if let Some(first) = self.first.get().filter(|first| first.target.is(scheme, authority)) {
+            return Ok(Arc::clone(first));
+        }
+        let create = || -> Result<Arc<Host<B>>, Error> {
+            #[cfg(feature = "proxy")]
+            let forward = self.connector.forward(scheme, authority);
+            #[cfg(not(feature = "proxy"))]
+            let forward = None;
+            let target = Target::new(scheme, authority, forward)?;
+            Ok(Arc::new(Host::new(target, &self.connector, &self.settings)))
+        };
+        if self.first.get().is_none() {
+            let created = create()?;
+            let first = self.first.get_or_init(|| created);
+            if first.target.is(scheme, authority) {
+                return Ok(Arc::clone(first));
+            }
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let origin = (scheme.clone(), authority.clone());
+        if let Some(host) = others.get(&origin) {
+            return Ok(Arc::clone(host));
+        }
+        if others.len() >= STORED_ORIGINS {
+            others.retain(|_, host| !host.is_unused());
+        }
+        let host = create()?;
+        others.insert(origin, Arc::clone(&host));
+        Ok(host)
+    }
+}
+
+impl<B: RequestBody> Service<Request<B>> for Transport<B> {
+    type Response = Response<Body>;
+    type Error = Error;
+    type Future = TransportFuture;
+
+    /// A transport is always ready, because each request waits in its own future.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> TransportFuture {
+        TransportFuture(Box::pin(self.send(request)))
+    }
+}
+
+/// The future of a [`Transport`].
+#[must_use = "futures do nothing unless polled"]
+pub struct TransportFuture(Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>);
+
+impl Future for TransportFuture {
+    type Output = Result<Response<Body>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for TransportFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TransportFuture")
+    }
+}
+
+impl<B: RequestBody> Clone for Transport<B> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<B: RequestBody> fmt::Debug for Transport<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transport").field("settings", &self.inner.settings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,149 @@
+//! The TLS settings of a [`TransportConfig`].
+
+use std::{path::Path, sync::Arc};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+
+use super::{TransportConfig, certificates::Identity, settings::Version};
+use crate::{config::InvalidConfig, error::BoxError};
+
+impl TransportConfig {
+    /// Also trusts the certificates in this PEM text, such as a company's own root.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the text contains no certificate, or contains one that cannot be a root.
+    #[cfg_attr(docsrs, doc(cfg(feature = "rustls")))]
+    pub fn with_root_certificates(mut self, pem: &[u8]) -> Result<Self, InvalidConfig> {
+        let read = || -> Result<RootCertStore, BoxError> {
+            let mut roots = RootCertStore::empty();
+            for certificate in CertificateDer::pem_slice_iter(pem) {
+                roots.add(certificate?)?;
+            }
+            if roots.is_empty() { Err("none found".into()) } else { Ok(roots) }
+        };
+        let invalid = |error: BoxError| {
+            InvalidConfig::new("root certificates", error.to_string(), "certificates in pem form")
+        };
+        self.given.roots.extend(read().map_err(invalid)?.roots);
+        Ok(self)
+    }
+
+    /// Also trusts the roots of the operating system, which are read when a transport is built.
+    #[cfg(feature = "native-roots")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "native-roots")))]
+    pub fn with_native_roots(mut self) -> Self {
+        self.native_roots = true;
+        self
+    }
+
+    /// Removes the bundled roots from the trusted roots.
+    #[cfg_attr(docsrs, doc(cfg(feature = "rustls")))]
+    pub fn without_bundled_roots(mut self) -> Self {
+        self.bundled_roots = false;
+        self
+    }
+
+    /// Presents this certificate to a server that asks for one (mutual TLS). `certificate_pem` contains the certificate,
+    /// followed by its intermediates. `key_pem` contains its private key.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if one of the texts cannot be parsed. The error does not quote the key.
+    #[cfg_attr(docsrs, doc(cfg(feature = "rustls")))]
+    pub fn with_client_certificate(
+        mut self,
+        certificate_pem: &[u8],
+        key_pem: &[u8],
+    ) -> Result<Self, InvalidConfig> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate_pem).collect();
+        let chain = match chain {
+            Ok(chain) if chain.is_empty() => Err("none found".to_owned()),
+            chain => chain.map_err(|error| error.to_string()),
+        };
+        let chain = chain.map_err(|error| {
+            InvalidConfig::new("client certificate", error, "at least one certificate in pem form")
+        })?;
+        let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|_| {
+            InvalidConfig::new("client key", "…", "a private key in pem form: pkcs8, pkcs1 or sec1")
+        })?;
+        self.given.identity = Some(Arc::new(Identity { chain, key }));
+        Ok(self)
+    }
+
+    /// Creates the TLS configuration of the connections to servers.
+    pub(super) fn tls(mut self) -> Result<ClientConfig, InvalidConfig> {
+        if let Some(path) = self.root_certificates.take() {
+            self = self.with_root_certificates(&file("root certificates", &path)?)?;
+        }
+        self = match (self.client_certificate.take(), self.client_key.take()) {
+            (Some(certificate), Some(key)) => self.with_client_certificate(
+                &file("client certificate", &certificate)?,
+                &file("client key", &key)?,
+            )?,
+            (Some(certificate), None) => {
+                let expected = "a client key, too";
+                return Err(InvalidConfig::new(
+                    "client certificate",
+                    certificate.display().to_string(),
+                    expected,
+                ));
+            }
+            (None, Some(key)) => {
+                let expected = "a client certificate, too";
+                return Err(InvalidConfig::new("client key", key.display().to_string(), expected));
+            }
+            (None, None) => self,
+        };
+        let (version, roots) = (self.http, self.roots()?);
+        // Sets the crypto provider explicitly, because the process may have no default provider or a different one.
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let invalid = |field, error: rustls::Error, expected: &'static str| {
+            InvalidConfig::new(field, error.to_string(), expected)
+        };
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(
+                |error| invalid("tls versions", error, "tls versions that the ring provider supports"),
+            )?;
+        let builder = builder.with_root_certificates(roots);
+        let mut tls = match &self.given.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder
+                .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())
+                .map_err(|error| invalid("client key", error, "the private key of the client certificate"))?,
+        };
+        let names: &[&[u8]] = match version {
+            Version::Http1 => &[b"http/1.1"],
+            Version::Http2 => &[b"h2"],
+            Version::Negotiated => &[b"h2", b"http/1.1"],
+        };
+        tls.alpn_protocols = names.iter().map(|name| name.to_vec()).collect();
+        Ok(tls)
+    }
+
+    fn roots(&mut self) -> Result<RootCertStore, InvalidConfig> {
+        let mut roots = self.given.roots.clone();
+        if self.bundled_roots {
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
+        #[cfg(feature = "native-roots")]
+        if self.native_roots {
+            let found = rustls_native_certs::load_native_certs();
+            let (added, _) = roots.add_parsable_certificates(found.certs);
+            if added == 0 {
+                let why = found.errors.first().map_or("none found".to_owned(), ToString::to_string);
+                return Err(InvalidConfig::new("native roots", why, "at least one certificate"));
+            }
+        }
+        Ok(roots)
+    }
+}
+
+fn file(field: &'static str, path: &Path) -> Result<Vec<u8>, InvalidConfig> {
+    std::fs::read(path).map_err(|error| {
+        InvalidConfig::new(field, path.display().to_string(), format!("a readable file ({error})"))
+    })
+}
