@@ -136,7 +136,7 @@ async fn handshake(
     let name = rustls::pki_types::ServerName::try_from(name.to_owned())?;
     let stream = tokio_rustls::TlsConnector::from(tls).connect(name, stream).await?;
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    Ok((Stream::Tls(Box::new(stream)), is_http2))
+    Ok((Box::new(stream), is_http2))
 }
 
 /// Removes the brackets of an IPv6 address.

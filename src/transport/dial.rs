@@ -43,7 +43,7 @@ impl Dialer {
             let connector = connector.clone();
             Box::pin(async move {
                 let connected = connector.oneshot(uri).await.map_err(Into::into)?;
-                Ok(Stream::Custom(Box::new(connected)))
+                Ok(Box::new(connected) as Stream)
             })
         }))
     }
@@ -62,7 +62,7 @@ impl Dialer {
         tcp.set_keepalive(keep_alive);
         tcp.set_keepalive_interval(keep_alive);
         tcp.set_keepalive_retries(keep_alive.map(|_| 3));
-        Ok(Stream::Tcp(tcp.oneshot(uri).await?.into_inner()))
+        Ok(Box::new(tcp.oneshot(uri).await?.into_inner()))
     }
 }
 
