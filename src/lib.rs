@@ -229,7 +229,8 @@
 //! - Compose layers: [order](guide::stack), [layers of other crates](guide::other_layers).
 //! - Keep to a quota: [limiters](guide::limits), [learned quotas](guide::adaptive_limits),
 //!   [priorities](guide::priorities), [several processes](guide::shared_quota).
-//! - Handle failures: [retries](guide::retries), [timeouts](guide::timeouts), [keys](guide::credentials).
+//! - Handle failures: [retries](guide::retries), [timeouts](guide::timeouts), [networks](guide::networks),
+//!   [keys](guide::credentials).
 //! - Run it: [configuration](guide::configuration), [log and metrics](guide::observability), [tests](guide::testing).
 //! - Look up: [migration from other crates](guide::migration), [questions](guide::faq), [terms](guide::glossary).
 //!
@@ -237,10 +238,12 @@
 //!
 //! | feature | effect |
 //! |---|---|
-//! | `client` (default) | [`Client`], over hyper-util's pooled client. Also enables `hyper` |
+//! | `client` (default) | [`Client`] and its [`transport`], over hyper. Also enables `hyper` |
 //! | `hyper` (default) | determines from the errors of hyper, hyper-util and h2 whether a request was sent, and why it failed |
 //! | `rustls` (default) | TLS for the client: rustls with the ring provider and Mozilla's root certificates. Also enables `client` |
 //! | `native-roots` | allows the application to use the operating system's root certificates for TLS. Also enables `rustls` |
+//! | `proxy` | HTTP and SOCKS5 proxies, see [`transport::Proxy`]. Also enables `client` |
+//! | `decompression` | gzip and brotli, see [`StackBuilder`](stack::StackBuilder). Also enables `client` |
 //! | `json` | JSON requests and responses of the client. Also enables `client` |
 //! | `serde` | reads the configuration of a stack from TOML, JSON or the environment, see [`preset`](preset#configuration-from-files) |
 //! | `quanta` | allows the application to use a faster clock for a limiter |

@@ -226,6 +226,17 @@ impl BenchClient for Outbound {
     }
 }
 
+/// A call as in the README: the builder adds a query, and the body is read as a whole.
+pub(super) struct OutboundQuery(pub(super) tower_outbound::Client);
+
+impl BenchClient for OutboundQuery {
+    async fn call(&mut self) -> Result<(), BoxError> {
+        let call = self.0.get("/v1/resources").query(&[("base", "EUR")]).header(ACCEPT, ACCEPTED);
+        let response = call.await?;
+        check(response.status(), &response.bytes().await?)
+    }
+}
+
 pub(super) struct Reqwest(pub(super) reqwest::Client, pub(super) reqwest::Url, pub(super) Fields);
 
 impl BenchClient for Reqwest {

@@ -4,10 +4,11 @@
 //! `cargo bench -p tower-outbound-peers --bench end_to_end` prints a table for each section. Arguments after `--`:
 //!
 //! - `--quick` runs briefly, to check that the bench works.
-//! - `--only SECTION` runs one of `http1-1`, `http1-64`, `http2-1`, `http2-64`.
+//! - `--only SECTION` runs one of `http1-1`, `http1-64`, `http2-1`, `http2-64`. Of the last two and `http1-64`, the
+//!   sections with the endings `-2` and `-8` compare the transport and the client on 2 and 8 worker threads.
 //! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md.
 //!
-//! The clients run on one thread of this process, and the server on one thread of its own process. The rows are
+//! Unless a section names its threads, the clients run on one thread of this process, and the server on one thread of its own process. The rows are
 //! interleaved. The table shows medians of the samples, and medians of the ratios within each round. Every response is
 //! read to its end and compared with the expected body. HTTP/2 uses prior knowledge, without TLS.
 
@@ -38,7 +39,8 @@ use tower_outbound_peers::{
 };
 
 use self::clients::{
-    ByHand, Connection, Fields, Middleware, NoBody, Outbound, Reqwest, ServiceClient, WithFields,
+    ByHand, Connection, Fields, Middleware, NoBody, Outbound, OutboundQuery, Reqwest, ServiceClient,
+    WithFields,
 };
 
 /// The name of the row that is the base of the ratios.
@@ -68,17 +70,31 @@ fn section(
     server: SocketAddr,
     version: Version,
     in_flight: usize,
+    threads: usize,
     settings: Settings,
 ) -> Result<Table, BoxError> {
     let base = format!("http://{server}");
     let uri: Uri = format!("{base}/v1/resources").parse()?;
     let url = reqwest::Url::parse(&format!("{base}/v1/resources"))?;
     let http2 = version == Version::HTTP_2;
-    let mut comparison = ClientComparison::new(in_flight)?;
+    let name = if http2 { "HTTP/2" } else { "HTTP/1.1" };
+    let mut comparison = ClientComparison::new(in_flight, threads)?;
 
     let client = pooled::<NoBody>(version);
     comparison.row("hyper-util client, bare", async || Ok(ServiceClient(client.clone(), uri.clone())))?;
     comparison.row(BARE, async || Ok(WithFields(client.clone(), uri.clone(), Fields::new())))?;
+    let config =
+        if http2 { TransportConfig::new().with_http2_prior_knowledge() } else { TransportConfig::new() };
+    let transport = config.clone().build()?;
+    comparison.row("tower-outbound transport with the same header fields", async || {
+        Ok(WithFields(transport.clone(), uri.clone(), Fields::new()))
+    })?;
+    let client_of_preset = preset(&base)?.client_with_transport(config.clone())?;
+    if threads > 1 {
+        comparison.row("tower-outbound client", async || Ok(Outbound(client_of_preset.clone())))?;
+        let title = format!("{name}, {in_flight} in flight, {threads} worker threads");
+        return comparison.run(id, &title, BARE, settings);
+    }
 
     let bucket = TokenBucket::new(quota()?);
     let by_hand = |timeout| ByHand {
@@ -102,11 +118,10 @@ fn section(
         Ok(connection)
     })?;
 
-    let transport =
-        if http2 { TransportConfig::new().with_http2_prior_knowledge() } else { TransportConfig::new() };
-    let client = preset(&base)?.client_with_transport(transport)?;
+    let client = client_of_preset;
     comparison.row("tower-outbound client", async || Ok(Outbound(client.clone())))?;
     comparison.repeat_at_info("tower-outbound client, with INFO logs");
+    comparison.row("tower-outbound client, with a query", async || Ok(OutboundQuery(client.clone())))?;
 
     let stack = preset(&base)?.layer()?.layer(pooled(version));
     comparison.row("tower-outbound stack over hyper-util", async || {
@@ -121,6 +136,11 @@ fn section(
         .layer(auth);
     let four = layers.clone().service(pooled(version));
     comparison.row("request id, retry, limit and auth layers over hyper-util", async || {
+        Ok(ServiceClient(four.clone(), uri.clone()))
+    })?;
+    let transport = config.build()?;
+    let four = layers.clone().service(transport);
+    comparison.row("request id, retry, limit and auth layers over the transport", async || {
         Ok(ServiceClient(four.clone(), uri.clone()))
     })?;
     let client = Arc::new(pooled(version));
@@ -153,7 +173,6 @@ fn section(
         Ok(Middleware(middleware.clone(), url.clone(), Fields::new()))
     })?;
 
-    let name = if http2 { "HTTP/2" } else { "HTTP/1.1" };
     comparison.run(id, &format!("{name}, {in_flight} in flight"), BARE, settings)
 }
 
@@ -162,10 +181,14 @@ fn main() -> Result<(), BoxError> {
         return Ok(());
     }
     let sections = [
-        ("http1-1", Version::HTTP_11, 1),
-        ("http1-64", Version::HTTP_11, 64),
-        ("http2-1", Version::HTTP_2, 1),
-        ("http2-64", Version::HTTP_2, 64),
+        ("http1-1", Version::HTTP_11, 1, 1),
+        ("http1-64", Version::HTTP_11, 64, 1),
+        ("http1-64-2", Version::HTTP_11, 64, 2),
+        ("http1-64-8", Version::HTTP_11, 64, 8),
+        ("http2-1", Version::HTTP_2, 1, 1),
+        ("http2-64", Version::HTTP_2, 64, 1),
+        ("http2-64-2", Version::HTTP_2, 64, 2),
+        ("http2-64-8", Version::HTTP_2, 64, 8),
     ];
     let arguments = Arguments::parse(&sections.map(|(id, ..)| id))?;
     let settings = arguments.pick(
@@ -175,10 +198,10 @@ fn main() -> Result<(), BoxError> {
     let method = format!("medians of {} samples of {:?}, rows interleaved", settings.rounds, settings.sample);
     let mut report = Report::new("end_to_end", &method);
     let server = ServerProcess::start()?;
-    for (id, version, in_flight) in sections {
+    for (id, version, in_flight, threads) in sections {
         if arguments.wants(id) {
             let address = if version == Version::HTTP_2 { server.http2 } else { server.http1 };
-            report.add(section(id, address, version, in_flight, settings)?);
+            report.add(section(id, address, version, in_flight, threads, settings)?);
         }
     }
     report.write(&arguments)

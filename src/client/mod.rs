@@ -1,4 +1,4 @@
-//! A client for one service: the whole stack over hyper-util's pooled client.
+//! A client for one service: the whole stack over a [`transport`](crate::transport).
 //!
 //! ```no_run
 //! use tower_outbound::{Client, Quota};

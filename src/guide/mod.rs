@@ -7,7 +7,7 @@
 //! | call an API | [`own_api`], [`reqwest`](mod@reqwest), [`grpc`], [`kube_octocrab`] |
 //! | compose layers | [`stack`], [`other_layers`] |
 //! | keep to a quota | [`limits`], [`adaptive_limits`], [`priorities`], [`shared_quota`] |
-//! | handle failures | [`retries`], [`timeouts`], [`credentials`] |
+//! | handle failures | [`retries`], [`timeouts`], [`networks`], [`credentials`] |
 //! | run it | [`configuration`], [`observability`], [`testing`] |
 //! | look something up | [`migration`], [`faq`], [`glossary`] |
 
@@ -29,6 +29,8 @@ pub mod kube_octocrab {}
 pub mod limits {}
 #[doc = include_str!("migration.md")]
 pub mod migration {}
+#[doc = include_str!("networks.md")]
+pub mod networks {}
 #[doc = include_str!("observability.md")]
 pub mod observability {}
 #[doc = include_str!("other_layers.md")]

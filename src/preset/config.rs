@@ -196,8 +196,15 @@ impl StackConfig {
             "body idle timeout" => "timeout.body_idle",
             "connect timeout" => "transport.connect_timeout",
             "idle timeout" => "transport.idle_timeout",
+            "maximum connections" => "transport.max_connections",
+            "tcp keep-alive" => "transport.tcp_keep_alive",
+            "http2 ping interval" => "transport.http2_ping_interval",
+            "http2 ping timeout" => "transport.http2_ping_timeout",
             "root certificates" => "transport.root_certificates",
             "native roots" => "transport.native_roots",
+            "client certificate" => "transport.client_certificate",
+            "client key" => "transport.client_key",
+            "proxy" => "transport.proxy",
             _ => return error,
         };
         error.within(path)

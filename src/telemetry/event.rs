@@ -111,6 +111,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
 pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
     let names_for_event = LazyCell::new(|| call.names_for_event());
     let attempt = LazyCell::new(|| call.report().last_attempt());
+    let connect = LazyCell::new(|| attempt.as_ref().and_then(|attempt| attempt.connect));
     let delivery = |outcome| match outcome {
         Outcome::Refused | Outcome::NotSent => Some("not_sent"),
         Outcome::Timeout | Outcome::Failed => Some("maybe_processed"),
@@ -126,6 +127,11 @@ pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &E
         error.type = result.err().map(|error| error.kind().as_str()),
         delivery = attempt.as_ref().and_then(|attempt| attempt.outcome).and_then(delivery),
         waited_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.waited)),
+        resolve_ms = connect.and_then(|times| Some(millis(times.resolve?))),
+        connect_ms = connect.map(|times| millis(times.connect)),
+        tls_ms = connect.and_then(|times| Some(millis(times.tls?))),
+        connection_wait_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.connection_wait)),
+        response_ms = attempt.as_ref().and_then(|attempt| Some(millis(attempt.ended?.saturating_sub(attempt.sent?)))),
         elapsed_ms = attempt.as_ref().and_then(|attempt| Some(millis(attempt.ended?.saturating_sub(attempt.started)))),
         server_request_id = text(attempt.as_ref().and_then(|attempt| attempt.server_request_id.as_ref())),
         requested_delay_ms = attempt.as_ref().and_then(|attempt| attempt.requested_delay).map(millis),

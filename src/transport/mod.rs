@@ -49,7 +49,7 @@
 //! - TCP keep-alive probes close a connection whose host does not respond.
 //! - The idle timeout closes connections before common servers close them.
 //!
-//! The guide's page on networks explains the choices.
+//! [`guide::networks`](crate::guide::networks) explains the choices.
 //!
 //! # Notes
 //!

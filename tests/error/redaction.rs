@@ -196,7 +196,7 @@ async fn tls_errors_redact_the_names_in_a_certificate() {
         .await;
     let error = error.unwrap_err();
     assert_debug_redacted(&error);
-    let source = error.source().unwrap().source().unwrap();
+    let source = error.source().unwrap();
     assert_debug_redacted(&source);
     assert!(source.source().is_none());
     assert_eq!(source.to_string(), "invalid peer certificate: not valid for name \"127.0.0.1\"");

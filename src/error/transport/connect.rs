@@ -1,8 +1,9 @@
 use std::{error::Error as StdError, fmt, sync::Arc};
 
-use super::super::{BoxError, redact};
+use super::super::BoxError;
 
-/// The error of a connection that could not be opened. Several requests may have waited for the connection.
+/// The error of a connection that could not be opened. Several requests may have waited for the connection. The
+/// [`Error`](crate::Error) around it redacts the names in a certificate.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectError {
     phase: ConnectPhase,
@@ -22,7 +23,7 @@ pub(crate) enum ConnectPhase {
 
 impl ConnectError {
     pub(crate) fn new(phase: ConnectPhase, source: impl Into<BoxError>) -> Self {
-        Self { phase, source: Arc::new(redact(source)) }
+        Self { phase, source: Arc::new(source.into()) }
     }
 }
 

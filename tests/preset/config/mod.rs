@@ -4,7 +4,7 @@ mod errors;
 mod fields;
 mod round_trip;
 // The sample file contains fields that exist only with all features.
-#[cfg(feature = "native-roots")]
+#[cfg(all(feature = "native-roots", feature = "proxy"))]
 mod sample_file;
 
 use tower_outbound::{preset::StackConfig, stack::StackBuilder};

@@ -24,10 +24,10 @@ fn field_paths(path: &str) -> BTreeSet<String> {
         return BTreeSet::from([path.trim_end_matches('.').to_owned()]);
     };
     let names = names.split('`').skip(1).step_by(2);
-    // The parser accepts any value for `api_key`, `base_url` and `key_placement`, so no parse error lists subfields of
+    // The parser accepts any value for `api_key`, `base_url`, `key_placement` and `proxy`, so no parse error lists subfields of
     // these fields.
     let paths = |name| match name {
-        "api_key" | "base_url" | "key_placement" => BTreeSet::from([String::from(name)]),
+        "api_key" | "base_url" | "key_placement" | "proxy" => BTreeSet::from([format!("{path}{name}")]),
         name => field_paths(&format!("{path}{name}.")),
     };
     names.flat_map(paths).collect()

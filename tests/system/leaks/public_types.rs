@@ -1,20 +1,26 @@
 //! Tests that no public type shows the key in `Debug` or `Display`. The tested values contain the key where that is
 //! possible. Each new public type needs a check in this file.
 
-use std::{num::NonZeroU32, task::Poll};
+use std::{
+    num::NonZeroU32,
+    sync::{Arc, Mutex},
+    task::Poll,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::AUTHORIZATION};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use tokio_test::task;
-use tower::{Layer, ServiceExt};
+use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     ApiKey, Body, Quota,
     attempt_span::AttemptSpanLayer,
     auth::*,
     body::{BodyTooLarge, ReplayBody},
-    call::{CallContext, Deadline, DelayReason, Delivery, KeyReplaced, RequestHead, StopReason},
+    call::{
+        CallContext, ConnectTimes, Deadline, DelayReason, Delivery, KeyReplaced, RequestHead, StopReason,
+    },
     error::{DeliveryError, Reason, Refusal},
     limit::{
         Adaptive, AnyLimiter, Keyed, Learned, Limiter, PermitCost, PermitRequest, Priority, RateLimitLayer,
@@ -22,8 +28,10 @@ use tower_outbound::{
     },
     request_id::{RequestId, RequestIdLayer},
     retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
+    stack::TransportService,
     test_util,
     timeout::{BodyIdleTimeoutLayer, TimeoutConfig, TimeoutLayer},
+    transport::{Proxy, Transport},
 };
 
 #[cfg(any(feature = "otel", feature = "redis", feature = "reqwest"))]
@@ -177,7 +185,27 @@ fn layers(coverage: &Coverage) {
     });
     coverage.debug(&builder);
     coverage.layer(builder.layer().unwrap());
-    coverage.debug(&TransportConfig::new());
+    let password: String = KEY.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let proxy = Proxy::new(&format!("http://ann:{password}@proxy.example.com")).unwrap();
+    coverage.debug(&proxy);
+    let config = TransportConfig::new().with_proxy(proxy);
+    coverage.debug(&config);
+    let mut transport: Transport<Body> = config.build().unwrap();
+    coverage.debug(&transport);
+    coverage.debug(&transport.call(get(URI).map(|_| Body::empty())));
+    coverage.debug(&ConnectTimes::default());
+    let seen = Arc::new(Mutex::new(None));
+    let layer = {
+        let seen = Arc::clone(&seen);
+        tower::layer::layer_fn(move |inner: TransportService| {
+            *seen.lock().unwrap() = Some(inner.clone());
+            inner
+        })
+    };
+    let builder = stack_builder(CLIENT_URL, Placement::Bearer).with_transport_layer(layer);
+    builder.client().unwrap();
+    coverage.debug(&builder);
+    coverage.debug(&seen.lock().unwrap().take().unwrap());
 }
 
 async fn calls_and_errors(coverage: &Coverage) {

@@ -49,7 +49,7 @@ struct Sample {
     cpu: Option<f64>,
 }
 
-/// Compares HTTP clients on one thread. Every client has the same number of requests in flight.
+/// Compares HTTP clients on the same worker threads. Every client has the same number of requests in flight.
 pub struct ClientComparison {
     runtime: Runtime,
     in_flight: usize,
@@ -67,8 +67,8 @@ impl fmt::Debug for ClientComparison {
 
 impl ClientComparison {
     /// Creates a comparison without rows.
-    pub fn new(in_flight: usize) -> Result<Self, BoxError> {
-        Ok(Self { runtime: runtime(1)?, in_flight, rows: Vec::new() })
+    pub fn new(in_flight: usize, threads: usize) -> Result<Self, BoxError> {
+        Ok(Self { runtime: runtime(threads)?, in_flight, rows: Vec::new() })
     }
 
     /// Adds a row for a client. `make` creates the client of each task, on the runtime of the comparison.
