@@ -1,6 +1,6 @@
 use std::sync::{Mutex, PoisonError};
 
-use futures_util::{FutureExt, future::Either};
+use futures_util::FutureExt;
 use http::{Request, request};
 
 use super::{ApiKey, KeyError, KeyPlacement, KeySource, key_error::auth_error, placed_key::PlacedKey};
@@ -101,11 +101,13 @@ impl ChangingKey {
     /// Returns the latest key. If no key is valid, returns the key with which the service became ready, even if this
     /// key has expired since then. A request that has its permit never waits for a key.
     fn latest(&self, ready: Option<Result<ApiKey, KeyError>>) -> Result<ApiKey, KeyError> {
-        match (self.keys.lease(), ready) {
-            (Either::Right(_), Some(ready)) => ready,
-            (lease, _) => lease.now_or_never().unwrap_or_else(|| {
+        match (self.keys.lease().now_or_never(), ready) {
+            (Some(Ok(key)), _) => Ok(key),
+            (_, Some(ready)) => ready,
+            (Some(Err(error)), None) => Err(error),
+            (None, None) => {
                 Err(KeyError::new("no key was fetched, because the service was called before it was ready"))
-            }),
+            }
         }
     }
 

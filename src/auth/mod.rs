@@ -89,6 +89,7 @@ mod origin;
 mod placed_key;
 mod placement;
 mod refresh;
+mod refresh_task;
 mod refreshing;
 mod service;
 mod sign;
