@@ -53,9 +53,9 @@ impl Credential {
 }
 
 /// Records the key in the call, so that the report omits a server's request id that contains the key.
-fn conceal<B>(request: &Request<B>, key: &ApiKey) {
+fn conceal<B>(request: &Request<B>, placed: &PlacedKey) {
     if let Some(call) = request.extensions().get::<CallContext>() {
-        call.conceal(&key.0);
+        call.conceal(&placed.secret);
     }
 }
 
@@ -76,7 +76,7 @@ impl FixedKey {
     /// Adds the key to the request, unless the request already has a key.
     pub(super) fn put<B>(&self, request: &mut Request<B>) -> Result<(), Error> {
         if self.placed.put(request)? {
-            conceal(request, &self.key);
+            conceal(request, &self.placed);
         }
         Ok(())
     }
@@ -91,10 +91,11 @@ impl ChangingKey {
         ready: Option<Result<ApiKey, KeyError>>,
     ) -> Result<Option<(KeySource, ApiKey)>, Error> {
         let key = self.latest(ready).map_err(auth_error)?;
-        if !self.placed(&key).put(request)? {
+        let placed = self.placed(&key);
+        if !placed.put(request)? {
             return Ok(None);
         }
-        conceal(request, &key);
+        conceal(request, &placed);
         Ok(Some((self.keys.clone(), key)))
     }
 
