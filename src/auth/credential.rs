@@ -1,6 +1,6 @@
 use std::sync::{Mutex, PoisonError};
 
-use futures_util::{FutureExt, future::Either};
+use futures_util::FutureExt;
 use http::{Request, request};
 
 use super::{ApiKey, KeyError, KeyPlacement, KeySource, key_error::auth_error, placed_key::PlacedKey};
@@ -53,9 +53,9 @@ impl Credential {
 }
 
 /// Records the key in the call, so that the report omits a server's request id that contains the key.
-fn conceal<B>(request: &Request<B>, key: &ApiKey) {
+fn conceal<B>(request: &Request<B>, placed: &PlacedKey) {
     if let Some(call) = request.extensions().get::<CallContext>() {
-        call.conceal(&key.0);
+        call.conceal(&placed.secret);
     }
 }
 
@@ -76,7 +76,7 @@ impl FixedKey {
     /// Adds the key to the request, unless the request already has a key.
     pub(super) fn put<B>(&self, request: &mut Request<B>) -> Result<(), Error> {
         if self.placed.put(request)? {
-            conceal(request, &self.key);
+            conceal(request, &self.placed);
         }
         Ok(())
     }
@@ -91,21 +91,24 @@ impl ChangingKey {
         ready: Option<Result<ApiKey, KeyError>>,
     ) -> Result<Option<(KeySource, ApiKey)>, Error> {
         let key = self.latest(ready).map_err(auth_error)?;
-        if !self.placed(&key).put(request)? {
+        let placed = self.placed(&key);
+        if !placed.put(request)? {
             return Ok(None);
         }
-        conceal(request, &key);
+        conceal(request, &placed);
         Ok(Some((self.keys.clone(), key)))
     }
 
     /// Returns the latest key. If no key is valid, returns the key with which the service became ready, even if this
     /// key has expired since then. A request that has its permit never waits for a key.
     fn latest(&self, ready: Option<Result<ApiKey, KeyError>>) -> Result<ApiKey, KeyError> {
-        match (self.keys.lease(), ready) {
-            (Either::Right(_), Some(ready)) => ready,
-            (lease, _) => lease.now_or_never().unwrap_or_else(|| {
+        match (self.keys.lease().now_or_never(), ready) {
+            (Some(Ok(key)), _) => Ok(key),
+            (_, Some(ready)) => ready,
+            (Some(Err(error)), None) => Err(error),
+            (None, None) => {
                 Err(KeyError::new("no key was fetched, because the service was called before it was ready"))
-            }),
+            }
         }
     }
 

@@ -70,7 +70,8 @@
 //!   not index them. `Debug` of the request's URI shows a key in the query, however. hyper-util, h2 and rustls do not
 //!   log URIs at any level, but other layers may.
 //! - A server's request id that contains the key is omitted from the log and from the [`Report`](crate::Report). The
-//!   layers do not know a credential from a closure or a [`Sign`], so they cannot find it in an id.
+//!   base64 of basic authentication is also found. The layers do not know a credential from a closure or a [`Sign`], so
+//!   they cannot find it in an id.
 //! - A key's memory is overwritten when the key is dropped, but its copies in requests are not: see [`ApiKey`].
 //!
 //! # Notes
@@ -89,6 +90,7 @@ mod origin;
 mod placed_key;
 mod placement;
 mod refresh;
+mod refresh_task;
 mod refreshing;
 mod service;
 mod sign;

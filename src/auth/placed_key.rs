@@ -9,11 +9,18 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use zeroize::Zeroizing;
 
 use super::{ApiKey, KeyPlacement, key::sensitive, key_error::auth_error, placement::Placement};
-use crate::{error::Error, headers};
+use crate::{error::Error, headers, secret::Secret};
 
 /// A key, formatted as requests send it. Each key is formatted only once.
 #[derive(Clone)]
-pub(super) enum PlacedKey {
+pub(super) struct PlacedKey {
+    form: Form,
+    /// The key, with the form that requests send.
+    pub(super) secret: Secret,
+}
+
+#[derive(Clone)]
+enum Form {
     Header {
         name: HeaderName,
         value: HeaderValue,
@@ -33,17 +40,20 @@ const TOO_LONG: &str = "the url with the key in its query is longer than 65,534 
 
 impl PlacedKey {
     pub(super) fn new(placement: &KeyPlacement, key: &ApiKey) -> Self {
-        let authorization = |value: &str| Self::Header { name: AUTHORIZATION, value: sensitive(value) };
+        let authorization = |value: &str| Form::Header { name: AUTHORIZATION, value: sensitive(value) };
         // Reserves memory for the whole text, because a string that grows leaves copies of the key in freed memory.
         let empty = |capacity| Zeroizing::new(String::with_capacity(capacity));
-        match &placement.0 {
+        let mut secret = key.0.clone();
+        let form = match &placement.0 {
             Placement::Bearer => authorization(&Zeroizing::new(format!("Bearer {}", key.expose()))),
-            Placement::Header(name) => Self::Header { name: name.clone(), value: key.header_value() },
+            Placement::Header(name) => Form::Header { name: name.clone(), value: key.header_value() },
             Placement::Basic(user) => {
                 let pair = Zeroizing::new(format!("{user}:{}", key.expose()));
                 let mut value = empty(6 + pair.len().div_ceil(3) * 4);
-                value.push_str("Basic ");
                 base64(pair.as_bytes(), &mut value);
+                // A server may repeat the credential without its padding.
+                secret = secret.with_encoded(value.trim_end_matches('='));
+                value.insert_str(0, "Basic ");
                 authorization(&value)
             }
             Placement::Query(name) => {
@@ -52,21 +62,22 @@ impl PlacedKey {
                 pair.extend(utf8_percent_encode(name, ENCODED));
                 pair.push('=');
                 pair.extend(utf8_percent_encode(key.expose(), ENCODED));
-                Self::Query { name: Arc::clone(name), pair: Arc::new(pair) }
+                Form::Query { name: Arc::clone(name), pair: Arc::new(pair) }
             }
-        }
+        };
+        Self { form, secret }
     }
 
     /// Adds the key to the request, unless the request already has a header or query parameter of the same name.
     /// Returns whether the key was added.
     pub(super) fn put<B>(&self, request: &mut Request<B>) -> Result<bool, Error> {
-        match self {
-            Self::Header { name, value } => {
+        match &self.form {
+            Form::Header { name, value } => {
                 let before = request.headers().len();
                 headers::get_or_insert_with(request.headers_mut(), name, || value.clone())?;
                 Ok(request.headers().len() > before)
             }
-            Self::Query { name, pair } => put_in_query(request, name, pair),
+            Form::Query { name, pair } => put_in_query(request, name, pair),
         }
     }
 }

@@ -1,19 +1,22 @@
 use std::{
+    fmt,
     future::{Future, Ready, ready},
     panic::AssertUnwindSafe,
     path::PathBuf,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use futures_util::{
-    FutureExt,
-    future::{Either, Shared, WeakShared},
-};
+use futures_util::{FutureExt, future::Either};
 use tokio::runtime::Handle;
 
-use super::{ApiKey, FreshKey, KeyError, RefreshingKey, refreshing::Provider};
+use super::{
+    ApiKey, FreshKey, KeyError, RefreshingKey,
+    refresh_task::{self, Done, Outcome, Running, Started},
+    refreshing::Provider,
+};
 use crate::{
     clock::{self, Instant},
     config::InvalidConfig,
@@ -22,13 +25,14 @@ use crate::{
     telemetry,
 };
 
-type Run = Pin<Box<dyn Future<Output = Result<ApiKey, KeyError>> + Send>>;
-
-/// A running refresh, which its task and all waiters share.
-pub(super) type Refresh = Shared<Run>;
+/// A running refresh, for which a request waits.
+pub(super) struct Refresh {
+    done: Done,
+    refresher: Arc<Refresher>,
+}
 
 /// The current key, or the refresh for which the request must wait.
-pub(super) type Lease = Either<Ready<Result<ApiKey, KeyError>>, Refresh>;
+pub(super) type Lease = Either<Ready<Outcome>, Refresh>;
 
 /// A key from a [`RefreshingKey`] or a file, and the state of its refresh.
 pub(super) struct Refresher {
@@ -40,9 +44,9 @@ pub(super) struct Refresher {
 #[derive(Default)]
 struct State {
     held: Option<Held>,
-    /// A weak reference to the running refresh. If the runtime drops the task of this refresh, the next request starts
-    /// another refresh.
-    running: Option<WeakShared<Run>>,
+    /// The running refresh. If a runtime drops the task of this refresh, a waiter or the next request starts another
+    /// refresh.
+    running: Option<Running>,
     /// Whether the server rejected the key after the running refresh had started.
     outdated: bool,
     /// The number of consecutive failures.
@@ -65,6 +69,30 @@ struct Held {
 }
 
 const FAILED: &str = "the key provider failed";
+const NO_TIMER: &str = "the tokio runtime of the key refresh has no timer or was shut down";
+
+impl Future for Refresh {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        if let Ok(outcome) = ready!(self.done.poll_unpin(cx)) {
+            return Poll::Ready(outcome);
+        }
+        // The runtime of the refresh was shut down, so this waiter starts the refresh again on its own runtime.
+        match self.refresher.lease() {
+            Either::Left(outcome) => return Poll::Ready(outcome.into_inner()),
+            Either::Right(refresh) => *self = refresh,
+        }
+        // If this runtime was also shut down, another restart would have the same result.
+        self.done.poll_unpin(cx).map(|done| done.unwrap_or_else(|_| Err(KeyError::new(NO_TIMER))))
+    }
+}
+
+impl fmt::Debug for Refresh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Refresh")
+    }
+}
 
 impl Refresher {
     /// A key is refreshed this long before its expiry, as in the AWS SDKs.
@@ -111,35 +139,42 @@ impl Refresher {
             }
             held => held.map(|held| held.key.clone()),
         };
-        let refresh =
-            self.refresh(&mut state, now).unwrap_or_else(|error| ready(Err(error)).boxed().shared());
+        let joined = self.join(&mut state, now);
         drop(state);
-        let Some(key) = key else { return Either::Right(refresh) };
-        // If the provider responds immediately, this request already uses the new key.
-        let new = refresh.now_or_never().and_then(Result::ok);
-        Either::Left(ready(Ok(new.unwrap_or(key))))
+        let lease = match joined {
+            Ok((done, started)) => match started.and_then(Started::begin) {
+                Some(outcome) => Either::Left(ready(outcome)),
+                None => Either::Right(Refresh { done, refresher: Arc::clone(self) }),
+            },
+            Err(error) => Either::Left(ready(Err(error))),
+        };
+        match (key, lease) {
+            (None, lease) => lease,
+            // If the provider responds immediately, this request already uses the new key.
+            (Some(key), Either::Left(new)) => Either::Left(ready(Ok(new.into_inner().unwrap_or(key)))),
+            (Some(key), Either::Right(_)) => Either::Left(ready(Ok(key))),
+        }
     }
 
     /// Joins the running refresh or starts one. Returns an error during the backoff after a failure.
-    fn refresh(self: &Arc<Self>, state: &mut State, now: Instant) -> Result<Refresh, KeyError> {
-        if let Some(refresh) = state.running.as_ref().and_then(WeakShared::upgrade) {
-            return Ok(refresh);
+    fn join(self: &Arc<Self>, state: &mut State, now: Instant) -> Result<(Done, Option<Started>), KeyError> {
+        if let Some(done) = state.running.as_ref().and_then(Running::join) {
+            return Ok((done, None));
         }
         if let Some((error, until)) = state.failed.as_ref().filter(|(_, until)| now < *until) {
             return Err(error.clone().with_retry_in(until.saturating_duration_since(now)));
         }
-        let refresh = Arc::clone(self).run(now).boxed().shared();
-        // A file needs no task, because the first poll of the refresh future reads the file.
-        if !self.is_file() {
-            let runtime = Handle::try_current().map_err(|error| KeyError::new(FAILED).with_source(error))?;
-            drop(runtime.spawn(refresh.clone()));
-        }
-        state.running = refresh.downgrade();
+        // A file needs no task, because the first poll of the refresh reads the file.
+        let current = || Handle::try_current().map_err(|error| KeyError::new(FAILED).with_source(error));
+        let runtime = (!self.is_file()).then(current).transpose()?;
+        let (running, started) = refresh_task::start(Arc::clone(self).run(now), runtime);
+        let done = running.done.clone();
+        state.running = Some(running);
         state.outdated = false;
-        Ok(refresh)
+        Ok((done, Some(started)))
     }
 
-    async fn run(self: Arc<Self>, mut started: Instant) -> Result<ApiKey, KeyError> {
+    async fn run(self: Arc<Self>, mut started: Instant) -> Outcome {
         loop {
             let fetched = self.fetch(started).await;
             if let Some(settled) = self.settle(started, fetched) {
@@ -159,15 +194,17 @@ impl Refresher {
             }
         };
         telemetry::key_refresh_begins();
-        // Catches a panic of the provider, and the panic of the timer if its runtime was shut down.
-        let fetch = AssertUnwindSafe(async { tokio::time::timeout(*limit, provider()).await });
+        let provided = AssertUnwindSafe(async { provider().await }).catch_unwind();
+        // The timer panics if its runtime has no timer or was shut down.
+        let fetch = AssertUnwindSafe(async { tokio::time::timeout(*limit, provided).await });
         let fresh = match fetch.catch_unwind().await {
-            Ok(Ok(fetched)) => fetched.map_err(|error| KeyError::new(FAILED).with_source(error))?,
+            Ok(Ok(Ok(fetched))) => fetched.map_err(|error| KeyError::new(FAILED).with_source(error))?,
+            // Omits the payload of the panic, because it may contain the key.
+            Ok(Ok(Err(_))) => return Err(KeyError::new("the key provider panicked")),
             Ok(Err(_)) => {
                 return Err(KeyError::new(format!("the key provider gave no key within {limit:?}")));
             }
-            // Omits the payload of the panic, because it may contain the key.
-            Err(_) => return Err(KeyError::new("the key provider panicked")),
+            Err(_) => return Err(KeyError::new(NO_TIMER)),
         };
         match fresh.lifetime.is_some_and(|lifetime| clock::after(started, lifetime) <= clock::now()) {
             true => Err(KeyError::new("the key provider gave a key that has expired")),
@@ -176,11 +213,7 @@ impl Refresher {
     }
 
     /// Stores the result of the refresh. Returns `None` if the key must be fetched again.
-    fn settle(
-        &self,
-        started: Instant,
-        fetched: Result<FreshKey, KeyError>,
-    ) -> Option<Result<ApiKey, KeyError>> {
+    fn settle(&self, started: Instant, fetched: Result<FreshKey, KeyError>) -> Option<Outcome> {
         let now = clock::now();
         let mut state = self.lock();
         // The server rejected this key during the refresh. The source may contain a new key by now, so the key is
@@ -279,7 +312,7 @@ impl Refresher {
         drop(state);
         if self.is_file() {
             // Reads the file immediately, unless another request is already reading it.
-            let finds_no_other = |read: Result<ApiKey, KeyError>| read.map_or(true, |read| read == *key);
+            let finds_no_other = |read: Outcome| read.map_or(true, |read| read == *key);
             if self.lease().now_or_never().is_some_and(finds_no_other) {
                 return false;
             }

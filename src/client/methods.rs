@@ -45,7 +45,8 @@ impl Client {
     }
 
     /// Sends an [`http::Request`]. Its URI must be a path that starts with a slash, or an absolute
-    /// [URL](crate::client#urls) below the base URL.
+    /// [URL](crate::client#urls) below the base URL. Its headers must not
+    /// [contradict the URL or the body](crate::stack#headers).
     ///
     /// # Errors
     ///

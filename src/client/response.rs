@@ -115,14 +115,15 @@ impl Response {
         Err(ResponseError { kind: Kind::Status, status: Some(status), report, excerpt })
     }
 
-    /// Reads the body as text. Bytes that are not UTF-8 are replaced by `�`.
+    /// Reads the body as text. Bytes that are not UTF-8 are replaced by `�`. A byte order mark (BOM) at the start is
+    /// skipped.
     ///
     /// # Errors
     ///
     /// Returns an error as [described above](Self#reading-the-body).
     pub async fn text(self) -> Result<String, ResponseError> {
         let bytes = self.bytes().await?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        Ok(String::from_utf8_lossy(without_bom(&bytes)).into_owned())
     }
 
     /// Reads the body.
@@ -151,7 +152,8 @@ impl Response {
         })
     }
 
-    /// Reads the body, and deserializes it from JSON. An empty body is deserialized as `null`.
+    /// Reads the body, and deserializes it from JSON. An empty body is deserialized as `null`. A byte order mark (BOM)
+    /// at the start is skipped, as RFC 8259 §8.1 permits.
     ///
     /// The status is not checked. [`error_for_status`](Self::error_for_status) checks it.
     ///
@@ -163,11 +165,12 @@ impl Response {
     pub async fn json<T: DeserializeOwned>(self) -> Result<T, ResponseError> {
         let (status, report) = (self.status(), self.report().cloned());
         let body = self.bytes().await?;
-        let json: &[u8] = if body.is_empty() { b"null" } else { &body };
+        let body = without_bom(&body);
+        let json = if body.is_empty() { b"null" } else { body };
         serde_json::from_slice(json).map_err(|error| ResponseError {
             kind: Kind::Json(error),
             status: Some(status),
-            excerpt: excerpt(&body, report.as_ref()),
+            excerpt: excerpt(body, report.as_ref()),
             report,
         })
     }
@@ -193,6 +196,11 @@ impl fmt::Debug for Response {
 
 fn deadline(report: Option<&Report>) -> Option<(Instant, Duration)> {
     report.and_then(Report::deadline)
+}
+
+/// Returns the body without a UTF-8 byte order mark at its start.
+fn without_bom(body: &[u8]) -> &[u8] {
+    body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(body)
 }
 
 /// Returns the first part of a body as one line, with the keys of the call redacted.

@@ -17,6 +17,7 @@ use crate::{
     config::InvalidConfig,
     error::{BoxError, Error, MaybeRejected},
     headers,
+    stack::framing,
 };
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -86,8 +87,9 @@ impl fmt::Debug for DefaultHeadersLayer {
 ///
 /// # Errors
 ///
-/// Returns an error with [`Error::is_invalid_request`] if a request has more than 6,000 header fields, and otherwise
-/// the inner service's error. The maximum leaves room for the header fields that the inner layers and the client add.
+/// Returns an error with [`Error::is_invalid_request`] if a request has more than 6,000 header fields, or a header that
+/// [contradicts its URL or its body](crate::stack#headers). Otherwise returns the inner service's error. The maximum
+/// leaves room for the header fields that the inner layers and the client add.
 #[derive(Debug, Clone)]
 pub struct DefaultHeaders<S> {
     inner: S,
@@ -115,7 +117,8 @@ where
     #[inline(never)]
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let has_body = !request.body().is_end_stream();
-        match self.headers.put_on(request.headers_mut(), has_body) {
+        let checked = framing::check(&request);
+        match checked.and_then(|()| self.headers.put_on(request.headers_mut(), has_body)) {
             Ok(()) => MaybeRejected::Calling { future: self.inner.call(request) },
             Err(error) => MaybeRejected::rejected(error),
         }

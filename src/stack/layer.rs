@@ -42,7 +42,8 @@ use crate::{
 /// # Errors
 ///
 /// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 6,000 header
-/// fields. This maximum leaves room for the header fields that the layers and the client add.
+/// fields. This maximum leaves room for the header fields that the layers and the client add. It also rejects a header
+/// that [contradicts the URL or the body](crate::stack#headers).
 ///
 /// # Clone
 ///

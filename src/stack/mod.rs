@@ -42,7 +42,15 @@
 //! | `accept` | `application/json` on a request that is sent with `fetch_json` | [`StackBuilder::with_header`] |
 //! | `authorization` | the key, as a bearer token | [`StackBuilder::with_key_placement`] and others |
 //!
-//! A header that the caller has set on the request is kept.
+//! A header that the caller has set on the request is kept. Three headers are rejected with
+//! [`is_invalid_request`](crate::Error::is_invalid_request) before anything is sent, unless they match the URL and the
+//! body:
+//!
+//! | header | valid values |
+//! |---|---|
+//! | `host` | none, because the client sends the host of the URL |
+//! | `content-length` | one number: the length of the body. Any number is valid for a body of unknown length |
+//! | `transfer-encoding` | `chunked`, without `content-length` |
 //!
 //! # After a 401
 //!
@@ -56,6 +64,7 @@ mod base_url;
 mod builder;
 mod credential;
 mod default_headers;
+mod framing;
 mod layer;
 mod service;
 #[cfg(feature = "client")]

@@ -54,7 +54,7 @@ async fn unexpired_key_is_sent_while_its_refresh_runs() {
         (Duration::ZERO, 2),
         "the first request starts the refresh of the key, and no request waits for the refresh"
     );
-    tokio::time::sleep(millis(500)).await;
+    tokio::time::sleep(millis(501)).await;
     send(&client).await.unwrap();
     assert_eq!(server.keys(), ["key-1", "key-1", "key-1", "key-1", "key-1", "key-2"]);
     assert_eq!((fetches.count(), keys.last_error().is_none()), (2, true));
@@ -119,11 +119,15 @@ async fn auth_layer_sends_the_newer_of_two_expired_keys() {
     let server = Server::accepting("key-");
     let fetches = FetchCount(Arc::default());
     let counter = fetches.clone();
-    // The provider returns immediately, so the request that starts the refresh already carries the new key.
+    // The provider returns its first two keys immediately, so the request that starts the refresh already carries the
+    // new key.
     let provider = RefreshingKey::new(move || {
         let number = counter.0.fetch_add(1, Ordering::Relaxed) + 1;
         let lifetime = if number == 1 { secs(10) } else { secs(1) };
         async move {
+            if number == 3 {
+                std::future::pending::<()>().await;
+            }
             Ok::<_, BoxError>(FreshKey::new(ApiKey::new(format!("key-{number}"))?).with_lifetime(lifetime))
         }
     });
@@ -156,7 +160,6 @@ async fn key_refresh_continues_after_some_waiting_calls_are_dropped() {
     assert_pending!(second.poll());
     drop(second);
     advance(secs(1)).await;
-    assert!(third.is_woken());
     assert_eq!(third.await.unwrap().status(), 200);
     assert_eq!((fetches.count(), server.keys().len()), (1, 1));
 }
@@ -231,6 +234,102 @@ fn key_refresh_restarts_if_its_runtime_has_ended() {
     assert!(runtime().block_on(async { timeout(millis(10), send(&client)).await }).is_err());
     assert_eq!(runtime().block_on(send(&client)).unwrap().status(), 200);
     assert_eq!(fetches.count(), 2);
+}
+
+fn real_runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+}
+
+type Current = BoxFuture<'static, Result<ApiKey, KeyError>>;
+
+/// Creates futures that wait for the current key, and polls each once in `runtime`.
+fn waiters(runtime: &tokio::runtime::Runtime, keys: &KeySource, count: usize) -> Vec<Current> {
+    let wait = |_| {
+        let keys = keys.clone();
+        async move { keys.current().await }.boxed()
+    };
+    let mut waiters: Vec<Current> = (0..count).map(wait).collect();
+    runtime.block_on(async {
+        for waiter in &mut waiters {
+            assert!(futures_util::poll!(waiter).is_pending());
+        }
+    });
+    waiters
+}
+
+/// Returns a source whose first `hanging` fetches never end, and its fetch counter.
+fn hanging_source(hanging: usize) -> (KeySource, FetchCount) {
+    let fetches = FetchCount(Arc::default());
+    let counter = fetches.clone();
+    let provider = move || {
+        let number = counter.0.fetch_add(1, Ordering::Relaxed) + 1;
+        async move {
+            if number <= hanging {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, BoxError>(FreshKey::new(ApiKey::new(format!("key-{number}"))?))
+        }
+    };
+    (RefreshingKey::new(provider).into(), fetches)
+}
+
+#[test]
+fn waiters_of_another_runtime_restart_a_key_refresh_whose_runtime_was_shut_down() {
+    let (keys, fetches) = hanging_source(2);
+    let (first, second, third) = (real_runtime(), real_runtime(), real_runtime());
+    let leader = waiters(&first, &keys, 1);
+    let (seconds, thirds) = (waiters(&second, &keys, 5), waiters(&third, &keys, 5));
+    assert_eq!(fetches.count(), 1);
+    drop((first, leader));
+    // A waiter of the second runtime starts the second fetch, and that runtime is also shut down.
+    let mut seconds = futures_util::future::join_all(seconds);
+    second.block_on(async { assert!(futures_util::poll!(&mut seconds).is_pending()) });
+    assert_eq!(fetches.count(), 2, "five waiters share one refresh");
+    drop(second);
+    let found = third.block_on(futures_util::future::join_all(thirds));
+    let found = found.into_iter().chain(third.block_on(seconds));
+    assert!(found.map(Result::unwrap).all(|key| key.expose() == "key-3"));
+    assert_eq!((fetches.count(), keys.last_error().is_none()), (3, true));
+}
+
+#[test]
+fn panic_of_the_key_provider_is_an_error_for_waiters_of_every_runtime() {
+    let (fetches, gate) = (FetchCount(Arc::default()), Arc::new(tokio::sync::Notify::new()));
+    let (counter, opened) = (fetches.clone(), Arc::clone(&gate));
+    let keys = KeySource::from(RefreshingKey::new(move || {
+        counter.0.fetch_add(1, Ordering::Relaxed);
+        let opened = Arc::clone(&opened);
+        async move {
+            opened.notified().await;
+            if true {
+                panic!("the provider panics");
+            }
+            Ok::<_, BoxError>(FreshKey::new(key()))
+        }
+    }));
+    let (first, second) = (real_runtime(), real_runtime());
+    let (leader, others) = (waiters(&first, &keys, 1), waiters(&second, &keys, 5));
+    gate.notify_one();
+    let ended = first.block_on(futures_util::future::join_all(leader));
+    let ended = ended.into_iter().chain(second.block_on(futures_util::future::join_all(others)));
+    assert!(
+        ended.map(Result::unwrap_err).all(|error| error.to_string().contains("the key provider panicked"))
+    );
+    assert_eq!(fetches.count(), 1);
+}
+
+#[test]
+fn key_refresh_fails_in_a_runtime_that_has_no_timer_or_was_shut_down() {
+    let no_timer = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let ended = real_runtime();
+    let handle = ended.handle().clone();
+    drop(ended);
+    for handle in [no_timer.handle(), &handle] {
+        let _entered = handle.enter();
+        let (keys, _) = hanging_source(usize::MAX);
+        let error = keys.current().now_or_never().unwrap().unwrap_err();
+        assert!(error.to_string().contains("has no timer or was shut down"), "{error}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -93,6 +93,23 @@ async fn client_decodes_an_empty_response_body_as_json_null() {
 }
 
 #[tokio::test]
+async fn client_skips_one_byte_order_mark_at_the_start_of_a_body() {
+    let (_server, client) = server_and_client(200, "\u{feff}{\"code\":\"EUR\",\"value\":1.5}").await;
+    let euro = Rate { code: "EUR".to_owned(), value: 1.5 };
+    assert_eq!(client.get("/").fetch_json::<Rate>().await.unwrap(), euro);
+    let text = client.get("/").await.unwrap().text().await.unwrap();
+    assert_eq!(text, r#"{"code":"EUR","value":1.5}"#);
+
+    let (_server, client) = server_and_client(200, "\u{feff}").await;
+    assert_eq!(client.get("/").fetch_json::<Option<Rate>>().await.unwrap(), None);
+
+    let (_server, client) = server_and_client(200, "\u{feff}\u{feff}1").await;
+    let error = client.get("/").fetch_json::<u8>().await.unwrap_err();
+    assert_eq!((error.decode_error().is_some(), error.excerpt()), (true, "\u{feff}1"));
+    assert_eq!(client.get("/").await.unwrap().text().await.unwrap(), "\u{feff}1");
+}
+
+#[tokio::test]
 async fn status_error_contains_the_request_id_and_an_excerpt_of_the_body() {
     let error = error_for(422, r#"{"error":"no such currency","hint":"ISO\u00204217"}"#).await;
     assert!(has_error_status(&error) && error.decode_error().is_none() && error.call().is_none());

@@ -4,6 +4,7 @@
 
 mod calls;
 mod connections;
+mod framing;
 #[cfg(feature = "json")]
 mod json;
 mod redirects;

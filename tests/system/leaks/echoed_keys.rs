@@ -38,7 +38,8 @@ fn forms(placement: Placement, seen: &Seen) -> Vec<String> {
         Placement::Header => vec![seen.header("x-api-key").unwrap().to_owned()],
         Placement::Basic => {
             let pair = decode_basic(&authorization["Basic ".len()..]);
-            vec![pair.replace("ann:", ""), format!("a {pair} b"), pair, authorization]
+            let encoded = authorization.replace("Basic ", "");
+            vec![pair.replace("ann:", ""), format!("a {pair} b"), pair, authorization, encoded]
         }
         Placement::Query => {
             vec![percent_decode_str(query).decode_utf8_lossy().into_owned(), query.to_owned()]
@@ -91,7 +92,7 @@ fn combinations(placement: Placement) -> usize {
     let forms = match placement {
         Placement::Header => 1,
         Placement::Bearer | Placement::Query => 2,
-        Placement::Basic => 4,
+        Placement::Basic => 5,
     };
     forms * ENCODINGS.len()
 }
@@ -183,8 +184,12 @@ fn report_drops_a_server_request_id_that_contains_the_key() {
             let ids = move |seen: &Seen| -> Vec<String> {
                 let forms = forms(placement, seen).into_iter();
                 let ids = forms.flat_map(|form| ENCODINGS.map(|(_, encode)| encode(&form)));
-                let has_key = |id: &str| percent_decode_str(id).decode_utf8_lossy().contains(KEY);
-                ids.filter(|id| id.contains(KEY) || has_key(id)).collect()
+                let basic = match placement {
+                    Placement::Basic => base64(format!("ann:{KEY}").as_bytes()),
+                    _ => KEY.to_owned(),
+                };
+                let shows = |text: &str| text.contains(KEY) || text.contains(basic.trim_end_matches('='));
+                ids.filter(|id| shows(id) || shows(&percent_decode_str(id).decode_utf8_lossy())).collect()
             };
             let server = Server::start(Wire::Http1, move |number, seen| async move {
                 let ids = ids(&seen);
