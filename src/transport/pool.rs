@@ -19,7 +19,7 @@ use super::{
     target::Target,
 };
 use crate::{
-    call::ConnectTimes,
+    call::{CallContext, ConnectTimes, Phase},
     clock::{self, Instant},
     error::{ConnectError, ConnectPhase},
 };
@@ -52,6 +52,7 @@ struct State<B> {
 
 struct Waiter<B> {
     grant: oneshot::Sender<Granted<B>>,
+    call: Option<CallContext>,
     runtime: Handle,
 }
 
@@ -61,11 +62,7 @@ pub(super) type Granted<B> = Result<(Connection<B>, Option<ConnectTimes>), Conne
 /// A connection, or the result of the wait for one.
 pub(super) enum Lookup<B> {
     Found(Connection<B>),
-    /// `is_connecting` is `true` if the request waits for a new connection, and not for other requests.
-    Wait {
-        granted: oneshot::Receiver<Granted<B>>,
-        is_connecting: bool,
-    },
+    Wait(oneshot::Receiver<Granted<B>>),
 }
 
 impl<B: RequestBody> Host<B> {
@@ -102,7 +99,7 @@ impl<B: RequestBody> Host<B> {
     }
 
     /// Takes a connection or a stream. If none is free, the request waits behind all earlier requests.
-    pub(super) fn find(self: &Arc<Self>, now: Instant) -> Lookup<B> {
+    pub(super) fn find(self: &Arc<Self>, now: Instant, call: Option<&CallContext>) -> Lookup<B> {
         let mut state = self.lock();
         while state.waiters.front().is_some_and(|waiter| waiter.grant.is_closed()) {
             state.waiters.pop_front();
@@ -113,8 +110,12 @@ impl<B: RequestBody> Host<B> {
             }
         }
         let (grant, granted) = oneshot::channel();
-        state.waiters.push_back(Waiter { grant, runtime: Handle::current() });
-        Lookup::Wait { granted, is_connecting: self.open(state) }
+        state.waiters.push_back(Waiter { grant, call: call.cloned(), runtime: Handle::current() });
+        enter(call, Phase::Connecting);
+        if !self.open(state) {
+            enter(call, Phase::Waiting);
+        }
+        Lookup::Wait(granted)
     }
 
     /// Opens the connections that the waiters need. Returns whether the last waiter waits for a new connection, and not
@@ -199,6 +200,10 @@ impl<B: RequestBody> Host<B> {
                 state.is_http2 = Some(true);
                 state.shared.push(connection);
                 state.serve(times);
+                // The others now wait for the streams of this connection.
+                for waiter in state.waiters.iter().filter(|waiter| !waiter.grant.is_closed()) {
+                    enter(waiter.call.as_ref(), Phase::Waiting);
+                }
             }
             Err(error) => {
                 state.connections -= 1;
@@ -301,6 +306,12 @@ impl<B: RequestBody> State<B> {
                 left -= 1;
             }
         }
+    }
+}
+
+fn enter(call: Option<&CallContext>, phase: Phase) {
+    if let Some(call) = call {
+        call.enter(phase);
     }
 }
 

@@ -1,16 +1,17 @@
 use std::{env, fmt, sync::Arc};
 
 use http::{
-    HeaderValue, Uri,
+    HeaderValue, StatusCode, Uri,
     uri::{Authority, Scheme},
 };
 use hyper_util::{
     client::{
-        legacy::connect::proxy::{SocksV5, Tunnel},
+        legacy::connect::proxy::SocksV5,
         proxy::matcher::{self, Matcher},
     },
     rt::TokioIo,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_service::Service;
 
 use super::stream::Stream;
@@ -19,6 +20,9 @@ use crate::{
     config::InvalidConfig,
     error::{BoxError, ProxyRejectedPassword},
 };
+
+/// The length of the head of a proxy's response, in bytes.
+const LONGEST_HEAD: usize = 8 * 1024;
 
 /// The proxies through which a [`Transport`](super::Transport) sends its requests.
 ///
@@ -46,7 +50,7 @@ use crate::{
 /// - Requests to `localhost` and loopback addresses never go through a proxy.
 /// - The proxy reads a plain `http` request. A stack sends its credential without TLS only after
 ///   [`with_plaintext`](crate::stack::StackBuilder::with_plaintext).
-/// - A proxy that rejects the password (407) fails the call without a retry, because several logins with a wrong
+/// - A proxy that rejects the password (407 or 401) fails the call without a retry, because several logins with a wrong
 ///   password can lock an account. The 407 to a plain request is an ordinary response.
 #[derive(Clone)]
 pub struct Proxy {
@@ -108,7 +112,10 @@ impl Proxy {
     }
 
     fn of(urls: Urls) -> Self {
-        let builder = Matcher::builder().http(urls.http.as_str()).https(urls.https.as_str());
+        // hyper-util's `*` does not match IP addresses.
+        let is_unused = urls.no.split(',').any(|host| host.trim() == "*");
+        let [http, https] = [&urls.http, &urls.https].map(|url| if is_unused { "" } else { url.as_str() });
+        let builder = Matcher::builder().http(http).https(https);
         let matcher = Arc::new(builder.no(urls.no.as_str()).build());
         Self { urls, matcher }
     }
@@ -159,22 +166,50 @@ impl Intercept {
 
     /// Asks the proxy, to which `stream` is connected, to connect to the server.
     pub(super) async fn tunnel(&self, stream: Stream, server: &Uri) -> Result<Stream, BoxError> {
+        let server = with_port(server.clone())?;
+        if !self.is_socks() {
+            return self.connect(stream, server.authority().map_or("", Authority::as_str)).await;
+        }
         let mut stream = Some(TokioIo::new(stream));
         let lost = || std::io::Error::other("the connection to the proxy was already used");
         let connected = tower::service_fn(move |_: Uri| std::future::ready(stream.take().ok_or_else(lost)));
-        let (proxy, server) = (self.uri().clone(), server.clone());
-        if self.is_socks() {
-            let mut socks = SocksV5::new(proxy, connected);
-            if let Some((user, password)) = self.0.raw_auth() {
-                socks = socks.with_auth(user.to_owned(), password.to_owned());
-            }
-            return Ok(socks.call(with_port(server)?).await.map_err(rejected)?.into_inner());
+        let mut socks = SocksV5::new(self.uri().clone(), connected);
+        if let Some((user, password)) = self.0.raw_auth() {
+            socks = socks.with_auth(user.to_owned(), password.to_owned());
         }
-        let mut tunnel = Tunnel::new(proxy, connected);
+        Ok(socks.call(server).await.map_err(rejected)?.into_inner())
+    }
+
+    /// Sends `CONNECT`. hyper-util's `Tunnel` does not return the status of the proxy.
+    async fn connect(&self, mut stream: Stream, authority: &str) -> Result<Stream, BoxError> {
+        let mut request = format!("CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n").into_bytes();
         if let Some(authorization) = self.0.basic_auth() {
-            tunnel = tunnel.with_auth(authorization.clone());
+            request.extend([b"proxy-authorization: ", authorization.as_bytes(), b"\r\n"].concat());
         }
-        Ok(tunnel.call(server).await.map_err(rejected)?.into_inner())
+        request.extend(b"\r\n");
+        stream.write_all(&request).await?;
+        stream.flush().await?;
+        // Reads single bytes, because the bytes after the head belong to the server.
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            if head.len() == LONGEST_HEAD {
+                return Err("the headers of the proxy's response are too long".into());
+            }
+            let mut byte = [0];
+            if stream.read(&mut byte).await? == 0 {
+                return Err("the proxy closed the connection".into());
+            }
+            head.push(byte[0]);
+        }
+        match StatusCode::from_bytes(head.get(9..12).unwrap_or_default()) {
+            Ok(status) if status.is_success() && head.starts_with(b"HTTP/1.") => Ok(stream),
+            // Some proxies respond 401 to a wrong password, such as tinyproxy.
+            Ok(StatusCode::PROXY_AUTHENTICATION_REQUIRED | StatusCode::UNAUTHORIZED) => {
+                Err(ProxyRejectedPassword.into())
+            }
+            Ok(status) => Err(format!("the proxy responded with status {}", status.as_u16()).into()),
+            Err(_) => Err("the response of the proxy is not http".into()),
+        }
     }
 }
 
@@ -183,9 +218,7 @@ impl Intercept {
 fn rejected(error: impl Into<BoxError>) -> BoxError {
     let error = error.into();
     match error.to_string().as_str() {
-        "tunnel error: proxy authorization required" | "SOCKS error: credentials not accepted" => {
-            ProxyRejectedPassword.into()
-        }
+        "SOCKS error: credentials not accepted" => ProxyRejectedPassword.into(),
         _ => error,
     }
 }
@@ -223,7 +256,8 @@ fn checked(url: &str, field: &'static str) -> Result<String, InvalidConfig> {
         && has_valid_port
         && uri.host().is_some_and(|host| !host.is_empty())
         && uri.path() == "/"
-        && uri.query().is_none();
+        && uri.query().is_none()
+        && !url.contains('#');
     is_valid.then_some(url).ok_or_else(invalid)
 }
 

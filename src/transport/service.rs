@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     body::{Body, ReplayBody},
-    call::{CallContext, Phase},
+    call::CallContext,
     clock,
     error::{BoxError, Error},
 };
@@ -123,15 +123,10 @@ impl<B: RequestBody> Transport<B> {
 /// Takes a connection. Nothing of the request has been sent before this returns.
 async fn lease<B: RequestBody>(host: &Arc<Host<B>>, call: Option<&CallContext>) -> Result<Lease<B>, Error> {
     let started = clock::now();
-    let (granted, is_connecting) = match host.find(started) {
+    let granted = match host.find(started, call) {
         Lookup::Found(connection) => return Ok(Lease::new(host, connection)),
-        Lookup::Wait { granted, is_connecting } => (granted, is_connecting),
+        Lookup::Wait(granted) => Waiting::new(host, granted).await,
     };
-    let waiting = Waiting::new(host, granted);
-    if let Some(call) = call {
-        call.enter(if is_connecting { Phase::Connecting } else { Phase::Waiting });
-    }
-    let granted = waiting.await;
     if let Some(call) = call {
         let times = granted.as_ref().ok().and_then(|(_, times)| *times);
         call.add_connection(clock::now().saturating_duration_since(started), times);

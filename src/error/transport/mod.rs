@@ -178,6 +178,8 @@ fn is_lasting(error: &rustls::Error) -> bool {
                 | UnrecognisedName
                 | CertificateRequired
                 | NoApplicationProtocol
+                // Another key has signed the certificate, for example a new authority with an old name.
+                | DecryptError
         ),
         _ => false,
     }

@@ -1,0 +1,268 @@
+//! Tests that invalid settings of a transport are reported at construction, with their field and value.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use tower_outbound::{InvalidConfig, transport::TransportConfig};
+
+use super::support::certificate::certificate;
+
+#[track_caller]
+fn error(config: TransportConfig) -> InvalidConfig {
+    config.build::<Empty<Bytes>>().unwrap_err()
+}
+
+#[test]
+fn zero_and_endless_limits_are_rejected() {
+    const DAYS: Duration = Duration::from_secs(400 * 24 * 60 * 60);
+    const SECOND: Duration = Duration::from_secs(1);
+    let config = TransportConfig::new;
+    for (field, zero, endless) in [
+        (
+            "connect timeout",
+            config().with_connect_timeout(Duration::ZERO),
+            config().with_connect_timeout(DAYS),
+        ),
+        ("idle timeout", config().with_idle_timeout(Duration::ZERO), config().with_idle_timeout(DAYS)),
+        ("tcp keep-alive", config().with_tcp_keep_alive(Duration::ZERO), config().with_tcp_keep_alive(DAYS)),
+        (
+            "http2 ping interval",
+            config().with_http2_pings(Duration::ZERO, SECOND),
+            config().with_http2_pings(DAYS, SECOND),
+        ),
+        (
+            "http2 ping timeout",
+            config().with_http2_pings(SECOND, Duration::ZERO),
+            config().with_http2_pings(SECOND, DAYS),
+        ),
+    ] {
+        for (config, value) in [(zero, "0ns"), (endless, "34560000s")] {
+            let error = error(config);
+            assert_eq!((error.field(), error.value()), (field, value), "{error}");
+        }
+    }
+    let error = error(config().with_max_connections(0));
+    assert_eq!((error.field(), error.value()), ("maximum connections", "0"), "{error}");
+}
+
+#[test]
+fn keep_alives_can_be_disabled() {
+    let config = TransportConfig::new().without_tcp_keep_alive().without_http2_pings();
+    config.build::<Empty<Bytes>>().unwrap();
+}
+
+#[test]
+fn invalid_client_certificates_are_rejected_without_the_key() {
+    let (pair, other) = (certificate(), certificate());
+    let (certificate, key) = (pair.cert.pem(), pair.signing_key.serialize_pem());
+    let secret = key.lines().nth(1).unwrap();
+    let config = |certificate: &str, key: &str| {
+        TransportConfig::new().with_client_certificate(certificate.as_bytes(), key.as_bytes())
+    };
+    for (certificate, key, field) in [
+        ("", key.as_str(), "client certificate"),
+        (key.as_str(), key.as_str(), "client certificate"),
+        ("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", &key, "client certificate"),
+        (&certificate, "", "client key"),
+        (&certificate, &certificate, "client key"),
+        (&certificate, &key.replace(secret, "!"), "client key"),
+    ] {
+        let error = config(certificate, key).unwrap_err();
+        assert_eq!(error.field(), field, "{error}");
+        assert!(!format!("{error} {error:?}").contains(secret), "{error}");
+    }
+    let foreign = config(&certificate, &other.signing_key.serialize_pem()).unwrap();
+    assert_eq!(error(foreign).field(), "client key", "the key belongs to another certificate");
+    let valid = config(&certificate, &key).unwrap();
+    assert!(!format!("{valid:?}").contains(secret));
+    valid.build::<Empty<Bytes>>().unwrap();
+}
+
+#[cfg(feature = "serde")]
+mod files {
+    use tower_outbound::preset::StackConfig;
+
+    use super::*;
+
+    /// A directory with the PEM files of a certificate.
+    struct Files(PathBuf);
+
+    impl Files {
+        fn new(name: &str) -> Self {
+            let directory =
+                std::env::temp_dir().join(format!("tower-outbound-{name}-{}", std::process::id()));
+            fs::create_dir_all(&directory).unwrap();
+            let pair = certificate();
+            fs::write(directory.join("certificate.pem"), pair.cert.pem()).unwrap();
+            fs::write(directory.join("key.pem"), pair.signing_key.serialize_pem()).unwrap();
+            Self(directory)
+        }
+
+        fn path(&self, name: &str) -> String {
+            self.0.join(name).display().to_string()
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn read(text: &str) -> TransportConfig {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn incomplete_and_unreadable_certificate_files_are_rejected() {
+        let files = Files::new("certificates");
+        let (certificate, key, missing) =
+            (files.path("certificate.pem"), files.path("key.pem"), files.path("missing.pem"));
+        for (text, field, value) in [
+            (format!("client_certificate = '{certificate}'"), "client certificate", &certificate),
+            (format!("client_key = '{key}'"), "client key", &key),
+            (
+                format!("client_certificate = '{missing}'\nclient_key = '{key}'"),
+                "client certificate",
+                &missing,
+            ),
+            (
+                format!("client_certificate = '{certificate}'\nclient_key = '{missing}'"),
+                "client key",
+                &missing,
+            ),
+            (format!("root_certificates = '{missing}'"), "root certificates", &missing),
+        ] {
+            let error = error(read(&text));
+            assert_eq!((error.field(), error.value()), (field, value.as_str()), "{text}: {error}");
+        }
+        let text = format!(
+            "client_certificate = '{certificate}'\nclient_key = '{key}'\nroot_certificates = '{certificate}'"
+        );
+        read(&text).build::<Empty<Bytes>>().unwrap();
+    }
+
+    #[test]
+    fn settings_survive_serialization() {
+        let text = r#"
+            connect_timeout = "3s"
+            idle_timeout = "20s"
+            max_connections = 7
+            tcp_keep_alive = "off"
+            http2_ping_interval = "off"
+            http2_ping_timeout = "4s"
+            http2_ping_while_idle = true
+            http = "http2"
+            bundled_roots = false
+        "#;
+        let config = read(text);
+        let shown = format!("{config:?}");
+        let written = toml::to_string(&config).unwrap();
+        assert_eq!(format!("{:?}", read(&written)), shown, "{written}");
+        for value in ["off", "3s", "20s", "4s"] {
+            assert!(written.contains(&format!("\"{value}\"")), "{value}: {written}");
+        }
+        let built = TransportConfig::new()
+            .with_connect_timeout(Duration::from_secs(3))
+            .with_idle_timeout(Duration::from_secs(20))
+            .with_max_connections(7)
+            .without_tcp_keep_alive()
+            .with_http2_pings(Duration::from_secs(1), Duration::from_secs(4))
+            .with_http2_pings_while_idle()
+            .without_http2_pings()
+            .with_http2_prior_knowledge()
+            .without_bundled_roots();
+        assert_eq!(format!("{built:?}"), shown, "a file and the setters have the same effect");
+        let defaults = read("");
+        assert_eq!(format!("{defaults:?}"), format!("{:?}", TransportConfig::new()));
+    }
+
+    #[test]
+    fn invalid_values_of_a_file_are_rejected() {
+        for text in [
+            "connect_timeout = \"5\"",
+            "tcp_keep_alive = \"never\"",
+            "http2_ping_interval = \"20\"",
+            "max_connections = -1",
+            "http = \"http3\"",
+            "http2_ping = \"20s\"",
+        ] {
+            toml::from_str::<TransportConfig>(text).unwrap_err();
+        }
+    }
+
+    /// An error in a larger file names the path of the field.
+    #[test]
+    fn error_of_a_stack_names_the_field_of_the_file() {
+        let files = Files::new("stack");
+        for (text, path) in [
+            ("connect_timeout = \"0s\"".to_owned(), "transport.connect_timeout"),
+            ("idle_timeout = \"0s\"".to_owned(), "transport.idle_timeout"),
+            ("max_connections = 0".to_owned(), "transport.max_connections"),
+            ("tcp_keep_alive = \"0s\"".to_owned(), "transport.tcp_keep_alive"),
+            ("http2_ping_interval = \"0s\"".to_owned(), "transport.http2_ping_interval"),
+            ("http2_ping_timeout = \"0s\"".to_owned(), "transport.http2_ping_timeout"),
+            (format!("client_key = '{}'", files.path("key.pem")), "transport.client_key"),
+            (
+                format!("client_certificate = '{}'", files.path("certificate.pem")),
+                "transport.client_certificate",
+            ),
+            #[cfg(feature = "proxy")]
+            ("proxy = \"ftp://proxy.test\"".to_owned(), "transport.proxy"),
+        ] {
+            let stack = "base_url = \"https://api.example.com\"\napi_key = \"k3y\"\n[transport]\n";
+            let text = format!("{stack}{text}");
+            let config: StackConfig = toml::from_str(&text).unwrap();
+            let error = config.client().unwrap_err();
+            assert!(error.to_string().contains(path), "{path}: {error}");
+        }
+    }
+}
+
+#[cfg(feature = "proxy")]
+mod proxies {
+    use tower_outbound::transport::Proxy;
+
+    const PASSWORD: &str = "s3cret-of-the-proxy";
+
+    #[test]
+    fn invalid_proxy_urls_are_rejected_without_their_password() {
+        for url in [
+            format!("ftp://ann:{PASSWORD}@proxy.test"),
+            format!("http://ann:{PASSWORD}@"),
+            format!("http://ann:{PASSWORD}@proxy.test:port"),
+            format!("http://ann:{PASSWORD}@proxy.test/path"),
+            format!("http://ann:{PASSWORD}@proxy.test?query"),
+            format!("ann:{PASSWORD}"),
+            format!("ann:{PASSWORD}@"),
+            format!("socks4://ann:{PASSWORD}@proxy.test"),
+            format!("http://proxy.test:{PASSWORD}"),
+            format!("http://ann {PASSWORD}@proxy.test"),
+            format!("http://proxy.test#{PASSWORD}@"),
+        ] {
+            let error = Proxy::new(&url).expect_err(&url);
+            assert_eq!(error.field(), "proxy");
+            if url.contains('@') {
+                assert!(!format!("{error} {error:?}").contains(PASSWORD), "{error}");
+            }
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn invalid_proxy_of_a_file_is_rejected_without_its_password() {
+        use tower_outbound::transport::TransportConfig;
+
+        for value in [
+            format!("\"http://ann:{PASSWORD}@proxy.test:port\""),
+            format!("[\"{PASSWORD}\"]"),
+            "17".to_owned(),
+        ] {
+            let config: TransportConfig = toml::from_str(&format!("proxy = {value}")).unwrap();
+            let error = super::error(config);
+            assert_eq!(error.field(), "proxy", "{error}");
+            assert!(!format!("{error} {error:?}").contains(PASSWORD), "{error}");
+        }
+    }
+}

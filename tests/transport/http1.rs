@@ -1,0 +1,215 @@
+//! Tests HTTP/1.1 over the transport: connections, framing, interim responses, trailers and upgrades.
+
+use std::{convert::Infallible, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::{future::join_all, stream};
+use http::{HeaderMap, Method, Request};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::{body::Frame, upgrade};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::Semaphore,
+};
+use tower_outbound::{Body, transport::TransportConfig};
+
+use super::{
+    attempts, client, http2, millis,
+    server::{Server, Settings, reply},
+    support::server::within,
+    text,
+};
+
+#[tokio::test]
+async fn sixty_calls_wait_in_order_for_five_connections() {
+    let server = Server::start(Settings::default(), |_, _| async {
+        tokio::time::sleep(millis(20)).await;
+        reply(200, "ok")
+    })
+    .await;
+    let client = client(&server.url(), TransportConfig::new().with_max_connections(5));
+    let mut calls = Vec::new();
+    for number in 0..60 {
+        // Each call joins the queue before the next one starts.
+        calls.push(tokio::spawn(text(client.post(format!("/{number}")).body("{}"))));
+        tokio::task::yield_now().await;
+    }
+    assert!(within(join_all(calls)).await.into_iter().all(|body| body.unwrap() == "ok"));
+    assert_eq!((server.connections(), server.most_in_progress()), (5, 5));
+    let paths = server.paths();
+    assert_eq!(paths.len(), 60);
+    // Five requests at a time may overtake each other on their connections.
+    for (place, path) in paths.iter().enumerate() {
+        let number: usize = path[1..].parse().unwrap();
+        assert!(number.abs_diff(place) < 5, "request {number} arrived as number {place}");
+    }
+}
+
+#[tokio::test]
+async fn calls_wait_for_the_only_connection_until_the_body_is_read() {
+    let server = Server::quick(Settings::default()).await;
+    let client = client(&server.url(), TransportConfig::new().with_max_connections(1));
+    let first = within(client.get("/first")).await.unwrap();
+    let second = tokio::spawn(text(client.get("/second")));
+    assert_eq!(within(first.bytes()).await.unwrap(), "ok");
+    assert_eq!(within(second).await.unwrap(), "ok");
+    // A dropped response closes its connection, so that another one can open.
+    drop(within(client.get("/third")).await.unwrap());
+    assert_eq!(within(text(client.get("/fourth"))).await, "ok");
+    assert_eq!(server.paths(), ["/first", "/second", "/third", "/fourth"]);
+}
+
+#[tokio::test]
+async fn requests_whose_method_defines_a_body_state_a_length_of_zero() {
+    for (settings, transport) in [(Settings::default(), TransportConfig::new()), (Settings::http2(), http2())]
+    {
+        let server = Server::quick(settings).await;
+        let client = client(&server.url(), transport);
+        for (method, length) in [
+            (Method::POST, Some("0")),
+            (Method::PUT, Some("0")),
+            (Method::PATCH, Some("0")),
+            (Method::GET, None),
+            (Method::DELETE, None),
+            (Method::HEAD, None),
+        ] {
+            within(client.request(method.clone(), "/").send()).await.unwrap();
+            let head = server.heads().pop().unwrap();
+            let found = head.headers.get("content-length").map(|length| length.to_str().unwrap());
+            assert_eq!((head.method, found), (method, length), "{:?}", head.version);
+            assert!(!head.headers.contains_key("transfer-encoding"));
+        }
+        within(client.post("/").body("hello").send()).await.unwrap();
+        assert_eq!(server.heads().pop().unwrap().headers["content-length"], "5");
+    }
+}
+
+/// A server that sends the bytes of `replies`, each after the head of a request or a piece of its body. Returns its URL
+/// and what it has received.
+async fn scripted(replies: &'static [&'static str]) -> (String, tokio::task::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut received = String::new();
+        for reply in replies {
+            let mut buffer = [0; 4_096];
+            let count = stream.read(&mut buffer).await.unwrap();
+            received.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+            stream.write_all(reply.as_bytes()).await.unwrap();
+        }
+        received
+    });
+    (url, serving)
+}
+
+const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
+
+const EARLY_HINTS: &str = "HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n\
+    HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+const REPLY: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+#[tokio::test]
+async fn interim_responses_are_skipped() {
+    for replies in [&[CONTINUE, REPLY][..], &[EARLY_HINTS]] {
+        // The body is sent after the head, so that the server can respond between the two.
+        let release = Arc::new(Semaphore::new(0));
+        let released = Arc::clone(&release);
+        let body = stream::once(async move {
+            released.acquire().await.unwrap().forget();
+            Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"hello")))
+        });
+        let (url, serving) = scripted(replies).await;
+        let client = client(&url, TransportConfig::new());
+        let request =
+            client.post("/").header("expect", "100-continue").body(Body::new(StreamBody::new(body)));
+        let call = tokio::spawn(request.send());
+        tokio::time::sleep(millis(20)).await;
+        release.add_permits(1);
+        let response = within(call).await.unwrap().unwrap();
+        assert_eq!((response.status().as_u16(), attempts(&response)), (200, 1));
+        assert_eq!(within(response.bytes()).await.unwrap(), "ok");
+        assert!(within(serving).await.unwrap().contains("expect: 100-continue\r\n"));
+    }
+}
+
+#[tokio::test]
+async fn early_response_is_returned_before_the_request_body_ends() {
+    let server = Server::start(Settings::default(), |_, _| async { reply(413, "too large") }).await;
+    let client = client(&server.url(), TransportConfig::new());
+    let first = stream::once(async { Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"a part"))) });
+    let endless = futures_util::StreamExt::chain(first, stream::pending());
+    let response = within(client.post("/").body(Body::new(StreamBody::new(endless)))).await.unwrap();
+    assert_eq!((response.status().as_u16(), attempts(&response)), (413, 1));
+    assert_eq!(within(response.bytes()).await.unwrap(), "too large");
+    // The connection with the unfinished request is not reused.
+    assert_eq!(within(client.get("/")).await.unwrap().status(), 413);
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn trailers_of_requests_and_responses_arrive() {
+    for (settings, transport) in [(Settings::default(), TransportConfig::new()), (Settings::http2(), http2())]
+    {
+        // The server returns the body of the request with its trailers.
+        let server = Server::start(settings, |_, request: Request<hyper::body::Incoming>| async move {
+            let mut reply = reply(200, "");
+            reply.headers_mut().insert("trailer", "checksum".parse().unwrap());
+            *reply.body_mut() = request.into_body().map_err(std::io::Error::other).boxed_unsync();
+            reply
+        })
+        .await;
+        let trailers = HeaderMap::from_iter([("checksum".parse().unwrap(), "abc".parse().unwrap())]);
+        let frames = [Frame::data(Bytes::from_static(b"hello")), Frame::trailers(trailers.clone())];
+        let body = StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>)));
+        let client = client(&server.url(), transport);
+        let request = client.post("/").header("te", "trailers").header("trailer", "checksum");
+        let response = within(request.body(Body::new(body))).await.unwrap();
+        let collected = within(response.into_body().collect_frames()).await;
+        assert_eq!(collected, (Bytes::from_static(b"hello"), Some(trailers)));
+    }
+}
+
+/// Reads a body with its trailers.
+trait CollectFrames {
+    async fn collect_frames(self) -> (Bytes, Option<HeaderMap>);
+}
+
+impl CollectFrames for Body {
+    async fn collect_frames(self) -> (Bytes, Option<HeaderMap>) {
+        let collected = BodyExt::collect(self).await.unwrap();
+        let trailers = collected.trailers().cloned();
+        (collected.to_bytes(), trailers)
+    }
+}
+
+#[tokio::test]
+async fn upgraded_connection_carries_bytes_in_both_directions() {
+    let server = Server::start(Settings::default(), |_, mut request| async move {
+        let upgraded = upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let mut stream = TokioIo::new(upgraded.await.unwrap());
+            let mut buffer = [0; 5];
+            stream.read_exact(&mut buffer).await.unwrap();
+            stream.write_all(&buffer).await.unwrap();
+        });
+        let mut reply = reply(101, "");
+        for (name, value) in [("connection", "upgrade"), ("upgrade", "echo")] {
+            reply.headers_mut().insert(name, value.parse().unwrap());
+        }
+        reply
+    })
+    .await;
+    let client = client(&server.url(), TransportConfig::new());
+    let request = client.get("/").header("connection", "upgrade").header("upgrade", "echo");
+    let response = within(request.send()).await.unwrap();
+    assert_eq!(response.status(), 101);
+    let mut stream = TokioIo::new(within(upgrade::on(response.into_http())).await.unwrap());
+    stream.write_all(b"hello").await.unwrap();
+    let mut buffer = [0; 5];
+    within(stream.read_exact(&mut buffer)).await.unwrap();
+    assert_eq!(&buffer, b"hello");
+}

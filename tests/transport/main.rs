@@ -1,0 +1,82 @@
+//! Tests the transport over real sockets: phases, dead connections, HTTP/2 streams, proxies and configuration.
+#![cfg(all(feature = "client", feature = "rustls"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod configuration;
+mod dead_connections;
+#[cfg(feature = "decompression")]
+mod decompression;
+mod forwarder;
+mod http1;
+mod idle;
+mod phases;
+#[cfg(feature = "proxy")]
+mod proxies;
+#[cfg(feature = "proxy")]
+mod proxy_program;
+mod runtimes;
+mod server;
+mod service;
+mod streams;
+#[path = "../support/mod.rs"]
+mod support;
+mod tls;
+
+use std::time::Duration;
+
+use tower_outbound::{
+    Client, Error, ErrorKind, ExponentialBackoff, Report, call::Outcome, client::Response,
+    limit::PacedWindow, retry::RetryLayer, stack::StackBuilder, transport::TransportConfig,
+};
+
+/// The response of a server that has processed the request.
+const OK: Outcome = Outcome::Response(http::StatusCode::OK);
+
+/// A time limit that is too long to matter, even on a busy machine.
+const LONG: Duration = Duration::from_secs(50);
+
+fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// Returns a builder with three attempts, a backoff of at most 5 ms and long timeouts.
+fn builder(url: &str) -> StackBuilder {
+    let backoff = ExponentialBackoff::new(millis(1), millis(5)).unwrap();
+    let retry = RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff);
+    Client::builder(url)
+        .unwrap()
+        .without_credential()
+        .with_limiter(PacedWindow::unlimited())
+        .with_retry(retry)
+        .with_attempt_timeout(LONG)
+        .with_total_timeout(LONG)
+}
+
+fn client(url: &str, transport: TransportConfig) -> Client {
+    builder(url).client_with_transport(transport).unwrap()
+}
+
+fn http2() -> TransportConfig {
+    TransportConfig::new().with_http2_prior_knowledge()
+}
+
+fn outcomes(report: &Report) -> Vec<Outcome> {
+    report.attempts().iter().filter_map(|attempt| attempt.outcome).collect()
+}
+
+fn attempts(response: &Response) -> usize {
+    response.report().expect("every response has a report").attempt_count()
+}
+
+/// Asserts that a call failed, and that each of `count` attempts sent nothing.
+#[track_caller]
+fn assert_not_sent(error: &Error, kind: ErrorKind, count: usize) {
+    let report = error.report().unwrap();
+    assert_eq!((error.kind(), outcomes(report)), (kind, vec![Outcome::NotSent; count]), "{error:?}");
+}
+
+/// Sends a request and reads the body.
+async fn text(call: impl IntoFuture<Output = Result<Response, Error>>) -> String {
+    let bytes = call.await.unwrap().bytes().await.unwrap();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}

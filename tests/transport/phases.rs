@@ -1,0 +1,269 @@
+//! Tests that a request which was not handed to a connection counts as "not sent", in each phase.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+    vec,
+};
+
+use hyper_util::{
+    client::legacy::connect::{HttpConnector, dns::Name},
+    rt::TokioIo,
+};
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::Notify,
+    task::JoinHandle,
+};
+use tower::{ServiceExt, service_fn};
+use tower_outbound::{
+    Client, ErrorKind,
+    call::{Outcome, StopReason},
+    transport::TransportConfig,
+};
+
+use super::{
+    LONG, OK, assert_not_sent, attempts, builder, client, http2, millis, outcomes,
+    server::{Server, Settings, reply},
+    support::certificate::{certificate, trusting},
+    support::server::within,
+    text,
+};
+
+/// The connect timeout of connections that never open.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(150);
+
+fn impatient() -> TransportConfig {
+    TransportConfig::new().with_connect_timeout(CONNECT_TIMEOUT)
+}
+
+/// Accepts connections, and sends nothing. Returns the address and the number of connections.
+async fn silent_listener() -> (SocketAddr, Arc<AtomicUsize>, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, accepted) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&accepted);
+    let accepting = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            open.push(stream);
+            count.fetch_add(1, SeqCst);
+        }
+    });
+    (address, accepted, accepting)
+}
+
+/// Returns a client whose connector resolves names with `resolve`.
+fn resolving<F, A>(url: &str, transport: TransportConfig, resolve: F) -> Client
+where
+    F: Fn(Name) -> A + Clone + Send + Sync + 'static,
+    A: Future<Output = io::Result<vec::IntoIter<SocketAddr>>> + Send + 'static,
+{
+    let mut connector = HttpConnector::new_with_resolver(service_fn(resolve));
+    connector.enforce_http(false);
+    let connector = connector.map_response(TokioIo::into_inner);
+    builder(url).client_with_service(transport.build_with_connector(connector).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn retries_post_after_silent_tls_handshake() {
+    let (address, accepted, _accepting) = silent_listener().await;
+    let client = client(&format!("https://{address}"), impatient());
+    let error = within(client.post("/").body("{}")).await.unwrap_err();
+    assert_not_sent(&error, ErrorKind::ConnectTimeout, 3);
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Exhausted));
+    assert_eq!(accepted.load(SeqCst), 3, "each attempt opens a connection");
+}
+
+#[tokio::test]
+async fn retries_post_after_stalled_resolver() {
+    let lookups = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&lookups);
+    let client = resolving("https://api.test", impatient(), move |_| {
+        count.fetch_add(1, SeqCst);
+        std::future::pending()
+    });
+    let error = within(client.post("/").body("{}")).await.unwrap_err();
+    assert_not_sent(&error, ErrorKind::ConnectTimeout, 3);
+    assert_eq!(lookups.load(SeqCst), 3);
+}
+
+#[tokio::test]
+async fn retries_post_after_refused_connection() {
+    // A bound socket that does not listen refuses connections.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("https://{}", socket.local_addr().unwrap());
+    let error = within(client(&url, TransportConfig::new()).post("/").body("{}")).await.unwrap_err();
+    assert_not_sent(&error, ErrorKind::ConnectRefused, 3);
+}
+
+/// The transport's own timeout is long, so the attempt timeout ends the wait for a connection.
+#[tokio::test]
+async fn attempt_timeout_while_connecting_counts_as_connect_timeout() {
+    let (address, accepted, _accepting) = silent_listener().await;
+    let transport = TransportConfig::new().with_connect_timeout(LONG);
+    let builder = builder(&format!("https://{address}")).with_attempt_timeout(CONNECT_TIMEOUT);
+    let error = within(builder.client_with_transport(transport).unwrap().post("/").body("{}")).await;
+    let error = error.unwrap_err();
+    assert_not_sent(&error, ErrorKind::ConnectTimeout, 3);
+    // An attempt may wait for a connection that an earlier attempt began to open.
+    assert!((1..=3).contains(&accepted.load(SeqCst)), "{accepted:?}");
+}
+
+#[tokio::test]
+async fn deadline_while_connecting_counts_as_not_sent() {
+    let (address, _, _accepting) = silent_listener().await;
+    let transport = TransportConfig::new().with_connect_timeout(LONG);
+    let client = client(&format!("https://{address}"), transport);
+    let error = within(client.post("/").body("{}").timeout(CONNECT_TIMEOUT)).await.unwrap_err();
+    assert_not_sent(&error, ErrorKind::Deadline, 1);
+}
+
+/// The server allows one stream, and another call uses it.
+#[tokio::test]
+async fn post_that_waits_for_a_stream_until_its_deadline_counts_as_not_sent() {
+    let release = Arc::new(Notify::new());
+    let released = Arc::clone(&release);
+    let server = Server::start(Settings::streams(1), move |number, _| {
+        let released = Arc::clone(&released);
+        async move {
+            if number == 2 {
+                released.notified().await;
+            }
+            reply(200, "ok")
+        }
+    })
+    .await;
+    let client = client(&server.url(), http2().with_max_connections(1));
+    assert_eq!(within(text(client.get("/first"))).await, "ok");
+    let held = tokio::spawn(client.post("/held").send());
+    within(server.received(2)).await;
+    let error = within(client.post("/").body("{}").timeout(millis(200))).await.unwrap_err();
+    assert_not_sent(&error, ErrorKind::Deadline, 1);
+    assert_eq!(error.report().unwrap().attempts()[0].sent, None);
+    release.notify_one();
+    assert_eq!(within(held).await.unwrap().unwrap().status(), 200);
+    assert_eq!(within(text(client.get("/last"))).await, "ok", "the stream is free again");
+    assert_eq!(server.paths(), ["/first", "/held", "/last"]);
+}
+
+#[tokio::test]
+async fn does_not_retry_an_unknown_host_name() {
+    for (text, count) in [
+        ("failed to lookup address information: Name or service not known", 1),
+        ("failed to lookup address information: Temporary failure in name resolution", 3),
+    ] {
+        let failing = move |_| async move { Err(io::Error::other(text)) };
+        let client = resolving("https://api.test", TransportConfig::new(), failing);
+        let error = within(client.post("/").body("{}")).await.unwrap_err();
+        assert_not_sent(&error, ErrorKind::Dns, count);
+    }
+}
+
+#[tokio::test]
+async fn does_not_retry_an_untrusted_certificate() {
+    let (certificate, other) = (certificate(), certificate());
+    let server = Server::quick(Settings::tls(super::tls::acceptor(&certificate, &["h2", "http/1.1"]))).await;
+    let error = within(client(&server.url(), trusting(&other)).get("/")).await.unwrap_err();
+    assert_not_sent(&error, ErrorKind::Tls, 1);
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotRetryable));
+    assert_eq!((server.connections(), server.requests()), (1, 0));
+}
+
+#[tokio::test]
+async fn report_contains_the_times_of_a_new_connection_only() {
+    let certificate = certificate();
+    for protocols in [&["h2"][..], &["http/1.1"]] {
+        let server = Server::quick(Settings::tls(super::tls::acceptor(&certificate, protocols))).await;
+        let client = client(&server.url_of("localhost"), trusting(&certificate));
+        let first = within(client.get("/")).await.unwrap();
+        let attempt = first.report().unwrap().attempts().remove(0);
+        let times = attempt.connect.expect("the first call opens a connection");
+        let tls = times.tls.expect("the connection uses TLS");
+        let resolve = times.resolve.expect("the host is a name");
+        assert!(tls > Duration::ZERO && resolve > Duration::ZERO, "{times:?}");
+        assert!(attempt.connection_wait >= resolve + times.connect + tls, "{attempt:?}");
+        let sent = attempt.sent.expect("the request was sent");
+        assert!(sent >= attempt.connection_wait && Some(sent) <= attempt.ended, "{attempt:?}");
+        assert_eq!(within(first.bytes()).await.unwrap(), "ok");
+
+        let second = within(client.get("/")).await.unwrap();
+        let attempt = second.report().unwrap().attempts().remove(0);
+        assert_eq!((attempt.connect, attempt.connection_wait), (None, Duration::ZERO), "{attempt:?}");
+        assert!(attempt.sent.is_some() && attempt.sent <= attempt.ended, "{attempt:?}");
+        assert_eq!(server.connections(), 1);
+    }
+}
+
+/// Listens, but no connection opens, because the queue of the listener is full.
+struct DeadAddress {
+    address: SocketAddr,
+    _listener: TcpListener,
+    _queued: Vec<TcpStream>,
+}
+
+impl DeadAddress {
+    async fn new() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut queued = Vec::new();
+        // The operating system queues a few connections more than `listen` states.
+        while let Ok(opened) = tokio::time::timeout(millis(100), TcpStream::connect(address)).await {
+            queued.push(opened.unwrap());
+        }
+        Self { address, _listener: listener, _queued: queued }
+    }
+}
+
+/// Without the limit of the transport, the operating system would try each address for more than 60 s.
+#[tokio::test]
+async fn addresses_of_a_name_share_the_connect_timeout() {
+    let mut dead = Vec::new();
+    for _ in 0..5 {
+        dead.push(DeadAddress::new().await);
+    }
+    let addresses: Vec<_> = dead.iter().map(|dead| dead.address).collect();
+    let client = resolving("http://api.test", impatient(), move |_| {
+        std::future::ready(Ok(addresses.clone().into_iter()))
+    });
+    let error = within(client.post("/").body("{}")).await.unwrap_err();
+    assert_not_sent(&error, ErrorKind::ConnectTimeout, 3);
+}
+
+/// The connect phase and the time for the response have a timeout of their own each.
+#[tokio::test]
+async fn attempt_timeout_begins_when_the_request_is_sent() {
+    let server = Server::start(Settings::default(), |_, _| async {
+        tokio::time::sleep(millis(600)).await;
+        reply(200, "ok")
+    })
+    .await;
+    let address = server.address();
+    let connector = service_fn(move |_: http::Uri| async move {
+        tokio::time::sleep(millis(600)).await;
+        TcpStream::connect(address).await
+    });
+    let transport = TransportConfig::new().build_with_connector(connector).unwrap();
+    let builder = builder(&server.url()).with_attempt_timeout(millis(1_000));
+    let client = builder.client_with_service(transport).unwrap();
+    let response = within(client.post("/").body("{}")).await.unwrap();
+    assert_eq!((attempts(&response), outcomes(response.report().unwrap())), (1, vec![OK]));
+}
+
+#[tokio::test]
+async fn attempt_timeout_after_the_request_was_sent_counts_as_maybe_processed() {
+    let server = Server::start(Settings::default(), |_, _| std::future::pending()).await;
+    let builder = builder(&server.url()).with_attempt_timeout(millis(200));
+    let client = builder.client_with_transport(TransportConfig::new()).unwrap();
+    let error = within(client.post("/").body("{}")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AttemptTimeout);
+    assert_eq!(outcomes(error.report().unwrap()), [Outcome::Timeout]);
+    assert_eq!(server.requests(), 1);
+}

@@ -1,0 +1,319 @@
+//! Tests requests through real proxies.
+
+use http::Version;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
+    net::TcpListener,
+};
+use tower_outbound::{
+    ApiKey, Client, Error, ErrorKind,
+    call::StopReason,
+    stack::StackBuilder,
+    transport::{Proxy, TransportConfig},
+};
+
+use super::{
+    assert_not_sent, attempts, builder,
+    forwarder::Forwarder,
+    millis,
+    proxy_program::ProxyProgram,
+    server::{Server, Settings},
+    support::{
+        capture::Capture,
+        certificate::{certificate, trusting},
+        key_search::Search,
+        server::within,
+    },
+    text, tls,
+};
+
+/// A host that reaches this machine over the loopback interface. Unlike 127.0.0.1, it is not exempt from proxies.
+const HOST: &str = "0.0.0.0";
+
+const API_KEY: &str = "k3y-of-the-api-in-tests";
+const USER: &str = "ann";
+const PASSWORD: &str = "pr0xy-s3cret-in-tests";
+const LOGIN: Option<(&str, &str)> = Some((USER, PASSWORD));
+
+/// A proxy behind a forwarder that records what the proxy receives.
+struct Recorded {
+    path: Forwarder,
+    _program: ProxyProgram,
+}
+
+impl Recorded {
+    async fn tinyproxy(login: Option<(&str, &str)>) -> Self {
+        Self::over(ProxyProgram::tinyproxy(login)).await
+    }
+
+    async fn microsocks(login: Option<(&str, &str)>) -> Self {
+        Self::over(ProxyProgram::microsocks(login)).await
+    }
+
+    async fn over(program: ProxyProgram) -> Self {
+        Self { path: Forwarder::start(program.address()).await, _program: program }
+    }
+
+    fn proxy(&self, scheme: &str, login: Option<(&str, &str)>) -> Proxy {
+        let login = login.map_or(String::new(), |(user, password)| format!("{user}:{password}@"));
+        Proxy::new(&format!("{scheme}://{login}{}", self.path.address())).unwrap()
+    }
+
+    fn seen(&self) -> String {
+        String::from_utf8_lossy(&self.path.sent()).into_owned()
+    }
+}
+
+fn through(stack: StackBuilder, transport: TransportConfig, proxy: Proxy) -> Client {
+    stack.client_with_transport(transport.with_proxy(proxy)).unwrap()
+}
+
+fn with_key(url: &str) -> StackBuilder {
+    builder(url).with_api_key(ApiKey::new(API_KEY).unwrap())
+}
+
+/// A TLS server that [`HOST`] reaches, and a transport that trusts it.
+async fn https_server(protocols: &[&str]) -> (Server, TransportConfig) {
+    let certificate = rcgen::generate_simple_self_signed([HOST.to_owned()]).unwrap();
+    let server = Server::quick(Settings::tls(tls::acceptor(&certificate, protocols))).await;
+    (server, trusting(&certificate))
+}
+
+#[tokio::test]
+async fn https_requests_go_through_a_tunnel() {
+    for (protocol, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
+        let (server, transport) = https_server(&[protocol]).await;
+        let proxy = Recorded::tinyproxy(LOGIN).await;
+        let url = server.url_of(HOST);
+        let client = through(with_key(&url), transport, proxy.proxy("http", LOGIN));
+        for _ in 0..2 {
+            let response = within(client.post("/v1").body("{}")).await.unwrap();
+            assert_eq!((response.version(), attempts(&response)), (version, 1));
+            assert_eq!(within(response.bytes()).await.unwrap(), "ok");
+        }
+        assert_eq!((server.requests(), server.connections(), proxy.path.opened()), (2, 1, 1));
+        let head = &server.heads()[0];
+        assert_eq!(head.headers["authorization"], format!("Bearer {API_KEY}"));
+        assert!(!head.headers.contains_key("proxy-authorization"));
+        let seen = proxy.seen();
+        let authority = url.strip_prefix("https://").unwrap();
+        assert!(seen.starts_with(&format!("CONNECT {authority} HTTP/1.1\r\n")), "{seen}");
+        assert_eq!(Search::new(API_KEY).find(&seen), None, "the proxy never sees the key of the API");
+    }
+}
+
+#[tokio::test]
+async fn plain_requests_go_to_the_proxy_with_an_absolute_uri() {
+    let server = Server::quick(Settings::default()).await;
+    let proxy = Recorded::tinyproxy(LOGIN).await;
+    let url = server.url_of(HOST);
+    let client = through(builder(&url), TransportConfig::new(), proxy.proxy("http", LOGIN));
+    for _ in 0..2 {
+        let response = within(client.get("/v1?q=1")).await.unwrap();
+        assert_eq!((response.status().as_u16(), attempts(&response)), (200, 1));
+        assert_eq!(within(response.bytes()).await.unwrap(), "ok");
+    }
+    let seen = proxy.seen();
+    assert!(seen.starts_with(&format!("GET {url}/v1?q=1 HTTP/1.1\r\n")), "{seen}");
+    assert!(seen.contains("proxy-authorization: Basic "), "{seen}");
+    let head = &server.heads()[0];
+    assert_eq!(head.uri, "/v1?q=1");
+    assert!(!head.headers.contains_key("proxy-authorization"), "{:?}", head.headers);
+}
+
+/// The proxy could read the key.
+#[tokio::test]
+async fn plain_request_with_a_key_is_rejected_before_it_reaches_the_proxy() {
+    let server = Server::quick(Settings::default()).await;
+    let proxy = Recorded::tinyproxy(None).await;
+    let stack = with_key(&server.url_of(HOST));
+    let transport = TransportConfig::new().with_proxy(proxy.proxy("http", None));
+    match stack.client_with_transport(transport) {
+        Ok(client) => assert!(within(client.get("/")).await.unwrap_err().is_auth()),
+        Err(error) => assert!(!error.to_string().contains(API_KEY), "{error}"),
+    }
+    assert_eq!((proxy.path.opened(), server.connections()), (0, 0));
+}
+
+/// Collects all texts in which the credentials of a proxy might appear.
+fn texts(error: &Error, client: &Client, proxy: &Proxy, log: &Capture) -> String {
+    let mut texts = format!("{error} {error:?} {error:#?} {client:?} {proxy:?} {}", log.text());
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        texts += &format!(" {error} {error:?}");
+        source = error.source();
+    }
+    texts
+}
+
+#[tokio::test]
+async fn wrong_password_of_a_proxy_causes_one_login_and_appears_in_no_error_or_log() {
+    let (https, trusting) = https_server(&["h2", "http/1.1"]).await;
+    let http = Server::quick(Settings::default()).await;
+    for (given, scheme) in [
+        (None, "http"),
+        (Some((USER, "wr0ng-s3cret-in-tests")), "http"),
+        (Some((USER, "wr0ng-s3cret-in-tests")), "socks5"),
+    ] {
+        let (log, _guard) = Capture::all();
+        let recorded = match scheme {
+            "http" => Recorded::tinyproxy(LOGIN).await,
+            _ => Recorded::microsocks(LOGIN).await,
+        };
+        let proxy = recorded.proxy(scheme, given);
+        let client = through(builder(&https.url_of(HOST)), trusting.clone(), proxy.clone());
+        let error = within(client.post("/").body("{}")).await.unwrap_err();
+        assert_not_sent(&error, ErrorKind::Connect, 1);
+        assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotRetryable));
+        assert_eq!(recorded.path.opened(), 1, "several logins could lock an account");
+        if let Some((_, password)) = given {
+            assert_eq!(Search::new(password).find(&texts(&error, &client, &proxy, &log)), None);
+        }
+    }
+    assert_eq!(https.connections(), 0);
+
+    // The response of the proxy to a plain request is an ordinary response.
+    let recorded = Recorded::tinyproxy(LOGIN).await;
+    let client = through(builder(&http.url_of(HOST)), TransportConfig::new(), recorded.proxy("http", None));
+    let response = within(client.get("/")).await.unwrap();
+    assert_eq!((response.status().as_u16(), attempts(&response)), (407, 1));
+    assert_eq!((recorded.path.opened(), http.connections()), (1, 0));
+}
+
+#[tokio::test]
+async fn requests_go_through_a_socks_proxy() {
+    let (https, trusting) = https_server(&["h2"]).await;
+    let http = Server::quick(Settings::default()).await;
+    for login in [None, LOGIN] {
+        let recorded = Recorded::microsocks(login).await;
+        for scheme in ["socks5", "socks5h"] {
+            let stack = with_key(&https.url_of(HOST));
+            let client = through(stack, trusting.clone(), recorded.proxy(scheme, login));
+            let response = within(client.post("/").body("{}")).await.unwrap();
+            assert_eq!((response.version(), attempts(&response)), (Version::HTTP_2, 1));
+
+            let transport = TransportConfig::new();
+            let client = through(builder(&http.url_of(HOST)), transport, recorded.proxy(scheme, login));
+            assert_eq!(within(text(client.get("/v1"))).await, "ok");
+        }
+        assert_eq!(Search::new(API_KEY).find(&recorded.seen()), None);
+        assert_eq!(recorded.path.opened(), 4);
+    }
+    assert_eq!(http.heads()[0].uri, "/v1", "a SOCKS proxy needs no absolute uri");
+}
+
+#[tokio::test]
+async fn retries_post_if_the_proxy_cannot_reach_the_server() {
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{HOST}:{}", unused.local_addr().unwrap().port());
+    drop(unused);
+    for scheme in ["http", "socks5"] {
+        let recorded = match scheme {
+            "http" => Recorded::tinyproxy(None).await,
+            _ => Recorded::microsocks(None).await,
+        };
+        let client = through(builder(&url), TransportConfig::new(), recorded.proxy(scheme, None));
+        let error = within(client.post("/").body("{}")).await.unwrap_err();
+        assert_eq!(error.report().unwrap().attempt_count(), 3, "{scheme}: {error:?}");
+        assert_not_sent(&error, error.kind(), 3);
+        assert!([ErrorKind::Connect, ErrorKind::ConnectRefused].contains(&error.kind()), "{error:?}");
+        assert_eq!(recorded.path.opened(), 3);
+    }
+}
+
+#[tokio::test]
+async fn retries_post_unless_the_proxy_rejects_the_password() {
+    for (reply, count) in [
+        ("HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n", 1),
+        ("HTTP/1.0 401 Unauthorized\r\n\r\n", 1),
+        ("HTTP/1.1 503 Service Unavailable\r\n\r\n", 3),
+        ("HTTP/1.1 200", 3),
+        ("SSH-2.0-OpenSSH_9.2\r\n\r\n", 3),
+        ("", 3),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = Proxy::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let serving = tokio::spawn(async move {
+            for _ in 0..count {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut request = [0; 1_024];
+                let read = client.read(&mut request).await.unwrap();
+                assert!(
+                    request[..read].starts_with(b"CONNECT api.test:443 HTTP/1.1\r\nhost: api.test:443\r\n")
+                );
+                client.write_all(reply.as_bytes()).await.unwrap();
+            }
+        });
+        let client = through(builder("https://api.test"), TransportConfig::new(), proxy);
+        let error = within(client.post("/").body("{}")).await.unwrap_err();
+        assert_not_sent(&error, ErrorKind::Connect, count);
+        within(serving).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn retries_post_after_a_silent_proxy() {
+    let (server, trusting) = https_server(&["h2"]).await;
+    let program = ProxyProgram::tinyproxy(None);
+    let path = Forwarder::start(program.address()).await;
+    path.hold();
+    let transport = trusting.with_connect_timeout(millis(200));
+    let proxy = Proxy::new(&path.url()).unwrap();
+    let client = through(builder(&server.url_of(HOST)), transport, proxy);
+    let error = within(client.post("/").body("{}")).await.unwrap_err();
+    assert_not_sent(&error, ErrorKind::ConnectTimeout, 3);
+    assert_eq!((path.opened(), server.requests()), (3, 0));
+}
+
+#[tokio::test]
+async fn no_proxy_hosts_and_loopback_hosts_are_reached_directly() {
+    let server = Server::quick(Settings::default()).await;
+    let recorded = Recorded::tinyproxy(None).await;
+    for (host, exceptions) in
+        [(HOST, HOST), (HOST, "example.com, 0.0.0.0/8"), (HOST, "*"), ("127.0.0.1", ""), ("localhost", "")]
+    {
+        let proxy = recorded.proxy("http", None).with_no_proxy(exceptions);
+        let client = through(builder(&server.url_of(host)), TransportConfig::new(), proxy);
+        assert_eq!(within(text(client.get("/"))).await, "ok", "{host} {exceptions}");
+    }
+    assert_eq!((recorded.path.opened(), server.requests()), (0, 5));
+}
+
+/// Speaks TLS with the client, and forwards to the proxy.
+#[tokio::test]
+async fn https_proxy_is_reached_over_tls() {
+    let (server, transport) = https_server(&["h2"]).await;
+    let program = ProxyProgram::tinyproxy(LOGIN);
+    let (certificate, address) = (certificate(), program.address());
+    let acceptor = tls::acceptor(&certificate, &["h2", "http/1.1"]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{USER}:{PASSWORD}@{}", listener.local_addr().unwrap());
+    let forwarding = tokio::spawn(async move {
+        let (client, _) = listener.accept().await.unwrap();
+        let mut client = acceptor.accept(client).await.unwrap();
+        let mut proxy = tokio::net::TcpStream::connect(address).await.unwrap();
+        let _ = copy_bidirectional(&mut client, &mut proxy).await;
+    });
+    let transport = transport.with_root_certificates(certificate.cert.pem().as_bytes()).unwrap();
+    let client = through(with_key(&server.url_of(HOST)), transport, Proxy::new(&url).unwrap());
+    assert_eq!(within(text(client.post("/").body("{}"))).await, "ok");
+    assert_eq!(server.requests(), 1);
+    forwarding.abort();
+}
+
+#[cfg(feature = "serde")]
+#[tokio::test]
+async fn proxy_of_a_configuration_file_is_used_and_never_serialised() {
+    let (server, _) = https_server(&["h2"]).await;
+    let recorded = Recorded::tinyproxy(LOGIN).await;
+    let proxy = format!("http://{USER}:{PASSWORD}@{}", recorded.path.address());
+    let file = format!("proxy = \"{proxy}\"\nno_proxy = \"example.com\"\n");
+    let transport: TransportConfig = toml::from_str(&file).unwrap();
+    let shown = format!("{transport:?} {}", toml::to_string(&transport).unwrap());
+    assert_eq!(Search::new(PASSWORD).find(&shown), None);
+    let client = builder(&server.url_of(HOST)).client_with_transport(transport).unwrap();
+    // The certificate of the server is not trusted, so the tunnel opens and the handshake fails.
+    let error = within(client.get("/")).await.unwrap_err();
+    assert_not_sent(&error, ErrorKind::Tls, 1);
+    assert!(recorded.seen().starts_with("CONNECT "));
+}

@@ -1,0 +1,97 @@
+//! Tests one transport that several runtimes use.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    net::TcpStream,
+    runtime::{Builder, Runtime},
+    sync::Notify,
+};
+use tower_outbound::{Client, transport::TransportConfig};
+
+use super::{
+    attempts, builder, http2,
+    server::{Server, Settings},
+    support::server::{settle, within},
+    text,
+};
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// The first connection never opens. It is opened by the first runtime, for which the call of the other runtime waits.
+#[tokio::test]
+async fn call_succeeds_after_the_runtime_that_opens_its_connection_shuts_down() {
+    for (settings, transport) in [(Settings::default(), TransportConfig::new()), (Settings::http2(), http2())]
+    {
+        let server = Server::quick(settings).await;
+        let (address, begun) = (server.address(), Arc::new(Notify::new()));
+        let (tries, beginning) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&begun));
+        let connector = tower::service_fn(move |_: http::Uri| {
+            let (first, beginning) = (tries.fetch_add(1, SeqCst) == 0, Arc::clone(&beginning));
+            async move {
+                if first {
+                    beginning.notify_one();
+                    std::future::pending::<()>().await;
+                }
+                TcpStream::connect(address).await
+            }
+        });
+        let transport = transport.with_connect_timeout(Duration::from_secs(300));
+        let transport = transport.build_with_connector(connector).unwrap();
+        let client = builder(&server.url()).client_with_service(transport).unwrap();
+        let dying = runtime();
+        drop(dying.spawn(client.post("/dying").body("{}").send()));
+        within(begun.notified()).await;
+        let call = tokio::spawn(client.post("/").body("{}").send());
+        settle().await;
+        dying.shutdown_background();
+        let response = within(call).await.unwrap().unwrap();
+        assert!(attempts(&response) <= 2, "{}", response.report().unwrap());
+        // Over HTTP/1.1, the first call may take the connection that opens for the second one.
+        let paths = server.paths();
+        assert!(paths == ["/"] || paths == ["/dying", "/"], "{paths:?}");
+    }
+}
+
+#[tokio::test]
+async fn connections_of_a_dead_runtime_are_not_reused() {
+    for (settings, transport) in [(Settings::default(), TransportConfig::new()), (Settings::http2(), http2())]
+    {
+        let server = Server::quick(settings).await;
+        let client = builder(&server.url()).client_with_transport(transport).unwrap();
+        for round in 0..3 {
+            let (dying, calling) = (runtime(), client.clone());
+            let called = dying.spawn(async move { text(calling.post("/").body("{}")).await });
+            assert_eq!(within(called).await.unwrap(), "ok", "round {round}");
+            tokio::task::spawn_blocking(move || drop(dying)).await.unwrap();
+        }
+        let response = within(client.post("/").body("{}")).await.unwrap();
+        assert_eq!((response.status().as_u16(), attempts(&response)), (200, 1));
+        assert_eq!((server.connections(), server.requests()), (4, 4));
+    }
+}
+
+#[tokio::test]
+async fn requests_of_several_runtimes_share_one_http2_connection() {
+    let server = Server::quick(Settings::http2()).await;
+    let client: Client = builder(&server.url()).client_with_transport(http2()).unwrap();
+    assert_eq!(within(text(client.get("/"))).await, "ok");
+    let runtimes: Vec<_> = (0..3).map(|_| runtime()).collect();
+    for runtime in &runtimes {
+        let client = client.clone();
+        assert_eq!(within(runtime.spawn(async move { text(client.get("/")).await })).await.unwrap(), "ok");
+    }
+    for runtime in runtimes {
+        runtime.shutdown_background();
+    }
+    assert_eq!(within(text(client.get("/"))).await, "ok");
+    assert_eq!((server.connections(), server.requests()), (1, 5));
+}
