@@ -40,8 +40,9 @@ const MODULES: &[(&str, &[&[&str]])] = &[
     ("timeout", &[BASE]),
     // These modules combine the layers.
     ("stack", &[BASE, LAYERS]),
-    ("client", &[BASE, LAYERS, &["stack"]]),
-    ("preset", &[BASE, LAYERS, &["stack", "client"]]),
+    ("transport", &[BASE, &["auth::is_loopback", "auth::quoted"]]),
+    ("client", &[BASE, LAYERS, &["stack", "transport"]]),
+    ("preset", &[BASE, LAYERS, &["stack", "client", "transport"]]),
     // No other module depends on the tools for tests.
     ("test_util", &[BASE, &["stack", "request_id"]]),
     ("adapter", &[BASE, LAYERS, &["stack", "client"]]),
