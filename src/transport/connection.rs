@@ -107,12 +107,17 @@ impl<B> Http2<B> {
 
     /// Gives a stream back.
     pub(super) fn end(&self) {
-        self.streams.fetch_sub(1, Relaxed);
-        self.last_use.store(self.elapsed(clock::now()), Relaxed);
+        if self.streams.fetch_sub(1, Relaxed) == 1 {
+            self.last_use.store(self.elapsed(clock::now()), Relaxed);
+        }
     }
 
     pub(super) fn received_response(&self) {
-        self.last_response.store(self.elapsed(clock::now()), Relaxed);
+        self.last_response.store(self.elapsed(clock::now()).max(1), Relaxed);
+    }
+
+    pub(super) fn has_response(&self) -> bool {
+        self.last_response.load(Relaxed) > 0
     }
 
     /// Returns whether a response has arrived after `time`.

@@ -77,11 +77,12 @@ impl<B: RequestBody> Lease<B> {
         matches!(self.connection, Some(Connection::Http2(_)))
     }
 
-    /// Returns whether the connection has already carried a request.
+    /// Returns whether the connection has already carried a response.
     pub(super) fn is_reused(&self) -> bool {
         match &self.connection {
             Some(Connection::Http1(connection)) => connection.reused,
-            _ => true,
+            Some(Connection::Http2(connection)) => connection.has_response(),
+            None => false,
         }
     }
 
@@ -113,7 +114,9 @@ impl<B: RequestBody> Lease<B> {
             Some(Connection::Http2(connection)) => {
                 // A clone, because only the type of the sender needs `&mut`.
                 let sent = connection.sender.clone().try_send_request(request).await;
-                connection.received_response();
+                if sent.is_ok() {
+                    connection.received_response();
+                }
                 sent
             }
             // The connection is taken only when the lease is dropped.

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     body::{Body, ReplayBody},
     call::CallContext,
-    clock,
+    clock::{self, Instant},
     error::{BoxError, Error},
 };
 
@@ -95,9 +95,8 @@ impl<B: RequestBody> Transport<B> {
             let host = inner.host(&request)?;
             let call = request.extensions().get::<CallContext>().cloned();
             loop {
-                let mut lease = lease(&host, call.as_ref()).await?;
+                let (mut lease, now) = lease(&host, call.as_ref()).await?;
                 host.target.write_head(&mut request, lease.is_http2())?;
-                let now = clock::now();
                 if let Some(call) = &call {
                     call.sent(now);
                 }
@@ -120,18 +119,22 @@ impl<B: RequestBody> Transport<B> {
     }
 }
 
-/// Takes a connection. Nothing of the request has been sent before this returns.
-async fn lease<B: RequestBody>(host: &Arc<Host<B>>, call: Option<&CallContext>) -> Result<Lease<B>, Error> {
+/// Takes a connection, and returns the time. Nothing of the request has been sent before this returns.
+async fn lease<B: RequestBody>(
+    host: &Arc<Host<B>>,
+    call: Option<&CallContext>,
+) -> Result<(Lease<B>, Instant), Error> {
     let started = clock::now();
     let granted = match host.find(started, call) {
-        Lookup::Found(connection) => return Ok(Lease::new(host, connection)),
+        Lookup::Found(connection) => return Ok((Lease::new(host, connection), started)),
         Lookup::Wait(granted) => Waiting::new(host, granted).await,
     };
+    let now = clock::now();
     if let Some(call) = call {
         let times = granted.as_ref().ok().and_then(|(_, times)| *times);
-        call.add_connection(clock::now().saturating_duration_since(started), times);
+        call.add_connection(now.saturating_duration_since(started), times);
     }
-    granted.map(|(lease, _)| lease).map_err(Error::from_service)
+    granted.map(|(lease, _)| (lease, now)).map_err(Error::from_service)
 }
 
 impl<B: RequestBody> Inner<B> {
