@@ -271,6 +271,7 @@
 //! | `settings` | services from a file and the environment, and errors of invalid ones | [`preset`](preset#configuration-from-files) |
 //! | `observe` | log, spans and metrics while a service fails and recovers | [`request_id`] |
 //! | `sign` | signing requests with HMAC-SHA256 | [`auth::Sign`] |
+//! | `unix_socket` | a server on a Unix socket | [`guide::networks`] |
 //! | `websocket` | a WebSocket through the stack, and reconnecting | |
 //! | `wrap_reqwest` | a preset in code with reqwest's types | [`adapter`] |
 //! | `shared_limit` | four processes that share one quota in Redis. Halfway, the example stops Redis | [`adapter`] |
