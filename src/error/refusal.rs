@@ -1,11 +1,16 @@
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-/// The error of a limiter that refused a request. The request took no permits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The error of a limiter that refused a request. The request took no permits. `source()` returns the
+/// [cause](Self::with_cause), if the limiter states one.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     reason: Reason,
     wait: Option<Duration>,
+    cause: Option<Cause>,
 }
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Cause(Arc<str>);
 
 /// Why a limiter refused a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +56,13 @@ impl Reason {
 impl Refusal {
     /// Creates a refusal. `wait` is the wait that the request would have needed, if it is known.
     pub fn new(reason: Reason, wait: impl Into<Option<Duration>>) -> Self {
-        Self { reason, wait: wait.into() }
+        Self { reason, wait: wait.into(), cause: None }
+    }
+
+    /// Adds the cause, such as the failure of the store. It must not contain a secret, because errors show it.
+    pub fn with_cause(mut self, cause: impl Into<Arc<str>>) -> Self {
+        self.cause = Some(Cause(cause.into()));
+        self
     }
 
     /// Returns why the limiter refused the request.
@@ -78,4 +89,16 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for Refusal {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.as_ref().map(|cause| cause as _)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Cause {}

@@ -1,7 +1,13 @@
 //! Tests faults of the store: the store is slow, rejects queries, restarts, loses data or becomes a replica. No request
 //! hangs, and no window exceeds its quota.
 
+use std::error::Error as _;
+
+use tower_outbound::{Client, test_util::ScriptedService};
+
 use super::*;
+
+type Make = fn(&str, &str, Vec<Quota>) -> Result<RedisLimiter, InvalidConfig>;
 
 /// Waits until the store grants a permit again.
 async fn wait_for_recovery(limiter: &RedisLimiter) {
@@ -35,11 +41,64 @@ async fn redis_limiter_refuses_requests_while_the_store_is_down() {
         refusal.to_string().starts_with("the limiter's store is unavailable (required wait: "),
         "{refusal}"
     );
+    // Depending on when the server closes the connection, the query or the next connection fails.
+    assert!(refusal.source().is_some_and(|cause| !cause.to_string().is_empty()), "{refusal:?}");
     assert_eq!(limiter.store(), Store::Refusing);
     assert_eq!(limiter.snapshot().queued, 0);
 
     server.restart().unwrap();
     wait_for_recovery(&limiter).await;
+}
+
+/// Another program has written a value under a key of the limiter. The refusal states what the key contains, and the
+/// limiter recovers when the key is deleted.
+#[tokio::test]
+async fn refusal_states_which_key_contains_a_foreign_value() {
+    let server = server();
+    let mut connection = connect(&server).await;
+    for (make, suffix, write, found, expected) in [
+        (super::bucket as Make, ":bucket", &["SET", "s3cret"][..], "string", "hash"),
+        (window, ":window", &["SADD", "s3cret"], "set", "hash"),
+        (window, ":window:500000.0", &["SET", "s3cret"], "string", "list"),
+    ] {
+        let limiter = make(&server.url(), "orders", vec![quota(100, millis(500))]).unwrap();
+        take(&limiter, request(1, None)).await.unwrap();
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+        let key = keys.into_iter().find(|key| key.ends_with(suffix)).unwrap();
+        redis::cmd("DEL").arg(&key).exec_async(&mut connection).await.unwrap();
+        redis::cmd(write[0]).arg(&key).arg(write[1]).exec_async(&mut connection).await.unwrap();
+
+        let refusal = take(&limiter, request(1, None)).await.unwrap_err();
+        assert_eq!(refusal.reason(), Reason::Unavailable);
+        let cause = refusal.source().unwrap().to_string();
+        assert_eq!(cause, format!("the key `{key}` contains a {found}, expected a {expected}"));
+        // While the limiter waits for its next query, each refusal has the same cause.
+        let again = take(&limiter, request(1, None)).await.unwrap_err();
+        assert_eq!(again.source().unwrap().to_string(), cause);
+
+        redis::cmd("DEL").arg(&key).exec_async(&mut connection).await.unwrap();
+        wait_for_recovery(&limiter).await;
+    }
+}
+
+#[tokio::test]
+async fn error_of_a_call_shows_which_key_contains_a_foreign_value() {
+    let server = server();
+    let limiter = bucket(&server);
+    take(&limiter, request(1, None)).await.unwrap();
+    let mut connection = connect(&server).await;
+    let [key]: [String; 1] =
+        redis::cmd("KEYS").arg("*").query_async::<Vec<_>>(&mut connection).await.unwrap().try_into().unwrap();
+    redis::cmd("SET").arg(&key).arg("s3cret").exec_async(&mut connection).await.unwrap();
+    let client = Client::builder("https://orders.example.com").unwrap().without_credential();
+    let client = client.with_limiter(limiter).client_with_service(ScriptedService::new([200])).unwrap();
+    let error = client.get("/").timeout(HANG_TIMEOUT).await.unwrap_err();
+    let text = format!("{error:#} {error:?}");
+    assert!(
+        error.is_rate_limited() && text.contains(&format!("the key `{key}` contains a string")),
+        "{text}"
+    );
+    assert!(!text.contains("s3cret"), "{text}");
 }
 
 #[tokio::test]

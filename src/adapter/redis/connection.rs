@@ -24,7 +24,10 @@ const SCRIPT: &str = include_str!("script.lua");
 const MAX_REDIRECTIONS: u32 = 3;
 
 /// The error codes that the redis crate does not know, but that may appear in the log.
-const CODES: [&str; 6] = ["BUSY", "MISCONF", "NOAUTH", "NOREPLICAS", "OOM", "WRONGPASS"];
+const CODES: [&str; 7] = ["BUSY", "MISCONF", "NOAUTH", "NOREPLICAS", "OOM", "WRONGPASS", "WRONGTYPE"];
+
+/// The types of values that the `TYPE` command may return.
+const TYPES: [&str; 6] = ["hash", "list", "set", "stream", "string", "zset"];
 
 /// The script's reply. The first two values identify the store's memory. All times after them are microseconds since
 /// the script's decision.
@@ -90,13 +93,13 @@ impl Connection {
         command
     }
 
-    async fn exchange(&self, query: Query) -> Result<Reply, RedisError> {
+    async fn exchange(&self, query: Query) -> Result<Reply, String> {
         let home = &self.settings.info;
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut fresh = open.is_none();
         let mut open = match open {
             Some(open) => open,
-            None => self.connect(home.clone()).await?,
+            None => self.connect(home.clone()).await.map_err(fault)?,
         };
         let mut redirections = 0;
         let reply = loop {
@@ -107,21 +110,37 @@ impl Connection {
             let node = error.redirect_node().filter(|_| redirections < MAX_REDIRECTIONS);
             if let Some(info) = node.and_then(|(node, _)| self.at(node)) {
                 redirections += 1;
-                open = self.connect(info).await?;
+                open = self.connect(info).await.map_err(fault)?;
                 if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
-                    redis::cmd("ASKING").exec_async(&mut open.connection).await?;
+                    redis::cmd("ASKING").exec_async(&mut open.connection).await.map_err(fault)?;
                 }
             } else if !fresh && may_be_stale(&error) {
                 // The server may have been restarted or replaced. If the old server has granted permits for this query,
                 // these permits are lost.
-                open = self.connect(home.clone()).await?;
+                open = self.connect(home.clone()).await.map_err(fault)?;
+            } else if is_wrong_type(&error) {
+                return Err(self.foreign_value(&mut open).await.unwrap_or_else(|| fault(error)));
             } else {
-                return Err(error);
+                return Err(fault(error));
             }
             fresh = true;
         };
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
         Ok(reply)
+    }
+
+    /// Finds a key that contains a value of another program, and describes that value.
+    async fn foreign_value(&self, open: &mut Open) -> Option<String> {
+        for (index, key) in self.keys.iter().enumerate() {
+            let found: String = redis::cmd("TYPE").arg(key).query_async(&mut open.connection).await.ok()?;
+            // The first key contains the state, and the other keys contain the logs.
+            let expected = if index == 0 { "hash" } else { "list" };
+            if found != "none" && found != expected {
+                let found = TYPES.into_iter().find(|name| *name == found).unwrap_or("value of another type");
+                return Some(format!("the key `{key}` contains a {found}, expected a {expected}"));
+            }
+        }
+        None
     }
 
     /// Returns the connection info of another node of the cluster, given as `host:port`. The credentials and TLS
@@ -146,7 +165,7 @@ impl Connection {
 
 impl Decide for Connection {
     fn decide(&self, query: Query) -> Decided<'_> {
-        Box::pin(async { self.exchange(query).await.map_err(fault) })
+        Box::pin(self.exchange(query))
     }
 }
 
@@ -183,6 +202,12 @@ fn may_be_stale(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || demoted.contains(&error.kind())
 }
 
+/// Returns whether the script has found a value of another type. Redis 6 states this only in the text of the error.
+fn is_wrong_type(error: &RedisError) -> bool {
+    let name = "WRONGTYPE";
+    error.code() == Some(name) || error.detail().is_some_and(|detail| detail.contains(name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,6 +229,17 @@ mod tests {
         }
         let client = RedisError::from((ErrorKind::Client, "s3cret", "s3cret".to_owned()));
         assert_eq!(fault(client), "client error");
+    }
+
+    #[test]
+    fn wrong_type_is_recognised_in_the_errors_of_redis_6_and_7() {
+        for (text, recognised) in [
+            ("WRONGTYPE Operation against a key holding the wrong kind of value script: f1", true),
+            ("ERR Error running script (call to f_1): @user_script:56: WRONGTYPE Operation", true),
+            ("ERR wrong number of arguments", false),
+        ] {
+            assert_eq!(is_wrong_type(&replied(text)), recognised, "{text}");
+        }
     }
 
     #[test]

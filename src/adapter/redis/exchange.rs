@@ -174,7 +174,7 @@ impl Inner {
             // Until this time, other processes may still use permits that the store granted before the failure.
             let spent = after(settings.horizon() + settings.hold);
             let share = || settings.share.as_ref().map(|quotas| Share::begin(settings.kind, quotas, spent));
-            permits.fail(share, after(wait), after(settings.holdoff()));
+            permits.fail(fault.into(), share, after(wait), after(settings.holdoff()));
             permits.session.late = 0;
             let state = if permits.share.is_some() { "fallback" } else { "refusing" };
             (state, permits.session.lost.is_some())

@@ -81,7 +81,9 @@ use crate::{
 /// | evicted only the log or only the state of a window | the entire quota counts as spent at the next query |
 /// | its clock was set back or forward | set back: the entire quota counts as spent at the next query. Set forward: grants count as older than they are |
 /// | the server does not have the script | the script is resent |
+/// | another program has written a value of another type under a key of the limiter | the query fails immediately |
 ///
+/// The [`Refusal`](crate::error::Refusal) of a request states the failure of the last query as its `source()`.
 /// [`store`](Self::store) returns the current state of the store. The log and the metrics report when the store is lost
 /// and when it recovers.
 ///

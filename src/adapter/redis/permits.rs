@@ -52,6 +52,8 @@ pub(super) struct Permits {
     largest: u32,
     grace: u64,
     pub(super) store: Store,
+    /// Why the last query failed. The text contains no secret.
+    fault: Option<Arc<str>>,
     /// The earliest time of the next query to the store.
     pub(super) query_at: u64,
     pub(super) share: Option<Share>,
@@ -93,6 +95,7 @@ impl Permits {
             largest,
             grace: nanos(timeout),
             store: Store::NotQueried,
+            fault: None,
             query_at: 0,
             share: None,
             share_until: 0,
@@ -106,12 +109,20 @@ impl Permits {
     /// Adds the grants of a reply from the store. The caller omits grants that arrived too late.
     pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Grant>, free: Free) {
         (self.store, self.share, self.free) = (Store::Shared, None, Some(free));
+        self.fault = None;
         self.grants.extend(grants);
     }
 
-    /// Records that the store does not reply. Until the next query, requests use the share. Without a share, every
-    /// request is refused.
-    pub(super) fn fail(&mut self, share: impl FnOnce() -> Option<Share>, query_at: u64, share_until: u64) {
+    /// Records that the store does not reply, because of `fault`. Until the next query, requests use the share. Without
+    /// a share, every request is refused.
+    pub(super) fn fail(
+        &mut self,
+        fault: Arc<str>,
+        share: impl FnOnce() -> Option<Share>,
+        query_at: u64,
+        share_until: u64,
+    ) {
+        self.fault = Some(fault);
         if self.share.is_none() {
             self.share = share();
         }
@@ -250,6 +261,12 @@ impl Algorithm for Permits {
         let beyond = self.share.as_ref().is_some_and(|share| share.algorithm.largest() < cost.get());
         let refusing = beyond || self.store == Store::Refusing && now < self.query_at;
         let wait = Duration::from_nanos(self.query_at.saturating_sub(now));
-        refusing.then(|| Refusal::new(Reason::Unavailable, wait))
+        refusing.then(|| {
+            let refusal = Refusal::new(Reason::Unavailable, wait);
+            match &self.fault {
+                Some(fault) => refusal.with_cause(Arc::clone(fault)),
+                None => refusal,
+            }
+        })
     }
 }
