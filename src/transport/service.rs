@@ -1,16 +1,12 @@
 use std::{
-    collections::HashMap,
     fmt,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
 };
 
-use http::{
-    Request, Response, Version,
-    uri::{Authority, Scheme},
-};
+use http::{Request, Response, Version};
 use http_body::Body as HttpBody;
 use tower_service::Service;
 
@@ -72,17 +68,14 @@ pub struct Transport<B: RequestBody = ReplayBody<Body>> {
 struct Inner<B: RequestBody> {
     connector: Arc<Connector>,
     settings: Arc<PoolSettings>,
-    /// The first origin, which is the only one of a client.
-    first: OnceLock<Arc<Host<B>>>,
-    others: Mutex<HashMap<(Scheme, Authority), Arc<Host<B>>>>,
+    /// The origins. A client has only one.
+    hosts: Mutex<Vec<Arc<Host<B>>>>,
 }
 
 impl<B: RequestBody> Transport<B> {
     pub(super) fn new(connector: Connector, settings: PoolSettings) -> Self {
         let (connector, settings) = (Arc::new(connector), Arc::new(settings));
-        Self {
-            inner: Arc::new(Inner { connector, settings, first: OnceLock::new(), others: Mutex::default() }),
-        }
+        Self { inner: Arc::new(Inner { connector, settings, hosts: Mutex::default() }) }
     }
 
     /// Sends a request.
@@ -146,34 +139,20 @@ impl<B: RequestBody> Inner<B> {
         if ![Version::HTTP_10, Version::HTTP_11, Version::HTTP_2].contains(&request.version()) {
             return Err(Error::invalid_request("the version of a request must be HTTP/1.1 or HTTP/2"));
         }
-        if let Some(first) = self.first.get().filter(|first| first.target.is(scheme, authority)) {
-            return Ok(Arc::clone(first));
-        }
-        let create = || -> Result<Arc<Host<B>>, Error> {
-            #[cfg(feature = "proxy")]
-            let forward = self.connector.forward(scheme, authority);
-            #[cfg(not(feature = "proxy"))]
-            let forward = None;
-            let target = Target::new(scheme, authority, forward)?;
-            Ok(Arc::new(Host::new(target, &self.connector, &self.settings)))
-        };
-        if self.first.get().is_none() {
-            let created = create()?;
-            let first = self.first.get_or_init(|| created);
-            if first.target.is(scheme, authority) {
-                return Ok(Arc::clone(first));
-            }
-        }
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        let origin = (scheme.clone(), authority.clone());
-        if let Some(host) = others.get(&origin) {
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(host) = hosts.iter().find(|host| host.target.is(scheme, authority)) {
             return Ok(Arc::clone(host));
         }
-        if others.len() >= STORED_ORIGINS {
-            others.retain(|_, host| !host.is_unused());
+        if hosts.len() >= STORED_ORIGINS {
+            hosts.retain(|host| !host.is_unused());
         }
-        let host = create()?;
-        others.insert(origin, Arc::clone(&host));
+        #[cfg(feature = "proxy")]
+        let forward = self.connector.forward(scheme, authority);
+        #[cfg(not(feature = "proxy"))]
+        let forward = None;
+        let target = Target::new(scheme, authority, forward)?;
+        let host = Arc::new(Host::new(target, &self.connector, &self.settings));
+        hosts.push(Arc::clone(&host));
         Ok(host)
     }
 }
