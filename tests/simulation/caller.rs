@@ -1,12 +1,6 @@
 //! The clients, and the callers that use them.
 
-use std::{
-    collections::BTreeMap,
-    error::Error as StdError,
-    future::Future,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, error::Error as StdError, future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
@@ -32,8 +26,8 @@ use super::{
     keys::{Keys, MARK},
     network::{Connector, OpenConnections, server_name},
     plan::{
-        ATTEMPT_TIMEOUT, HEALED, IDLE_TIMEOUT, LOAD_ENDS, LONGEST_PAUSE, MAX_ATTEMPTS, MAX_QUEUE, Plan, Protocol,
-        SERVERS, TOTAL_TIMEOUT,
+        ATTEMPT_TIMEOUT, HEALED, IDLE_TIMEOUT, LOAD_ENDS, LONGEST_PAUSE, MAX_ATTEMPTS, MAX_QUEUE, Plan,
+        Protocol, SERVERS, TOTAL_TIMEOUT,
     },
     rng::Rng,
     server::CERTIFICATE,
@@ -175,15 +169,17 @@ impl Host {
         let builder = recording_pauses(builder, link, Arc::clone(history));
         let builder = test_util::deterministic(builder, plan.seed ^ (link.client << 1 | link.server) as u64);
         let is_sliding = plan.has_sliding_window;
-        let snapshot =
-            Arc::new(move || if is_sliding { sliding.snapshot() } else { paced.snapshot() });
+        let snapshot = Arc::new(move || if is_sliding { sliding.snapshot() } else { paced.snapshot() });
         let client = builder.client_with_service(transport).unwrap();
         Api { link, client, snapshot, seed: plan.seed, history: Arc::clone(history) }
     }
 }
 
 /// Records each permit, because the limiter grants it in the same poll in which the attempt's span begins.
-fn recording_permits(link: Link, history: Arc<History>) -> impl Fn(&tracing::Span, &mut HeaderMap) + Send + Sync {
+fn recording_permits(
+    link: Link,
+    history: Arc<History>,
+) -> impl Fn(&tracing::Span, &mut HeaderMap) + Send + Sync {
     move |_, headers| {
         let call = headers["x-call"].to_str().unwrap().parse().unwrap();
         let at = history.next();
@@ -364,7 +360,9 @@ impl Api {
         let body = response.into_http().into_body().collect(1 << 20);
         let read = timeout(drop_after.unwrap_or(TOTAL_TIMEOUT + HANGS), body).await;
         match read {
-            Err(_) if drop_after.is_some() => history.log(format_args!("{link}: body of call {call} dropped")),
+            Err(_) if drop_after.is_some() => {
+                history.log(format_args!("{link}: body of call {call} dropped"))
+            }
             Err(_) => history.violate(format_args!("{link}: the body of call {call} hangs")),
             Ok(Ok(body)) if body.len() != length => {
                 history.violate(format_args!("{link}: the body of call {call} has another length"));

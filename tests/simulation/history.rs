@@ -44,8 +44,14 @@ pub(crate) struct End {
 pub(crate) enum CallResult {
     /// The caller dropped the call.
     Cancelled,
-    Response { status: u16, report: Option<Report> },
-    Failed { text: String, report: Option<Report> },
+    Response {
+        status: u16,
+        report: Option<Report>,
+    },
+    Failed {
+        text: String,
+        report: Option<Report>,
+    },
 }
 
 /// The limiter granted a permit to an attempt of this call.

@@ -45,9 +45,12 @@ pub(crate) fn violations(plan: &Plan, records: &Records) -> Found {
             arrivals_after_cancellation(plan, records, number, call, &arrived),
             wrong_reports(call, &arrived),
         ];
-        found.extend(texts.into_iter().flatten().map(|text| {
-            format!("{}: call {number} ({}): {text}", call.link, call.method)
-        }));
+        found.extend(
+            texts
+                .into_iter()
+                .flatten()
+                .map(|text| format!("{}: call {number} ({}): {text}", call.link, call.method)),
+        );
     }
     found
 }
@@ -102,7 +105,10 @@ fn early_permits(records: &Records, link: Link) -> Found {
         };
         found.extend(records.permits.iter().filter(is_early).map(|permit| {
             let after = permit.at.1 - at;
-            format!("never early: {link}: call {} got a permit {after:?} into a {:?} pause", permit.call, pause.length)
+            format!(
+                "never early: {link}: call {} got a permit {after:?} into a {:?} pause",
+                permit.call, pause.length
+            )
         }));
     }
     found
@@ -115,7 +121,10 @@ fn repeated_ids(records: &Records, link: Link) -> Found {
         calls.entry(&arrival.request_id).or_default().insert(arrival.call);
     }
     calls.retain(|_, calls| calls.len() > 1);
-    calls.into_iter().map(|(id, calls)| format!("accounted: {link}: {id} belongs to the calls {calls:?}")).collect()
+    calls
+        .into_iter()
+        .map(|(id, calls)| format!("accounted: {link}: {id} belongs to the calls {calls:?}"))
+        .collect()
 }
 
 /// Guarantee 5: a request that is not idempotent is processed at most once, and no attempt arrives twice.

@@ -73,7 +73,8 @@ impl Keys {
             let (keys, history, number) =
                 (Arc::clone(&keys), Arc::clone(&history), refreshes.fetch_add(1, Relaxed));
             async move {
-                let mut rng = Rng::new(keys.seed, "key", number << 8 | (link.client << 4 | link.server) as u64);
+                let mut rng =
+                    Rng::new(keys.seed, "key", number << 8 | (link.client << 4 | link.server) as u64);
                 tokio::time::sleep(rng.millis(0, 100)).await;
                 if rng.chance(100) && history.now() < HEALED {
                     history.log(format_args!("{link}: refresh {number} of the key failed"));

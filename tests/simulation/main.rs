@@ -59,6 +59,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::Notify;
+
 use self::{
     caller::Host,
     history::History,
@@ -82,9 +84,17 @@ fn run(plan: Plan, shows_log: bool) -> Run {
     history.log(format_args!("{:?}", Plan { faults: Vec::new(), ..(*plan).clone() }));
     let log_search = tracing::subscriber::set_default(keys::search_log(&history, shows_log));
     let mut sim = network::simulation(&plan);
+    let stops: [Arc<Notify>; SERVERS] = Default::default();
     for number in 0..SERVERS {
         let (plan, keys, history) = (Arc::clone(&plan), Arc::clone(&keys), Arc::clone(&history));
-        let server = Server { number, plan, keys, history, connections: Arc::default() };
+        let server = Server {
+            number,
+            plan,
+            keys,
+            history,
+            connections: Arc::default(),
+            stop: Arc::clone(&stops[number]),
+        };
         sim.host(server_name(number), move || server.clone().run());
     }
     for client in 0..CLIENTS {
@@ -95,7 +105,7 @@ fn run(plan: Plan, shows_log: bool) -> Run {
             Ok(())
         });
     }
-    network::run(&mut sim, &plan, &keys, &history);
+    network::run(&mut sim, &plan, &stops, &keys, &history);
     let virtual_time = sim.elapsed();
     drop(sim);
     drop(log_search);

@@ -10,7 +10,10 @@ use std::{
 };
 
 use http::Uri;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::Notify,
+};
 use turmoil::{Sim, net::TcpStream};
 
 use super::{
@@ -45,12 +48,26 @@ pub(crate) fn simulation(plan: &Plan) -> Sim<'static> {
 }
 
 /// Runs the simulation until all clients have ended.
-pub(crate) fn run(sim: &mut Sim<'static>, plan: &Plan, keys: &Keys, history: &History) {
+pub(crate) fn run(
+    sim: &mut Sim<'static>,
+    plan: &Plan,
+    stops: &[Arc<Notify>],
+    keys: &Keys,
+    history: &History,
+) {
     let mut faults = plan.faults.iter().peekable();
+    let mut crashing = Vec::new();
     loop {
         history.begin_step(sim.elapsed());
+        for server in crashing.drain(..) {
+            sim.crash(server_name(server));
+        }
         while let Some((_, fault)) = faults.next_if(|(at, _)| *at <= sim.elapsed()) {
             history.log(format_args!("{fault:?}"));
+            if let Fault::Crash(server) = fault {
+                stops[*server].notify_one();
+                crashing.push(*server);
+            }
             apply(sim, *fault, keys, history);
         }
         match sim.step() {
@@ -85,7 +102,8 @@ fn apply(sim: &mut Sim<'static>, fault: Fault, keys: &Keys, history: &History) {
             let (client, server) = names(link);
             sim.repair(client, server);
         }
-        Fault::Crash(server) => sim.crash(server_name(server)),
+        // The host crashes in the next step, after the server has closed its connections.
+        Fault::Crash(_) => {}
         Fault::Restart(server) => sim.bounce(server_name(server)),
         Fault::RevokeKeys(link) => keys.revoke(link),
     }

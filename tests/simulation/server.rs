@@ -28,7 +28,8 @@ use hyper_util::{
 use rcgen::{CertifiedKey, KeyPair};
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep},
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -106,6 +107,8 @@ pub(crate) struct Server {
     pub(crate) keys: Arc<Keys>,
     pub(crate) history: Arc<History>,
     pub(crate) connections: Arc<AtomicU64>,
+    /// Closes the connections in order before the host crashes, because a runtime drops its tasks in any order.
+    pub(crate) stop: Arc<Notify>,
 }
 
 /// What the requests of one connection share.
@@ -119,11 +122,19 @@ struct ConnectionState {
 impl Server {
     pub(crate) async fn run(self) -> turmoil::Result {
         let listener = TcpListener::bind("0.0.0.0:443").await?;
+        let mut connections = JoinSet::new();
         loop {
-            let (stream, _) = listener.accept().await?;
-            let number = self.connections.fetch_add(1, Relaxed);
-            tokio::spawn(self.clone().serve(number, stream));
+            tokio::select! {
+                biased;
+                () = self.stop.notified() => break,
+                accepted = listener.accept() => {
+                    let number = self.connections.fetch_add(1, Relaxed);
+                    connections.spawn(self.clone().serve(number, accepted?.0));
+                }
+            }
         }
+        connections.abort_all();
+        std::future::pending().await
     }
 
     fn protocol(&self) -> Protocol {
@@ -138,10 +149,14 @@ impl Server {
         let mut rng = Rng::new(self.plan.seed, "connection", number << 8 | self.number as u64);
         if !self.is_healed() {
             match rng.below(100) {
-                0..3 => return self.history.log(format_args!("server-{} resets connection {number}", self.number)),
+                0..3 => {
+                    return self
+                        .history
+                        .log(format_args!("server-{} resets connection {number}", self.number));
+                }
                 // A client times out before this connection speaks.
-                3..5 => sleep(Duration::from_secs(3)).await,
-                5..10 => sleep(rng.millis(10, 900)).await,
+                3..5 => self.stay_silent(Duration::from_secs(3)).await,
+                5..10 => self.stay_silent(rng.millis(10, 900)).await,
                 _ => {}
             }
         }
@@ -152,6 +167,12 @@ impl Server {
         } else {
             self.serve_http(number, rng, TokioIo::new(stream)).await;
         }
+    }
+
+    /// Reads nothing for this time. Packets that arrived meanwhile seem to arrive at its end.
+    async fn stay_silent(&self, time: Duration) {
+        sleep(time).await;
+        self.history.records().releases.push(self.history.now());
     }
 
     async fn serve_http(self, number: u64, mut rng: Rng, stream: impl Read + Write + Unpin + Send + 'static) {
@@ -170,8 +191,10 @@ impl Server {
         let mut connection = pin!(builder.serve_connection(stream, service));
         // Some servers close idle connections without GOAWAY.
         let is_polite = rng.chance(500);
-        let lifetime = if self.is_healed() { Duration::from_secs(3600) } else { rng.millis(500, 20_000) };
-        let lifetime = sleep(lifetime);
+        // After the faults, the server closes no connection, because a POST may be lost on a closing one.
+        let ends = Instant::now() + rng.millis(500, 20_000);
+        let is_over = self.history.now() + (ends - Instant::now()) >= HEALED;
+        let lifetime = sleep_until(if is_over { Instant::now() + Duration::from_secs(3600) } else { ends });
         let idle = sleep(self.plan.server_idle_timeout);
         let (mut lifetime, mut idle) = (pin!(lifetime), pin!(idle));
         let mut is_ending = false;
@@ -189,7 +212,7 @@ impl Server {
                 () = state.go_away.notified(), if !is_ending => "go away",
                 () = lifetime.as_mut(), if !is_ending => "end of its life",
                 () = idle.as_mut(), if !is_ending => {
-                    if state.in_progress.load(Relaxed) > 0 {
+                    if state.in_progress.load(Relaxed) > 0 || self.is_healed() {
                         idle.as_mut().reset(Instant::now() + self.plan.server_idle_timeout);
                         continue;
                     }
@@ -236,7 +259,9 @@ impl Server {
                 link,
                 call,
                 attempt,
-                request_id: headers.get("x-request-id").map_or_else(String::new, |id| id.to_str().unwrap().into()),
+                request_id: headers
+                    .get("x-request-id")
+                    .map_or_else(String::new, |id| id.to_str().unwrap().into()),
                 permitted_at: Duration::from_nanos(number(headers, "x-permitted-at")),
                 at,
                 may_be_processed: !is_unread,
