@@ -14,6 +14,7 @@ use std::{
 use http::HeaderMap;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
+use tokio::task::AbortHandle;
 
 use super::{pool::Tasks, service::RequestBody, stream::Stream};
 use crate::clock::{self, Instant};
@@ -30,6 +31,8 @@ pub(super) enum Connection<B> {
 /// An HTTP/1.1 connection.
 pub(super) struct Http1<B> {
     pub(super) sender: http1::SendRequest<B>,
+    /// The task that runs the connection.
+    pub(super) driver: AbortHandle,
     /// Whether the connection has already carried a request.
     pub(super) reused: bool,
     /// How long the connection may be idle.

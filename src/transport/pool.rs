@@ -168,12 +168,13 @@ impl<B: RequestBody> Host<B> {
         let failed = |error| ConnectError::new(ConnectPhase::Connect, error);
         if !is_http2 && self.settings.version != Version::Http2 {
             let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-            tokio::spawn(async move {
+            let driver = tokio::spawn(async move {
                 let _ = connection.with_upgrades().await;
                 drop(slot);
             });
-            let idle_timeout = self.settings.idle_timeout;
-            return Ok((Connection::Http1(Http1 { sender, reused: false, idle_timeout }), Some(times)));
+            let (idle_timeout, driver) = (self.settings.idle_timeout, driver.abort_handle());
+            let connection = Http1 { sender, driver, reused: false, idle_timeout };
+            return Ok((Connection::Http1(connection), Some(times)));
         }
         let slot = Arc::new(slot);
         let mut builder = http2::Builder::new(Tasks(Arc::clone(&slot)));
@@ -248,11 +249,10 @@ impl<B: RequestBody> Host<B> {
 impl<B: RequestBody> State<B> {
     fn take(&mut self, now: Instant, idle_timeout: Duration) -> Option<Connection<B>> {
         if !self.shared.is_empty() {
-            self.shared.retain(|connection| !connection.is_over());
-            let is_usable = |connection: &&Arc<Http2<B>>| {
-                !connection.is_idle_for(now, idle_timeout) && connection.begin()
-            };
-            let free = self.shared.iter().find(is_usable);
+            // An expired connection closes at once, because a further connection may need its place.
+            self.shared
+                .retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
+            let free = self.shared.iter().find(|connection| connection.begin());
             return free.map(|connection| Connection::Http2(Arc::clone(connection)));
         }
         while let Some((connection, since)) = self.idle.pop() {
