@@ -109,19 +109,26 @@ async fn an_expired_http2_connection_does_not_delay_the_next_request() {
     assert!(start.elapsed() < Duration::from_millis(10), "{:?}", start.elapsed());
 }
 
-/// The server responds and then reads no more of the request.
+/// The server responds and then reads no more of the request. The second response has a body, which the caller drops.
 #[tokio::test(start_paused = true)]
 async fn an_unread_request_body_does_not_keep_a_place_forever() {
-    let config = TransportConfig::new().with_max_connections(1);
-    let (transport, _) = transport(config, |mut stream| async move {
-        let mut head = [0; 64];
-        let _ = stream.read_exact(&mut head).await;
-        let _ = stream.write_all(b"HTTP/1.1 413 \r\ncontent-length: 0\r\n\r\n").await;
-        sleep(Duration::from_secs(3600)).await;
-    });
-    for _ in 0..2 {
-        let request = Request::put("http://server/").body(Full::from(vec![0; 1 << 20])).unwrap();
-        let sent = timeout(Duration::from_secs(60), transport.clone().oneshot(request)).await;
-        assert_eq!(sent.expect("the request waits for a connection").unwrap().status(), 413);
+    for response in ["content-length: 0\r\n\r\n", "content-length: 9\r\n\r\npart"] {
+        let config = TransportConfig::new().with_max_connections(1);
+        let (transport, open) = transport(config, move |mut stream| async move {
+            let mut head = [0; 64];
+            let _ = stream.read_exact(&mut head).await;
+            let _ = stream.write_all(format!("HTTP/1.1 413 \r\n{response}").as_bytes()).await;
+            sleep(Duration::from_secs(3600)).await;
+        });
+        for number in 1..=2 {
+            let request = Request::put("http://server/").body(Full::from(vec![0; 1 << 20])).unwrap();
+            let sent = timeout(Duration::from_secs(60), transport.clone().oneshot(request)).await;
+            assert_eq!(sent.expect("the request waits for a connection").unwrap().status(), 413);
+            assert_eq!(
+                open.load(Relaxed),
+                number,
+                "a connection whose server reads nothing is not used again"
+            );
+        }
     }
 }

@@ -91,6 +91,8 @@ pub(crate) struct Records {
     pub(crate) permits: Vec<Permit>,
     pub(crate) arrivals: Vec<Arrival>,
     pub(crate) pauses: Vec<Pause>,
+    /// When the keys of a link were refreshed, from the start to the end of the refresh.
+    pub(crate) refreshes: Vec<(Link, Duration, Duration)>,
     /// When the network released the packets that it had held.
     pub(crate) releases: Vec<Duration>,
     pub(crate) violations: Vec<String>,

@@ -75,7 +75,10 @@ impl Keys {
             async move {
                 let mut rng =
                     Rng::new(keys.seed, "key", number << 8 | (link.client << 4 | link.server) as u64);
+                let begin = history.now();
                 tokio::time::sleep(rng.millis(0, 100)).await;
+                let refresh = (link, begin, history.now());
+                history.records().refreshes.push(refresh);
                 if rng.chance(100) && history.now() < HEALED {
                     history.log(format_args!("{link}: refresh {number} of the key failed"));
                     return Err(BoxError::from("the key store is unavailable"));
