@@ -13,9 +13,10 @@ use std::{
 
 use http::HeaderMap;
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
+use tokio::task::AbortHandle;
 
-use super::{service::RequestBody, stream::Stream};
+use super::{pool::Tasks, service::RequestBody, stream::Stream};
 use crate::clock::{self, Instant};
 
 /// The limit of streams before the server's settings have arrived. No server sends this number.
@@ -30,6 +31,8 @@ pub(super) enum Connection<B> {
 /// An HTTP/1.1 connection.
 pub(super) struct Http1<B> {
     pub(super) sender: http1::SendRequest<B>,
+    /// The task that runs the connection.
+    pub(super) driver: AbortHandle,
     /// Whether the connection has already carried a request.
     pub(super) reused: bool,
     /// How long the connection may be idle.
@@ -158,7 +161,7 @@ impl Driver {
     /// Runs the connection until it ends. Calls `changed` whenever the server's limit of streams changes.
     pub(super) async fn drive<B: RequestBody>(
         self,
-        mut connection: http2::Connection<TokioIo<Stream>, B, TokioExecutor>,
+        mut connection: http2::Connection<TokioIo<Stream>, B, Tasks<B>>,
         changed: impl Fn(),
     ) {
         let mut wait = Duration::from_millis(1);

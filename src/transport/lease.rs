@@ -5,6 +5,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use http::{Request, Response};
@@ -22,6 +23,9 @@ use crate::{
     clock::{self, Instant},
     error::ConnectError,
 };
+
+/// How long the rest of a request may take after the end of its response. Then the connection is closed.
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// The wait for a connection. If it is cancelled, a connection that was already granted goes back to the pool.
 pub(super) struct Waiting<B: RequestBody> {
@@ -149,11 +153,14 @@ impl<B: RequestBody> Lease<B> {
         if connection.sender.is_closed() {
             return;
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return connection.driver.abort() };
         let host = Arc::clone(&self.host);
         runtime.spawn(async move {
-            if connection.sender.ready().await.is_ok() {
-                host.give_back(connection);
+            match tokio::time::timeout(LONGEST_REST, connection.sender.ready()).await {
+                Ok(Ok(())) => host.give_back(connection),
+                Ok(Err(_)) => {}
+                // hyper does not close a connection while the server reads nothing, even if its sender is dropped.
+                Err(_) => connection.driver.abort(),
             }
         });
     }

@@ -2,13 +2,17 @@
 
 use std::{
     collections::VecDeque,
+    future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use http::uri::Scheme;
-use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::{
+    client::conn::{http1, http2},
+    rt::Executor,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
@@ -147,9 +151,10 @@ impl<B: RequestBody> Host<B> {
         // The tasks start after the lock is released, because a runtime that is shutting down drops them at once.
         drop(state);
         for runtime in runtimes {
+            let slot = Slot(Arc::downgrade(self));
             let mut opening = Opening { host: Arc::clone(self), is_done: false };
             runtime.spawn(async move {
-                let opened = opening.host.connect().await;
+                let opened = opening.host.connect(slot).await;
                 opening.is_done = true;
                 opening.host.opened(opened);
                 opening.host.start_reaper();
@@ -158,21 +163,22 @@ impl<B: RequestBody> Host<B> {
         is_connecting
     }
 
-    async fn connect(self: &Arc<Self>) -> Granted<B> {
+    async fn connect(&self, slot: Slot<B>) -> Granted<B> {
         let Connected { stream, is_http2, times } =
             self.connector.connect(&self.target.scheme, &self.target.authority).await?;
         let failed = |error| ConnectError::new(ConnectPhase::Connect, error);
         if !is_http2 && self.settings.version != Version::Http2 {
             let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-            let slot = Slot(Arc::downgrade(self));
-            tokio::spawn(async move {
+            let driver = tokio::spawn(async move {
                 let _ = connection.with_upgrades().await;
                 drop(slot);
             });
-            let idle_timeout = self.settings.idle_timeout;
-            return Ok((Connection::Http1(Http1 { sender, reused: false, idle_timeout }), Some(times)));
+            let (idle_timeout, driver) = (self.settings.idle_timeout, driver.abort_handle());
+            let connection = Http1 { sender, driver, reused: false, idle_timeout };
+            return Ok((Connection::Http1(connection), Some(times)));
         }
-        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let slot = Arc::new(slot);
+        let mut builder = http2::Builder::new(Tasks(Arc::clone(&slot)));
         builder.timer(TokioTimer::new()).initial_max_send_streams(UNKNOWN);
         if let Some((interval, timeout)) = self.settings.pings {
             builder.keep_alive_interval(interval).keep_alive_timeout(timeout);
@@ -180,10 +186,10 @@ impl<B: RequestBody> Host<B> {
         }
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(failed)?;
         let (shared, driven) = Http2::new(sender);
-        let slot = Slot(Arc::downgrade(self));
         tokio::spawn(async move {
             driven.drive(connection, || slot.serve()).await;
-            drop(slot);
+            // The connection takes no further requests, but its streams may continue.
+            slot.serve();
         });
         Ok((Connection::Http2(shared), Some(times)))
     }
@@ -205,15 +211,12 @@ impl<B: RequestBody> Host<B> {
                     enter(waiter.call.as_ref(), Phase::Waiting);
                 }
             }
-            Err(error) => {
-                state.connections -= 1;
-                match state.is_http2 {
-                    Some(false) => state.fail(1, &error),
-                    _ if state.shared.is_empty() => state.fail(usize::MAX, &error),
-                    // The waiters still wait for the streams of the other connections.
-                    _ => state.paused_until = Some(clock::after(clock::now(), PAUSE_AFTER_FAILURE)),
-                }
-            }
+            Err(error) => match state.is_http2 {
+                Some(false) => state.fail(1, &error),
+                _ if state.shared.is_empty() => state.fail(usize::MAX, &error),
+                // The waiters still wait for the streams of the other connections.
+                _ => state.paused_until = Some(clock::after(clock::now(), PAUSE_AFTER_FAILURE)),
+            },
         }
         self.open(state);
     }
@@ -251,11 +254,10 @@ impl<B: RequestBody> Host<B> {
 impl<B: RequestBody> State<B> {
     fn take(&mut self, now: Instant, idle_timeout: Duration) -> Option<Connection<B>> {
         if !self.shared.is_empty() {
-            self.shared.retain(|connection| !connection.is_over());
-            let is_usable = |connection: &&Arc<Http2<B>>| {
-                !connection.is_idle_for(now, idle_timeout) && connection.begin()
-            };
-            let free = self.shared.iter().find(is_usable);
+            // An expired connection closes at once, because a further connection may need its place.
+            self.shared
+                .retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
+            let free = self.shared.iter().find(|connection| connection.begin());
             return free.map(|connection| Connection::Http2(Arc::clone(connection)));
         }
         while let Some((connection, since)) = self.idle.pop() {
@@ -330,7 +332,7 @@ impl<B: RequestBody> Drop for Opening<B> {
     }
 }
 
-/// The place of an open connection among those of its origin.
+/// The place of a connection among those of its origin, from the moment at which the connection begins to open.
 struct Slot<B: RequestBody>(Weak<Host<B>>);
 
 impl<B: RequestBody> Slot<B> {
@@ -351,6 +353,30 @@ impl<B: RequestBody> Drop for Slot<B> {
             state.connections -= 1;
             host.open(state);
         }
+    }
+}
+
+/// Runs the tasks of an HTTP/2 connection. The connection keeps its place until all of them have ended, because one of
+/// them owns the stream.
+pub(super) struct Tasks<B: RequestBody>(Arc<Slot<B>>);
+
+impl<B: RequestBody> Clone for Tasks<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<B, F> Executor<F> for Tasks<B>
+where
+    B: RequestBody,
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        let slot = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            task.await;
+            drop(slot);
+        });
     }
 }
 

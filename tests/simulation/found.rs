@@ -1,0 +1,134 @@
+//! Minimal scenarios of the failures that the simulation has found.
+
+use std::{
+    convert::Infallible,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream},
+    time::{Instant, sleep, timeout},
+};
+use tower::ServiceExt;
+use tower_outbound::transport::{Transport, TransportConfig};
+
+type RequestBody = Full<Bytes>;
+
+/// Returns a transport whose connections are served in memory, and the number of connections that are served.
+fn transport<F, S>(config: TransportConfig, serve: S) -> (Transport<RequestBody>, Arc<AtomicUsize>)
+where
+    S: Fn(DuplexStream) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let open = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&open);
+    let connector = tower::service_fn(move |_| {
+        let (client, server) = tokio::io::duplex(64 << 10);
+        let (counter, served) = (Arc::clone(&counter), serve(server));
+        counter.fetch_add(1, Relaxed);
+        tokio::spawn(async move {
+            served.await;
+            counter.fetch_sub(1, Relaxed);
+        });
+        async { Ok::<_, io::Error>(client) }
+    });
+    (config.build_with_connector(connector).unwrap(), open)
+}
+
+/// Sends a request to a server that needs this time for its response.
+async fn call(
+    transport: &Transport<RequestBody>,
+    server_time: Duration,
+) -> Result<u16, tower_outbound::Error> {
+    let request = Request::put("http://server/").header("x-time", server_time.as_millis().to_string());
+    let request = request.body(Full::from("body")).unwrap();
+    transport.clone().oneshot(request).await.map(|response| response.status().as_u16())
+}
+
+async fn respond(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let time = request.headers()["x-time"].to_str().unwrap().parse().unwrap();
+    sleep(Duration::from_millis(time)).await;
+    Ok(Response::new(Full::from("fine")))
+}
+
+/// Serves HTTP/2. Sends GOAWAY after `lifetime`.
+async fn serve_http2(stream: DuplexStream, lifetime: Duration) {
+    let builder = auto::Builder::new(TokioExecutor::new()).http2_only();
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service_fn(respond)));
+    if timeout(lifetime, connection.as_mut()).await.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = connection.await;
+    }
+}
+
+/// Seed 2: the pool did not count a connection that had received GOAWAY, although its streams continued.
+#[tokio::test(start_paused = true)]
+async fn a_connection_with_streams_after_goaway_counts() {
+    let config = TransportConfig::new().with_http2_prior_knowledge().with_max_connections(1);
+    let (transport, open) = transport(config, |stream| serve_http2(stream, Duration::from_millis(100)));
+    let slow = tokio::spawn({
+        let transport = transport.clone();
+        async move { call(&transport, Duration::from_secs(5)).await }
+    });
+    sleep(Duration::from_millis(200)).await;
+    let next = tokio::spawn(async move { call(&transport, Duration::ZERO).await });
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(open.load(Relaxed), 1, "the maximum is one connection");
+    assert_eq!(slow.await.unwrap().unwrap(), 200);
+    assert_eq!(timeout(Duration::from_secs(1), next).await.unwrap().unwrap().unwrap(), 200);
+}
+
+/// All connections have been idle for too long, so no request may use them. They must not keep their places.
+#[tokio::test(start_paused = true)]
+async fn an_expired_http2_connection_does_not_delay_the_next_request() {
+    let config = TransportConfig::new()
+        .with_http2_prior_knowledge()
+        .with_max_connections(1)
+        .with_idle_timeout(Duration::from_secs(20));
+    let (transport, _) = transport(config, |stream| serve_http2(stream, Duration::from_secs(3600)));
+    call(&transport, Duration::ZERO).await.unwrap();
+    sleep(Duration::from_secs(15)).await;
+    call(&transport, Duration::ZERO).await.unwrap();
+    // The pool looks for idle connections after 20 s and 40 s.
+    sleep(Duration::from_secs(21)).await;
+    let start = Instant::now();
+    call(&transport, Duration::ZERO).await.unwrap();
+    assert!(start.elapsed() < Duration::from_millis(10), "{:?}", start.elapsed());
+}
+
+/// The server responds and then reads no more of the request. The second response has a body, which the caller drops.
+#[tokio::test(start_paused = true)]
+async fn an_unread_request_body_does_not_keep_a_place_forever() {
+    for response in ["content-length: 0\r\n\r\n", "content-length: 9\r\n\r\npart"] {
+        let config = TransportConfig::new().with_max_connections(1);
+        let (transport, open) = transport(config, move |mut stream| async move {
+            let mut head = [0; 64];
+            let _ = stream.read_exact(&mut head).await;
+            let _ = stream.write_all(format!("HTTP/1.1 413 \r\n{response}").as_bytes()).await;
+            sleep(Duration::from_secs(3600)).await;
+        });
+        for number in 1..=2 {
+            let request = Request::put("http://server/").body(Full::from(vec![0; 1 << 20])).unwrap();
+            let sent = timeout(Duration::from_secs(60), transport.clone().oneshot(request)).await;
+            assert_eq!(sent.expect("the request waits for a connection").unwrap().status(), 413);
+            assert_eq!(
+                open.load(Relaxed),
+                number,
+                "a connection whose server reads nothing is not used again"
+            );
+        }
+    }
+}
