@@ -45,10 +45,7 @@ impl Connector {
         scheme: &Scheme,
         authority: &Authority,
     ) -> Result<Connected, ConnectError> {
-        let is_address = host(authority.host()).parse::<IpAddr>().is_ok();
-        let has_name = matches!(self.dialer, Dialer::Tcp { .. }) && !is_address;
-        let first = if has_name { ConnectPhase::Resolve } else { ConnectPhase::Connect };
-        let progress = Progress { phase: Mutex::new(first), resolved: Arc::default() };
+        let progress = Progress { phase: Mutex::new(ConnectPhase::Connect), resolved: Arc::default() };
         let uri = Uri::builder().scheme(scheme.clone()).authority(authority.clone()).path_and_query("/");
         let connecting = async { self.open(uri.build()?, &progress).await };
         let connected = tokio::time::timeout(self.timeout, connecting).await;
@@ -65,14 +62,14 @@ impl Connector {
         #[cfg(feature = "proxy")]
         let stream = match self.proxy.as_ref().and_then(|proxy| proxy.intercept(&uri)) {
             Some(proxy) => {
-                let dialed = self.dialer.dial(proxy.uri().clone(), Arc::clone(&progress.resolved)).await?;
+                let dialed = self.dial(proxy.uri().clone(), progress).await?;
                 progress.enter(ConnectPhase::Proxy);
                 self.through(proxy, dialed, &uri).await?
             }
-            None => self.dialer.dial(uri.clone(), Arc::clone(&progress.resolved)).await?,
+            None => self.dial(uri.clone(), progress).await?,
         };
         #[cfg(not(feature = "proxy"))]
-        let stream = self.dialer.dial(uri.clone(), Arc::clone(&progress.resolved)).await?;
+        let stream = self.dial(uri.clone(), progress).await?;
         let dialed = clock::now();
         let resolved = progress.resolved.get().copied();
         let mut times = ConnectTimes {
@@ -92,6 +89,14 @@ impl Connector {
         }
         #[cfg(not(feature = "rustls"))]
         Err("https needs the crate's feature `rustls`".into())
+    }
+
+    async fn dial(&self, uri: Uri, progress: &Progress) -> Result<Stream, BoxError> {
+        let is_address = host(uri.host().unwrap_or_default()).parse::<IpAddr>().is_ok();
+        if matches!(self.dialer, Dialer::Tcp { .. }) && !is_address {
+            progress.enter(ConnectPhase::Resolve);
+        }
+        self.dialer.dial(uri, Arc::clone(&progress.resolved)).await
     }
 
     /// Returns `Some` if plain requests to this origin are sent to the proxy itself, with the value of

@@ -13,10 +13,10 @@ use tokio::{
     net::TcpListener,
     sync::Semaphore,
 };
-use tower_outbound::{Body, transport::TransportConfig};
+use tower_outbound::{Body, ErrorKind, transport::TransportConfig};
 
 use super::{
-    attempts, client, http2, millis,
+    assert_not_sent, attempts, client, http2, millis,
     server::{Server, Settings, reply},
     support::server::within,
     text,
@@ -47,17 +47,36 @@ async fn sixty_calls_wait_in_order_for_five_connections() {
     }
 }
 
+/// The length of a body that does not arrive together with its headers.
+const LONG_BODY: usize = 4 << 20;
+
+async fn long_bodies() -> Server {
+    Server::start(Settings::default(), |_, _| async { reply(200, vec![b'x'; LONG_BODY]) }).await
+}
+
+#[tokio::test]
+async fn post_that_waits_for_a_connection_until_its_deadline_counts_as_not_sent() {
+    let server = long_bodies().await;
+    let client = client(&server.url(), TransportConfig::new().with_max_connections(1));
+    let unread = within(client.get("/unread")).await.unwrap();
+    let error = within(client.post("/").body("{}").timeout(millis(200))).await.unwrap_err();
+    assert_not_sent(&error, ErrorKind::Deadline, 1);
+    drop(unread);
+    assert_eq!(within(text(client.get("/last"))).await.len(), LONG_BODY);
+    assert_eq!(server.paths(), ["/unread", "/last"]);
+}
+
 #[tokio::test]
 async fn calls_wait_for_the_only_connection_until_the_body_is_read() {
-    let server = Server::quick(Settings::default()).await;
+    let server = long_bodies().await;
     let client = client(&server.url(), TransportConfig::new().with_max_connections(1));
     let first = within(client.get("/first")).await.unwrap();
     let second = tokio::spawn(text(client.get("/second")));
-    assert_eq!(within(first.bytes()).await.unwrap(), "ok");
-    assert_eq!(within(second).await.unwrap(), "ok");
+    assert_eq!(within(first.bytes()).await.unwrap().len(), LONG_BODY);
+    assert_eq!(within(second).await.unwrap().len(), LONG_BODY);
     // A dropped response closes its connection, so that another one can open.
     drop(within(client.get("/third")).await.unwrap());
-    assert_eq!(within(text(client.get("/fourth"))).await, "ok");
+    assert_eq!(within(text(client.get("/fourth"))).await.len(), LONG_BODY);
     assert_eq!(server.paths(), ["/first", "/second", "/third", "/fourth"]);
 }
 

@@ -18,7 +18,7 @@ use tokio::{
 use tower_outbound::transport::TransportConfig;
 
 use super::{
-    LONG, client, millis,
+    LONG, attempts, client, millis,
     server::{Server, Settings, reply},
     support::server::{settle, within},
     text,
@@ -100,6 +100,20 @@ async fn no_post_meets_a_closing_connection_if_the_idle_timeout_is_below_that_of
     assert_eq!(paths.len(), CLIENTS * CALLS, "no call is sent twice");
     let opened = server.connections.load(SeqCst);
     assert!(opened > CLIENTS, "the client closes idle connections: {opened}");
+}
+
+/// The client notices that the server has closed the connection.
+#[tokio::test]
+async fn post_leaves_a_closed_connection_without_a_failed_attempt() {
+    let server = ClosingServer::start(millis(1)).await;
+    let client = client(&format!("http://{}", server.address), TransportConfig::new());
+    for call in 1..=5 {
+        let response = within(client.post("/").body("{}")).await.unwrap();
+        assert_eq!(attempts(&response), 1);
+        assert_eq!(within(response.bytes()).await.unwrap(), "ok");
+        tokio::time::sleep(millis(50)).await;
+        assert_eq!(server.connections.load(SeqCst), call);
+    }
 }
 
 #[tokio::test]

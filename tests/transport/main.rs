@@ -6,12 +6,15 @@ mod configuration;
 mod dead_connections;
 #[cfg(feature = "decompression")]
 mod decompression;
+mod dropped_calls;
 mod forwarder;
 mod http1;
 mod idle;
 mod phases;
 #[cfg(feature = "proxy")]
 mod proxies;
+#[cfg(feature = "proxy")]
+mod proxy_failures;
 #[cfg(feature = "proxy")]
 mod proxy_program;
 mod runtimes;

@@ -1,13 +1,9 @@
 //! Tests requests through real proxies.
 
 use http::Version;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
-    net::TcpListener,
-};
+use tokio::{io::copy_bidirectional, net::TcpListener};
 use tower_outbound::{
-    ApiKey, Client, Error, ErrorKind,
-    call::StopReason,
+    ApiKey, Client, ErrorKind,
     stack::StackBuilder,
     transport::{Proxy, TransportConfig},
 };
@@ -15,11 +11,9 @@ use tower_outbound::{
 use super::{
     assert_not_sent, attempts, builder,
     forwarder::Forwarder,
-    millis,
     proxy_program::ProxyProgram,
     server::{Server, Settings},
     support::{
-        capture::Capture,
         certificate::{certificate, trusting},
         key_search::Search,
         server::within,
@@ -28,25 +22,25 @@ use super::{
 };
 
 /// A host that reaches this machine over the loopback interface. Unlike 127.0.0.1, it is not exempt from proxies.
-const HOST: &str = "0.0.0.0";
+pub(crate) const HOST: &str = "0.0.0.0";
 
 const API_KEY: &str = "k3y-of-the-api-in-tests";
-const USER: &str = "ann";
+pub(crate) const USER: &str = "ann";
 const PASSWORD: &str = "pr0xy-s3cret-in-tests";
-const LOGIN: Option<(&str, &str)> = Some((USER, PASSWORD));
+pub(crate) const LOGIN: Option<(&str, &str)> = Some((USER, PASSWORD));
 
 /// A proxy behind a forwarder that records what the proxy receives.
-struct Recorded {
-    path: Forwarder,
+pub(crate) struct Recorded {
+    pub(crate) path: Forwarder,
     _program: ProxyProgram,
 }
 
 impl Recorded {
-    async fn tinyproxy(login: Option<(&str, &str)>) -> Self {
+    pub(crate) async fn tinyproxy(login: Option<(&str, &str)>) -> Self {
         Self::over(ProxyProgram::tinyproxy(login)).await
     }
 
-    async fn microsocks(login: Option<(&str, &str)>) -> Self {
+    pub(crate) async fn microsocks(login: Option<(&str, &str)>) -> Self {
         Self::over(ProxyProgram::microsocks(login)).await
     }
 
@@ -54,17 +48,17 @@ impl Recorded {
         Self { path: Forwarder::start(program.address()).await, _program: program }
     }
 
-    fn proxy(&self, scheme: &str, login: Option<(&str, &str)>) -> Proxy {
+    pub(crate) fn proxy(&self, scheme: &str, login: Option<(&str, &str)>) -> Proxy {
         let login = login.map_or(String::new(), |(user, password)| format!("{user}:{password}@"));
         Proxy::new(&format!("{scheme}://{login}{}", self.path.address())).unwrap()
     }
 
-    fn seen(&self) -> String {
+    pub(crate) fn seen(&self) -> String {
         String::from_utf8_lossy(&self.path.sent()).into_owned()
     }
 }
 
-fn through(stack: StackBuilder, transport: TransportConfig, proxy: Proxy) -> Client {
+pub(crate) fn through(stack: StackBuilder, transport: TransportConfig, proxy: Proxy) -> Client {
     stack.client_with_transport(transport.with_proxy(proxy)).unwrap()
 }
 
@@ -73,7 +67,7 @@ fn with_key(url: &str) -> StackBuilder {
 }
 
 /// A TLS server that [`HOST`] reaches, and a transport that trusts it.
-async fn https_server(protocols: &[&str]) -> (Server, TransportConfig) {
+pub(crate) async fn https_server(protocols: &[&str]) -> (Server, TransportConfig) {
     let certificate = rcgen::generate_simple_self_signed([HOST.to_owned()]).unwrap();
     let server = Server::quick(Settings::tls(tls::acceptor(&certificate, protocols))).await;
     (server, trusting(&certificate))
@@ -135,51 +129,6 @@ async fn plain_request_with_a_key_is_rejected_before_it_reaches_the_proxy() {
     assert_eq!((proxy.path.opened(), server.connections()), (0, 0));
 }
 
-/// Collects all texts in which the credentials of a proxy might appear.
-fn texts(error: &Error, client: &Client, proxy: &Proxy, log: &Capture) -> String {
-    let mut texts = format!("{error} {error:?} {error:#?} {client:?} {proxy:?} {}", log.text());
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        texts += &format!(" {error} {error:?}");
-        source = error.source();
-    }
-    texts
-}
-
-#[tokio::test]
-async fn wrong_password_of_a_proxy_causes_one_login_and_appears_in_no_error_or_log() {
-    let (https, trusting) = https_server(&["h2", "http/1.1"]).await;
-    let http = Server::quick(Settings::default()).await;
-    for (given, scheme) in [
-        (None, "http"),
-        (Some((USER, "wr0ng-s3cret-in-tests")), "http"),
-        (Some((USER, "wr0ng-s3cret-in-tests")), "socks5"),
-    ] {
-        let (log, _guard) = Capture::all();
-        let recorded = match scheme {
-            "http" => Recorded::tinyproxy(LOGIN).await,
-            _ => Recorded::microsocks(LOGIN).await,
-        };
-        let proxy = recorded.proxy(scheme, given);
-        let client = through(builder(&https.url_of(HOST)), trusting.clone(), proxy.clone());
-        let error = within(client.post("/").body("{}")).await.unwrap_err();
-        assert_not_sent(&error, ErrorKind::Connect, 1);
-        assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotRetryable));
-        assert_eq!(recorded.path.opened(), 1, "several logins could lock an account");
-        if let Some((_, password)) = given {
-            assert_eq!(Search::new(password).find(&texts(&error, &client, &proxy, &log)), None);
-        }
-    }
-    assert_eq!(https.connections(), 0);
-
-    // The response of the proxy to a plain request is an ordinary response.
-    let recorded = Recorded::tinyproxy(LOGIN).await;
-    let client = through(builder(&http.url_of(HOST)), TransportConfig::new(), recorded.proxy("http", None));
-    let response = within(client.get("/")).await.unwrap();
-    assert_eq!((response.status().as_u16(), attempts(&response)), (407, 1));
-    assert_eq!((recorded.path.opened(), http.connections()), (1, 0));
-}
-
 #[tokio::test]
 async fn requests_go_through_a_socks_proxy() {
     let (https, trusting) = https_server(&["h2"]).await;
@@ -200,69 +149,6 @@ async fn requests_go_through_a_socks_proxy() {
         assert_eq!(recorded.path.opened(), 4);
     }
     assert_eq!(http.heads()[0].uri, "/v1", "a SOCKS proxy needs no absolute uri");
-}
-
-#[tokio::test]
-async fn retries_post_if_the_proxy_cannot_reach_the_server() {
-    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("https://{HOST}:{}", unused.local_addr().unwrap().port());
-    drop(unused);
-    for scheme in ["http", "socks5"] {
-        let recorded = match scheme {
-            "http" => Recorded::tinyproxy(None).await,
-            _ => Recorded::microsocks(None).await,
-        };
-        let client = through(builder(&url), TransportConfig::new(), recorded.proxy(scheme, None));
-        let error = within(client.post("/").body("{}")).await.unwrap_err();
-        assert_eq!(error.report().unwrap().attempt_count(), 3, "{scheme}: {error:?}");
-        assert_not_sent(&error, error.kind(), 3);
-        assert!([ErrorKind::Connect, ErrorKind::ConnectRefused].contains(&error.kind()), "{error:?}");
-        assert_eq!(recorded.path.opened(), 3);
-    }
-}
-
-#[tokio::test]
-async fn retries_post_unless_the_proxy_rejects_the_password() {
-    for (reply, count) in [
-        ("HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n", 1),
-        ("HTTP/1.0 401 Unauthorized\r\n\r\n", 1),
-        ("HTTP/1.1 503 Service Unavailable\r\n\r\n", 3),
-        ("HTTP/1.1 200", 3),
-        ("SSH-2.0-OpenSSH_9.2\r\n\r\n", 3),
-        ("", 3),
-    ] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = Proxy::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        let serving = tokio::spawn(async move {
-            for _ in 0..count {
-                let (mut client, _) = listener.accept().await.unwrap();
-                let mut request = [0; 1_024];
-                let read = client.read(&mut request).await.unwrap();
-                assert!(
-                    request[..read].starts_with(b"CONNECT api.test:443 HTTP/1.1\r\nhost: api.test:443\r\n")
-                );
-                client.write_all(reply.as_bytes()).await.unwrap();
-            }
-        });
-        let client = through(builder("https://api.test"), TransportConfig::new(), proxy);
-        let error = within(client.post("/").body("{}")).await.unwrap_err();
-        assert_not_sent(&error, ErrorKind::Connect, count);
-        within(serving).await.unwrap();
-    }
-}
-
-#[tokio::test]
-async fn retries_post_after_a_silent_proxy() {
-    let (server, trusting) = https_server(&["h2"]).await;
-    let program = ProxyProgram::tinyproxy(None);
-    let path = Forwarder::start(program.address()).await;
-    path.hold();
-    let transport = trusting.with_connect_timeout(millis(200));
-    let proxy = Proxy::new(&path.url()).unwrap();
-    let client = through(builder(&server.url_of(HOST)), transport, proxy);
-    let error = within(client.post("/").body("{}")).await.unwrap_err();
-    assert_not_sent(&error, ErrorKind::ConnectTimeout, 3);
-    assert_eq!((path.opened(), server.requests()), (3, 0));
 }
 
 #[tokio::test]

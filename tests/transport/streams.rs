@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use futures_util::{FutureExt, future::join_all};
+use futures_util::future::join_all;
 use http::Version;
 use tokio::sync::Semaphore;
 use tower_outbound::{Error, call::Outcome, client::Response};
@@ -27,7 +27,7 @@ async fn slow_server(streams: u32, work: Duration) -> Server {
 }
 
 /// A server with one stream. Each request waits until `permits` has a permit.
-async fn gated_server(permits: &Arc<Semaphore>) -> Server {
+pub(crate) async fn gated_server(permits: &Arc<Semaphore>) -> Server {
     let permits = Arc::clone(permits);
     Server::start(Settings::streams(1), move |_, _| {
         let permits = Arc::clone(&permits);
@@ -113,61 +113,6 @@ async fn unread_short_bodies_hold_no_stream() {
         assert_eq!(within(response.unwrap().bytes()).await.unwrap(), "ok");
     }
     assert_eq!(server.requests(), 16);
-}
-
-#[tokio::test]
-async fn dropped_response_with_an_unread_long_body_frees_its_stream() {
-    let server = Server::start(Settings::streams(1), |_, _| async { reply(200, vec![b'x'; 1 << 20]) }).await;
-    let client = client(&server.url(), http2().with_max_connections(1));
-    for _ in 0..5 {
-        drop(within(client.get("/")).await.unwrap());
-    }
-    assert_eq!(within(text(client.get("/"))).await.len(), 1 << 20);
-    assert_eq!(server.connections(), 1);
-}
-
-#[tokio::test]
-async fn dropped_waiting_calls_free_their_places() {
-    let permits = Arc::new(Semaphore::new(1));
-    let server = gated_server(&permits).await;
-    let client = client(&server.url(), http2().with_max_connections(1));
-    assert_eq!(within(text(client.get("/first"))).await, "ok");
-    let held = tokio::spawn(text(client.get("/held")));
-    within(server.received(2)).await;
-    let waiting: Vec<_> = (0..8).map(|_| tokio::spawn(client.get("/dropped").send())).collect();
-    settle().await;
-    for call in waiting {
-        call.abort();
-        assert!(within(call).await.unwrap_err().is_cancelled());
-    }
-    permits.add_permits(100);
-    assert_eq!(within(held).await.unwrap(), "ok");
-    within(join_all((0..4).map(|_| text(client.get("/after"))))).await;
-    assert_eq!(server.paths(), ["/first", "/held", "/after", "/after", "/after", "/after"]);
-    assert_eq!(server.connections(), 1);
-}
-
-/// The pool grants the stream to a call which is not polled again before it is dropped.
-#[tokio::test]
-async fn dropped_call_that_was_just_granted_a_stream_gives_it_back() {
-    let permits = Arc::new(Semaphore::new(1));
-    let server = gated_server(&permits).await;
-    let client = client(&server.url(), http2().with_max_connections(1));
-    assert_eq!(within(text(client.get("/first"))).await, "ok");
-    for _ in 0..3 {
-        let held = tokio::spawn(text(client.get("/held")));
-        within(server.received(server.requests() + 1)).await;
-        let mut granted = Box::pin(client.get("/dropped").send());
-        assert!((&mut granted).now_or_never().is_none(), "the call waits for the stream");
-        permits.add_permits(1);
-        assert_eq!(within(held).await.unwrap(), "ok");
-        settle().await;
-        drop(granted);
-    }
-    permits.add_permits(1);
-    assert_eq!(within(text(client.get("/last"))).await, "ok");
-    assert_eq!(server.paths(), ["/first", "/held", "/held", "/held", "/last"]);
-    assert_eq!(server.connections(), 1);
 }
 
 /// Each connection ends gracefully after 20 requests, while others are in progress.
