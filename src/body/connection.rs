@@ -13,8 +13,8 @@ use crate::error::{BoxError, redact};
 /// hyper's response body. At its end, it returns its connection to the pool of the transport.
 pub(crate) struct ConnectionBody {
     incoming: Incoming,
-    /// A frame that was read ahead.
-    first: Option<Result<Frame<Bytes>, hyper::Error>>,
+    /// A frame that was read ahead. Boxed because every response is moved through all layers.
+    first: Option<Box<Result<Frame<Bytes>, hyper::Error>>>,
     lease: Option<Box<dyn Lease>>,
 }
 
@@ -25,19 +25,23 @@ pub(crate) trait Lease: Send {
 }
 
 impl ConnectionBody {
-    /// Reads the first frame if it has arrived. A short HTTP/2 body then ends its stream, even if the caller never
-    /// reads it. Returns whether the body has ended.
+    /// Reads the first frame if it has arrived, and returns the body if it is complete. A short HTTP/2 body then ends
+    /// its stream, even if the caller never reads it.
     #[cfg(feature = "client")]
-    pub(crate) fn read_ahead(&mut self) -> bool {
-        if !self.incoming.is_end_stream() {
-            let mut context = Context::from_waker(Waker::noop());
-            match Pin::new(&mut self.incoming).poll_frame(&mut context) {
-                Poll::Ready(None) => return true,
-                Poll::Ready(first) => self.first = first,
-                Poll::Pending => {}
-            }
+    pub(crate) fn read_ahead(mut self) -> Result<super::Body, Self> {
+        let mut context = Context::from_waker(Waker::noop());
+        let first = match Pin::new(&mut self.incoming).poll_frame(&mut context) {
+            Poll::Ready(None) => return Ok(super::Body::empty()),
+            Poll::Ready(Some(first)) => first,
+            Poll::Pending => return Err(self),
+        };
+        match first.map(Frame::into_data) {
+            Ok(Ok(data)) if self.incoming.is_end_stream() => return Ok(data.into()),
+            Ok(Ok(data)) => self.first = Some(Box::new(Ok(Frame::data(data)))),
+            Ok(Err(trailers)) => self.first = Some(Box::new(Ok(trailers))),
+            Err(error) => self.first = Some(Box::new(Err(error))),
         }
-        self.incoming.is_end_stream()
+        Err(self)
     }
 
     #[cfg(feature = "client")]
@@ -61,7 +65,7 @@ impl Body for ConnectionBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let polled = match self.first.take() {
-            Some(first) => Poll::Ready(Some(first)),
+            Some(first) => Poll::Ready(Some(*first)),
             None => Pin::new(&mut self.incoming).poll_frame(cx),
         };
         match &polled {
@@ -79,7 +83,7 @@ impl Body for ConnectionBody {
 
     fn size_hint(&self) -> SizeHint {
         let mut hint = self.incoming.size_hint();
-        let first = self.first.as_ref().and_then(|first| first.as_ref().ok()?.data_ref());
+        let first = self.first.as_deref().and_then(|first| first.as_ref().ok()?.data_ref());
         let first = first.map_or(0, |data| data.len() as u64);
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper.saturating_add(first));

@@ -133,16 +133,16 @@ impl<B: RequestBody> Lease<B> {
 
     /// Returns the body of the response. If the body has not ended, it holds the connection until its end.
     pub(super) fn attach(mut self, body: Incoming) -> Body {
-        let mut body = ConnectionBody::from(body);
-        let is_free = match &self.connection {
-            Some(Connection::Http1(connection)) => connection.sender.is_ready(),
+        let body = ConnectionBody::from(body);
+        let complete = match &self.connection {
+            Some(Connection::Http1(connection)) if connection.sender.is_ready() => {
+                Ok(Body::of_connection(body))
+            }
+            Some(Connection::Http1(_)) => Err(body),
             _ => body.read_ahead(),
         };
-        if is_free {
-            self.is_open = false;
-            return Body::of_connection(body);
-        }
-        Body::of_connection(body.with_lease(Box::new(self)))
+        self.is_open = complete.is_err();
+        complete.unwrap_or_else(|body| Body::of_connection(body.with_lease(Box::new(self))))
     }
 
     /// Returns an HTTP/1.1 connection to the pool, as soon as hyper can take another request.
