@@ -162,7 +162,7 @@ impl TransportConfig {
     /// connection is closed if no response to the ping arrives within `timeout`. 20 s and 10 s by default.
     ///
     /// Some gRPC servers close a connection on which pings arrive more often than every 5 minutes while they send
-    /// nothing. For long silent streams from such a server, choose a longer interval.
+    /// nothing. Choose a longer interval for long silent streams from such a server.
     pub fn with_http2_pings(mut self, interval: Duration, timeout: Duration) -> Self {
         self.http2_ping_interval.0 = KeepAlive(Some(interval));
         self.http2_ping_timeout.0 = timeout;

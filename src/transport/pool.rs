@@ -133,7 +133,7 @@ impl<B: RequestBody> Host<B> {
         }
         let wanted = match state.is_http2 {
             Some(false) => state.waiters.len(),
-            // One connection is opened at a time, because it may serve all waiters.
+            // The pool opens one connection at a time, because it may serve all waiters.
             _ if state.shared.iter().any(|connection| connection.is_new()) => 0,
             _ => state.waiters.len().min(1),
         };

@@ -58,7 +58,7 @@ pub struct Proxy {
     matcher: Arc<Matcher>,
 }
 
-/// The URLs of the proxies, and the hosts that need none. An empty text means that there is none.
+/// The URLs of the proxies, and the hosts that need none. Each text may be empty.
 #[derive(Clone, Default)]
 struct Urls {
     http: String,
