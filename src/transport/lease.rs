@@ -9,6 +9,7 @@ use std::{
 };
 
 use http::{Request, Response};
+use http_body::Body as HttpBody;
 use hyper::{body::Incoming, client::conn::TrySendError};
 use tokio::sync::oneshot;
 
@@ -132,7 +133,8 @@ impl<B: RequestBody> Lease<B> {
     pub(super) fn attach(mut self, body: Incoming) -> Body {
         let mut body = ConnectionBody::from(body);
         let is_free = match &self.connection {
-            Some(Connection::Http1(connection)) => connection.sender.is_ready(),
+            // A response without a body has ended, even if its connection is not ready.
+            Some(Connection::Http1(connection)) => connection.sender.is_ready() || body.is_end_stream(),
             _ => body.read_ahead(),
         };
         if is_free {
