@@ -9,6 +9,7 @@ use std::{
 };
 
 use http::{Request, Response};
+use http_body::Body as HttpBody;
 use hyper::{body::Incoming, client::conn::TrySendError};
 use tokio::sync::oneshot;
 
@@ -135,7 +136,10 @@ impl<B: RequestBody> Lease<B> {
     pub(super) fn attach(mut self, body: Incoming) -> Body {
         let body = ConnectionBody::from(body);
         let complete = match &self.connection {
-            Some(Connection::Http1(connection)) if connection.sender.is_ready() => {
+            // A response without a body has ended, even if its connection is not ready.
+            Some(Connection::Http1(connection))
+                if connection.sender.is_ready() || HttpBody::is_end_stream(&body) =>
+            {
                 Ok(Body::of_connection(body))
             }
             Some(Connection::Http1(_)) => Err(body),

@@ -11,9 +11,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+
 use http::{Request, Response};
-use http_body_util::Full;
-use hyper::{body::Incoming, service::service_fn};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    body::{Frame, Incoming},
+    service::service_fn,
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
@@ -25,7 +30,7 @@ use tokio::{
 use tower::ServiceExt;
 use tower_outbound::transport::{Transport, TransportConfig};
 
-type RequestBody = Full<Bytes>;
+type RequestBody = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Returns a transport whose connections are served in memory, and the number of connections that are served.
 fn transport<F, S>(config: TransportConfig, serve: S) -> (Transport<RequestBody>, Arc<AtomicUsize>)
@@ -54,7 +59,7 @@ async fn call(
     server_time: Duration,
 ) -> Result<u16, tower_outbound::Error> {
     let request = Request::put("http://server/").header("x-time", server_time.as_millis().to_string());
-    let request = request.body(Full::from("body")).unwrap();
+    let request = request.body(Full::from("body").boxed_unsync()).unwrap();
     transport.clone().oneshot(request).await.map(|response| response.status().as_u16())
 }
 
@@ -121,7 +126,10 @@ async fn an_unread_request_body_does_not_keep_a_place_forever() {
             sleep(Duration::from_secs(3600)).await;
         });
         for number in 1..=2 {
-            let request = Request::put("http://server/").body(Full::from(vec![0; 1 << 20])).unwrap();
+            // hyper buffers a body of one frame, so only a longer body can wait.
+            let frames = stream::iter(0..64).map(|_| Ok(Frame::data(Bytes::from_static(&[0; 16 << 10]))));
+            let request =
+                Request::put("http://server/").body(StreamBody::new(frames).boxed_unsync()).unwrap();
             let sent = timeout(Duration::from_secs(60), transport.clone().oneshot(request)).await;
             assert_eq!(sent.expect("the request waits for a connection").unwrap().status(), 413);
             assert_eq!(

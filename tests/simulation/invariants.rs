@@ -76,6 +76,27 @@ fn exceeded_windows(plan: &Plan, records: &Records, link: Link) -> Found {
     found
 }
 
+/// Returns the most requests that a client handed to connections within a window, in percent of the quota. This is no
+/// violation above 100: a request that waited for a connection leaves later than its permit.
+pub(crate) fn fullest_window(plan: &Plan, records: &Records) -> u64 {
+    let origin = Instant::now();
+    let mut sent = BTreeMap::<_, Vec<_>>::new();
+    for call in &records.calls {
+        let report = call.end.as_ref().and_then(|end| match &end.result {
+            CallResult::Response { report, .. } | CallResult::Failed { report, .. } => report.as_ref(),
+            CallResult::Cancelled => None,
+        });
+        let times = report.into_iter().flat_map(Report::attempts).filter_map(|attempt| attempt.sent);
+        sent.entry(call.link).or_default().extend(times.map(|after| origin + call.started.1 + after));
+    }
+    let percent = sent.into_iter().map(|(link, times)| {
+        let quota = plan.quotas[link.server];
+        let most = times.into_iter().collect::<Arrivals>().most_in(quota.window());
+        most * 100 / u64::from(quota.limit())
+    });
+    percent.max().unwrap_or(0)
+}
+
 /// Guarantee 2: the first attempts of each priority get their permits in the order in which their calls started. Calls
 /// that may have waited for a key do not count, because their permit may expire during that wait.
 fn broken_order(records: &Records, link: Link) -> Found {
