@@ -33,7 +33,7 @@ use super::{
 };
 
 /// Long enough for a response of a busy machine.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1_200);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1_000);
 
 fn timed(url: &str, transport: TransportConfig) -> Client {
     builder(url).with_attempt_timeout(ATTEMPT_TIMEOUT).client_with_transport(transport).unwrap()

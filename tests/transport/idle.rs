@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    sync::watch,
     task::{JoinHandle, JoinSet},
 };
 use tower_outbound::transport::TransportConfig;
@@ -29,6 +30,7 @@ struct ClosingServer {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
     paths: Arc<Mutex<Vec<String>>>,
+    closed: watch::Receiver<usize>,
     accepting: JoinHandle<()>,
 }
 
@@ -38,14 +40,19 @@ impl ClosingServer {
         let address = listener.local_addr().unwrap();
         let (connections, paths): (Arc<AtomicUsize>, Arc<Mutex<Vec<String>>>) = Default::default();
         let (count, log) = (Arc::clone(&connections), Arc::clone(&paths));
+        let (closing, closed) = watch::channel(0);
         let accepting = tokio::spawn(async move {
             let mut open = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 count.fetch_add(1, SeqCst);
-                open.spawn(respond(stream, idle_timeout, Arc::clone(&log)));
+                let (log, closing) = (Arc::clone(&log), closing.clone());
+                open.spawn(async move {
+                    respond(stream, idle_timeout, log).await;
+                    closing.send_modify(|closed| *closed += 1);
+                });
             }
         });
-        Self { address, connections, paths, accepting }
+        Self { address, connections, paths, closed, accepting }
     }
 }
 
@@ -57,9 +64,11 @@ impl Drop for ClosingServer {
 
 async fn respond(mut stream: TcpStream, idle_timeout: Duration, paths: Arc<Mutex<Vec<String>>>) {
     let mut received = Vec::new();
+    // The time until the first request does not count.
+    let mut limit = LONG;
     loop {
         let mut buffer = [0; 4_096];
-        match tokio::time::timeout(idle_timeout, stream.read(&mut buffer)).await {
+        match tokio::time::timeout(limit, stream.read(&mut buffer)).await {
             Ok(Ok(count @ 1..)) => received.extend_from_slice(&buffer[..count]),
             _ => return,
         }
@@ -69,6 +78,7 @@ async fn respond(mut stream: TcpStream, idle_timeout: Duration, paths: Arc<Mutex
         let head = String::from_utf8_lossy(&received).into_owned();
         paths.lock().unwrap().push(head.split(' ').nth(1).unwrap().to_owned());
         received.clear();
+        limit = idle_timeout;
         if stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.is_err() {
             return;
         }
@@ -105,13 +115,14 @@ async fn no_post_meets_a_closing_connection_if_the_idle_timeout_is_below_that_of
 /// The client notices that the server has closed the connection.
 #[tokio::test]
 async fn post_leaves_a_closed_connection_without_a_failed_attempt() {
-    let server = ClosingServer::start(millis(1)).await;
+    let mut server = ClosingServer::start(millis(1)).await;
     let client = client(&format!("http://{}", server.address), TransportConfig::new());
     for call in 1..=5 {
         let response = within(client.post("/").body("{}")).await.unwrap();
         assert_eq!(attempts(&response), 1);
         assert_eq!(within(response.bytes()).await.unwrap(), "ok");
-        tokio::time::sleep(millis(50)).await;
+        within(server.closed.wait_for(|closed| *closed == call)).await.unwrap();
+        tokio::time::sleep(millis(10)).await;
         assert_eq!(server.connections.load(SeqCst), call);
     }
 }
@@ -131,15 +142,15 @@ async fn idle_timeout_closes_connections_of_both_versions() {
     }
 }
 
-/// The clock is paused and advanced, so that the test does not wait for a second.
+/// The clock is paused and advanced, so that the test does not wait.
 #[tokio::test]
 async fn keep_alive_header_shortens_the_use_of_a_connection_to_three_quarters() {
     for (header, pause, opened) in [
-        (Some("timeout=1"), millis(700), 1),
-        (Some("timeout=1"), millis(800), 2),
-        (Some("max=100"), millis(800), 1),
-        (None, millis(800), 1),
-        (None, LONG, 2),
+        (Some("timeout=100"), 70, 1),
+        (Some("timeout=100"), 80, 2),
+        (Some("max=100"), 80, 1),
+        (None, 80, 1),
+        (None, 200, 2),
     ] {
         let server = Server::start(Settings::default(), move |_, _| async move {
             let mut reply = reply(200, "ok");
@@ -149,13 +160,14 @@ async fn keep_alive_header_shortens_the_use_of_a_connection_to_three_quarters() 
             reply
         })
         .await;
-        let client = client(&server.url(), TransportConfig::new());
+        let transport = TransportConfig::new().with_idle_timeout(Duration::from_secs(150));
+        let client = client(&server.url(), transport);
         assert_eq!(within(text(client.get("/"))).await, "ok");
         settle().await;
         tokio::time::pause();
-        tokio::time::advance(pause).await;
+        tokio::time::advance(Duration::from_secs(pause)).await;
         tokio::time::resume();
         assert_eq!(within(text(client.post("/").body("{}"))).await, "ok");
-        assert_eq!(server.connections(), opened, "{header:?} after {pause:?}");
+        assert_eq!(server.connections(), opened, "{header:?} after {pause} s");
     }
 }

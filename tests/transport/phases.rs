@@ -11,6 +11,7 @@ use std::{
     vec,
 };
 
+use futures_util::future::join_all;
 use hyper_util::{
     client::legacy::connect::{HttpConnector, dns::Name},
     rt::TokioIo,
@@ -225,10 +226,7 @@ impl DeadAddress {
 /// Without the limit of the transport, the operating system would try each address for more than 60 s.
 #[tokio::test]
 async fn addresses_of_a_name_share_the_connect_timeout() {
-    let mut dead = Vec::new();
-    for _ in 0..5 {
-        dead.push(DeadAddress::new().await);
-    }
+    let dead = join_all((0..5).map(|_| DeadAddress::new())).await;
     let addresses: Vec<_> = dead.iter().map(|dead| dead.address).collect();
     let client = resolving("http://api.test", impatient(), move |_| {
         std::future::ready(Ok(addresses.clone().into_iter()))

@@ -94,9 +94,14 @@ impl Server {
         Self { address, scheme, log, accepting }
     }
 
-    /// Responds to every request at once.
+    /// Responds to every request as soon as it has read the body. hyper's server closes an HTTP/1.1 connection if it
+    /// has not received the body when it responds.
     pub(crate) async fn quick(settings: Settings) -> Self {
-        Self::start(settings, |_, _| async { reply(200, "ok") }).await
+        Self::start(settings, |_, request| async {
+            let _ = request.into_body().collect().await;
+            reply(200, "ok")
+        })
+        .await
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

@@ -53,8 +53,8 @@ fn numbered(count: usize) -> Vec<String> {
 /// The last requests wait for longer than the attempt timeout, which does not apply before they are sent.
 #[tokio::test]
 async fn sixteen_posts_wait_in_order_for_two_streams_of_one_connection() {
-    let server = slow_server(2, millis(200)).await;
-    let builder = builder(&server.url()).with_attempt_timeout(millis(1_300));
+    let server = slow_server(2, millis(150)).await;
+    let builder = builder(&server.url()).with_attempt_timeout(millis(1_000));
     let client = builder.client_with_transport(http2().with_max_connections(1)).unwrap();
     let calls = (0..16).map(|number| client.post(format!("/{number}")).body("{}").send());
     within(join_all(calls)).await.into_iter().for_each(assert_succeeded_at_once);
