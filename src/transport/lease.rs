@@ -163,7 +163,7 @@ impl<B: RequestBody> Lease<B> {
             match tokio::time::timeout(LONGEST_REST, connection.sender.ready()).await {
                 Ok(Ok(())) => host.give_back(connection),
                 Ok(Err(_)) => {}
-                // hyper does not close a connection while the server reads nothing, even if its sender is dropped.
+                // hyper does not close a connection while the server reads nothing.
                 Err(_) => connection.driver.abort(),
             }
         });
@@ -196,9 +196,11 @@ impl<B: RequestBody> Drop for Lease<B> {
                 if let Some(since) = waited {
                     self.host.close_idle_since(since);
                 }
-                // hyper closes a connection whose sender is dropped.
                 if self.waiting_since.is_none() && !self.is_open {
                     self.give_back(connection);
+                } else {
+                    // If only its sender is dropped, hyper first sends the rest of the request.
+                    connection.driver.abort();
                 }
             }
             Some(Connection::Http2(connection)) => {

@@ -12,7 +12,6 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
@@ -84,6 +83,7 @@ async fn serve_http2(stream: DuplexStream, lifetime: Duration) {
 async fn a_connection_with_streams_after_goaway_counts() {
     let config = TransportConfig::new().with_http2_prior_knowledge().with_max_connections(1);
     let (transport, open) = transport(config, |stream| serve_http2(stream, Duration::from_millis(100)));
+    call(&transport, Duration::ZERO).await.unwrap();
     let slow = tokio::spawn({
         let transport = transport.clone();
         async move { call(&transport, Duration::from_secs(5)).await }
@@ -117,12 +117,12 @@ async fn an_expired_http2_connection_does_not_delay_the_next_request() {
 /// The server responds and then reads no more of the request. The second response has a body, which the caller drops.
 #[tokio::test(start_paused = true)]
 async fn an_unread_request_body_does_not_keep_a_place_forever() {
-    for response in ["content-length: 0\r\n\r\n", "content-length: 9\r\n\r\npart"] {
+    for rest in ["content-length: 0\r\n\r\n", "content-length: 9\r\n\r\npart"] {
         let config = TransportConfig::new().with_max_connections(1);
         let (transport, open) = transport(config, move |mut stream| async move {
             let mut head = [0; 64];
             let _ = stream.read_exact(&mut head).await;
-            let _ = stream.write_all(format!("HTTP/1.1 413 \r\n{response}").as_bytes()).await;
+            let _ = stream.write_all(format!("HTTP/1.1 413 \r\n{rest}").as_bytes()).await;
             sleep(Duration::from_secs(3600)).await;
         });
         for number in 1..=2 {
@@ -131,7 +131,9 @@ async fn an_unread_request_body_does_not_keep_a_place_forever() {
             let request =
                 Request::put("http://server/").body(StreamBody::new(frames).boxed_unsync()).unwrap();
             let sent = timeout(Duration::from_secs(60), transport.clone().oneshot(request)).await;
-            assert_eq!(sent.expect("the request waits for a connection").unwrap().status(), 413);
+            let response = sent.expect("a place for a connection").unwrap();
+            assert_eq!(response.status(), 413);
+            drop(response);
             assert_eq!(
                 open.load(Relaxed),
                 number,

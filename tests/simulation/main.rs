@@ -6,7 +6,8 @@
 //! SIMULATION_SEED=123 cargo test --release --all-features --test simulation -- --nocapture
 //! ```
 //!
-//! The first command runs the seeds from 0 to 4999. The default is 20 seeds. The second command repeats one seed, and
+//! The first command runs the seeds from 0 to 4999. The default is 20 seeds, or 2 in a build with debug assertions, in
+//! which a run takes ten times as long. The second command repeats one seed, and
 //! prints its events with the log of the crate. A failed run prints its seed and its events.
 //!
 //! # Scenario
@@ -71,6 +72,8 @@ use self::{
     server::Server,
 };
 
+const SEEDS: u64 = if cfg!(debug_assertions) { 2 } else { 20 };
+
 /// The result of a run.
 struct Run {
     violations: Vec<String>,
@@ -133,7 +136,7 @@ fn number(variable: &str) -> Option<u64> {
 fn guarantees_hold_on_a_faulty_network() {
     let seeds: VecDeque<u64> = match number("SIMULATION_SEED") {
         Some(seed) => [seed].into(),
-        None => (0..number("SIMULATION_SEEDS").unwrap_or(20)).collect(),
+        None => (0..number("SIMULATION_SEEDS").unwrap_or(SEEDS)).collect(),
     };
     let (count, shows_log) = (seeds.len(), seeds.len() == 1);
     let (seeds, failed) = (Mutex::new(seeds), Mutex::new(Vec::new()));
@@ -180,7 +183,7 @@ fn guarantees_hold_on_a_faulty_network() {
 
 #[test]
 fn same_seed_gives_the_same_run() {
-    for seed in 0..5 {
+    for seed in 0..SEEDS.div_ceil(10) {
         let [first, second] = [(); 2].map(|()| run(Plan::new(seed), true).log);
         for (number, (first, second)) in first.iter().zip(&second).enumerate() {
             assert_eq!(first, second, "seed {seed}: event {number} differs");
