@@ -90,16 +90,10 @@ fn run(plan: Plan, shows_log: bool) -> Run {
     let log_search = tracing::subscriber::set_default(keys::search_log(&history, shows_log));
     let mut sim = network::simulation(&plan);
     let stops: [Arc<Notify>; SERVERS] = Default::default();
-    for number in 0..SERVERS {
+    for (number, stop) in stops.iter().enumerate() {
         let (plan, keys, history) = (Arc::clone(&plan), Arc::clone(&keys), Arc::clone(&history));
-        let server = Server {
-            number,
-            plan,
-            keys,
-            history,
-            connections: Arc::default(),
-            stop: Arc::clone(&stops[number]),
-        };
+        let server =
+            Server { number, plan, keys, history, connections: Arc::default(), stop: Arc::clone(stop) };
         sim.host(server_name(number), move || server.clone().run());
     }
     for client in 0..CLIENTS {
