@@ -31,6 +31,7 @@
 
 #[expect(clippy::module_inception, reason = "the module is named after its type")]
 pub(crate) mod body;
+mod broken;
 mod collect;
 mod drain;
 mod idle;
@@ -39,6 +40,7 @@ mod replay;
 mod test_body;
 
 pub(crate) use self::body::Body;
+pub(crate) use self::broken::{BrokenBody, BrokenResponse};
 pub use self::collect::BodyTooLarge;
 pub(crate) use self::drain::Drain;
 pub use self::idle::IdleBody;

@@ -62,6 +62,7 @@
 
 mod connect;
 mod error;
+mod kept_request;
 mod methods;
 mod path_segment;
 mod request;
