@@ -24,12 +24,13 @@ use tower_outbound::{
         CallContext, RequestHead,
         StopReason::{self, Deadline, Exhausted, NotIdempotent, NotReplayable, NotRetryable, Success},
     },
-    client::{RequestBuilder, ResponseError, Transport},
+    client::{RequestBuilder, ResponseError},
     error::DeliveryError,
     limit::SlidingWindow,
     request_id::RequestId,
     retry::{AttemptResult, Budget, Classify, IdempotencyKey, RetryDecision, RetryOverride},
     test_util::{ScriptedResponse, ScriptedService},
+    transport::TransportConfig,
 };
 
 use super::{
@@ -74,7 +75,7 @@ impl Break {
     }
 
     fn client(self, preset: StackBuilder) -> Client {
-        let transport = Transport::new();
+        let transport = TransportConfig::new();
         let transport =
             if matches!(self, Self::Stream) { transport.with_http2_prior_knowledge() } else { transport };
         preset.with_body_idle_timeout(IDLE).client_with_transport(transport).unwrap()
