@@ -68,6 +68,8 @@
 //!
 //! - Nothing is recorded before [`enable`] is called, because another crate of the program may have enabled the feature
 //!   `metrics`. A disabled metric costs one load of a flag.
+//! - The duration of a call ends at its first response headers. A retry after a [broken response
+//!   body](crate::retry#broken-response-bodies) is recorded as a retry and an attempt, but not as another call.
 //! - The duration of a call or attempt is not recorded if its caller drops it. If the total deadline cancels an
 //!   attempt, its duration is recorded with the `error.type` `deadline`.
 //! - The duration of a wait is recorded if the wait ends in a refusal, but not if the caller drops the request. The

@@ -121,6 +121,15 @@ impl Body {
         Self { kind: Kind::Incoming(IdleBody::new(body, None)) }
     }
 
+    /// Returns the bytes of a body that is in memory.
+    #[cfg(feature = "client")]
+    pub(crate) fn in_memory(&self) -> Option<Bytes> {
+        match &self.kind {
+            Kind::Full(data) => Some(data.clone()),
+            _ => None,
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self.kind {
             Kind::Full(ref data) if data.is_empty() => "empty",

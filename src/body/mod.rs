@@ -31,6 +31,7 @@
 
 #[expect(clippy::module_inception, reason = "the module is named after its type")]
 pub(crate) mod body;
+mod broken;
 mod collect;
 #[cfg(feature = "hyper")]
 mod connection;
@@ -41,6 +42,7 @@ mod replay;
 mod test_body;
 
 pub(crate) use self::body::Body;
+pub(crate) use self::broken::{BrokenBody, BrokenResponse};
 pub use self::collect::BodyTooLarge;
 #[cfg(feature = "client")]
 pub(crate) use self::connection::{ConnectionBody, Lease};

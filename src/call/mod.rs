@@ -27,7 +27,7 @@ mod shared;
 
 use std::{sync::Arc, time::Duration};
 
-use http::{Extensions, HeaderMap, HeaderValue, Request};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request};
 
 use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
@@ -163,6 +163,23 @@ impl CallContext {
         (state.attempts.number().max(state.sent_count), earlier)
     }
 
+    /// Returns the call of a report, so that a client can retry it after the body of the response broke.
+    #[cfg(feature = "client")]
+    pub(crate) fn reported_by(report: &Report) -> Self {
+        Self(report.clone())
+    }
+
+    /// Returns the idempotency key that a retry layer has generated for this header.
+    pub(crate) fn idempotency_key(&self, header: &HeaderName) -> Option<HeaderValue> {
+        let state = self.0.shared.state();
+        state.idempotency_key.as_deref().filter(|(name, _)| name == header).map(|(_, key)| key.clone())
+    }
+
+    /// Records an idempotency key that a retry layer has generated.
+    pub(crate) fn keep_idempotency_key(&self, header: &HeaderName, key: &HeaderValue) {
+        self.0.shared.state().idempotency_key = Some(Box::new((header.clone(), key.clone())));
+    }
+
     /// Returns the report of the call, which is updated while the call runs.
     pub fn report(&self) -> Report {
         self.0.clone()
@@ -291,6 +308,8 @@ impl CallContext {
     pub(crate) fn retry(&self, retry: &Retry, key_replaced: bool) {
         let mut state = self.0.shared.state();
         state.key_replaced |= key_replaced;
+        // An earlier run of the stack may have ended the call, if the response's body broke after that.
+        state.stop_reason = None;
         if let Some(attempt) = &mut state.attempts.last {
             attempt.delay = retry.delay.into();
             attempt.delay_reason = Some(retry.reason);

@@ -48,6 +48,8 @@ pub(super) struct State {
     pub(super) sent_count: u32,
     /// Whether a retry layer has retried the call with a new key.
     pub(super) key_replaced: bool,
+    /// The latest generated idempotency key and its header. Boxed, because few calls have one.
+    pub(super) idempotency_key: Option<Box<(HeaderName, HeaderValue)>>,
     pub(super) retry_after: OptionalDuration,
     pub(super) stop_reason: Option<StopReason>,
 }

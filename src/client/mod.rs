@@ -61,6 +61,7 @@
 //!   cover a body from [`Response::into_body`].
 
 mod error;
+mod kept_request;
 mod methods;
 mod path_segment;
 mod request;

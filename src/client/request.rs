@@ -232,14 +232,11 @@ impl RequestBuilder {
     #[inline]
     pub fn send(self) -> ResponseFuture {
         let mut request = self.request;
-        if let (Some(limit), Ok(request)) = (self.timeout, &mut request) {
-            request.extensions_mut().insert(Deadline::after(limit));
-        }
         if let (true, Ok(request)) = (self.is_idempotent, &mut request) {
             let retry = request.extensions().get().copied().unwrap_or_else(RetryOverride::new);
             request.extensions_mut().insert(retry.with_idempotent());
         }
-        ResponseFuture::new(self.client.run(request))
+        ResponseFuture::new(self.client, request, self.timeout.map(Deadline::after))
     }
 
     /// Sends the request, and deserializes the JSON body of a 2xx response. An empty body is deserialized as `null`.
@@ -270,6 +267,8 @@ impl RequestBuilder {
     /// - the status is not a 2xx,
     /// - the body fails, is larger than [`Response::MAX_BODY`](super::Response::MAX_BODY), or cannot be deserialized to
     ///   `T`.
+    ///
+    /// Retries an idempotent request if the body breaks: see [`Response`](super::Response#retries).
     #[cfg(feature = "json")]
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     pub async fn fetch_json<T: DeserializeOwned>(self) -> Result<T, ResponseError> {
@@ -299,6 +298,8 @@ impl RequestBuilder {
     /// - no response arrived,
     /// - the status is not a 2xx,
     /// - the body fails or is larger than [`Response::MAX_BODY`](super::Response::MAX_BODY).
+    ///
+    /// Retries an idempotent request if the body breaks: see [`Response`](super::Response#retries).
     pub async fn fetch_text(self) -> Result<String, ResponseError> {
         self.send().await?.error_for_status().await?.text().await
     }

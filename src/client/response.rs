@@ -2,25 +2,26 @@ use std::{
     fmt,
     future::poll_fn,
     pin::{Pin, pin},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, StatusCode, Version};
+use http::{Extensions, HeaderMap, Request, StatusCode, Version, response};
 use http_body_util::BodyExt;
 #[cfg(feature = "json")]
 use serde::de::DeserializeOwned;
 
 use super::{
     error::{Kind, ResponseError},
-    service::BoxFuture,
+    kept_request::{Call, KeptRequest},
+    service::Client,
 };
 use crate::{
-    body::Body,
-    call::Report,
+    body::{Body, BodyTooLarge},
+    call::{Deadline, Report},
     clock::{self, Instant},
-    error::{BoxError, Error, ErrorKind},
+    error::{BoxError, Error, ErrorKind, polled_after_completion, take_once},
 };
 
 /// The maximum length of the excerpt of a body, in bytes.
@@ -50,13 +51,19 @@ const EXCERPT_TIME: Duration = Duration::from_secs(1);
 /// [`text`](Self::text), [`bytes`](Self::bytes) and `json` (with the feature `json`) read the whole body. They return a
 /// [`ResponseError`] if
 ///
-/// - the body fails, for example because the connection breaks;
+/// - the body fails, for example because the connection breaks, and no [retry](#retries) succeeds;
 /// - the body has more than [`MAX_BODY`](Self::MAX_BODY) bytes;
 /// - the deadline of the call passes before the end of the body. The deadline is the total timeout of the client, or
 ///   the [timeout of the request](super::RequestBuilder::timeout) if that is shorter. A call without a deadline is
 ///   bounded only by [`with_body_idle_timeout`](crate::stack::StackBuilder::with_body_idle_timeout).
 ///
-/// [`into_body`](Self::into_body) returns the body as a stream, without these limits.
+/// [`into_body`](Self::into_body) returns the body as a stream, without these limits and without retries.
+///
+/// # Retries
+///
+/// `text`, `bytes` and `json` retry an idempotent request if the body of its 2xx response breaks or stalls: see [broken
+/// response bodies](crate::retry#broken-response-bodies). They return the body of the later response, whose headers may
+/// differ from [`headers`](Self::headers). The response keeps the body of the request in memory for that.
 ///
 /// # Cancellation
 ///
@@ -64,6 +71,7 @@ const EXCERPT_TIME: Duration = Duration::from_secs(1);
 /// end of the body.
 pub struct Response {
     inner: http::Response<Body>,
+    sent: Sent,
 }
 
 impl Response {
@@ -107,12 +115,7 @@ impl Response {
         if self.status().is_success() {
             return Ok(self);
         }
-        let (status, report) = (self.status(), self.report().cloned());
-        let ends = clock::after(clock::now(), EXCERPT_TIME);
-        let ends = deadline(report.as_ref()).map_or(ends, |(deadline, _)| deadline.min(ends));
-        let start = beginning(self.into_body(), ends).await;
-        let excerpt = excerpt(&start, report.as_ref());
-        Err(ResponseError { kind: Kind::Status, status: Some(status), report, excerpt })
+        Err(status_error(self.into_http()).await)
     }
 
     /// Reads the body as text. Bytes that are not UTF-8 are replaced by `�`. A byte order mark (BOM) at the start is
@@ -132,24 +135,15 @@ impl Response {
     ///
     /// Returns an error as [described above](Self#reading-the-body).
     pub async fn bytes(self) -> Result<Bytes, ResponseError> {
-        let (status, report) = (self.status(), self.report().cloned());
-        let mut read = pin!(self.into_body().collect(Self::MAX_BODY));
-        // Most bodies have arrived with the headers, and need no timer.
-        let read = match poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await {
-            Poll::Ready(read) => read,
-            Poll::Pending => match deadline(report.as_ref()) {
-                None => read.await,
-                Some((ends, limit)) => tokio::time::timeout_at(ends, read)
-                    .await
-                    .unwrap_or_else(|_| Err(Error::new(ErrorKind::Deadline, Some(limit), None).into())),
-            },
-        };
-        read.map_err(|error: BoxError| ResponseError {
-            kind: Kind::Body(error),
-            status: Some(status),
-            report,
-            excerpt: String::new(),
-        })
+        let Self { mut inner, sent } = self;
+        loop {
+            let (head, body) = inner.into_parts();
+            match read(body, head.extensions.get()).await {
+                Ok(bytes) => return Ok(bytes),
+                // Boxed, because few bodies break, and every future of this function would contain the inner future.
+                Err(error) => inner = Box::pin(sent.retry(head, error)).await?,
+            }
+        }
     }
 
     /// Reads the body, and deserializes it from JSON. An empty body is deserialized as `null`. A byte order mark (BOM)
@@ -191,6 +185,33 @@ impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Response");
         debug.field("status", &self.status()).field("report", &self.report()).finish_non_exhaustive()
+    }
+}
+
+/// Returns the error for a status other than 2xx.
+fn status_error(response: http::Response<Body>) -> impl Future<Output = ResponseError> {
+    let (status, report) = (response.status(), Report::from_response(&response).cloned());
+    let body = response.into_body();
+    async move {
+        let ends = clock::after(clock::now(), EXCERPT_TIME);
+        let ends = deadline(report.as_ref()).map_or(ends, |(deadline, _)| deadline.min(ends));
+        let excerpt = excerpt(&beginning(body, ends).await, report.as_ref());
+        ResponseError { kind: Kind::Status, status: Some(status), report, excerpt }
+    }
+}
+
+/// Reads a body until the deadline of its call.
+async fn read(body: Body, report: Option<&Report>) -> Result<Bytes, BoxError> {
+    let mut read = pin!(body.collect(Response::MAX_BODY));
+    // Most bodies have arrived with the headers, and need no timer.
+    match poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await {
+        Poll::Ready(read) => read,
+        Poll::Pending => match deadline(report) {
+            None => read.await,
+            Some((ends, limit)) => tokio::time::timeout_at(ends, read)
+                .await
+                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Deadline, Some(limit), None).into())),
+        },
     }
 }
 
@@ -237,11 +258,64 @@ async fn beginning(mut body: Body, ends: Instant) -> Vec<u8> {
 ///
 /// Dropping the future cancels the call. Nothing continues in the background.
 #[must_use = "futures do nothing unless polled"]
-pub struct ResponseFuture(BoxFuture);
+pub struct ResponseFuture {
+    /// `None` after completion.
+    sent: Option<Sent>,
+}
+
+/// A call, and the client that has sent it.
+struct Sent {
+    client: Client,
+    call: Pin<Box<dyn Call>>,
+}
+
+impl Sent {
+    /// Runs the stack again after the body of a response broke. Returns the response of the next attempt.
+    fn retry(
+        &self,
+        response: response::Parts,
+        error: BoxError,
+    ) -> impl Future<Output = Result<http::Response<Body>, ResponseError>> + Send + use<> {
+        let (client, status) = (self.client.clone(), response.status);
+        let report = Report::from_extensions(&response.extensions).cloned();
+        // The body of an error response is not retried.
+        let request = match status.is_success() && !error.is::<BodyTooLarge>() {
+            true => self.call.retry(response, error),
+            false => Err(Error::of_body(error)),
+        };
+        async move {
+            let retried = match request {
+                Ok(request) => client.run(Ok(request), None).await,
+                Err(error) => Err(error),
+            };
+            let error = match retried {
+                Ok(response) if response.status().is_success() => return Ok(response),
+                // The caller has seen a 2xx, and expects its body.
+                Ok(response) => return Err(status_error(response).await),
+                Err(error) => error.into_body_error(),
+            };
+            Err(error.map_or_else(ResponseError::from, |error| ResponseError {
+                kind: Kind::Body(error),
+                status: Some(status),
+                report,
+                excerpt: String::new(),
+            }))
+        }
+    }
+}
 
 impl ResponseFuture {
-    pub(super) fn new(call: BoxFuture) -> Self {
-        Self(call)
+    pub(super) fn new(
+        client: Client,
+        mut request: Result<Request<Body>, Error>,
+        deadline: Option<Deadline>,
+    ) -> Self {
+        let kept = request.as_ref().ok().map(KeptRequest::of);
+        // A retry needs no `Deadline` in its extensions, because its call keeps the deadline.
+        if let (Ok(request), Some(deadline)) = (&mut request, deadline) {
+            request.extensions_mut().insert(deadline);
+        }
+        Self { sent: Some(Sent { call: client.run(request, kept), client }) }
     }
 }
 
@@ -249,7 +323,10 @@ impl Future for ResponseFuture {
     type Output = Result<Response, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(cx).map_ok(|inner| Response { inner })
+        let Some(sent) = &mut self.sent else { polled_after_completion() };
+        let result = ready!(sent.call.as_mut().poll(cx));
+        let sent = take_once(&mut self.sent);
+        Poll::Ready(result.map(|inner| Response { inner, sent }))
     }
 }
 

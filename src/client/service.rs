@@ -1,6 +1,6 @@
 use std::{
     fmt,
-    future::{Future, ready},
+    future::ready,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -11,6 +11,7 @@ use http::{Request, Response, header::USER_AGENT};
 use tower::ServiceBuilder;
 use tower_service::Service;
 
+use super::kept_request::{BoxFuture, Call, KeptRequest, StackCall};
 use crate::{
     body::{Body, IdleBody, ReplayBody},
     config::InvalidConfig,
@@ -18,8 +19,6 @@ use crate::{
     stack::{BaseUrl, StackBuilder, TransportService},
     transport::TransportConfig,
 };
-
-pub(super) type BoxFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
 
 /// A client for one service.
 ///
@@ -56,15 +55,18 @@ pub(super) type BoxFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, E
 /// Cheap: every clone uses the same limiter and the same connections.
 #[derive(Clone)]
 pub struct Client {
-    pub(super) inner: Arc<Inner<dyn Fn(Request<Body>) -> BoxFuture + Send + Sync>>,
+    pub(super) inner: Arc<Inner<Stack>>,
 }
+
+/// The whole stack, with its type erased.
+type Stack = dyn Fn(Request<Body>, Option<KeptRequest>) -> Pin<Box<dyn Call>> + Send + Sync;
 
 pub(super) struct Inner<F: ?Sized> {
     pub(super) base_url: BaseUrl,
     /// Whether `fetch_json` sets the header `accept`. `false` if a default header already sets it.
     #[cfg(feature = "json")]
     pub(super) accepts_json: bool,
-    /// The whole stack, with its type erased. A call allocates one box, for its future.
+    /// A call allocates one box, for its future.
     stack: F,
 }
 
@@ -158,7 +160,9 @@ impl StackBuilder {
             #[cfg(feature = "json")]
             accepts_json: !self.headers.0.contains_key(http::header::ACCEPT),
             // The stack is always ready, because the retry layer waits for its inner service in the call's future.
-            stack: move |request| -> BoxFuture { Box::pin(stack.clone().call(request)) },
+            stack: move |request, kept| -> Pin<Box<dyn Call>> {
+                Box::pin(StackCall::new(stack.clone().call(request), kept))
+            },
         };
         Ok(Client { inner: Arc::new(inner) })
     }
@@ -174,18 +178,19 @@ impl Client {
         StackBuilder::new(base_url)
     }
 
-    pub(super) fn resolve_and_run(&self, mut request: Request<Body>) -> BoxFuture {
-        let resolved = self.inner.base_url.resolve(std::mem::take(request.uri_mut()));
-        self.run(resolved.map(|uri| {
-            *request.uri_mut() = uri;
-            request
-        }))
+    pub(super) fn resolve(&self, mut request: Request<Body>) -> Result<Request<Body>, Error> {
+        *request.uri_mut() = self.inner.base_url.resolve(std::mem::take(request.uri_mut()))?;
+        Ok(request)
     }
 
-    pub(super) fn run(&self, request: Result<Request<Body>, Error>) -> BoxFuture {
+    pub(super) fn run(
+        &self,
+        request: Result<Request<Body>, Error>,
+        kept: Option<KeptRequest>,
+    ) -> Pin<Box<dyn Call>> {
         match request {
-            Ok(request) => (self.inner.stack)(request),
-            Err(error) => Box::pin(ready(Err(error))),
+            Ok(request) => (self.inner.stack)(request, kept),
+            Err(error) => Box::pin(StackCall::new(ready(Err(error)), None)),
         }
     }
 }
@@ -201,7 +206,7 @@ impl Service<Request<Body>> for Client {
     }
 
     fn call(&mut self, request: Request<Body>) -> BoxFuture {
-        self.resolve_and_run(request)
+        self.run(self.resolve(request), None).boxed()
     }
 }
 

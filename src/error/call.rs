@@ -54,6 +54,9 @@ pub(super) struct Inner {
     maybe_processed: bool,
     /// Whether a timeout expired before the request was sent.
     not_sent: bool,
+    /// Whether [`of_body`](Error::of_body) has created the error.
+    #[cfg(feature = "client")]
+    pub(super) of_body: bool,
 }
 
 /// The part of the stack in which the call failed.
@@ -72,8 +75,19 @@ impl Error {
     /// have needed.
     pub(crate) fn new(kind: ErrorKind, time: Option<Duration>, source: Option<BoxError>) -> Self {
         let (failed, source) = (Failed::Layer, source.map(redact));
-        let (report, maybe_processed, not_sent) = (None, false, false);
-        Self { inner: Box::new(Inner { kind, failed, time, source, report, maybe_processed, not_sent }) }
+        Self {
+            inner: Box::new(Inner {
+                kind,
+                failed,
+                time,
+                source,
+                report: None,
+                maybe_processed: false,
+                not_sent: false,
+                #[cfg(feature = "client")]
+                of_body: false,
+            }),
+        }
     }
 
     /// Creates the error of an attempt whose timeout expired while it waited for a new connection.
@@ -117,6 +131,13 @@ impl Error {
             }
         }
         error
+    }
+
+    /// Returns the error that [`of_body`](Self::of_body) has wrapped. Returns any other error as `Err`.
+    #[cfg(feature = "client")]
+    pub(crate) fn into_body_error(mut self) -> Result<BoxError, Self> {
+        let source = if self.inner.of_body { self.inner.source.take() } else { None };
+        source.ok_or(self)
     }
 
     /// Marks the error of a call in which the server may have processed an attempt. The error of the last attempt then

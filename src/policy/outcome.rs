@@ -27,13 +27,14 @@ pub enum Delivery {
 pub enum Outcome {
     /// A response arrived, with this status.
     Response(StatusCode),
-    /// The attempt's timeout expired.
+    /// The attempt's timeout expired, or the response's body stalled while the client read it.
     Timeout,
     /// The limiter refused the attempt.
     Refused,
     /// The attempt failed before the server could process it.
     NotSent,
-    /// The attempt failed, and the server may have processed it.
+    /// The attempt failed, or the response's body broke while the client read it. The server may have processed the
+    /// request.
     Failed,
 }
 

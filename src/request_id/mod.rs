@@ -37,7 +37,7 @@
 //! |---|---|---|---|---|
 //! | `tower_outbound::call` | info | call completed | a call ended and did not fail | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `stop_reason` `waited_ms` `elapsed_ms` `server_request_id` |
 //! | `tower_outbound::call` | warn | call failed | a call failed, see below | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `stop_reason` `waited_ms` `elapsed_ms` `server_request_id` |
-//! | `tower_outbound::attempt_span` | debug | attempt ended | an attempt of the retry layer ended | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `waited_ms` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `elapsed_ms` `server_request_id` `requested_delay_ms` |
+//! | `tower_outbound::attempt_span` | debug | attempt ended | an attempt of the retry layer ended, or the body of its response broke | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `waited_ms` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `elapsed_ms` `server_request_id` `requested_delay_ms` |
 //! | `tower_outbound::retry` | debug | retrying | another attempt starts after `delay_ms` | `service` `request_id` `delay_ms` `reason` |
 //! | `tower_outbound::retry` | debug | no further attempt | a failure is not retried | `service` `request_id` `stop_reason` |
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `waited_ms` |
@@ -108,8 +108,12 @@
 //!   other layers then receive events without `service` and `request_id`.
 //! - A call that starts while no subscriber is active has no event, even if a subscriber is installed before it ends.
 //! - A call that its caller drops has no event. Its spans have no status, because nothing failed.
-//! - The event of a call is emitted when the response headers arrive. A later failure, in the body or in gRPC trailers,
-//!   is not logged.
+//! - The event of a call is emitted when the response headers arrive. A later failure, in a streamed body or in gRPC
+//!   trailers, is not logged.
+//! - A client passes a call to the stack again if the [body of a response
+//!   breaks](crate::retry#broken-response-bodies). The call then has a second span `call`, but no second event
+//!   `call completed`. The event `call failed` follows if the call fails. Its `elapsed_ms` counts from the start of the
+//!   call.
 //! - An attempt that is cancelled by the total deadline has no event. `attempts` counts it, and the `error.type` of its
 //!   span is `deadline`.
 

@@ -9,7 +9,8 @@ use tower_service::Service;
 
 use super::{RequestId, RequestIdLayer, ResponseFuture, future::Started};
 use crate::{
-    call::{CallContext, Identity},
+    body::BrokenBody,
+    call::{CallContext, Identity, extension_beside},
     error::{BoxError, Error, LeakedOnPanic, MaybeRejected},
     headers,
     telemetry::{self, Subject},
@@ -92,7 +93,8 @@ impl RequestIdLayer {
         let identity =
             Identity { naming: Arc::clone(&self.naming), request_id: id, in_span: !span.is_disabled() };
         let call = CallContext::identified(request.extensions_mut(), identity);
-        let subject = Subject::of(self.level, request, &span);
+        let continues = extension_beside::<BrokenBody>(Some(&call), request.extensions()).is_some();
+        let subject = Subject::of(self.level, request, &span, continues.then_some(&call));
         (Started { span, call, subject }, added)
     }
 }

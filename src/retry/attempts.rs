@@ -10,7 +10,7 @@ use http_body::Body;
 
 use super::{AttemptResult, backoff::RemainingDelays, head::RecordedHead, policy::Policy};
 use crate::{
-    body::{Replay, ReplayBody},
+    body::{BrokenResponse, Replay, ReplayBody},
     call::{CallContext, Delivery, KeyReplaced, Outcome, StopReason},
     clock,
     error::{Error, ErrorKind, Failed, Reason, Refusal},
@@ -43,6 +43,8 @@ pub(super) struct Attempts<B> {
     pub(super) failed: Option<Error>,
     /// Whether the server may have processed at least one attempt.
     pub(super) maybe_processed: bool,
+    /// The response whose body broke, before the decision about a retry. Boxed, because few calls have one.
+    pub(super) broken: Option<Box<BrokenResponse>>,
 }
 
 impl<B: Body> Attempts<B> {
@@ -71,24 +73,29 @@ impl<B: Body> Attempts<B> {
         called: bool,
         result: &Result<Response<R>, Error>,
     ) -> Result<(ReplayBody<B>, Retry), Stop> {
-        let response = result.as_ref().ok();
-        let (headers, error) = (response.map(Response::headers), result.as_ref().err());
+        let (response, error, broken) = (result.as_ref().ok(), result.as_ref().err(), self.broken.take());
+        let broken_head = broken.as_deref().map(|BrokenResponse { head, .. }| head);
+        let status = response.map(Response::status).or(broken_head.map(|head| head.status));
+        let headers = response.map(Response::headers).or(broken_head.map(|head| &head.headers));
+        let extensions = response.map(Response::extensions).or(broken_head.map(|head| &head.extensions));
         let outcome = match result {
             Ok(response) => Outcome::Response(response.status()),
             Err(error) => outcome_of(error, called, self.replay.has_failed()),
         };
+        if let Some(budget) = self.policy.budget.as_ref().filter(|_| broken.is_some() && self.count > 1) {
+            budget.take_back();
+        }
         self.maybe_processed |= outcome.delivery() != Delivery::NotSent;
-        let requested = response.and_then(|response| {
-            feedback::requested_delay(response.status(), response.headers(), clock::wall)
-        });
+        let requested = status
+            .zip(headers)
+            .and_then(|(status, headers)| feedback::requested_delay(status, headers, clock::wall));
         self.call.end_attempt(outcome, requested, headers);
         telemetry::attempt(&self.call, result.as_ref().map(ResponseSummary::of));
 
-        let extensions = response.map(Response::extensions);
         let verdict = self.verdict(&AttemptResult { outcome, headers, extensions, error }, response);
         let (mut inputs, mut body) = (Inputs { requested, ..Inputs::default() }, None);
         if let Ok(reason) = policy::retry::backoff_reason(&self.state(), outcome, verdict, requested) {
-            body = self.replay.body();
+            body = self.replay.body().filter(|_| broken.as_ref().is_none_or(|broken| broken.is_replayable));
             inputs = Inputs {
                 requested,
                 backoff: reason.and_then(|reason| self.backoff(reason)),

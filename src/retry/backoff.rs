@@ -49,6 +49,14 @@ pub(super) enum AnyBackoff {
 pub(super) type RemainingDelays = Option<Box<Box<dyn Iterator<Item = Duration> + Send>>>;
 
 impl AnyBackoff {
+    /// Returns the remaining delays of a call that has made this many retries. An exponential backoff stores no delays.
+    pub(super) fn remaining(&self, retries: u32) -> RemainingDelays {
+        let Self::Custom(backoff) = self else { return None };
+        let mut delays = backoff.delays();
+        delays.by_ref().take(retries as usize).for_each(drop);
+        Some(Box::new(delays))
+    }
+
     /// Returns the delay before retry number `retry`, counted from 0. Returns `None` after the end of a custom backoff.
     pub(super) fn next(&self, delays: &mut RemainingDelays, retry: u32, random: u64) -> Option<Delay> {
         match self {

@@ -61,12 +61,12 @@ pub trait Classify: Send + Sync {
 pub struct AttemptResult<'a> {
     /// How the attempt ended.
     pub outcome: Outcome,
-    /// The response headers. The body was not read yet.
+    /// The response headers. The body was not read yet, unless it [broke](super#broken-response-bodies).
     pub headers: Option<&'a HeaderMap>,
     /// The response extensions. An inner layer may have inserted a value, for example to decide [by the
     /// body](super#deciding-by-the-body).
     pub extensions: Option<&'a Extensions>,
-    /// The error, if the attempt ended without a response.
+    /// The error, if the attempt ended without a response, or if the response's body broke.
     pub error: Option<&'a Error>,
 }
 
@@ -103,6 +103,7 @@ impl fmt::Debug for AttemptResult<'_> {
 /// | 408, 500, 502, 503, 504, 520–524, 530 | yes | transient |
 /// | any other status, such as 409, 501 and 505 | no | |
 /// | a 4xx or 5xx with `x-should-retry: true` or `false` | as the header specifies | by status |
+/// | a response body that [broke](super#broken-response-bodies) | yes, unless the response has `x-should-retry: false` | transient |
 /// | an attempt's timeout, a transport error | yes | transient |
 /// | an untrusted certificate, a request that hyper-util's client rejects | no | |
 /// | an error of another layer of this crate, such as the limiter | no | |
@@ -116,12 +117,16 @@ impl DefaultClassifier {
     /// Returns the decision. It does not depend on the request.
     pub(super) fn decide(self, attempt: &AttemptResult<'_>) -> RetryDecision {
         match (attempt.outcome.status(), attempt.error) {
-            (Some(status), _) => match attempt.headers.and_then(|headers| should_retry(status, headers)) {
-                Some(true) => RetryDecision::retry(Some(status)),
-                Some(false) => RetryDecision::NotRetryable,
-                None => RetryDecision::of(status),
-            },
+            (Some(status), _) => {
+                match attempt.headers.filter(|_| status.as_u16() >= 400).and_then(should_retry) {
+                    Some(true) => RetryDecision::retry(Some(status)),
+                    Some(false) => RetryDecision::NotRetryable,
+                    None => RetryDecision::of(status),
+                }
+            }
             (None, Some(error)) if is_lasting(error) => RetryDecision::NotRetryable,
+            // The body of a response broke, but the response forbids a retry.
+            (None, _) if attempt.headers.and_then(should_retry) == Some(false) => RetryDecision::NotRetryable,
             (None, _) => RetryDecision::Transient,
         }
     }
@@ -143,12 +148,9 @@ fn is_lasting(error: &Error) -> bool {
     }
 }
 
-/// Returns `Some(true)` if all `x-should-retry` fields of a 4xx or 5xx response are `true`, and `Some(false)` if all
-/// are `false`. Returns `None` otherwise.
-fn should_retry(status: StatusCode, headers: &HeaderMap) -> Option<bool> {
-    if status.as_u16() < 400 {
-        return None;
-    }
+/// Returns `Some(true)` if all `x-should-retry` fields of a response are `true`, and `Some(false)` if all are `false`.
+/// Returns `None` otherwise.
+fn should_retry(headers: &HeaderMap) -> Option<bool> {
     let mut values =
         headers.get_all("x-should-retry").iter().map(|value| match value.as_bytes().trim_ascii() {
             value if value.eq_ignore_ascii_case(b"true") => Some(true),

@@ -15,11 +15,12 @@ use tower_service::Service;
 use super::{
     RetryOverride,
     attempts::{Attempts, announced},
+    backoff::AnyBackoff,
     head::RecordedHead,
     policy::Policy,
 };
 use crate::{
-    body::{Drain, ReplayBody},
+    body::{BrokenBody, BrokenResponse, Drain, ReplayBody},
     call::{CallContext, StopReason, extension_beside},
     clock::{self, Instant},
     error::{BoxError, Error, polled_after_completion, take_once},
@@ -45,6 +46,8 @@ pin_project! {
     enum State<F, R, B> {
         // `error` is set if the request cannot be sent. It is `None` after the call has ended.
         Ended { error: Option<Error> },
+        // The body of the response to the last attempt broke. `error` is the error of the body.
+        Broken { error: Option<Error> },
         // The request is stored here until the inner service is called.
         Readying { request: Option<Request<B>>, started: bool },
         Calling { #[pin] future: F },
@@ -67,33 +70,50 @@ where
             extension_beside(Some(&call), request.extensions()).copied().unwrap_or(RetryOverride::new());
         let declared = own.idempotent || policy.is_idempotent(&request);
         let announced = announced(&request);
-        let key =
-            policy.idempotency_key.as_ref().map(|key| key.put_on(&mut request, &policy.keys)).transpose();
+        let broken = BrokenBody::take_from(request.extensions_mut());
+        let key = policy.idempotency_key.as_ref();
+        let key = key.map(|key| key.put_on(&mut request, &call, broken.is_some(), &policy.keys)).transpose();
         let idempotent = declared || is_idempotent(request.method()) || matches!(key, Ok(Some(true)));
-        let head = RecordedHead::of(&request, policy.shows_requests());
+        // Every head has at least one extension, the `CallContext`.
+        let head = RecordedHead::of(&request, policy.shows_requests() || request.extensions().len() > 1);
         let (parts, body) = request.into_parts();
+        let is_within_limit = body.size_hint().lower() <= policy.replay_limit as u64;
         let (body, replay) = ReplayBody::record(body, policy.replay_limit, announced);
+        let (broken, error) = broken.unzip();
+        let count = match broken {
+            Some(_) => call.attempt().saturating_sub(call.is_key_replaced().into()),
+            None => 0,
+        };
+        let retries = count.saturating_sub(1);
+        let delays = |backoff: &AnyBackoff| if retries > 0 { backoff.remaining(retries) } else { None };
         Self {
             // The first attempt uses the original head, whose header map has room for the fields that inner layers add.
-            state: match key {
-                Ok(_) => State::Readying { request: Some(Request::from_parts(parts, body)), started: false },
-                Err(error) => State::Ended { error: Some(error) },
+            state: match (key, error) {
+                (Err(error), _) => State::Ended { error: Some(error) },
+                (Ok(_), Some(error)) => State::Broken { error: Some(error) },
+                (Ok(_), None) => {
+                    State::Readying { request: Some(Request::from_parts(parts, body)), started: false }
+                }
             },
             inner,
             attempts: Attempts {
                 call,
                 head,
                 replay,
-                count: 0,
+                count,
                 max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
                 idempotent,
                 resends: !own.never,
+                transient_delays: delays(&policy.transient),
+                throttled_delays: delays(&policy.throttled),
                 policy,
-                transient_delays: None,
-                throttled_delays: None,
                 cost: None,
                 failed: None,
                 maybe_processed: false,
+                broken: broken.map(|response| {
+                    let is_replayable = response.is_replayable && is_within_limit;
+                    Box::new(BrokenResponse { is_replayable, ..response })
+                }),
             },
         }
     }
@@ -116,6 +136,7 @@ where
                     let Some(error) = error.take() else { polled_after_completion() };
                     return Poll::Ready(this.attempts.end(StopReason::NotRetryable, true, Err(error)));
                 }
+                StateProj::Broken { error } => (true, Err(take_once(error))),
                 StateProj::Readying { request, started } => {
                     if !*started {
                         if let Err(error) = this.attempts.start() {

@@ -13,9 +13,9 @@ use crate::{
 };
 
 /// A copy of a request's head. Most calls never use it, so it is cheap to create. The variants except `Whole` contain
-/// the method, the URI and the header fields as bytes. They are used only if the `CallContext` is the only extension of
-/// the request.
-pub(super) enum RecordedHead {
+/// the method, the URI and the header fields as bytes. They are used only if the request has no extension except the
+/// `CallContext`.
+pub(crate) enum RecordedHead {
     /// `bytes[..length]` is the head.
     Short {
         version: Version,
@@ -38,10 +38,10 @@ impl RecordedHead {
     /// The size of the prefix: the lengths of the method and the URI.
     const PREFIX: usize = 3;
 
-    /// Records a head. `shown` is `true` if a classifier or a condition will read it.
-    pub(super) fn of<B>(request: &Request<B>, shown: bool) -> Self {
-        // Every head has at least one extension, the `CallContext`.
-        let plain = request.extensions().len() == 1 && !shown && round_trips(request.uri());
+    /// Records a head. `whole` is `true` if the request has extensions except the `CallContext`, or if a classifier or
+    /// a condition will read the head.
+    pub(crate) fn of<B>(request: &Request<B>, whole: bool) -> Self {
+        let plain = !whole && round_trips(request.uri());
         plain.then(|| Self::copied(request)).flatten().unwrap_or_else(|| {
             let mut whole = Request::new(());
             *whole.method_mut() = request.method().clone();
@@ -77,7 +77,7 @@ impl RecordedHead {
 
     /// Returns the request of the next attempt of this call. Returns an error only if the recorded bytes are invalid,
     /// which would be a bug.
-    pub(super) fn request<B>(&self, call: &CallContext, body: B) -> Result<Request<B>, Error> {
+    pub(crate) fn request<B>(&self, call: &CallContext, body: B) -> Result<Request<B>, Error> {
         let (version, bytes) = match self {
             Self::Short { version, length, bytes } => (version, bytes.get(..usize::from(*length))),
             Self::Long { version, bytes } => (version, Some(&**bytes)),

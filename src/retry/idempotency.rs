@@ -1,6 +1,6 @@
 use http::{HeaderName, HeaderValue, Request};
 
-use crate::{config::text::Written, error::Error, headers, policy, random::Random, uuid};
+use crate::{call::CallContext, config::text::Written, error::Error, headers, policy, random::Random, uuid};
 
 /// Adds a key by which the server recognizes a repeated request (draft-ietf-httpapi-idempotency-key).
 ///
@@ -44,7 +44,15 @@ impl IdempotencyKey {
     }
 
     /// Adds a key unless the method is idempotent. Returns whether the request has a key.
-    pub(super) fn put_on<B>(&self, request: &mut Request<B>, random: &Random) -> Result<bool, Error> {
+    ///
+    /// `repeats` is `true` if the call has sent the request before. It then sends the same key again, or none.
+    pub(super) fn put_on<B>(
+        &self,
+        request: &mut Request<B>,
+        call: &CallContext,
+        repeats: bool,
+        random: &Random,
+    ) -> Result<bool, Error> {
         // An empty key cannot identify a request.
         let is_key = |key: &HeaderValue| key.as_bytes().iter().any(|byte| !b" \t\"".contains(byte));
         if request.headers().get(&self.header.0).is_some_and(is_key) {
@@ -52,6 +60,10 @@ impl IdempotencyKey {
         }
         if policy::retry_decision::is_idempotent(request.method()) {
             return Ok(false);
+        }
+        if repeats {
+            let Some(key) = call.idempotency_key(&self.header.0) else { return Ok(false) };
+            return headers::insert(request.headers_mut(), &self.header.0, key).map(|()| true);
         }
         let key = uuid::v7_header(random);
         let key = match self.quoted {
@@ -61,6 +73,7 @@ impl IdempotencyKey {
         // Quotes, hexadecimal digits and hyphens always make a valid header value.
         let Ok(mut key) = key else { return Ok(false) };
         headers::mark_unique(&mut key);
+        call.keep_idempotency_key(&self.header.0, &key);
         headers::insert(request.headers_mut(), &self.header.0, key).map(|()| true)
     }
 }

@@ -102,6 +102,26 @@
 //! To use the inner layer in a client, wrap a service in the layer, and pass the wrapped service to
 //! [`client_with_service`](crate::stack::StackBuilder::client_with_service).
 //!
+//! # Broken response bodies
+//!
+//! A response body breaks if its connection or stream ends early, or if it stalls for longer than its idle timeout. The
+//! layer does not read bodies, but a [`Client`](crate::Client) does: in `text`, `bytes` and `json` of its response, and
+//! in `fetch_text` and `fetch_json`. The client passes the request to the stack again if the body breaks, and the layer
+//! decides as after any failed attempt:
+//!
+//! - The retry belongs to the same call. It sends the same request id and idempotency key, keeps the deadline, and needs
+//!   credit, a backoff and a permit. In the [`Report`](crate::Report), the broken attempt has failed.
+//! - The request must be idempotent, because the server has processed it.
+//! - The body of the request must be in memory, and within the replay limit.
+//! - The layer obeys `Retry-After` of the broken response. The default classifier does not retry if the response contains
+//!   `x-should-retry: false`.
+//!
+//! The method returns the error of the body if no retry follows. It returns an error with the status of the retry if that
+//! status is not a 2xx. For example, a retried DELETE may end with a 404.
+//!
+//! The client does not retry after a status other than 2xx, a body that is too large, or invalid JSON. It never retries a
+//! body that the caller streams.
+//!
 //! # After a 401
 //!
 //! The auth layer inserts [`KeyReplaced`](crate::call::KeyReplaced) into the extensions of a 401 if another key is
@@ -197,6 +217,8 @@ pub use self::backoff::Backoff;
 pub use self::classify::{AttemptResult, Classify, DefaultClassifier};
 pub use self::future::ResponseFuture;
 pub use self::grpc::Grpc;
+#[cfg(feature = "client")]
+pub(crate) use self::head::RecordedHead;
 pub use self::idempotency::IdempotencyKey;
 pub use self::layer::RetryLayer;
 pub use self::overrides::RetryOverride;

@@ -33,17 +33,27 @@ pub(crate) struct Subject {
     method: Method,
     uri: Uri,
     started: Instant,
+    /// Whether the call was logged before. It then continues because the body of its response broke.
+    continues: bool,
 }
 
 impl Subject {
     /// Returns `Some` if a subscriber or a recorder is active when the call starts. Also returns `Some` if tracing's
     /// feature `log` is enabled, because the crate `log` may then write the span. Otherwise returns `None`. The result
     /// is boxed, so that the future of a call without an observer stays small.
-    pub(crate) fn of<B>(level: Level, request: &Request<B>, span: &Span) -> Option<Box<Self>> {
+    ///
+    /// `earlier` is the call if it was logged before.
+    pub(crate) fn of<B>(
+        level: Level,
+        request: &Request<B>,
+        span: &Span,
+        earlier: Option<&CallContext>,
+    ) -> Option<Box<Self>> {
         let is_observed = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
         is_observed.then(|| {
             let (method, uri) = (request.method().clone(), request.uri().clone());
-            Box::new(Self { level, method, uri, started: clock::now() })
+            let started = earlier.map_or_else(clock::now, CallContext::started);
+            Box::new(Self { level, method, uri, started, continues: earlier.is_some() })
         })
     }
 }
@@ -94,9 +104,14 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
             )
         };
     }
-    metric::called(call, result, subject.started.elapsed());
+    if !subject.continues {
+        metric::called(call, result, subject.started.elapsed());
+    }
     if failed {
         return emit!(Level::WARN, "call failed");
+    }
+    if subject.continues {
+        return;
     }
     match subject.level {
         Level::ERROR => emit!(Level::ERROR, "call completed"),

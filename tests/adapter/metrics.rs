@@ -27,6 +27,7 @@ use tower_outbound::{
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,
+    test_util::ScriptedResponse,
     timeout::TimeoutLayer,
 };
 
@@ -274,6 +275,30 @@ async fn metrics_count_refusals_and_retries_and_give_ups_by_reason() {
         ("auth.rejections", [1.0]),
     ] {
         assert_eq!(series.get(name).map(Vec::as_slice), Some(values.as_slice()), "{name} in {series:#?}");
+    }
+}
+
+#[cfg(feature = "client")]
+#[tokio::test(start_paused = true)]
+async fn metrics_count_one_call_and_each_retry_if_response_bodies_break() {
+    for (good, give_up) in [(3, None), (usize::MAX, Some(1.0))] {
+        let (recorder, _guard) = Recorder::enabled();
+        let service = ScriptedService::from_fn(move |seen| {
+            let response = ScriptedResponse::status(200).with_body("part");
+            if seen.number == good { response } else { response.with_body_stalled() }
+        });
+        let client =
+            preset::currency_rates(URI).unwrap().without_credential().with_body_idle_timeout(secs(2));
+        let client = client.client_with_service(service).unwrap();
+        assert_eq!(client.get("/v1").fetch_text().await.is_ok(), give_up.is_none());
+        let series = recorder.series();
+        let name = |name: &str| format!("{name} service=currency_rates");
+        assert_eq!(series[&name("retry.retries reason=transient")], [2.0], "{series:?}");
+        let give_ups = series.get(&name("retry.give_ups reason=exhausted"));
+        assert_eq!(give_ups.and_then(|values| values.first()).copied(), give_up);
+        assert_eq!(series[&name("call.duration")], [0.0], "{series:?}");
+        let attempts = |row: &&String| row.starts_with("http.client.request.duration");
+        assert_eq!(series.keys().find(attempts).map(|row| series[row].len()), Some(3), "{series:?}");
     }
 }
 

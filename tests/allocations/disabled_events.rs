@@ -234,3 +234,33 @@ fn complete_stack_makes_eight_allocations_for_a_get() {
     let most = 9 - subject();
     assert!(added <= most, "{added} allocations, expected at most {most}");
 }
+
+/// A client keeps the request until the body of the response was read. The copy of a short head needs no allocation.
+#[cfg(feature = "client")]
+#[test]
+fn client_allocates_nothing_to_keep_a_get_until_its_body_was_read() {
+    let _serial = serial();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _entered = runtime.enter();
+    let client = StackBuilder::new(URI).unwrap().with_api_key(ApiKey::new("k3y").unwrap());
+    let client = client.client_with_service(NoOp).unwrap();
+    let subject = subject();
+    // The builder of the request with a header has already made the two allocations of the header map.
+    for (header, expected) in [(None, 13), (Some("text/csv"), 11)] {
+        let call = || {
+            let get = client.get("/v1/resources?q=1");
+            let get = match header {
+                Some(value) => get.header("accept", value),
+                None => get,
+            };
+            let mut text = std::pin::pin!(get.fetch_text());
+            let cx = &mut std::task::Context::from_waker(std::task::Waker::noop());
+            allocation_counter::measure(|| assert!(text.as_mut().poll(cx).is_ready())).count_total
+        };
+        let allocated = tracing::subscriber::with_default(all_disabled(), || {
+            call();
+            call()
+        });
+        assert_eq!(allocated, expected - subject, "with the header {header:?}");
+    }
+}

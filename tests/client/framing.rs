@@ -13,8 +13,8 @@ use http_body_util::StreamBody;
 use tower::{Service, ServiceExt};
 use tower_outbound::{
     Body,
-    client::Transport,
     test_util::{ScriptedResponse, ScriptedService},
+    transport::TransportConfig,
 };
 
 use super::{
@@ -119,7 +119,7 @@ async fn client_sends_framing_and_connection_headers_that_match_the_body() {
     for wire in [Wire::Http1, Wire::Http2] {
         let is_http2 = matches!(wire, Wire::Http2);
         let server = Server::with_statuses(wire, [200]).await;
-        let transport = Transport::new();
+        let transport = TransportConfig::new();
         let transport = if is_http2 { transport.with_http2_prior_knowledge() } else { transport };
         let client = preset(&server.url()).client_with_transport(transport).unwrap();
         for (headers, body, sent) in cases {

@@ -28,6 +28,7 @@ mod absent_waiters;
 mod adaptive;
 mod adaptive_probe;
 mod batches;
+mod clock_jumps;
 mod custom_limiter;
 mod expiry;
 mod fifo;

@@ -246,6 +246,63 @@ async fn log_line_of_a_plain_get_call_has_at_most_240_characters() {
     assert_eq!((line.matches("request_id=").count(), line.matches("service=").count()), (1, 1), "{line}");
 }
 
+/// Each body stalls, except the body of the response number `good`.
+#[cfg(feature = "client")]
+async fn capture_broken_bodies(level: LevelFilter, good: usize) -> Capture {
+    let (capture, _guard) = Capture::at(level);
+    let service = ScriptedService::from_fn(move |seen| {
+        let response = ScriptedResponse::status(200).with_body("part");
+        if seen.number == good { response } else { response.with_body_stalled() }
+    });
+    let preset = StackBuilder::new(URI).unwrap().without_credential().with_name("rates");
+    let client = preset.with_body_idle_timeout(secs(2)).client_with_service(service).unwrap();
+    let _ = client.get("/v1/rates").fetch_text().await;
+    capture
+}
+
+#[cfg(feature = "client")]
+#[tokio::test(start_paused = true)]
+async fn call_that_is_retried_after_its_body_broke_logs_one_completed_event() {
+    let capture = capture_broken_bodies(LevelFilter::INFO, 2).await;
+    let [completed] = &capture.ours()[..] else { panic!("{:?}", capture.ours()) };
+    assert_eq!((completed.level, &*completed.message), (Level::INFO, "call completed"));
+    assert!(!completed.fields.contains_key("attempts"), "the event is emitted before the body is read");
+
+    let capture = capture_broken_bodies(LevelFilter::DEBUG, 2).await;
+    let lines: Vec<_> = capture.ours().into_iter().filter(|line| line.target != LIMIT).collect();
+    let messages: Vec<_> = lines.iter().map(|line| line.message.as_str()).collect();
+    assert_eq!(
+        messages,
+        ["attempt ended", "call completed", "attempt ended", "retrying", "attempt ended"],
+        "{lines:#?}"
+    );
+    let field = |at: usize, name: &str| lines[at].fields.get(name).map(String::as_str);
+    assert_eq!([0, 2, 4].map(|at| field(at, "attempt")), [Some("1"), Some("1"), Some("2")]);
+    let status = [0, 2, 4].map(|at| field(at, "http.response.status_code"));
+    assert_eq!((status, field(2, "error.type")), ([Some("200"), None, Some("200")], Some("body_timeout")));
+    // The retry has a span of its own, with the id of the call.
+    let calls = capture.spans("call");
+    assert_eq!((calls.len(), &calls[0].fields["request_id"]), (2, &calls[1].fields["request_id"]));
+    assert_eq!(calls[1].fields["attempts"], "2");
+    let attempts = capture.spans("attempt");
+    assert_eq!((attempts.len(), &*attempts[1].fields["http.request.resend_count"]), (2, "1"));
+}
+
+#[cfg(feature = "client")]
+#[tokio::test(start_paused = true)]
+async fn call_whose_retries_after_broken_bodies_are_exhausted_also_logs_a_failed_event() {
+    let capture = capture_broken_bodies(LevelFilter::INFO, usize::MAX).await;
+    let lines = capture.ours();
+    let messages: Vec<_> = lines.iter().map(|line| (line.level, line.message.as_str())).collect();
+    assert_eq!(messages, [(Level::INFO, "call completed"), (Level::WARN, "call failed")]);
+    let field = |name: &str| lines[1].fields.get(name).map(String::as_str);
+    assert_eq!(field("request_id"), lines[0].fields.get("request_id").map(String::as_str));
+    assert_eq!((field("error.type"), field("stop_reason")), (Some("body_timeout"), Some("exhausted")));
+    assert_eq!(field("attempts"), Some("3"));
+    let elapsed: f64 = field("elapsed_ms").unwrap().parse().unwrap();
+    assert!((6_000.0..7_000.0).contains(&elapsed), "{elapsed}");
+}
+
 struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for SharedBuffer {

@@ -73,7 +73,7 @@ impl Inner {
             if now < at {
                 permits.listening = unit;
                 let until = demand.last.map_or(at, |last| at.min(last));
-                return Next::Wait(self.queue.timer(until.max(now + TICK)));
+                return Next::Wait(self.queue.timer(until.max(now.saturating_add(TICK))));
             }
             let (want, unit) = plan_query(permits, demand, now, self.settings.lease);
             let used = permits.share.as_ref().map(|share| share.used(now, nanos(self.settings.longest())));

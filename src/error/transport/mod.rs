@@ -57,6 +57,20 @@ impl Error {
             }
         }
     }
+
+    /// Wraps the error of a response body for the retry decision. The server has responded, so the error never proves
+    /// that the request was not processed.
+    #[cfg(feature = "client")]
+    pub(crate) fn of_body(error: BoxError) -> Self {
+        let own = error.downcast_ref::<Self>().filter(|own| own.is_timeout());
+        let (kind, time, failed) = match own {
+            Some(own) => (own.kind(), own.inner.time, Failed::Layer),
+            None => (read(&*error).0, None, Failed::Service(MAYBE)),
+        };
+        let mut wrapped = Self::new(kind, time, Some(error));
+        (wrapped.inner.failed, wrapped.inner.of_body) = (failed, true);
+        wrapped
+    }
 }
 
 #[cfg(feature = "client")]

@@ -58,11 +58,13 @@ impl Clock {
 
     /// Converts a time of this clock to an `Instant` of tokio's timers.
     pub(super) fn timer(&self, at: u64) -> Instant {
+        let exact = self.origin.checked_add(Duration::from_nanos(at));
         #[cfg(feature = "quanta")]
-        if self.quanta.is_some() {
-            return clock::after(clock::now(), Duration::from_nanos(at.saturating_sub(self.now())));
-        }
-        clock::after(self.origin, Duration::from_nanos(at))
+        let exact = exact.filter(|_| self.quanta.is_none());
+        // `clock::after` limits the wait, so it counts from the present. Counted from the origin, a limited time could lie
+        // in the past, and its timer would wake a waiter without end.
+        let wait = || Duration::from_nanos(at.saturating_sub(self.now()));
+        exact.unwrap_or_else(|| clock::after(clock::now(), wait()))
     }
 
     /// Converts an `Instant` of tokio's clock to a time of this clock.

@@ -65,7 +65,7 @@ impl Presence {
     pub(super) fn check_at(&self, now: u64) -> u64 {
         let next =
             if self.is_suspicious(now) { self.expected_at.saturating_add(GRACE + 1) } else { u64::MAX };
-        next.clamp(now + 1, now + CHECK)
+        next.clamp(now.saturating_add(1), now.saturating_add(CHECK))
     }
 
     /// Sets absent waiters aside and wakes the waiters behind them, if the head was not polled in time.

@@ -146,6 +146,13 @@ impl Budget {
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, give);
     }
 
+    /// Spends the cost of a retry again, because the body of its response broke after
+    /// [`succeeded`](Self::succeeded) had returned the cost.
+    pub(crate) fn take_back(&self) {
+        let take = |left: u32| Some(left.saturating_sub(self.retry_cost));
+        let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+    }
+
     /// Returns the remaining credit, from 0 to the [`capacity`](Self::capacity).
     pub fn left(&self) -> u32 {
         self.left.load(Ordering::Relaxed)

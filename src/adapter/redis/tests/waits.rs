@@ -120,3 +120,16 @@ fn request_for_two_permits_waits_until_both_permits_may_be_used() {
         !permits.take(NonZeroU32::new(2).unwrap(), 299) && permits.take(NonZeroU32::new(2).unwrap(), 300)
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn redis_waiter_sleeps_until_its_permit_after_the_clock_jumps_by_more_than_a_century() {
+    let (limiter, queries) = scripted(limiter(), millis(10), |_| Ok(reply(&[(80, 1)], 5_000)));
+    time::advance(Duration::from_secs(4_000_000_000)).await;
+    let start = Instant::now();
+    let mut acquire = tokio_test::task::spawn(limiter.acquire_with(&bounded(None)));
+    tokio_test::assert_pending!(acquire.poll());
+    yield_now().await;
+    assert!(!acquire.is_woken(), "the waiter's timer lies in the past");
+    acquire.await.unwrap();
+    assert_eq!((start.elapsed(), queries.lock().unwrap().len()), (millis(90), 1));
+}

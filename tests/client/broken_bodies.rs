@@ -1,0 +1,516 @@
+//! Tests the retry of a request if the body of its response breaks.
+
+use std::{
+    convert::Infallible,
+    future::ready,
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use futures_util::{future::join_all, stream};
+use http::{Method, Request, StatusCode, request::Parts};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokio::time::Instant;
+use tower::load_shed::error::Overloaded;
+use tower_outbound::{
+    Body, BoxError, ErrorKind, Jitter, Quota,
+    auth::{FreshKey, RefreshingKey},
+    body::ReplayBody,
+    call::{
+        CallContext, RequestHead,
+        StopReason::{self, Deadline, Exhausted, NotIdempotent, NotReplayable, NotRetryable, Success},
+    },
+    client::{RequestBuilder, ResponseError},
+    error::DeliveryError,
+    limit::SlidingWindow,
+    request_id::RequestId,
+    retry::{AttemptResult, Budget, Classify, IdempotencyKey, RetryDecision, RetryOverride},
+    test_util::{ScriptedResponse, ScriptedService},
+    transport::TransportConfig,
+};
+
+use super::{
+    support::server::{Reply, Server, Wire, cut_off, reply, stalled, within},
+    *,
+};
+
+const OK: Outcome = Outcome::Response(StatusCode::OK);
+const IDLE: Duration = Duration::from_secs(1);
+
+/// How the body of a response breaks.
+#[derive(Debug, Clone, Copy)]
+enum Break {
+    /// The server closes the connection before the end of the `content-length`.
+    Length,
+    /// The server closes the connection before the last chunk.
+    Chunk,
+    /// The server resets the HTTP/2 stream.
+    Stream,
+    /// The server stops sending.
+    Stall,
+}
+
+const BREAKS: [Break; 4] = [Break::Length, Break::Chunk, Break::Stream, Break::Stall];
+
+impl Break {
+    fn reply(self) -> Reply {
+        let mut reply = if matches!(self, Self::Stall) { stalled(200) } else { cut_off(200) };
+        if matches!(self, Self::Length) {
+            reply.headers_mut().insert("content-length", 10.into());
+        }
+        reply
+    }
+
+    /// Starts a server whose first `count` response bodies break. All others are `[1]`.
+    async fn server(self, count: usize) -> Server {
+        let wire = if matches!(self, Self::Stream) { Wire::Http2 } else { Wire::Http1 };
+        Server::start(wire, move |number, _| async move {
+            Some(if number <= count { self.reply() } else { reply(200, "[1]") })
+        })
+        .await
+    }
+
+    fn client(self, preset: StackBuilder) -> Client {
+        let transport = TransportConfig::new();
+        let transport =
+            if matches!(self, Self::Stream) { transport.with_http2_prior_knowledge() } else { transport };
+        preset.with_body_idle_timeout(IDLE).client_with_transport(transport).unwrap()
+    }
+
+    /// Returns the outcome of an attempt whose body breaks.
+    fn outcome(self) -> Outcome {
+        if matches!(self, Self::Stall) { Outcome::Timeout } else { Outcome::Failed }
+    }
+}
+
+/// A request that a [`broken`] service has received.
+type Received = Arc<Mutex<Vec<(Instant, Parts)>>>;
+
+/// Returns a client over a service that responds with `statuses` in order, and repeats the last status. The bodies of
+/// the first `count` responses break after their first chunk.
+fn broken(preset: &StackBuilder, count: usize, statuses: &'static [u16]) -> (Client, Received) {
+    broken_with(preset, count, move |number| {
+        let status = statuses[number.min(statuses.len()) - 1];
+        http::Response::builder().status(status)
+    })
+}
+
+fn broken_with(
+    preset: &StackBuilder,
+    count: usize,
+    head: impl Fn(usize) -> http::response::Builder + Clone + Send + Sync + 'static,
+) -> (Client, Received) {
+    let received = Received::default();
+    let all = Arc::clone(&received);
+    let service = tower::service_fn(move |request: Request<ReplayBody<Body>>| {
+        let number = {
+            let mut all = all.lock().unwrap();
+            all.push((Instant::now(), request.into_parts().0));
+            all.len()
+        };
+        let end = if number <= count { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok("1]") };
+        let frames =
+            [Ok("["), end].map(|data: io::Result<_>| data.map(|data| Frame::data(Bytes::from(data))));
+        ready(Ok::<_, Infallible>(head(number).body(StreamBody::new(stream::iter(frames))).unwrap()))
+    });
+    (preset.client_with_service(service).unwrap(), received)
+}
+
+/// Returns a preset for a service in memory.
+fn in_memory() -> StackBuilder {
+    preset("https://api.example.com")
+}
+
+/// Asserts that the error is that of a broken body, and returns its outcomes and stop reason.
+fn broken_body(error: &ResponseError) -> (Vec<Outcome>, Option<StopReason>) {
+    assert!(error.call().is_none() && error.decode_error().is_none(), "{error:?}");
+    assert_eq!((error.status(), error.excerpt()), (Some(StatusCode::OK), ""));
+    assert!(error.to_string().starts_with("the response's body could not be read, status 200 OK"), "{error}");
+    let report = error.report().unwrap();
+    (outcomes(report), report.stop_reason())
+}
+
+#[tokio::test]
+async fn reading_the_body_retries_a_get_whose_body_breaks() {
+    let cases =
+        BREAKS.into_iter().flat_map(|broken| [(broken, "bytes"), (broken, "text"), (broken, "fetch_text")]);
+    join_all(cases.map(|(broken, method)| async move {
+        let server = broken.server(1).await;
+        let get = broken.client(preset(&server.url())).get("/v1?q=1").header("x-own", "kept");
+        if method == "fetch_text" {
+            assert_eq!(within(get.fetch_text()).await.unwrap(), "[1]");
+        } else {
+            let response = within(get).await.unwrap();
+            let report = report(&response).clone();
+            assert_eq!((outcomes(&report), report.stop_reason()), (vec![OK], Some(Success)));
+            let text = match method {
+                "bytes" => within(response.bytes()).await.unwrap(),
+                _ => within(response.text()).await.unwrap().into(),
+            };
+            assert_eq!(text, "[1]", "{broken:?}");
+            assert_eq!(
+                (outcomes(&report), report.stop_reason()),
+                (vec![broken.outcome(), OK], Some(Success))
+            );
+        }
+        let seen = server.seen();
+        assert_eq!(seen.len(), 2, "{broken:?} {method}");
+        assert_eq!((&seen[0].headers, seen[0].path_and_query()), (&seen[1].headers, "/v1?q=1"));
+        assert_eq!(
+            (seen[0].header("x-request-id").unwrap().len(), seen[1].header("x-own")),
+            (36, Some("kept"))
+        );
+        // A broken body ends the connection in HTTP/1, but only its stream in HTTP/2.
+        assert_eq!(server.connections(), if matches!(broken, Break::Stream) { 1 } else { 2 });
+    }))
+    .await;
+}
+
+#[cfg(feature = "json")]
+#[tokio::test]
+async fn json_calls_retry_a_get_whose_body_breaks() {
+    join_all(BREAKS.map(|broken| async move {
+        let server = broken.server(2).await;
+        let client = broken.client(preset(&server.url()));
+        assert_eq!(within(client.get("/").fetch_json::<Vec<u8>>()).await.unwrap(), [1]);
+        assert_eq!(server.seen().len(), 3);
+        let id = |at: usize| server.seen()[at].header("x-request-id").unwrap().to_owned();
+        assert!(id(0) == id(1) && id(1) == id(2));
+
+        let server = broken.server(1).await;
+        let response = within(broken.client(preset(&server.url())).get("/")).await.unwrap();
+        assert_eq!(within(response.json::<Vec<u8>>()).await.unwrap(), [1]);
+        assert_eq!(server.seen().len(), 2);
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn broken_body_of_a_post_is_an_error_after_one_request() {
+    join_all(BREAKS.map(|broken| async move {
+        let server = broken.server(1).await;
+        let post = broken.client(preset(&server.url())).post("/v1").body("once");
+        let error = within(post.fetch_text()).await.unwrap_err();
+        assert_eq!(broken_body(&error), (vec![broken.outcome()], Some(NotIdempotent)));
+        assert_eq!(error.is_timeout(), matches!(broken, Break::Stall));
+        let source = std::error::Error::source(&error).unwrap();
+        match broken {
+            Break::Stall => assert_eq!(source.to_string(), "response body stalled for 1s"),
+            _ => assert!(source.is::<hyper::Error>(), "the source is the error of the body: {source:?}"),
+        }
+        assert_eq!(server.seen().len(), 1, "{broken:?}");
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn idempotent_post_is_retried_with_the_same_body_after_its_body_broke() {
+    type Change = fn(StackBuilder) -> StackBuilder;
+    let unchanged: Change = |preset| preset;
+    let by_rule: Change = |preset| preset.with_idempotent(|head| head.method == Method::POST);
+    let by_key: Change =
+        |preset| preset.with_retry(quick_retry().with_honoured_idempotency_key(IdempotencyKey::quoted()));
+    let declare: fn(RequestBuilder) -> RequestBuilder = RequestBuilder::idempotent;
+    let key: fn(RequestBuilder) -> RequestBuilder = |post| post.header("idempotency-key", "mine");
+    for (change, request) in
+        [(unchanged, declare), (by_rule, |post| post), (by_key, |post| post), (by_key, key)]
+    {
+        let server = Break::Length.server(2).await;
+        let client = change(preset(&server.url())).client().unwrap();
+        let post = request(client.post("/v1").body("same").extension(7_u8));
+        assert_eq!(within(post.fetch_text()).await.unwrap(), "[1]");
+        let seen = server.seen();
+        assert_eq!(seen.len(), 3);
+        for seen in &seen {
+            assert_eq!((&seen.body[..], &seen.method), (&b"same"[..], &Method::POST));
+            assert_eq!(seen.headers, server.seen()[0].headers, "also the request id and the idempotency key");
+        }
+    }
+}
+
+/// By default, no server is known to honour the key.
+#[tokio::test]
+async fn post_with_an_idempotency_key_is_not_retried_unless_the_server_honours_it() {
+    let server = Break::Length.server(1).await;
+    let post = client(&server).post("/v1").header("idempotency-key", "mine");
+    let error = within(post.fetch_text()).await.unwrap_err();
+    assert_eq!(broken_body(&error), (vec![Outcome::Failed], Some(NotIdempotent)));
+}
+
+#[tokio::test]
+async fn request_whose_body_is_not_in_memory_is_not_retried_after_its_body_broke() {
+    let streamed =
+        || Body::new(StreamBody::new(stream::iter([io::Result::Ok(Frame::data(Bytes::from("four")))])));
+    let limited = quick_retry().with_replay_limit(3);
+    for (retry, body) in [(quick_retry(), streamed()), (limited, Body::from("four"))] {
+        let server = Break::Chunk.server(1).await;
+        let client = preset(&server.url()).with_retry(retry).client().unwrap();
+        let error = within(client.put("/v1").body(body).fetch_text()).await.unwrap_err();
+        assert_eq!(broken_body(&error), (vec![Outcome::Failed], Some(NotReplayable)));
+        assert_eq!(server.seen().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn streamed_body_is_not_retried() {
+    join_all(BREAKS.map(|broken| async move {
+        let server = broken.server(1).await;
+        let response = within(broken.client(preset(&server.url())).get("/")).await.unwrap().into_http();
+        assert!(within(response.into_body().collect(1024)).await.is_err());
+        assert_eq!(server.seen().len(), 1);
+    }))
+    .await;
+}
+
+/// Retries nothing.
+struct Never;
+
+impl Classify for Never {
+    fn classify(&self, _: RequestHead<'_>, _: &AttemptResult<'_>) -> RetryDecision {
+        RetryDecision::NotRetryable
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_of_broken_bodies_stop_at_each_limit_of_the_retry_layer() {
+    let budget = Budget::new().with_capacity(20).unwrap();
+    let many = || quick_retry().with_max_attempts(99).unwrap();
+    for (retry, own, requests, stop) in [
+        (quick_retry(), RetryOverride::new(), 3, Exhausted),
+        (quick_retry(), RetryOverride::new().with_max_attempts(2).unwrap(), 2, Exhausted),
+        (quick_retry(), RetryOverride::new().without_retries(), 1, Exhausted),
+        (quick_retry().with_max_attempts(1).unwrap(), RetryOverride::new(), 1, Exhausted),
+        // The credit of 20 pays for one retry of 14, although each retry succeeds up to its response headers.
+        (many().with_budget(budget.clone()), RetryOverride::new(), 2, StopReason::Budget),
+        (many().with_custom_backoff(|| [Duration::ZERO; 3].into_iter()), RetryOverride::new(), 4, Exhausted),
+        (quick_retry().with_classify(Never), RetryOverride::new(), 1, NotRetryable),
+    ] {
+        let (client, received) = broken(&in_memory().with_retry(retry), 99, &[200]);
+        let error = client.get("/v1").extension(own).fetch_text().await.unwrap_err();
+        assert_eq!(broken_body(&error), (vec![Outcome::Failed; requests], Some(stop)));
+        assert_eq!(received.lock().unwrap().len(), requests);
+    }
+    assert!(budget.left() < 14, "{budget:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn response_headers_forbid_or_delay_the_retry_of_a_broken_body() {
+    let with_header =
+        |name, value| broken_with(&in_memory(), 1, move |_| http::Response::builder().header(name, value));
+    let (client, received) = with_header("x-should-retry", "false");
+    let error = client.get("/v1").fetch_text().await.unwrap_err();
+    assert_eq!(broken_body(&error), (vec![Outcome::Failed], Some(NotRetryable)));
+    assert_eq!(received.lock().unwrap().len(), 1);
+
+    let (client, received) = with_header("retry-after", "7");
+    assert_eq!(client.get("/v1").fetch_text().await.unwrap(), "[1]");
+    let received = received.lock().unwrap();
+    assert!(received[1].0 - received[0].0 >= Duration::from_secs(7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rule_sees_the_headers_and_the_error_of_a_response_whose_body_broke() {
+    let retry = RetryLayer::new().with_classify(Never).retry_if(|request, attempt| {
+        assert_eq!((request.extensions.get(), attempt.extension()), (Some(&7_u8), Some(&8_u16)));
+        assert_eq!(attempt.header("x-marked").unwrap(), "1");
+        attempt.status().is_none() && attempt.error.is_some_and(|error| error.kind() == ErrorKind::Reset)
+    });
+    let marked = |_| http::Response::builder().header("x-marked", "1").extension(8_u16);
+    let (client, received) = broken_with(&in_memory().with_retry(retry), 1, marked);
+    // The first response is complete except for its body, so that only the second decision sees an error.
+    assert_eq!(client.get("/v1").extension(7_u8).fetch_text().await.unwrap(), "[1]");
+    assert_eq!(received.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn broken_body_is_not_retried_after_the_deadline() {
+    // The backoff would end after the deadline.
+    let second = Duration::from_secs(1);
+    let backoff = ExponentialBackoff::new(second, second).unwrap().with_jitter(Jitter::none());
+    let preset = in_memory().with_retry(RetryLayer::new().with_backoff(backoff));
+    let (client, received) = broken(&preset, 1, &[200]);
+    let start = Instant::now();
+    let error = client.get("/v1").timeout(second / 2).fetch_text().await.unwrap_err();
+    assert_eq!(broken_body(&error), (vec![Outcome::Failed], Some(Deadline)));
+    assert_eq!((received.lock().unwrap().len(), start.elapsed()), (1, Duration::ZERO));
+
+    // The deadline passes while the body is read, or during the second attempt.
+    let stalled = ScriptedResponse::status(200).with_body("[").with_body_stalled();
+    for (script, attempts, is_body) in
+        [(vec![stalled.clone()], 1, true), (vec![stalled, ScriptedResponse::never()], 2, false)]
+    {
+        let preset = in_memory().with_total_timeout(second * 5);
+        let preset = if is_body { preset } else { preset.with_body_idle_timeout(second) };
+        let service = ScriptedService::new(script);
+        let client = preset.client_with_service(service.clone()).unwrap();
+        let start = Instant::now();
+        let error = client.get("/v1").fetch_text().await.unwrap_err();
+        assert_eq!((start.elapsed().as_secs(), error.is_timeout()), (5, true));
+        assert_eq!(outcomes(error.report().unwrap()), vec![Outcome::Timeout; attempts]);
+        assert_eq!(error.report().unwrap().stop_reason(), Some(Deadline));
+        assert_eq!((error.call().is_none(), service.calls()), (is_body, attempts));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_of_a_broken_body_waits_for_a_permit() {
+    let quota = Quota::new(1, Duration::from_secs(10)).unwrap().without_margin();
+    let preset = in_memory().with_limiter(SlidingWindow::new(quota));
+    let (client, received) = broken(&preset, 1, &[200]);
+    let response = client.get("/v1").await.unwrap();
+    let report = report(&response).clone();
+    assert_eq!(response.text().await.unwrap(), "[1]");
+    assert!(report.waited() > Duration::from_secs(9), "{report}");
+    {
+        let received = received.lock().unwrap();
+        assert!(received[1].0 - received[0].0 >= Duration::from_secs(10));
+    }
+
+    // The permit would be granted after the deadline.
+    let (client, received) = broken(&in_memory().with_limiter(SlidingWindow::new(quota)), 1, &[200]);
+    let get = client.get("/v1").timeout(Duration::from_secs(5));
+    let error = get.fetch_text().await.unwrap_err();
+    assert_eq!(broken_body(&error), (vec![Outcome::Failed, Outcome::Refused], Some(Deadline)));
+    assert_eq!(received.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_of_an_error_status_is_not_retried() {
+    let (client, received) = broken(&in_memory(), 99, &[404]);
+    let error = client.get("/v1").await.unwrap().text().await.unwrap_err();
+    assert_eq!((error.status().unwrap().as_u16(), error.call().is_none()), (404, true));
+    let error = client.get("/v1").fetch_text().await.unwrap_err();
+    assert_eq!((error.status().unwrap().as_u16(), error.excerpt()), (404, "["));
+    assert_eq!(received.lock().unwrap().len(), 2);
+}
+
+/// The caller has seen the first status, so the body of another status must not take the place of the body.
+#[tokio::test(start_paused = true)]
+async fn retry_of_a_broken_body_returns_an_error_for_a_status_other_than_2xx() {
+    let (client, received) = broken(&in_memory(), 1, &[200, 404]);
+    let error = client.get("/v1").await.unwrap().bytes().await.unwrap_err();
+    assert_eq!((error.status().unwrap().as_u16(), error.excerpt()), (404, "[1]"));
+    assert!(error.to_string().starts_with("the response is not a success, status 404"), "{error}");
+    assert_eq!(
+        outcomes(error.report().unwrap()),
+        [Outcome::Failed, Outcome::Response(StatusCode::NOT_FOUND)]
+    );
+
+    let (client, _) = broken(&in_memory(), 1, &[201, 503, 200]);
+    assert_eq!(client.put("/v1").fetch_text().await.unwrap(), "[1]");
+    assert_eq!(received.lock().unwrap().len(), 2);
+}
+
+#[cfg(feature = "json")]
+#[tokio::test(start_paused = true)]
+async fn body_that_is_too_large_or_not_json_is_not_retried() {
+    for (body, is_too_large) in [(vec![b' '; Response::MAX_BODY + 1], true), (b"{".to_vec(), false)] {
+        let service = ScriptedService::new([ScriptedResponse::status(200).with_body(body)]);
+        let client = in_memory().client_with_service(service.clone()).unwrap();
+        let error = client.get("/v1").fetch_json::<u8>().await.unwrap_err();
+        assert_eq!((error.is_too_large(), error.decode_error().is_none()), (is_too_large, is_too_large));
+        assert_eq!((service.calls(), outcomes(error.report().unwrap())), (1, vec![OK]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_of_a_broken_body_uses_the_new_key_after_a_401() {
+    let number = AtomicUsize::new(0);
+    let keys = RefreshingKey::new(move || {
+        let key = ApiKey::new(format!("k3y-{}", number.fetch_add(1, Relaxed)));
+        ready(key.map(FreshKey::new).map_err(BoxError::from))
+    });
+    let (client, received) = broken(&in_memory().with_keys(keys), 1, &[200, 401, 200]);
+    let response = client.post("/v1").idempotent().await.unwrap();
+    let report = report(&response).clone();
+    assert_eq!(response.text().await.unwrap(), "[1]");
+    let unauthorized = Outcome::Response(StatusCode::UNAUTHORIZED);
+    assert_eq!(outcomes(&report), [Outcome::Failed, unauthorized, OK]);
+    let received = received.lock().unwrap();
+    let keys: Vec<_> =
+        received.iter().map(|(_, head)| head.headers["authorization"].to_str().unwrap()).collect();
+    assert_eq!(keys, ["Bearer k3y-0", "Bearer k3y-0", "Bearer k3y-1"]);
+}
+
+/// The resend with the new key does not count as an attempt.
+#[tokio::test(start_paused = true)]
+async fn body_that_breaks_after_a_401_is_retried_up_to_the_maximum_number_of_attempts() {
+    let keys = RefreshingKey::new(|| ready(ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from)));
+    let preset = in_memory().with_keys(keys).with_retry(quick_retry().with_max_attempts(2).unwrap());
+    let (client, received) = broken(&preset, 99, &[401, 200]);
+    let error = client.get("/v1").fetch_text().await.unwrap_err();
+    let unauthorized = Outcome::Response(StatusCode::UNAUTHORIZED);
+    let expected = vec![unauthorized, Outcome::Failed, Outcome::Failed];
+    assert_eq!(broken_body(&error), (expected, Some(Exhausted)));
+    assert_eq!(received.lock().unwrap().len(), 3);
+}
+
+/// The server has responded, so no error of the body proves that it did not process the request.
+#[tokio::test(start_paused = true)]
+async fn post_is_not_retried_whatever_the_error_of_its_broken_body_states() {
+    let refused = || io::Error::from(io::ErrorKind::ConnectionRefused).into();
+    let limited = async || {
+        let quota = Quota::new(1, Duration::from_secs(10)).unwrap();
+        let limiter = SlidingWindow::new(quota);
+        limiter.acquire().await.unwrap();
+        let client =
+            in_memory().with_limiter(limiter).client_with_service(ScriptedService::new([200])).unwrap();
+        BoxError::from(client.get("/").timeout(Duration::from_secs(1)).await.unwrap_err())
+    };
+    let errors: [BoxError; 4] =
+        [refused(), DeliveryError::not_sent("x").into(), Overloaded::new().into(), limited().await];
+    for error in errors {
+        let (calls, error) = (Arc::new(AtomicUsize::new(0)), Mutex::new(Some(error)));
+        let body = move || {
+            Body::new(StreamBody::new(stream::iter(error.lock().unwrap().take().map(Err::<Frame<Bytes>, _>))))
+        };
+        let (counted, body) = (Arc::clone(&calls), Arc::new(body));
+        let service = tower::service_fn(move |_: Request<_>| {
+            counted.fetch_add(1, Relaxed);
+            ready(Ok::<_, Infallible>(http::Response::new(body())))
+        });
+        let client = in_memory().client_with_service(service).unwrap();
+        let error = client.post("/v1").fetch_text().await.unwrap_err();
+        assert_eq!(broken_body(&error), (vec![Outcome::Failed], Some(NotIdempotent)), "{error:?}");
+        assert_eq!(calls.load(Relaxed), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn report_has_no_stop_reason_while_a_broken_body_is_retried() {
+    let service = ScriptedService::new([
+        ScriptedResponse::status(200).with_body("[").with_body_stalled(),
+        ScriptedResponse::never(),
+    ]);
+    let client = in_memory().with_body_idle_timeout(IDLE).client_with_service(service.clone()).unwrap();
+    let response = client.get("/v1").await.unwrap();
+    let report = report(&response).clone();
+    assert_eq!(report.stop_reason(), Some(Success));
+    assert!(tokio::time::timeout(IDLE * 2, response.text()).await.is_err());
+    assert_eq!((service.calls(), report.attempt_count(), report.stop_reason()), (2, 2, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_of_a_broken_body_continues_the_call() {
+    let (client, received) = broken(&in_memory(), 2, &[200]);
+    let deadline = tower_outbound::call::Deadline::after(Duration::from_secs(9));
+    for get in [client.get("/v1"), client.get("/v1").extension(RequestId("mine".parse().unwrap()))] {
+        received.lock().unwrap().clear();
+        let response = get.extension(7_u8).extension(deadline).await.unwrap();
+        let report = report(&response).clone();
+        assert_eq!(response.text().await.unwrap(), "[1]");
+        assert_eq!(outcomes(&report), [Outcome::Failed, Outcome::Failed, OK]);
+        let attempts = report.attempts();
+        assert_eq!(attempts.iter().map(|attempt| attempt.number).collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(attempts.is_sorted_by_key(|attempt| attempt.started) && attempts[1].delay.is_some());
+        for (_, head) in received.lock().unwrap().iter() {
+            assert_eq!(head.headers["x-request-id"], report.request_id().unwrap());
+            assert_eq!(head.extensions.get(), Some(&7_u8));
+            assert_eq!(head.extensions.get::<CallContext>().unwrap().deadline(), Some(deadline.0));
+        }
+    }
+}
