@@ -1,7 +1,7 @@
 use std::{
     fmt,
     pin::Pin,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
@@ -29,7 +29,7 @@ impl ConnectionBody {
     /// its stream, even if the caller never reads it.
     #[cfg(feature = "client")]
     pub(crate) fn read_ahead(mut self) -> Result<super::Body, Self> {
-        let mut context = Context::from_waker(Waker::noop());
+        let mut context = Context::from_waker(std::task::Waker::noop());
         let first = match Pin::new(&mut self.incoming).poll_frame(&mut context) {
             Poll::Ready(None) => return Ok(super::Body::empty()),
             Poll::Ready(Some(first)) => first,

@@ -71,6 +71,7 @@ impl Progress {
         self.change(EXPIRED);
     }
 
+    #[cfg(any(feature = "client", test))]
     pub(super) fn is_expired(&self) -> bool {
         self.watch.load(Ordering::Acquire) == EXPIRED
     }
@@ -80,6 +81,7 @@ impl Progress {
         let _ = self.watch.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 
+    #[cfg(any(feature = "client", test))]
     pub(super) fn enter(&self, phase: Phase) {
         let next = match phase {
             Phase::Unknown => UNKNOWN,

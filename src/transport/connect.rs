@@ -72,6 +72,7 @@ impl Connector {
         let stream = self.dial(uri.clone(), progress).await?;
         let dialed = clock::now();
         let resolved = progress.resolved.get().copied();
+        #[cfg_attr(not(feature = "rustls"), expect(unused_mut, reason = "only TLS changes the times"))]
         let mut times = ConnectTimes {
             resolve: resolved.map(|resolved| resolved.saturating_duration_since(started)),
             connect: dialed.saturating_duration_since(resolved.unwrap_or(started)),
@@ -115,6 +116,7 @@ impl Connector {
     async fn through(
         &self,
         proxy: super::proxy::Intercept,
+        #[cfg_attr(not(feature = "rustls"), expect(unused_mut, reason = "only TLS replaces the stream"))]
         mut stream: Stream,
         uri: &Uri,
     ) -> Result<Stream, BoxError> {

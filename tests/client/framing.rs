@@ -23,6 +23,7 @@ use super::{
 };
 
 type Headers = &'static [(&'static str, &'static str)];
+type Case = (Headers, fn() -> Body, &'static str);
 
 /// Returns a body whose length only the caller knows.
 fn stream_of(text: &'static str) -> Body {
@@ -69,7 +70,7 @@ async fn request_with_contradictory_framing_or_a_host_header_is_not_sent() {
         "`content-length`: expected one decimal number",
         "`transfer-encoding`: expected `chunked`, and no `content-length`",
     );
-    let cases: &[(Headers, fn() -> Body, &str)] = &[
+    let cases: &[Case] = &[
         (&[("host", "other.example.com")], hello, "`host`: expected none"),
         (&[("host", "127.0.0.1:9")], Body::empty, "`host`: expected none"),
         (&[("content-length", "3")], hello, "`content-length: 3`: expected 5, the length of the body"),
@@ -106,7 +107,7 @@ async fn request_with_contradictory_framing_or_a_host_header_is_not_sent() {
 
 #[tokio::test]
 async fn client_sends_framing_and_connection_headers_that_match_the_body() {
-    let cases: &[(Headers, fn() -> Body, &str)] = &[
+    let cases: &[Case] = &[
         (&[("content-length", "5")], || "hello".into(), "hello"),
         (&[("content-length", "5")], || stream_of("hello"), "hello"),
         (&[("content-length", "0")], Body::empty, ""),
