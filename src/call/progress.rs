@@ -5,8 +5,6 @@ use std::{
     time::Duration,
 };
 
-use crate::policy::nanos;
-
 /// How far the transport has got with the running attempt, in two words that are read without a lock.
 ///
 /// The attempt timeout watches one attempt at a time. If several attempts of the call run at once, as with hedging, the
@@ -87,7 +85,7 @@ impl Progress {
             Phase::Unknown => UNKNOWN,
             Phase::Connecting => CONNECTING,
             Phase::Waiting => WAITING,
-            Phase::Sent(since_start) => nanos(since_start).saturating_add(SENT),
+            Phase::Sent(since_start) => crate::policy::nanos(since_start).saturating_add(SENT),
         };
         let change = |phase| (phase < SENT).then_some(next);
         let _ = self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
