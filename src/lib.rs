@@ -242,7 +242,7 @@
 //! | `hyper` (default) | determines from the errors of hyper, hyper-util and h2 whether a request was sent, and why it failed |
 //! | `rustls` (default) | TLS for the client: rustls with the ring provider and Mozilla's root certificates. Also enables `client` |
 //! | `native-roots` | allows the application to use the operating system's root certificates for TLS. Also enables `rustls` |
-//! | `proxy` | HTTP and SOCKS5 proxies, see [`transport::Proxy`]. Also enables `client` |
+//! | `proxy` | HTTP and SOCKS5 proxies, see `transport::Proxy`. Also enables `client` |
 //! | `decompression` | gzip and brotli, see [`StackBuilder`](stack::StackBuilder). Also enables `client` |
 //! | `json` | JSON requests and responses of the client. Also enables `client` |
 //! | `serde` | reads the configuration of a stack from TOML, JSON or the environment, see [`preset`](preset#configuration-from-files) |
