@@ -12,11 +12,14 @@ use std::{
 };
 
 use http::HeaderMap;
-use hyper::client::conn::{http1, http2};
+use hyper::{
+    client::conn::{http1, http2},
+    rt::bounds::Http2ClientConnExec,
+};
 use hyper_util::rt::TokioIo;
 use tokio::task::AbortHandle;
 
-use super::{pool::Tasks, service::RequestBody, stream::Stream};
+use super::{service::RequestBody, stream::Stream};
 use crate::clock::{self, Instant};
 
 /// The limit of streams before the server's settings have arrived. No server sends this number.
@@ -159,11 +162,14 @@ pub(super) struct Driver {
 
 impl Driver {
     /// Runs the connection until it ends. Calls `changed` whenever the server's limit of streams changes.
-    pub(super) async fn drive<B: RequestBody>(
+    pub(super) async fn drive<B, E>(
         self,
-        mut connection: http2::Connection<TokioIo<Stream>, B, Tasks<B>>,
+        mut connection: http2::Connection<TokioIo<Stream>, B, E>,
         changed: impl Fn(),
-    ) {
+    ) where
+        B: RequestBody,
+        E: Http2ClientConnExec<B, TokioIo<Stream>> + Unpin,
+    {
         let mut wait = Duration::from_millis(1);
         let mut look_again = pin!(tokio::time::sleep(wait));
         poll_fn(|cx| {

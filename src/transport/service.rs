@@ -87,6 +87,7 @@ impl<B: RequestBody> Transport<B> {
         async move {
             let host = inner.host(&request)?;
             let call = request.extensions().get::<CallContext>().cloned();
+            let mut returned_by_new = false;
             loop {
                 let (mut lease, now) = lease(&host, call.as_ref()).await?;
                 host.target.write_head(&mut request, lease.is_http2())?;
@@ -99,7 +100,8 @@ impl<B: RequestBody> Transport<B> {
                         // The connection ended before hyper began the request.
                         Some(returned) => {
                             lease.retire();
-                            if !lease.is_reused() {
+                            // A server that closes every new connection must not cause an endless loop.
+                            if !lease.is_reused() && std::mem::replace(&mut returned_by_new, true) {
                                 return Err(Error::returned(error.into_error()));
                             }
                             request = returned;
