@@ -97,12 +97,16 @@ pub(crate) fn fullest_window(plan: &Plan, records: &Records) -> u64 {
     percent.max().unwrap_or(0)
 }
 
-/// Guarantee 2: the first attempts of each priority get their permits in the order in which their calls started. Calls
-/// that may have waited for a key do not count, because their permit may expire during that wait.
+/// Guarantee 2: the first attempts of each priority get their permits in the order in which their calls started.
+///
+/// Permits of one instant have no order, because a granted call leaves when its task runs. Calls that may have waited
+/// for a key do not count, because their permit may expire during that wait.
 fn broken_order(records: &Records, link: Link) -> Found {
     let mut found = Vec::new();
     for priority in [Priority::High, Priority::Normal, Priority::Low] {
-        let (mut seen, mut latest) = (BTreeSet::new(), None);
+        let mut seen = BTreeSet::new();
+        // The latest start of the calls with a permit, before this instant and in it.
+        let (mut before, mut instant, mut within) = (None, None, None);
         for permit in records.permits.iter().filter(|permit| permit.link == link) {
             let call = &records.calls[permit.call];
             if call.priority != priority || !seen.insert(permit.call) {
@@ -114,10 +118,13 @@ fn broken_order(records: &Records, link: Link) -> Found {
             if records.refreshes.iter().any(waited_for_key) {
                 continue;
             }
-            if latest.is_some_and(|latest| latest > call.started) {
+            if instant.replace(permit.at.1) != Some(permit.at.1) {
+                before = before.max(within.take());
+            }
+            if before.is_some_and(|before| before > call.started) {
                 found.push(format!("order: {link}: call {} got its permit after a later call", permit.call));
             }
-            latest = latest.max(Some(call.started));
+            within = within.max(Some(call.started));
         }
     }
     found
