@@ -25,18 +25,18 @@ pub(crate) trait Lease: Send {
 }
 
 impl ConnectionBody {
-    /// Reads the first frame if it has arrived, and returns the body if it is complete. A short HTTP/2 body then ends
+    /// Reads the first frame if it has arrived, and returns the bytes of the body if it is complete. A short HTTP/2 body then ends
     /// its stream, even if the caller never reads it.
     #[cfg(feature = "client")]
-    pub(crate) fn read_ahead(mut self) -> Result<super::Body, Self> {
+    pub(crate) fn read_ahead(mut self) -> Result<Bytes, Self> {
         let mut context = Context::from_waker(std::task::Waker::noop());
         let first = match Pin::new(&mut self.incoming).poll_frame(&mut context) {
-            Poll::Ready(None) => return Ok(super::Body::empty()),
+            Poll::Ready(None) => return Ok(Bytes::new()),
             Poll::Ready(Some(first)) => first,
             Poll::Pending => return Err(self),
         };
         match first.map(Frame::into_data) {
-            Ok(Ok(data)) if self.incoming.is_end_stream() => return Ok(data.into()),
+            Ok(Ok(data)) if self.incoming.is_end_stream() => return Ok(data),
             Ok(Ok(data)) => self.first = Some(Box::new(Ok(Frame::data(data)))),
             Ok(Err(trailers)) => self.first = Some(Box::new(Ok(trailers))),
             Err(error) => self.first = Some(Box::new(Err(error))),

@@ -9,7 +9,8 @@ use tower_service::Service;
 use super::{
     connect::Connector,
     dial::Dialer,
-    service::{RequestBody, Transport},
+    request_body::RequestBody,
+    service::Transport,
     settings::{KeepAlive, PoolSettings, Version},
 };
 use crate::{config::InvalidConfig, config::text::Written, error::BoxError, policy::LONGEST};

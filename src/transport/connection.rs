@@ -19,7 +19,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::task::AbortHandle;
 
-use super::{service::RequestBody, stream::Stream};
+use super::{request_body::RequestBody, stream::Stream};
 use crate::clock::{self, Instant};
 
 /// The limit of streams before the server's settings have arrived. No server sends this number.

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::{
     connection::{Connection, Http1, Http2},
     pool::{Granted, Host},
-    service::RequestBody,
+    request_body::RequestBody,
 };
 use crate::{
     body::{Body, ConnectionBody},
@@ -143,7 +143,7 @@ impl<B: RequestBody> Lease<B> {
                 Ok(Body::of_connection(body))
             }
             Some(Connection::Http1(_)) => Err(body),
-            _ => body.read_ahead(),
+            _ => body.read_ahead().map(Body::from),
         };
         self.is_open = complete.is_err();
         complete.unwrap_or_else(|body| Body::of_connection(body.with_lease(Box::new(self))))

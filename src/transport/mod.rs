@@ -68,6 +68,7 @@ mod pool;
 mod proxy;
 #[cfg(feature = "proxy")]
 mod proxy_config;
+mod request_body;
 mod service;
 mod settings;
 mod stream;
@@ -78,4 +79,5 @@ mod tls;
 pub use self::config::TransportConfig;
 #[cfg(feature = "proxy")]
 pub use self::proxy::Proxy;
-pub use self::service::{RequestBody, Transport, TransportFuture};
+pub use self::request_body::RequestBody;
+pub use self::service::{Transport, TransportFuture};

@@ -18,7 +18,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 use super::{
     connect::{Connected, Connector},
     connection::{Connection, Http1, Http2, UNKNOWN},
-    service::RequestBody,
+    request_body::RequestBody,
     settings::{PoolSettings, Version},
     target::Target,
 };

@@ -7,13 +7,13 @@ use std::{
 };
 
 use http::{Request, Response, Version};
-use http_body::Body as HttpBody;
 use tower_service::Service;
 
 use super::{
     connect::Connector,
     lease::{Lease, Waiting},
     pool::{Host, Lookup},
+    request_body::RequestBody,
     settings::PoolSettings,
     target::Target,
 };
@@ -21,16 +21,11 @@ use crate::{
     body::{Body, ReplayBody},
     call::CallContext,
     clock::{self, Instant},
-    error::{BoxError, Error},
+    error::Error,
 };
 
 /// The number of origins without connections that are stored.
 const STORED_ORIGINS: usize = 64;
-
-/// The body of a request that a [`Transport`] can send. Every body with these bounds implements the trait.
-pub trait RequestBody: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static {}
-
-impl<B> RequestBody for B where B: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static {}
 
 /// Sends requests with absolute URIs over pooled connections: see [the module](super#phases).
 ///

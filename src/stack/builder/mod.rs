@@ -9,6 +9,9 @@ mod retry_rules;
 
 mod headers;
 
+#[cfg(feature = "client")]
+mod transport;
+
 use std::{sync::Arc, time::Duration};
 
 use http::Uri;
