@@ -46,7 +46,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn each_example_prints_help_and_exits_with_0() {
     let names = names();
-    assert_eq!(names.len(), 11);
+    assert_eq!(names.len(), 12);
     for name in names {
         for flag in ["--help", "-h"] {
             let output = run(&name, &[flag]);
