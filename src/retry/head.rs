@@ -12,29 +12,16 @@ use crate::{
     uri::has_path,
 };
 
-/// A copy of a request's head. Most calls never use it, so it is cheap to create. The variants except `Whole` contain
-/// the method, the URI and the header fields as bytes. They are used only if the request has no extension except the
-/// `CallContext`.
+/// A copy of a request's head. Most calls never use it, so it is cheap to create.
 pub(crate) enum RecordedHead {
-    /// `bytes[..length]` is the head.
-    Short {
-        version: Version,
-        length: u8,
-        bytes: [u8; RecordedHead::SHORT],
-    },
-    Long {
-        version: Version,
-        bytes: Box<[u8]>,
-    },
+    /// The method, the URI and the header fields as bytes, of a request without extensions except the `CallContext`.
+    Copied { version: Version, bytes: Box<[u8]> },
     /// A large head, a head whose URI does not round-trip through its text, a head with other extensions, or a head
     /// that a classifier or a condition reads.
     Whole(Box<Request<()>>),
 }
 
 impl RecordedHead {
-    /// The maximum number of bytes that need no allocation. The head of a GET with a short URL and the headers
-    /// `accept`, `user-agent` and `x-request-id` is shorter.
-    const SHORT: usize = 157;
     /// The size of the prefix: the lengths of the method and the URI.
     const PREFIX: usize = 3;
 
@@ -56,22 +43,18 @@ impl RecordedHead {
     /// Copies a head without its extensions. Returns `None` if the head is too long, or if its method or the name
     /// of a header has more than 255 bytes.
     fn copied<B>(request: &Request<B>) -> Option<Self> {
-        let (version, mut bytes) = (request.version(), [0; Self::SHORT]);
-        if let Some(length) = write(request, &mut bytes) {
-            return Some(Self::Short { version, length: u8::try_from(length).ok()?, bytes });
-        }
         let (method, uri) = texts(request);
         let uri: usize = uri.map(<[u8]>::len).into_iter().sum();
         let size = fields::size(request.headers()).saturating_add(Self::PREFIX + method.len() + uri);
         let mut bytes = fields::allocate(size)?;
-        write(request, &mut bytes).map(|_| Self::Long { version, bytes })
+        write(request, &mut bytes).map(|_| Self::Copied { version: request.version(), bytes })
     }
 
     /// Returns the head if it was recorded for a classifier or a condition.
     pub(super) fn shown(&self) -> Option<RequestHead<'_>> {
         match self {
             Self::Whole(head) => Some(RequestHead::of(head)),
-            Self::Short { .. } | Self::Long { .. } => None,
+            Self::Copied { .. } => None,
         }
     }
 
@@ -79,12 +62,10 @@ impl RecordedHead {
     /// which would be a bug.
     pub(crate) fn request<B>(&self, call: &CallContext, body: B) -> Result<Request<B>, Error> {
         let (version, bytes) = match self {
-            Self::Short { version, length, bytes } => (version, bytes.get(..usize::from(*length))),
-            Self::Long { version, bytes } => (version, Some(&**bytes)),
+            Self::Copied { version, bytes } => (version, bytes),
             Self::Whole(head) => return Ok((**head).clone().map(|()| body)),
         };
-        let head =
-            bytes.and_then(read).ok_or_else(|| Error::invalid_request("the request cannot be resent"))?;
+        let head = read(bytes).ok_or_else(|| Error::invalid_request("the request cannot be resent"))?;
         let mut request = Request::from_parts(head, body);
         *request.version_mut() = *version;
         request.extensions_mut().insert(call.clone());
@@ -209,8 +190,7 @@ mod tests {
     /// Returns the number of bytes of the recorded head, or `None` if it was not recorded as bytes.
     fn size_of(recorded: &RecordedHead) -> Option<usize> {
         match recorded {
-            RecordedHead::Short { length, .. } => Some((*length).into()),
-            RecordedHead::Long { bytes, .. } => Some(bytes.len()),
+            RecordedHead::Copied { bytes, .. } => Some(bytes.len()),
             RecordedHead::Whole(_) => None,
         }
     }
@@ -234,8 +214,6 @@ mod tests {
             let size = 3 + method.len() + texts(&request).1.concat().len() + fields.sum::<usize>();
             let round_trips = round_trips(request.uri());
             prop_assert_eq!(size_of(&recorded), (round_trips && size <= 1024).then_some(size));
-            let is_short = round_trips && size <= RecordedHead::SHORT;
-            prop_assert_eq!(matches!(recorded, RecordedHead::Short { .. }), is_short);
 
             let read = recorded.request(&call, ()).unwrap();
             prop_assert_eq!(read.method(), request.method());

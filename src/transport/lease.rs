@@ -8,15 +8,17 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response};
+use futures_util::future::{Either, pending};
+use http::Request;
 use http_body::Body as HttpBody;
-use hyper::{body::Incoming, client::conn::TrySendError};
+use hyper::body::Incoming;
 use tokio::sync::oneshot;
 
 use super::{
     connection::{Connection, Http1, Http2},
     pool::{Granted, Host},
     request_body::RequestBody,
+    sending::Sent,
 };
 use crate::{
     body::{Body, ConnectionBody},
@@ -32,11 +34,12 @@ const LONGEST_REST: Duration = Duration::from_secs(1);
 pub(super) struct Waiting<B: RequestBody> {
     host: Arc<Host<B>>,
     granted: oneshot::Receiver<Granted<B>>,
+    pub(super) since: Instant,
 }
 
 impl<B: RequestBody> Waiting<B> {
-    pub(super) fn new(host: &Arc<Host<B>>, granted: oneshot::Receiver<Granted<B>>) -> Self {
-        Self { host: Arc::clone(host), granted }
+    pub(super) fn new(host: &Arc<Host<B>>, granted: oneshot::Receiver<Granted<B>>, since: Instant) -> Self {
+        Self { host: Arc::clone(host), granted, since }
     }
 }
 
@@ -98,38 +101,37 @@ impl<B: RequestBody> Lease<B> {
         }
     }
 
-    /// Hands the request to the connection, and waits for the response headers. hyper returns a request that it has not
-    /// begun in the error.
-    pub(super) async fn send(
+    /// Hands the request to the connection. The future waits for the response headers.
+    pub(super) fn send(
         &mut self,
         request: Request<B>,
-        call: Option<&CallContext>,
+        call: Option<CallContext>,
         now: Instant,
-    ) -> Result<Response<Incoming>, TrySendError<Request<B>>> {
+    ) -> impl Future<Output = Sent<B>> + Send + use<B> {
         self.waiting_since = Some(now);
-        self.call = call.cloned();
-        let sent = match &mut self.connection {
-            Some(Connection::Http1(connection)) => {
-                let sent = connection.sender.try_send_request(request).await;
-                if let Ok(response) = &sent {
-                    connection.read_keep_alive(response.headers());
-                }
-                sent
-            }
+        self.call = call;
+        match &mut self.connection {
+            Some(Connection::Http1(connection)) => Either::Left(connection.sender.try_send_request(request)),
+            // A clone, because only the type of the sender needs `&mut`.
             Some(Connection::Http2(connection)) => {
-                // A clone, because only the type of the sender needs `&mut`.
-                let sent = connection.sender.clone().try_send_request(request).await;
-                if sent.is_ok() {
-                    connection.received_response();
-                }
-                sent
+                Either::Right(Either::Left(connection.sender.clone().try_send_request(request)))
             }
             // The connection is taken only when the lease is dropped.
-            None => std::future::pending().await,
-        };
+            None => Either::Right(Either::Right(pending())),
+        }
+    }
+
+    /// Records the end of the wait for the response headers.
+    pub(super) fn responded(&mut self, sent: &Sent<B>) {
+        match (&mut self.connection, sent) {
+            (Some(Connection::Http1(connection)), Ok(response)) => {
+                connection.read_keep_alive(response.headers());
+            }
+            (Some(Connection::Http2(connection)), Ok(_)) => connection.received_response(),
+            _ => {}
+        }
         self.waiting_since = None;
         self.is_open = sent.is_ok();
-        sent
     }
 
     /// Returns the body of the response. If the body has not ended, it holds the connection until its end.

@@ -69,6 +69,7 @@ mod proxy;
 #[cfg(feature = "proxy")]
 mod proxy_config;
 mod request_body;
+mod sending;
 mod service;
 mod settings;
 mod stream;

@@ -10,17 +10,11 @@ use http::{Request, Response, Version};
 use tower_service::Service;
 
 use super::{
-    connect::Connector,
-    lease::{Lease, Waiting},
-    pool::{Host, Lookup},
-    request_body::RequestBody,
-    settings::PoolSettings,
-    target::Target,
+    connect::Connector, lease::Lease, pool::Host, request_body::RequestBody, sending::Sending,
+    settings::PoolSettings, target::Target,
 };
 use crate::{
     body::{Body, ReplayBody},
-    call::CallContext,
-    clock::{self, Instant},
     error::Error,
 };
 
@@ -76,55 +70,10 @@ impl<B: RequestBody> Transport<B> {
     /// Sends a request.
     pub(crate) fn send(
         &self,
-        mut request: Request<B>,
+        request: Request<B>,
     ) -> impl Future<Output = Result<Response<Body>, Error>> + Send + use<B> {
-        let inner = Arc::clone(&self.inner);
-        async move {
-            let host = inner.host(&request)?;
-            let call = request.extensions().get::<CallContext>().cloned();
-            let mut returned_by_new = false;
-            loop {
-                let (mut lease, now) = lease(&host, call.as_ref()).await?;
-                host.target.write_head(&mut request, lease.is_http2())?;
-                if let Some(call) = &call {
-                    call.sent(now);
-                }
-                match lease.send(request, call.as_ref(), now).await {
-                    Ok(response) => return Ok(response.map(|body| lease.attach(body))),
-                    Err(mut error) => match error.take_message() {
-                        // The connection ended before hyper began the request.
-                        Some(returned) => {
-                            lease.retire();
-                            // A server that closes every new connection must not cause an endless loop.
-                            if !lease.is_reused() && std::mem::replace(&mut returned_by_new, true) {
-                                return Err(Error::returned(error.into_error()));
-                            }
-                            request = returned;
-                        }
-                        None => return Err(Error::from_service(error.into_error())),
-                    },
-                }
-            }
-        }
+        Sending::new(self.inner.host(&request), request, Lease::send)
     }
-}
-
-/// Takes a connection, and returns the time. Nothing of the request has been sent before this returns.
-async fn lease<B: RequestBody>(
-    host: &Arc<Host<B>>,
-    call: Option<&CallContext>,
-) -> Result<(Lease<B>, Instant), Error> {
-    let started = clock::now();
-    let granted = match host.find(started, call) {
-        Lookup::Found(connection) => return Ok((Lease::new(host, connection), started)),
-        Lookup::Wait(granted) => Waiting::new(host, granted).await,
-    };
-    let now = clock::now();
-    if let Some(call) = call {
-        let times = granted.as_ref().ok().and_then(|(_, times)| *times);
-        call.add_connection(now.saturating_duration_since(started), times);
-    }
-    granted.map(|(lease, _)| (lease, now)).map_err(Error::from_service)
 }
 
 impl<B: RequestBody> Inner<B> {
