@@ -130,6 +130,18 @@ impl Body {
         }
     }
 
+    /// Returns the rest of the body if it has arrived and has at most `limit` bytes.
+    #[cfg(feature = "client")]
+    pub(crate) fn arrived(&mut self, limit: usize) -> Option<Bytes> {
+        if let Kind::Incoming(body) = &mut self.kind {
+            self.kind = Kind::Full(body.get_mut()?.read_ahead()?);
+        }
+        match &mut self.kind {
+            Kind::Full(data) if data.len() <= limit => Some(mem::take(data)),
+            _ => None,
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self.kind {
             Kind::Full(ref data) if data.is_empty() => "empty",

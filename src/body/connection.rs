@@ -25,23 +25,34 @@ pub(crate) trait Lease: Send {
 }
 
 impl ConnectionBody {
-    /// Reads the first frame if it has arrived, and returns the bytes of the body if it is complete. A short HTTP/2 body then ends
-    /// its stream, even if the caller never reads it.
+    /// Reads the first frame if it has arrived, and returns the bytes of the body if that frame completes it. A short
+    /// HTTP/2 body then ends its stream, even if the caller never reads it.
     #[cfg(feature = "client")]
-    pub(crate) fn read_ahead(mut self) -> Result<Bytes, Self> {
-        let mut context = Context::from_waker(std::task::Waker::noop());
-        let first = match Pin::new(&mut self.incoming).poll_frame(&mut context) {
-            Poll::Ready(None) => return Ok(Bytes::new()),
-            Poll::Ready(Some(first)) => first,
-            Poll::Pending => return Err(self),
-        };
-        match first.map(Frame::into_data) {
-            Ok(Ok(data)) if self.incoming.is_end_stream() => return Ok(data),
-            Ok(Ok(data)) => self.first = Some(Box::new(Ok(Frame::data(data)))),
-            Ok(Err(trailers)) => self.first = Some(Box::new(Ok(trailers))),
-            Err(error) => self.first = Some(Box::new(Err(error))),
+    pub(crate) fn read_ahead(&mut self) -> Option<Bytes> {
+        if self.first.is_some() {
+            return None;
         }
-        Err(self)
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let Poll::Ready(first) = Pin::new(&mut self.incoming).poll_frame(&mut context) else { return None };
+        let complete = match first {
+            None => Some(Bytes::new()),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) if self.incoming.is_end_stream() => Some(data),
+                Ok(data) => self.put_back(Ok(Frame::data(data))),
+                Err(trailers) => self.put_back(Ok(trailers)),
+            },
+            Some(error) => self.put_back(error),
+        };
+        if complete.is_some() {
+            self.end();
+        }
+        complete
+    }
+
+    #[cfg(feature = "client")]
+    fn put_back<T>(&mut self, first: Result<Frame<Bytes>, hyper::Error>) -> Option<T> {
+        self.first = Some(Box::new(first));
+        None
     }
 
     #[cfg(feature = "client")]

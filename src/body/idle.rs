@@ -58,6 +58,11 @@ impl<B> IdleBody<B> {
         Self { limit, ..self }
     }
 
+    #[cfg(feature = "client")]
+    pub(super) fn get_mut(&mut self) -> Option<&mut B> {
+        self.body.as_mut()
+    }
+
     pub(super) fn into_parts(self) -> (Option<B>, Option<Duration>) {
         (self.body, self.limit)
     }

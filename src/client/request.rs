@@ -60,7 +60,8 @@ use crate::{
 #[must_use = "a request is sent by `.await` or `send`"]
 pub struct RequestBuilder {
     client: Client,
-    request: Result<Request<Body>, Error>,
+    /// Boxed, because each setter moves the builder.
+    request: Result<Box<Request<Body>>, Error>,
     timeout: Option<Duration>,
     is_idempotent: bool,
 }
@@ -68,7 +69,7 @@ pub struct RequestBuilder {
 impl RequestBuilder {
     pub(super) fn new(client: &Client, method: Method, path: &str) -> Self {
         let request = client.inner.base_url.join(path).map(|uri| {
-            let mut request = Request::new(Body::empty());
+            let mut request = Box::new(Request::new(Body::empty()));
             *request.uri_mut() = uri;
             *request.method_mut() = method;
             request
@@ -89,21 +90,20 @@ impl RequestBuilder {
     /// ```
     pub fn query<K: AsRef<str>, V: fmt::Display>(self, pairs: &[(K, V)]) -> Self {
         self.change(|client, request| {
-            let mut joined = request.uri().path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
-            let (mut has_query, mut text) = (request.uri().query().is_some(), String::new());
+            let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+            let mut joined = String::with_capacity(path.len() + 32 * pairs.len());
+            joined.push_str(path);
+            let mut separator = if request.uri().query().is_some() { '&' } else { '?' };
             for (name, value) in pairs {
-                joined.push(if has_query { '&' } else { '?' });
-                has_query = true;
+                joined.push(std::mem::replace(&mut separator, '&'));
                 joined.extend(utf8_percent_encode(name.as_ref(), RESERVED));
                 joined.push('=');
-                text.clear();
-                write!(text, "{value}").map_err(|_| {
+                write!(Encoder(&mut joined), "{value}").map_err(|_| {
                     Error::invalid_request(format!(
                         "query parameter `{}`: its value cannot be formatted",
                         name.as_ref()
                     ))
                 })?;
-                joined.extend(utf8_percent_encode(&text, RESERVED));
             }
             let path = PathAndQuery::try_from(joined).map_err(Error::invalid_request)?;
             *request.uri_mut() = client.inner.base_url.with_path(path)?;
@@ -236,7 +236,7 @@ impl RequestBuilder {
             let retry = request.extensions().get().copied().unwrap_or_else(RetryOverride::new);
             request.extensions_mut().insert(retry.with_idempotent());
         }
-        ResponseFuture::new(self.client, request, self.timeout.map(Deadline::after))
+        ResponseFuture::new(self.client, request.map(|request| *request), self.timeout.map(Deadline::after))
     }
 
     /// Sends the request, and deserializes the JSON body of a 2xx response. An empty body is deserialized as `null`.
@@ -315,6 +315,16 @@ impl RequestBuilder {
     }
 }
 
+/// Adds the percent-encoded text of a value to a query.
+struct Encoder<'a>(&'a mut String);
+
+impl fmt::Write for Encoder<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend(utf8_percent_encode(text, RESERVED));
+        Ok(())
+    }
+}
+
 impl IntoFuture for RequestBuilder {
     type Output = <ResponseFuture as Future>::Output;
     type IntoFuture = ResponseFuture;
@@ -328,7 +338,7 @@ impl IntoFuture for RequestBuilder {
 /// Shows only the method and the origin, because the path and the headers may contain secrets.
 impl fmt::Debug for RequestBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let method = self.request.as_ref().ok().map(Request::method);
+        let method = self.request.as_ref().ok().map(|request| request.method());
         let mut debug = f.debug_struct("RequestBuilder");
         debug.field("method", &method).field("client", &self.client).finish_non_exhaustive()
     }

@@ -1,7 +1,6 @@
 use std::{
     fmt,
-    future::poll_fn,
-    pin::{Pin, pin},
+    pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -134,7 +133,11 @@ impl Response {
     /// # Errors
     ///
     /// Returns an error as [described above](Self#reading-the-body).
-    pub async fn bytes(self) -> Result<Bytes, ResponseError> {
+    pub async fn bytes(mut self) -> Result<Bytes, ResponseError> {
+        // Most bodies have arrived with the headers.
+        if let Some(bytes) = self.inner.body_mut().arrived(Self::MAX_BODY) {
+            return Ok(bytes);
+        }
         let Self { mut inner, sent } = self;
         loop {
             let (head, body) = inner.into_parts();
@@ -202,16 +205,12 @@ fn status_error(response: http::Response<Body>) -> impl Future<Output = Response
 
 /// Reads a body until the deadline of its call.
 async fn read(body: Body, report: Option<&Report>) -> Result<Bytes, BoxError> {
-    let mut read = pin!(body.collect(Response::MAX_BODY));
-    // Most bodies have arrived with the headers, and need no timer.
-    match poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await {
-        Poll::Ready(read) => read,
-        Poll::Pending => match deadline(report) {
-            None => read.await,
-            Some((ends, limit)) => tokio::time::timeout_at(ends, read)
-                .await
-                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Deadline, Some(limit), None).into())),
-        },
+    let read = body.collect(Response::MAX_BODY);
+    match deadline(report) {
+        None => read.await,
+        Some((ends, limit)) => tokio::time::timeout_at(ends, read)
+            .await
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Deadline, Some(limit), None).into())),
     }
 }
 

@@ -1,7 +1,5 @@
 //! Copies header fields into one block of bytes, which is smaller than a `HeaderMap`.
 
-use std::mem;
-
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The maximum number of bytes that are copied.
@@ -13,12 +11,13 @@ const PREFIX: usize = 3;
 /// Copies the fields. Returns `None` if they are larger than [`MAX_SIZE`], or a name has more than 255 bytes.
 pub(crate) fn encode(headers: &HeaderMap) -> Option<Box<[u8]>> {
     let mut bytes = allocate(size(headers))?;
-    write(headers, &mut bytes).map(|_| bytes)
+    write(headers, &mut bytes)?;
+    Some(bytes.into_boxed_slice())
 }
 
-/// Allocates a block of `size` bytes. Returns `None` if `size` exceeds [`MAX_SIZE`].
-pub(crate) fn allocate(size: usize) -> Option<Box<[u8]>> {
-    (size <= MAX_SIZE).then(|| vec![0; size].into_boxed_slice())
+/// Allocates room for `size` bytes. Returns `None` if `size` exceeds [`MAX_SIZE`].
+pub(crate) fn allocate(size: usize) -> Option<Vec<u8>> {
+    (size <= MAX_SIZE).then(|| Vec::with_capacity(size))
 }
 
 /// Returns the number of bytes that [`write`] writes.
@@ -29,27 +28,16 @@ pub(crate) fn size(headers: &HeaderMap) -> usize {
     headers.iter().map(size).fold(0, usize::saturating_add)
 }
 
-/// Writes the fields to the start of `to`. Returns their size, or `None` if `to` is too short or a length does not fit
-/// into its prefix.
-pub(crate) fn write(headers: &HeaderMap, mut to: &mut [u8]) -> Option<usize> {
-    let room = to.len();
+/// Adds the fields to `bytes`. Returns `None` if a length does not fit into its prefix.
+pub(crate) fn write(headers: &HeaderMap, bytes: &mut Vec<u8>) -> Option<()> {
     for (name, value) in headers {
         let (name, sensitive) = (name.as_str().as_bytes(), value.is_sensitive());
         let length = u16::try_from(value.len()).ok()?.checked_mul(2)?;
         let [low, high] = (length + u16::from(sensitive)).to_le_bytes();
-        put(&mut to, &[u8::try_from(name.len()).ok()?, low, high])?;
-        put(&mut to, name)?;
-        put(&mut to, value.as_bytes())?;
+        bytes.extend_from_slice(&[u8::try_from(name.len()).ok()?, low, high]);
+        bytes.extend_from_slice(name);
+        bytes.extend_from_slice(value.as_bytes());
     }
-    Some(room - to.len())
-}
-
-/// Copies `text` to the start of `to`, and advances `to` past it. Returns `None` if there is no room.
-#[inline]
-pub(crate) fn put(to: &mut &mut [u8], text: &[u8]) -> Option<()> {
-    let (start, rest) = mem::take(to).split_at_mut_checked(text.len())?;
-    start.copy_from_slice(text);
-    *to = rest;
     Some(())
 }
 

@@ -44,10 +44,15 @@ impl RecordedHead {
     /// of a header has more than 255 bytes.
     fn copied<B>(request: &Request<B>) -> Option<Self> {
         let (method, uri) = texts(request);
-        let uri: usize = uri.map(<[u8]>::len).into_iter().sum();
-        let size = fields::size(request.headers()).saturating_add(Self::PREFIX + method.len() + uri);
+        let uri_size: usize = uri.iter().map(|part| part.len()).sum();
+        let size = fields::size(request.headers()).saturating_add(Self::PREFIX + method.len() + uri_size);
         let mut bytes = fields::allocate(size)?;
-        write(request, &mut bytes).map(|_| Self::Copied { version: request.version(), bytes })
+        let [low, high] = u16::try_from(uri_size).ok()?.to_le_bytes();
+        bytes.extend_from_slice(&[u8::try_from(method.len()).ok()?, low, high]);
+        bytes.extend_from_slice(method);
+        uri.iter().for_each(|part| bytes.extend_from_slice(part));
+        fields::write(request.headers(), &mut bytes)?;
+        Some(Self::Copied { version: request.version(), bytes: bytes.into_boxed_slice() })
     }
 
     /// Returns the head if it was recorded for a classifier or a condition.
@@ -89,20 +94,7 @@ fn round_trips(uri: &Uri) -> bool {
     }
 }
 
-/// Writes the head to the start of `to`. Returns its size, or `None` if `to` is too short or a length does not fit into
-/// its prefix.
-fn write<B>(request: &Request<B>, mut to: &mut [u8]) -> Option<usize> {
-    let room = to.len();
-    let (method, [scheme, authority, path]) = texts(request);
-    let [low, high] = u16::try_from(scheme.len() + authority.len() + path.len()).ok()?.to_le_bytes();
-    fields::put(&mut to, &[u8::try_from(method.len()).ok()?, low, high])?;
-    for text in [method, scheme, authority, path] {
-        fields::put(&mut to, text)?;
-    }
-    Some(room - to.len() + fields::write(request.headers(), to)?)
-}
-
-/// Returns the head that [`write`] has written.
+/// Returns the head that [`RecordedHead::copied`] has written.
 fn read(bytes: &[u8]) -> Option<request::Parts> {
     let (&[method, low, high], rest) = bytes.split_first_chunk::<{ RecordedHead::PREFIX }>()?;
     let (method, rest) = rest.split_at_checked(method.into())?;

@@ -136,19 +136,23 @@ impl<B: RequestBody> Lease<B> {
 
     /// Returns the body of the response. If the body has not ended, it holds the connection until its end.
     pub(super) fn attach(mut self, body: Incoming) -> Body {
-        let body = ConnectionBody::from(body);
+        let mut body = ConnectionBody::from(body);
         let complete = match &self.connection {
             // A response without a body has ended, even if its connection is not ready.
             Some(Connection::Http1(connection))
                 if connection.sender.is_ready() || HttpBody::is_end_stream(&body) =>
             {
-                Ok(Body::of_connection(body))
+                self.is_open = false;
+                return Body::of_connection(body);
             }
-            Some(Connection::Http1(_)) => Err(body),
-            _ => body.read_ahead().map(Body::from),
+            Some(Connection::Http1(_)) => None,
+            _ => body.read_ahead(),
         };
-        self.is_open = complete.is_err();
-        complete.unwrap_or_else(|body| Body::of_connection(body.with_lease(Box::new(self))))
+        self.is_open = complete.is_none();
+        match complete {
+            Some(bytes) => bytes.into(),
+            None => Body::of_connection(body.with_lease(Box::new(self))),
+        }
     }
 
     /// Returns an HTTP/1.1 connection to the pool, as soon as hyper can take another request.
