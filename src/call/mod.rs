@@ -20,6 +20,7 @@
 mod attempt;
 mod deadline;
 mod progress;
+mod renewal;
 pub(crate) mod report;
 mod request_head;
 mod server_id;
@@ -269,6 +270,12 @@ impl CallContext {
         self.enter(Phase::Sent(now.saturating_duration_since(self.0.shared.started)));
     }
 
+    /// Records that the connection has returned the request without beginning to send it.
+    #[cfg(feature = "client")]
+    pub(crate) fn returned(&self) {
+        self.0.shared.progress.returned();
+    }
+
     /// Starts an attempt. If the deadline has passed, returns an error with the time between the start of the call and
     /// its deadline.
     pub(crate) fn start_attempt(&self, now: Instant) -> Result<(), Duration> {
@@ -277,6 +284,8 @@ impl CallContext {
             return Err(deadline.saturating_duration_since(self.0.shared.started));
         }
         state.retry_after = OptionalDuration::NONE;
+        // A cancelled attempt may have left a renewal.
+        state.renewal = None;
         state.attempts.start(now.saturating_duration_since(self.0.shared.started));
         Ok(())
     }

@@ -24,7 +24,8 @@ pub(crate) enum Phase {
     Connecting,
     /// The request waits for a connection or a stream that other requests use.
     Waiting,
-    /// The request was handed to a connection this long after the start of the call. This phase is final.
+    /// The request was handed to a connection this long after the start of the call. This phase is final, unless the
+    /// connection returns the request unsent.
     Sent(Duration),
 }
 
@@ -89,6 +90,12 @@ impl Progress {
         };
         let change = |phase| (phase < SENT).then_some(next);
         let _ = self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    }
+
+    /// Records that the request waits for a connection again.
+    #[cfg(feature = "client")]
+    pub(super) fn returned(&self) {
+        self.phase.store(WAITING, Ordering::Release);
     }
 
     /// Returns the phase of the latest attempt.

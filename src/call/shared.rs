@@ -8,6 +8,7 @@ use super::{
     StopReason,
     attempt::{Attempts, OptionalDuration},
     progress::Progress,
+    renewal::Renewal,
     server_id::{self, SentKeys},
 };
 use crate::clock::{self, Instant};
@@ -50,6 +51,8 @@ pub(super) struct State {
     pub(super) key_replaced: bool,
     /// The latest generated idempotency key and its header. Boxed, because few calls have one.
     pub(super) idempotency_key: Option<Box<(HeaderName, HeaderValue)>>,
+    /// Boxed, because few requests wait for a connection.
+    pub(super) renewal: Option<Box<Renewal>>,
     pub(super) retry_after: OptionalDuration,
     pub(super) stop_reason: Option<StopReason>,
 }

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     call::{CallContext, RequestHead},
     clock,
-    error::{BoxError, Error, polled_after_completion, take_once},
+    error::{BoxError, Error, Refusal, polled_after_completion, take_once},
     telemetry::{self, Waiting},
 };
 
@@ -29,18 +29,26 @@ pin_project! {
     /// service.
     pub struct ResponseFuture<S: Service<Request<B>>, L, B> {
         #[pin]
-        state: State<S, L, B, S::Future>,
+        state: State<S, B, S::Future>,
+        settings: Arc<Settings<L>>,
         call: Option<CallContext>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<S, L, B, F> {
-        Before { unsent: Unsent<B>, settings: Arc<Settings<L>>, inner: S },
-        // `trusted` is `true` if the limiter applies the response's rate-limit headers. `permit` is `None` after the
-        // future has completed.
-        Calling { #[pin] future: F, permit: Option<Permit<'static>>, trusted: bool },
+    enum State<S, B, F> {
+        Before { unsent: Unsent<B>, inner: S },
+        // `trusted` is `true` if the limiter applies the response's rate-limit headers. `permit` is `None` while
+        // `renewal` waits for another permit, and after the future has completed.
+        Calling {
+            #[pin]
+            future: F,
+            permit: Option<Permit<'static>>,
+            trusted: bool,
+            // Boxed, because few requests wait for a connection until their permit has expired.
+            renewal: Option<Box<(Acquire, Waiting)>>,
+        },
     }
 }
 
@@ -93,7 +101,7 @@ impl<S: Service<Request<B>>, L, B> ResponseFuture<S, L, B> {
         request: Request<B>,
         call: Option<CallContext>,
     ) -> Self {
-        Self { state: State::Before { settings, inner, unsent: Unsent::Whole(Some(request)) }, call }
+        Self { state: State::Before { inner, unsent: Unsent::Whole(Some(request)) }, settings, call }
     }
 }
 
@@ -106,16 +114,32 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let call = this.call.as_ref();
+        let (call, settings) = (this.call.as_ref(), &**this.settings);
         let mut renewed = false;
         loop {
-            let (settings, inner, unsent) = match this.state.as_mut().project() {
-                StateProj::Before { settings, inner, unsent } => (settings, inner, unsent),
-                StateProj::Calling { future, permit, trusted } => {
-                    if permit.is_none() {
+            let (inner, unsent) = match this.state.as_mut().project() {
+                StateProj::Before { unsent, inner } => (inner, unsent),
+                StateProj::Calling { mut future, permit, trusted, renewal } => {
+                    if permit.is_none() && renewal.is_none() {
                         polled_after_completion();
                     }
-                    let outcome = ready!(future.poll(cx)).map_err(Error::from_service);
+                    let outcome = loop {
+                        if renewal.is_some() {
+                            if let Err(refusal) = ready!(poll_renewal(permit, renewal, call, cx)) {
+                                break Err(refused(call, refusal));
+                            }
+                        }
+                        match future.as_mut().poll(cx) {
+                            Poll::Ready(outcome) => break outcome.map_err(Error::from_service),
+                            Poll::Pending => {
+                                let Some(head) = call.and_then(|call| call.renewal(cx)) else {
+                                    return Poll::Pending;
+                                };
+                                *renewal = renew(permit, settings, &head, call);
+                            }
+                        }
+                    };
+                    *renewal = None;
                     // Without a response, the permit is dropped, which counts its request as unconfirmed.
                     if let (Some(permit), Ok(response)) = (permit.take(), &outcome) {
                         complete(permit, *trusted, call, response);
@@ -166,8 +190,7 @@ where
                 Ok(permit) => permit,
                 Err(refusal) => {
                     *unsent = Unsent::COMPLETED;
-                    telemetry::refused(call, &refusal);
-                    return Poll::Ready(Err(Error::refused(refusal)));
+                    return Poll::Ready(Err(refused(call, refusal)));
                 }
             };
             // A renewed permit replaces an expired one. The metrics have already counted its request.
@@ -195,9 +218,54 @@ where
             // again.
             permit.mark_sent(if waited { clock::now() } else { permit.granted_at() });
             let future = inner.call(take_once(request));
-            this.state.set(State::Calling { future, permit: Some(permit), trusted });
+            this.state.set(State::Calling { future, permit: Some(permit), trusted, renewal: None });
         }
     }
+}
+
+fn refused(call: Option<&CallContext>, refusal: Refusal) -> Error {
+    telemetry::refused(call, &refusal);
+    Error::refused(refusal)
+}
+
+/// Checks the permit of a request that has waited for a connection. Begins to acquire another one if it has expired,
+/// because the request would otherwise leave in another window than its permit.
+#[inline(never)]
+fn renew<L: SelectLimiter>(
+    permit: &mut Option<Permit<'static>>,
+    settings: &Settings<L>,
+    head: &Request<()>,
+    call: Option<&CallContext>,
+) -> Option<Box<(Acquire, Waiting)>> {
+    match permit.take_if(|permit| permit.is_expired()) {
+        Some(expired) => expired.release(),
+        None => {
+            call.inspect(|call| call.renewed());
+            return None;
+        }
+    }
+    let head = RequestHead::of(head);
+    let request = settings.permit_request(head, call).admitted();
+    Some(Box::new((settings.limiter.acquire_for(head, &request), Waiting::begin(call))))
+}
+
+/// Waits for the other permit, and lets the transport send the request.
+fn poll_renewal(
+    permit: &mut Option<Permit<'static>>,
+    renewal: &mut Option<Box<(Acquire, Waiting)>>,
+    call: Option<&CallContext>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Refusal>> {
+    let Some((acquire, _)) = renewal.as_deref_mut() else { return Poll::Ready(Ok(())) };
+    let granted = ready!(Pin::new(acquire).poll(cx));
+    if let (Some(call), Some(renewal)) = (call, renewal.take()) {
+        call.add_wait(renewal.1.over(Some(call)));
+        call.renewed();
+    }
+    let mut granted = granted?;
+    granted.mark_sent(granted.granted_at());
+    *permit = Some(granted);
+    Poll::Ready(Ok(()))
 }
 
 /// Reports the response to the limiter.
@@ -219,9 +287,8 @@ impl<S: Service<Request<B>>, L, B> fmt::Debug for ResponseFuture<S, L, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
             State::Before { unsent: Unsent::Waiting(_, Wait::Service(_)), .. } => "readying",
-            State::Before { unsent: Unsent::Whole(None), .. } | State::Calling { permit: None, .. } => {
-                "completed"
-            }
+            State::Before { unsent: Unsent::Whole(None), .. }
+            | State::Calling { permit: None, renewal: None, .. } => "completed",
             State::Before { .. } => "acquiring",
             State::Calling { .. } => "calling",
         };

@@ -20,7 +20,7 @@ use crate::{
     body::Body,
     call::CallContext,
     clock::{self, Instant},
-    error::{Error, polled_after_completion, take_once},
+    error::{Error, take_once},
 };
 
 pin_project! {
@@ -29,7 +29,8 @@ pin_project! {
     /// Written by hand, because an `async` block would store the request three times, 760 bytes in all. The client boxes
     /// this future, and a smaller box costs less.
     pub(super) struct Sending<B: RequestBody, F, S> {
-        host: Option<Arc<Host<B>>>,
+        // The error is `None` after it was returned.
+        host: Result<Arc<Host<B>>, Option<Error>>,
         call: Option<CallContext>,
         // Hands a request to a connection.
         send: S,
@@ -43,9 +44,11 @@ pin_project! {
 pin_project! {
     #[project = StageProj]
     enum Stage<B: RequestBody, F> {
-        Unsent { request: Option<Request<B>>, waiting: Option<Waiting<B>> },
+        Finding { request: Option<Request<B>> },
+        Waiting { request: Option<Request<B>>, waiting: Waiting<B> },
+        // The request has waited for the connection, and its permit may have expired.
+        Renewing { request: Option<Request<B>>, lease: Option<Lease<B>> },
         Sent { #[pin] response: F, lease: Option<Lease<B>> },
-        Rejected { error: Option<Error> },
     }
 }
 
@@ -59,10 +62,8 @@ where
 {
     pub(super) fn new(host: Result<Arc<Host<B>>, Error>, request: Request<B>, send: S) -> Self {
         let call = request.extensions().get::<CallContext>().cloned();
-        let (host, stage) = match host {
-            Ok(host) => (Some(host), Stage::Unsent { request: Some(request), waiting: None }),
-            Err(error) => (None, Stage::Rejected { error: Some(error) }),
-        };
+        let stage = Stage::Finding { request: Some(request) };
+        let host = host.map_err(Some);
         Self { host, call, send, returned_by_new: false, stage }
     }
 }
@@ -78,24 +79,42 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let call = this.call.as_ref();
+        let host = match this.host {
+            Ok(host) => &*host,
+            Err(error) => return Poll::Ready(Err(take_once(error))),
+        };
         loop {
-            match this.stage.as_mut().project() {
-                StageProj::Rejected { error } => return Poll::Ready(Err(take_once(error))),
-                StageProj::Unsent { request, waiting } => {
-                    let Some(host) = this.host.as_ref() else { polled_after_completion() };
-                    let (mut lease, now) = match ready!(lease(host, waiting, call, cx)) {
-                        Ok(found) => found,
-                        Err(error) => return Poll::Ready(Err(error)),
-                    };
-                    let mut request = take_once(request);
-                    if let Err(error) = host.target.write_head(&mut request, lease.is_http2()) {
-                        return Poll::Ready(Err(error));
+            // A connection for the request, and the time.
+            let (mut request, mut lease, now) = match this.stage.as_mut().project() {
+                StageProj::Finding { request } => {
+                    let now = clock::now();
+                    match host.find(now, call) {
+                        Lookup::Found(connection) => (take_once(request), Lease::new(host, connection), now),
+                        Lookup::Wait(granted) => {
+                            let (request, waiting) = (request.take(), Waiting::new(host, granted, now));
+                            this.stage.set(Stage::Waiting { request, waiting });
+                            continue;
+                        }
                     }
+                }
+                StageProj::Waiting { request, waiting } => {
+                    let granted = ready!(Pin::new(&mut *waiting).poll(cx));
                     if let Some(call) = call {
-                        call.sent(now);
+                        let times = granted.as_ref().ok().and_then(|(_, times)| *times);
+                        call.add_connection(waiting.since.elapsed(), times);
                     }
-                    let response = (this.send)(&mut lease, request, call.cloned(), now);
-                    this.stage.set(Stage::Sent { response, lease: Some(lease) });
+                    let (request, lease) = match granted {
+                        Ok((lease, _)) => (request.take(), Some(lease)),
+                        Err(error) => return Poll::Ready(Err(Error::from_service(error))),
+                    };
+                    this.stage.set(Stage::Renewing { request, lease });
+                    continue;
+                }
+                StageProj::Renewing { request, lease } => {
+                    if let (Some(call), Some(request)) = (call, &request) {
+                        ready!(call.poll_renewed(request, cx));
+                    }
+                    (take_once(request), take_once(lease), clock::now())
                 }
                 StageProj::Sent { response, lease } => {
                     let sent = ready!(response.poll(cx));
@@ -114,35 +133,21 @@ where
                     if !lease.is_reused() && std::mem::replace(this.returned_by_new, true) {
                         return Poll::Ready(Err(Error::returned(error.into_error())));
                     }
-                    this.stage.set(Stage::Unsent { request: Some(returned), waiting: None });
+                    if let Some(call) = call {
+                        call.returned();
+                    }
+                    this.stage.set(Stage::Finding { request: Some(returned) });
+                    continue;
                 }
+            };
+            if let Err(error) = host.target.write_head(&mut request, lease.is_http2()) {
+                return Poll::Ready(Err(error));
             }
+            if let Some(call) = call {
+                call.sent(now);
+            }
+            let response = (this.send)(&mut lease, request, call.cloned(), now);
+            this.stage.set(Stage::Sent { response, lease: Some(lease) });
         }
     }
-}
-
-/// Takes a connection, and returns the time. Nothing of the request has been sent before this returns.
-fn lease<B: RequestBody>(
-    host: &Arc<Host<B>>,
-    waiting: &mut Option<Waiting<B>>,
-    call: Option<&CallContext>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<(Lease<B>, Instant), Error>> {
-    let waiting = match waiting {
-        Some(waiting) => waiting,
-        None => {
-            let now = clock::now();
-            match host.find(now, call) {
-                Lookup::Found(connection) => return Poll::Ready(Ok((Lease::new(host, connection), now))),
-                Lookup::Wait(granted) => waiting.insert(Waiting::new(host, granted, now)),
-            }
-        }
-    };
-    let granted = ready!(Pin::new(&mut *waiting).poll(cx));
-    let now = clock::now();
-    if let Some(call) = call {
-        let times = granted.as_ref().ok().and_then(|(_, times)| *times);
-        call.add_connection(now.saturating_duration_since(waiting.since), times);
-    }
-    Poll::Ready(granted.map(|(lease, _)| (lease, now)).map_err(Error::from_service))
 }

@@ -27,7 +27,11 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tower::ServiceExt;
-use tower_outbound::transport::{Transport, TransportConfig};
+use tower_outbound::{
+    Client, Quota,
+    test_util::Arrivals,
+    transport::{Transport, TransportConfig},
+};
 
 type RequestBody = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -141,4 +145,39 @@ async fn an_unread_request_body_does_not_keep_a_place_forever() {
             );
         }
     }
+}
+
+/// The connection opens after three windows. By then, the limiter has granted the permits of all calls.
+#[tokio::test(start_paused = true)]
+async fn requests_that_waited_for_a_connection_leave_at_the_rate_of_the_quota() {
+    let quota = Quota::per_second(10).unwrap();
+    let arrivals = Arrivals::new();
+    let seen = arrivals.clone();
+    let connector = tower::service_fn(move |_| {
+        let seen = seen.clone();
+        async move {
+            sleep(Duration::from_secs(3)).await;
+            let (client, server) = tokio::io::duplex(64 << 10);
+            let respond = service_fn(move |_| {
+                seen.note();
+                async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("fine"))) }
+            });
+            let builder = auto::Builder::new(TokioExecutor::new()).http2_only();
+            tokio::spawn(
+                async move { builder.serve_connection(TokioIo::new(server), respond).await.unwrap() },
+            );
+            Ok::<_, io::Error>(client)
+        }
+    });
+    let config = TransportConfig::new().with_http2_prior_knowledge();
+    let builder = Client::builder("http://server").unwrap().without_credential().with_quota(quota);
+    let client = builder.client_with_service(config.build_with_connector(connector).unwrap()).unwrap();
+    let calls = (0..40).map(|_| tokio::spawn(client.get("/").send()));
+    for call in calls.collect::<Vec<_>>() {
+        let response = call.await.unwrap().unwrap();
+        let report = response.report().unwrap();
+        assert_eq!(report.attempts().len(), 1, "{report}");
+    }
+    assert_eq!(arrivals.times().len(), 40);
+    arrivals.assert_within(quota);
 }

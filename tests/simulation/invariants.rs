@@ -55,8 +55,8 @@ pub(crate) fn violations(plan: &Plan, records: &Records) -> Found {
     found
 }
 
-/// Guarantee 1: no window has more permits than the quota allows. At the server, this holds for the requests that needed
-/// at most a quarter of the margin for their way.
+/// Guarantee 1: no window has more permits or departures than the quota allows. At the server, this holds for the
+/// requests that needed at most a quarter of the margin for their way.
 fn exceeded_windows(plan: &Plan, records: &Records, link: Link) -> Found {
     let quota = plan.quotas[link.server];
     let origin = Instant::now();
@@ -66,35 +66,25 @@ fn exceeded_windows(plan: &Plan, records: &Records, link: Link) -> Found {
     let granted = most(&mut records.permits.iter().filter(|it| it.link == link).map(|it| it.at.1));
     let prompt = |it: &&Arrival| it.link == link && it.at - it.permitted_at <= quota.margin() / 4;
     let arrived = most(&mut records.arrivals.iter().filter(prompt).map(|it| it.at));
+    let ends = records.calls.iter().filter(|call| call.link == link).filter_map(|call| {
+        let (CallResult::Response { report, .. } | CallResult::Failed { report, .. }) =
+            &call.end.as_ref()?.result
+        else {
+            return None;
+        };
+        Some((call.started.1, report.as_ref()?))
+    });
+    let sent = most(&mut ends.flat_map(|(started, report)| {
+        report.attempts().into_iter().filter_map(move |attempt| Some(started + attempt.sent?))
+    }));
     let limit = u64::from(quota.limit());
     let mut found = Vec::new();
-    for (what, count) in [("permits", granted), ("arrivals", arrived)] {
+    for (what, count) in [("permits", granted), ("departures", sent), ("arrivals", arrived)] {
         if count > limit {
             found.push(format!("window: {link}: {count} {what} in a window, but the quota allows {limit}"));
         }
     }
     found
-}
-
-/// Returns the most requests that a client handed to connections within a window, in percent of the quota. This is no
-/// violation above 100: a request that waited for a connection leaves later than its permit.
-pub(crate) fn fullest_window(plan: &Plan, records: &Records) -> u64 {
-    let origin = Instant::now();
-    let mut sent = BTreeMap::<_, Vec<_>>::new();
-    for call in &records.calls {
-        let report = call.end.as_ref().and_then(|end| match &end.result {
-            CallResult::Response { report, .. } | CallResult::Failed { report, .. } => report.as_ref(),
-            CallResult::Cancelled => None,
-        });
-        let times = report.into_iter().flat_map(Report::attempts).filter_map(|attempt| attempt.sent);
-        sent.entry(call.link).or_default().extend(times.map(|after| origin + call.started.1 + after));
-    }
-    let percent = sent.into_iter().map(|(link, times)| {
-        let quota = plan.quotas[link.server];
-        let most = times.into_iter().collect::<Arrivals>().most_in(quota.window());
-        most * 100 / u64::from(quota.limit())
-    });
-    percent.max().unwrap_or(0)
 }
 
 /// Guarantee 2: the first attempts of each priority get their permits in the order in which their calls started.
