@@ -284,8 +284,9 @@ impl CallContext {
             return Err(deadline.saturating_duration_since(self.0.shared.started));
         }
         state.retry_after = OptionalDuration::NONE;
-        // A cancelled attempt may have left a renewal.
+        // The attempt before may have left both.
         state.renewal = None;
+        self.0.shared.progress.reset();
         state.attempts.start(now.saturating_duration_since(self.0.shared.started));
         Ok(())
     }
@@ -336,5 +337,25 @@ impl CallContext {
         let mut state = self.0.shared.state();
         state.stop_reason = Some(reason);
         state.retry_after = retry_after.map_or(state.retry_after, OptionalDuration::from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempt_that_is_not_sent_reports_no_time_of_sending() {
+        let call = CallContext::of(&mut Extensions::new());
+        let now = call.started();
+        call.start_attempt(now).unwrap();
+        call.begin_watch();
+        call.0.shared.progress.enter(Phase::Sent(Duration::from_secs(1)));
+        call.end_watch();
+        call.end_attempt(Outcome::Response(http::StatusCode::SERVICE_UNAVAILABLE), None, None);
+        call.start_attempt(now).unwrap();
+        call.end_attempt(Outcome::Refused, None, None);
+        let sent = call.report().attempts().iter().map(|attempt| attempt.sent).collect::<Vec<_>>();
+        assert_eq!(sent, [Some(Duration::from_secs(1)), None]);
     }
 }

@@ -45,6 +45,13 @@ const WAITING: u64 = 2;
 const SENT: u64 = 3;
 
 impl Progress {
+    /// Forgets the phase of the attempt before, because the next attempt may end before it is watched.
+    pub(super) fn reset(&self) {
+        if self.watch.load(Ordering::Acquire) == IDLE {
+            self.phase.store(UNKNOWN, Ordering::Release);
+        }
+    }
+
     /// Begins to watch an attempt.
     pub(super) fn begin(&self) {
         match self.watch.compare_exchange(IDLE, RUNNING, Ordering::AcqRel, Ordering::Acquire) {
@@ -132,6 +139,8 @@ mod tests {
             Phase::Sent(Duration::from_nanos(7)),
             "the report reads it after the end"
         );
+        progress.reset();
+        assert_eq!(progress.phase(), Phase::Unknown);
         progress.begin();
         assert_eq!(progress.phase(), Phase::Unknown);
     }
