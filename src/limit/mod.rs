@@ -104,6 +104,7 @@ mod any;
 mod compact_request;
 #[cfg(feature = "serde")]
 mod config;
+mod core;
 mod future;
 mod keyed;
 mod layer;
@@ -113,7 +114,6 @@ mod local_limiter;
 mod permit;
 mod permit_request;
 pub(crate) mod queue;
-mod server;
 mod service;
 mod settings;
 mod snapshot;

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::{Algorithm, paced_window::PacedLogs};
 use crate::{
-    limit::server::slow_start::SlowStart,
+    limit::core::server::slow_start::SlowStart,
     policy::{
         Quota,
         adaptive::{IDLE, Learner},

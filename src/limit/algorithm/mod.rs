@@ -2,7 +2,6 @@
 
 pub(super) mod adaptive;
 pub(super) mod bucket;
-mod grant_log;
 pub(super) mod paced_window;
 pub(super) mod sliding_window;
 pub(super) mod token_bucket;

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::{Algorithm, bucket::LATEST, grant_log::GrantLog, token_bucket::carried};
-use crate::policy::Quota;
+use super::{Algorithm, bucket::LATEST, token_bucket::carried};
+use crate::{limit::core::grant_log::GrantLog, policy::Quota};
 
 /// One bucket and one log for each quota.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::{Algorithm, grant_log::GrantLog};
-use crate::policy::Quota;
+use super::Algorithm;
+use crate::{limit::core::grant_log::GrantLog, policy::Quota};
 
 /// One log of grants for each quota.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use super::{
     sync::Ordering,
     too_late,
     wait_list::WaitList,
-    waiter::{Latest, State, Waiter},
+    waiter::{State, Waiter, latest_of},
     waiters::Wakes,
 };
 use crate::{
@@ -28,7 +28,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
         match fast.attempt(&self.arrival, request) {
             FastGrant::Granted { now } => return Ok(Joined::Granted(clock.stamp(now))),
             FastGrant::NotBefore { now, due } => {
-                if let Some(reason) = Latest::of(request, now, clock).missed_by(due, now, 0) {
+                if let Some(reason) = latest_of(request, now, clock).missed_by(due, now, 0) {
                     let wait = Duration::from_nanos(due - now);
                     return Err(fast.refuse(Refusal::new(reason, wait)));
                 }
@@ -47,7 +47,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     // Earlier waiters were granted their permits, but their tasks have not run yet. Makes this request
                     // yield once, so that those tasks run first.
                     wakes.wake.push(waker);
-                    let waiter = list.new_waiter(request, Latest::of(request, now, clock));
+                    let waiter = list.new_waiter(request, latest_of(request, now, clock));
                     waiter.set(State::Granted(now));
                     list.await_collection(fast, Arc::clone(&waiter), now);
                     Ok(Joined::Queued { waiter, sleeps: true, unchecked: false })

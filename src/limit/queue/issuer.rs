@@ -38,7 +38,9 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
             let now = self.fast.clock().now();
             list.expire_uncollected(&self.fast, now, wakes);
             let uncounted = self.fast.in_flight().saturating_add(list.unconfirmed.permits(now));
-            if list.server.apply(response, obeys_remaining, now, uncounted) {
+            let pause = response.requested_pause().map(nanos);
+            let remaining = if obeys_remaining { response.remaining() } else { Vec::new() };
+            if list.server.apply(pause, &remaining, now, uncounted) {
                 list.apply_server(&self.fast, wakes);
             }
         });
@@ -113,12 +115,13 @@ impl<A: Algorithm> Queue<A> {
             let now = fast.clock().now();
             let granted_at = fast.clock().since_origin(permit.granted_at());
             let sent_at = permit.sent_at().map_or(granted_at, |sent_at| fast.clock().since_origin(sent_at));
+            let (pause, remaining) = (response.requested_pause().map(nanos), response.remaining());
             let observation = Observation {
                 acceptance,
                 granted_at,
                 sent_at,
-                requested_pause: response.requested_pause().map(nanos),
-                remaining: &response.remaining(),
+                requested_pause: pause,
+                remaining: &remaining,
             };
             list.expire_uncollected(fast, now, wakes);
             let uncounted = fast.in_flight().saturating_add(list.unconfirmed.permits(now));
@@ -127,7 +130,8 @@ impl<A: Algorithm> Queue<A> {
             let before = (learner.interval(), learner.is_probing());
             let pause = learner.observe(&observation, progress, now);
             let is_changed = before != (learner.interval(), learner.is_probing());
-            let is_stricter = list.server.apply(response, obeys_remaining, now, uncounted)
+            let obeyed = if obeys_remaining { &remaining[..] } else { &[] };
+            let is_stricter = list.server.apply(pause, obeyed, now, uncounted)
                 | pause.is_some_and(|until| list.server.pause(until, now));
             if is_changed || is_stricter {
                 list.refuse_late(fast, 0, wakes);

@@ -14,7 +14,7 @@ use super::{
     Queue,
     any::{AnyQueue, Joined, Standing},
     clock::Clock,
-    waiter::{Latest, State, Waiter},
+    waiter::{State, Waiter, latest_of},
 };
 use crate::{
     limit::{
@@ -118,7 +118,7 @@ fn granted_permits_are_either_collected_or_expire() {
         let waiter = Arc::new(Waiter::new(
             1,
             (1, NonZeroU32::MIN),
-            Latest::of(&PermitRequest::new(), 0, &Clock::tokio()),
+            latest_of(&PermitRequest::new(), 0, &Clock::tokio()),
         ));
         waiter.set(State::Granted(7));
         let other = Arc::clone(&waiter);

@@ -38,9 +38,9 @@ use self::{
 };
 use super::{
     algorithm::Algorithm,
+    core::server::limits::ServerLimits,
     permit::{Grant, Permit},
     permit_request::PermitRequest,
-    server::limits::ServerLimits,
     snapshot::{Learned, Snapshot},
 };
 use crate::{

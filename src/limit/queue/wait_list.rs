@@ -19,15 +19,15 @@ use super::{
     clock::Clock,
     fast_path::FastPath,
     presence::Presence,
-    waiter::{Latest, Waiter},
+    waiter::{Latest, Waiter, latest_of},
     waiters::{Head, Waiters, Wakes},
 };
 use crate::{
     error::{Reason, Refusal},
     limit::{
         algorithm::Algorithm,
+        core::server::{limits::ServerLimits, unconfirmed::Unconfirmed},
         permit_request::PermitRequest,
-        server::{limits::ServerLimits, unconfirmed::Unconfirmed},
     },
     policy::{Quota, nanos},
 };
@@ -173,7 +173,7 @@ impl<A: Algorithm> WaitList<A> {
         now: u64,
         clock: &Clock,
     ) -> Result<Arc<Waiter>, Refusal> {
-        let latest = Latest::of(request, now, clock);
+        let latest = latest_of(request, now, clock);
         let reason = if self.waiters.len(request.priority().rank()) >= request.max_queue() {
             Some(Reason::QueueFull)
         } else {

@@ -7,7 +7,8 @@ use super::{
     clock::Clock,
     sync::{AtomicU64, Ordering},
 };
-use crate::{error::Reason, limit::permit_request::PermitRequest, policy::nanos};
+pub(super) use crate::limit::core::latest::Latest;
+use crate::{limit::permit_request::PermitRequest, policy::nanos};
 
 const WAITING: u64 = 0;
 const REFUSED: u64 = u64::MAX;
@@ -27,37 +28,10 @@ pub(super) struct Waiter {
     pub(super) latest: Latest,
 }
 
-/// The latest time at which a grant is useful, for each bound of a request. `u64::MAX` without that bound.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Latest {
-    max_wait: u64,
-    deadline: u64,
-}
-
-impl Latest {
-    pub(super) fn of(request: &PermitRequest, now: u64, clock: &Clock) -> Self {
-        let max_wait = request.max_wait().map_or(u64::MAX, |longest| now.saturating_add(nanos(longest)));
-        Self { max_wait, deadline: request.deadline().map_or(u64::MAX, |deadline| clock.at(deadline)) }
-    }
-
-    /// Returns the bound that a request misses if its permits become available at `due`. If `grace` is above zero,
-    /// `due <= now` means that the forecast is unknown. In this case, `grace` extends the longest wait.
-    pub(super) fn missed_by(&self, due: u64, now: u64, grace: u64) -> Option<Reason> {
-        let unknown = grace > 0 && due <= now;
-        let missed = |latest| if unknown { now >= latest } else { due > latest };
-        let max_wait = if unknown { self.max_wait.saturating_add(grace) } else { self.max_wait };
-        match (missed(max_wait), missed(self.deadline)) {
-            (true, true) if self.deadline < max_wait => Some(Reason::Deadline),
-            (true, _) => Some(Reason::MaxWait),
-            (false, true) => Some(Reason::Deadline),
-            (false, false) => None,
-        }
-    }
-
-    /// Returns the latest time at which a grant is useful.
-    pub(super) fn last(&self, grace: u64) -> u64 {
-        self.max_wait.saturating_add(grace).min(self.deadline)
-    }
+/// Returns the bounds of a request that arrives now.
+pub(super) fn latest_of(request: &PermitRequest, now: u64, clock: &Clock) -> Latest {
+    let max_wait = request.max_wait().map_or(u64::MAX, |longest| now.saturating_add(nanos(longest)));
+    Latest { max_wait, deadline: request.deadline().map_or(u64::MAX, |deadline| clock.at(deadline)) }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,38 +98,6 @@ impl Waiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn request_misses_the_earlier_of_its_longest_wait_and_its_deadline() {
-        const END: u64 = u64::MAX;
-        let (max_wait, deadline) = (Some(Reason::MaxWait), Some(Reason::Deadline));
-        for (latest, due, now, grace, missed) in [
-            ((END, END), END, 0, 0, None),
-            ((5, END), 5, 0, 0, None),
-            ((5, END), 6, 0, 0, max_wait),
-            ((5, END), 5, 5, 0, None),
-            ((END, 5), 5, 5, 0, None),
-            ((END, 5), 6, 0, 0, deadline),
-            ((7, 5), 6, 0, 0, deadline),
-            ((7, 5), 8, 0, 0, deadline),
-            ((5, 7), 8, 0, 0, max_wait),
-            ((5, 5), 6, 0, 0, max_wait),
-            // If the forecast is unknown, a request misses a bound as soon as the bound is reached.
-            ((5, END), 5, 5, 3, None),
-            ((5, END), 8, 8, 3, max_wait),
-            ((END, 5), 5, 5, 3, deadline),
-            ((5, END), 6, 5, 3, max_wait),
-        ] {
-            let bounds = Latest { max_wait: latest.0, deadline: latest.1 };
-            assert_eq!(
-                bounds.missed_by(due, now, grace),
-                missed,
-                "{latest:?}, due {due} at {now}, grace {grace}"
-            );
-        }
-        assert_eq!(Latest { max_wait: 5, deadline: 9 }.last(3), 8);
-        assert_eq!(Latest { max_wait: 5, deadline: 7 }.last(3), 7);
-    }
 
     #[test]
     fn waiter_stores_any_time_as_its_grant_time() {

@@ -67,7 +67,7 @@ const LONGEST_OUTAGE_WAIT: u64 = 5 * SECOND;
 const LOWEST: f64 = 1.0 / 60.0;
 
 /// The learned state of a limiter. Times are nanoseconds since any fixed origin, and rates are requests per second.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Learner {
     /// The configured quota, or infinity.
     ceiling: f64,
@@ -117,7 +117,7 @@ enum Probe {
     Sent(u64),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Run {
     from: u64,
     /// The total of accepted requests at the start.

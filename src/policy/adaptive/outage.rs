@@ -8,7 +8,7 @@ const MOST_OUTAGE_CUTS: u32 = 6;
 /// The learner ignores 503s for this time after it has detected an outage.
 pub(super) const OUTAGE: u64 = 60 * SECOND;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Outage {
     /// The number of cuts by 503s since the last complete run.
     cuts: u32,

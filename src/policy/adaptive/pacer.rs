@@ -4,7 +4,7 @@
 pub(super) const TICK: u64 = 1_000_000;
 
 /// A bucket of `burst` permits.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Pacer {
     /// The time between two requests, or 0 without a rate.
     pub(super) interval: u64,

@@ -12,7 +12,7 @@ const PERIOD: u64 = 60 * SECOND;
 /// An idle time, which is also the time after which the slow start begins again: 2 s in nanoseconds.
 pub(crate) const IDLE: u64 = 2 * SECOND;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Recent {
     /// The current and the previous period. `None` before the first request.
     periods: Option<[Period; 2]>,

@@ -19,13 +19,13 @@ const LONGEST_WINDOW: u64 = 120 * SECOND;
 const MAX_QUOTAS: usize = 8;
 
 /// The quotas that a server has reported. Times are nanoseconds since the learner's origin.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct ServerQuotas {
     quotas: Vec<ServerQuota>,
     slowest: Option<Pace>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ServerQuota {
     policy: u64,
     limit: u64,
@@ -70,7 +70,7 @@ impl Pace {
 }
 
 /// How much of the quotas was used during a run.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Usage {
     /// Whether over half of a quota was used.
     pub(super) is_half: bool,

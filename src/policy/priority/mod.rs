@@ -64,7 +64,7 @@ pub(crate) struct Turn {
 /// Divides permits by deficit round robin. A lower priority earns credit with every grant while its requests wait. With
 /// this credit, the queue sets permits aside for its first waiter, at most one for each permit that the highest waiting
 /// priority takes. Lower priorities therefore delay a new request of a higher priority by at most one permit.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Shares {
     /// The share of each lower priority, in thousandths of all permits.
     share: u64,

@@ -2,8 +2,8 @@ use std::{collections::VecDeque, time::Duration};
 
 use proptest::prelude::*;
 
-use super::{super::grant_log::LONGEST_HISTORY, *};
-use crate::policy::nanos;
+use super::*;
+use crate::{limit::core::grant_log::LONGEST_HISTORY, policy::nanos};
 
 fn cost(cost: u32) -> NonZeroU32 {
     NonZeroU32::new(cost).unwrap()

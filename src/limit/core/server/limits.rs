@@ -1,13 +1,13 @@
 //! The server limits in force: a pause, and the remaining permits of the server's quotas.
 
 use super::slow_start::SlowStart;
-use crate::{limit::permit::ResponseInfo, policy::nanos};
+use crate::policy::{Remaining, nanos};
 
 /// The maximum number of the server's quotas that are stored.
 const MAX_GATES: usize = 8;
 
 /// The server limits of one limiter. Times are nanoseconds since the queue's origin.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::limit) struct ServerLimits {
     paused_until: u64,
     gates: Vec<Gate>,
@@ -18,7 +18,7 @@ pub(in crate::limit) struct ServerLimits {
 }
 
 /// Allows at most `left` permits before `until`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Gate {
     policy: u64,
     left: u64,
@@ -45,22 +45,19 @@ impl ServerLimits {
         self.slow_start.filter(|_| !self.has_quota)
     }
 
-    /// Applies the limits of a response that arrives now. Its remaining permits apply only if `obeys_remaining` is set.
+    /// Applies the limits of a response that arrives now: a requested `pause` in nanoseconds, and the remaining permits.
     /// They are reduced by `in_flight`, the permits that the server may not have counted yet. Returns whether the
     /// limits became stricter.
     pub(in crate::limit) fn apply(
         &mut self,
-        response: &ResponseInfo<'_>,
-        obeys_remaining: bool,
+        pause: Option<u64>,
+        remaining: &[Remaining],
         now: u64,
         in_flight: u64,
     ) -> bool {
         self.tidy(now);
-        let mut stricter = match response.requested_pause() {
-            Some(pause) => self.pause(now.saturating_add(nanos(pause)), now),
-            None => false,
-        };
-        for remaining in response.remaining().iter().filter(|_| obeys_remaining) {
+        let mut stricter = pause.is_some_and(|pause| self.pause(now.saturating_add(pause), now));
+        for remaining in remaining {
             let left = remaining.left().saturating_sub(in_flight);
             let until = now.saturating_add(nanos(remaining.reset_after()));
             let (policy, peak) = (remaining.policy(), remaining.left());

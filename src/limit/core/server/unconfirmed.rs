@@ -10,7 +10,7 @@ const TRANSIT: u64 = 10_000_000_000;
 /// Requests that are dropped within the same 100 ms share an entry, so that there are at most about 100 entries.
 const RESOLUTION: u64 = TRANSIT / 100;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(in crate::limit) struct Unconfirmed {
     /// Each entry contains the time until which its requests count, and the sum of their permits.
     entries: VecDeque<(u64, u64)>,

@@ -1,0 +1,281 @@
+//! What the core learns from the ends of requests, and changes of its limits.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use super::{
+    Core, Grant, Reason, Refusal, ServerLimits,
+    block::{Block, Blocks},
+    lateness::LONGEST_UNCOLLECTED,
+};
+use crate::policy::{
+    Priority, Quota, Remaining,
+    adaptive::{Acceptance, LearnedFrom, Learner, Observation, Progress},
+};
+
+/// The rate-limit headers of a response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Feedback {
+    /// Whether the server's rate limit accepted the request.
+    pub(crate) acceptance: Acceptance,
+    /// The delay that the server requested for all requests, in nanoseconds.
+    pub(crate) pause: Option<u64>,
+    pub(crate) remaining: Vec<Remaining>,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum End<'a> {
+    /// A response arrived. The request was sent at this time.
+    Response(&'a Feedback, u64),
+    /// The request was sent, but no response arrived. It may still reach the server.
+    Unconfirmed,
+    /// The request was not sent.
+    Unsent,
+}
+
+/// A learned rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LearnedRate {
+    /// The nanoseconds between two requests.
+    pub(crate) interval: u64,
+    /// The limit and the window of the slowest quota in the headers.
+    pub(crate) quota: Option<(u64, Duration)>,
+    pub(crate) source: LearnedFrom,
+    pub(crate) throttled_at: Option<u64>,
+}
+
+/// The state of a core at one point in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    pub(crate) available: u32,
+    pub(crate) queued: usize,
+    pub(crate) paused_until: Option<u64>,
+    pub(crate) granted: u64,
+    pub(crate) refused: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) learned: Option<LearnedRate>,
+}
+
+impl Core {
+    /// Records the end of a request. Returns the learned rate if it has changed.
+    pub(crate) fn finished(&mut self, grant: Grant, end: End<'_>, now: u64) -> Option<LearnedRate> {
+        match end {
+            End::Response(feedback, sent_at) => self.respond(grant, feedback, sent_at, now),
+            End::Unconfirmed => {
+                self.unconfirmed.add(grant.cost.get().into(), now);
+                self.lose(grant.at, true, now);
+                self.release(grant.cost, false);
+            }
+            End::Unsent => self.waste(grant.cost, grant.at, now),
+        }
+        self.advance(now);
+        let is_changed = self.supply.learner_mut().is_some_and(Learner::take_change);
+        if is_changed { self.learned() } else { None }
+    }
+
+    fn respond(&mut self, grant: Grant, feedback: &Feedback, sent_at: u64, now: u64) {
+        let is_accepted = feedback.acceptance == Acceptance::Accepted;
+        // Releases the permits first, because the server has already subtracted this request from the remaining permits
+        // that it reports.
+        self.release(grant.cost, is_accepted);
+        self.advance(now);
+        let uncounted = self.in_flight().saturating_add(self.unconfirmed.permits(now));
+        let progress = self.progress();
+        let mut is_changed = false;
+        let obeys_remaining = match self.supply.learner_mut() {
+            Some(learner) => {
+                let observation = Observation {
+                    acceptance: feedback.acceptance,
+                    granted_at: grant.at,
+                    sent_at,
+                    requested_pause: feedback.pause,
+                    remaining: &feedback.remaining,
+                };
+                let before = (learner.interval(), learner.is_probing());
+                let pause = learner.observe(&observation, progress, now);
+                is_changed = before != (learner.interval(), learner.is_probing());
+                is_changed |= pause.is_some_and(|until| self.server.pause(until, now));
+                self.obeys_remaining
+            }
+            // The quota already limits the rate, so other reports do not apply.
+            None => self.obeys_remaining || !is_accepted || !self.server.has_quota,
+        };
+        let remaining = if obeys_remaining { &feedback.remaining[..] } else { &[] };
+        let has_limits = feedback.pause.is_some() || !remaining.is_empty();
+        if has_limits && self.server.apply(feedback.pause, remaining, now, uncounted) || is_changed {
+            self.refuse_late(now);
+        }
+    }
+
+    /// Stops all grants until `until`. Extends a pause, but never shortens it.
+    pub(crate) fn pause(&mut self, until: u64, now: u64) {
+        if self.server.pause(until, now) {
+            self.refuse_late(now);
+        }
+        self.advance(now);
+    }
+
+    /// Discards the server limits, and keeps a learned rate.
+    pub(crate) fn resume(&mut self, now: u64) {
+        self.server = ServerLimits::new(self.server.has_quota);
+        self.supply.learner_mut().into_iter().for_each(Learner::resume);
+        self.advance(now);
+    }
+
+    /// Replaces the quotas. Spent permits still count. No block may be open.
+    pub(crate) fn set_quotas(&mut self, quotas: &[Quota], now: u64) {
+        self.supply.change(quotas, now);
+        let delay = self.lateness.change(quotas);
+        if delay > 0 {
+            self.supply.postpone(delay);
+        }
+        self.blocks = Blocks::new(quotas);
+        self.server.has_quota = self.supply.learner().is_some() || !quotas.is_empty();
+        self.refuse_late(now);
+        self.advance(now);
+    }
+
+    /// Spends available permits so that at most `permits` of them are left.
+    pub(crate) fn leave(&mut self, permits: u32, now: u64) {
+        self.supply.leave(permits, now);
+    }
+
+    /// Opens a block of permits that callers may take without the lock. Returns `None` if a request waits, if a server
+    /// limit applies, or if a block would be too small.
+    pub(crate) fn open_block(&mut self, now: u64) -> Option<Block> {
+        if !self.queue.is_empty() || self.server.any() && self.server.tidy(now) {
+            return None;
+        }
+        self.blocks.open(|| self.supply.singles(now), now)
+    }
+
+    /// Closes the block, and books the permits that were used. `at` is read after no caller can take more permits.
+    pub(crate) fn close_block(&mut self, used: u32, at: u64) {
+        if let Some((used, at)) = self.blocks.close(used, at) {
+            let progress = self.progress();
+            self.supply.take(used, at, progress, at);
+            self.lateness.taken_at = at.max(self.lateness.taken_at);
+            self.granted = self.granted.wrapping_add(used.into());
+        }
+    }
+
+    /// Returns whether permits that were granted at `at` can no longer be used, because they were held too long, because
+    /// the limiter is paused, or because the server reported no remaining permits.
+    pub(crate) fn is_expired(&self, at: u64, now: u64) -> bool {
+        now.saturating_sub(at) > self.lateness.slack
+            || self.server.is_shut(now)
+            || self.supply.learner().is_some_and(|learner| learner.is_void(at))
+    }
+
+    /// Returns whether the limiter is in the state of a new limiter.
+    pub(crate) fn is_idle(&mut self, now: u64) -> bool {
+        self.supply.is_whole(now)
+            && !self.server.tidy(now)
+            && self.unconfirmed.permits(now) == 0
+            && self.queue.len(Priority::COUNT) == 0
+    }
+
+    pub(crate) fn snapshot(&self, now: u64) -> Snapshot {
+        let left = self.server.left(now).unwrap_or(u64::MAX).min(self.supply.available(now));
+        let paused_until = self.server.paused_until(now);
+        let available = u32::try_from(left).unwrap_or(u32::MAX);
+        Snapshot {
+            available: if paused_until.is_some() { 0 } else { available },
+            queued: self.queue.len(Priority::COUNT),
+            paused_until,
+            granted: self.granted,
+            refused: self.refused,
+            in_flight: self.in_flight(),
+            learned: self.learned(),
+        }
+    }
+
+    fn learned(&self) -> Option<LearnedRate> {
+        let learner = self.supply.learner()?;
+        learner.rate.map(|_| LearnedRate {
+            interval: learner.interval(),
+            quota: learner.quota(),
+            source: learner.source,
+            throttled_at: learner.throttled_at,
+        })
+    }
+
+    /// Refuses the waiters whose permits cannot become available in time, or at all.
+    pub(super) fn refuse_late(&mut self, now: u64) {
+        self.recheck_at = None;
+        let (largest, grace) = (self.supply.largest(), self.grace());
+        let mut wanted = self.queue.wanted;
+        for rank in 0..wanted.len() {
+            let (mut ahead, mut next) = (0, self.queue.slots.first(rank).map(|(slot, _)| slot));
+            while let Some((slot, found)) = next.and_then(|slot| Some((slot, self.queue.slots.get(slot)?))) {
+                let waiter = found.waiter;
+                next = self.queue.slots.next(found).map(|(slot, _)| slot);
+                let own = u64::from(waiter.cost.get()).saturating_add(ahead);
+                let refusal = if waiter.cost.get() > largest {
+                    self.refused += 1;
+                    Some(Refusal::new(Reason::TooCostly { largest }, None))
+                } else if waiter.latest.is_bounded() {
+                    let due = self.forecast(now, self.queue.shares.total(rank, own, &wanted, 0));
+                    let reason = waiter.latest.missed_by(due, now, grace);
+                    reason.map(|reason| self.refusal(reason, due, now))
+                } else {
+                    None
+                };
+                match refusal {
+                    Some(refusal) => self.queue.refuse(slot, refusal),
+                    None => ahead = own,
+                }
+            }
+            wanted[rank] = ahead;
+        }
+    }
+
+    /// Returns how long the core may take until it can make a forecast: 1 ns while a probe is in flight, which marks the
+    /// forecast as unknown. A waiter is then refused at its bound.
+    pub(super) fn grace(&self) -> u64 {
+        u64::from(self.supply.learner().is_some_and(|learner| learner.probe_ends().is_some()))
+    }
+
+    pub(super) fn longest_uncollected(&self) -> u64 {
+        self.lateness.slack.min(LONGEST_UNCOLLECTED)
+    }
+
+    /// Takes the permits from a waiter that has not collected them in time, and sets it aside.
+    pub(super) fn expire(&mut self, slot: u32, cost: NonZeroU32, at: u64, now: u64) {
+        self.queue.expire(slot);
+        self.waste(cost, at, now);
+    }
+
+    /// Ends permits that were granted at `at` and whose request was not sent.
+    pub(super) fn waste(&mut self, cost: NonZeroU32, at: u64, now: u64) {
+        self.lose(at, false, now);
+        self.release(cost, false);
+    }
+
+    /// Ends a probe that was granted at `granted_at` and will get no response.
+    fn lose(&mut self, granted_at: u64, was_sent: bool, now: u64) {
+        let lost = self.supply.learner_mut().and_then(|learner| learner.lose(granted_at, was_sent));
+        if let Some(until) = lost {
+            self.server.pause(until, now);
+        }
+    }
+
+    fn release(&mut self, cost: NonZeroU32, is_accepted: bool) {
+        self.released = self.released.wrapping_add(cost.get().into());
+        if !is_accepted {
+            self.not_accepted = self.not_accepted.wrapping_add(cost.get().into());
+        }
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.granted.wrapping_sub(self.released)
+    }
+
+    /// Returns the counts of permits that a learner needs.
+    pub(super) fn progress(&self) -> Progress {
+        Progress {
+            accepted: self.released.wrapping_sub(self.not_accepted),
+            in_flight: self.in_flight(),
+        }
+    }
+}

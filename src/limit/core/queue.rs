@@ -1,0 +1,227 @@
+//! The queued requests, in FIFO order within each priority.
+
+use std::{collections::VecDeque, num::NonZeroU32};
+
+use super::slots::{GRANTED, Slots, Stage, Ticket, Waiter};
+use crate::{
+    error::Refusal,
+    policy::{
+        Priority,
+        priority::{Heads, Shares, Turn},
+    },
+};
+
+/// The waiter that is served next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    pub(super) slot: u32,
+    pub(super) waiter: Waiter,
+    /// The number of permits that must remain for another priority.
+    pub(super) reserve: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Queue {
+    pub(super) slots: Slots,
+    /// The number of waiters of each priority, with the absent ones.
+    queued: [usize; Priority::COUNT],
+    /// The number of permits that the waiters of each priority need, without the absent ones.
+    pub(super) wanted: [u64; Priority::COUNT],
+    pub(super) shares: Shares,
+    /// The number of waiters with a bound, without the absent ones.
+    pub(super) bounded: usize,
+    woken: VecDeque<Ticket>,
+}
+
+impl Queue {
+    pub(super) fn new(shares: Shares) -> Self {
+        Self {
+            slots: Slots::new(),
+            queued: [0; Priority::COUNT],
+            wanted: [0; Priority::COUNT],
+            shares,
+            bounded: 0,
+            woken: VecDeque::new(),
+        }
+    }
+
+    /// Returns whether there are no waiters, or only absent ones.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.wanted == [0; Priority::COUNT]
+    }
+
+    /// Returns the number of waiters of the ranks up to `rank`, with the absent ones.
+    pub(super) fn len(&self, rank: usize) -> usize {
+        self.queued.iter().take(rank + 1).sum()
+    }
+
+    /// Returns the number of permits that all waiters need together, without the absent ones.
+    pub(super) fn total(&self) -> u64 {
+        self.wanted.iter().sum()
+    }
+
+    /// Returns the rank of the only priority with waiters. Returns `None` if several priorities have waiters.
+    fn only_rank(&self) -> Option<usize> {
+        match self.wanted {
+            [_, 0, 0] => Some(0),
+            [0, _, 0] => Some(1),
+            [0, 0, _] => Some(2),
+            _ => None,
+        }
+    }
+
+    /// Returns whether this head is the only waiter of its priority and other priorities have waiters.
+    pub(super) fn is_alone(&self, head: &Head) -> bool {
+        self.only_rank().is_none() && self.slots.is_single(head.waiter.rank)
+    }
+
+    fn heads(&self) -> Heads {
+        let cost = |rank: usize| self.slots.first(rank).map(|(_, slot)| slot.waiter.cost);
+        [cost(0), cost(1), cost(2)]
+    }
+
+    /// Returns the waiter that is served next. A request can take at most `largest` permits.
+    #[inline]
+    pub(super) fn head(&self, largest: u32) -> Option<Head> {
+        let turn = match self.only_rank() {
+            Some(rank) => Turn { rank, reserve: 0 },
+            None => self.shares.next(&self.heads(), largest.into())?,
+        };
+        let (slot, found) = self.slots.first(turn.rank)?;
+        Some(Head { slot, waiter: found.waiter, reserve: turn.reserve })
+    }
+
+    /// Returns the number of permits that must remain if a new request is served before all waiters. Returns `None` if
+    /// a waiter is served first.
+    pub(super) fn reserve_of_new(&self, rank: usize, cost: NonZeroU32, largest: u32) -> Option<u64> {
+        if self.is_empty() {
+            return Some(0);
+        }
+        let mut heads = self.heads();
+        if heads[rank].is_some() {
+            return None;
+        }
+        heads[rank] = Some(cost);
+        let turn = self.shares.next(&heads, largest.into())?;
+        (turn.rank == rank).then_some(turn.reserve)
+    }
+
+    /// Records that a new request was served before all waiters.
+    pub(super) fn grant_new(&mut self, rank: usize, cost: NonZeroU32) {
+        let after = self.heads();
+        let mut before = after;
+        before[rank] = Some(cost);
+        self.shares.grant(rank, cost.get().into(), &before, &after);
+    }
+
+    /// Gives the head its permits and wakes it.
+    pub(super) fn grant(&mut self, head: &Head, now: u64) {
+        let Waiter { cost, rank, .. } = head.waiter;
+        if self.only_rank().is_some() {
+            self.shares.reset();
+            self.remove(head.slot);
+        } else {
+            let before = self.heads();
+            self.remove(head.slot);
+            self.shares.grant(rank, cost.get().into(), &before, &self.heads());
+        }
+        self.settle(head.slot, Stage::Granted(now));
+        self.slots.link(head.slot, GRANTED);
+    }
+
+    /// Refuses a waiter and wakes it.
+    pub(super) fn refuse(&mut self, slot: u32, refusal: Refusal) {
+        self.take_out(slot);
+        self.settle(slot, Stage::Refused(refusal));
+    }
+
+    fn settle(&mut self, index: u32, stage: Stage) {
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.stage = stage;
+            self.woken.push_back(Ticket { slot: index, arrival: slot.arrival });
+        }
+    }
+
+    /// Queues a new request behind all others of its priority.
+    pub(super) fn insert(&mut self, waiter: Waiter) -> Ticket {
+        let ticket = self.slots.add(waiter);
+        self.queued[waiter.rank] += 1;
+        self.enter(ticket.slot);
+        ticket
+    }
+
+    /// Puts an [absent](Stage::Absent) waiter back at its position.
+    pub(super) fn enter(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        slot.stage = Stage::Waiting;
+        let waiter = slot.waiter;
+        self.wanted[waiter.rank] += u64::from(waiter.cost.get());
+        self.bounded += usize::from(waiter.latest.is_bounded());
+        self.slots.link(index, waiter.rank);
+    }
+
+    /// Returns the uncollected permits that were granted first: the slot, the cost and the time of the grant.
+    pub(super) fn uncollected(&self) -> Option<(u32, NonZeroU32, u64)> {
+        let (index, slot) = self.slots.first(GRANTED)?;
+        match slot.stage {
+            Stage::Granted(at) => Some((index, slot.waiter.cost, at)),
+            _ => None,
+        }
+    }
+
+    /// Sets a waiter aside whose permits have expired.
+    pub(super) fn expire(&mut self, index: u32) {
+        self.slots.unlink(index, GRANTED);
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.stage = Stage::Absent;
+            self.queued[slot.waiter.rank] += 1;
+        }
+    }
+
+    /// Ends a ticket and frees its slot.
+    pub(super) fn release(&mut self, index: u32) {
+        let Some(slot) = self.slots.get(index) else { return };
+        match slot.stage {
+            Stage::Waiting => self.take_out(index),
+            Stage::Absent => self.queued[slot.waiter.rank] -= 1,
+            Stage::Granted(_) => self.slots.unlink(index, GRANTED),
+            Stage::Refused(_) => {}
+            Stage::Free => return,
+        }
+        self.slots.free(index);
+    }
+
+    /// Returns the slot, the stage and the request of a ticket, unless the ticket has ended.
+    pub(super) fn find(&self, ticket: Ticket) -> Option<(u32, &Stage, Waiter)> {
+        let slot = self.slots.get(ticket.slot)?;
+        let is_same = slot.arrival == ticket.arrival && slot.stage != Stage::Free;
+        is_same.then_some((ticket.slot, &slot.stage, slot.waiter))
+    }
+
+    pub(super) fn pop_woken(&mut self) -> Option<Ticket> {
+        self.woken.pop_front()
+    }
+
+    /// Returns the waiters of all priorities.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Waiter> {
+        (0..Priority::COUNT).flat_map(|rank| self.slots.iter(rank)).map(|slot| slot.waiter)
+    }
+
+    /// Removes a waiter that was not granted its permits.
+    fn take_out(&mut self, index: u32) {
+        if let Some(rank) = self.remove(index).filter(|rank| self.wanted[*rank] == 0) {
+            self.shares.forget(rank);
+        }
+    }
+
+    /// Removes a waiter from the list of its priority, and returns its rank.
+    fn remove(&mut self, index: u32) -> Option<usize> {
+        let Waiter { cost, rank, latest } = self.slots.get(index)?.waiter;
+        self.queued[rank] -= 1;
+        self.wanted[rank] -= u64::from(cost.get());
+        self.bounded -= usize::from(latest.is_bounded());
+        self.slots.unlink(index, rank);
+        Some(rank)
+    }
+}

@@ -1,0 +1,209 @@
+//! When permits are available under the configured quotas.
+
+use super::{gcra::Gcra, grant_log::GrantLog};
+use crate::policy::{Quota, nanos};
+
+/// 2 ms in nanoseconds, which is twice the delay of a late timer. Waiters are served at least this long before a bucket
+/// is full.
+const LATE: u64 = 2_000_000;
+
+/// How a limiter spreads the permits of a quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spread {
+    /// A bucket that refills so slowly that its burst fits into each window.
+    TokenBucket,
+    /// A bucket that refills the whole limit, and an exact log of recent grants.
+    PacedWindow,
+    /// An exact log of recent grants.
+    SlidingWindow,
+}
+
+/// All quotas of a limiter. A request takes its permits from each quota.
+#[derive(Debug, Clone)]
+pub(super) struct Quotas {
+    spread: Spread,
+    states: Vec<QuotaState>,
+}
+
+/// The permits of one quota.
+#[derive(Debug, Clone)]
+pub(super) struct QuotaState {
+    pub(super) quota: Quota,
+    pace: Option<Gcra>,
+    pub(super) log: Option<GrantLog>,
+}
+
+impl QuotaState {
+    /// Creates the state with all permits available.
+    fn new(quota: Quota, spread: Spread) -> Self {
+        let log = (spread != Spread::TokenBucket).then(|| GrantLog::new(&quota));
+        let pace = match (spread, &log) {
+            (Spread::SlidingWindow, _) => None,
+            // Rounding down is safe, because the log is exact: no window exceeds the limit.
+            (_, Some(log)) => Some(Gcra::new(log.window / log.limit.max(1), quota.burst())),
+            (_, None) => Some(Gcra::new(nanos(quota.refill_interval()), quota.burst())),
+        };
+        Self { quota, pace, log }
+    }
+
+    fn largest(&self) -> u32 {
+        if self.pace.is_some() { self.quota.burst() } else { self.quota.limit() }
+    }
+
+    fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
+        let by_pace = self.pace.as_ref().map_or(start, |pace| pace.due(start, total));
+        let Some(log) = &self.log else { return by_pace };
+        let by_log = log.forecast(start, total).max(by_pace);
+        let Some(pace) = &self.pace else { return by_log };
+        // A grant that the log delays leaves the bucket empty (see `take`), so the next grants follow at even
+        // intervals. The first delayed grant waits until a permit leaves the window. This is the oldest permit of the
+        // log, or the first permit granted from `start` on.
+        let after = |granted: u64, delayed: u64| match total.checked_sub(delayed) {
+            Some(later) => {
+                let evenly =
+                    later.saturating_sub(costliest.saturating_sub(1)).saturating_mul(pace.interval);
+                granted.saturating_add(log.window).saturating_add(evenly)
+            }
+            None => start,
+        };
+        let first = pace.arrival.saturating_add(pace.interval).saturating_sub(pace.whole).max(start);
+        let room = log.limit - log.len().min(log.limit);
+        let oldest = log.granted_at(1).map_or(start, |oldest| after(oldest, room + 1));
+        by_log.max(oldest).max(after(first, log.limit + 1))
+    }
+
+    /// Takes permits that are available at `at`.
+    fn take(&mut self, at: u64, cost: u64) {
+        if let Some(pace) = &mut self.pace {
+            // The refill starts when the log has room for these permits. If it started earlier, the bucket would be full
+            // by then, and would add its burst to each window.
+            let freed = self.log.as_ref().map_or(0, |log| log.forecast(0, cost));
+            let spent = pace.interval.saturating_mul(cost);
+            let refill_from =
+                if freed > 0 { freed.saturating_add(pace.whole.saturating_sub(spent)) } else { 0 };
+            pace.take(at.max(refill_from), cost);
+        }
+        if let Some(log) = &mut self.log {
+            log.grant(at, cost);
+        }
+    }
+
+    /// Returns the largest cost of a single request that is available now.
+    fn available(&self, now: u64) -> u64 {
+        let by_pace = self.pace.as_ref().map_or(u64::MAX, |pace| pace.available(now));
+        by_pace.min(self.log.as_ref().map_or(u64::MAX, |log| log.available(now)))
+    }
+
+    /// Returns how many requests for one permit each are available now. After a gap of the log, fewer such requests
+    /// than permits are available, because the bucket is empty.
+    fn singles(&self, now: u64) -> u64 {
+        let (Some(pace), Some(log)) = (&self.pace, &self.log) else { return self.available(now) };
+        let room = log.limit - log.len().min(log.limit);
+        let by_gap = log.granted_at(1).map_or(u64::MAX, |oldest| {
+            match now.checked_sub(oldest.saturating_add(log.window)) {
+                Some(since) => (room + 1).saturating_add(since / pace.interval),
+                None => room,
+            }
+        });
+        self.available(now).min(by_gap)
+    }
+
+    fn is_whole(&self, now: u64) -> bool {
+        self.pace.as_ref().is_none_or(|pace| pace.arrival <= now)
+            && self.log.as_ref().is_none_or(|log| log.available(now) == log.limit)
+    }
+}
+
+impl Quotas {
+    pub(super) fn new(quotas: &[Quota], spread: Spread) -> Self {
+        let states = quotas.iter().map(|quota| QuotaState::new(*quota, spread)).collect();
+        Self { spread, states }
+    }
+
+    /// Returns when the last of `total` permits is available, if none is taken before `start`. No request costs more
+    /// than `costliest`. The result is never too late, but may be too early if requests cost several permits.
+    pub(super) fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
+        self.states.iter().map(|state| state.due(start, total, costliest)).max().unwrap_or(start)
+    }
+
+    /// Takes permits that are available at `at`.
+    pub(super) fn take(&mut self, at: u64, cost: u64) {
+        self.states.iter_mut().for_each(|state| state.take(at, cost));
+    }
+
+    /// Returns the largest cost that the quotas can ever grant.
+    pub(super) fn largest(&self) -> u32 {
+        self.states.iter().map(QuotaState::largest).min().unwrap_or(u32::MAX)
+    }
+
+    /// Returns the largest cost of a single request that is available now.
+    pub(super) fn available(&self, now: u64) -> u64 {
+        self.states.iter().map(|state| state.available(now)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Returns how many requests for one permit each are available now.
+    pub(super) fn singles(&self, now: u64) -> u64 {
+        self.states.iter().map(|state| state.singles(now)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Returns whether every quota is fully available.
+    pub(super) fn is_whole(&self, now: u64) -> bool {
+        self.states.iter().all(|state| state.is_whole(now))
+    }
+
+    /// Returns how long grants may be late without a bucket becoming full, if the next one takes `cost` permits. Zero
+    /// with a log, because a later grant would count for longer.
+    pub(super) fn room(&self, cost: u64) -> u64 {
+        let room = |state: &QuotaState| match (&state.pace, &state.log) {
+            (Some(pace), None) => {
+                pace.whole.saturating_sub(pace.interval.saturating_mul(cost)).saturating_sub(LATE) / 2
+            }
+            _ => 0,
+        };
+        self.states.iter().map(room).min().unwrap_or(0)
+    }
+
+    /// Spends available permits so that at most `permits` of them are left.
+    pub(super) fn leave(&mut self, permits: u32, now: u64) {
+        for state in &mut self.states {
+            match (&mut state.pace, &mut state.log) {
+                (Some(pace), _) => pace.leave(permits, now),
+                (None, Some(log)) => {
+                    let surplus = log.available(now).saturating_sub(permits.into());
+                    if surplus > 0 {
+                        log.grant(now, surplus);
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// Moves the times of all grants so far forward by `delay`.
+    pub(super) fn postpone(&mut self, delay: u64) {
+        for state in &mut self.states {
+            state.pace.iter_mut().for_each(|pace| pace.postpone(delay));
+            state.log.iter_mut().for_each(|log| log.postpone(delay));
+        }
+    }
+
+    /// Replaces the quotas. Spent permits still count, so the change does not make more permits available at once.
+    pub(super) fn change(&mut self, quotas: &[Quota], now: u64) {
+        if quotas.iter().eq(self.states.iter().map(|state| &state.quota)) {
+            return;
+        }
+        let old = std::mem::take(&mut self.states);
+        let paces: Vec<_> = old.iter().filter_map(|state| state.pace.as_ref()).collect();
+        // The log of each quota records every grant, so each new quota starts with a copy of the longest log.
+        let longest = old.iter().filter_map(|state| state.log.as_ref()).max_by_key(|log| log.len());
+        let state = |quota: &Quota| {
+            let mut state = QuotaState::new(*quota, self.spread);
+            if let (Some(log), Some(longest)) = (&mut state.log, longest) {
+                *log = longest.clone().under(quota);
+            }
+            state.pace.iter_mut().for_each(|pace| pace.replace(&paces, now));
+            state
+        };
+        self.states = quotas.iter().map(state).collect();
+    }
+}

@@ -1,0 +1,160 @@
+//! The storage of waiters: slots that are linked into lists. Adding and removing a waiter takes constant time.
+
+use std::num::NonZeroU32;
+
+use super::latest::Latest;
+use crate::{error::Refusal, policy::Priority};
+
+/// No slot.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// The list of waiters that have not collected their permits, in the order of the grants. The lists before it belong to
+/// the priorities, and are in the order of arrival.
+pub(super) const GRANTED: usize = Priority::COUNT;
+
+/// A queued request. The numbers of arrival are the order within a priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(super) slot: u32,
+    pub(super) arrival: u64,
+}
+
+impl Ticket {
+    /// Returns a small number that no other queued request has. It is used again after this request has left.
+    pub(crate) fn slot(self) -> usize {
+        self.slot as usize
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiter {
+    pub(super) cost: NonZeroU32,
+    pub(super) rank: usize,
+    pub(super) latest: Latest,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Stage {
+    Free,
+    Waiting,
+    /// The permits were granted at this time, but not collected yet.
+    Granted(u64),
+    /// The permits expired before the waiter was polled. The waiter keeps its position, but the queue skips it.
+    Absent,
+    Refused(Refusal),
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Slot {
+    pub(super) stage: Stage,
+    pub(super) waiter: Waiter,
+    pub(super) arrival: u64,
+    previous: u32,
+    next: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct List {
+    first: u32,
+    last: u32,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    /// The first free slot.
+    free: u32,
+    lists: [List; Priority::COUNT + 1],
+    arrivals: u64,
+}
+
+impl Slots {
+    pub(super) fn new() -> Self {
+        let empty = List { first: NONE, last: NONE };
+        Self { slots: Vec::new(), free: NONE, lists: [empty; Priority::COUNT + 1], arrivals: 0 }
+    }
+
+    pub(super) fn get(&self, slot: u32) -> Option<&Slot> {
+        self.slots.get(slot as usize)
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Slot> {
+        self.slots.get_mut(slot as usize)
+    }
+
+    /// Stores a new waiter, which is in no list yet.
+    pub(super) fn add(&mut self, waiter: Waiter) -> Ticket {
+        self.arrivals += 1;
+        let arrival = self.arrivals;
+        let new = Slot { stage: Stage::Absent, waiter, arrival, previous: NONE, next: NONE };
+        let slot = self.free;
+        if let Some(free) = self.slots.get_mut(slot as usize) {
+            self.free = free.next;
+            *free = new;
+            return Ticket { slot, arrival };
+        }
+        self.slots.push(new);
+        Ticket { slot: u32::try_from(self.slots.len() - 1).unwrap_or(NONE), arrival }
+    }
+
+    /// Frees a slot that is in no list.
+    pub(super) fn free(&mut self, index: u32) {
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            slot.stage = Stage::Free;
+            slot.next = std::mem::replace(&mut self.free, index);
+        }
+    }
+
+    pub(super) fn first(&self, list: usize) -> Option<(u32, &Slot)> {
+        let first = self.lists[list].first;
+        self.get(first).map(|slot| (first, slot))
+    }
+
+    /// Returns the slot behind another one in its list.
+    pub(super) fn next(&self, slot: &Slot) -> Option<(u32, &Slot)> {
+        self.get(slot.next).map(|next| (slot.next, next))
+    }
+
+    pub(super) fn iter(&self, list: usize) -> impl Iterator<Item = &Slot> {
+        std::iter::successors(self.first(list), |(_, slot)| self.next(slot)).map(|(_, slot)| slot)
+    }
+
+    /// Returns whether a list has exactly one slot.
+    pub(super) fn is_single(&self, list: usize) -> bool {
+        let List { first, last } = self.lists[list];
+        first == last && first != NONE
+    }
+
+    /// Adds a slot to a list. Only a waiter that returns has later arrivals behind it.
+    pub(super) fn link(&mut self, index: u32, list: usize) {
+        let arrival = |slot: u32| self.get(slot).map_or(0, |slot| slot.arrival);
+        let own = arrival(index);
+        let (mut previous, mut next) = (self.lists[list].last, NONE);
+        if list != GRANTED && arrival(previous) > own {
+            (previous, next) = (NONE, self.lists[list].first);
+            while let Some(slot) = self.get(next).filter(|slot| slot.arrival < own) {
+                (previous, next) = (next, slot.next);
+            }
+        }
+        self.join(previous, index, list);
+        self.join(index, next, list);
+    }
+
+    pub(super) fn unlink(&mut self, index: u32, list: usize) {
+        if let Some((previous, next)) = self.get(index).map(|slot| (slot.previous, slot.next)) {
+            self.join(previous, next, list);
+        }
+    }
+
+    /// Makes two slots neighbours in a list. `NONE` is the end of the list.
+    fn join(&mut self, previous: u32, next: u32, list: usize) {
+        match self.slots.get_mut(previous as usize) {
+            Some(slot) => slot.next = next,
+            None => self.lists[list].first = next,
+        }
+        match self.slots.get_mut(next as usize) {
+            Some(slot) => slot.previous = previous,
+            None => self.lists[list].last = previous,
+        }
+    }
+}
