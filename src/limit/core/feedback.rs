@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use super::{
-    Core, Grant, Reason, Refusal, ServerLimits,
+    Core, Grant, ServerLimits,
     block::{Block, Blocks},
     lateness::LONGEST_UNCOLLECTED,
 };
@@ -78,7 +78,7 @@ impl Core {
         // Releases the permits first, because the server has already subtracted this request from the remaining permits
         // that it reports.
         self.release(grant.cost, is_accepted);
-        self.advance(now);
+        self.expire_uncollected(now);
         let uncounted = self.in_flight().saturating_add(self.unconfirmed.permits(now));
         let progress = self.progress();
         let mut is_changed = false;
@@ -119,6 +119,7 @@ impl Core {
     pub(crate) fn resume(&mut self, now: u64) {
         self.server = ServerLimits::new(self.server.has_quota);
         self.supply.learner_mut().into_iter().for_each(Learner::resume);
+        self.lateness.hold(now);
         self.advance(now);
     }
 
@@ -131,6 +132,7 @@ impl Core {
         }
         self.blocks = Blocks::new(quotas);
         self.server.has_quota = self.supply.learner().is_some() || !quotas.is_empty();
+        self.lateness.hold(now);
         self.refuse_late(now);
         self.advance(now);
     }
@@ -212,8 +214,7 @@ impl Core {
                 next = self.queue.slots.next(found).map(|(slot, _)| slot);
                 let own = u64::from(waiter.cost.get()).saturating_add(ahead);
                 let refusal = if waiter.cost.get() > largest {
-                    self.refused += 1;
-                    Some(Refusal::new(Reason::TooCostly { largest }, None))
+                    Some(self.too_costly())
                 } else if waiter.latest.is_bounded() {
                     let due = self.forecast(now, self.queue.shares.total(rank, own, &wanted, 0));
                     let reason = waiter.latest.missed_by(due, now, grace);
@@ -238,6 +239,16 @@ impl Core {
 
     pub(super) fn longest_uncollected(&self) -> u64 {
         self.lateness.slack.min(LONGEST_UNCOLLECTED)
+    }
+
+    /// Expires the permits that were not collected in time.
+    pub(super) fn expire_uncollected(&mut self, now: u64) {
+        while let Some((slot, cost, at)) = self.queue.uncollected() {
+            if now.saturating_sub(at) <= self.longest_uncollected() {
+                break;
+            }
+            self.expire(slot, cost, at, now);
+        }
     }
 
     /// Takes the permits from a waiter that has not collected them in time, and sets it aside.

@@ -26,6 +26,8 @@ pub(super) struct Lateness {
     pub(super) slack: u64,
     /// The time to which the last grant was backdated. The times of grants never decrease.
     pub(super) taken_at: u64,
+    /// The first waiter could not be served before this time, because of a server limit or of another waiter.
+    held_until: u64,
 }
 
 /// When the permits of the first waiters are due.
@@ -64,12 +66,17 @@ fn slack(quotas: &[Quota]) -> u64 {
 
 impl Lateness {
     pub(super) fn new(quotas: &[Quota]) -> Self {
-        Self { catch_up: catch_up(quotas), slack: slack(quotas), taken_at: 0 }
+        Self { catch_up: catch_up(quotas), slack: slack(quotas), taken_at: 0, held_until: 0 }
     }
 
     /// Returns the earliest time to which a grant to a waiter is backdated.
     pub(super) fn start(&self, now: u64) -> u64 {
-        now.saturating_sub(self.catch_up).max(self.taken_at).min(now)
+        now.saturating_sub(self.catch_up).max(self.taken_at).max(self.held_until).min(now)
+    }
+
+    /// Records that the first waiter cannot be served before `until`, so that its grant is not backdated further.
+    pub(super) fn hold(&mut self, until: u64) {
+        self.held_until = until;
     }
 
     /// Replaces the quotas. Returns how far the times of earlier grants move forward, because a smaller margin allows

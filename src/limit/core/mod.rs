@@ -189,8 +189,7 @@ impl Core {
         }
         let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.largest());
         if cost.get() > largest {
-            self.refused += 1;
-            return Err(Refusal::new(Reason::TooCostly { largest }, None));
+            return Err(self.too_costly());
         }
         self.advance(now);
         let is_first = self.queue.is_empty();
@@ -231,7 +230,13 @@ impl Core {
             Stage::Absent => {}
             Stage::Waiting | Stage::Free => return Status::Waiting,
         }
+        if cost.get() > self.supply.largest() {
+            // The quotas have changed since the waiter was granted its permits.
+            self.queue.release(slot);
+            return Status::Refused(self.too_costly());
+        }
         self.queue.enter(slot);
+        self.lateness.hold(now);
         self.overtake(waiter.rank, now);
         self.advance(now);
         match self.queue.find(ticket) {
@@ -247,26 +252,28 @@ impl Core {
             self.waste(waiter.cost, at, now);
         }
         self.queue.release(slot);
+        self.lateness.hold(now);
         self.advance(now);
     }
 
     /// Grants the permits that have become available to the waiters in order. Refuses the first waiters whose permits
     /// cannot become available in time, and expires permits that were not collected.
     pub(crate) fn advance(&mut self, now: u64) {
-        while let Some((slot, cost, at)) = self.queue.uncollected() {
-            if now.saturating_sub(at) <= self.longest_uncollected() {
-                break;
-            }
-            self.expire(slot, cost, at, now);
-        }
+        self.expire_uncollected(now);
+        self.serve(now);
         if self.recheck_at.is_some_and(|at| at <= now) {
             self.refuse_late(now);
+            self.serve(now);
         }
+    }
+
+    fn serve(&mut self, now: u64) {
         while let Some(head) = self.queue.head(self.supply.largest()) {
             if self.take(head.waiter.cost, head.reserve, self.lateness.start(now), now) {
                 self.queue.grant(&head, now);
             } else if let Some(refusal) = self.missed(&head, now) {
                 self.queue.refuse(head.slot, refusal);
+                self.lateness.hold(now);
             } else {
                 break;
             }
@@ -300,8 +307,12 @@ impl Core {
         if !self.supply.is_open(cost.get(), progress, now) {
             return false;
         }
-        if self.server.any() && self.server.tidy(now) && self.server.earliest(now, permits) > now {
-            return false;
+        if self.server.any() && self.server.tidy(now) {
+            let earliest = self.server.earliest(now, permits);
+            if earliest > now {
+                self.lateness.hold(earliest);
+                return false;
+            }
         }
         let needed = permits.saturating_add(reserve);
         let at = self.supply.due(from, needed, needed);
@@ -360,6 +371,11 @@ impl Core {
             let at = now.saturating_add(RECHECK);
             self.recheck_at = Some(self.recheck_at.map_or(at, |known| known.min(at)));
         }
+    }
+
+    fn too_costly(&mut self) -> Refusal {
+        self.refused += 1;
+        Refusal::new(Reason::TooCostly { largest: self.supply.largest() }, None)
     }
 
     fn refusal(&mut self, reason: Reason, due: u64, now: u64) -> Refusal {

@@ -161,6 +161,15 @@ impl Queue {
         self.slots.link(index, waiter.rank);
     }
 
+    /// Puts a refused waiter back at its position.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn put_back(&mut self, index: u32) {
+        if let Some(slot) = self.slots.get(index) {
+            self.queued[slot.waiter.rank] += 1;
+            self.enter(index);
+        }
+    }
+
     /// Returns the uncollected permits that were granted first: the slot, the cost and the time of the grant.
     pub(super) fn uncollected(&self) -> Option<(u32, NonZeroU32, u64)> {
         let (index, slot) = self.slots.first(GRANTED)?;

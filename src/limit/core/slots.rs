@@ -82,6 +82,18 @@ impl Slots {
         self.slots.get_mut(slot as usize)
     }
 
+    /// Returns the number of slots, with the free ones.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns the number of slots in use.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn used(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.stage != Stage::Free).count()
+    }
+
     /// Stores a new waiter, which is in no list yet.
     pub(super) fn add(&mut self, waiter: Waiter) -> Ticket {
         self.arrivals += 1;

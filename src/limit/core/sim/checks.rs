@@ -1,0 +1,220 @@
+//! The guarantees that a simulation checks.
+
+use std::collections::BTreeSet;
+
+use super::{Block, Caller, Core, Refusal, Rule, Script, Spread, Stage, State, Violation, window::Window};
+use crate::policy::{Priority, Quota};
+
+pub(super) struct Checks {
+    /// The grants, and the arrivals at the server.
+    granted: Vec<Window>,
+    arrived: Vec<Window>,
+    keeps_log: bool,
+    /// Whether forecasts are checked.
+    forecasts: bool,
+    /// Whether forecasts are exact. Those of costly requests may be too early, because they ignore the gaps that such
+    /// requests leave. Those of a paced window and of several quotas ignore later gaps.
+    is_exact: bool,
+    /// The waiters of each priority that are neither woken nor absent, by the order in which they joined.
+    waiting: [BTreeSet<u64>; Priority::COUNT],
+    joined: u64,
+    most_waiters: usize,
+    paused_until: u64,
+    permits: u64,
+    /// The permits of each priority since all priorities wait, in a script without costs.
+    taken: [u64; Priority::COUNT],
+    share: u64,
+    costliest: u64,
+}
+
+impl Checks {
+    pub(super) fn new(script: &Script) -> Self {
+        let windows = || script.quotas.iter().map(Window::new).collect();
+        let costliest = script.calls().map(|call| call.cost.get()).max().unwrap_or(1);
+        // Forecasts are too inexact for a check if a rate is learned, or if priorities share the permits.
+        let is_learned = script.settings.rule == Rule::Learned;
+        let is_paced = script.settings.rule == Rule::Quotas(Spread::PacedWindow);
+        let has_ranks = script.calls().any(|call| call.priority != Priority::Normal);
+        Self {
+            granted: windows(),
+            arrived: windows(),
+            keeps_log: script.settings.rule != Rule::Quotas(Spread::TokenBucket),
+            is_exact: costliest == 1 && !is_paced && script.quotas.len() < 2,
+            forecasts: !is_learned && !has_ranks,
+            waiting: Default::default(),
+            joined: 0,
+            most_waiters: 0,
+            paused_until: 0,
+            permits: 0,
+            taken: [0; Priority::COUNT],
+            share: script.settings.lower_share.unwrap_or(10).into(),
+            costliest: costliest.into(),
+        }
+    }
+
+    pub(super) fn pause(&mut self, until: u64, now: u64) {
+        if until > now {
+            self.paused_until = self.paused_until.max(until);
+        }
+    }
+
+    pub(super) fn resume(&mut self) {
+        self.paused_until = 0;
+    }
+
+    pub(super) fn change(&mut self, quotas: &[Quota]) {
+        for (index, quota) in quotas.iter().enumerate() {
+            let limit = u64::from(quota.limit());
+            if let Some(window) = self.granted.get_mut(index) {
+                window.change(limit, self.keeps_log);
+            }
+            // Requests that were granted before the change may arrive after it.
+            if let Some(window) = self.arrived.get_mut(index) {
+                let before = window.limit();
+                window.change(if self.keeps_log { before.max(limit) } else { before + limit }, self.keeps_log);
+            }
+        }
+    }
+
+    pub(super) fn joined(&mut self, caller: &mut Caller) {
+        self.joined += 1;
+        caller.joined = self.joined;
+        self.returned(caller);
+    }
+
+    /// Records that a waiter whose permits expired is back at its position.
+    pub(super) fn returned(&mut self, caller: &Caller) {
+        self.waiting[caller.call.priority.rank()].insert(caller.joined);
+    }
+
+    pub(super) fn left(&mut self, caller: &Caller) {
+        self.waiting[caller.call.priority.rank()].remove(&caller.joined);
+    }
+
+    /// Checks a grant: order, pause and windows.
+    pub(super) fn granted(&mut self, caller: &mut Caller, was_queued: bool, now: u64) -> Result<(), Violation> {
+        let (rank, cost) = (caller.call.priority.rank(), u64::from(caller.call.cost.get()));
+        let waiting = &mut self.waiting[rank];
+        let first = waiting.first().copied();
+        if was_queued && !waiting.contains(&caller.joined) {
+            return Err(Violation(format!("a second grant at {now}: {caller:?}")));
+        }
+        // A new request has not joined the queue.
+        if first.is_some_and(|first| caller.joined == 0 || first < caller.joined) {
+            return Err(Violation(format!("a grant out of order at {now}: {caller:?}")));
+        }
+        waiting.remove(&caller.joined);
+        if now < self.paused_until {
+            return Err(Violation(format!("a grant at {now} before the end of a pause: {caller:?}")));
+        }
+        self.permits += cost;
+        let is_saturated = self.waiting.iter().all(|waiting| !waiting.is_empty());
+        self.taken[rank] = if is_saturated && self.costliest == 1 { self.taken[rank] + cost } else { 0 };
+        if !is_saturated {
+            self.taken = [0; Priority::COUNT];
+        }
+        let total: u64 = self.taken.iter().sum();
+        for lower in 1..Priority::COUNT {
+            if self.taken[lower] + 3 < total * self.share / 100 {
+                return Err(Violation(format!("shares of {:?} at {now}", self.taken)));
+            }
+        }
+        for window in &mut self.granted {
+            let fullest = window.add(now, cost);
+            if fullest > window.limit() {
+                return Err(Violation(format!("{fullest} grants in a window at {now}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a request that is sent: the pause, and the windows of the server.
+    pub(super) fn sent(&mut self, caller: &Caller, now: u64) -> Result<(), Violation> {
+        if now < self.paused_until {
+            return Err(Violation(format!("a request left at {now} during a pause: {caller:?}")));
+        }
+        for window in &mut self.arrived {
+            let fullest = window.add(now + caller.call.network, caller.call.cost.get().into());
+            if fullest > window.limit() {
+                return Err(Violation(format!("{fullest} arrivals in a window at {now}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the wait of a refusal with the time of the grant without the bound. Returns 1 if they are equal, or 0 if
+    /// the forecast may be too early.
+    pub(super) fn refused(
+        &self,
+        refusal: &Refusal,
+        exact: impl Fn() -> Option<u64>,
+        now: u64,
+    ) -> Result<u64, Violation> {
+        let Some(wait) = refusal.wait().filter(|wait| !wait.is_zero()) else { return Ok(0) };
+        if !self.forecasts {
+            return Ok(0);
+        }
+        let forecast = now.saturating_add(crate::policy::nanos(wait));
+        match exact() {
+            Some(granted) if forecast > granted || self.is_exact && forecast != granted => Err(Violation(
+                format!("refused at {now} with a wait until {forecast}, but granted at {granted}: {refusal:?}"),
+            )),
+            Some(granted) => Ok(u64::from(forecast == granted)),
+            _ => Ok(0),
+        }
+    }
+
+    /// Checks the state after an event: no permit and no waiter is lost, and memory is bounded.
+    pub(super) fn after(
+        &mut self,
+        core: &Core,
+        callers: &[Caller],
+        block: Option<&(Block, Vec<usize>)>,
+        now: u64,
+    ) -> Result<(), Violation> {
+        let in_block = block.map_or(0, |(_, takers)| takers.len() as u64);
+        let (mut waiters, mut in_flight, mut queued) = (0, 0, 0);
+        for caller in callers {
+            let cost = u64::from(caller.call.cost.get());
+            match caller.state {
+                State::Waiting(ticket) | State::Woken(ticket) => {
+                    waiters += 1;
+                    match core.queue.find(ticket).map(|(_, stage, _)| stage) {
+                        Some(Stage::Granted(_)) => in_flight += cost,
+                        Some(Stage::Waiting | Stage::Absent) => queued += 1,
+                        Some(Stage::Refused(_)) => {}
+                        Some(Stage::Free) | None => {
+                            return Err(Violation(format!("a waiter was lost by {now}: {caller:?}")));
+                        }
+                    }
+                }
+                State::Held(_) | State::Sent(..) => in_flight += cost,
+                State::Ended => {}
+            }
+        }
+        let snapshot = core.snapshot(now);
+        if snapshot.granted + in_block != self.permits {
+            return Err(Violation(format!("{snapshot:?} at {now}, expected {} granted", self.permits)));
+        }
+        if snapshot.in_flight + in_block != in_flight || snapshot.queued != queued {
+            return Err(Violation(format!("{snapshot:?} at {now}, expected {in_flight} in flight, {queued} queued")));
+        }
+        let is_waiting = self.waiting.iter().any(|waiting| !waiting.is_empty());
+        if is_waiting && core.next_wake(now).is_none() {
+            return Err(Violation(format!("waiters without a timer at {now}")));
+        }
+        self.most_waiters = self.most_waiters.max(waiters);
+        if core.queue.slots.len() > self.most_waiters + 1 {
+            return Err(Violation(format!("{} slots for {} waiters", core.queue.slots.len(), self.most_waiters)));
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing remains after the last event.
+    pub(super) fn at_end(&self, core: &Core) -> Result<(), Violation> {
+        match core.queue.slots.used() {
+            0 => Ok(()),
+            used => Err(Violation(format!("{used} slots in use without waiters"))),
+        }
+    }
+}

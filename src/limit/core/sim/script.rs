@@ -1,0 +1,246 @@
+//! Random scripts of a simulation.
+
+use std::{fmt, num::NonZeroU32, time::Duration};
+
+use super::super::{CoreSettings, Rule, Spread, random::Random};
+use crate::policy::{Priority, Quota};
+
+/// A millisecond in nanoseconds.
+const MS: u64 = 1_000_000;
+
+/// A limiter, and what its callers and its server do.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    pub(crate) seed: u64,
+    pub(crate) quotas: Vec<Quota>,
+    pub(crate) settings: CoreSettings,
+    /// The longest delay of a timer.
+    pub(crate) lateness: u64,
+    /// Whether callers take permits from blocks.
+    pub(crate) has_blocks: bool,
+    pub(crate) steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub(crate) at: u64,
+    pub(crate) action: Action,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Action {
+    Call(Call),
+    /// A caller drops its future. The number counts the calls of the script.
+    Drop(usize),
+    Poll(usize),
+    Pause(u64),
+    Resume,
+    SetQuotas(Vec<Quota>),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) cost: NonZeroU32,
+    pub(crate) priority: Priority,
+    pub(crate) max_wait: Option<u64>,
+    /// Counted from the call.
+    pub(crate) deadline: Option<u64>,
+    pub(crate) max_queue: usize,
+    /// The time from a wake-up until the task is polled.
+    pub(crate) poll: u64,
+    /// The time from the poll until the inner service is ready.
+    pub(crate) ready: u64,
+    pub(crate) network: u64,
+    pub(crate) reply: Reply,
+}
+
+/// What the server does with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Accepts,
+    /// Rejects the request, and requests this delay.
+    Throttles(u64),
+    /// Sends no response.
+    Nothing,
+}
+
+impl Script {
+    /// Creates the script of a seed.
+    pub(crate) fn random(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let rule = match random.up_to(9) {
+            0..=2 => Rule::Quotas(Spread::TokenBucket),
+            3..=5 => Rule::Quotas(Spread::PacedWindow),
+            6..=8 => Rule::Quotas(Spread::SlidingWindow),
+            _ => Rule::Learned,
+        };
+        let has_margin = random.percent(60);
+        let number = random.pick(&[1, 1, 1, 1, 2, 0]);
+        let quotas: Vec<_> = (0..number).filter_map(|_| quota(&mut random, has_margin)).collect();
+        let slack = quotas.iter().map(|quota| quota.margin().as_nanos() as u64 / 4).min();
+        let slack = slack.unwrap_or(if quotas.is_empty() { 200 * MS } else { 0 });
+        let lower_share = random.pick(&[None, None, Some(0), Some(25)]);
+        let settings = CoreSettings { rule, obeys_remaining: false, lower_share };
+        let lateness = random.pick(&[0, MS, 20 * MS]);
+        let mut script =
+            Self { seed, quotas, settings, lateness, has_blocks: random.percent(30), steps: Vec::new() };
+        script.fill(&mut random, slack);
+        script
+    }
+
+    fn fill(&mut self, random: &mut Random, slack: u64) {
+        let largest = match self.settings.rule {
+            Rule::Quotas(Spread::SlidingWindow) => self.quotas.iter().map(Quota::limit).min(),
+            _ => self.quotas.iter().map(Quota::burst).min(),
+        };
+        let largest = largest.unwrap_or(10);
+        let (has_costs, has_ranks) = (random.percent(40), random.percent(50));
+        let is_bounded = random.percent(50);
+        let window = self.quotas.iter().map(|quota| quota.window().as_nanos() as u64).max();
+        let window = window.unwrap_or(1_000 * MS);
+        let gap = window / random.pick(&[400, 100, 40, 15]);
+        let (mut at, mut calls) = (0, 0);
+        let disturbance = random.pick(&[0, 3, 10]);
+        for _ in 0..random.up_to(60) + 5 {
+            at += if random.percent(50) { 0 } else { random.up_to(2 * gap) };
+            let action = if calls > 0 && random.percent(disturbance) {
+                match random.up_to(9) {
+                    0..=3 => Action::Drop(random.up_to(calls as u64 - 1) as usize),
+                    4..=5 => Action::Poll(random.up_to(calls as u64 - 1) as usize),
+                    6..=7 => Action::Pause(random.up_to(window)),
+                    8 => Action::Resume,
+                    _ => Action::SetQuotas(self.changed(random)),
+                }
+            } else {
+                calls += 1;
+                let cost = if has_costs { 1 + random.up_to(largest.min(6).into()) as u32 } else { 1 };
+                let bound = |random: &mut Random| {
+                    (is_bounded && random.percent(40)).then(|| random.up_to(window))
+                };
+                let delay = |random: &mut Random| {
+                    let most = if slack > 0 { slack + slack / 8 } else { 0 };
+                    random.percent(60).then(|| random.up_to(most)).unwrap_or(0)
+                };
+                let absent = slack > 0 && random.percent(6);
+                Action::Call(Call {
+                    cost: NonZeroU32::new(cost).unwrap_or(NonZeroU32::MIN),
+                    priority: match if has_ranks { random.up_to(2) } else { 1 } {
+                        0 => Priority::High,
+                        1 => Priority::Normal,
+                        _ => Priority::Low,
+                    },
+                    max_wait: bound(random),
+                    deadline: bound(random),
+                    max_queue: if random.percent(5) { 2 } else { 1_000 },
+                    poll: if absent { random.up_to(2 * window) } else { delay(random) },
+                    ready: delay(random),
+                    network: if slack > 0 { random.up_to(slack) } else { 0 },
+                    reply: match random.up_to(100) {
+                        0 if disturbance > 0 => Reply::Throttles(random.up_to(window)),
+                        1..=3 => Reply::Nothing,
+                        _ => Reply::Accepts,
+                    },
+                })
+            };
+            self.steps.push(Step { at, action });
+        }
+    }
+
+    /// Returns quotas with other limits and the same windows and margins.
+    fn changed(&self, random: &mut Random) -> Vec<Quota> {
+        let changed = |quota: &Quota| {
+            let limit = 2 + random.up_to(60) as u32;
+            let new = Quota::new(limit, quota.window()).ok()?;
+            let burst = (1 + random.up_to(u64::from(limit) / 2) as u32).min(limit - 1).max(1);
+            new.with_burst(burst).ok()?.with_margin(quota.margin()).ok()
+        };
+        self.quotas.iter().filter_map(changed).collect()
+    }
+
+    /// Returns the calls of the script.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.steps.iter().filter_map(|step| match &step.action {
+            Action::Call(call) => Some(call),
+            _ => None,
+        })
+    }
+
+    /// Removes steps that a failure does not need.
+    pub(crate) fn shrink(mut self, fails: impl Fn(&Self) -> bool) -> Self {
+        let mut index = self.steps.len();
+        while index > 0 {
+            index -= 1;
+            let mut shorter = self.clone();
+            // A call only loses its effect, so that the numbers of other calls stay the same.
+            match &shorter.steps[index].action {
+                Action::Call(_) if shorter.steps[index + 1..].iter().any(is_numbered) => continue,
+                _ => _ = shorter.steps.remove(index),
+            }
+            if fails(&shorter) {
+                self = shorter;
+            }
+        }
+        self
+    }
+}
+
+fn is_numbered(step: &Step) -> bool {
+    matches!(step.action, Action::Drop(_) | Action::Poll(_))
+}
+
+fn quota(random: &mut Random, has_margin: bool) -> Option<Quota> {
+    let limit = 1 + random.up_to(60) as u32;
+    let window = random.pick(&[100, 1_000, 1_000, 10_000]) * MS + random.up_to(1_000);
+    let quota = Quota::new(limit, Duration::from_nanos(window)).ok()?;
+    let burst = (1 + random.up_to(u64::from(limit) / 2) as u32).min(limit.saturating_sub(1)).max(1);
+    let quota = quota.with_burst(burst).ok()?;
+    Some(if has_margin { quota } else { quota.without_margin() })
+}
+
+/// Writes a duration in nanoseconds as milliseconds.
+pub(super) struct Millis(pub(super) u64);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06} ms", self.0 / MS, self.0 % MS)
+    }
+}
+
+impl fmt::Display for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}: {:?}, blocks: {}", self.seed, self.settings, self.has_blocks)?;
+        for quota in &self.quotas {
+            writeln!(f, "quota {quota:#}")?;
+        }
+        writeln!(f, "timers late by up to {}", Millis(self.lateness))?;
+        writeln!(f, "{:>18} | action", "at")?;
+        let mut calls = 0;
+        for step in &self.steps {
+            write!(f, "{:>18} | ", Millis(step.at).to_string())?;
+            match &step.action {
+                Action::Call(call) => {
+                    write!(f, "call {calls}: cost {}, {:?}", call.cost, call.priority)?;
+                    for (name, value) in [
+                        ("max_wait", call.max_wait),
+                        ("deadline", call.deadline),
+                        ("poll", Some(call.poll).filter(|poll| *poll > 0)),
+                        ("ready", Some(call.ready).filter(|ready| *ready > 0)),
+                        ("network", Some(call.network).filter(|network| *network > 0)),
+                    ] {
+                        value.map_or(Ok(()), |value| write!(f, ", {name} {}", Millis(value)))?;
+                    }
+                    if call.max_queue < 1_000 {
+                        write!(f, ", max_queue {}", call.max_queue)?;
+                    }
+                    if call.reply != Reply::Accepts {
+                        write!(f, ", {:?}", call.reply)?;
+                    }
+                    writeln!(f)?;
+                    calls += 1;
+                }
+                other => writeln!(f, "{other:?}")?,
+            }
+        }
+        Ok(())
+    }
+}
