@@ -284,9 +284,6 @@ impl Core {
 
     /// Returns the counts of permits that a learner needs.
     pub(super) fn progress(&self) -> Progress {
-        Progress {
-            accepted: self.released.wrapping_sub(self.not_accepted),
-            in_flight: self.in_flight(),
-        }
+        Progress { accepted: self.released.wrapping_sub(self.not_accepted), in_flight: self.in_flight() }
     }
 }

@@ -282,9 +282,10 @@ impl Core {
 
     /// Returns when [`advance`](Self::advance) must be called next. Returns `None` if nobody waits.
     pub(crate) fn next_wake(&self, now: u64) -> Option<u64> {
-        let expiry = self.queue.uncollected().map(|(_, _, at)| {
-            at.saturating_add(self.longest_uncollected()).saturating_add(1)
-        });
+        let expiry = self
+            .queue
+            .uncollected()
+            .map(|(_, _, at)| at.saturating_add(self.longest_uncollected()).saturating_add(1));
         let head = self.queue.head(self.supply.largest()).map(|head| {
             let due = self.due(&head, now);
             let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());

@@ -60,8 +60,7 @@ impl QuotaState {
         // log, or the first permit granted from `start` on.
         let after = |granted: u64, delayed: u64| match total.checked_sub(delayed) {
             Some(later) => {
-                let evenly =
-                    later.saturating_sub(costliest.saturating_sub(1)).saturating_mul(pace.interval);
+                let evenly = later.saturating_sub(costliest.saturating_sub(1)).saturating_mul(pace.interval);
                 granted.saturating_add(log.window).saturating_add(evenly)
             }
             None => start,

@@ -71,7 +71,8 @@ impl Checks {
             // Requests that were granted before the change may arrive after it.
             if let Some(window) = self.arrived.get_mut(index) {
                 let before = window.limit();
-                window.change(if self.keeps_log { before.max(limit) } else { before + limit }, self.keeps_log);
+                window
+                    .change(if self.keeps_log { before.max(limit) } else { before + limit }, self.keeps_log);
             }
         }
     }
@@ -92,7 +93,12 @@ impl Checks {
     }
 
     /// Checks a grant: order, pause and windows.
-    pub(super) fn granted(&mut self, caller: &mut Caller, was_queued: bool, now: u64) -> Result<(), Violation> {
+    pub(super) fn granted(
+        &mut self,
+        caller: &mut Caller,
+        was_queued: bool,
+        now: u64,
+    ) -> Result<(), Violation> {
         let (rank, cost) = (caller.call.priority.rank(), u64::from(caller.call.cost.get()));
         let waiting = &mut self.waiting[rank];
         let first = waiting.first().copied();
@@ -156,9 +162,11 @@ impl Checks {
         }
         let forecast = now.saturating_add(crate::policy::nanos(wait));
         match exact() {
-            Some(granted) if forecast > granted || self.is_exact && forecast != granted => Err(Violation(
-                format!("refused at {now} with a wait until {forecast}, but granted at {granted}: {refusal:?}"),
-            )),
+            Some(granted) if forecast > granted || self.is_exact && forecast != granted => {
+                Err(Violation(format!(
+                    "refused at {now} with a wait until {forecast}, but granted at {granted}: {refusal:?}"
+                )))
+            }
             Some(granted) => Ok(u64::from(forecast == granted)),
             _ => Ok(0),
         }
@@ -197,7 +205,9 @@ impl Checks {
             return Err(Violation(format!("{snapshot:?} at {now}, expected {} granted", self.permits)));
         }
         if snapshot.in_flight + in_block != in_flight || snapshot.queued != queued {
-            return Err(Violation(format!("{snapshot:?} at {now}, expected {in_flight} in flight, {queued} queued")));
+            return Err(Violation(format!(
+                "{snapshot:?} at {now}, expected {in_flight} in flight, {queued} queued"
+            )));
         }
         let is_waiting = self.waiting.iter().any(|waiting| !waiting.is_empty());
         if is_waiting && core.next_wake(now).is_none() {
@@ -205,7 +215,11 @@ impl Checks {
         }
         self.most_waiters = self.most_waiters.max(waiters);
         if core.queue.slots.len() > self.most_waiters + 1 {
-            return Err(Violation(format!("{} slots for {} waiters", core.queue.slots.len(), self.most_waiters)));
+            return Err(Violation(format!(
+                "{} slots for {} waiters",
+                core.queue.slots.len(),
+                self.most_waiters
+            )));
         }
         Ok(())
     }

@@ -114,9 +114,8 @@ impl Script {
             } else {
                 calls += 1;
                 let cost = if has_costs { 1 + random.up_to(largest.min(6).into()) as u32 } else { 1 };
-                let bound = |random: &mut Random| {
-                    (is_bounded && random.percent(40)).then(|| random.up_to(window))
-                };
+                let bound =
+                    |random: &mut Random| (is_bounded && random.percent(40)).then(|| random.up_to(window));
                 let delay = |random: &mut Random| {
                     let most = if slack > 0 { slack + slack / 8 } else { 0 };
                     random.percent(60).then(|| random.up_to(most)).unwrap_or(0)

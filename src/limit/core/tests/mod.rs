@@ -1,0 +1,110 @@
+//! Tests of the core. Each test passes the time itself.
+
+mod blocks;
+mod feedback;
+mod gathering;
+mod priorities;
+mod queue;
+
+use std::{num::NonZeroU32, time::Duration};
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+const UNBOUNDED: Latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
+
+const BUCKET: Rule = Rule::Quotas(Spread::TokenBucket);
+const PACED: Rule = Rule::Quotas(Spread::PacedWindow);
+const WINDOW: Rule = Rule::Quotas(Spread::SlidingWindow);
+
+fn core(rule: Rule, quotas: &[Quota]) -> Core {
+    Core::new(quotas, CoreSettings { rule, obeys_remaining: false, lower_share: None })
+}
+
+/// A bucket without permits, which refills `burst` permits at `rate` per second, without a margin.
+fn refilling(rate: u32, burst: u32) -> Core {
+    let mut core = core(BUCKET, &[quota(rate + burst, 1_000, burst)]);
+    core.leave(0, 0);
+    core
+}
+
+/// A quota without a margin. The window is in milliseconds.
+fn quota(limit: u32, window: u64, burst: u32) -> Quota {
+    let quota = Quota::new(limit, Duration::from_millis(window)).unwrap();
+    quota.with_burst(burst).unwrap().without_margin()
+}
+
+fn of(cost: u32, priority: Priority) -> Ask {
+    Ask { cost: NonZeroU32::new(cost).unwrap(), priority, latest: UNBOUNDED, max_queue: 10_000 }
+}
+
+fn one() -> Ask {
+    of(1, Priority::Normal)
+}
+
+fn costing(cost: u32) -> Ask {
+    of(cost, Priority::Normal)
+}
+
+impl Ask {
+    fn by(self, deadline: u64) -> Self {
+        Self { latest: Latest { deadline, ..self.latest }, ..self }
+    }
+
+    fn within(self, now: u64, max_wait: u64) -> Self {
+        Self { latest: Latest { max_wait: now + max_wait, ..self.latest }, ..self }
+    }
+}
+
+/// A refusal's reason, and its wait in milliseconds.
+fn refused(refusal: &Refusal) -> (Reason, Option<u64>) {
+    (refusal.reason(), refusal.wait().map(|wait| wait.as_millis() as u64))
+}
+
+impl Core {
+    fn queued(&mut self, ask: Ask, now: u64) -> Ticket {
+        match self.submit(ask, now).unwrap() {
+            Submitted::Queued(ticket) => ticket,
+            Submitted::Granted(grant) => panic!("not queued: {grant:?}"),
+        }
+    }
+
+    fn refused(&mut self, ask: Ask, now: u64) -> (Reason, Option<u64>) {
+        refused(&self.submit(ask, now).unwrap_err())
+    }
+
+    fn takes(&mut self, ask: Ask, now: u64) -> bool {
+        self.try_submit(ask, now).is_ok()
+    }
+
+    /// Advances at each wake-up until `until`. Returns the woken waiters with the times.
+    fn run(&mut self, from: u64, until: u64) -> Vec<(u64, Ticket)> {
+        let (mut now, mut woken) = (from, Vec::new());
+        loop {
+            self.advance(now);
+            woken.extend(std::iter::from_fn(|| self.pop_woken()).map(|ticket| (now, ticket)));
+            match self.next_wake(now) {
+                Some(wake) if wake <= until => now = wake.max(now + 1),
+                _ => return woken,
+            }
+        }
+    }
+
+    /// As [`run`](Self::run). Each woken waiter collects its permits at once.
+    fn serve_until(&mut self, from: u64, until: u64) -> Vec<(u64, Ticket)> {
+        let (mut now, mut granted) = (from, Vec::new());
+        loop {
+            self.advance(now);
+            while let Some(ticket) = self.pop_woken() {
+                if let Status::Granted(_) = self.status(ticket, now) {
+                    granted.push((now, ticket));
+                }
+            }
+            match self.next_wake(now) {
+                Some(wake) if wake <= until => now = wake.max(now + 1),
+                _ => return granted,
+            }
+        }
+    }
+}
