@@ -104,6 +104,7 @@ mod any;
 mod compact_request;
 #[cfg(feature = "serde")]
 mod config;
+#[allow(dead_code, unused_imports, reason = "the core replaces the queue in a later change")]
 mod core;
 mod future;
 mod keyed;

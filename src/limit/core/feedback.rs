@@ -128,7 +128,7 @@ impl Core {
         self.supply.change(quotas, now);
         let delay = self.lateness.change(quotas);
         if delay > 0 {
-            self.supply.postpone(delay);
+            self.supply.quotas.postpone(delay);
         }
         self.blocks = Blocks::new(quotas);
         self.server.has_quota = self.supply.learner().is_some() || !quotas.is_empty();
@@ -139,7 +139,7 @@ impl Core {
 
     /// Spends available permits so that at most `permits` of them are left.
     pub(crate) fn leave(&mut self, permits: u32, now: u64) {
-        self.supply.leave(permits, now);
+        self.supply.quotas.leave(permits, now);
     }
 
     /// Opens a block of permits that callers may take without the lock. Returns `None` if a request waits, if a server
@@ -205,7 +205,7 @@ impl Core {
     /// Refuses the waiters whose permits cannot become available in time, or at all.
     pub(super) fn refuse_late(&mut self, now: u64) {
         self.recheck_at = None;
-        let (largest, grace) = (self.supply.largest(), self.grace());
+        let (largest, grace) = (self.supply.quotas.largest(), self.grace());
         let mut wanted = self.queue.wanted;
         for rank in 0..wanted.len() {
             let (mut ahead, mut next) = (0, self.queue.slots.first(rank).map(|(slot, _)| slot));

@@ -22,6 +22,7 @@ mod queue;
 mod quotas;
 #[cfg(any(test, feature = "test-util"))]
 mod random;
+mod request;
 pub(in crate::limit) mod server;
 #[cfg(any(test, feature = "test-util"))]
 pub(crate) mod sim;
@@ -32,21 +33,21 @@ mod tests;
 
 use std::{num::NonZeroU32, time::Duration};
 
-pub(in crate::limit) use self::latest::Latest;
 pub(crate) use self::{
     block::Block,
     feedback::{End, Feedback, LearnedRate, Snapshot},
+    latest::Latest,
     quotas::Spread,
+    request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},
     slots::Ticket,
 };
 use self::{
     block::Blocks,
-    lateness::{Due, LONGEST_UNCOLLECTED, Lateness, MAX_GATHERED},
+    lateness::{Due, Lateness, MAX_GATHERED},
     queue::{Head, Queue},
-    quotas::Quotas,
     server::{limits::ServerLimits, unconfirmed::Unconfirmed},
     slots::{Stage, Waiter},
-    supply::{Learned, Supply},
+    supply::Supply,
 };
 use crate::{
     error::{Reason, Refusal},
@@ -55,54 +56,6 @@ use crate::{
 
 /// Waiters that others have overtaken are checked again after this time: 10 ms in nanoseconds.
 const RECHECK: u64 = 10_000_000;
-
-/// How a limiter grants permits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
-    /// The permits of the configured quotas.
-    Quotas(Spread),
-    /// A rate learned from the server, below the configured quotas.
-    Learned,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CoreSettings {
-    pub(crate) rule: Rule,
-    /// Whether the remaining permits that the server reports limit the grants even if the limiter has a quota.
-    pub(crate) obeys_remaining: bool,
-    /// The share of each lower priority, in percent of all permits. `None` for the default.
-    pub(crate) lower_share: Option<u32>,
-}
-
-/// A request for permits.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask {
-    pub(crate) cost: NonZeroU32,
-    pub(crate) priority: Priority,
-    pub(crate) latest: Latest,
-    /// The maximum number of other waiters of the same or a higher priority.
-    pub(crate) max_queue: usize,
-}
-
-/// Permits that were granted, and the time at which their caller learned of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grant {
-    pub(crate) at: u64,
-    pub(crate) cost: NonZeroU32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Submitted {
-    Granted(Grant),
-    Queued(Ticket),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Status {
-    Waiting,
-    Granted(Grant),
-    Refused(Refusal),
-}
 
 /// The state of one limiter.
 #[derive(Debug, Clone)]
@@ -131,10 +84,7 @@ impl Core {
     pub(crate) fn new(quotas: &[Quota], settings: CoreSettings) -> Self {
         let mut shares = Shares::default();
         settings.lower_share.into_iter().for_each(|percent| shares.set_percent(percent));
-        let supply = match settings.rule {
-            Rule::Quotas(spread) => Supply::Quotas(Quotas::new(quotas, spread)),
-            Rule::Learned => Supply::Learned(Box::new(Learned::new(quotas))),
-        };
+        let supply = Supply::new(quotas, settings.rule);
         Self {
             server: ServerLimits::new(supply.learner().is_some() || !quotas.is_empty()),
             supply,
@@ -187,7 +137,7 @@ impl Core {
         if ask.latest.deadline < now {
             return Err(self.refusal(Reason::Deadline, now, now));
         }
-        let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.largest());
+        let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.quotas.largest());
         if cost.get() > largest {
             return Err(self.too_costly());
         }
@@ -230,7 +180,7 @@ impl Core {
             Stage::Absent => {}
             Stage::Waiting | Stage::Free => return Status::Waiting,
         }
-        if cost.get() > self.supply.largest() {
+        if cost.get() > self.supply.quotas.largest() {
             // The quotas have changed since the waiter was granted its permits.
             self.queue.release(slot);
             return Status::Refused(self.too_costly());
@@ -268,7 +218,7 @@ impl Core {
     }
 
     fn serve(&mut self, now: u64) {
-        while let Some(head) = self.queue.head(self.supply.largest()) {
+        while let Some(head) = self.queue.head(self.supply.quotas.largest()) {
             if self.take(head.waiter.cost, head.reserve, self.lateness.start(now), now) {
                 self.queue.grant(&head, now);
             } else if let Some(refusal) = self.missed(&head, now) {
@@ -286,7 +236,7 @@ impl Core {
             .queue
             .uncollected()
             .map(|(_, _, at)| at.saturating_add(self.longest_uncollected()).saturating_add(1));
-        let head = self.queue.head(self.supply.largest()).map(|head| {
+        let head = self.queue.head(self.supply.quotas.largest()).map(|head| {
             let due = self.due(&head, now);
             let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());
             let wake = probe_ends.filter(|_| due <= now).unwrap_or_else(|| self.gather(&head, due, now));
@@ -362,7 +312,7 @@ impl Core {
         let first = self.queue.iter().take(MAX_GATHERED as usize).map(|waiter| waiter.latest.last(0));
         let bound = if self.queue.bounded > 0 { first.min().unwrap_or(u64::MAX) } else { u64::MAX };
         let (next, last) = (self.forecast(now, needed + 1), self.forecast(now, wanted));
-        let room = self.supply.room(needed);
+        let room = self.supply.quotas.room(needed);
         self.lateness.gather(&Due { first: due, next, last, bound }, room, now)
     }
 
@@ -376,7 +326,7 @@ impl Core {
 
     fn too_costly(&mut self) -> Refusal {
         self.refused += 1;
-        Refusal::new(Reason::TooCostly { largest: self.supply.largest() }, None)
+        Refusal::new(Reason::TooCostly { largest: self.supply.quotas.largest() }, None)
     }
 
     fn refusal(&mut self, reason: Reason, due: u64, now: u64) -> Refusal {

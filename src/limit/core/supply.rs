@@ -1,6 +1,7 @@
-//! The source of a limiter's permits: configured quotas, or a rate that the limiter learns below them.
+//! The source of a limiter's permits: configured quotas, and a rate that the limiter learns below them.
 
 use super::{
+    Rule,
     quotas::{Quotas, Spread},
     server::slow_start::SlowStart,
 };
@@ -16,20 +17,19 @@ const FIRST: u64 = 10;
 /// [`Keyed`](crate::limit::Keyed) does not forget the rate: ten minutes in nanoseconds.
 const KEPT: u64 = 600_000_000_000;
 
+/// The configured quotas, and the rate of a limiter that learns. A struct of both, because all of their limits apply.
 #[derive(Debug, Clone)]
-pub(super) enum Supply {
-    Quotas(Quotas),
-    Learned(Box<Learned>),
+pub(super) struct Supply {
+    pub(super) quotas: Quotas,
+    learned: Option<Box<Learned>>,
 }
 
-/// A learned rate that never exceeds the configured quotas.
 #[derive(Debug, Clone)]
-pub(super) struct Learned {
+struct Learned {
     learner: Learner,
     /// The slow start of a limiter without a quota, until it has learned a rate.
     start: Option<SlowStart>,
     last_grant: u64,
-    ceiling: Quotas,
 }
 
 /// Returns the requests per second of the slowest quota.
@@ -38,11 +38,6 @@ fn pace(quotas: &[Quota]) -> f64 {
 }
 
 impl Learned {
-    pub(super) fn new(quotas: &[Quota]) -> Self {
-        let ceiling = Quotas::new(quotas, Spread::PacedWindow);
-        Self { learner: Learner::new(pace(quotas)), start: None, last_grant: 0, ceiling }
-    }
-
     fn slow_start(&self, now: u64) -> Option<SlowStart> {
         let applies =
             self.learner.is_unlimited() && self.learner.rate.is_none() && !self.learner.is_probing();
@@ -60,69 +55,51 @@ impl Learned {
 
     fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
         let slow = self.slow_start(start).map_or(start, |slow| slow.due(total));
-        let costliest = u32::try_from(costliest).unwrap_or(u32::MAX);
-        let learned = self.learner.due(start, total, costliest);
-        self.ceiling.due(start, total, costliest.into()).max(learned).max(slow)
+        self.learner.due(start, total, u32::try_from(costliest).unwrap_or(u32::MAX)).max(slow)
     }
 
     fn available(&self, now: u64) -> u64 {
         let start = self.slow_start(now).and_then(|start| start.left(now)).unwrap_or(u64::MAX);
-        self.ceiling.available(now).min(self.learner.available(now)).min(start)
+        self.learner.available(now).min(start)
     }
 
     fn is_whole(&self, now: u64) -> bool {
         let is_kept = self.learner.rate.is_some() && now.saturating_sub(self.last_grant) <= KEPT;
-        !is_kept
-            && self.learner.probe_ends().is_none()
-            && self.learner.due(now, 1, 1) <= now
-            && self.ceiling.is_whole(now)
+        !is_kept && self.learner.probe_ends().is_none() && self.learner.due(now, 1, 1) <= now
     }
 }
 
 impl Supply {
-    fn quotas(&self) -> &Quotas {
-        match self {
-            Self::Quotas(quotas) => quotas,
-            Self::Learned(learned) => &learned.ceiling,
-        }
-    }
-
-    fn quotas_mut(&mut self) -> &mut Quotas {
-        match self {
-            Self::Quotas(quotas) => quotas,
-            Self::Learned(learned) => &mut learned.ceiling,
-        }
+    pub(super) fn new(quotas: &[Quota], rule: Rule) -> Self {
+        let (spread, learner) = match rule {
+            Rule::Quotas(spread) => (spread, None),
+            Rule::Learned => (Spread::PacedWindow, Some(Learner::new(pace(quotas)))),
+        };
+        let learned = learner.map(|learner| Box::new(Learned { learner, start: None, last_grant: 0 }));
+        Self { quotas: Quotas::new(quotas, spread), learned }
     }
 
     pub(super) fn learner(&self) -> Option<&Learner> {
-        match self {
-            Self::Quotas(_) => None,
-            Self::Learned(learned) => Some(&learned.learner),
-        }
+        self.learned.as_ref().map(|learned| &learned.learner)
     }
 
     pub(super) fn learner_mut(&mut self) -> Option<&mut Learner> {
-        match self {
-            Self::Quotas(_) => None,
-            Self::Learned(learned) => Some(&mut learned.learner),
-        }
+        self.learned.as_mut().map(|learned| &mut learned.learner)
     }
 
     /// Returns when the last of `total` permits is available, if none is taken before `start`. No request costs more
     /// than `costliest`. The result is never too late, but may be too early if requests cost several permits.
     #[inline]
     pub(super) fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
-        match self {
-            Self::Quotas(quotas) => quotas.due(start, total, costliest),
-            Self::Learned(learned) => learned.due(start, total, costliest),
-        }
+        let due = self.quotas.due(start, total, costliest);
+        self.learned.as_ref().map_or(due, |learned| learned.due(start, total, costliest).max(due))
     }
 
     /// Returns whether a request of this cost may leave now, except for the permits that [`due`](Self::due) forecasts.
     /// A learner may raise its rate first.
     #[inline]
     pub(super) fn is_open(&mut self, cost: u32, progress: Progress, now: u64) -> bool {
-        let Self::Learned(learned) = self else { return true };
+        let Some(learned) = &mut self.learned else { return true };
         learned.learner.advance(progress, now);
         // Stores the slow start even without a grant. Otherwise a costly request would begin another one each time.
         learned.start = learned.slow_start(now).or(learned.start);
@@ -132,65 +109,33 @@ impl Supply {
     /// Takes permits for a request that leaves now, as if they were taken at `at`.
     #[inline]
     pub(super) fn take(&mut self, cost: u32, at: u64, progress: Progress, now: u64) {
-        self.quotas_mut().take(at, cost.into());
-        if let Self::Learned(learned) = self {
+        self.quotas.take(at, cost.into());
+        if let Some(learned) = &mut self.learned {
             learned.start.iter_mut().for_each(|start| start.spend(cost.into()));
             learned.last_grant = now;
             learned.learner.grant(cost, progress, now);
         }
     }
 
-    /// Returns the largest cost that the limiter can ever grant.
-    #[inline]
-    pub(super) fn largest(&self) -> u32 {
-        self.quotas().largest()
-    }
-
     /// Returns the largest cost of a single request that is available now.
     pub(super) fn available(&self, now: u64) -> u64 {
-        match self {
-            Self::Quotas(quotas) => quotas.available(now),
-            Self::Learned(learned) => learned.available(now),
-        }
+        let learned = self.learned.as_ref().map_or(u64::MAX, |learned| learned.available(now));
+        self.quotas.available(now).min(learned)
     }
 
     /// Returns how many requests for one permit each may leave now without the limiter's lock. Zero for a learned rate,
     /// because a learner counts each grant.
     pub(super) fn singles(&self, now: u64) -> u64 {
-        match self {
-            Self::Quotas(quotas) => quotas.singles(now),
-            Self::Learned(_) => 0,
-        }
+        if self.learned.is_some() { 0 } else { self.quotas.singles(now) }
     }
 
     /// Returns whether every quota is fully available, and no learned rate would be lost with the limiter.
     pub(super) fn is_whole(&self, now: u64) -> bool {
-        match self {
-            Self::Quotas(quotas) => quotas.is_whole(now),
-            Self::Learned(learned) => learned.is_whole(now),
-        }
-    }
-
-    /// Returns how long grants may be late without a bucket becoming full.
-    pub(super) fn room(&self, cost: u64) -> u64 {
-        match self {
-            Self::Quotas(quotas) => quotas.room(cost),
-            Self::Learned(_) => 0,
-        }
-    }
-
-    pub(super) fn leave(&mut self, permits: u32, now: u64) {
-        self.quotas_mut().leave(permits, now);
-    }
-
-    pub(super) fn postpone(&mut self, delay: u64) {
-        self.quotas_mut().postpone(delay);
+        self.quotas.is_whole(now) && self.learned.as_ref().is_none_or(|learned| learned.is_whole(now))
     }
 
     pub(super) fn change(&mut self, quotas: &[Quota], now: u64) {
-        self.quotas_mut().change(quotas, now);
-        if let Some(learner) = self.learner_mut() {
-            learner.set_ceiling(pace(quotas));
-        }
+        self.quotas.change(quotas, now);
+        self.learner_mut().into_iter().for_each(|learner| learner.set_ceiling(pace(quotas)));
     }
 }

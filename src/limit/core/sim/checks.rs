@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Block, Caller, Core, Refusal, Rule, Script, Spread, Stage, State, Violation, window::Window};
+use super::{
+    Block, Caller, Core, Grant, Refusal, Rule, Script, Spread, Stage, State, Violation, window::Window,
+};
 use crate::policy::{Priority, Quota};
 
 pub(super) struct Checks {
@@ -24,6 +26,8 @@ pub(super) struct Checks {
     /// The permits of each priority since all priorities wait, in a script without costs.
     taken: [u64; Priority::COUNT],
     share: u64,
+    /// How long a permit may be held.
+    slack: u64,
     costliest: u64,
 }
 
@@ -47,6 +51,7 @@ impl Checks {
             paused_until: 0,
             permits: 0,
             taken: [0; Priority::COUNT],
+            slack: script.slack(),
             share: script.settings.lower_share.unwrap_or(10).into(),
             costliest: costliest.into(),
         }
@@ -135,7 +140,10 @@ impl Checks {
     }
 
     /// Checks a request that is sent: the pause, and the windows of the server.
-    pub(super) fn sent(&mut self, caller: &Caller, now: u64) -> Result<(), Violation> {
+    pub(super) fn sent(&mut self, caller: &Caller, grant: Grant, now: u64) -> Result<(), Violation> {
+        if now - grant.at > self.slack {
+            return Err(Violation(format!("expired permits were used at {now}: {caller:?}")));
+        }
         if now < self.paused_until {
             return Err(Violation(format!("a request left at {now} during a pause: {caller:?}")));
         }

@@ -32,7 +32,7 @@ fn run(mut core: Core, ticket: Ticket, start: u64) -> Option<u64> {
         if let Some((_, Stage::Granted(at), _)) = core.queue.find(ticket) {
             return Some(*at).filter(|_| core.refused == refused);
         }
-        let head = core.queue.head(core.supply.largest())?;
+        let head = core.queue.head(core.supply.quotas.largest())?;
         let due = core.due(&head, now);
         if due <= now {
             return None;

@@ -3,7 +3,7 @@
 use std::{fmt, num::NonZeroU32, time::Duration};
 
 use super::super::{CoreSettings, Rule, Spread, random::Random};
-use crate::policy::{Priority, Quota};
+use crate::policy::{Priority, Quota, nanos};
 
 /// A millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
@@ -98,7 +98,8 @@ impl Script {
         let is_bounded = random.percent(50);
         let window = self.quotas.iter().map(|quota| quota.window().as_nanos() as u64).max();
         let window = window.unwrap_or(1_000 * MS);
-        let gap = window / random.pick(&[400, 100, 40, 15]);
+        let gaps = if self.has_blocks { [4_000, 1_500, 400, 15] } else { [400, 100, 40, 15] };
+        let gap = window / random.pick(&gaps);
         let (mut at, mut calls) = (0, 0);
         let disturbance = random.pick(&[0, 3, 10]);
         for _ in 0..random.up_to(60) + 5 {
@@ -154,6 +155,15 @@ impl Script {
             new.with_burst(burst).ok()?.with_margin(quota.margin()).ok()
         };
         self.quotas.iter().filter_map(changed).collect()
+    }
+
+    /// Returns how long a permit may be held: a quarter of the margin, or a part of the window if there is no margin.
+    pub(super) fn slack(&self) -> u64 {
+        let slack = |quota: &Quota| match nanos(quota.margin()) {
+            0 => (nanos(quota.window()) / 32).min(50 * MS),
+            margin => margin / 4,
+        };
+        self.quotas.iter().map(slack).min().unwrap_or(u64::MAX)
     }
 
     /// Returns the calls of the script.

@@ -1,6 +1,6 @@
 //! Tests of blocks: when one opens, and how its permits are booked.
 
-use super::{random::Random, *};
+use super::{quotas::Quotas, random::Random, *};
 
 /// A quota whose blocks last about 4.2 ms.
 fn ample(rule: Rule) -> Core {

@@ -1,0 +1,161 @@
+//! What the callers of a simulation do.
+
+use super::{
+    super::{Ask, End, Feedback, Grant, Latest, Stage, Status, Submitted},
+    Call, Caller, Event, Reply, Sim, State, Violation, oracle,
+};
+use crate::policy::adaptive::Acceptance;
+
+impl Sim<'_> {
+    pub(super) fn call(&mut self, call: Call) -> Result<(), Violation> {
+        let caller = self.callers.len();
+        self.callers.push(Caller { call, state: State::Ended, joined: 0 });
+        if let Some((block, takers)) = &mut self.block {
+            let has_room = takers.len() < block.permits as usize && self.time < block.end;
+            if has_room && call.cost.get() == 1 {
+                takers.push(caller);
+                return self.granted(caller, Grant { at: self.time, cost: call.cost }, true);
+            }
+            self.close_block();
+        }
+        let bound = |after: Option<u64>| after.map_or(u64::MAX, |after| self.time.saturating_add(after));
+        let latest = Latest { max_wait: bound(call.max_wait), deadline: bound(call.deadline) };
+        self.submit(caller, latest, call.max_queue)?;
+        self.open_block();
+        Ok(())
+    }
+
+    fn submit(&mut self, caller: usize, latest: Latest, max_queue: usize) -> Result<(), Violation> {
+        let Call { cost, priority, .. } = self.callers[caller].call;
+        let ask = Ask { cost, priority, latest, max_queue };
+        match self.core.submit(ask, self.time) {
+            Ok(Submitted::Granted(grant)) => {
+                self.collect_woken()?;
+                self.granted(caller, grant, true)
+            }
+            Ok(Submitted::Queued(ticket)) => {
+                self.collect_woken()?;
+                self.by_slot.insert(ticket.slot(), caller);
+                self.callers[caller].state = State::Waiting(ticket);
+                self.checks.joined(&mut self.callers[caller]);
+                Ok(())
+            }
+            Err(refusal) => {
+                self.report.refused += 1;
+                let exact = || oracle::grant_of_new(&self.core, ask, self.time);
+                self.report.exact_waits += self.checks.refused(&refusal, exact, self.time)?;
+                self.callers[caller].state = State::Ended;
+                Ok(())
+            }
+        }
+    }
+
+    /// Hands the wake-ups of the core to the callers.
+    pub(super) fn collect_woken(&mut self) -> Result<(), Violation> {
+        while let Some(ticket) = self.core.pop_woken() {
+            let Some((_, stage, _)) = self.core.queue.find(ticket) else { continue };
+            let Some(&caller) = self.by_slot.get(&ticket.slot()) else { continue };
+            match stage {
+                Stage::Granted(_) => self.checks.granted(&mut self.callers[caller], true, self.time)?,
+                Stage::Refused(refusal) => {
+                    self.report.refused += 1;
+                    self.checks.left(&self.callers[caller]);
+                    let exact = || oracle::grant_of_refused(&self.core, ticket, self.time);
+                    self.report.exact_waits += self.checks.refused(refusal, exact, self.time)?;
+                }
+                _ => continue,
+            }
+            self.callers[caller].state = State::Woken(ticket);
+            let at = self.time.saturating_add(self.callers[caller].call.poll);
+            // A task is absent at most once.
+            self.callers[caller].call.poll = 0;
+            self.schedule(at, Event::Poll(caller));
+        }
+        Ok(())
+    }
+
+    pub(super) fn poll(&mut self, caller: usize) -> Result<(), Violation> {
+        let (State::Waiting(ticket) | State::Woken(ticket)) = self.callers[caller].state else {
+            return Ok(());
+        };
+        self.close_block();
+        self.core.advance(self.time);
+        self.collect_woken()?;
+        let is_valid = match self.core.queue.find(ticket) {
+            Some((_, Stage::Granted(at), _)) => !self.core.is_expired(*at, self.time),
+            _ => false,
+        };
+        let was_waiting = matches!(self.callers[caller].state, State::Waiting(_));
+        match self.core.status(ticket, self.time) {
+            Status::Waiting if was_waiting => {}
+            Status::Waiting => {
+                self.report.expired += 1;
+                self.callers[caller].state = State::Waiting(ticket);
+                self.checks.returned(&self.callers[caller]);
+            }
+            Status::Granted(grant) => {
+                self.by_slot.remove(&ticket.slot());
+                self.granted(caller, grant, !is_valid)?;
+            }
+            Status::Refused(_) => {
+                self.by_slot.remove(&ticket.slot());
+                self.callers[caller].state = State::Ended;
+            }
+        }
+        Ok(())
+    }
+
+    fn granted(&mut self, caller: usize, grant: Grant, is_new: bool) -> Result<(), Violation> {
+        if is_new {
+            self.checks.granted(&mut self.callers[caller], false, self.time)?;
+        }
+        self.report.granted += u64::from(grant.cost.get());
+        self.callers[caller].state = State::Held(grant);
+        let ready = self.callers[caller].call.ready;
+        self.callers[caller].call.ready = 0;
+        self.schedule(self.time.saturating_add(ready), Event::Ready(caller));
+        Ok(())
+    }
+
+    /// Sends the request, or asks for other permits if they have expired.
+    pub(super) fn ready(&mut self, caller: usize) -> Result<(), Violation> {
+        let State::Held(grant) = self.callers[caller].state else { return Ok(()) };
+        let is_expired = self.core.is_expired(grant.at, self.time);
+        if is_expired {
+            self.close_block();
+            self.report.expired += 1;
+            self.core.finished(grant, End::Unsent, self.time);
+            self.collect_woken()?;
+            self.callers[caller].joined = 0;
+            return self.submit(caller, Latest { max_wait: u64::MAX, deadline: u64::MAX }, usize::MAX);
+        }
+        self.checks.sent(&self.callers[caller], grant, self.time)?;
+        self.callers[caller].state = State::Sent(grant, self.time);
+        let network = self.callers[caller].call.network;
+        self.schedule(self.time.saturating_add(2 * network), Event::Reply(caller));
+        Ok(())
+    }
+
+    pub(super) fn reply(&mut self, caller: usize) {
+        let State::Sent(grant, sent_at) = self.callers[caller].state else { return };
+        self.close_block();
+        self.callers[caller].state = State::Ended;
+        let throttled = |pause| Feedback {
+            acceptance: if pause > 0 { Acceptance::Throttled } else { Acceptance::Accepted },
+            pause: Some(pause).filter(|pause| *pause > 0),
+            remaining: Vec::new(),
+        };
+        let feedback = match self.callers[caller].call.reply {
+            Reply::Accepts => throttled(0),
+            Reply::Throttles(pause) => {
+                self.checks.pause(self.time.saturating_add(pause), self.time);
+                throttled(pause)
+            }
+            Reply::Nothing => {
+                self.core.finished(grant, End::Unconfirmed, self.time);
+                return;
+            }
+        };
+        self.core.finished(grant, End::Response(&feedback, sent_at), self.time);
+    }
+}
