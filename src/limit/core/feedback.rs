@@ -202,41 +202,6 @@ impl Core {
         })
     }
 
-    /// Refuses the waiters whose permits cannot become available in time, or at all.
-    pub(super) fn refuse_late(&mut self, now: u64) {
-        self.recheck_at = None;
-        let (largest, grace) = (self.supply.quotas.largest(), self.grace());
-        let mut wanted = self.queue.wanted;
-        for rank in 0..wanted.len() {
-            let (mut ahead, mut next) = (0, self.queue.slots.first(rank).map(|(slot, _)| slot));
-            while let Some((slot, found)) = next.and_then(|slot| Some((slot, self.queue.slots.get(slot)?))) {
-                let waiter = found.waiter;
-                next = self.queue.slots.next(found).map(|(slot, _)| slot);
-                let own = u64::from(waiter.cost.get()).saturating_add(ahead);
-                let refusal = if waiter.cost.get() > largest {
-                    Some(self.too_costly())
-                } else if waiter.latest.is_bounded() {
-                    let due = self.forecast(now, self.queue.shares.total(rank, own, &wanted, 0));
-                    let reason = waiter.latest.missed_by(due, now, grace);
-                    reason.map(|reason| self.refusal(reason, due, now))
-                } else {
-                    None
-                };
-                match refusal {
-                    Some(refusal) => self.queue.refuse(slot, refusal),
-                    None => ahead = own,
-                }
-            }
-            wanted[rank] = ahead;
-        }
-    }
-
-    /// Returns how long the core may take until it can make a forecast: 1 ns while a probe is in flight, which marks the
-    /// forecast as unknown. A waiter is then refused at its bound.
-    pub(super) fn grace(&self) -> u64 {
-        u64::from(self.supply.learner().is_some_and(|learner| learner.probe_ends().is_some()))
-    }
-
     pub(super) fn longest_uncollected(&self) -> u64 {
         self.lateness.slack.min(LONGEST_UNCOLLECTED)
     }

@@ -13,6 +13,7 @@
 //! waiter keeps its position, and returns to it when its status is read.
 
 mod block;
+mod bounds;
 mod feedback;
 mod gcra;
 pub(in crate::limit) mod grant_log;
@@ -31,7 +32,7 @@ mod supply;
 #[cfg(test)]
 mod tests;
 
-use std::{num::NonZeroU32, time::Duration};
+use std::num::NonZeroU32;
 
 pub(crate) use self::{
     block::Block,
@@ -43,19 +44,16 @@ pub(crate) use self::{
 };
 use self::{
     block::Blocks,
-    lateness::{Due, Lateness, MAX_GATHERED},
-    queue::{Head, Queue},
+    lateness::Lateness,
+    queue::Queue,
     server::{limits::ServerLimits, unconfirmed::Unconfirmed},
     slots::{Stage, Waiter},
     supply::Supply,
 };
 use crate::{
     error::{Reason, Refusal},
-    policy::{Priority, Quota, adaptive::Progress, priority::Shares},
+    policy::{Quota, priority::Shares},
 };
-
-/// Waiters that others have overtaken are checked again after this time: 10 ms in nanoseconds.
-const RECHECK: u64 = 10_000_000;
 
 /// The state of one limiter.
 #[derive(Debug, Clone)]
@@ -275,62 +273,5 @@ impl Core {
         self.server.spend(permits);
         self.granted = self.granted.wrapping_add(permits);
         true
-    }
-
-    /// Returns when the last of `total` permits can be granted.
-    fn forecast(&self, now: u64, total: u64) -> u64 {
-        self.server.forecast(|start, total| self.supply.due(start, total, self.costliest), now, total)
-    }
-
-    /// Returns when the permits of the head are available.
-    fn due(&self, head: &Head, now: u64) -> u64 {
-        let cost = u64::from(head.waiter.cost.get());
-        // The server's limits apply only to the permits that the head takes.
-        let needed = cost.saturating_add(head.reserve);
-        let by_server = self.server.forecast(|start, total| self.supply.due(start, total, cost), now, cost);
-        by_server.max(self.supply.due(now, needed, needed))
-    }
-
-    fn missed(&mut self, head: &Head, now: u64) -> Option<Refusal> {
-        if !head.waiter.latest.is_bounded() {
-            return None;
-        }
-        let due = self.due(head, now);
-        let reason = head.waiter.latest.missed_by(due, now, self.grace())?;
-        Some(self.refusal(reason, due, now))
-    }
-
-    /// Returns when the driver must wake for the head, whose permits are available at `due`: then, or a little later, so
-    /// that one wake-up serves several waiters. It is never so late that one of them misses its bounds.
-    fn gather(&self, head: &Head, due: u64, now: u64) -> u64 {
-        let needed = u64::from(head.waiter.cost.get()).saturating_add(head.reserve);
-        let wanted = self.queue.total();
-        let is_exact = self.server.any() || self.supply.learner().is_some() || self.queue.is_alone(head);
-        if wanted <= needed || is_exact {
-            return due;
-        }
-        let first = self.queue.iter().take(MAX_GATHERED as usize).map(|waiter| waiter.latest.last(0));
-        let bound = if self.queue.bounded > 0 { first.min().unwrap_or(u64::MAX) } else { u64::MAX };
-        let (next, last) = (self.forecast(now, needed + 1), self.forecast(now, wanted));
-        let room = self.supply.quotas.room(needed);
-        self.lateness.gather(&Due { first: due, next, last, bound }, room, now)
-    }
-
-    /// Schedules a check of the waiters that others have overtaken, or that a returning waiter delays.
-    fn overtake(&mut self, rank: usize, now: u64) {
-        if self.queue.bounded > 0 && self.queue.wanted.iter().skip(rank).any(|wanted| *wanted > 0) {
-            let at = now.saturating_add(RECHECK);
-            self.recheck_at = Some(self.recheck_at.map_or(at, |known| known.min(at)));
-        }
-    }
-
-    fn too_costly(&mut self) -> Refusal {
-        self.refused += 1;
-        Refusal::new(Reason::TooCostly { largest: self.supply.quotas.largest() }, None)
-    }
-
-    fn refusal(&mut self, reason: Reason, due: u64, now: u64) -> Refusal {
-        self.refused += 1;
-        Refusal::new(reason, Duration::from_nanos(due.saturating_sub(now)))
     }
 }

@@ -1,10 +1,22 @@
 //! What the callers of a simulation do.
 
+use std::time::SystemTime;
+
+use http::HeaderMap;
+
 use super::{
     super::{Ask, End, Feedback, Grant, Latest, Stage, Status, Submitted},
     Call, Caller, Event, Reply, Sim, State, Violation, oracle,
 };
-use crate::policy::adaptive::Acceptance;
+use crate::policy::{Remaining, adaptive::Acceptance, rate_limit};
+
+/// Returns the remaining permits of a response with these headers.
+pub(crate) fn remaining(left: u64, seconds: u64) -> Vec<Remaining> {
+    let mut headers = HeaderMap::new();
+    headers.insert("x-ratelimit-remaining", left.into());
+    headers.insert("x-ratelimit-reset", seconds.into());
+    rate_limit::remaining(&headers, || SystemTime::UNIX_EPOCH)
+}
 
 impl Sim<'_> {
     pub(super) fn call(&mut self, call: Call) -> Result<(), Violation> {
@@ -150,6 +162,13 @@ impl Sim<'_> {
             Reply::Throttles(pause) => {
                 self.checks.pause(self.time.saturating_add(pause), self.time);
                 throttled(pause)
+            }
+            Reply::Reports(left, seconds) => {
+                self.core.expire_uncollected(self.time);
+                let in_flight = self.core.snapshot(self.time).in_flight - u64::from(grant.cost.get());
+                let uncounted = in_flight + self.core.unconfirmed.permits(self.time);
+                self.checks.report(left, uncounted, seconds, self.time);
+                Feedback { remaining: remaining(left, seconds), ..throttled(0) }
             }
             Reply::Nothing => {
                 self.core.finished(grant, End::Unconfirmed, self.time);

@@ -22,6 +22,10 @@ pub(super) struct Checks {
     joined: u64,
     most_waiters: usize,
     paused_until: u64,
+    /// The remaining permits that the server reported, until a reset. The flag is set if it reported none.
+    gate: Option<(u64, u64, bool)>,
+    /// Whether reports of the server apply.
+    obeys_reports: bool,
     permits: u64,
     /// The permits of each priority since all priorities wait, in a script without costs.
     taken: [u64; Priority::COUNT],
@@ -38,17 +42,20 @@ impl Checks {
         // Forecasts are too inexact for a check if a rate is learned, or if priorities share the permits.
         let is_learned = script.settings.rule == Rule::Learned;
         let is_paced = script.settings.rule == Rule::Quotas(Spread::PacedWindow);
+        let has_reports = script.calls().any(|call| matches!(call.reply, super::Reply::Reports(..)));
         let has_ranks = script.calls().any(|call| call.priority != Priority::Normal);
         Self {
             granted: windows(),
             arrived: windows(),
             keeps_log: script.settings.rule != Rule::Quotas(Spread::TokenBucket),
             is_exact: costliest == 1 && !is_paced && script.quotas.len() < 2,
-            forecasts: !is_learned && !has_ranks,
+            forecasts: !is_learned && !has_ranks && !has_reports,
             waiting: Default::default(),
             joined: 0,
             most_waiters: 0,
             paused_until: 0,
+            gate: None,
+            obeys_reports: !is_learned && (script.settings.obeys_remaining || script.quotas.is_empty()),
             permits: 0,
             taken: [0; Priority::COUNT],
             slack: script.slack(),
@@ -65,6 +72,20 @@ impl Checks {
 
     pub(super) fn resume(&mut self) {
         self.paused_until = 0;
+        self.gate = None;
+    }
+
+    /// Records a report of the server. A report of more permits than remain is an older one.
+    pub(super) fn report(&mut self, reported: u64, uncounted: u64, seconds: u64, now: u64) {
+        let (left, until) = (reported.saturating_sub(uncounted), now + seconds * 1_000_000_000);
+        self.gate = match self.gate.filter(|(_, end, _)| now < *end) {
+            _ if !self.obeys_reports => None,
+            Some((known, end, is_shut)) if left <= known => {
+                Some((left, end.max(until), is_shut || reported == 0))
+            }
+            Some(known) => Some(known),
+            None => Some((left, until, reported == 0)),
+        };
     }
 
     pub(super) fn change(&mut self, quotas: &[Quota]) {
@@ -118,6 +139,12 @@ impl Checks {
         if now < self.paused_until {
             return Err(Violation(format!("a grant at {now} before the end of a pause: {caller:?}")));
         }
+        if let Some((left, _, _)) = self.gate.as_mut().filter(|(_, end, _)| now < *end) {
+            let Some(rest) = left.checked_sub(cost) else {
+                return Err(Violation(format!("a grant beyond the remaining permits at {now}: {caller:?}")));
+            };
+            *left = rest;
+        }
         self.permits += cost;
         let is_saturated = self.waiting.iter().all(|waiting| !waiting.is_empty());
         self.taken[rank] = if is_saturated && self.costliest == 1 { self.taken[rank] + cost } else { 0 };
@@ -146,6 +173,9 @@ impl Checks {
         }
         if now < self.paused_until {
             return Err(Violation(format!("a request left at {now} during a pause: {caller:?}")));
+        }
+        if self.gate.is_some_and(|(_, end, is_shut)| is_shut && now < end) {
+            return Err(Violation(format!("a request left at {now} without remaining permits: {caller:?}")));
         }
         for window in &mut self.arrived {
             let fullest = window.add(now + caller.call.network, caller.call.cost.get().into());

@@ -19,11 +19,8 @@ use std::{
 
 use self::checks::Checks;
 pub(crate) use self::script::{Action, Call, Reply, Script};
-use super::{
-    Ask, Block, Core, End, Feedback, Grant, Latest, Rule, Spread, Stage, Status, Submitted, Ticket,
-    random::Random,
-};
-use crate::{error::Refusal, policy::adaptive::Acceptance};
+use super::{Block, Core, End, Grant, Rule, Spread, Stage, Ticket, random::Random};
+use crate::error::Refusal;
 
 /// The maximum number of events of a script. More mean that time does not proceed.
 const MOST_EVENTS: usize = 20_000;

@@ -60,6 +60,8 @@ pub(crate) enum Reply {
     Accepts,
     /// Rejects the request, and requests this delay.
     Throttles(u64),
+    /// Accepts the request, and reports the remaining permits and the seconds until their reset.
+    Reports(u64, u64),
     /// Sends no response.
     Nothing,
 }
@@ -80,7 +82,7 @@ impl Script {
         let slack = quotas.iter().map(|quota| quota.margin().as_nanos() as u64 / 4).min();
         let slack = slack.unwrap_or(if quotas.is_empty() { 200 * MS } else { 0 });
         let lower_share = random.pick(&[None, None, Some(0), Some(25)]);
-        let settings = CoreSettings { rule, obeys_remaining: false, lower_share };
+        let settings = CoreSettings { rule, obeys_remaining: random.percent(30), lower_share };
         let lateness = random.pick(&[0, MS, 20 * MS]);
         let mut script =
             Self { seed, quotas, settings, lateness, has_blocks: random.percent(30), steps: Vec::new() };
@@ -138,6 +140,7 @@ impl Script {
                     reply: match random.up_to(100) {
                         0 if disturbance > 0 => Reply::Throttles(random.up_to(window)),
                         1..=3 => Reply::Nothing,
+                        4..=6 if disturbance > 0 => Reply::Reports(random.up_to(12), 1 + random.up_to(3)),
                         _ => Reply::Accepts,
                     },
                 })

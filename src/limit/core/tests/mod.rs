@@ -9,6 +9,7 @@ mod queue;
 use std::{num::NonZeroU32, time::Duration};
 
 use super::*;
+use crate::policy::Priority;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;

@@ -1,0 +1,107 @@
+//! Forecasts of grants, and refusals of requests that cannot be granted within their bounds.
+
+use std::time::Duration;
+
+use super::{
+    Core,
+    lateness::{Due, MAX_GATHERED},
+    queue::Head,
+};
+use crate::error::{Reason, Refusal};
+
+/// Waiters that others have overtaken are checked again after this time: 10 ms in nanoseconds.
+const RECHECK: u64 = 10_000_000;
+
+impl Core {
+    /// Returns when the last of `total` permits can be granted.
+    pub(super) fn forecast(&self, now: u64, total: u64) -> u64 {
+        self.server.forecast(|start, total| self.supply.due(start, total, self.costliest), now, total)
+    }
+
+    /// Returns when the permits of the head are available.
+    pub(super) fn due(&self, head: &Head, now: u64) -> u64 {
+        let cost = u64::from(head.waiter.cost.get());
+        // The server's limits apply only to the permits that the head takes.
+        let needed = cost.saturating_add(head.reserve);
+        let by_server = self.server.forecast(|start, total| self.supply.due(start, total, cost), now, cost);
+        by_server.max(self.supply.due(now, needed, needed))
+    }
+
+    pub(super) fn missed(&mut self, head: &Head, now: u64) -> Option<Refusal> {
+        if !head.waiter.latest.is_bounded() {
+            return None;
+        }
+        let due = self.due(head, now);
+        let reason = head.waiter.latest.missed_by(due, now, self.grace())?;
+        Some(self.refusal(reason, due, now))
+    }
+
+    /// Returns when the driver must wake for the head, whose permits are available at `due`: then, or a little later, so
+    /// that one wake-up serves several waiters. It is never so late that one of them misses its bounds.
+    pub(super) fn gather(&self, head: &Head, due: u64, now: u64) -> u64 {
+        let needed = u64::from(head.waiter.cost.get()).saturating_add(head.reserve);
+        let wanted = self.queue.total();
+        let is_exact = self.server.any() || self.supply.learner().is_some() || self.queue.is_alone(head);
+        if wanted <= needed || is_exact {
+            return due;
+        }
+        let first = self.queue.iter().take(MAX_GATHERED as usize).map(|waiter| waiter.latest.last(0));
+        let bound = if self.queue.bounded > 0 { first.min().unwrap_or(u64::MAX) } else { u64::MAX };
+        let (next, last) = (self.forecast(now, needed + 1), self.forecast(now, wanted));
+        let room = self.supply.quotas.room(needed);
+        self.lateness.gather(&Due { first: due, next, last, bound }, room, now)
+    }
+
+    /// Schedules a check of the waiters that others have overtaken, or that a returning waiter delays.
+    pub(super) fn overtake(&mut self, rank: usize, now: u64) {
+        if self.queue.bounded > 0 && self.queue.wanted.iter().skip(rank).any(|wanted| *wanted > 0) {
+            let at = now.saturating_add(RECHECK);
+            self.recheck_at = Some(self.recheck_at.map_or(at, |known| known.min(at)));
+        }
+    }
+
+    pub(super) fn too_costly(&mut self) -> Refusal {
+        self.refused += 1;
+        Refusal::new(Reason::TooCostly { largest: self.supply.quotas.largest() }, None)
+    }
+
+    pub(super) fn refusal(&mut self, reason: Reason, due: u64, now: u64) -> Refusal {
+        self.refused += 1;
+        Refusal::new(reason, Duration::from_nanos(due.saturating_sub(now)))
+    }
+
+    /// Refuses the waiters whose permits cannot become available in time, or at all.
+    pub(super) fn refuse_late(&mut self, now: u64) {
+        self.recheck_at = None;
+        let (largest, grace) = (self.supply.quotas.largest(), self.grace());
+        let mut wanted = self.queue.wanted;
+        for rank in 0..wanted.len() {
+            let (mut ahead, mut next) = (0, self.queue.slots.first(rank).map(|(slot, _)| slot));
+            while let Some((slot, found)) = next.and_then(|slot| Some((slot, self.queue.slots.get(slot)?))) {
+                let waiter = found.waiter;
+                next = self.queue.slots.next(found).map(|(slot, _)| slot);
+                let own = u64::from(waiter.cost.get()).saturating_add(ahead);
+                let refusal = if waiter.cost.get() > largest {
+                    Some(self.too_costly())
+                } else if waiter.latest.is_bounded() {
+                    let due = self.forecast(now, self.queue.shares.total(rank, own, &wanted, 0));
+                    let reason = waiter.latest.missed_by(due, now, grace);
+                    reason.map(|reason| self.refusal(reason, due, now))
+                } else {
+                    None
+                };
+                match refusal {
+                    Some(refusal) => self.queue.refuse(slot, refusal),
+                    None => ahead = own,
+                }
+            }
+            wanted[rank] = ahead;
+        }
+    }
+
+    /// Returns how long the core may take until it can make a forecast: 1 ns while a probe is in flight, which marks the
+    /// forecast as unknown. A waiter is then refused at its bound.
+    pub(super) fn grace(&self) -> u64 {
+        u64::from(self.supply.learner().is_some_and(|learner| learner.probe_ends().is_some()))
+    }
+}
