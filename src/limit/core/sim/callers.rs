@@ -10,6 +10,9 @@ use super::{
 };
 use crate::policy::{Remaining, adaptive::Acceptance, rate_limit};
 
+/// The time in which the server processes a request: 20 ms in nanoseconds. Each response closes a block.
+const PROCESSING: u64 = 20_000_000;
+
 /// Returns the remaining permits of a response with these headers.
 pub(crate) fn remaining(left: u64, seconds: u64) -> Vec<Remaining> {
     let mut headers = HeaderMap::new();
@@ -144,7 +147,7 @@ impl Sim<'_> {
         self.checks.sent(&self.callers[caller], grant, self.time)?;
         self.callers[caller].state = State::Sent(grant, self.time);
         let network = self.callers[caller].call.network;
-        self.schedule(self.time.saturating_add(2 * network), Event::Reply(caller));
+        self.schedule(self.time.saturating_add(2 * network + PROCESSING), Event::Reply(caller));
         Ok(())
     }
 
