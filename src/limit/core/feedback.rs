@@ -1,4 +1,4 @@
-//! What the core learns from the ends of requests, and changes of its limits.
+//! Applies the ends of requests, the server's limits and changes of quotas.
 
 use std::{num::NonZeroU32, time::Duration};
 

@@ -34,7 +34,7 @@ pub(super) struct Lateness {
 pub(super) struct Due {
     /// The permits of the first waiter.
     pub(super) first: u64,
-    /// One more permit.
+    /// The permits of the first waiter and one more.
     pub(super) next: u64,
     /// The permits of all waiters.
     pub(super) last: u64,

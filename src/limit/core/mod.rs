@@ -228,7 +228,8 @@ impl Core {
         }
     }
 
-    /// Returns when [`advance`](Self::advance) must be called next. Returns `None` if nobody waits.
+    /// Returns when [`advance`](Self::advance) must be called next. Returns `None` if no request is
+    /// queued.
     pub(crate) fn next_wake(&self, now: u64) -> Option<u64> {
         let expiry = self
             .queue

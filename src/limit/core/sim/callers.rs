@@ -1,4 +1,4 @@
-//! What the callers of a simulation do.
+//! The callers of a simulation: they submit requests, wait, send them and receive responses.
 
 use std::time::SystemTime;
 
@@ -132,7 +132,7 @@ impl Sim<'_> {
         Ok(())
     }
 
-    /// Sends the request, or asks for other permits if they have expired.
+    /// Sends the request, or submits it again if its permits have expired.
     pub(super) fn ready(&mut self, caller: usize) -> Result<(), Violation> {
         let State::Held(grant) = self.callers[caller].state else { return Ok(()) };
         let is_expired = self.core.is_expired(grant.at, self.time);

@@ -14,8 +14,8 @@ pub(super) struct Checks {
     keeps_log: bool,
     /// Whether forecasts are checked.
     forecasts: bool,
-    /// Whether forecasts are exact. Those of costly requests may be too early, because they ignore the gaps that such
-    /// requests leave. Those of a paced window and of several quotas ignore later gaps.
+    /// Whether forecasts are exact. The forecasts for costly requests may be too early, because they ignore the
+    /// gaps that such requests leave. A paced window and several quotas also leave gaps.
     is_exact: bool,
     /// The waiters of each priority that are neither woken nor absent, by the order in which they joined.
     waiting: [BTreeSet<u64>; Priority::COUNT],

@@ -17,6 +17,8 @@ use std::{
     collections::{BinaryHeap, btree_map::BTreeMap},
 };
 
+#[cfg(test)]
+pub(super) use self::callers::remaining;
 use self::checks::Checks;
 pub(crate) use self::script::{Action, Call, Reply, Script};
 use super::{Block, Core, End, Grant, Rule, Spread, Stage, Ticket, random::Random};

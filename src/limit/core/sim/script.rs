@@ -54,7 +54,7 @@ pub(crate) struct Call {
     pub(crate) reply: Reply,
 }
 
-/// What the server does with a request.
+/// The server's reaction to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reply {
     Accepts,
@@ -121,7 +121,7 @@ impl Script {
                     |random: &mut Random| (is_bounded && random.percent(40)).then(|| random.up_to(window));
                 let delay = |random: &mut Random| {
                     let most = if slack > 0 { slack + slack / 8 } else { 0 };
-                    random.percent(60).then(|| random.up_to(most)).unwrap_or(0)
+                    if random.percent(60) { random.up_to(most) } else { 0 }
                 };
                 let absent = slack > 0 && random.percent(6);
                 Action::Call(Call {

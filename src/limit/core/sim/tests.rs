@@ -19,9 +19,7 @@ fn run(seeds: std::ops::Range<u64>) -> Report {
 #[test]
 fn random_scripts_violate_no_guarantee() {
     let number = std::env::var("SIM_SCRIPTS").ok().and_then(|text| text.parse().ok()).unwrap_or(5_000);
-    let start = std::time::Instant::now();
     let report = run(0..number);
-    let speed = number as f64 * 60.0 / start.elapsed().as_secs_f64();
-    println!("{number} scripts, {speed:.0} a minute: {report:?}");
+    println!("{number} scripts: {report:?}");
     assert!(report.granted > 10 * number && report.refused > number && report.blocks > 0);
 }

@@ -1,15 +1,7 @@
 //! Tests of pauses, server limits, changes of quotas and learned rates.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
-
-use super::*;
-use crate::policy::{Remaining, adaptive::Acceptance, rate_limit};
-
-fn remaining(left: u64, seconds: u64) -> Vec<Remaining> {
-    let value = HeaderValue::from_str(&format!("\"a\";r={left};t={seconds}")).unwrap();
-    let headers = HeaderMap::from_iter([(HeaderName::from_static("ratelimit"), value)]);
-    rate_limit::remaining(&headers, || std::time::SystemTime::UNIX_EPOCH)
-}
+use super::{sim::remaining, *};
+use crate::policy::{Remaining, adaptive::Acceptance};
 
 fn accepted(remaining: Vec<Remaining>) -> Feedback {
     Feedback { acceptance: Acceptance::Accepted, pause: None, remaining }

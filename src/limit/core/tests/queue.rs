@@ -8,7 +8,7 @@ fn new_request_does_not_overtake_queued_waiters() {
         let mut core = core(rule, &[quota(10, 1_000, 3)]);
         while core.takes(one(), 0) {}
         let costly = core.queued(costing(3), 0);
-        // One permit is available, which is too few for the first waiter.
+        // The first waiter needs three permits, and only one is available.
         let later = 2_001 * MS - core.next_wake(0).unwrap().min(SECOND);
         let cheap = core.submit(one(), later / 4).unwrap();
         let Submitted::Queued(cheap) = cheap else { panic!("{rule:?}: overtakes a costly waiter") };
