@@ -52,7 +52,7 @@ pub(super) enum Grant<'a> {
 /// Receives the outcome of each permit of a limiter, and determines whether a permit has expired.
 pub trait PermitIssuer: Send + Sync {
     /// Returns whether `permit` can no longer be used. The layer calls this method if the inner service was not ready
-    /// right after the grant.
+    /// right after the grant, or if the request then waited for a connection of this crate's `transport`.
     ///
     /// By default, a permit expires as soon as the clock advances after the grant, because a request sent later could
     /// be in another window.
