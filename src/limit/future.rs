@@ -270,7 +270,7 @@ fn poll_renewal(
 
 /// Reports the response to the limiter.
 #[inline]
-fn complete<R>(permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, response: &Response<R>) {
+fn complete<R>(mut permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, response: &Response<R>) {
     if !trusted {
         return permit.release();
     }
@@ -278,7 +278,7 @@ fn complete<R>(permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, re
     if let Some(pause) = info.requested_pause() {
         telemetry::paused(call, pause);
     }
-    if let Some(learned) = permit.complete_and_learn(&info) {
+    if let Some(learned) = permit.report(&info) {
         telemetry::learned(call, learned.rate(), learned.source.as_str());
     }
 }
