@@ -124,13 +124,13 @@ where
                         polled_after_completion();
                     }
                     let outcome = loop {
-                        if renewal.is_some() {
-                            if let Err(refusal) = ready!(poll_renewal(permit, renewal, call, cx)) {
-                                break Err(refused(call, refusal));
-                            }
+                        if let Poll::Ready(Err(refusal)) = poll_renewal(permit, renewal, call, cx) {
+                            break Err(refused(call, refusal));
                         }
+                        // Also polled during the renewal, because the attempt timeout watches the deadline.
                         match future.as_mut().poll(cx) {
                             Poll::Ready(outcome) => break outcome.map_err(Error::from_service),
+                            Poll::Pending if renewal.is_some() => return Poll::Pending,
                             Poll::Pending => {
                                 let Some(head) = call.and_then(|call| call.renewal(cx)) else {
                                     return Poll::Pending;

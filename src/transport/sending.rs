@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     body::Body,
-    call::CallContext,
+    call::{CallContext, Phase},
     clock::{self, Instant},
     error::{Error, take_once},
 };
@@ -102,6 +102,8 @@ where
                     if let Some(call) = call {
                         let times = granted.as_ref().ok().and_then(|(_, times)| *times);
                         call.add_connection(waiting.since.elapsed(), times);
+                        // The attempt timeout no longer counts the time as that of a connection.
+                        call.enter(Phase::Waiting);
                     }
                     let (request, lease) = match granted {
                         Ok((lease, _)) => (request.take(), Some(lease)),
