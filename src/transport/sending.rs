@@ -8,11 +8,10 @@ use std::{
 };
 
 use http::{Request, Response};
-use hyper::{body::Incoming, client::conn::TrySendError};
 use pin_project_lite::pin_project;
 
 use super::{
-    lease::{Lease, Waiting},
+    lease::{Lease, Sent, Waiting},
     pool::{Host, Lookup},
     request_body::RequestBody,
 };
@@ -51,9 +50,6 @@ pin_project! {
         Sent { #[pin] response: F, lease: Option<Lease<B>> },
     }
 }
-
-/// The response headers, or an error with the request if hyper has not begun to send it.
-pub(super) type Sent<B> = Result<Response<Incoming>, TrySendError<Request<B>>>;
 
 impl<B, F, S> Sending<B, F, S>
 where
