@@ -7,7 +7,7 @@ use tower_outbound::{BoxError, Client, transport::TransportConfig};
 use tower_outbound_examples::{no_arguments, run};
 
 const HELP: &str = "\
-Calls a server on a Unix socket in a temporary folder.
+Calls a server on a Unix socket in a temporary folder. Takes less than a second.
 
 Usage: cargo run --example unix_socket
 

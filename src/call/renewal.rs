@@ -12,7 +12,7 @@ pub(super) enum Renewal {
     /// The rate limit layer has seen that its request waits for a connection.
     Watched(Waker),
     /// The transport has a connection. It waits until the rate limit layer has checked the permit.
-    Wanted(Request<()>, Waker),
+    Wanted(Box<Request<()>>, Waker),
     /// The rate limit layer checks the permit, or waits for another one.
     Checking(Waker),
     Renewed,
@@ -21,20 +21,20 @@ pub(super) enum Renewal {
 impl CallContext {
     /// Called by the rate limit layer when its inner service is pending. Returns the head of the request if the
     /// transport asks whether the permit still applies. [`renewed`](Self::renewed) must then be called.
-    pub(crate) fn renewal(&self, cx: &mut Context<'_>) -> Option<Request<()>> {
+    pub(crate) fn renewal(&self, cx: &mut Context<'_>) -> Option<Box<Request<()>>> {
         if !matches!(self.phase(), Phase::Connecting | Phase::Waiting) {
             return None;
         }
         let mut state = self.0.shared.state();
-        match state.renewal.take().map(|renewal| *renewal) {
+        match state.renewal.take() {
             Some(Renewal::Wanted(mut head, transport)) => {
                 // Stored without the call, because the call stores the head.
                 head.extensions_mut().insert(self.clone());
-                state.renewal = Some(Box::new(Renewal::Checking(transport)));
+                state.renewal = Some(Renewal::Checking(transport));
                 Some(head)
             }
             _ => {
-                state.renewal = Some(Box::new(Renewal::Watched(cx.waker().clone())));
+                state.renewal = Some(Renewal::Watched(cx.waker().clone()));
                 None
             }
         }
@@ -42,36 +42,36 @@ impl CallContext {
 
     /// Lets the transport send the request.
     pub(crate) fn renewed(&self) {
-        let checked = self.0.shared.state().renewal.replace(Box::new(Renewal::Renewed));
-        if let Some(Renewal::Checking(transport)) = checked.map(|renewal| *renewal) {
+        let checked = self.0.shared.state().renewal.replace(Renewal::Renewed);
+        if let Some(Renewal::Checking(transport)) = checked {
             transport.wake();
         }
     }
 
     /// Called by the transport before it sends a request that has waited for a connection. Waits until the rate limit
     /// layer, if there is one, has a permit that still applies.
-    #[cfg(feature = "client")]
+    #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the transport asks"))]
     pub(crate) fn poll_renewed<B>(&self, request: &Request<B>, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.shared.state();
-        let limiter = match state.renewal.take().map(|renewal| *renewal) {
+        let limiter = match state.renewal.take() {
             // No rate limit layer has seen the wait.
             None | Some(Renewal::Renewed) => return Poll::Ready(()),
             Some(Renewal::Watched(limiter)) => {
-                let mut head = Request::new(());
+                let mut head = Box::new(Request::new(()));
                 *head.method_mut() = request.method().clone();
                 *head.uri_mut() = request.uri().clone();
                 *head.headers_mut() = request.headers().clone();
                 *head.extensions_mut() = request.extensions().clone();
                 head.extensions_mut().remove::<Self>();
-                state.renewal = Some(Box::new(Renewal::Wanted(head, cx.waker().clone())));
+                state.renewal = Some(Renewal::Wanted(head, cx.waker().clone()));
                 Some(limiter)
             }
             Some(Renewal::Wanted(head, _)) => {
-                state.renewal = Some(Box::new(Renewal::Wanted(head, cx.waker().clone())));
+                state.renewal = Some(Renewal::Wanted(head, cx.waker().clone()));
                 None
             }
             Some(Renewal::Checking(_)) => {
-                state.renewal = Some(Box::new(Renewal::Checking(cx.waker().clone())));
+                state.renewal = Some(Renewal::Checking(cx.waker().clone()));
                 None
             }
         };

@@ -51,8 +51,7 @@ pub(super) struct State {
     pub(super) key_replaced: bool,
     /// The latest generated idempotency key and its header. Boxed, because few calls have one.
     pub(super) idempotency_key: Option<Box<(HeaderName, HeaderValue)>>,
-    /// Boxed, because few requests wait for a connection.
-    pub(super) renewal: Option<Box<Renewal>>,
+    pub(super) renewal: Option<Renewal>,
     pub(super) retry_after: OptionalDuration,
     pub(super) stop_reason: Option<StopReason>,
 }

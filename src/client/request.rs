@@ -112,8 +112,8 @@ impl RequestBuilder {
     }
 
     /// Adds a header. A [default header](crate::stack::StackBuilder::with_header) is sent only if the request has no
-    /// header of the same name. The header `host` is invalid. `content-length` and `transfer-encoding` must
-    /// [match the body](crate::stack#headers).
+    /// header of the same name. `host`, `content-length` and `transfer-encoding` must
+    /// [match the URL and the body](crate::stack#headers).
     ///
     /// ```
     /// # async fn call(client: tower_outbound::Client) -> Result<(), tower_outbound::Error> {

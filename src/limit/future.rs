@@ -124,13 +124,13 @@ where
                         polled_after_completion();
                     }
                     let outcome = loop {
-                        if renewal.is_some() {
-                            if let Err(refusal) = ready!(poll_renewal(permit, renewal, call, cx)) {
-                                break Err(refused(call, refusal));
-                            }
+                        if let Poll::Ready(Err(refusal)) = poll_renewal(permit, renewal, call, cx) {
+                            break Err(refused(call, refusal));
                         }
+                        // Also polled during the renewal, because the attempt timeout watches the deadline.
                         match future.as_mut().poll(cx) {
                             Poll::Ready(outcome) => break outcome.map_err(Error::from_service),
+                            Poll::Pending if renewal.is_some() => return Poll::Pending,
                             Poll::Pending => {
                                 let Some(head) = call.and_then(|call| call.renewal(cx)) else {
                                     return Poll::Pending;
@@ -270,7 +270,7 @@ fn poll_renewal(
 
 /// Reports the response to the limiter.
 #[inline]
-fn complete<R>(permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, response: &Response<R>) {
+fn complete<R>(mut permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, response: &Response<R>) {
     if !trusted {
         return permit.release();
     }
@@ -278,7 +278,7 @@ fn complete<R>(permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, re
     if let Some(pause) = info.requested_pause() {
         telemetry::paused(call, pause);
     }
-    if let Some(learned) = permit.complete_and_learn(&info) {
+    if let Some(learned) = permit.report(&info) {
         telemetry::learned(call, learned.rate(), learned.source.as_str());
     }
 }

@@ -173,7 +173,7 @@ where
     /// Creates keyed limiters. `key` computes the key of a request, and `make` creates the limiter of a new key.
     ///
     /// `key` must always return the same key for the same request. The layer calls `key` again if the request's permit
-    /// expires before the inner service is ready.
+    /// expires before it is used.
     pub fn new(
         key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
         make: impl Fn(&K) -> LocalLimiter<A> + Send + Sync + 'static,

@@ -63,7 +63,7 @@ impl<L> RateLimitLayer<L> {
     /// in the request's extensions, otherwise 1.
     ///
     /// The layer calls the function when the future of a request is first polled, and again each time its permit
-    /// expires while the request waits for the inner service. Inside a retry layer, each attempt is a request.
+    /// expires while the request waits for the inner service or for a connection. Inside a retry layer, each attempt is a request.
     pub fn with_cost(mut self, cost: impl Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
         self.settings.cost = Some(Arc::new(cost));
         self

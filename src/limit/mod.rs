@@ -77,10 +77,11 @@
 //!
 //! - the waiter's task is polled more than a quarter of the quota's margin, or more than 1 s, after the grant;
 //! - the inner service becomes ready more than a quarter of the quota's margin after that poll;
+//! - the request gets a connection of this crate's `transport` more than a quarter of the quota's margin after that poll;
 //! - the limiter pauses, or the server reports no remaining permits.
 //!
 //! A request whose permit expired waits for another permit. A request that is still queued keeps its position. A
-//! request that has left the queue waits again, and holds the inner service ready. See [`Quota`](crate::Quota#margin).
+//! request that has left the queue waits again, and holds the inner service ready, or the connection. See [`Quota`](crate::Quota#margin).
 //!
 //! # Server limits
 //!

@@ -1,4 +1,4 @@
-use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{cell::OnceCell, fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode};
 
@@ -52,7 +52,7 @@ pub(super) enum Grant<'a> {
 /// Receives the outcome of each permit of a limiter, and determines whether a permit has expired.
 pub trait PermitIssuer: Send + Sync {
     /// Returns whether `permit` can no longer be used. The layer calls this method if the inner service was not ready
-    /// right after the grant.
+    /// right after the grant, or if the request then waited for a connection of this crate's `transport`.
     ///
     /// By default, a permit expires as soon as the clock advances after the grant, because a request sent later could
     /// be in another window.
@@ -60,19 +60,16 @@ pub trait PermitIssuer: Send + Sync {
         permit.is_older_than_now()
     }
 
-    /// Called when the request of `permit` received a response. Does nothing by default.
-    fn completed(&self, _permit: &Permit<'_>, _response: &ResponseInfo<'_>) {}
+    /// Called when the request of `permit` received a response. Returns the learned rate if it has changed, which the
+    /// rate-limit layer logs. Does nothing and returns `None` by default.
+    fn completed(&self, _permit: &Permit<'_>, _response: &ResponseInfo<'_>) -> Option<Learned> {
+        None
+    }
 
     /// Called when the request of `permit` ended without a response, or with a response that does not concern this
     /// limiter. The request may still reach the server if [`sent_at`](Permit::sent_at) is `Some`. Does nothing by
     /// default.
     fn dropped(&self, _permit: &Permit<'_>) {}
-
-    /// Returns the learned rate if it has changed since the last call. The rate-limit layer calls this method after
-    /// each response and logs the result. Returns `None` by default.
-    fn take_learned(&self) -> Option<Learned> {
-        None
-    }
 }
 
 impl<'a> Permit<'a> {
@@ -143,19 +140,12 @@ impl<'a> Permit<'a> {
         matches!(&self.grant, Grant::Borrowed(_, fast, _) if fast.release_without_lock(self.cost))
     }
 
+    /// Reports the response, and returns the learned rate if it has changed.
     #[inline]
-    fn report(&mut self, response: &ResponseInfo<'_>) -> Grant<'a> {
+    pub(super) fn report(&mut self, response: &ResponseInfo<'_>) -> Option<Learned> {
         let granted_at = self.granted_at();
         let grant = std::mem::replace(&mut self.grant, Grant::Detached(granted_at));
-        if let Some(issuer) = grant.issuer() {
-            issuer.completed(self, response);
-        }
-        grant
-    }
-
-    /// Reports the response, and returns the learned rate if it has changed.
-    pub(super) fn complete_and_learn(mut self, response: &ResponseInfo<'_>) -> Option<Learned> {
-        self.report(response).issuer()?.take_learned()
+        grant.issuer()?.completed(self, response)
     }
 
     /// Ends the request of this permit without reporting a response. Use this method if the response does not concern
@@ -208,6 +198,8 @@ pub struct ResponseInfo<'a> {
     has_limits: bool,
     is_throttled: bool,
     pause: Option<Duration>,
+    /// Parsed when it is first read.
+    remaining: OnceCell<Vec<Remaining>>,
 }
 
 impl<'a> ResponseInfo<'a> {
@@ -229,6 +221,7 @@ impl<'a> ResponseInfo<'a> {
             has_limits: policy::feedback::has_limits(headers),
             is_throttled: false,
             pause: None,
+            remaining: OnceCell::new(),
         };
         // One scan over the header names suffices for most responses, because most have no rate-limit header.
         if info.has_limits {
@@ -279,11 +272,11 @@ impl<'a> ResponseInfo<'a> {
         policy::feedback::acceptance(self.status, code, has_no_permits)
     }
 
-    /// Parses the headers, and returns the remaining permits that the server reported for each of its quotas.
-    pub fn remaining(&self) -> Vec<Remaining> {
+    /// Returns the remaining permits that the server reported for each of its quotas. The first call parses the headers.
+    pub fn remaining(&self) -> &[Remaining] {
         match self.has_limits {
-            true => policy::rate_limit::remaining(self.headers, clock::wall),
-            false => Vec::new(),
+            true => self.remaining.get_or_init(|| policy::rate_limit::remaining(self.headers, clock::wall)),
+            false => &[],
         }
     }
 }

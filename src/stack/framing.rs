@@ -3,6 +3,7 @@
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request,
     header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
+    uri::Authority,
 };
 use http_body::{Body, SizeHint};
 
@@ -16,15 +17,19 @@ pub(super) fn check<B: Body>(request: &Request<B>) -> Result<(), Error> {
     let headers = request.headers();
     // One iteration over the names costs less than a lookup for each of the three.
     match headers.keys().any(|name| CHECKED.contains(name)) {
-        true => check_present(headers, &request.body().size_hint()),
+        true => check_present(headers, request.uri().authority(), &request.body().size_hint()),
         false => Ok(()),
     }
 }
 
 #[inline(never)]
-fn check_present(headers: &HeaderMap, body: &SizeHint) -> Result<(), Error> {
-    if headers.contains_key(HOST) {
-        return Err(invalid("header `host`: expected none, because the host of the url is sent"));
+fn check_present(headers: &HeaderMap, url: Option<&Authority>, body: &SizeHint) -> Result<(), Error> {
+    // A connection of hyper without a pool needs the header.
+    let of_url = |host: &HeaderValue| {
+        url.is_some_and(|url| host.as_bytes().eq_ignore_ascii_case(url.as_str().as_bytes()))
+    };
+    if headers.contains_key(HOST) && !single(headers, &HOST).is_some_and(of_url) {
+        return Err(invalid("header `host`: expected none, or the host and port of the url"));
     }
     let has_length = headers.contains_key(CONTENT_LENGTH);
     if headers.contains_key(TRANSFER_ENCODING) {

@@ -48,7 +48,7 @@
 //!
 //! | header | valid values |
 //! |---|---|
-//! | `host` | none, because the client sends the host of the URL |
+//! | `host` | none, or the host and port of the URL. The client sends the host of the URL |
 //! | `content-length` | one number: the length of the body. Any number is valid for a body of unknown length |
 //! | `transfer-encoding` | `chunked`, without `content-length` |
 //!

@@ -9,16 +9,15 @@ use std::{
 };
 
 use futures_util::future::{Either, pending};
-use http::Request;
+use http::{Request, Response};
 use http_body::Body as HttpBody;
-use hyper::body::Incoming;
+use hyper::{body::Incoming, client::conn::TrySendError};
 use tokio::sync::oneshot;
 
 use super::{
     connection::{Connection, Http1, Http2},
     pool::{Granted, Host},
     request_body::RequestBody,
-    sending::Sent,
 };
 use crate::{
     body::{Body, ConnectionBody},
@@ -29,6 +28,9 @@ use crate::{
 
 /// How long the rest of a request may take after the end of its response. Then the connection is closed.
 const LONGEST_REST: Duration = Duration::from_secs(1);
+
+/// The response headers, or an error with the request if hyper has not begun to send it.
+pub(super) type Sent<B> = Result<Response<Incoming>, TrySendError<Request<B>>>;
 
 /// The wait for a connection. If it is cancelled, a connection that was already granted goes back to the pool.
 pub(super) struct Waiting<B: RequestBody> {

@@ -8,17 +8,16 @@ use std::{
 };
 
 use http::{Request, Response};
-use hyper::{body::Incoming, client::conn::TrySendError};
 use pin_project_lite::pin_project;
 
 use super::{
-    lease::{Lease, Waiting},
+    lease::{Lease, Sent, Waiting},
     pool::{Host, Lookup},
     request_body::RequestBody,
 };
 use crate::{
     body::Body,
-    call::CallContext,
+    call::{CallContext, Phase},
     clock::{self, Instant},
     error::{Error, take_once},
 };
@@ -51,9 +50,6 @@ pin_project! {
         Sent { #[pin] response: F, lease: Option<Lease<B>> },
     }
 }
-
-/// The response headers, or an error with the request if hyper has not begun to send it.
-pub(super) type Sent<B> = Result<Response<Incoming>, TrySendError<Request<B>>>;
 
 impl<B, F, S> Sending<B, F, S>
 where
@@ -102,6 +98,8 @@ where
                     if let Some(call) = call {
                         let times = granted.as_ref().ok().and_then(|(_, times)| *times);
                         call.add_connection(waiting.since.elapsed(), times);
+                        // The attempt timeout no longer counts the time as that of a connection.
+                        call.enter(Phase::Waiting);
                     }
                     let (request, lease) = match granted {
                         Ok((lease, _)) => (request.take(), Some(lease)),

@@ -72,7 +72,8 @@ async fn request_with_contradictory_framing_or_a_host_header_is_not_sent() {
     );
     let cases: &[Case] = &[
         (&[("host", "other.example.com")], hello, "`host`: expected none"),
-        (&[("host", "127.0.0.1:9")], Body::empty, "`host`: expected none"),
+        (&[("host", "127.0.0.1")], Body::empty, "`host`: expected none"),
+        (&[("host", "127.0.0.1:9"), ("host", "127.0.0.1:9")], Body::empty, "`host`: expected none"),
         (&[("content-length", "3")], hello, "`content-length: 3`: expected 5, the length of the body"),
         (&[("content-length", "100")], hello, "`content-length: 100`: expected 5"),
         (&[("content-length", "1")], Body::empty, "`content-length: 1`: expected 0"),

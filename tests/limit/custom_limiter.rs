@@ -14,8 +14,8 @@ use tower_layer::Layer;
 use tower_outbound::{
     error::{Reason, Refusal},
     limit::{
-        Acquire, AnyLimiter, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer, ResponseInfo,
-        SelectLimiter,
+        Acquire, AnyLimiter, Learned, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer,
+        ResponseInfo, SelectLimiter,
     },
 };
 
@@ -51,12 +51,13 @@ impl PermitIssuer for RecordingLimiter {
         permit.granted_at().elapsed() > millis(10)
     }
 
-    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
         assert!(permit.sent_at().is_some_and(|sent| sent <= response.received_at()));
         let pause = response.requested_pause();
         assert_eq!(pause, (response.status() == 429).then_some(Duration::from_secs(7)));
         assert_eq!(response.headers().len(), usize::from(response.status() != 200));
         self.0.lock().unwrap().push("completed");
+        None
     }
 
     fn dropped(&self, permit: &Permit<'_>) {
@@ -171,8 +172,9 @@ impl Limiter for DecidingLimiter {
 }
 
 impl PermitIssuer for Issuer {
-    fn completed(&self, _: &Permit<'_>, _: &ResponseInfo<'_>) {
+    fn completed(&self, _: &Permit<'_>, _: &ResponseInfo<'_>) -> Option<Learned> {
         self.0.lock().unwrap().push("completed");
+        None
     }
 
     fn dropped(&self, permit: &Permit<'_>) {

@@ -9,7 +9,7 @@ use tower::limit::ConcurrencyLimitLayer;
 use tower_outbound::{
     error::{Reason, Refusal},
     limit::{
-        Acquire, AnyLimiter, KeyedBucket, KeyedWindow, Limiter, PacedWindow, Permit, PermitIssuer,
+        Acquire, AnyLimiter, KeyedBucket, KeyedWindow, Learned, Limiter, PacedWindow, Permit, PermitIssuer,
         PermitRequest, ResponseInfo, SlidingWindow, TokenBucket,
     },
 };
@@ -203,8 +203,9 @@ impl PermitIssuer for RecordingLimiter {
         false
     }
 
-    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
         self.record(LimiterCall::Completed(permit.cost().get(), response.requested_pause()));
+        None
     }
 
     fn dropped(&self, permit: &Permit<'_>) {

@@ -29,6 +29,7 @@ use tokio::{
 use tower::ServiceExt;
 use tower_outbound::{
     Client, Quota,
+    limit::{Acquire, Limiter, Permit, PermitRequest},
     test_util::Arrivals,
     transport::{Transport, TransportConfig},
 };
@@ -180,4 +181,42 @@ async fn requests_that_waited_for_a_connection_leave_at_the_rate_of_the_quota() 
     }
     assert_eq!(arrivals.times().len(), 40);
     arrivals.assert_within(quota);
+}
+
+/// The limiter never grants the second permit. The attempt timeout, which is below the limiter, watches the deadline.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_for_another_permit_ends_at_its_deadline() {
+    let connector = tower::service_fn(move |_| async move {
+        sleep(Duration::from_secs(4)).await;
+        let (client, server) = tokio::io::duplex(64 << 10);
+        tokio::spawn(serve_http2(server, Duration::from_secs(3600)));
+        Ok::<_, io::Error>(client)
+    });
+    let transport =
+        TransportConfig::new().with_http2_prior_knowledge().build_with_connector(connector).unwrap();
+    let client = Client::builder("http://server")
+        .unwrap()
+        .without_credential()
+        .with_limiter(Once::default())
+        .with_total_timeout(Duration::from_secs(20))
+        .client_with_service(transport)
+        .unwrap();
+    let start = Instant::now();
+    let error = client.get("/").await.unwrap_err();
+    assert_eq!((error.is_deadline(), start.elapsed()), (true, Duration::from_secs(20)), "{error}");
+    let attempts = error.report().unwrap().attempts();
+    assert_eq!((attempts.len(), attempts[0].sent), (1, None), "{attempts:?}");
+}
+
+/// Grants one permit.
+#[derive(Debug, Clone, Default)]
+struct Once(Arc<AtomicUsize>);
+
+impl Limiter for Once {
+    fn acquire_with(&self, request: &PermitRequest) -> Acquire {
+        match self.0.fetch_add(1, Relaxed) {
+            0 => Acquire::ready(Ok(Permit::new(request.cost()))),
+            _ => Acquire::new(std::future::pending()),
+        }
+    }
 }

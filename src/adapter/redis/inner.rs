@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::{self, Instant},
-    limit::{Permit, PermitIssuer, ResponseInfo, queue::external::Queue},
+    limit::{Learned, Permit, PermitIssuer, ResponseInfo, queue::external::Queue},
     policy::nanos,
     random::Random,
 };
@@ -71,15 +71,16 @@ impl PermitIssuer for Inner {
         self.queue.is_expired(permit)
     }
 
-    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
-        self.queue.completed(permit, response);
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
+        let learned = self.queue.completed(permit, response);
         for remaining in response.remaining() {
             let uncounted = self.queue.uncounted();
-            self.queue.inspect(|permits, _, now| permits.session.remember(remaining, uncounted, now));
+            self.queue.inspect(|permits, _, now| permits.session.remember(*remaining, uncounted, now));
         }
         if let Some(pause) = response.requested_pause() {
             self.pause_until(clock::after(response.received_at(), pause));
         }
+        learned
     }
 
     fn dropped(&self, permit: &Permit<'_>) {

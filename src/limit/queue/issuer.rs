@@ -23,7 +23,7 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
         })
     }
 
-    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
         if A::learns() {
             return self.learn(permit, response);
         }
@@ -32,18 +32,19 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
         self.fast.release(permit.cost());
         let obeys_remaining = self.obeys_remaining(response);
         if response.requested_pause().is_none() && !obeys_remaining {
-            return;
+            return None;
         }
+        let requested = response.requested_pause().map(nanos);
+        let remaining = if obeys_remaining { response.remaining() } else { &[] };
         self.locked(|list, wakes| {
             let now = self.fast.clock().now();
             list.expire_uncollected(&self.fast, now, wakes);
             let uncounted = self.fast.in_flight().saturating_add(list.unconfirmed.permits(now));
-            let pause = response.requested_pause().map(nanos);
-            let remaining = if obeys_remaining { response.remaining() } else { Vec::new() };
-            if list.server.apply(pause, &remaining, now, uncounted) {
+            if list.server.apply(requested, remaining, now, uncounted) {
                 list.apply_server(&self.fast, wakes);
             }
         });
+        None
     }
 
     #[inline]
@@ -53,15 +54,6 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
         } else {
             self.fast.release(permit.cost());
         }
-    }
-
-    fn take_learned(&self) -> Option<Learned> {
-        let has_news = &self.fast.has_news;
-        // Loads before the swap, because a load is cheaper and the state seldom changes.
-        if !A::learns() || !has_news.load(Ordering::Acquire) || !has_news.swap(false, Ordering::AcqRel) {
-            return None;
-        }
-        self.locked(|list, _| list.algorithm.learner().and_then(|learner| self.learned(learner)))
     }
 }
 
@@ -91,9 +83,9 @@ impl<A: Algorithm> Queue<A> {
         });
     }
 
-    /// Passes a response to the learner. An accepted response without relevant headers needs no lock if no server limit
-    /// applies.
-    fn learn(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
+    /// Passes a response to the learner, and returns the learned rate if it has changed. An accepted response without
+    /// relevant headers needs no lock if no server limit applies.
+    fn learn(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
         let (fast, acceptance) = (&self.fast, response.acceptance());
         let is_accepted = acceptance == Acceptance::Accepted;
         if is_accepted {
@@ -104,10 +96,13 @@ impl<A: Algorithm> Queue<A> {
         let is_ordinary = is_accepted
             && response.requested_pause().is_none()
             && (!reads_headers || response.remaining().is_empty())
-            && !fast.is_limited.load(Ordering::Acquire);
+            && !fast.is_limited.load(Ordering::Acquire)
+            && !fast.has_news.load(Ordering::Acquire);
         if is_ordinary {
-            return;
+            return None;
         }
+        // Parsed before the lock is taken.
+        let (requested, remaining) = (response.requested_pause().map(nanos), response.remaining());
         self.locked(|list, wakes| {
             if !is_accepted {
                 list.release_without_acceptance(fast, permit.cost());
@@ -115,28 +110,25 @@ impl<A: Algorithm> Queue<A> {
             let now = fast.clock().now();
             let granted_at = fast.clock().since_origin(permit.granted_at());
             let sent_at = permit.sent_at().map_or(granted_at, |sent_at| fast.clock().since_origin(sent_at));
-            let (pause, remaining) = (response.requested_pause().map(nanos), response.remaining());
-            let observation = Observation {
-                acceptance,
-                granted_at,
-                sent_at,
-                requested_pause: pause,
-                remaining: &remaining,
-            };
+            let observation =
+                Observation { acceptance, granted_at, sent_at, requested_pause: requested, remaining };
             list.expire_uncollected(fast, now, wakes);
             let uncounted = fast.in_flight().saturating_add(list.unconfirmed.permits(now));
             let progress = list.progress(fast);
-            let Some(learner) = list.algorithm.learner_mut() else { return };
+            let learner = list.algorithm.learner_mut()?;
             let before = (learner.interval(), learner.is_probing());
             let pause = learner.observe(&observation, progress, now);
             let is_changed = before != (learner.interval(), learner.is_probing());
-            let obeyed = if obeys_remaining { &remaining[..] } else { &[] };
-            let is_stricter = list.server.apply(pause, obeyed, now, uncounted)
+            let has_news = learner.take_change() | fast.has_news.swap(false, Ordering::AcqRel);
+            let learned = if has_news { self.learned(learner) } else { None };
+            let obeyed = if obeys_remaining { remaining } else { &[] };
+            let is_stricter = list.server.apply(requested, obeyed, now, uncounted)
                 | pause.is_some_and(|until| list.server.pause(until, now));
             if is_changed || is_stricter {
                 list.refuse_late(fast, 0, wakes);
                 list.wake_head(now, wakes);
             }
-        });
+            learned
+        })
     }
 }

@@ -97,7 +97,9 @@ async fn check<B: Body<Data: bytes::Buf, Error: std::fmt::Debug>>(server: &Serve
     // Both attempts sent the same body and the same `content-length`.
     let seen = server.seen.lock().unwrap().clone();
     for (headers, body) in &seen {
-        assert_eq!((body.as_ref(), &headers["accept-encoding"]), (&b"hello"[..], &"gzip".parse().unwrap()));
+        assert_eq!(body, "hello");
+        // Other codecs follow if another package of the workspace enables them.
+        assert!(headers["accept-encoding"].to_str().unwrap().starts_with("gzip"));
         assert_eq!(headers["content-length"], "5");
     }
     assert_eq!(seen.len(), 2);
