@@ -45,8 +45,13 @@ impl Reference {
                     Path::new(&self.file).strip_prefix("src/adapter").map(|file| file.with_extension(""));
                 file.is_ok_and(|file| file.starts_with(from))
             }
-            // The public API uses `tokio::time::Instant` for points in time.
-            "tokio" => self.path == "tokio::time::instant::Instant",
+            // The public API uses `tokio::time::Instant` for points in time, and tokio's traits for connections.
+            "tokio" => [
+                "tokio::time::instant::Instant",
+                "tokio::io::async_read::AsyncRead",
+                "tokio::io::async_write::AsyncWrite",
+            ]
+            .contains(&self.path.as_str()),
             // serde's traits are allowed as bounds of the types that are read from JSON or configuration.
             "serde" | "serde_core" => self.path.contains("::de::") || self.path.contains("::ser::"),
             _ => false,

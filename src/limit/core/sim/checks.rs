@@ -3,9 +3,15 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Block, Caller, Core, Grant, Refusal, Rule, Script, Spread, Stage, State, Violation, window::Window,
+    super::{Block, Core, Grant, Rule, Spread, Stage},
+    script::Script,
+    state::{Caller, State, Violation},
+    window::Window,
 };
-use crate::policy::{Priority, Quota};
+use crate::{
+    error::Refusal,
+    policy::{Priority, Quota},
+};
 
 pub(super) struct Checks {
     /// The grants, and the arrivals at the server.

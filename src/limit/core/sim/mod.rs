@@ -8,6 +8,7 @@ mod callers;
 mod checks;
 mod oracle;
 mod script;
+mod state;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -20,7 +21,11 @@ use std::{
 #[cfg(test)]
 pub(super) use self::callers::remaining;
 use self::checks::Checks;
-pub(crate) use self::script::{Action, Call, Reply, Script};
+use self::state::{Caller, State};
+pub(crate) use self::{
+    script::{Action, Call, Reply, Script},
+    state::Violation,
+};
 use super::{Block, Core, End, Grant, Rule, Spread, Stage, Ticket, random::Random};
 use crate::error::Refusal;
 
@@ -38,29 +43,6 @@ enum Event {
     Ready(usize),
     Reply(usize),
 }
-
-/// The state of a caller.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum State {
-    Waiting(Ticket),
-    /// Woken, and not polled since.
-    Woken(Ticket),
-    Held(Grant),
-    Sent(Grant, u64),
-    Ended,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Caller {
-    pub(super) call: Call,
-    pub(super) state: State,
-    /// The order in which the caller joined the queue.
-    pub(super) joined: u64,
-}
-
-/// A violated guarantee.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Violation(pub(crate) String);
 
 /// The figures of a simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,0 +1,29 @@
+//! The state of a simulated caller.
+
+use super::{
+    super::{Grant, Ticket},
+    script::Call,
+};
+
+/// The state of a caller.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum State {
+    Waiting(Ticket),
+    /// Woken, and not polled since.
+    Woken(Ticket),
+    Held(Grant),
+    Sent(Grant, u64),
+    Ended,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Caller {
+    pub(super) call: Call,
+    pub(super) state: State,
+    /// The order in which the caller joined the queue.
+    pub(super) joined: u64,
+}
+
+/// A violated guarantee.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Violation(pub(crate) String);
