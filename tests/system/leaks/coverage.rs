@@ -152,6 +152,7 @@ fn is_available(name: &str) -> bool {
     match name {
         "preset::StackConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
         "adapter::Reqwest" => cfg!(feature = "reqwest"),
+        "transport::Proxy" => cfg!(feature = "proxy"),
         "adapter::RedisLimiter" | "adapter::Store" => {
             cfg!(feature = "redis")
         }

@@ -31,7 +31,7 @@ use tower_outbound::{
     stack::TransportService,
     test_util,
     timeout::{BodyIdleTimeoutLayer, TimeoutConfig, TimeoutLayer},
-    transport::{Proxy, Transport},
+    transport::Transport,
 };
 
 #[cfg(any(feature = "otel", feature = "redis", feature = "reqwest"))]
@@ -185,10 +185,15 @@ fn layers(coverage: &Coverage) {
     });
     coverage.debug(&builder);
     coverage.layer(builder.layer().unwrap());
-    let password: String = KEY.bytes().map(|byte| format!("%{byte:02x}")).collect();
-    let proxy = Proxy::new(&format!("http://ann:{password}@proxy.example.com")).unwrap();
-    coverage.debug(&proxy);
-    let config = TransportConfig::new().with_proxy(proxy);
+    let config = TransportConfig::new();
+    #[cfg(feature = "proxy")]
+    let config = {
+        let password: String = KEY.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let proxy = format!("http://ann:{password}@proxy.example.com");
+        let proxy = tower_outbound::transport::Proxy::new(&proxy).unwrap();
+        coverage.debug(&proxy);
+        config.with_proxy(proxy)
+    };
     coverage.debug(&config);
     let mut transport: Transport<Body> = config.build().unwrap();
     coverage.debug(&transport);
