@@ -36,6 +36,7 @@ pub use self::deadline::Deadline;
 pub(crate) use self::progress::Phase;
 pub(crate) use self::report::Report;
 pub use self::request_head::RequestHead;
+pub(crate) use self::request_head::copy_head;
 use self::shared::Shared;
 pub(crate) use self::shared::{Identity, Naming};
 pub use crate::policy::outcome::{Delivery, Outcome};

@@ -4,10 +4,10 @@ use std::task::{Context, Poll, Waker};
 
 use http::Request;
 
-use super::{CallContext, Phase};
+use super::{CallContext, Phase, copy_head};
 
 /// How far a renewal has got. The rate limit layer and the transport below it share this state through the call,
-/// because the transport cannot ask for a permit itself.
+/// because the transport cannot acquire a permit itself.
 pub(super) enum Renewal {
     /// The rate limit layer has seen that its request waits for a connection.
     Watched(Waker),
@@ -20,7 +20,7 @@ pub(super) enum Renewal {
 
 impl CallContext {
     /// Called by the rate limit layer when its inner service is pending. Returns the head of the request if the
-    /// transport asks whether the permit still applies. [`renewed`](Self::renewed) must then be called.
+    /// transport waits until the permit was checked. [`renewed`](Self::renewed) must then be called.
     pub(crate) fn renewal(&self, cx: &mut Context<'_>) -> Option<Box<Request<()>>> {
         if !matches!(self.phase(), Phase::Connecting | Phase::Waiting) {
             return None;
@@ -50,33 +50,27 @@ impl CallContext {
 
     /// Called by the transport before it sends a request that has waited for a connection. Waits until the rate limit
     /// layer, if there is one, has a permit that still applies.
-    #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the transport asks"))]
+    #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the transport calls it"))]
     pub(crate) fn poll_renewed<B>(&self, request: &Request<B>, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.shared.state();
-        let limiter = match state.renewal.take() {
+        match &mut state.renewal {
             // No rate limit layer has seen the wait.
-            None | Some(Renewal::Renewed) => return Poll::Ready(()),
-            Some(Renewal::Watched(limiter)) => {
-                let mut head = Box::new(Request::new(()));
-                *head.method_mut() = request.method().clone();
-                *head.uri_mut() = request.uri().clone();
-                *head.headers_mut() = request.headers().clone();
-                *head.extensions_mut() = request.extensions().clone();
-                head.extensions_mut().remove::<Self>();
-                state.renewal = Some(Renewal::Wanted(head, cx.waker().clone()));
-                Some(limiter)
+            None => return Poll::Ready(()),
+            Some(Renewal::Renewed) => {
+                state.renewal = None;
+                return Poll::Ready(());
             }
-            Some(Renewal::Wanted(head, _)) => {
-                state.renewal = Some(Renewal::Wanted(head, cx.waker().clone()));
-                None
+            Some(Renewal::Wanted(_, transport) | Renewal::Checking(transport)) => {
+                transport.clone_from(cx.waker());
+                return Poll::Pending;
             }
-            Some(Renewal::Checking(_)) => {
-                state.renewal = Some(Renewal::Checking(cx.waker().clone()));
-                None
-            }
-        };
+            Some(Renewal::Watched(_)) => {}
+        }
+        let mut head = copy_head(request);
+        head.extensions_mut().remove::<Self>();
+        let watched = state.renewal.replace(Renewal::Wanted(Box::new(head), cx.waker().clone()));
         drop(state);
-        if let Some(limiter) = limiter {
+        if let Some(Renewal::Watched(limiter)) = watched {
             limiter.wake();
         }
         Poll::Pending

@@ -174,10 +174,7 @@ where
                 Unsent::Waiting(_, Wait::Permit { acquire, waiting, renewed: was_renewed }) => {
                     let granted = ready!(Pin::new(acquire).poll(cx));
                     let Some(waiting) = waiting.take() else { polled_after_completion() };
-                    let waited = waiting.over(call);
-                    if let Some(call) = call {
-                        call.add_wait(waited);
-                    }
+                    waiting.over(call);
                     renewed = *was_renewed;
                     (granted, false)
                 }
@@ -258,10 +255,10 @@ fn poll_renewal(
 ) -> Poll<Result<(), Refusal>> {
     let Some((acquire, _)) = renewal.as_deref_mut() else { return Poll::Ready(Ok(())) };
     let granted = ready!(Pin::new(acquire).poll(cx));
-    if let (Some(call), Some(renewal)) = (call, renewal.take()) {
-        call.add_wait(renewal.1.over(Some(call)));
-        call.renewed();
+    if let Some((_, waiting)) = renewal.take().map(|renewal| *renewal) {
+        waiting.over(call);
     }
+    call.inspect(|call| call.renewed());
     let mut granted = granted?;
     granted.mark_sent(granted.granted_at());
     *permit = Some(granted);

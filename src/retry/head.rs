@@ -6,7 +6,7 @@ use http::{
 };
 
 use crate::{
-    call::{CallContext, RequestHead},
+    call::{CallContext, RequestHead, copy_head},
     error::Error,
     headers::fields,
     uri::has_path,
@@ -29,15 +29,8 @@ impl RecordedHead {
     /// a condition will read the head.
     pub(crate) fn of<B>(request: &Request<B>, whole: bool) -> Self {
         let plain = !whole && round_trips(request.uri());
-        plain.then(|| Self::copied(request)).flatten().unwrap_or_else(|| {
-            let mut whole = Request::new(());
-            *whole.method_mut() = request.method().clone();
-            *whole.uri_mut() = request.uri().clone();
-            *whole.version_mut() = request.version();
-            *whole.headers_mut() = request.headers().clone();
-            *whole.extensions_mut() = request.extensions().clone();
-            Self::Whole(Box::new(whole))
-        })
+        let copied = plain.then(|| Self::copied(request)).flatten();
+        copied.unwrap_or_else(|| Self::Whole(Box::new(copy_head(request))))
     }
 
     /// Copies a head without its extensions. Returns `None` if the head is too long, or if its method or the name

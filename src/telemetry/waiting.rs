@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use super::{event, metric::Raised};
 use crate::{
     call::CallContext,
@@ -18,10 +16,12 @@ impl Waiting {
         Self { since: clock::now(), _queued: Raised::new(event::QUEUE, call) }
     }
 
-    /// Ends the wait after a grant or a refusal. Returns the duration of the wait.
-    pub(crate) fn over(self, call: Option<&CallContext>) -> Duration {
+    /// Ends the wait after a grant or a refusal. Adds its duration to the report of the call.
+    pub(crate) fn over(self, call: Option<&CallContext>) {
         let waited = self.since.elapsed();
         event::waited(call, waited);
-        waited
+        if let Some(call) = call {
+            call.add_wait(waited);
+        }
     }
 }

@@ -119,7 +119,7 @@ async fn an_expired_http2_connection_does_not_delay_the_next_request() {
     assert!(start.elapsed() < Duration::from_millis(10), "{:?}", start.elapsed());
 }
 
-/// The server responds and then reads no more of the request. The second response has a body, which the caller drops.
+/// The server responds and then stops reading the request. The second response has a body, which the caller drops.
 #[tokio::test(start_paused = true)]
 async fn an_unread_request_body_does_not_keep_a_place_forever() {
     for rest in ["content-length: 0\r\n\r\n", "content-length: 9\r\n\r\npart"] {
@@ -148,7 +148,7 @@ async fn an_unread_request_body_does_not_keep_a_place_forever() {
     }
 }
 
-/// The connection opens after three windows. By then, the limiter has granted the permits of all calls.
+/// The connection opens after three windows, when the limiter has granted the permits of all calls.
 #[tokio::test(start_paused = true)]
 async fn requests_that_waited_for_a_connection_leave_at_the_rate_of_the_quota() {
     let quota = Quota::per_second(10).unwrap();

@@ -17,7 +17,7 @@ mod bounds;
 mod feedback;
 mod gcra;
 pub(in crate::limit) mod grant_log;
-mod lateness;
+pub(in crate::limit) mod lateness;
 pub(in crate::limit) mod latest;
 mod queue;
 mod quotas;
@@ -28,7 +28,7 @@ pub(in crate::limit) mod server;
 #[cfg(any(test, feature = "test-util"))]
 pub(crate) mod sim;
 mod slots;
-mod supply;
+pub(in crate::limit) mod supply;
 #[cfg(test)]
 mod tests;
 

@@ -98,21 +98,12 @@ impl Queue {
         if self.is_empty() {
             return Some(0);
         }
-        let mut heads = self.heads();
-        if heads[rank].is_some() {
-            return None;
-        }
-        heads[rank] = Some(cost);
-        let turn = self.shares.next(&heads, largest.into())?;
-        (turn.rank == rank).then_some(turn.reserve)
+        self.shares.reserve_of_new(self.heads(), rank, cost, largest.into())
     }
 
     /// Records that a new request was served before all waiters.
     pub(super) fn grant_new(&mut self, rank: usize, cost: NonZeroU32) {
-        let after = self.heads();
-        let mut before = after;
-        before[rank] = Some(cost);
-        self.shares.grant(rank, cost.get().into(), &before, &after);
+        self.shares.grant_new(self.heads(), rank, cost);
     }
 
     /// Gives the head its permits and wakes it.

@@ -1,19 +1,17 @@
-//! A small generator of random numbers for tests and simulations (splitmix64).
+//! Random numbers for tests and simulations.
 
-#[derive(Debug, Clone)]
-pub(super) struct Random(u64);
+use crate::random;
+
+#[derive(Debug)]
+pub(super) struct Random(random::Random);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(random::Random::seeded(seed))
     }
 
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
+        self.0.next()
     }
 
     /// Returns a number from 0 to `most`.

@@ -24,9 +24,10 @@ pub(super) struct Supply {
     learned: Option<Box<Learned>>,
 }
 
+/// A learned rate.
 #[derive(Debug, Clone)]
-struct Learned {
-    learner: Learner,
+pub(in crate::limit) struct Learned {
+    pub(in crate::limit) learner: Learner,
     /// The slow start of a limiter without a quota, until it has learned a rate.
     start: Option<SlowStart>,
     last_grant: u64,
@@ -38,6 +39,14 @@ fn pace(quotas: &[Quota]) -> f64 {
 }
 
 impl Learned {
+    pub(in crate::limit) fn new(quotas: &[Quota]) -> Self {
+        Self { learner: Learner::new(pace(quotas)), start: None, last_grant: 0 }
+    }
+
+    pub(in crate::limit) fn change(&mut self, quotas: &[Quota]) {
+        self.learner.set_ceiling(pace(quotas));
+    }
+
     fn slow_start(&self, now: u64) -> Option<SlowStart> {
         let applies =
             self.learner.is_unlimited() && self.learner.rate.is_none() && !self.learner.is_probing();
@@ -53,17 +62,33 @@ impl Learned {
         })
     }
 
-    fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
+    /// Returns the slow start that applies now. Stores it even without a grant. Otherwise a costly request would begin
+    /// another one each time.
+    pub(in crate::limit) fn begin_slow_start(&mut self, now: u64) -> Option<SlowStart> {
+        let start = self.slow_start(now);
+        self.start = start.or(self.start);
+        start
+    }
+
+    /// Spends the permits of a request that leaves now.
+    pub(in crate::limit) fn spend(&mut self, permits: u64, now: u64) {
+        if let Some(start) = &mut self.start {
+            start.spend(permits);
+        }
+        self.last_grant = now;
+    }
+
+    pub(in crate::limit) fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
         let slow = self.slow_start(start).map_or(start, |slow| slow.due(total));
         self.learner.due(start, total, u32::try_from(costliest).unwrap_or(u32::MAX)).max(slow)
     }
 
-    fn available(&self, now: u64) -> u64 {
+    pub(in crate::limit) fn available(&self, now: u64) -> u64 {
         let start = self.slow_start(now).and_then(|start| start.left(now)).unwrap_or(u64::MAX);
         self.learner.available(now).min(start)
     }
 
-    fn is_whole(&self, now: u64) -> bool {
+    pub(in crate::limit) fn is_whole(&self, now: u64) -> bool {
         let is_kept = self.learner.rate.is_some() && now.saturating_sub(self.last_grant) <= KEPT;
         !is_kept && self.learner.probe_ends().is_none() && self.learner.due(now, 1, 1) <= now
     }
@@ -71,11 +96,10 @@ impl Learned {
 
 impl Supply {
     pub(super) fn new(quotas: &[Quota], rule: Rule) -> Self {
-        let (spread, learner) = match rule {
+        let (spread, learned) = match rule {
             Rule::Quotas(spread) => (spread, None),
-            Rule::Learned => (Spread::PacedWindow, Some(Learner::new(pace(quotas)))),
+            Rule::Learned => (Spread::PacedWindow, Some(Box::new(Learned::new(quotas)))),
         };
-        let learned = learner.map(|learner| Box::new(Learned { learner, start: None, last_grant: 0 }));
         Self { quotas: Quotas::new(quotas, spread), learned }
     }
 
@@ -101,8 +125,7 @@ impl Supply {
     pub(super) fn is_open(&mut self, cost: u32, progress: Progress, now: u64) -> bool {
         let Some(learned) = &mut self.learned else { return true };
         learned.learner.advance(progress, now);
-        // Stores the slow start even without a grant. Otherwise a costly request would begin another one each time.
-        learned.start = learned.slow_start(now).or(learned.start);
+        learned.begin_slow_start(now);
         learned.learner.is_free(cost, now)
     }
 
@@ -111,8 +134,7 @@ impl Supply {
     pub(super) fn take(&mut self, cost: u32, at: u64, progress: Progress, now: u64) {
         self.quotas.take(at, cost.into());
         if let Some(learned) = &mut self.learned {
-            learned.start.iter_mut().for_each(|start| start.spend(cost.into()));
-            learned.last_grant = now;
+            learned.spend(cost.into(), now);
             learned.learner.grant(cost, progress, now);
         }
     }
@@ -136,6 +158,6 @@ impl Supply {
 
     pub(super) fn change(&mut self, quotas: &[Quota], now: u64) {
         self.quotas.change(quotas, now);
-        self.learner_mut().into_iter().for_each(|learner| learner.set_ceiling(pace(quotas)));
+        self.learned.iter_mut().for_each(|learned| learned.change(quotas));
     }
 }

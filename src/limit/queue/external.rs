@@ -9,10 +9,11 @@ use super::{
     clock::Clock,
     fast_path::{Arrival, FastPath},
     sync::Mutex,
-    wait_list::{WaitList, slack},
+    wait_list::WaitList,
 };
 use crate::{
     clock::Instant,
+    limit::core::lateness::slack,
     policy::{Quota, priority::Shares},
 };
 

@@ -9,10 +9,10 @@ use super::{
     waiter::{State, Waiter},
     waiters::Wakes,
 };
-use crate::{limit::algorithm::Algorithm, policy::adaptive::Progress};
-
-/// Uncollected permits expire after at most this time, even without a quota: 1 s in nanoseconds.
-const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
+use crate::{
+    limit::{algorithm::Algorithm, core::lateness::LONGEST_UNCOLLECTED},
+    policy::adaptive::Progress,
+};
 
 impl<A: Algorithm> WaitList<A> {
     /// Grants permits to the waiters in order until a waiter's permits are unavailable. Returns the time of the grant if

@@ -33,12 +33,15 @@ use self::{
     clock::Clock,
     fast_path::{Arrival, FastGrant, FastPath, Setup},
     sync::{Mutex, MutexGuard, Ordering},
-    wait_list::{WaitList, catch_up, slack},
+    wait_list::WaitList,
     waiters::Wakes,
 };
 use super::{
     algorithm::Algorithm,
-    core::server::limits::ServerLimits,
+    core::{
+        lateness::{catch_up, slack},
+        server::limits::ServerLimits,
+    },
     permit::{Grant, Permit},
     permit_request::PermitRequest,
     snapshot::{Learned, Snapshot},

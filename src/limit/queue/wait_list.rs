@@ -26,25 +26,14 @@ use crate::{
     error::{Reason, Refusal},
     limit::{
         algorithm::Algorithm,
-        core::server::{limits::ServerLimits, unconfirmed::Unconfirmed},
+        core::{
+            lateness::{GATHER, MAX_GATHERED, PART, TICK, catch_up},
+            server::{limits::ServerLimits, unconfirmed::Unconfirmed},
+        },
         permit_request::PermitRequest,
     },
-    policy::{Quota, nanos},
+    policy::Quota,
 };
-
-/// The longest time that the head sleeps beyond its due time, so that several waiters are served together: four timer
-/// ticks, 4 ms in nanoseconds. A tick costs more processor time than a permit.
-const GATHER: u64 = 4_000_000;
-
-/// The maximum number of permits that the head collects before it grants them to several waiters. It is limited,
-/// because the head checks the bounds of up to as many waiters.
-const MAX_GATHERED: u64 = 64;
-
-/// The delay of a late timer: 1 ms in nanoseconds.
-const TICK: u64 = 1_000_000;
-
-/// The head's additional sleep is at most the last waiter's wait divided by this number.
-const PART: u64 = 16;
 
 #[derive(Debug)]
 pub(super) struct WaitList<A> {
@@ -69,28 +58,6 @@ pub(super) struct WaitList<A> {
     last_id: u64,
     /// The highest cost of any request since the queue was last empty.
     pub(super) costliest: u32,
-}
-
-/// Returns how long a granted permit stays valid, in nanoseconds: a quarter of the margin. This limit applies to two
-/// delays: from the grant until the waiter's task is polled, and from then until the inner service is ready. The third
-/// quarter of the margin covers the network, and the fourth covers late timers.
-///
-/// Without a margin, a permit stays valid for 1/32 of the window, at most 50 ms. Zero would be too short: a task is
-/// always polled a little late, so every permit of a queued request would expire. Without a quota, only uncollected
-/// permits expire, after 1 s.
-pub(super) fn slack(quotas: &[Quota]) -> u64 {
-    const LARGEST_WITHOUT_MARGIN: u64 = 100_000_000;
-    let slack = |quota: &Quota| match nanos(quota.margin()) {
-        0 => LARGEST_WITHOUT_MARGIN.min(nanos(quota.window()) / 16) / 2,
-        margin => margin / 4,
-    };
-    quotas.iter().map(slack).min().unwrap_or(u64::MAX)
-}
-
-/// Returns the longest time by which a grant is backdated: a quarter of the margin. A grant after a late timer is
-/// backdated to the time at which its permits became available, so that the delay does not lower the rate.
-pub(super) fn catch_up(quotas: &[Quota]) -> u64 {
-    quotas.iter().map(|quota| nanos(quota.margin()) / 4).min().unwrap_or(0)
 }
 
 impl<A: Algorithm> WaitList<A> {

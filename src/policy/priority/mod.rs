@@ -160,6 +160,30 @@ impl Shares {
         })
     }
 
+    /// Returns the number of permits that must remain if a new request is served before the first waiters, `heads`.
+    /// Returns `None` if a waiter is served first.
+    pub(crate) fn reserve_of_new(
+        &self,
+        mut heads: Heads,
+        rank: usize,
+        cost: NonZeroU32,
+        largest: u64,
+    ) -> Option<u64> {
+        if heads[rank].is_some() {
+            return None;
+        }
+        heads[rank] = Some(cost);
+        let turn = self.next(&heads, largest)?;
+        (turn.rank == rank).then_some(turn.reserve)
+    }
+
+    /// Records that a new request was served before the first waiters, `heads`.
+    pub(crate) fn grant_new(&mut self, heads: Heads, rank: usize, cost: NonZeroU32) {
+        let mut before = heads;
+        before[rank] = Some(cost);
+        self.grant(rank, cost.get().into(), &before, &heads);
+    }
+
     /// Returns the permits that the priority `top` must leave. A priority that has just become the highest leaves the
     /// permits that were available at the last grant, and at most one more.
     fn saved_from(&self, top: usize) -> Option<Saved> {
