@@ -29,10 +29,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use tower::{Layer, Service, buffer::Buffer, service_fn};
 use tower_outbound::{
     Quota,
-    limit::{
-        Adaptive, Keyed, Limiter, PacedWindow, PermitRequest, RateLimitLayer, ResponseInfo, SlidingWindow,
-        TokenBucket,
-    },
+    limit::{Keyed, Limiter, LocalLimiter, PermitRequest, RateLimitLayer, ResponseInfo},
 };
 use tower_outbound_peers::{
     Arguments, BoxError, Column, Greedy, KeyedComparison, LimiterComparison, Pattern, Report, ServedWaiters,
@@ -62,8 +59,11 @@ const RATE_LIMIT_FIELDS: [(&str, &str); 3] =
 fn grant(settings: Settings) -> Result<Table, BoxError> {
     const BURST: u32 = 1_000_000_000;
     let ample = Quota::new(4_000_000_000, SECOND)?.with_burst(2_000_000_000)?.without_margin();
-    // `PacedWindow` and `SlidingWindow` store each grant, so their quota has only 1,000 permits per microsecond.
-    let (limit, window) = (1_000, Duration::from_micros(1));
+    // A log stores an entry for each block, so a quota with a log has a shorter window.
+    let window = Quota::new(10_000_000, Duration::from_millis(10))?.with_burst(1_000_000)?.without_margin();
+    // A block of this quota would have too few permits, so each grant takes the lock.
+    let (limit, short) = (1_000, Duration::from_micros(1));
+    let without_blocks = Quota::new(limit, short)?.with_burst(limit / 2)?.without_margin();
     let mut comparison = LimiterComparison::new(true)?;
 
     comparison.row("Instant::now() alone", GOVERNOR_STD, || {
@@ -71,52 +71,66 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
         true
     });
 
-    let limiter = TokenBucket::new(ample);
+    let limiter = LocalLimiter::token_bucket(ample);
     comparison
-        .row("tower-outbound TokenBucket try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
-    let limiter = TokenBucket::new(ample);
-    comparison.row("tower-outbound TokenBucket acquire", GOVERNOR_STD, move || {
+        .row("tower-outbound token bucket try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+    let limiter = LocalLimiter::token_bucket(ample);
+    comparison.row("tower-outbound token bucket acquire", GOVERNOR_STD, move || {
         matches!(poll_once(limiter.acquire_with(&PermitRequest::new())), Some(Ok(_)))
     });
-    let limiter = TokenBucket::with_quanta_clock([ample]);
-    comparison.row("tower-outbound TokenBucket try_acquire, fast clock", GOVERNOR_QUANTA, move || {
+    let limiter = LocalLimiter::token_bucket(ample).with_quanta_clock();
+    comparison.row("tower-outbound token bucket try_acquire, fast clock", GOVERNOR_QUANTA, move || {
         limiter.try_acquire().is_ok()
     });
-    let limiter = TokenBucket::with_quanta_clock([ample]);
-    comparison.row("tower-outbound TokenBucket acquire, fast clock", GOVERNOR_QUANTA, move || {
+    let limiter = LocalLimiter::token_bucket(ample).with_quanta_clock();
+    comparison.row("tower-outbound token bucket acquire, fast clock", GOVERNOR_QUANTA, move || {
         matches!(poll_once(limiter.acquire_with(&PermitRequest::new())), Some(Ok(_)))
     });
-    let limiter = PacedWindow::new(Quota::new(limit, window)?.with_burst(limit / 2)?.without_margin());
+    let limiter = LocalLimiter::paced_window(window);
     comparison
-        .row("tower-outbound PacedWindow try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
-    let limiter = SlidingWindow::new(Quota::new(limit, window)?.without_margin());
-    comparison
-        .row("tower-outbound SlidingWindow try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+        .row("tower-outbound paced window try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+    let limiter = LocalLimiter::paced_window(window).with_quanta_clock();
+    comparison.row("tower-outbound paced window try_acquire, fast clock", GOVERNOR_QUANTA, move || {
+        limiter.try_acquire().is_ok()
+    });
+    let limiter = LocalLimiter::paced_window(without_blocks);
+    comparison.row("tower-outbound paced window try_acquire, few permits", GOVERNOR_STD, move || {
+        limiter.try_acquire().is_ok()
+    });
+    let limiter = LocalLimiter::token_bucket(without_blocks);
+    comparison.row("tower-outbound token bucket try_acquire, few permits", GOVERNOR_STD, move || {
+        limiter.try_acquire().is_ok()
+    });
+    let limiter = LocalLimiter::sliding_window(window);
+    comparison.row("tower-outbound sliding window try_acquire", GOVERNOR_STD, move || {
+        limiter.try_acquire().is_ok()
+    });
     // The responses have no rate-limit headers, so the limiter learns no rate.
-    let limiter = Adaptive::new(Quota::new(limit, window)?.with_burst(limit / 2)?.without_margin());
+    let limiter = LocalLimiter::adaptive(window);
     let headers = HeaderMap::new();
-    comparison.row("tower-outbound Adaptive try_acquire and complete", GOVERNOR_STD, move || {
+    comparison.row("tower-outbound adaptive try_acquire and complete", GOVERNOR_STD, move || {
         let response = ResponseInfo::new(StatusCode::OK, &headers);
         limiter.try_acquire().map(|permit| permit.complete(&response)).is_ok()
     });
-    let limiter = PacedWindow::new(Quota::new(limit, window)?.with_burst(limit / 2)?.without_margin());
+    let limiter = LocalLimiter::paced_window(window);
     let headers = HeaderMap::new();
-    comparison.row("tower-outbound PacedWindow try_acquire and complete", GOVERNOR_STD, move || {
+    comparison.row("tower-outbound paced window try_acquire and complete", GOVERNOR_STD, move || {
         let response = ResponseInfo::new(StatusCode::OK, &headers);
         limiter.try_acquire().map(|permit| permit.complete(&response)).is_ok()
     });
-    let limiter = TokenBucket::new(ample);
+    let limiter = LocalLimiter::token_bucket(ample);
     let headers = HeaderMap::new();
-    comparison.row("tower-outbound TokenBucket try_acquire and complete", GOVERNOR_STD, move || {
+    comparison.row("tower-outbound token bucket try_acquire and complete", GOVERNOR_STD, move || {
         let response = ResponseInfo::new(StatusCode::OK, &headers);
         limiter.try_acquire().map(|permit| permit.complete(&response)).is_ok()
     });
-    let limiter = TokenBucket::all_of([ample, ample]);
-    comparison
-        .row("tower-outbound TokenBucket of two quotas", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+    let limiter = LocalLimiter::token_bucket([ample, ample]);
+    comparison.row("tower-outbound token bucket of two quotas", GOVERNOR_STD, move || {
+        limiter.try_acquire().is_ok()
+    });
 
     for (name, fields) in [(LAYER, ORDINARY_FIELDS), (LAYER_WITH_LIMITS, RATE_LIMIT_FIELDS)] {
-        let limiter = PacedWindow::new(Quota::new(limit, window)?.with_burst(limit / 2)?.without_margin());
+        let limiter = LocalLimiter::paced_window(window);
         let service = RateLimitLayer::new(limiter).layer(service_fn(move |_: Request<()>| {
             let mut response = Response::new(());
             let fields =
@@ -154,7 +168,7 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     })?;
     let mut peer = resilience(BURST as usize, SECOND, SECOND, Ok(0))?;
     comparison.row("tower-resilience token bucket", GOVERNOR_STD, move || is_admitted(&mut peer));
-    let mut peer = resilience(limit as usize, window, SECOND, Err(WindowType::SlidingLog))?;
+    let mut peer = resilience(limit as usize, short, SECOND, Err(WindowType::SlidingLog))?;
     comparison.row("tower-resilience sliding log", GOVERNOR_STD, move || is_admitted(&mut peer));
 
     comparison.run("grant", "A grant without a wait", settings)
@@ -166,21 +180,25 @@ fn refusal(settings: Settings) -> Result<Table, BoxError> {
     let quota = Quota::new(2, HOUR)?.with_burst(1)?.without_margin();
     let mut comparison = LimiterComparison::new(false)?;
 
-    let limiter = TokenBucket::new(quota).with_initial_burst(0);
+    let limiter = LocalLimiter::token_bucket(quota).with_initial_burst(0);
     comparison
-        .row("tower-outbound TokenBucket try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
-    let limiter = TokenBucket::with_quanta_clock([quota]).with_initial_burst(0);
-    comparison.row("tower-outbound TokenBucket try_acquire, fast clock", GOVERNOR_QUANTA, move || {
+        .row("tower-outbound token bucket try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+    let limiter = LocalLimiter::paced_window(quota).with_initial_burst(0);
+    comparison
+        .row("tower-outbound paced window try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+    let limiter = LocalLimiter::token_bucket(quota).with_quanta_clock().with_initial_burst(0);
+    comparison.row("tower-outbound token bucket try_acquire, fast clock", GOVERNOR_QUANTA, move || {
         limiter.try_acquire().is_ok()
     });
-    let limiter = TokenBucket::new(quota).with_initial_burst(0);
+    let limiter = LocalLimiter::token_bucket(quota).with_initial_burst(0);
     let no_wait = PermitRequest::new().with_max_wait(Duration::ZERO);
-    comparison.row("tower-outbound TokenBucket acquire, no wait allowed", GOVERNOR_STD, move || {
+    comparison.row("tower-outbound token bucket acquire, no wait allowed", GOVERNOR_STD, move || {
         matches!(poll_once(limiter.acquire_with(&no_wait)), Some(Ok(_)))
     });
-    let limiter = SlidingWindow::new(quota).with_initial_burst(0);
-    comparison
-        .row("tower-outbound SlidingWindow try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+    let limiter = LocalLimiter::sliding_window(quota).with_initial_burst(0);
+    comparison.row("tower-outbound sliding window try_acquire", GOVERNOR_STD, move || {
+        limiter.try_acquire().is_ok()
+    });
 
     let hourly = governor_quota(HOUR, 1)?;
     let peer = Arc::new(governor::RateLimiter::direct(hourly));
@@ -211,7 +229,7 @@ fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
     let max_keys = 2 * keys as usize;
     let mut comparison = KeyedComparison::new(keys);
 
-    let limiter = Keyed::with_max_keys(max_keys, |_| 0, move |_: &u64| TokenBucket::new(quota));
+    let limiter = Keyed::with_max_keys(max_keys, |_| 0, move |_: &u64| LocalLimiter::token_bucket(quota));
     let lookup = limiter.clone();
     comparison.row("tower-outbound Keyed try_acquire", GOVERNOR_STD, || {
         move |key| limiter.limiter(&key).is_ok_and(|bucket| bucket.try_acquire().is_ok())
@@ -219,7 +237,7 @@ fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
     comparison.row_on_same_keys("tower-outbound Keyed lookup, no permit", GOVERNOR_STD, move |key| {
         black_box(lookup.limiter(&key)).is_ok()
     });
-    let with_fast_clock = move |_: &u64| TokenBucket::with_quanta_clock([quota]);
+    let with_fast_clock = move |_: &u64| LocalLimiter::token_bucket(quota).with_quanta_clock();
     let limiter = Keyed::with_max_keys(max_keys, |_| 0, with_fast_clock);
     comparison.row("tower-outbound Keyed try_acquire, fast clock", GOVERNOR_QUANTA, || {
         move |key| limiter.limiter(&key).is_ok_and(|bucket| bucket.try_acquire().is_ok())
@@ -285,9 +303,9 @@ fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxE
     let quota = Quota::new(RATE + RATE / 16 + 1, SECOND)?.with_burst(1)?;
     let request = PermitRequest::new().with_max_queue(usize::MAX);
     run!(
-        "tower-outbound TokenBucket, burst 1",
+        "tower-outbound token bucket, burst 1",
         || {
-            let limiter = TokenBucket::new(quota);
+            let limiter = LocalLimiter::token_bucket(quota);
             Ok(move || limiter.acquire_with(&request).map(|granted| granted.is_ok()))
         },
         SECOND * (tasks - 1) / RATE
@@ -363,16 +381,16 @@ fn window(window: Duration) -> Result<Table, BoxError> {
     }
 
     let own = Some((quota.refill_interval(), quota.burst()));
-    run!("tower-outbound TokenBucket", own, || {
-        let limiter = TokenBucket::new(quota);
+    run!("tower-outbound token bucket", own, || {
+        let limiter = LocalLimiter::token_bucket(quota);
         Ok(move || limiter.try_acquire().is_ok())
     });
-    run!("tower-outbound TokenBucket, fast clock", own, || {
-        let limiter = TokenBucket::with_quanta_clock([quota]);
+    run!("tower-outbound token bucket, fast clock", own, || {
+        let limiter = LocalLimiter::token_bucket(quota).with_quanta_clock();
         Ok(move || limiter.try_acquire().is_ok())
     });
-    run!("tower-outbound SlidingWindow", None, || {
-        let limiter = SlidingWindow::new(quota);
+    run!("tower-outbound sliding window", None, || {
+        let limiter = LocalLimiter::sliding_window(quota);
         Ok(move || limiter.try_acquire().is_ok())
     });
     let interval = window / LIMIT;

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ApiKey, Quota,
-    limit::{Keyed, SlidingWindow, TokenBucket},
+    limit::{Keyed, LocalLimiter},
     stack::StackBuilder,
 };
 use tower_outbound_peers::{
@@ -52,16 +52,19 @@ fn idle_limiters() -> Result<Table, BoxError> {
         table.row(name, figures?.map(Some).to_vec());
         Ok::<_, BoxError>(())
     };
-    row("tower-outbound TokenBucket", idle_memory(|| Ok(TokenBucket::new(quota))))?;
-    row("tower-outbound TokenBucket of two quotas", idle_memory(|| Ok(TokenBucket::all_of([quota, quota]))))?;
-    row("tower-outbound SlidingWindow", idle_memory(|| Ok(SlidingWindow::new(quota))))?;
+    row("tower-outbound token bucket", idle_memory(|| Ok(LocalLimiter::token_bucket(quota))))?;
+    row(
+        "tower-outbound token bucket of two quotas",
+        idle_memory(|| Ok(LocalLimiter::token_bucket([quota, quota]))),
+    )?;
+    row("tower-outbound sliding window", idle_memory(|| Ok(LocalLimiter::sliding_window(quota))))?;
     let spent = || {
-        let limiter = SlidingWindow::new(quota);
+        let limiter = LocalLimiter::sliding_window(quota);
         while limiter.try_acquire().is_ok() {}
         Ok(limiter)
     };
-    row("tower-outbound SlidingWindow, quota spent", idle_memory(spent))?;
-    let keyed = || Ok(Keyed::new(|_| 0, move |_: &u64| TokenBucket::new(quota)));
+    row("tower-outbound sliding window, quota spent", idle_memory(spent))?;
+    let keyed = || Ok(Keyed::new(|_| 0, move |_: &u64| LocalLimiter::token_bucket(quota)));
     row("tower-outbound Keyed without keys", idle_memory(keyed))?;
     row("tower-outbound layer of a preset", idle_memory(|| Ok(preset(quota, 1)?.layer()?)))?;
     row("tower-outbound client, TLS roots included", idle_memory(|| Ok(preset(quota, 1)?.client()?)))?;

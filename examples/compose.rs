@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::attempt_span::AttemptSpanLayer;
 use tower_outbound::auth::{AuthLayer, Origin};
-use tower_outbound::limit::{PacedWindow, RateLimitLayer};
+use tower_outbound::limit::{LocalLimiter, RateLimitLayer};
 use tower_outbound::{
     ApiKey, BoxError, Quota, Report, call::Outcome, request_id::RequestIdLayer, retry::RetryLayer,
     timeout::TimeoutLayer,
@@ -43,7 +43,7 @@ async fn call() -> Result<(), BoxError> {
     let faults = vec![(Trigger::Nth(1), MockResponse::Unavailable)];
     let server = MockServer::start(MockConfig { faults, ..MockConfig::new("compose", "s3cret") }).await?;
     // The quota refills one permit per second, so that the retry must wait for a permit.
-    let limiter = PacedWindow::new(Quota::per_second(2)?.with_burst(1)?.without_margin());
+    let limiter = LocalLimiter::paced_window(Quota::per_second(2)?.with_burst(1)?.without_margin());
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(Duration::from_secs(30))?)

@@ -62,7 +62,7 @@
 //! | task | method |
 //! |---|---|
 //! | another credential, or none | [`with_key_placement`], [`with_signature`], [`without_credential`] |
-//! | one limiter for several clients | [`with_limiter`], with a clone of one [`PacedWindow`](limit::PacedWindow) |
+//! | one limiter for several clients | [`with_limiter`], with a clone of one [paced window](crate::limit::LocalLimiter::paced_window) |
 //! | retries after another status or header | [`retry_on`], [`retry_if`], [`RequestBuilder::idempotent`](client::RequestBuilder::idempotent) for a POST |
 //! | a longer wait than 60 s, the default | [`with_total_timeout`] |
 //! | an existing `reqwest::Client` | [`client_with_service`], see [`guide::reqwest`](mod@guide::reqwest). The feature `reqwest` also sends requests of reqwest through a stack, see [`adapter`] |
@@ -105,7 +105,7 @@
 //!     ApiKey, Body, BoxError, Quota,
 //!     attempt_span::AttemptSpanLayer,
 //!     auth::{AuthLayer, Origin},
-//!     limit::{PacedWindow, RateLimitLayer},
+//!     limit::{LocalLimiter, RateLimitLayer},
 //!     request_id::RequestIdLayer,
 //!     retry::RetryLayer,
 //!     timeout::TimeoutLayer,
@@ -118,7 +118,7 @@
 //!         .layer(RequestIdLayer::new())
 //!         .layer(TimeoutLayer::total(Duration::from_secs(60))?)
 //!         .layer(RetryLayer::new().with_max_attempts(5)?)
-//!         .layer(RateLimitLayer::new(PacedWindow::new(Quota::per_minute(100)?)))
+//!         .layer(RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_minute(100)?)))
 //!         .layer(AttemptSpanLayer::new())
 //!         .layer(AuthLayer::new(ApiKey::from_env("API_KEY")?, Origin::parse(base_url)?)?)
 //!         .layer(TimeoutLayer::per_attempt(Duration::from_secs(10))?)

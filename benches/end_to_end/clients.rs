@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{net::TcpStream, time::Instant};
 use tower::{Service, ServiceExt};
 use tower_outbound::{
-    limit::{ResponseInfo, TokenBucket},
+    limit::{LocalLimiter, ResponseInfo},
     stack::StackBuilder,
 };
 use tower_outbound_peers::{BODY, BenchClient, BoxError};
@@ -170,7 +170,7 @@ where
 /// the service, which a retry would need. `timeout` limits the attempt. Keeps no record of attempts and writes no logs.
 pub(super) struct ByHand<S> {
     pub(super) client: WithFields<S>,
-    pub(super) bucket: TokenBucket,
+    pub(super) bucket: LocalLimiter,
     pub(super) timeout: Option<Duration>,
 }
 

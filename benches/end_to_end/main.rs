@@ -27,7 +27,7 @@ use tower::{Layer, ServiceBuilder};
 use tower_outbound::{
     ApiKey, Quota,
     auth::{AuthLayer, Origin},
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::StackBuilder,
@@ -96,7 +96,7 @@ fn section(
         return comparison.run(id, &title, BARE, settings);
     }
 
-    let bucket = TokenBucket::new(quota()?);
+    let bucket = LocalLimiter::token_bucket(quota()?);
     let by_hand = |timeout| ByHand {
         client: WithFields(client.clone(), uri.clone(), Fields::new()),
         bucket: bucket.clone(),
@@ -132,7 +132,7 @@ fn section(
     let layers = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(TokenBucket::new(quota()?)))
+        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(quota()?)))
         .layer(auth);
     let four = layers.clone().service(pooled(version));
     comparison.row("request id, retry, limit and auth layers over hyper-util", async || {

@@ -36,7 +36,7 @@ use tower_outbound::{
     ApiKey, Quota,
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, Origin},
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::StackBuilder,
@@ -67,7 +67,7 @@ fn rows() -> Result<Vec<ServiceRow>, BoxError> {
     // The quota is so large that no call waits. These rows measure the cost of a permit, not the wait.
     let quota =
         Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
-    let limit = || RateLimitLayer::new(TokenBucket::new(quota));
+    let limit = || RateLimitLayer::new(LocalLimiter::token_bucket(quota));
     let key = ApiKey::new("s3cret")?;
     let auth = AuthLayer::new(key.clone(), Origin::parse("https://api.example.com")?)?;
     let total = TimeoutLayer::total(Duration::from_secs(60))?;

@@ -15,7 +15,7 @@ use std::{
 use tokio::time::Instant;
 use tower_outbound::{
     BoxError,
-    limit::{Limiter, SlidingWindow, Snapshot, TokenBucket},
+    limit::{Limiter, LocalLimiter, Snapshot},
 };
 use tower_outbound_examples::{Interrupt, arguments, exit_code, reject};
 
@@ -30,10 +30,10 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse(arguments(&arguments::help())).unwrap_or_else(|error| reject(error));
     let measured = match arguments.strategy {
         Strategy::Token => {
-            measure(&arguments, TokenBucket::new(arguments.quota), TokenBucket::snapshot).await
+            measure(&arguments, LocalLimiter::token_bucket(arguments.quota), LocalLimiter::snapshot).await
         }
         Strategy::Window => {
-            measure(&arguments, SlidingWindow::new(arguments.quota), SlidingWindow::snapshot).await
+            measure(&arguments, LocalLimiter::sliding_window(arguments.quota), LocalLimiter::snapshot).await
         }
     };
     measured.unwrap_or_else(|error| exit_code(Err(error)))

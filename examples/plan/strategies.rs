@@ -14,10 +14,7 @@ use tokio::{
 };
 use tower_outbound::{
     BoxError, Quota,
-    limit::{
-        Acquire, Adaptive, AnyLimiter, Limiter, PacedWindow, Permit, PermitRequest, SlidingWindow,
-        TokenBucket,
-    },
+    limit::{Acquire, AnyLimiter, Limiter, LocalLimiter, Permit, PermitRequest},
 };
 
 #[derive(Debug)]
@@ -42,31 +39,31 @@ pub(crate) static STRATEGIES: [Strategy; 5] = [
     },
     Strategy {
         name: "bucket",
-        description: "TokenBucket: the burst at once, then the rest of the limit per window",
+        description: "token bucket: the burst at once, then the rest of the limit per window",
         color: (0, 114, 178),
         width: 3,
-        limiter: |quota| Ok(AnyLimiter::new(TokenBucket::new(quota))),
+        limiter: |quota| Ok(AnyLimiter::new(LocalLimiter::token_bucket(quota))),
     },
     Strategy {
         name: "window",
-        description: "PacedWindow: the burst at once, then the whole limit at an even rate",
+        description: "paced window: the burst at once, then the whole limit at an even rate",
         color: (0, 158, 115),
         width: 7,
-        limiter: |quota| Ok(AnyLimiter::new(PacedWindow::new(quota))),
+        limiter: |quota| Ok(AnyLimiter::new(LocalLimiter::paced_window(quota))),
     },
     Strategy {
         name: "sliding",
-        description: "SlidingWindow: the limit per window in any pattern",
+        description: "sliding window: the limit per window in any pattern",
         color: (230, 159, 0),
         width: 3,
-        limiter: |quota| Ok(AnyLimiter::new(SlidingWindow::new(quota))),
+        limiter: |quota| Ok(AnyLimiter::new(LocalLimiter::sliding_window(quota))),
     },
     Strategy {
         name: "adaptive",
-        description: "Adaptive: a learned rate with the quota as its ceiling",
+        description: "adaptive: a learned rate with the quota as its ceiling",
         color: (204, 121, 167),
         width: 3,
-        limiter: |quota| Ok(AnyLimiter::new(Adaptive::new(quota))),
+        limiter: |quota| Ok(AnyLimiter::new(LocalLimiter::adaptive(quota))),
     },
 ];
 

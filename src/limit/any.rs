@@ -1,11 +1,8 @@
 use std::{any::Any, fmt, sync::Arc};
 
 use super::{
-    limiter::SelectLimiter,
-    limiters::{Adaptive, PacedWindow, TokenBucket},
-    permit::Permit,
-    permit_request::PermitRequest,
-    queue::acquire::Acquire,
+    limiter::SelectLimiter, local_limiter::LocalLimiter, permit::Permit, permit_request::PermitRequest,
+    shell::acquire::Acquire,
 };
 use crate::{call::RequestHead, error::Refusal, policy::Quota};
 
@@ -15,19 +12,19 @@ use crate::{call::RequestHead, error::Refusal, policy::Quota};
 /// Use an `AnyLimiter` to choose a limiter at run time. A [`StackBuilder`](crate::stack::StackBuilder) holds one.
 ///
 /// ```
-/// use tower_outbound::{Quota, limit::{AnyLimiter, RateLimitLayer, SlidingWindow, TokenBucket}};
+/// use tower_outbound::{Quota, limit::{AnyLimiter, RateLimitLayer, LocalLimiter}};
 ///
 /// let quota = Quota::per_minute(100)?;
 /// let counts_a_window = std::env::var_os("COUNTS_A_WINDOW").is_some();
 /// let limiter = if counts_a_window {
-///     AnyLimiter::new(SlidingWindow::new(quota))
+///     AnyLimiter::new(LocalLimiter::sliding_window(quota))
 /// } else {
-///     AnyLimiter::new(TokenBucket::new(quota))
+///     AnyLimiter::new(LocalLimiter::token_bucket(quota))
 /// };
 /// let layer = RateLimitLayer::new(limiter.clone());
 ///
 /// // The limiter inside is still accessible.
-/// if let Some(bucket) = limiter.downcast_ref::<TokenBucket>() {
+/// if let Some(bucket) = limiter.downcast_ref::<LocalLimiter>() {
 ///     assert_eq!(bucket.snapshot().granted, 0);
 /// }
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
@@ -68,16 +65,20 @@ impl AnyLimiter {
         }
     }
 
-    /// Creates the limiter of a stack builder. Without a quota, it is an [`Adaptive`] limiter. If no limit exceeds
-    /// 10,000, it is a [`PacedWindow`]. Otherwise it is a [`TokenBucket`], because the log of a paced window would be
-    /// large.
+    /// Creates the limiter of a stack builder. Without a quota, it is adaptive. If no limit exceeds 10,000, it is a paced
+    /// window. Otherwise it is a token bucket, because the log of a paced window would be large.
     pub(crate) fn of_quotas(quotas: &[Quota], initial_burst: Option<u32>) -> Self {
         const LARGEST_LOG: u32 = 10_000;
-        match quotas.iter().map(Quota::limit).max() {
-            None => Self::new(Adaptive::unlimited()),
-            Some(..=LARGEST_LOG) => Self::new(PacedWindow::configured(quotas, initial_burst)),
-            Some(_) => Self::new(TokenBucket::configured(quotas, initial_burst)),
-        }
+        let all = quotas.iter().copied();
+        let limiter = match quotas.iter().map(Quota::limit).max() {
+            None => LocalLimiter::adaptive([]),
+            Some(..=LARGEST_LOG) => LocalLimiter::paced_window(all),
+            Some(_) => LocalLimiter::token_bucket(all),
+        };
+        Self::new(match initial_burst.filter(|_| !quotas.is_empty()) {
+            Some(permits) => limiter.with_initial_burst(permits),
+            None => limiter,
+        })
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {

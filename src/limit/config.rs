@@ -2,10 +2,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Adaptive, LocalLimiter, PacedWindow, PermitRequest, RateLimitLayer, SelectLimiter, SlidingWindow,
-    TokenBucket, algorithm::Algorithm,
-};
+use super::{LocalLimiter, PermitRequest, RateLimitLayer, SelectLimiter};
 use crate::{
     config::text::{List, Written},
     policy::Quota,
@@ -17,7 +14,7 @@ use crate::{
 /// | field | default |
 /// |---|---|
 /// | `quota` | that of the preset, otherwise none. A quota such as `100/60s`, or a list of quotas that apply at once. `[]` removes the quota of a preset |
-/// | `initial_burst` | the quota's burst, or the whole limit of a [`SlidingWindow`]. The number of permits that are available at the start |
+/// | `initial_burst` | the quota's burst, or the whole limit of a [sliding window](crate::limit::LocalLimiter::sliding_window). The number of permits that are available at the start |
 /// | `max_wait` | none, so a call may wait until its deadline |
 /// | `max_queue` | 10,000 waiters |
 ///
@@ -63,29 +60,31 @@ impl RateLimitConfig {
         self.initial_burst
     }
 
-    /// Creates a limiter that spreads the whole quota over the window. The limiter is unlimited if there is no quota.
-    pub fn paced_window(&self) -> PacedWindow {
-        self.limiter()
+    /// Creates a [paced window](LocalLimiter::paced_window). The limiter is unlimited if there is no quota.
+    pub fn paced_window(&self) -> LocalLimiter {
+        self.begin(LocalLimiter::paced_window(self.quotas().iter().copied()))
     }
 
-    /// Creates a limiter that spreads requests over the window. Its memory use does not depend on the limit. The
-    /// limiter is unlimited if there is no quota.
-    pub fn token_bucket(&self) -> TokenBucket {
-        self.limiter()
+    /// Creates a [token bucket](LocalLimiter::token_bucket). The limiter is unlimited if there is no quota.
+    pub fn token_bucket(&self) -> LocalLimiter {
+        self.begin(LocalLimiter::token_bucket(self.quotas().iter().copied()))
     }
 
-    /// Creates a limiter that learns the rate of the server, with the quotas as its ceiling.
-    pub fn adaptive(&self) -> Adaptive {
-        self.limiter()
+    /// Creates a limiter that [learns](LocalLimiter::adaptive) the rate of the server, with the quotas as its ceiling.
+    pub fn adaptive(&self) -> LocalLimiter {
+        self.begin(LocalLimiter::adaptive(self.quotas().iter().copied()))
     }
 
-    /// Creates a limiter that grants the whole quota in any pattern. The limiter is unlimited if there is no quota.
-    pub fn sliding_window(&self) -> SlidingWindow {
-        self.limiter()
+    /// Creates a [sliding window](LocalLimiter::sliding_window). The limiter is unlimited if there is no quota.
+    pub fn sliding_window(&self) -> LocalLimiter {
+        self.begin(LocalLimiter::sliding_window(self.quotas().iter().copied()))
     }
 
-    fn limiter<A: Algorithm>(&self) -> LocalLimiter<A> {
-        LocalLimiter::configured(self.quotas(), self.initial_burst)
+    fn begin(&self, limiter: LocalLimiter) -> LocalLimiter {
+        match self.initial_burst {
+            Some(permits) => limiter.with_initial_burst(permits),
+            None => limiter,
+        }
     }
 }
 

@@ -11,11 +11,8 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    compact_request::CompactRequest,
-    limiter::SelectLimiter,
-    permit::{Permit, ResponseInfo},
-    queue::acquire::Acquire,
-    settings::Settings,
+    compact_request::CompactRequest, feedback::ResponseInfo, limiter::SelectLimiter, permit::Permit,
+    settings::Settings, shell::acquire::Acquire,
 };
 use crate::{
     call::{CallContext, RequestHead},

@@ -7,12 +7,10 @@ use std::{
 use hashbrown::HashTable;
 
 use super::{
-    algorithm::Algorithm,
     limiter::{Limiter, SelectLimiter},
-    limiters::{SlidingWindow, TokenBucket},
     local_limiter::LocalLimiter,
     permit_request::PermitRequest,
-    queue::{acquire::Acquire, fast_path::Setup},
+    shell::{acquire::Acquire, setup::Setup},
 };
 use crate::{
     call::RequestHead,
@@ -22,47 +20,21 @@ use crate::{
 /// A limiter for each key, such as a host, a tenant or an API key.
 ///
 /// ```
-/// use tower_outbound::{Quota, limit::{Keyed, RateLimitLayer, TokenBucket}};
+/// use tower_outbound::{Quota, limit::{Keyed, RateLimitLayer, LocalLimiter}};
 ///
 /// let quota = Quota::per_minute(100)?;
 /// let by_host = Keyed::new(
 ///     |head| head.uri.host().unwrap_or_default().to_owned(),
-///     move |_host| TokenBucket::new(quota),
+///     move |_host| LocalLimiter::token_bucket(quota),
 /// );
 /// let layer = RateLimitLayer::new(by_host);
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 ///
 /// The layer computes the key of each request from its [`RequestHead`]. Other code gets the limiter of a key from
-/// [`limiter`](Self::limiter). The type aliases [`KeyedBucket`] and [`KeyedWindow`] are shorter names for struct fields
-/// and function signatures.
+/// [`limiter`](Self::limiter).
 ///
-/// # Default
-///
-/// At most 100,000 keys.
-///
-/// # Memory
-///
-/// - The [`TokenBucket`] of a key takes about 110 bytes beyond the key, or about 200 bytes if a shard has more than four
-///   different quotas. Its queue adds about 800 bytes. The bucket creates the queue if a request has to wait, a server
-///   limit applies, or a snapshot is taken.
-/// - Any other limiter takes about 1 KB beyond the key.
-/// - A key is idle if its quota is fully available, no request waits for its permits and no server limit applies to it.
-/// - Adding a key removes idle keys. No background task runs, and a key in use is never removed.
-/// - A request with a new key is refused if keys in use take up all the room.
-/// - A server limit, such as a daily quota that resets at midnight, keeps its key in use until the reset. In that case,
-///   set the maximum to the number of different keys in a day.
-/// - The room is divided evenly among 16 shards, and the key's hash selects the shard. A full shard refuses new keys,
-///   even if other shards have room.
-///
-/// # Clone
-///
-/// All clones share the limiters.
-pub struct Keyed<K, L> {
-    shared: Arc<Shared<K, L>>,
-}
-
-/// A [`TokenBucket`] for each key.
+/// # Tenants
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -73,7 +45,7 @@ pub struct Keyed<K, L> {
 /// use tower_outbound::{
 ///     ApiKey, BoxError, Quota,
 ///     call::RequestHead,
-///     limit::{KeyedBucket, TokenBucket},
+///     limit::{Keyed, LocalLimiter},
 ///     preset, stack::StackLayer,
 /// };
 ///
@@ -82,7 +54,7 @@ pub struct Keyed<K, L> {
 ///
 /// /// A client of one service for many tenants. Each tenant has its own quota.
 /// struct Rates {
-///     buckets: KeyedBucket<String>,
+///     limiters: Keyed<String>,
 ///     layer: StackLayer,
 /// }
 ///
@@ -92,10 +64,10 @@ pub struct Keyed<K, L> {
 ///             head.extensions.get().map_or_else(String::new, |Tenant(name)| name.clone())
 ///         };
 ///         let quota = Quota::per_minute(100)?;
-///         let buckets = KeyedBucket::new(tenant, move |_tenant| TokenBucket::new(quota));
+///         let limiters = Keyed::new(tenant, move |_tenant| LocalLimiter::token_bucket(quota));
 ///         let rates = preset::currency_rates("https://rates.example.com")?.with_api_key(key);
-///         let layer = rates.with_limiter(buckets.clone()).layer()?;
-///         Ok(Self { buckets, layer })
+///         let layer = rates.with_limiter(limiters.clone()).layer()?;
+///         Ok(Self { limiters, layer })
 ///     }
 /// }
 ///
@@ -109,34 +81,40 @@ pub struct Keyed<K, L> {
 /// let request = Request::get("https://rates.example.com/v1/latest");
 /// let request = request.extension(Tenant("a".to_owned())).body(Empty::<bytes::Bytes>::new())?;
 /// client.oneshot(request).await?;
-/// assert_eq!(rates.buckets.limiter(&"a".to_owned())?.snapshot().granted, 1);
-/// assert_eq!(rates.buckets.limiter(&"b".to_owned())?.snapshot().granted, 0);
+/// assert_eq!(rates.limiters.limiter(&"a".to_owned())?.snapshot().granted, 1);
+/// assert_eq!(rates.limiters.limiter(&"b".to_owned())?.snapshot().granted, 0);
 /// # Ok(())
 /// # }
 /// ```
-pub type KeyedBucket<K> = Keyed<K, TokenBucket>;
+///
+/// # Default
+///
+/// At most 100,000 keys.
+///
+/// # Memory
+///
+/// - The limiter of a key takes about 130 bytes beyond the key. Its first grant adds about 450 bytes, and 16 bytes for
+///   each logged permit of a paced or sliding window.
+/// - A key is idle if its quota is fully available, no request waits for its permits and no server limit applies to it.
+/// - Adding a key removes idle keys. No background task runs, and a key in use is never removed.
+/// - A request with a new key is refused if keys in use take up all the room.
+/// - A server limit, such as a daily quota that resets at midnight, keeps its key in use until the reset. In that case,
+///   set the maximum to the number of different keys in a day.
+/// - The room is divided evenly among 16 shards, and the key's hash selects the shard. A full shard refuses new keys,
+///   even if other shards have room.
+///
+/// # Clone
+///
+/// All clones share the limiters.
+pub struct Keyed<K> {
+    shared: Arc<Shared<K>>,
+}
 
-/// A [`SlidingWindow`] for each key.
-///
-/// ```
-/// use tower_outbound::{Quota, error::Refusal, limit::{KeyedWindow, SlidingWindow}};
-///
-/// fn available(windows: &KeyedWindow<u64>, tenant: u64) -> Result<u32, Refusal> {
-///     Ok(windows.limiter(&tenant)?.snapshot().available)
-/// }
-///
-/// let quota = Quota::per_second(5)?;
-/// let windows = KeyedWindow::new(|_head| 0, move |_tenant| SlidingWindow::new(quota));
-/// assert_eq!(available(&windows, 7)?, 5);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub type KeyedWindow<K> = Keyed<K, SlidingWindow>;
-
-struct Shared<K, L> {
+struct Shared<K> {
     key: Box<dyn Fn(RequestHead<'_>) -> K + Send + Sync>,
-    make: Box<dyn Fn(&K) -> L + Send + Sync>,
+    make: Box<dyn Fn(&K) -> LocalLimiter + Send + Sync>,
     /// The key's hash selects the shard. Keys of different shards do not contend for a lock.
-    shards: [Mutex<Shard<K, L>>; SHARDS],
+    shards: [Mutex<Shard<K>>; SHARDS],
     /// The largest number of keys in each shard.
     room: usize,
     hasher: RandomState,
@@ -156,8 +134,8 @@ const CHECKED_KEYS_IF_FULL: usize = 64;
 /// table of mostly empty slots, such as after most keys were removed.
 const SLOTS_PER_CHECK: usize = 8;
 
-struct Shard<K, L> {
-    limiters: HashTable<(K, L)>,
+struct Shard<K> {
+    limiters: HashTable<(K, LocalLimiter)>,
     /// The table slot to check next for an idle key. Iterating over the slots needs no second list of the keys. Growing
     /// the table moves the keys, so some are checked too early and some too late.
     next_slot: usize,
@@ -165,10 +143,9 @@ struct Shard<K, L> {
     setups: Vec<Arc<Setup>>,
 }
 
-impl<K, A> Keyed<K, LocalLimiter<A>>
+impl<K> Keyed<K>
 where
     K: Hash + Eq + Clone,
-    A: Algorithm,
 {
     /// Creates keyed limiters. `key` computes the key of a request, and `make` creates the limiter of a new key.
     ///
@@ -176,7 +153,7 @@ where
     /// expires before it is used.
     pub fn new(
         key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
-        make: impl Fn(&K) -> LocalLimiter<A> + Send + Sync + 'static,
+        make: impl Fn(&K) -> LocalLimiter + Send + Sync + 'static,
     ) -> Self {
         Self::with_max_keys(100_000, key, make)
     }
@@ -185,7 +162,7 @@ where
     pub fn with_max_keys(
         max_keys: usize,
         key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
-        make: impl Fn(&K) -> LocalLimiter<A> + Send + Sync + 'static,
+        make: impl Fn(&K) -> LocalLimiter + Send + Sync + 'static,
     ) -> Self {
         let shard = || Mutex::new(Shard { limiters: HashTable::new(), next_slot: 0, setups: Vec::new() });
         Self {
@@ -206,7 +183,7 @@ where
     /// # Errors
     ///
     /// Returns a refusal if `key` is new, its shard is full and none of the shard's checked keys is idle.
-    pub fn limiter(&self, key: &K) -> Result<LocalLimiter<A>, Refusal> {
+    pub fn limiter(&self, key: &K) -> Result<LocalLimiter, Refusal> {
         let hash = self.shared.hasher.hash_one(key);
         // Uses bits in the middle of the hash, because the table itself uses the lowest and the highest bits.
         let mut shard = self.shared.shard((hash >> 32) as usize % SHARDS);
@@ -226,7 +203,7 @@ where
     }
 }
 
-impl<K, L> Keyed<K, L> {
+impl<K> Keyed<K> {
     /// Returns the current number of keys.
     pub fn len(&self) -> usize {
         (0..SHARDS).map(|shard| self.shared.shard(shard).limiters.len()).sum()
@@ -238,14 +215,14 @@ impl<K, L> Keyed<K, L> {
     }
 }
 
-impl<K, L> Shared<K, L> {
-    fn shard(&self, index: usize) -> MutexGuard<'_, Shard<K, L>> {
+impl<K> Shared<K> {
+    fn shard(&self, index: usize) -> MutexGuard<'_, Shard<K>> {
         // Ignores poisoning, because a panic in `make` or in the code of the key type leaves the table consistent.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<K, A: Algorithm> Shard<K, LocalLimiter<A>> {
+impl<K> Shard<K> {
     /// Checks up to `checks` keys and removes the idle ones. In a full shard, stops after the first idle key.
     fn remove_idle(&mut self, checks: usize, room: usize) {
         let (full, slots) = (self.limiters.len() >= room, self.limiters.num_buckets());
@@ -270,10 +247,9 @@ impl<K, A: Algorithm> Shard<K, LocalLimiter<A>> {
     }
 }
 
-impl<K, A> SelectLimiter for Keyed<K, LocalLimiter<A>>
+impl<K> SelectLimiter for Keyed<K>
 where
     K: Hash + Eq + Clone,
-    A: Algorithm,
 {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
         match self.limiter(&(self.shared.key)(head)) {
@@ -285,13 +261,13 @@ where
     }
 }
 
-impl<K, L> Clone for Keyed<K, L> {
+impl<K> Clone for Keyed<K> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<K, L> fmt::Debug for Keyed<K, L> {
+impl<K> fmt::Debug for Keyed<K> {
     // Does not write the keys, because they may be secrets, such as API keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyed")

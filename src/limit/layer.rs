@@ -10,9 +10,9 @@ use crate::{call::RequestHead, policy::Priority};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_outbound::{Quota, limit::{RateLimitLayer, TokenBucket}};
+/// use tower_outbound::{Quota, limit::{RateLimitLayer, LocalLimiter}};
 ///
-/// let bucket = TokenBucket::new(Quota::per_minute(100)?);
+/// let bucket = LocalLimiter::token_bucket(Quota::per_minute(100)?);
 /// let layer = RateLimitLayer::new(bucket).with_max_wait(Duration::from_secs(10));
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
@@ -63,7 +63,8 @@ impl<L> RateLimitLayer<L> {
     /// in the request's extensions, otherwise 1.
     ///
     /// The layer calls the function when the future of a request is first polled, and again each time its permit
-    /// expires while the request waits for the inner service or for a connection. Inside a retry layer, each attempt is a request.
+    /// expires while the request waits for the inner service or for a connection. Inside a retry layer, each attempt is
+    /// a request.
     pub fn with_cost(mut self, cost: impl Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
         self.settings.cost = Some(Arc::new(cost));
         self
@@ -74,10 +75,10 @@ impl<L> RateLimitLayer<L> {
     /// as that of [`with_cost`](Self::with_cost).
     ///
     /// ```
-    /// use tower_outbound::{Quota, limit::{PacedWindow, Priority, RateLimitLayer}};
+    /// use tower_outbound::{Quota, limit::{LocalLimiter, Priority, RateLimitLayer}};
     ///
     /// // Searches wait behind all other requests.
-    /// let layer = RateLimitLayer::new(PacedWindow::new(Quota::per_minute(100)?)).with_priority(|head| {
+    /// let layer = RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_minute(100)?)).with_priority(|head| {
     ///     if head.uri.path().starts_with("/search") { Priority::Low } else { Priority::Normal }
     /// });
     /// # Ok::<(), tower_outbound::InvalidConfig>(())

@@ -1,4 +1,4 @@
-use super::{permit::Permit, permit_request::PermitRequest, queue::acquire::Acquire};
+use super::{permit::Permit, permit_request::PermitRequest, shell::acquire::Acquire};
 use crate::{call::RequestHead, error::Refusal};
 
 /// Determines when a request may be sent. Every limiter implements this trait.
@@ -39,7 +39,7 @@ use crate::{call::RequestHead, error::Refusal};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
     label = "not a limiter",
-    note = "`PacedWindow::new(quota)`, `TokenBucket::new(quota)` and `SlidingWindow::new(quota)` create a limiter. Another type must implement `limit::Limiter`, and be `Clone`"
+    note = "`LocalLimiter::paced_window(quota)`, `LocalLimiter::token_bucket(quota)` and `LocalLimiter::sliding_window(quota)` create a limiter. Another type must implement `limit::Limiter`, and be `Clone`"
 )]
 pub trait Limiter: Clone {
     /// Returns a future that waits for the permits of one request. Until the future is first polled, no permit is spent
@@ -50,8 +50,7 @@ pub trait Limiter: Clone {
     /// cannot decide without waiting. The layer then calls [`acquire_with`](Self::acquire_with).
     ///
     /// The default implementation returns `None`. Override it to grant permits faster. A
-    /// [`TokenBucket`](super::TokenBucket) returns `Some` if it has one quota that was never replaced, the permits are
-    /// available, no request waits and no server limit applies.
+    /// [`LocalLimiter`](super::LocalLimiter) returns `Some` if the permits are available.
     fn try_acquire_with(&self, _request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
         None
     }
@@ -62,7 +61,7 @@ pub trait Limiter: Clone {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
     label = "neither a `Limiter` nor a `SelectLimiter`",
-    note = "`PacedWindow::new(quota)`, `TokenBucket::new(quota)` and `SlidingWindow::new(quota)` create a limiter, and `Keyed` holds several. Another type must implement `limit::Limiter`"
+    note = "`LocalLimiter::paced_window(quota)`, `LocalLimiter::token_bucket(quota)` and `LocalLimiter::sliding_window(quota)` create a limiter, and `Keyed` holds several. Another type must implement `limit::Limiter`"
 )]
 pub trait SelectLimiter {
     /// Returns a future that waits for a permit for the request whose head is `head`.

@@ -8,12 +8,14 @@ use std::{
 };
 
 use super::{
-    algorithm::Algorithm,
+    core::{Core, CoreSettings, Rule, Spread},
+    feedback::ResponseInfo,
     limiter::Limiter,
-    permit::Permit,
+    permit::{Permit, PermitIssuer},
     permit_request::PermitRequest,
-    queue::{Queue, acquire::Acquire, clock::Clock, fast_path::Setup},
-    snapshot::Snapshot,
+    shell::{Shared, acquire::Acquire, setup::Setup},
+    snapshot::{Learned, Snapshot},
+    source::{Demand, PermitSource},
 };
 use crate::{
     clock::Instant,
@@ -22,64 +24,262 @@ use crate::{
     policy::{Quota, priority::Shares},
 };
 
-/// An in-process limiter: a queue with priorities in front of an algorithm, adjusted by the server's rate-limit headers.
-/// [`PacedWindow`](super::PacedWindow), [`TokenBucket`](super::TokenBucket), [`SlidingWindow`](super::SlidingWindow)
-/// and [`Adaptive`](super::Adaptive) are its four kinds.
+/// An in-process limiter: a queue with priorities in front of a rule that grants permits. The rule is one of four:
+///
+/// | constructor | grants |
+/// |---|---|
+/// | [`paced_window`](Self::paced_window) | the whole quota, spread over the window. The default of builders and presets |
+/// | [`token_bucket`](Self::token_bucket) | the quota without its burst, spread over the window. Needs no log of grants |
+/// | [`sliding_window`](Self::sliding_window) | the whole quota in any pattern |
+/// | [`adaptive`](Self::adaptive) | at the rate that the server accepts, which the limiter learns |
 ///
 /// ```
-/// use tower_outbound::{Quota, limit::PacedWindow};
+/// use tower_outbound::{Quota, limit::LocalLimiter};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let limiter = PacedWindow::new(Quota::per_minute(100)?);
+/// let limiter = LocalLimiter::paced_window(Quota::per_minute(100)?);
 /// let permit = limiter.acquire().await?;
-/// limiter.set_quotas([Quota::per_minute(300)?]);
+/// limiter.set_quotas(Quota::per_minute(300)?);
 /// assert_eq!(limiter.snapshot().granted, 1);
 /// # Ok(())
 /// # }
 /// ```
 ///
+/// A constructor takes one quota or several, such as `[ten_per_second, hundred_per_minute]`. A request takes permits of
+/// all quotas at once. While it waits, it takes none. Without a quota, only the limits that the server reports apply.
+///
+/// A grant that need not wait takes one compare-and-swap, if it closely follows other grants and the quota has many
+/// permits. Otherwise it takes a lock.
+///
 /// # Clone
 ///
-/// All clones share the quota and the queue.
-pub struct LocalLimiter<A: Algorithm> {
-    queue: Arc<Queue<A>>,
+/// All clones share the quota and the queue. A setter, such as [`with_initial_burst`](Self::with_initial_burst),
+/// returns a new limiter. Call it before the limiter is used or cloned.
+#[derive(Clone)]
+pub struct LocalLimiter {
+    shared: Arc<Shared>,
 }
 
-impl<A: Algorithm> LocalLimiter<A> {
-    /// Creates a limiter of one quota, which is fully available.
-    pub fn new(quota: Quota) -> Self {
-        Self::build(&[quota], Clock::tokio())
-    }
-
-    /// Creates a limiter of several quotas, such as 10 per second and 100 per minute. A request takes permits of all
-    /// quotas at once. While it waits, it takes none.
+impl LocalLimiter {
+    /// Creates a paced window. It grants the whole quota, spread over the window: first the burst at once, then permits
+    /// at even intervals. No window contains more permits than the limit. [`StackBuilder`](crate::stack::StackBuilder)
+    /// and the presets use a paced window if each limit is at most 10,000.
     ///
-    /// An empty list creates an [`unlimited`](Self::unlimited) limiter.
-    pub fn all_of(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::tokio())
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_outbound::{Quota, limit::LocalLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let window = LocalLimiter::paced_window(Quota::per_minute(100)?);
+    /// let start = tokio::time::Instant::now();
+    /// for _ in 0..100 {
+    ///     window.acquire().await?;
+    /// }
+    /// // 10 permits at once, then 90 in 54.9 s.
+    /// assert_eq!(start.elapsed().as_secs(), 54);
+    /// window.acquire().await?;
+    /// // The window and the margin of 1 s have passed since the first grant.
+    /// assert!(start.elapsed() >= Duration::from_secs(61));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A paced window consists of a token bucket, which refills the whole limit once per window and margin, and a log
+    /// of the grants of the last window. The log delays a grant that would exceed the limit. A delayed grant leaves the
+    /// bucket empty. A burst is therefore followed by one gap as long as the refill of the burst, and not by another
+    /// burst in each window. The sustained rate is `limit / (window + margin)`.
+    ///
+    /// # Memory
+    ///
+    /// The log takes 16 bytes for each permit of the limit, 160 KB for 10,000 permits. Use a [token
+    /// bucket](Self::token_bucket), which has no log, for a higher limit.
+    pub fn paced_window(quotas: impl IntoIterator<Item = Quota>) -> Self {
+        Self::build(Setup::new(quotas.into_iter().collect(), Rule::Quotas(Spread::PacedWindow)))
     }
 
-    /// Creates a limiter without a quota. Only the limits that the server reports apply. An
-    /// [`Adaptive`](super::Adaptive) limiter learns a rate from the server's responses instead.
+    /// Creates a token bucket. It spreads requests over the window: grants the burst at once, then one permit every
+    /// [`Quota::refill_interval`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_outbound::{Quota, limit::LocalLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let bucket = LocalLimiter::token_bucket(Quota::per_minute(100)?);
+    /// let start = tokio::time::Instant::now();
+    /// for _ in 0..100 {
+    ///     bucket.acquire().await?;
+    /// }
+    /// // 10 permits at once, then 90 in 61 s: a minute and the margin of 1 s.
+    /// assert!(start.elapsed() >= Duration::from_secs(61));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The burst counts toward the quota, so permits refill more slowly than the quota allows. A quota of 100 per
+    /// minute with a burst of 10 grants 10 permits at once, and then 90 every 61 s. The 61 s are the minute and the
+    /// default margin of 1 s. [`Quota::refill_interval`] returns the time between two refilled permits. A [paced
+    /// window](Self::paced_window) grants the whole quota.
+    ///
+    /// # Notes
+    ///
+    /// tokio's timers have a resolution of 1 ms, and a full bucket loses permits while a timer is late. The bucket
+    /// therefore backdates a waiter's grant to the time at which the permits became available, by at most a quarter of
+    /// the quota's margin. With a margin of at least 8 ms, it keeps at least 99 % of its rate with any burst. Without a
+    /// margin, use a burst of one request's cost plus the refill of 2 ms. This is a burst of 21 at 10,000 per second,
+    /// and of 2 at 300 per second. No window exceeds the quota in either case.
+    pub fn token_bucket(quotas: impl IntoIterator<Item = Quota>) -> Self {
+        Self::build(Setup::new(quotas.into_iter().collect(), Rule::Quotas(Spread::TokenBucket)))
+    }
+
+    /// Creates a sliding window. It grants the whole quota in any pattern. A permit becomes available again when its
+    /// grant leaves the window.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_outbound::{Quota, limit::LocalLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let window = LocalLimiter::sliding_window(Quota::per_minute(100)?);
+    /// let start = tokio::time::Instant::now();
+    /// for _ in 0..100 {
+    ///     window.acquire().await?;
+    /// }
+    /// assert!(start.elapsed().is_zero());
+    /// window.acquire().await?;
+    /// assert!(start.elapsed() >= Duration::from_secs(61));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Use a sliding window for a server that is known to count a sliding window and to accept the whole quota at once.
+    /// The quota's burst has no effect. The sustained rate is `limit / (window + margin)`.
+    ///
+    /// # Memory
+    ///
+    /// The log of grants has entries of 16 bytes. Permits that were granted at the same time share an entry. The log
+    /// has at most as many entries as the limit has permits. Above 4,096 entries it keeps only the grants of the last
+    /// window.
+    pub fn sliding_window(quotas: impl IntoIterator<Item = Quota>) -> Self {
+        Self::build(Setup::new(quotas.into_iter().collect(), Rule::Quotas(Spread::SlidingWindow)))
+    }
+
+    /// Creates a limiter that learns the rate that the server accepts, from its rate-limit headers and from throttled
+    /// responses such as a 429. Use it for a service whose quota is unknown or varies.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::Request;
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_outbound::{
+    ///     Body,
+    ///     limit::{LocalLimiter, RateLimitLayer},
+    ///     test_util::{ScriptedService, ServerLimit},
+    /// };
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// // A server with 100 requests per minute, which sends no rate-limit headers.
+    /// let server = ServerLimit::sliding_window(100, Duration::from_secs(60));
+    /// let limit = server.clone();
+    /// let api = ScriptedService::from_fn(move |_| limit.respond());
+    /// let limiter = LocalLimiter::adaptive([]);
+    /// let service = RateLimitLayer::new(limiter.clone()).layer(api);
+    /// for _ in 0..1_000 {
+    ///     service.clone().oneshot(Request::new(Body::empty())).await?;
+    /// }
+    /// let learned = limiter.snapshot().learned.ok_or("nothing learned")?;
+    /// assert!((1.0..2.5).contains(&learned.rate()), "{learned:?}");
+    /// assert!(server.rejected() < 50);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// - The quotas are the ceiling of the learned rate. No window exceeds them. The limiter ignores rate-limit headers
+    ///   until the first throttled response.
+    /// - Without a quota, the limiter begins with a slow start: ten requests leave at once, and the total doubles every
+    ///   100 ms. The slow start begins again after 2 s without a request.
+    /// - Rate-limit headers with a limit, and with a window or a reset, set the rate to 98 % of that quota. A quota
+    ///   whose window is longer than two minutes does not set the rate.
+    /// - A throttled response pauses all callers for the requested delay, or until the reset of a quota without
+    ///   remaining permits. Without either, the first pause lasts one round trip, but at least the time between two
+    ///   requests, or 100 ms if no rate is known.
+    /// - One request after the pause tests whether the server accepts requests again. Each test that is throttled
+    ///   doubles the pause, up to 60 s.
+    /// - The first pause sets the rate to the recently accepted requests per second if no rate is known. The rate stays
+    ///   unknown if fewer than 10 requests were accepted.
+    /// - Each further pause lowers the rate by 30 %, or only to 98 % of the last rate that had a complete window
+    ///   without a throttled response.
+    /// - The rate rises after a complete window without a throttled response. It doubles until a throttled response
+    ///   lowers it, then rises by 2 %, 6 %, 18 % and 50 %.
+    ///
+    /// A 503 can come from a server that throttles, such as nginx, or from an outage. Unless its headers report a quota
+    /// without remaining permits, the pause then doubles only up to 5 s, or up to the time between two requests if that
+    /// is longer. The limiter assumes an outage after six cuts by such responses without a complete window between
+    /// them, or after six failed tests in one pause. It then restores the rate, and obeys only requested delays of such
+    /// responses for 60 s. If no rate is known, the first such pause in 60 s sets none. The retry layer's backoff
+    /// applies in any case.
+    ///
+    /// [`guide::adaptive_limits`](crate::guide::adaptive_limits) shows how much of a quota is used with each kind of
+    /// server.
+    ///
+    /// # Notes
+    ///
+    /// - [`Snapshot::learned`] contains the learned rate. The layer logs each change at DEBUG as
+    ///   `limiter learned another rate`, and sets the gauge `tower_outbound.limit.learned_rate`.
+    /// - If other processes use the same key, the limiter learns the share of the quota that they leave.
+    /// - [`Keyed`](super::Keyed) discards an idle limiter and its learned rate when it needs room for another key.
+    pub fn adaptive(quotas: impl IntoIterator<Item = Quota>) -> Self {
+        Self::build(Setup::new(quotas.into_iter().collect(), Rule::Learned))
+    }
+
+    /// Creates a limiter without a quota. Only the limits that the server reports apply.
     pub fn unlimited() -> Self {
-        Self::build(&[], Clock::tokio())
+        Self::paced_window([])
     }
 
-    /// Like [`all_of`](Self::all_of), with the clock of the crate `quanta`. Reading quanta's clock takes a third of the
-    /// time of reading the operating system's clock. Quanta's clock ignores tokio's paused time.
+    /// Creates a limiter whose permits come from `source`, such as a store that several processes share: see
+    /// [`PermitSource`]. The margins and windows of `quotas` only determine how long a permit stays valid.
+    pub fn from_source(source: impl PermitSource + 'static, quotas: impl IntoIterator<Item = Quota>) -> Self {
+        let setup = Setup::new(quotas.into_iter().collect(), Rule::Quotas(Spread::TokenBucket));
+        let core = Core::from_source(Box::new(source), &setup.quotas);
+        Self { shared: Arc::new(Shared::from_source(Arc::new(setup), core)) }
+    }
+
+    /// Returns the permits that the waiters need from the [source](Self::from_source).
+    pub fn demand(&self) -> Demand {
+        self.shared.locked(Core::demand)
+    }
+
+    /// Converts a time of a [source](Self::from_source) to an `Instant` of tokio's timers.
+    pub fn instant(&self, time: u64) -> Instant {
+        self.shared.setup.clock.timer(time)
+    }
+
+    /// Grants the permits that have arrived at the [source](Self::from_source). First refuses the waiters that can no
+    /// longer be served in time.
+    pub fn source_changed(&self) {
+        self.shared.locked(|core, now| core.source_changed(now));
+    }
+
+    /// Uses the clock of the crate `quanta`. Reading it takes a third of the time of reading the operating system's
+    /// clock. It ignores tokio's paused time.
     #[cfg(feature = "quanta")]
-    pub fn with_quanta_clock(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::quanta())
+    pub fn with_quanta_clock(self) -> Self {
+        let setup = Setup::clone(&self.shared.setup);
+        Self::build(Setup { clock: super::shell::clock::Clock::quanta(), ..setup })
     }
 
     /// Starts with at most `permits` available permits. With 0, a restarted process adds no burst to one that the
     /// previous process may have just sent.
     ///
-    /// Default: the quota's burst, or the whole limit of a [`SlidingWindow`](super::SlidingWindow).
+    /// Default: the quota's burst, or the whole limit of a [sliding window](Self::sliding_window).
     pub fn with_initial_burst(self, permits: u32) -> Self {
-        self.queue.leave_available(permits);
-        self
+        self.with(|settings| settings.initial_burst = Some(permits))
     }
 
     /// Also limits the requests to the remaining permits that the server's rate-limit headers report. Without this
@@ -89,8 +289,7 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// because servers round resets up to a second. In addition, a server that counts a sliding window frees permits
     /// before the reset that it reports.
     pub fn with_server_remaining(self) -> Self {
-        self.queue.obey_remaining();
-        self
+        self.with(|settings| settings.obeys_remaining = true)
     }
 
     /// Sets the percentage of permits that each lower priority with queued requests gets. Default: 10. With 0, it gets
@@ -100,11 +299,11 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter).
     ///
     /// ```
-    /// use tower_outbound::{Quota, limit::{PacedWindow, PermitRequest, Priority}};
+    /// use tower_outbound::{Quota, limit::{LocalLimiter, PermitRequest, Priority}};
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    /// let limiter = PacedWindow::new(Quota::per_minute(100)?).with_lower_priority_share(5)?;
+    /// let limiter = LocalLimiter::paced_window(Quota::per_minute(100)?).with_lower_priority_share(5)?;
     /// # use tower_outbound::limit::Limiter;
     /// limiter.acquire_with(&PermitRequest::new().with_priority(Priority::High)).await?;
     /// # Ok(())
@@ -119,16 +318,7 @@ impl<A: Algorithm> LocalLimiter<A> {
             let expected = format!("at most {}", Shares::LARGEST);
             return Err(InvalidConfig::new("lower priority share", percent.to_string(), expected));
         }
-        self.queue.share(percent);
-        Ok(self)
-    }
-
-    pub(super) fn configured(quotas: &[Quota], initial_burst: Option<u32>) -> Self {
-        let limiter = Self::all_of(quotas.iter().copied());
-        match initial_burst {
-            Some(permits) => limiter.with_initial_burst(permits),
-            None => limiter,
-        }
+        Ok(self.with(|settings| settings.lower_share = Some(percent)))
     }
 
     /// Waits for one permit.
@@ -171,8 +361,8 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// been needed.
     #[inline]
     pub fn try_acquire_many(&self, permits: NonZeroU32) -> Result<Permit<'_>, Refusal> {
-        let granted_at = self.queue.try_take(permits)?;
-        Ok(self.queue.permit(permits, granted_at))
+        let granted_at = self.shared.try_take(permits)?;
+        Ok(Permit::borrowed(&self.shared, permits, granted_at))
     }
 
     /// Like [`try_acquire`](Self::try_acquire), but the permit is `'static`.
@@ -182,79 +372,108 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// Returns a refusal if no permit is available immediately. The refusal contains the wait that would have been
     /// needed.
     pub fn try_acquire_owned(&self) -> Result<Permit<'static>, Refusal> {
-        let granted_at = self.queue.try_take(NonZeroU32::MIN)?;
-        Ok(self.queue.clone().shared_permit(NonZeroU32::MIN, granted_at))
+        let granted_at = self.shared.try_take(NonZeroU32::MIN)?;
+        Ok(Permit::shared(Arc::clone(&self.shared), NonZeroU32::MIN, granted_at))
     }
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
     ///
     /// - If the new window is longer, it also counts the grants of the previous window.
     /// - A waiter whose cost exceeds the new quotas is refused.
-    /// - Every grant after this call takes a lock.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
-        self.queue.change(&quotas.into_iter().collect::<Vec<_>>());
+        let quotas: Vec<_> = quotas.into_iter().collect();
+        self.shared.locked(|core, now| core.set_quotas(&quotas, now));
     }
 
     /// Pauses the limiter until `until`. Extends a current pause, but never shortens it.
     pub fn pause_until(&self, until: Instant) {
-        self.queue.pause_until(until);
+        let until = self.shared.setup.clock.at(until);
+        self.shared.locked(|core, now| core.pause(until, now));
     }
 
     /// Lifts a pause and discards the remaining permits that the server reported.
     pub fn resume(&self) {
-        self.queue.resume();
+        self.shared.locked(Core::resume);
     }
 
     /// Returns the current state, for diagnostics and metrics.
     pub fn snapshot(&self) -> Snapshot {
-        self.queue.snapshot()
+        self.shared.snapshot()
     }
 
     /// Returns whether the limiter is equivalent to a new one: no permit is spent, no request is queued, no server
     /// limit applies, and no other clone and no permit of the limiter exist.
     pub(super) fn is_idle(&self) -> bool {
         // The holder of another clone or of a permit may be about to use the limiter.
-        if Arc::strong_count(&self.queue) > 1 {
+        if Arc::strong_count(&self.shared) > 1 {
             return false;
         }
         // Makes the grants of dropped clones visible to this thread.
         fence(Ordering::Acquire);
-        self.queue.is_idle()
+        self.shared.is_idle()
     }
 
-    /// Prepares the limiter for one key of many. Limiters with the same quota share one setup.
+    /// Prepares the limiter for one key of many. Limiters with the same quotas and settings share one setup.
     pub(super) fn for_key(mut self, setups: &mut Vec<Arc<Setup>>) -> Self {
         // A limiter with other clones is in use, and keeps its own setup.
-        if let Some(queue) = Arc::get_mut(&mut self.queue) {
-            queue.share_setup(setups);
+        if let Some(own) = Arc::get_mut(&mut self.shared).filter(|own| own.is_unused()) {
+            match setups.iter().find(|setup| setup.is_same(&own.setup)) {
+                Some(setup) => own.setup = Arc::clone(setup),
+                None if setups.len() < MOST_SETUPS => setups.push(Arc::clone(&own.setup)),
+                None => {}
+            }
         }
         self
     }
 
-    fn build(quotas: &[Quota], clock: Clock) -> Self {
-        Self { queue: Arc::new(Queue::new(quotas, clock)) }
+    pub(super) fn with(self, change: impl FnOnce(&mut CoreSettings)) -> Self {
+        let mut setup = Setup::clone(&self.shared.setup);
+        change(&mut setup.settings);
+        Self::build(setup)
+    }
+
+    fn build(setup: Setup) -> Self {
+        Self { shared: Arc::new(Shared::new(Arc::new(setup))) }
     }
 }
 
-impl<A: Algorithm> Limiter for LocalLimiter<A> {
+impl Limiter for LocalLimiter {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
-        Acquire::queued(self.queue.clone(), *request)
+        Acquire::of(Arc::clone(&self.shared), *request)
     }
 
     fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
-        let granted_at = self.queue.take_without_lock(request)?;
-        Some(Ok(self.queue.clone().shared_permit(request.cost(), granted_at)))
+        let granted = self.shared.grant_now(request)?;
+        Some(granted.map(|at| Permit::shared(Arc::clone(&self.shared), request.cost(), at)))
     }
 }
 
-impl<A: Algorithm> Clone for LocalLimiter<A> {
-    fn clone(&self) -> Self {
-        Self { queue: Arc::clone(&self.queue) }
+/// Lets a limiter of one's own, which wraps this limiter, receive the outcomes of the permits.
+impl PermitIssuer for LocalLimiter {
+    fn is_expired(&self, permit: &Permit<'_>) -> bool {
+        self.shared.is_expired(self.time(permit))
+    }
+
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
+        self.shared.completed((permit.cost(), self.time(permit)), permit.sent_at(), response)
+    }
+
+    fn dropped(&self, permit: &Permit<'_>) {
+        self.shared.dropped((permit.cost(), self.time(permit)), permit.sent_at().is_some());
     }
 }
 
-impl<A: Algorithm> fmt::Debug for LocalLimiter<A> {
+impl LocalLimiter {
+    fn time(&self, permit: &Permit<'_>) -> u64 {
+        self.shared.setup.clock.since_origin(permit.granted_at())
+    }
+}
+
+impl fmt::Debug for LocalLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalLimiter").field("snapshot", &self.snapshot()).finish_non_exhaustive()
     }
 }
+
+/// The maximum number of setups that the limiters of a shard share. Each serves the keys of one quota.
+const MOST_SETUPS: usize = 4;

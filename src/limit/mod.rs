@@ -1,12 +1,12 @@
 //! Limits the rate of requests: each request waits in a queue for its permits before it is sent.
 //!
 //! ```
-//! use tower_outbound::{Quota, limit::{PacedWindow, RateLimitLayer}};
+//! use tower_outbound::{Quota, limit::{LocalLimiter, RateLimitLayer}};
 //! # use tower::{Service, ServiceBuilder, ServiceExt};
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! let layer = RateLimitLayer::new(PacedWindow::new(Quota::per_minute(100)?));
+//! let layer = RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_minute(100)?));
 //! let service = ServiceBuilder::new().layer(layer).service_fn(
 //!     |_: http::Request<()>| async { Ok::<_, std::convert::Infallible>(http::Response::new(())) },
 //! );
@@ -33,19 +33,19 @@
 //!
 //! - All clones of a limiter, and all services made from them, share one quota.
 //! - "100 per minute" means at most 100 in *any* 60 seconds. The quota's margin, here 1 s, widens the window, so the
-//!   sustained rate is 100 per 61 s: see [`Quota::sustained`](crate::Quota::sustained). A [`TokenBucket`] subtracts the
-//!   burst, here 10, from its refill, which is 90 per 61 s.
+//!   sustained rate is 100 per 61 s: see [`Quota::sustained`](crate::Quota::sustained). A [token
+//!   bucket](crate::limit::LocalLimiter::token_bucket) subtracts the burst, here 10, from its refill, which is 90 per
+//!   61 s.
 //! - A call that cannot meet its deadline fails immediately. The error carries the wait that it would have needed.
-//! - The head of a long queue takes permits for several waiters at once, because a timer tick costs more processor time
-//!   than a permit. To collect these waiters, the head waits up to 4 ms longer, but at most a sixteenth of the last
-//!   waiter's wait.
+//! - A long queue is served in groups, because a timer tick costs more processor time than a permit. A permit is
+//!   granted up to 4 ms late for this, but at most a sixteenth of the last waiter's wait.
 //! - An available permit is granted immediately. A task that only acquires permits in a loop therefore never yields to
 //!   the runtime while permits are available. A call that sends a request yields in its HTTP client.
 //! - A call that waits needs a tokio runtime with its timer enabled. A call that never waits needs no runtime.
-//! - While requests are queued, the limiter runs one small task on each runtime that they wait on. The task ends within
-//!   200 ms after the queue is empty.
-//! - A queued future that nobody polls delays the waiters behind it by up to a second: see
-//!   [Absent waiters](#absent-waiters). Drop a future that you no longer poll.
+//! - While requests are queued, the limiter runs one small task on each runtime that they wait on. It sleeps until the
+//!   next permit is due, grants it, and wakes its waiter. The task ends within a second after the queue is empty.
+//! - A queued future that nobody polls wastes a permit: see [Absent waiters](#absent-waiters). Drop a future that you
+//!   no longer poll.
 //!
 //! # Priorities
 //!
@@ -53,23 +53,20 @@
 //! first. Each lower priority with queued requests still gets a share of the permits. The default is 10 %: see
 //! [`with_lower_priority_share`](LocalLimiter::with_lower_priority_share).
 //!
-//! - At a [`TokenBucket`], a request of high priority for one permit waits for at most two refill intervals if no other
-//!   such request is queued.
+//! - At a [token bucket](crate::limit::LocalLimiter::token_bucket), a request of high priority for one permit waits for
+//!   at most two refill intervals if no other such request is queued.
 //! - Requests of the same priority are served first in, first out.
 //! - A new request of a higher priority delays the waiters of lower priorities. A waiter that would then miss its
-//!   deadline or exceed its longest wait fails immediately.
+//!   deadline or exceed its longest wait fails within 10 ms.
 //! - Each limiter has its own order, and so does each key of a [`Keyed`]. Processes that share a quota through Redis do
 //!   not share their queues: each process has its own order.
 //!
 //! # Absent waiters
 //!
-//! A waiter is absent if its caller keeps the future without polling it, or if its runtime is blocked. A task on each
-//! runtime with queued requests checks every 200 ms whether the head of the queue is polled. If the head is 50 ms late,
-//! the task checks every 50 ms instead. Each of these checks skips absent waiters, and twice as many as the check before.
-//! Up to 10,000 absent waiters delay the others by at most a second.
-//!
-//! - A skipped waiter takes no permits, and returns to its position when it is polled.
-//! - These checks wake waiters only while the head is late. In addition, each grant wakes at most two waiters.
+//! A waiter is absent if its caller keeps the future without polling it, or if its runtime is blocked. A permit that it
+//! does not collect expires, and is wasted. The next permit goes to the waiter behind it. The absent waiter returns to
+//! its position when it is polled, and from then on gets permits only while it is polled. So at most one permit is
+//! wasted for each absent waiter.
 //!
 //! # Expiry
 //!
@@ -77,11 +74,13 @@
 //!
 //! - the waiter's task is polled more than a quarter of the quota's margin, or more than 1 s, after the grant;
 //! - the inner service becomes ready more than a quarter of the quota's margin after that poll;
-//! - the request gets a connection of this crate's `transport` more than a quarter of the quota's margin after that poll;
+//! - the request gets a connection of this crate's `transport` more than a quarter of the quota's margin after that
+//!   poll;
 //! - the limiter pauses, or the server reports no remaining permits.
 //!
 //! A request whose permit expired waits for another permit. A request that is still queued keeps its position. A
-//! request that has left the queue waits again, and holds the inner service ready, or the connection. See [`Quota`](crate::Quota#margin).
+//! request that has left the queue waits again, and holds the inner service ready, or the connection. See
+//! [`Quota`](crate::Quota#margin).
 //!
 //! # Server limits
 //!
@@ -89,49 +88,54 @@
 //! - The remaining permits in the `RateLimit*` and `X-RateLimit-*` headers also apply to all callers. A limiter with a
 //!   quota reads them only from a 429, 503 or 529 response, because the quota already limits the rate.
 //!   [`with_server_remaining`](LocalLimiter::with_server_remaining) makes it read them from every response.
-//! - An [`Adaptive`] limiter learns a rate from the headers and from throttled responses. The remaining permits
-//!   themselves limit it only with `with_server_remaining`.
+//! - An [adaptive](crate::limit::LocalLimiter::adaptive) limiter learns a rate from the headers and from throttled
+//!   responses. The remaining permits themselves limit it only with `with_server_remaining`.
 //! - [`resume`](LocalLimiter::resume) lifts the pause and discards the remaining permits that the server reported. It
 //!   does not change a learned rate.
-//! - After a pause, queued requests leave in the order of the queue, at the quota's rate. Without a quota, the requests leave in a
-//!   slow start. The slow start begins with one request, or with the remaining permits that the server reported. The
-//!   total number of requests then doubles every 100 ms for 2 s. An [`Adaptive`] limiter first sends one request, and
-//!   waits for its response.
+//! - After a pause, queued requests leave in the order of the queue, at the quota's rate. Without a quota, the requests
+//!   leave in a slow start. The slow start begins with one request, or with the remaining permits that the server
+//!   reported. The total number of requests then doubles every 100 ms for 2 s. An
+//!   [adaptive](crate::limit::LocalLimiter::adaptive) limiter first sends one request, and waits for its response.
 //! - A request that failed or was dropped counts against the server's remaining permits for 10 s, because it may still
 //!   reach the server.
 
-mod algorithm;
 mod any;
 mod compact_request;
 #[cfg(feature = "serde")]
 mod config;
-#[allow(dead_code, unused_imports, reason = "the core replaces the queue in a later change")]
-mod core;
+#[allow(
+    unreachable_pub,
+    missing_docs,
+    reason = "public only in the test kit, outside of semantic versioning"
+)]
+pub(crate) mod core;
+mod feedback;
 mod future;
 mod keyed;
 mod layer;
 mod limiter;
-mod limiters;
 mod local_limiter;
 mod permit;
 mod permit_request;
-pub(crate) mod queue;
 mod service;
 mod settings;
+mod shell;
 mod snapshot;
+mod source;
 
 pub use self::any::AnyLimiter;
 #[cfg(feature = "serde")]
 pub use self::config::RateLimitConfig;
+pub use self::feedback::ResponseInfo;
 pub use self::future::ResponseFuture;
-pub use self::keyed::{Keyed, KeyedBucket, KeyedWindow};
+pub use self::keyed::Keyed;
 pub use self::layer::RateLimitLayer;
 pub use self::limiter::{Limiter, SelectLimiter};
-pub use self::limiters::{Adaptive, PacedWindow, SlidingWindow, TokenBucket};
 pub use self::local_limiter::LocalLimiter;
-pub use self::permit::{Permit, PermitIssuer, ResponseInfo};
+pub use self::permit::{Permit, PermitIssuer};
 pub use self::permit_request::{PermitCost, PermitRequest};
-pub use self::queue::acquire::Acquire;
 pub use self::service::RateLimit;
+pub use self::shell::acquire::Acquire;
 pub use self::snapshot::{Learned, LearnedFrom, Snapshot};
+pub use self::source::{Demand, PermitSource};
 pub use crate::policy::{Priority, Remaining};

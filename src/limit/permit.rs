@@ -1,12 +1,7 @@
-use std::{cell::OnceCell, fmt, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroU32, sync::Arc};
 
-use http::{HeaderMap, StatusCode};
-
-use super::{queue::fast_path::FastPath, snapshot::Learned};
-use crate::{
-    clock::{self, Instant},
-    policy::{self, adaptive::Acceptance, grpc::Code, rate_limit::Remaining},
-};
+use super::{feedback::ResponseInfo, shell::Shared, snapshot::Learned};
+use crate::clock::{self, Instant};
 
 /// The right to send one request, granted by a limiter.
 ///
@@ -19,11 +14,11 @@ use crate::{
 ///
 /// ```
 /// use http::{HeaderMap, StatusCode};
-/// use tower_outbound::{Quota, limit::{ResponseInfo, TokenBucket}};
+/// use tower_outbound::{Quota, limit::{ResponseInfo, LocalLimiter}};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let bucket = TokenBucket::new(Quota::per_minute(100)?);
+/// let bucket = LocalLimiter::token_bucket(Quota::per_minute(100)?);
 ///
 /// let mut permit = bucket.acquire().await?;
 /// permit.mark_sent(tokio::time::Instant::now());
@@ -34,19 +29,21 @@ use crate::{
 /// # }
 /// ```
 pub struct Permit<'a> {
-    grant: Grant<'a>,
+    issuer: Issuer<'a>,
     cost: NonZeroU32,
     sent_at: Option<Instant>,
 }
 
-/// The issuer of a permit, and the time of the grant.
-pub(super) enum Grant<'a> {
-    /// The permit reports its outcome to no limiter, or has already reported it.
-    Detached(Instant),
-    /// The time is in nanoseconds of the fast path's clock, because most permits that borrow their limiter never need an
-    /// `Instant`.
-    Borrowed(&'a dyn PermitIssuer, &'a FastPath, u64),
-    Shared(Arc<dyn PermitIssuer>, Instant),
+/// The issuer of a permit, and the time of the grant. The times of a [`LocalLimiter`](super::LocalLimiter) are those of
+/// its clock.
+enum Issuer<'a> {
+    /// The permit reports its outcome to no limiter.
+    None(Instant),
+    /// The permit has reported its outcome, and is about to be dropped.
+    Ended,
+    Borrowed(&'a Shared, u64),
+    Shared(Arc<Shared>, u64),
+    Custom(Arc<dyn PermitIssuer>, Instant),
 }
 
 /// Receives the outcome of each permit of a limiter, and determines whether a permit has expired.
@@ -75,18 +72,23 @@ pub trait PermitIssuer: Send + Sync {
 impl<'a> Permit<'a> {
     /// Creates a permit of `cost` for a custom limiter, granted at the current time.
     pub fn new(cost: NonZeroU32) -> Self {
-        Self::issued(Grant::Detached(clock::now()), cost)
+        Self { issuer: Issuer::None(clock::now()), cost, sent_at: None }
     }
 
     /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it.
     pub fn with_issuer(mut self, issuer: Arc<dyn PermitIssuer>) -> Self {
-        self.grant = Grant::Shared(issuer, self.granted_at());
+        self.issuer = Issuer::Custom(issuer, self.granted_at());
         self
     }
 
     #[inline]
-    pub(super) fn issued(grant: Grant<'a>, cost: NonZeroU32) -> Self {
-        Self { grant, cost, sent_at: None }
+    pub(super) fn borrowed(limiter: &'a Shared, cost: NonZeroU32, at: u64) -> Self {
+        Self { issuer: Issuer::Borrowed(limiter, at), cost, sent_at: None }
+    }
+
+    #[inline]
+    pub(super) fn shared(limiter: Arc<Shared>, cost: NonZeroU32, at: u64) -> Self {
+        Self { issuer: Issuer::Shared(limiter, at), cost, sent_at: None }
     }
 
     /// Returns the cost of the request: how many permits of the quota it takes.
@@ -96,9 +98,11 @@ impl<'a> Permit<'a> {
 
     /// Returns when the limiter granted the permit.
     pub fn granted_at(&self) -> Instant {
-        match &self.grant {
-            Grant::Detached(at) | Grant::Shared(_, at) => *at,
-            Grant::Borrowed(_, fast, at) => fast.stamp(*at),
+        match &self.issuer {
+            Issuer::None(at) | Issuer::Custom(_, at) => *at,
+            Issuer::Ended => clock::now(),
+            Issuer::Borrowed(limiter, at) => limiter.setup.clock.stamp(*at),
+            Issuer::Shared(limiter, at) => limiter.setup.clock.stamp(*at),
         }
     }
 
@@ -110,7 +114,12 @@ impl<'a> Permit<'a> {
     /// Returns whether the permit can no longer be used, because a request sent now could exceed the quota or ignore a
     /// pause. Drop an expired permit and acquire another one.
     pub fn is_expired(&self) -> bool {
-        self.grant.issuer().map_or_else(|| self.is_older_than_now(), |issuer| issuer.is_expired(self))
+        match &self.issuer {
+            Issuer::None(_) | Issuer::Ended => self.is_older_than_now(),
+            Issuer::Borrowed(limiter, at) => limiter.is_expired(*at),
+            Issuer::Shared(limiter, at) => limiter.is_expired(*at),
+            Issuer::Custom(issuer, _) => issuer.is_expired(self),
+        }
     }
 
     fn is_older_than_now(&self) -> bool {
@@ -125,27 +134,27 @@ impl<'a> Permit<'a> {
     /// Reports the response to the limiter. Call this for every response, including those without rate-limit headers.
     #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
-        // Without rate-limit headers, a limiter that does not learn only counts the release.
-        if !response.has_limits && self.release_without_lock() {
-            // Dropping the permit would release it again.
-            std::mem::forget(self);
-        } else {
-            self.report(response);
+        if let Issuer::Borrowed(limiter, _) = self.issuer {
+            if !response.has_limits() && limiter.release_ordinary(self.cost) {
+                // Dropping the permit would release it again.
+                return std::mem::forget(self);
+            }
         }
-    }
-
-    /// Counts the permit as released, without a dynamic call. Returns `false` if the limiter needs its lock for that.
-    #[inline]
-    fn release_without_lock(&self) -> bool {
-        matches!(&self.grant, Grant::Borrowed(_, fast, _) if fast.release_without_lock(self.cost))
+        self.report(response);
     }
 
     /// Reports the response, and returns the learned rate if it has changed.
     #[inline]
     pub(super) fn report(&mut self, response: &ResponseInfo<'_>) -> Option<Learned> {
-        let granted_at = self.granted_at();
-        let grant = std::mem::replace(&mut self.grant, Grant::Detached(granted_at));
-        grant.issuer()?.completed(self, response)
+        match std::mem::replace(&mut self.issuer, Issuer::Ended) {
+            Issuer::None(_) | Issuer::Ended => None,
+            Issuer::Borrowed(limiter, at) => limiter.completed((self.cost, at), self.sent_at, response),
+            Issuer::Shared(limiter, at) => limiter.completed((self.cost, at), self.sent_at, response),
+            Issuer::Custom(issuer, at) => {
+                self.issuer = Issuer::None(at);
+                issuer.completed(self, response)
+            }
+        }
     }
 
     /// Ends the request of this permit without reporting a response. Use this method if the response does not concern
@@ -155,25 +164,14 @@ impl<'a> Permit<'a> {
     }
 }
 
-impl Grant<'_> {
-    #[inline]
-    fn issuer(&self) -> Option<&dyn PermitIssuer> {
-        match self {
-            Self::Detached(_) => None,
-            Self::Borrowed(issuer, ..) => Some(*issuer),
-            Self::Shared(issuer, _) => Some(&**issuer),
-        }
-    }
-}
-
 impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.sent_at.is_none() && self.release_without_lock() {
-            return;
-        }
-        if let Some(issuer) = self.grant.issuer() {
-            issuer.dropped(self);
+        match &self.issuer {
+            Issuer::None(_) | Issuer::Ended => {}
+            Issuer::Borrowed(limiter, at) => limiter.dropped((self.cost, *at), self.sent_at.is_some()),
+            Issuer::Shared(limiter, at) => limiter.dropped((self.cost, *at), self.sent_at.is_some()),
+            Issuer::Custom(issuer, _) => issuer.dropped(self),
         }
     }
 }
@@ -188,112 +186,10 @@ impl fmt::Debug for Permit<'_> {
     }
 }
 
-/// The parts of a response that a limiter reads: status, headers and time of arrival.
-#[derive(Clone)]
-pub struct ResponseInfo<'a> {
-    status: StatusCode,
-    headers: &'a HeaderMap,
-    received_at: Option<Instant>,
-    /// Whether a header may concern the rate limit.
-    has_limits: bool,
-    is_throttled: bool,
-    pause: Option<Duration>,
-    /// Parsed when it is first read.
-    remaining: OnceCell<Vec<Remaining>>,
-}
-
-impl<'a> ResponseInfo<'a> {
-    /// Reads the rate-limit headers of a response that has just arrived.
-    ///
-    /// - A requested delay pauses the limiter if the server is rejecting all requests: a 429, 503 or 529 with
-    ///   `Retry-After`, or gRPC's pushback. With another status, such as a redirect, the delay concerns only one
-    ///   resource.
-    /// - Remaining permits are read with every status. A limiter with a quota uses them only if the server is rejecting
-    ///   requests, unless [`with_server_remaining`](super::LocalLimiter::with_server_remaining) is set.
-    /// - The remaining permits are read from `RateLimit` with `RateLimit-Policy` (IETF drafts), `RateLimit-Remaining`
-    ///   with `RateLimit-Reset`, or `X-RateLimit-Remaining` with `X-RateLimit-Reset`.
-    #[inline]
-    pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
-        let mut info = Self {
-            status,
-            headers,
-            received_at: None,
-            has_limits: policy::feedback::has_limits(headers),
-            is_throttled: false,
-            pause: None,
-            remaining: OnceCell::new(),
-        };
-        // One scan over the header names suffices for most responses, because most have no rate-limit header.
-        if info.has_limits {
-            info.is_throttled = policy::feedback::is_throttled(status, headers);
-            let requested =
-                info.is_throttled.then(|| policy::feedback::pause(headers, clock::wall)).flatten();
-            info.pause = requested.filter(|pause| !pause.is_zero());
-        }
-        info
-    }
-
-    /// Sets when the response arrived. Default: the time at which [`received_at`](Self::received_at) is called.
-    pub fn with_received_at(mut self, received_at: Instant) -> Self {
-        self.received_at = Some(received_at);
-        self
-    }
-
-    /// Returns the status.
-    pub fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    /// Returns the headers.
-    pub fn headers(&self) -> &'a HeaderMap {
-        self.headers
-    }
-
-    /// Returns when the response arrived.
-    pub fn received_at(&self) -> Instant {
-        self.received_at.unwrap_or_else(clock::now)
-    }
-
-    /// Returns the delay that the server requested for all requests, counted from the arrival of this response.
-    pub fn requested_pause(&self) -> Option<Duration> {
-        self.pause
-    }
-
-    /// Returns `true` if the response has both rate-limit headers and a status with which the server rejects all
-    /// requests.
-    pub(crate) fn is_throttled(&self) -> bool {
-        self.is_throttled
-    }
-
-    /// Returns whether the server's rate limit accepted the request.
-    pub(crate) fn acceptance(&self) -> Acceptance {
-        let code = if self.has_limits { Code::in_head(self.headers) } else { None };
-        let has_no_permits = || self.remaining().iter().any(|remaining| remaining.left() == 0);
-        policy::feedback::acceptance(self.status, code, has_no_permits)
-    }
-
-    /// Returns the remaining permits that the server reported for each of its quotas. The first call parses the headers.
-    pub fn remaining(&self) -> &[Remaining] {
-        match self.has_limits {
-            true => self.remaining.get_or_init(|| policy::rate_limit::remaining(self.headers, clock::wall)),
-            false => &[],
-        }
-    }
-}
-
-impl fmt::Debug for ResponseInfo<'_> {
-    // Does not write the headers, because the server may echo the key in a header.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseInfo")
-            .field("status", &self.status)
-            .field("requested_pause", &self.pause)
-            .field("remaining", &self.remaining())
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// An issuer with the default implementation of `is_expired`.

@@ -61,8 +61,8 @@ impl PermitRequest {
     ///
     /// - The request arrives.
     /// - A server limit, the quotas or the learned rate change.
-    /// - Requests of a higher priority overtake the request.
-    /// - A waiter returns to its position ahead of the request.
+    /// - Requests of a higher priority overtake the request, up to 10 ms later.
+    /// - A waiter returns to its position ahead of the request, up to 10 ms later.
     /// - The request becomes the head of the queue.
     ///
     /// The forecast of a sliding or paced window may be too short if requests that cost several permits leave gaps.

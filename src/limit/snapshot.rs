@@ -19,12 +19,12 @@ pub struct Snapshot {
     pub refused: u64,
     /// The number of granted permits whose requests are neither completed nor dropped.
     pub in_flight: u64,
-    /// The learned rate of an [`Adaptive`](super::Adaptive) limiter. `None` for other limiters, and until the limiter
-    /// has learned a rate.
+    /// The learned rate of an [adaptive](crate::limit::LocalLimiter::adaptive) limiter. `None` for other limiters, and
+    /// until the limiter has learned a rate.
     pub learned: Option<Learned>,
 }
 
-/// The rate and the quota that an [`Adaptive`](super::Adaptive) limiter has learned from a server.
+/// The rate and the quota that an [adaptive](crate::limit::LocalLimiter::adaptive) limiter has learned from a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Learned {

@@ -25,8 +25,8 @@
 //! The quotas, the bearer header and the `content-type` come from the services' documentation or sample calls. All
 //! other values are choices of this crate, and the documentation of each setter states the reason.
 //!
-//! A [`PacedWindow`](crate::limit::PacedWindow) enforces the quotas. Without a quota, an
-//! [`Adaptive`](crate::limit::Adaptive) limiter learns the rate that the server accepts. To use another limiter, see
+//! A [paced window](crate::limit::LocalLimiter::paced_window) enforces the quotas. Without a quota, an
+//! [adaptive](crate::limit::LocalLimiter::adaptive) limiter learns the rate that the server accepts. To use another limiter, see
 //! [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter).
 //!
 //! To call any other service, start from [`Client::builder`](crate::Client::builder). For a service without a key, add

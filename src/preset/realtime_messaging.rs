@@ -4,7 +4,7 @@ use crate::{config::InvalidConfig, stack::StackBuilder};
 /// `REALTIME_MESSAGING_API_KEY`.
 ///
 /// The service publishes no quota. Set the limit of your plan with [`StackBuilder::with_quota`]. Without a quota, an
-/// [`Adaptive`](crate::limit::Adaptive) limiter learns the rate that the service accepts. It starts with ten requests
+/// [adaptive](crate::limit::LocalLimiter::adaptive) limiter learns the rate that the service accepts. It starts with ten requests
 /// at once, which is a choice of this crate and not a figure of the service.
 ///
 /// The service authenticates requests by an application id, a key and a secret, but does not publish how to send them.

@@ -25,7 +25,7 @@ use crate::{
 /// ```
 /// use std::time::Duration;
 /// use tower::{Service, ServiceBuilder, ServiceExt};
-/// use tower_outbound::{Quota, limit::{RateLimitLayer, SlidingWindow}, test_util::Arrivals};
+/// use tower_outbound::{Quota, limit::{RateLimitLayer, LocalLimiter}, test_util::Arrivals};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -33,7 +33,7 @@ use crate::{
 /// let arrivals = Arrivals::new();
 /// let server = arrivals.clone();
 /// let mut service = ServiceBuilder::new()
-///     .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
+///     .layer(RateLimitLayer::new(LocalLimiter::sliding_window(quota)))
 ///     .service_fn(move |_: http::Request<()>| {
 ///         server.note();
 ///         async { Ok::<_, std::io::Error>(http::Response::new(())) }

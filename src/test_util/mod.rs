@@ -89,6 +89,8 @@ mod arrival;
 mod arrivals;
 mod deterministic;
 mod limit_headers;
+#[allow(missing_docs, missing_debug_implementations, reason = "outside of semantic versioning")]
+pub mod limiter;
 mod scripted_response;
 mod seen;
 #[cfg(feature = "client")]

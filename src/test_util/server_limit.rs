@@ -21,7 +21,7 @@ use crate::clock::{self, Instant};
 /// use tower::{Layer, ServiceExt};
 /// use tower_outbound::{
 ///     Body, Quota,
-///     limit::{PacedWindow, RateLimitLayer},
+///     limit::{LocalLimiter, RateLimitLayer},
 ///     test_util::{ScriptedService, ServerLimit},
 /// };
 ///
@@ -31,7 +31,7 @@ use crate::clock::{self, Instant};
 ///     let server = ServerLimit::sliding_window(100, Duration::from_secs(60));
 ///     let limit = server.clone();
 ///     let api = ScriptedService::from_fn(move |_| limit.respond());
-///     let service = RateLimitLayer::new(PacedWindow::new(Quota::per_minute(100)?)).layer(api);
+///     let service = RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_minute(100)?)).layer(api);
 ///     for _ in 0..300 {
 ///         service.clone().oneshot(Request::new(Body::empty())).await?;
 ///     }

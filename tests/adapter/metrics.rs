@@ -23,7 +23,7 @@ use tower_outbound::{
     ApiKey, BoxError, Quota, adapter,
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey},
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -99,7 +99,7 @@ fn stack(
         .layer(RequestIdLayer::new().with_service("rates"))
         .layer(TimeoutLayer::total(secs(60)).unwrap())
         .layer(RetryLayer::new().with_seed(1))
-        .layer(RateLimitLayer::new(TokenBucket::new(quota)).with_max_queue(1))
+        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(quota)).with_max_queue(1))
         .layer(AttemptSpanLayer::new())
         .layer(TimeoutLayer::per_attempt(secs(5)).unwrap())
         .service(ScriptedService::new(script.iter().copied()))
@@ -329,7 +329,8 @@ async fn metrics_count_one_grant_for_a_call_whose_permit_was_replaced() {
         Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k3y")?))
     });
     let auth = AuthLayer::new(slow_key, Origin::parse(URI).unwrap()).unwrap();
-    let bucket = TokenBucket::new(Quota::new(2, secs(20)).unwrap().with_burst(1).unwrap().without_margin());
+    let bucket =
+        LocalLimiter::token_bucket(Quota::new(2, secs(20)).unwrap().with_burst(1).unwrap().without_margin());
     let service = ScriptedService::new([Status(200)]);
     (RateLimitLayer::new(bucket), auth).layer(service).oneshot(get(URI)).await.unwrap();
     let series = recorder.series();

@@ -18,7 +18,7 @@ use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, FreshKey, Origin, RefreshingKey},
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::StackBuilder,
@@ -110,7 +110,7 @@ fn measure_call(statuses: &'static [u16], (uri, id): (&str, &str)) -> Allocation
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
         .layer(RetryLayer::new().with_seed(1))
-        .layer(RateLimitLayer::new(TokenBucket::new(
+        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(
             Quota::per_second(2).unwrap().with_burst(1).unwrap().without_margin(),
         )))
         .layer(AttemptSpanLayer::new())
@@ -146,12 +146,12 @@ fn disabled_log_events_format_no_part_of_a_request_whatever_the_outcome() {
     let long = (uri.as_str(), id.as_str());
     let other_target = || Registry::default().with(filter_fn(|metadata| metadata.target() == "other"));
     for (statuses, most) in [
-        (&[200][..], 21),
-        (&[404], 21),
-        (&[503, 503, 503], 68),
-        (&[429, 200], 35),
-        (&[401, 200], 58),
-        (&[401, 401], 58),
+        (&[200][..], 22),
+        (&[404], 22),
+        (&[503, 503, 503], 69),
+        (&[429, 200], 36),
+        (&[401, 200], 59),
+        (&[401, 401], 59),
     ] {
         let most = most + 1 - subject;
         let measure = || {
@@ -216,8 +216,8 @@ fn completed_call_is_logged_if_the_event_level_equals_the_maximum_level() {
     }
 }
 
-/// A GET makes these nine allocations: the id, the call, the copy of the head, and three for each of the extensions of the
-/// request and of the response (a map, the map's table, and a box for the value).
+/// A GET makes these nine allocations: the id, the call, the copy of the head, and three for each of the extensions of
+/// the request and of the response (a map, the map's table, and a box for the value).
 #[test]
 fn complete_stack_makes_nine_allocations_for_a_get() {
     let _serial = serial();

@@ -16,8 +16,8 @@ use tower_outbound::{
     client::ResponseFuture,
     error::Refusal,
     limit::{
-        Acquire, AnyLimiter, KeyedBucket, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer,
-        SlidingWindow, TokenBucket,
+        Acquire, AnyLimiter, Keyed, Limiter, LocalLimiter, Permit, PermitIssuer, PermitRequest,
+        RateLimitLayer,
     },
     stack::StackBuilder,
 };
@@ -28,10 +28,10 @@ use crate::{Content, NoOp, URI, allocations, serial};
 fn rate_limit_layer_allocates_nothing_and_auth_layer_only_the_credential_header() {
     let _serial = serial();
     let without_layer = allocations(NoOp);
-    let limit = RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100).unwrap()));
+    let limit = RateLimitLayer::new(LocalLimiter::token_bucket(Quota::per_minute(100).unwrap()));
     assert_eq!(allocations(limit.layer(NoOp)), without_layer);
-    let keyed = KeyedBucket::new(|_| 0, |_key: &u8| TokenBucket::unlimited());
-    let window = SlidingWindow::new(Quota::per_minute(100).unwrap());
+    let keyed = Keyed::new(|_| 0, |_key: &u8| LocalLimiter::unlimited());
+    let window = LocalLimiter::sliding_window(Quota::per_minute(100).unwrap());
     let bucket = limit.limiter().clone();
     for any in [AnyLimiter::new(bucket), AnyLimiter::new(window), AnyLimiter::new(keyed)] {
         let name = format!("{any:?}");
@@ -101,9 +101,9 @@ fn type_erased_limiter_boxes_only_the_future_of_a_custom_limiter() {
     let without_layer = allocations(NoOp);
     for (limiter, expected) in [
         (AnyLimiter::new(CustomLimiter::new(true)), 0),
-        (AnyLimiter::new(TokenBucket::new(quota())), 0),
+        (AnyLimiter::new(LocalLimiter::token_bucket(quota())), 0),
         (AnyLimiter::new(CustomLimiter::new(false)), 1),
-        (AnyLimiter::new(SlidingWindow::new(quota())), 0),
+        (AnyLimiter::new(LocalLimiter::sliding_window(quota())), 0),
         (AnyLimiter::new(ReadyLimiter), 0),
     ] {
         let name = format!("{limiter:?}");
@@ -116,7 +116,7 @@ fn type_erased_limiter_boxes_only_the_future_of_a_custom_limiter() {
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn future_of_a_rate_limited_call_is_at_most_200_bytes_larger_than_its_request() {
-    let future = RateLimitLayer::new(TokenBucket::new(quota())).layer(NoOp).call(Request::new(()));
+    let future = RateLimitLayer::new(LocalLimiter::token_bucket(quota())).layer(NoOp).call(Request::new(()));
     let overhead = size_of_val(&future) - size_of::<Request<()>>();
     assert!(overhead <= 200, "the future is {overhead} bytes larger than the request");
 }

@@ -9,7 +9,7 @@ use tower::ServiceBuilder;
 use tower_outbound::{
     Quota,
     auth::KeyError,
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     test_util::Arrivals,
 };
 
@@ -413,7 +413,7 @@ async fn requests_that_wait_for_a_key_stay_within_the_quota() {
     let (provider, _) = key_provider(secs(9), &[Fetch::Lasting]);
     let quota = Quota::new(10, secs(10)).unwrap().with_burst(5).unwrap();
     let service = ServiceBuilder::new()
-        .layer(RateLimitLayer::new(TokenBucket::new(quota)))
+        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(quota)))
         .layer(layer(provider))
         .service(server.clone());
     let results = run_concurrently(40, || service.clone().oneshot(get(URI))).await;

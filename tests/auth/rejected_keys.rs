@@ -5,7 +5,7 @@ use tokio::time::advance;
 use tower::ServiceBuilder;
 use tower_outbound::{
     Quota,
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     test_util::Arrivals,
 };
 
@@ -142,7 +142,7 @@ async fn resends_after_a_401_stay_within_the_quota() {
     let (provider, _) = key_provider(millis(100), &[Fetch::Lasting]);
     let quota = Quota::new(10, secs(10)).unwrap();
     let service = ServiceBuilder::new()
-        .layer(RateLimitLayer::new(TokenBucket::new(quota)))
+        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(quota)))
         .layer(layer(provider))
         .service(server.clone());
     let results = run_concurrently(30, || send_with_resend(service.clone())).await;

@@ -14,7 +14,7 @@ use tower_outbound::{
         Outcome::{self, Refused},
         StopReason,
     },
-    limit::{RateLimitLayer, SlidingWindow},
+    limit::{LocalLimiter, RateLimitLayer},
     preset,
     retry::{Budget, Grpc, RetryOverride},
     test_util,
@@ -236,7 +236,7 @@ async fn resend_obeys_the_requested_delay_and_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn limiter_can_refuse_a_resend() {
     for (quota, succeeds) in [(2, true), (1, false)] {
-        let window = SlidingWindow::new(Quota::new(quota, secs(60)).unwrap());
+        let window = LocalLimiter::sliding_window(Quota::new(quota, secs(60)).unwrap());
         let (provider, _) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
         let (retry, budget) = resend_only();
         let server = ScriptedService::new([Status(401), Status(200)]);

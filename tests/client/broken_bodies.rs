@@ -26,7 +26,7 @@ use tower_outbound::{
     },
     client::{RequestBuilder, ResponseError},
     error::DeliveryError,
-    limit::SlidingWindow,
+    limit::LocalLimiter,
     request_id::RequestId,
     retry::{AttemptResult, Budget, Classify, IdempotencyKey, RetryDecision, RetryOverride},
     test_util::{ScriptedResponse, ScriptedService},
@@ -359,7 +359,7 @@ async fn broken_body_is_not_retried_after_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn retry_of_a_broken_body_waits_for_a_permit() {
     let quota = Quota::new(1, Duration::from_secs(10)).unwrap().without_margin();
-    let preset = in_memory().with_limiter(SlidingWindow::new(quota));
+    let preset = in_memory().with_limiter(LocalLimiter::sliding_window(quota));
     let (client, received) = broken(&preset, 1, &[200]);
     let response = client.get("/v1").await.unwrap();
     let report = report(&response).clone();
@@ -371,7 +371,8 @@ async fn retry_of_a_broken_body_waits_for_a_permit() {
     }
 
     // The permit would be granted after the deadline.
-    let (client, received) = broken(&in_memory().with_limiter(SlidingWindow::new(quota)), 1, &[200]);
+    let (client, received) =
+        broken(&in_memory().with_limiter(LocalLimiter::sliding_window(quota)), 1, &[200]);
     let get = client.get("/v1").timeout(Duration::from_secs(5));
     let error = get.fetch_text().await.unwrap_err();
     assert_eq!(broken_body(&error), (vec![Outcome::Failed, Outcome::Refused], Some(Deadline)));
@@ -455,7 +456,7 @@ async fn post_is_not_retried_whatever_the_error_of_its_broken_body_states() {
     let refused = || io::Error::from(io::ErrorKind::ConnectionRefused).into();
     let limited = async || {
         let quota = Quota::new(1, Duration::from_secs(10)).unwrap();
-        let limiter = SlidingWindow::new(quota);
+        let limiter = LocalLimiter::sliding_window(quota);
         limiter.acquire().await.unwrap();
         let client =
             in_memory().with_limiter(limiter).client_with_service(ScriptedService::new([200])).unwrap();

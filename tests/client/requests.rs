@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 use tower_outbound::{
     BoxError, Quota,
-    limit::{Priority, TokenBucket},
+    limit::{LocalLimiter, Priority},
     retry::RetryOverride,
     test_util::{ScriptedResponse, ScriptedService},
 };
@@ -130,14 +130,14 @@ async fn request_takes_as_many_permits_as_its_cost() {
     let preset = preset("http://127.0.0.1:9").with_quota(quota);
     let client = preset.client_with_service(service).unwrap();
     client.get("/export").cost(4).await.unwrap();
-    let window = preset.limiter().downcast_ref::<tower_outbound::limit::PacedWindow>().unwrap();
+    let window = preset.limiter().downcast_ref::<tower_outbound::limit::LocalLimiter>().unwrap();
     assert_eq!(window.snapshot().available, 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn request_priority_overrides_client_priority() {
     let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin();
-    let limiter = TokenBucket::new(quota).with_initial_burst(0);
+    let limiter = LocalLimiter::token_bucket(quota).with_initial_burst(0);
     let preset =
         |priority| preset("http://127.0.0.1:9").with_limiter(limiter.clone()).with_priority(priority);
     let client = |priority| preset(priority).client_with_service(ScriptedService::new([200])).unwrap();

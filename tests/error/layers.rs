@@ -6,7 +6,7 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ErrorKind, Quota,
     auth::{AuthLayer, Origin},
-    limit::{PermitCost, RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, PermitCost, RateLimitLayer},
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
@@ -41,7 +41,7 @@ async fn each_error_of_a_layer_has_its_own_kind_and_message() {
     let error = total.layer(unresponsive()).oneshot(get(URI)).await.unwrap_err();
     assert_error(&error, ErrorKind::Deadline, "deadline", "deadline of 3s exceeded");
 
-    let bucket = TokenBucket::new(Quota::per_minute(2).unwrap().with_burst(1).unwrap());
+    let bucket = LocalLimiter::token_bucket(Quota::per_minute(2).unwrap().with_burst(1).unwrap());
     let limit = RateLimitLayer::new(bucket).with_max_wait(secs(1));
     limit.layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
     let error = limit.layer(unresponsive()).oneshot(get(URI)).await.unwrap_err();
@@ -78,8 +78,8 @@ async fn each_error_of_a_layer_has_its_own_kind_and_message() {
     assert_error(&error, ErrorKind::Other, "other", "service failed after 3 attempts");
 }
 
-fn unlimited() -> RateLimitLayer<TokenBucket> {
-    RateLimitLayer::new(TokenBucket::unlimited())
+fn unlimited() -> RateLimitLayer<LocalLimiter> {
+    RateLimitLayer::new(LocalLimiter::unlimited())
 }
 
 #[tokio::test(start_paused = true)]

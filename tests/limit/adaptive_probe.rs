@@ -15,13 +15,13 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Body, Quota,
     call::RequestHead,
-    limit::{Adaptive, Keyed, Limiter, Permit, PermitRequest, RateLimitLayer, ResponseInfo},
+    limit::{Keyed, Limiter, LocalLimiter, Permit, PermitRequest, RateLimitLayer, ResponseInfo},
     test_util::{ScriptedResponse, ScriptedService},
 };
 
 /// Returns a limiter whose probe is in flight, and the permit of the probe.
-async fn probing() -> (Adaptive, Permit<'static>) {
-    let limiter = Adaptive::unlimited();
+async fn probing() -> (LocalLimiter, Permit<'static>) {
+    let limiter = LocalLimiter::adaptive([]);
     let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("1"))]);
     limiter.acquire().await.unwrap().complete(&ResponseInfo::new(StatusCode::TOO_MANY_REQUESTS, &headers));
     let mut probe = limiter.acquire().await.unwrap();
@@ -97,7 +97,7 @@ async fn limiter_probes_again_if_a_probe_is_cancelled_or_fails() {
     ] {
         let throttled = ScriptedResponse::status(429).with_header("retry-after", "1");
         let api = ScriptedService::new([throttled, probe, ScriptedResponse::status(200)]);
-        let service = RateLimitLayer::new(Adaptive::unlimited()).layer(api);
+        let service = RateLimitLayer::new(LocalLimiter::adaptive([])).layer(api);
         let start = Instant::now();
         let call = || service.clone().oneshot(Request::new(Body::empty()));
         assert_eq!(call().await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
@@ -135,8 +135,10 @@ fn with_headers(headers: &HeaderMap) -> ScriptedResponse {
 
 #[tokio::test(start_paused = true)]
 async fn rate_is_learned_for_each_key() {
-    let keyed =
-        Keyed::new(|head: RequestHead<'_>| head.uri.path().to_owned(), |_: &String| Adaptive::unlimited());
+    let keyed = Keyed::new(
+        |head: RequestHead<'_>| head.uri.path().to_owned(),
+        |_: &String| LocalLimiter::adaptive([]),
+    );
     let api = ScriptedService::from_fn(|seen| {
         let limit = if seen.head.uri.path() == "/slow" { 20 } else { 1_000 };
         with_headers(&quota_headers(limit, 10, limit))
@@ -154,7 +156,7 @@ async fn rate_is_learned_for_each_key() {
 
 #[tokio::test(start_paused = true)]
 async fn lower_quota_lowers_the_learned_rate() {
-    let limiter = Adaptive::unlimited();
+    let limiter = LocalLimiter::adaptive([]);
     send(&limiter, 1, StatusCode::OK, &quota_headers(102, 1, 90)).await;
     let rate = || limiter.snapshot().learned.unwrap().rate();
     assert!((rate() - 100.0).abs() < 0.1, "{}", rate());
@@ -172,7 +174,7 @@ async fn lower_quota_lowers_the_learned_rate() {
 
 #[tokio::test(start_paused = true)]
 async fn resume_ends_a_pause_and_keeps_the_learned_rate() {
-    let limiter = Adaptive::unlimited();
+    let limiter = LocalLimiter::adaptive([]);
     send(&limiter, 1, StatusCode::OK, &quota_headers(102, 1, 90)).await;
     let mut headers = quota_headers(102, 1, 90);
     headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
@@ -188,7 +190,7 @@ async fn resume_ends_a_pause_and_keeps_the_learned_rate() {
 #[tokio::test(start_paused = true)]
 async fn remaining_permits_delay_requests_only_with_server_remaining() {
     for obeys in [false, true] {
-        let limiter = Adaptive::unlimited();
+        let limiter = LocalLimiter::adaptive([]);
         let limiter = if obeys { limiter.with_server_remaining() } else { limiter };
         send(&limiter, 1, StatusCode::OK, &quota_headers(100, 10, 0)).await;
         let start = Instant::now();
@@ -201,7 +203,7 @@ async fn remaining_permits_delay_requests_only_with_server_remaining() {
 async fn no_window_exceeds_the_configured_quota_of_an_adaptive_limiter() {
     let window = Duration::from_secs(6);
     let quota = Quota::new(80, window).unwrap();
-    let limiter = Adaptive::new(quota);
+    let limiter = LocalLimiter::adaptive(quota);
     let mut grants = Vec::new();
     for number in 0..600 {
         let permit = limiter.acquire().await.unwrap();
@@ -215,7 +217,7 @@ async fn no_window_exceeds_the_configured_quota_of_an_adaptive_limiter() {
 
 #[tokio::test(start_paused = true)]
 async fn quota_of_an_hour_does_not_spread_the_requests() {
-    let limiter = Adaptive::unlimited();
+    let limiter = LocalLimiter::adaptive([]);
     let start = Instant::now();
     for remaining in (0..60).rev() {
         let permit = limiter.acquire().await.unwrap();
@@ -231,7 +233,7 @@ async fn keyed_limiter_keeps_an_idle_key_that_has_a_learned_rate() {
         let made = Arc::clone(&made);
         move |_: &String| {
             made.fetch_add(1, Relaxed);
-            Adaptive::unlimited()
+            LocalLimiter::adaptive([])
         }
     });
     let api = ScriptedService::from_fn(|_| with_headers(&quota_headers(1_000, 10, 999)));

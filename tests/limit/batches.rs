@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_outbound::{
     Quota,
-    limit::{Limiter, PacedWindow, PermitRequest, TokenBucket},
+    limit::{Limiter, LocalLimiter, PermitRequest},
     test_util::Arrivals,
 };
 
-use crate::{Pause, costing, millis, refilling};
+use crate::{costing, millis, refilling};
 
 /// Queues as many requests as a limiter grants in about one second. The requests are queued `phase` microseconds after
 /// a tick of tokio's timer. Returns the measured throughput divided by `rate`.
@@ -54,7 +54,7 @@ async fn token_bucket_sustains_any_rate_if_burst_is_cost_plus_2_ms_of_refill() {
 
 /// Queues as many requests as a limiter grants in two seconds. Returns the throughput divided by `rate`, and the most
 /// requests in one window of a second.
-async fn two_seconds<L: Pause + Send + 'static>(limiter: L, rate: f64) -> (f64, u64) {
+async fn two_seconds(limiter: LocalLimiter, rate: f64) -> (f64, u64) {
     let arrivals = Arrivals::new();
     let count = (2.0 * rate) as usize;
     let start = Instant::now();
@@ -84,8 +84,8 @@ async fn limiter_with_a_margin_sustains_a_rate_above_the_resolution_of_timers() 
                 let quota = Quota::per_second(limit).unwrap().with_burst(1).unwrap();
                 let quota = quota.with_margin(millis(margin)).unwrap();
                 let bucket_rate = f64::from(limit - 1) / (1.0 + margin as f64 / 1_000.0);
-                let bucket = two_seconds(TokenBucket::new(quota), bucket_rate).await;
-                let window = two_seconds(PacedWindow::new(quota), quota.sustained()).await;
+                let bucket = two_seconds(LocalLimiter::token_bucket(quota), bucket_rate).await;
+                let window = two_seconds(LocalLimiter::paced_window(quota), quota.sustained()).await;
                 for (name, (throughput, most)) in [("bucket", bucket), ("window", window)] {
                     let case =
                         format!("{name}, {limit} per second, margin {margin} ms, {phase} us after a tick");
@@ -129,10 +129,9 @@ async fn batching_delays_no_waiter_beyond_its_max_wait() {
 /// Queues `calls` waiters at once on a bucket that refills one permit per millisecond. Returns the time from each
 /// permit's refill to its grant.
 async fn lateness(calls: u64) -> Vec<Duration> {
-    // The measurement starts at a tick of tokio's timer, 10 s after the limiter was created.
-    let bucket = refilling(1_000, 100).with_initial_burst(0);
+    // The measurement starts at a tick of tokio's timer.
     tokio::time::advance(millis(10_000)).await;
-    let (bucket, start) = (bucket.with_initial_burst(0), Instant::now());
+    let (bucket, start) = (refilling(1_000, 100).with_initial_burst(0), Instant::now());
     let waiting: Vec<_> = (0..calls)
         .map(|_| {
             let acquire = bucket.acquire_with(&PermitRequest::new());

@@ -8,7 +8,7 @@ use tokio::{
 };
 use tower_outbound::{
     Quota,
-    limit::{Adaptive, Keyed, Limiter, PacedWindow, PermitRequest, Priority, SlidingWindow, TokenBucket},
+    limit::{Keyed, Limiter, LocalLimiter, PermitRequest, Priority},
     test_util::Arrivals,
 };
 
@@ -33,7 +33,7 @@ fn run<F: Future<Output = ()>>(name: &str, test: impl FnOnce() -> F + Send + 'st
 }
 
 /// Queues six waiters.
-async fn queue<L: Limiter + Send + 'static>(limiter: &L, arrivals: &Arrivals) -> JoinSet<()> {
+async fn queue(limiter: &LocalLimiter, arrivals: &Arrivals) -> JoinSet<()> {
     let mut waiters = JoinSet::new();
     for number in 0..6 {
         let priority = [Priority::Normal, Priority::Low, Priority::High][number % 3];
@@ -49,7 +49,7 @@ async fn queue<L: Limiter + Send + 'static>(limiter: &L, arrivals: &Arrivals) ->
 }
 
 /// Asserts that the waiters are served at the quota's rate, before and after two jumps of the clock.
-async fn serve_after_jumps<L: Limiter + Send + 'static>(limiter: L, quota: Quota) {
+async fn serve_after_jumps(limiter: LocalLimiter, quota: Quota) {
     let arrivals = Arrivals::new();
     for jump in [JUMP, JUMP, Duration::from_secs(60)] {
         let waiters = queue(&limiter, &arrivals).await;
@@ -65,26 +65,26 @@ async fn serve_after_jumps<L: Limiter + Send + 'static>(limiter: L, quota: Quota
 #[test]
 fn waiters_are_served_after_the_clock_jumps_by_more_than_a_century() {
     let quota = one_per_second();
-    run("token bucket", move || serve_after_jumps(TokenBucket::new(quota), quota));
+    run("token bucket", move || serve_after_jumps(LocalLimiter::token_bucket(quota), quota));
     run("token bucket with two quotas", move || {
         let hourly = Quota::new(1_000, Duration::from_secs(3_600)).unwrap();
-        serve_after_jumps(TokenBucket::all_of([quota, hourly]), quota)
+        serve_after_jumps(LocalLimiter::token_bucket([quota, hourly]), quota)
     });
-    run("paced window", move || serve_after_jumps(PacedWindow::new(quota), quota));
+    run("paced window", move || serve_after_jumps(LocalLimiter::paced_window(quota), quota));
     run("sliding window", move || {
         let quota = Quota::new(1, Duration::from_secs(1)).unwrap();
-        serve_after_jumps(SlidingWindow::new(quota), quota)
+        serve_after_jumps(LocalLimiter::sliding_window(quota), quota)
     });
-    run("adaptive", move || serve_after_jumps(Adaptive::new(quota), quota));
+    run("adaptive", move || serve_after_jumps(LocalLimiter::adaptive(quota), quota));
     run("keyed", move || async move {
-        let keyed = Keyed::new(|_| 0, move |_| TokenBucket::new(quota));
+        let keyed = Keyed::new(|_| 0, move |_| LocalLimiter::token_bucket(quota));
         serve_after_jumps(keyed.limiter(&0).unwrap(), quota).await;
     });
 }
 
 #[test]
 fn waiters_of_a_paused_limiter_are_served_after_the_clock_jumps_by_more_than_a_century() {
-    async fn serve<L: Pause + Send + 'static>(limiter: L) {
+    async fn serve(limiter: LocalLimiter) {
         advance(JUMP).await;
         limiter.pause(Duration::from_secs(60));
         let waiters = queue(&limiter, &Arrivals::new()).await;
@@ -92,7 +92,7 @@ fn waiters_of_a_paused_limiter_are_served_after_the_clock_jumps_by_more_than_a_c
         waiters.join_all().await;
         assert_eq!(start.elapsed().as_secs(), 60);
     }
-    run("token bucket", || serve(TokenBucket::unlimited()));
-    run("paced window", || serve(PacedWindow::unlimited()));
-    run("sliding window", || serve(SlidingWindow::unlimited()));
+    run("token bucket", || serve(LocalLimiter::unlimited()));
+    run("paced window", || serve(LocalLimiter::unlimited()));
+    run("sliding window", || serve(LocalLimiter::unlimited()));
 }

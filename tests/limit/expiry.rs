@@ -10,10 +10,7 @@ use tower_layer::Layer;
 use tower_outbound::{
     Quota,
     call::RequestHead,
-    limit::{
-        AnyLimiter, Limiter, PermitRequest, RateLimitLayer, ResponseInfo, SelectLimiter, SlidingWindow,
-        TokenBucket,
-    },
+    limit::{AnyLimiter, Limiter, LocalLimiter, PermitRequest, RateLimitLayer, ResponseInfo, SelectLimiter},
     test_util::Arrivals,
 };
 
@@ -34,8 +31,8 @@ async fn permit_expires_after_a_quarter_of_the_safety_margin() {
         (vec![quota(60_000, 1_000), quota(160, 0)], 5),
     ] {
         for limiter in [
-            AnyLimiter::new(TokenBucket::all_of(quotas.clone())),
-            AnyLimiter::new(SlidingWindow::all_of(quotas.clone())),
+            AnyLimiter::new(LocalLimiter::token_bucket(quotas.clone())),
+            AnyLimiter::new(LocalLimiter::sliding_window(quotas.clone())),
         ] {
             let request = Request::new(());
             let permit = limiter.acquire_for(RequestHead::of(&request), &PermitRequest::new()).await.unwrap();
@@ -46,7 +43,7 @@ async fn permit_expires_after_a_quarter_of_the_safety_margin() {
             }
         }
     }
-    let unlimited = TokenBucket::unlimited();
+    let unlimited = LocalLimiter::unlimited();
     let permit = unlimited.try_acquire().unwrap();
     advance(Duration::from_secs(1_000_000)).await;
     assert!(!permit.is_expired(), "permits of an unlimited limiter do not expire");
@@ -55,7 +52,7 @@ async fn permit_expires_after_a_quarter_of_the_safety_margin() {
 #[tokio::test(start_paused = true)]
 async fn max_wait_and_max_queue_do_not_limit_replacement_of_expired_permits() {
     for (delay, granted) in [(50, 1), (51, 2)] {
-        let limiter = TokenBucket::new(one_per_second());
+        let limiter = LocalLimiter::token_bucket(one_per_second());
         let layer = RateLimitLayer::new(limiter.clone()).with_max_wait(Duration::ZERO).with_max_queue(0);
         // The maximum wait and the maximum queue length apply only to the first permit of a call.
         layer.layer(ReadyAfter::new(millis(delay))).oneshot(Request::new(())).await.unwrap();
@@ -93,10 +90,10 @@ async fn rate_limit_layer_replaces_permits_that_expire_before_readiness() {
         let (service, arrivals) = slow_at_first(8, Duration::from_secs(10), 200);
         let slots = tower::limit::ConcurrencyLimitLayer::new(8).layer(service);
         let calls: Vec<_> = if sliding {
-            let limited = RateLimitLayer::new(SlidingWindow::new(quota)).layer(slots);
+            let limited = RateLimitLayer::new(LocalLimiter::sliding_window(quota)).layer(slots);
             (0..100).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect()
         } else {
-            let limited = RateLimitLayer::new(TokenBucket::new(quota)).layer(slots);
+            let limited = RateLimitLayer::new(LocalLimiter::token_bucket(quota)).layer(slots);
             (0..100).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect()
         };
         for call in calls {
@@ -115,7 +112,7 @@ async fn rate_limit_layer_replaces_permits_that_expire_before_readiness() {
 async fn permit_expires_if_a_pause_starts_before_the_inner_service_is_ready() {
     let (service, arrivals) = slow_at_first(1, Duration::from_secs(1), 429);
     let slot = tower::limit::ConcurrencyLimitLayer::new(1).layer(service);
-    let limiter = TokenBucket::unlimited();
+    let limiter = LocalLimiter::unlimited();
     let limited = RateLimitLayer::new(limiter.clone()).layer(slot);
     let calls: Vec<_> = (0..3).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect();
     for call in calls {
@@ -131,8 +128,9 @@ async fn permit_of_an_unpolled_waiter_expires_over_time_or_on_new_server_limits(
     let none_remain = [(HeaderName::from_static("ratelimit"), HeaderValue::from_static("\"a\";r=0;t=60"))];
     let none_remain = HeaderMap::from_iter(none_remain);
     for (limited, by_pause) in [(true, true), (true, false), (false, false)] {
-        let window = SlidingWindow::new(Quota::new(2, Duration::from_secs(10)).unwrap().without_margin())
-            .with_server_remaining();
+        let window =
+            LocalLimiter::sliding_window(Quota::new(2, Duration::from_secs(10)).unwrap().without_margin())
+                .with_server_remaining();
         let permit = window.acquire_with(&costing(2)).await.unwrap();
         let mut first = task::spawn(window.acquire_with(&PermitRequest::new()));
         let mut second = task::spawn(window.acquire_with(&PermitRequest::new()));

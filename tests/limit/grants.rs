@@ -10,7 +10,7 @@ use tower_layer::Layer;
 use tower_outbound::{
     Quota,
     error::Reason,
-    limit::{Limiter, PermitCost, PermitRequest, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{Limiter, LocalLimiter, PermitCost, PermitRequest, RateLimitLayer},
 };
 
 use crate::{bucket, costing, ok_service, permits};
@@ -37,7 +37,7 @@ async fn token_bucket_grants_its_burst_immediately_then_permits_at_refill_rate()
 
 #[tokio::test(start_paused = true)]
 async fn sliding_window_grants_its_complete_quota_at_once_in_each_window() {
-    let window = SlidingWindow::new(Quota::per_minute(100).unwrap().without_margin());
+    let window = LocalLimiter::sliding_window(Quota::per_minute(100).unwrap().without_margin());
     let start = Instant::now();
     let mut grants = Vec::new();
     for _ in 0..300 {
@@ -56,7 +56,7 @@ async fn sliding_window_grants_its_complete_quota_at_once_in_each_window() {
 async fn token_bucket_takes_permits_from_all_quotas_or_from_none() {
     let ten_a_second = Quota::per_second(10).unwrap().with_burst(5).unwrap().without_margin();
     let hundred_a_minute = Quota::per_minute(100).unwrap().with_burst(7).unwrap().without_margin();
-    let bucket = TokenBucket::all_of([ten_a_second, hundred_a_minute]);
+    let bucket = LocalLimiter::token_bucket([ten_a_second, hundred_a_minute]);
     // After five grants the first quota has no permits left, and the second quota has two permits left.
     for _ in 0..5 {
         bucket.try_acquire().unwrap();
@@ -91,7 +91,7 @@ async fn limiter_grants_all_permits_of_a_request_at_once_or_refuses_an_excessive
     );
     let refusal = bucket.acquire_with(&costing(11)).await.unwrap_err();
     assert_eq!((refusal.reason(), refusal.wait()), (Reason::TooCostly { largest: 10 }, None));
-    let window = SlidingWindow::new(Quota::per_minute(20).unwrap().without_margin());
+    let window = LocalLimiter::sliding_window(Quota::per_minute(20).unwrap().without_margin());
     assert_eq!(
         window.acquire_with(&costing(21)).await.unwrap_err().reason(),
         Reason::TooCostly { largest: 20 }
@@ -121,7 +121,7 @@ async fn limiter_grants_all_permits_of_a_request_at_once_or_refuses_an_excessive
 async fn initial_burst_sets_how_many_permits_are_available_at_the_start() {
     for permits in [1, 4, 10] {
         let bucket = bucket(20, 10, 10).with_initial_burst(permits);
-        let window = SlidingWindow::new(Quota::per_second(10).unwrap()).with_initial_burst(permits);
+        let window = LocalLimiter::sliding_window(Quota::per_second(10).unwrap()).with_initial_burst(permits);
         assert_eq!([bucket.snapshot().available, window.snapshot().available], [permits; 2]);
     }
 }
@@ -131,7 +131,8 @@ async fn initial_burst_of_zero_grants_no_permits_at_the_start() {
     let bucket = bucket(20, 10, 10).with_initial_burst(0);
     assert_eq!(bucket.snapshot().available, 0);
     assert_eq!(bucket.try_acquire().unwrap_err().wait(), Some(Duration::from_secs(1)));
-    let window = SlidingWindow::new(Quota::per_second(5).unwrap().without_margin()).with_initial_burst(0);
+    let window =
+        LocalLimiter::sliding_window(Quota::per_second(5).unwrap().without_margin()).with_initial_burst(0);
     let start = Instant::now();
     window.acquire_with(&PermitRequest::new()).await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_millis(1_001));
@@ -149,7 +150,7 @@ async fn snapshot_shows_the_current_state_of_the_limiter() {
     let snapshot = bucket.snapshot();
     assert_eq!((snapshot.available, snapshot.queued, snapshot.granted, snapshot.refused), (0, 1, 1, 1));
     assert_eq!(snapshot.paused_until, Some(until));
-    let unlimited = TokenBucket::unlimited().snapshot();
+    let unlimited = LocalLimiter::unlimited().snapshot();
     assert_eq!((unlimited.available, unlimited.paused_until), (u32::MAX, None));
 }
 
@@ -157,7 +158,7 @@ async fn snapshot_shows_the_current_state_of_the_limiter() {
 #[tokio::test(start_paused = true)]
 async fn quanta_clock_does_not_follow_the_paused_clock_of_tokio() {
     let hours = Quota::new(2, Duration::from_secs(36_000)).unwrap().with_burst(1).unwrap().without_margin();
-    let bucket = TokenBucket::with_quanta_clock([hours]);
+    let bucket = LocalLimiter::token_bucket(hours).with_quanta_clock();
     bucket.try_acquire().unwrap();
     tokio::time::advance(Duration::from_secs(36_000)).await;
     assert!(bucket.try_acquire().is_err());

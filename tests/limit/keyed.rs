@@ -8,7 +8,7 @@ use tower::ServiceExt;
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
-    limit::{Keyed, PacedWindow, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{Keyed, LocalLimiter, RateLimitLayer},
 };
 
 use crate::{millis, ok_service, one_per_second};
@@ -18,7 +18,7 @@ async fn keyed_limiter_gives_each_key_its_own_quota_and_removes_idle_keys() {
     let keyed = Keyed::with_max_keys(
         16,
         |head| head.uri.host().unwrap_or_default().to_owned(),
-        |_: &String| TokenBucket::new(one_per_second()),
+        |_: &String| LocalLimiter::token_bucket(one_per_second()),
     );
     let layer = RateLimitLayer::new(keyed.clone()).with_max_wait(Duration::ZERO);
     let service = layer.layer(ok_service());
@@ -47,45 +47,40 @@ async fn keyed_limiter_gives_each_key_its_own_quota_and_removes_idle_keys() {
     assert!(keyed.len() <= 16);
 }
 
+/// The figures include the key of 8 bytes and the free slots of the table.
 #[test]
 fn keys_take_little_memory() {
     const KEYS: u64 = 10_000;
-    /// Returns the allocated bytes of each key in use, with the key and the table.
-    macro_rules! bytes_per_key {
-        ($make:expr) => {{
-            let keyed = Keyed::new(|_| 0, $make);
+    let quota = Quota::per_minute(100).unwrap();
+    type Make = fn(Quota) -> LocalLimiter;
+    let kinds: [(&str, Make); 3] = [
+        ("token bucket", LocalLimiter::token_bucket),
+        ("paced window", LocalLimiter::paced_window),
+        ("sliding window", LocalLimiter::sliding_window),
+    ];
+    for (name, make) in kinds {
+        let keyed = Keyed::new(|_| 0, move |_: &u64| make(quota));
+        let bytes_per_key = |touch: &dyn Fn(&LocalLimiter)| {
             let allocated = allocation_counter::measure(|| {
-                for key in 0..KEYS {
-                    keyed.limiter(&key).unwrap().try_acquire().unwrap();
-                }
+                (0..KEYS).for_each(|key| touch(&keyed.limiter(&key).unwrap()));
             });
             allocated.bytes_current / KEYS as i64
-        }};
-    }
-    let quota = |limit| Quota::per_hour(limit).unwrap();
-    let bucket = |key: &u64| TokenBucket::new(Quota::per_hour(100 + *key as u32 % 4).unwrap());
-    for (name, bytes, limit) in [
-        ("bucket", bytes_per_key!(move |_: &u64| TokenBucket::new(quota(100))), 130),
-        ("bucket, four quotas", bytes_per_key!(bucket), 130),
-        ("window", bytes_per_key!(move |_: &u64| SlidingWindow::new(quota(100))), 1000),
-        (
-            "bucket with a queue",
-            bytes_per_key!(move |_: &u64| TokenBucket::new(quota(100))
-                .with_lower_priority_share(25)
-                .unwrap()),
-            1000,
-        ),
-    ] {
-        assert!(bytes <= limit, "{name}: {bytes} bytes per key");
+        };
+        let unused = bytes_per_key(&|_| ());
+        let used = bytes_per_key(&|limiter| drop(limiter.try_acquire().unwrap()));
+        assert!(unused <= 160 && unused + used <= 600, "{name}: {unused} bytes per key, {used} more in use");
     }
 }
 
 /// Limiters of a `Keyed` with the same quota share a clock.
 #[tokio::test(start_paused = true)]
 async fn keyed_limiter_refills_each_key_from_its_creation() {
-    let buckets = Keyed::new(|_| 0, |_: &u32| TokenBucket::new(one_per_second()).with_initial_burst(0));
-    let windows = Keyed::new(|_| 0, |_: &u32| SlidingWindow::new(one_per_second()).with_initial_burst(0));
-    let paced = Keyed::new(|_| 0, |_: &u32| PacedWindow::new(one_per_second()).with_initial_burst(0));
+    let buckets =
+        Keyed::new(|_| 0, |_: &u32| LocalLimiter::token_bucket(one_per_second()).with_initial_burst(0));
+    let windows =
+        Keyed::new(|_| 0, |_: &u32| LocalLimiter::sliding_window(one_per_second()).with_initial_burst(0));
+    let paced =
+        Keyed::new(|_| 0, |_: &u32| LocalLimiter::paced_window(one_per_second()).with_initial_burst(0));
     let mut first = Vec::new();
     for (start, keys) in [(0, 0..50), (250, 50..100)] {
         advance(Duration::from_millis(start)).await;
@@ -111,15 +106,15 @@ async fn keyed_limiter_refills_each_key_from_its_creation() {
 
 #[tokio::test(start_paused = true)]
 async fn keyed_limiter_keeps_the_quota_and_state_of_each_new_limiter() {
-    let spent = TokenBucket::new(one_per_second());
+    let spent = LocalLimiter::token_bucket(one_per_second());
     spent.try_acquire().unwrap();
     let keyed = Keyed::new(
         |_| 0,
         move |key: &u32| match key % 4 {
-            0 => TokenBucket::new(one_per_second()),
-            1 => TokenBucket::new(Quota::per_second(100).unwrap().with_burst(5).unwrap()),
+            0 => LocalLimiter::token_bucket(one_per_second()),
+            1 => LocalLimiter::token_bucket(Quota::per_second(100).unwrap().with_burst(5).unwrap()),
             2 => {
-                let paused = TokenBucket::new(one_per_second());
+                let paused = LocalLimiter::token_bucket(one_per_second());
                 paused.pause_until(Instant::now() + Duration::from_secs(5));
                 paused
             }
@@ -143,7 +138,7 @@ async fn keyed_limiter_keeps_the_quota_and_state_of_each_new_limiter() {
 #[tokio::test(start_paused = true)]
 async fn keyed_limiter_removes_idle_keys_even_if_there_is_room_for_new_keys() {
     let quota = Quota::per_second(10).unwrap().without_margin();
-    let keyed = Keyed::new(|_| 0, move |_: &u32| TokenBucket::new(quota));
+    let keyed = Keyed::new(|_| 0, move |_: &u32| LocalLimiter::token_bucket(quota));
     for key in 0..10_000 {
         keyed.limiter(&key).unwrap().try_acquire().unwrap();
         advance(Duration::from_millis(10)).await;
@@ -156,7 +151,7 @@ async fn keyed_limiter_removes_idle_keys_even_if_there_is_room_for_new_keys() {
 #[tokio::test(start_paused = true)]
 async fn keyed_limiter_keeps_a_key_until_all_permits_of_its_quotas_are_available() {
     let quotas = [Quota::per_second(10).unwrap(), Quota::per_minute(20).unwrap()];
-    let windows = Keyed::new(|_| 0, move |_: &u32| SlidingWindow::all_of(quotas));
+    let windows = Keyed::new(|_| 0, move |_: &u32| LocalLimiter::sliding_window(quotas));
     let mut granted = 0;
     for second in 0..59 {
         granted += (0..10).filter(|_| windows.limiter(&0).unwrap().try_acquire().is_ok()).count();
@@ -171,7 +166,7 @@ async fn keyed_limiter_keeps_a_key_until_all_permits_of_its_quotas_are_available
 #[tokio::test(start_paused = true)]
 async fn keyed_limiter_accepts_usize_max_as_the_maximum_number_of_keys() {
     let quota = Quota::per_second(10).unwrap().without_margin();
-    let keyed = Keyed::with_max_keys(usize::MAX, |_| 0, move |_: &u32| TokenBucket::new(quota));
+    let keyed = Keyed::with_max_keys(usize::MAX, |_| 0, move |_: &u32| LocalLimiter::token_bucket(quota));
     assert!((0..1_000).all(|key| keyed.limiter(&key).is_ok()));
 }
 
@@ -180,7 +175,8 @@ async fn keyed_limiter_adds_a_key_to_a_full_shard_if_any_key_is_idle() {
     // Each of the 16 shards holds 40 keys, and half of the keys are idle after one second. A search of only a few keys
     // would miss the idle keys.
     let long = Quota::new(2, Duration::from_secs(3_600)).unwrap().with_burst(1).unwrap().without_margin();
-    let make = move |key: &u32| TokenBucket::new(if key % 2 == 0 { long } else { one_per_second() });
+    let make =
+        move |key: &u32| LocalLimiter::token_bucket(if key % 2 == 0 { long } else { one_per_second() });
     let keyed = Keyed::with_max_keys(640, |_| 0, make);
     assert!(keyed.is_empty());
     for key in 0..10_000 {
@@ -212,14 +208,14 @@ enum InUse {
 /// Asserts that the limiter keeps key 0 until the key is idle, and then removes it for a new key. Each shard has room
 /// for one key.
 macro_rules! assert_removed_when_idle {
-    ($limiter:ident, $quotas:expr) => {
+    ($limiter:expr, $quotas:expr) => {
         for (in_use, idle_after) in [
             (InUse::Spent, 1_001),
             (InUse::Unconfirmed, 10_101),
             (InUse::Paused, 60_001),
             (InUse::Cloned, u64::MAX),
         ] {
-            let keyed = Keyed::with_max_keys(16, |_| 0, move |_: &u32| $limiter::all_of($quotas));
+            let keyed = Keyed::with_max_keys(16, |_| 0, move |_: &u32| $limiter($quotas));
             // Adds 499 other keys. The limiter removes key 0 to make room for them if key 0 is idle.
             let is_kept = || {
                 for other in 1..500 {
@@ -252,8 +248,8 @@ macro_rules! assert_removed_when_idle {
 #[tokio::test(start_paused = true)]
 async fn keyed_limiter_keeps_a_key_until_the_key_is_idle() {
     let window = Quota::new(1, millis(1_000)).unwrap().without_margin();
-    assert_removed_when_idle!(TokenBucket, [one_per_second()]);
-    assert_removed_when_idle!(TokenBucket, [one_per_second(), one_per_second()]);
-    assert_removed_when_idle!(SlidingWindow, [window]);
-    assert_removed_when_idle!(SlidingWindow, [window, window]);
+    assert_removed_when_idle!(LocalLimiter::token_bucket, [one_per_second()]);
+    assert_removed_when_idle!(LocalLimiter::token_bucket, [one_per_second(), one_per_second()]);
+    assert_removed_when_idle!(LocalLimiter::sliding_window, [window]);
+    assert_removed_when_idle!(LocalLimiter::sliding_window, [window, window]);
 }

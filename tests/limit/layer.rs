@@ -12,7 +12,7 @@ use tower::{Service, ServiceExt, limit::ConcurrencyLimit};
 use tower_layer::Layer;
 use tower_outbound::{
     call::CallContext,
-    limit::{AnyLimiter, Keyed, Limiter, PermitRequest, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{AnyLimiter, Keyed, Limiter, LocalLimiter, PermitRequest, RateLimitLayer},
     request_id::RequestIdLayer,
 };
 
@@ -78,10 +78,10 @@ async fn call_is_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn debug_output_shows_the_name_and_state_of_each_limiter_type() {
-    let bucket = TokenBucket::new(one_per_second());
+    let bucket = LocalLimiter::token_bucket(one_per_second());
     bucket.try_acquire().unwrap();
-    let window = SlidingWindow::new(one_per_second());
-    let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| TokenBucket::unlimited());
+    let window = LocalLimiter::sliding_window(one_per_second());
+    let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| LocalLimiter::unlimited());
     let layer = RateLimitLayer::new(bucket.clone());
     let mut waiting = task::spawn(Box::pin(layer.layer(ReadyAfter::new(millis(1))).call(Request::new(()))));
     let acquiring = format!("{:?}", *waiting);

@@ -1,29 +1,6 @@
 //! Tests of the limiters and of `RateLimitLayer`, on tokio's paused clock.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-/// Generates three tests from each function: one with `TokenBucket`, one with `PacedWindow` and one with
-/// `SlidingWindow`.
-macro_rules! for_each_algorithm {
-    ($($name:ident,)*) => {$(
-        mod $name {
-            #[tokio::test(start_paused = true)]
-            async fn token_bucket() {
-                super::$name::<tower_outbound::limit::TokenBucket>().await;
-            }
-
-            #[tokio::test(start_paused = true)]
-            async fn paced_window() {
-                super::$name::<tower_outbound::limit::PacedWindow>().await;
-            }
-
-            #[tokio::test(start_paused = true)]
-            async fn sliding_window() {
-                super::$name::<tower_outbound::limit::SlidingWindow>().await;
-            }
-        }
-    )*};
-}
-
 mod absent_waiters;
 mod adaptive;
 mod adaptive_probe;
@@ -62,17 +39,17 @@ use tokio::time::Instant;
 use tower::Service;
 use tower_outbound::{
     Quota,
-    limit::{Limiter, PacedWindow, PermitRequest, SlidingWindow, Snapshot, TokenBucket},
+    limit::{Limiter, LocalLimiter, PermitRequest},
 };
 
 /// Returns a token bucket without a safety margin. The bucket refills `limit - burst` permits every `window` seconds.
-fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {
+fn bucket(limit: u32, window: u64, burst: u32) -> LocalLimiter {
     let quota = Quota::new(limit, Duration::from_secs(window)).unwrap();
-    TokenBucket::new(quota.with_burst(burst).unwrap().without_margin())
+    LocalLimiter::token_bucket(quota.with_burst(burst).unwrap().without_margin())
 }
 
 /// Returns a token bucket that refills `rate` permits per second, without a safety margin.
-fn refilling(rate: u32, burst: u32) -> TokenBucket {
+fn refilling(rate: u32, burst: u32) -> LocalLimiter {
     bucket(rate + burst, 1, burst)
 }
 
@@ -86,45 +63,11 @@ trait Pause: Limiter {
     fn pause(&self, length: Duration);
 }
 
-/// The functions that `TokenBucket`, `PacedWindow` and `SlidingWindow` have, although no public trait declares them.
-trait Algorithm: Pause + Send + Sync + 'static {
-    fn of(quota: Quota) -> Self;
-    fn with_server_remaining(self) -> Self;
-    fn unlimited() -> Self;
-    fn snapshot(&self) -> Snapshot;
+impl Pause for LocalLimiter {
+    fn pause(&self, length: Duration) {
+        self.pause_until(Instant::now() + length);
+    }
 }
-
-macro_rules! impl_algorithm {
-    ($limiter:ident) => {
-        impl Pause for $limiter {
-            fn pause(&self, length: Duration) {
-                self.pause_until(Instant::now() + length);
-            }
-        }
-
-        impl Algorithm for $limiter {
-            fn of(quota: Quota) -> Self {
-                Self::new(quota)
-            }
-
-            fn with_server_remaining(self) -> Self {
-                self.with_server_remaining()
-            }
-
-            fn unlimited() -> Self {
-                Self::unlimited()
-            }
-
-            fn snapshot(&self) -> Snapshot {
-                self.snapshot()
-            }
-        }
-    };
-}
-
-impl_algorithm!(TokenBucket);
-impl_algorithm!(PacedWindow);
-impl_algorithm!(SlidingWindow);
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)

@@ -17,7 +17,7 @@ use tower::{Service, ServiceExt};
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
-    limit::{RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     test_util::Arrivals,
 };
 
@@ -133,7 +133,7 @@ struct Groups {
 
 /// Runs both groups of calls. Returns the arrivals of the requests. The clock advances by `steps`, so a timer fires up
 /// to one step late.
-async fn arrivals<L: Pause>(limiter: L, quota: Quota, groups: &Groups, steps: &[u32]) -> Arrivals {
+async fn arrivals(limiter: LocalLimiter, quota: Quota, groups: &Groups, steps: &[u32]) -> Arrivals {
     let (arrivals, part) = (Arrivals::new(), quota.margin() / (4 * QUARTER));
     let call = |late: &Delayed| {
         let ready_at = Arc::default();
@@ -168,8 +168,8 @@ async fn arrivals<L: Pause>(limiter: L, quota: Quota, groups: &Groups, steps: &[
     arrivals
 }
 
-fn assert_window_holds<L: Pause>(
-    make: impl Fn(Quota) -> L,
+fn assert_window_holds(
+    make: impl Fn(Quota) -> LocalLimiter,
     quota: Quota,
     groups: &Groups,
     steps: &[u32],
@@ -224,7 +224,7 @@ proptest! {
         (quota, groups) in calls(),
         steps in steps(),
     ) {
-        assert_window_holds(TokenBucket::new, quota, &groups, &steps)?;
+        assert_window_holds(LocalLimiter::token_bucket, quota, &groups, &steps)?;
     }
 
     #[test]
@@ -232,7 +232,7 @@ proptest! {
         (quota, groups) in calls(),
         steps in steps(),
     ) {
-        assert_window_holds(SlidingWindow::new, quota, &groups, &steps)?;
+        assert_window_holds(LocalLimiter::sliding_window, quota, &groups, &steps)?;
     }
 }
 
@@ -254,8 +254,8 @@ fn limiters_stay_within_quota_if_prompt_calls_follow_a_late_burst() {
             steps[0] += timer;
             let after = steps[0] + poll + ready + QUARTER;
             let groups = Groups { first, after, second: vec![PROMPT; 120] };
-            assert_window_holds(TokenBucket::new, quota, &groups, &steps).unwrap();
-            assert_window_holds(SlidingWindow::new, quota, &groups, &steps).unwrap();
+            assert_window_holds(LocalLimiter::token_bucket, quota, &groups, &steps).unwrap();
+            assert_window_holds(LocalLimiter::sliding_window, quota, &groups, &steps).unwrap();
         }
     }
 }
@@ -263,7 +263,7 @@ fn limiters_stay_within_quota_if_prompt_calls_follow_a_late_burst() {
 /// Runs two calls that wait during a pause. The first call takes permits for both calls, and the second call is late.
 /// Returns the number of permits granted.
 async fn granted(quota: Quota, poll: Duration, ready: Duration) -> u64 {
-    let bucket = TokenBucket::new(quota);
+    let bucket = LocalLimiter::token_bucket(quota);
     let call = |ready| {
         let (part, ready_at) = (Duration::from_nanos(1), Arc::default());
         let late = Delayed { ready, ..PROMPT };
@@ -339,7 +339,7 @@ async fn sliding_window_stays_within_quota_even_if_polls_and_readiness_are_late(
     for (poll_delay, ready_delay) in
         [(0, 0), (249, 249), (251, 0), (0, 251), (499, 499), (1_099, 1_000), (3_000, 3_000)]
     {
-        let limiter = SlidingWindow::new(quota).with_initial_burst(0);
+        let limiter = LocalLimiter::sliding_window(quota).with_initial_burst(0);
         let called_at = Arc::default();
         let service = |delay| {
             let service = SlowService {

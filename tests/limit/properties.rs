@@ -12,7 +12,7 @@ use tokio_test::task;
 use tower_outbound::{
     Quota,
     error::Reason,
-    limit::{PermitRequest, SlidingWindow, TokenBucket},
+    limit::{Limiter, LocalLimiter, PermitRequest},
     test_util::{Arrival, Arrivals},
 };
 
@@ -124,7 +124,7 @@ proptest! {
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
     ) {
-        assert_guarantees(|| TokenBucket::new(quota), &[quota], pause, &callers)?;
+        assert_guarantees(|| LocalLimiter::token_bucket(quota), &[quota], pause, &callers)?;
     }
 
     #[test]
@@ -133,7 +133,7 @@ proptest! {
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
     ) {
-        assert_guarantees(|| SlidingWindow::new(quota), &[quota], pause, &callers)?;
+        assert_guarantees(|| LocalLimiter::sliding_window(quota), &[quota], pause, &callers)?;
     }
 
     #[test]
@@ -142,7 +142,7 @@ proptest! {
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
     ) {
-        assert_guarantees(|| TokenBucket::all_of(quotas.clone()), &quotas, pause, &callers)?;
+        assert_guarantees(|| LocalLimiter::token_bucket(quotas.clone()), &quotas, pause, &callers)?;
     }
 
     #[test]
@@ -151,7 +151,7 @@ proptest! {
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
     ) {
-        assert_guarantees(|| SlidingWindow::all_of(quotas.clone()), &quotas, pause, &callers)?;
+        assert_guarantees(|| LocalLimiter::sliding_window(quotas.clone()), &quotas, pause, &callers)?;
     }
 
     /// The wait that a refusal carries is exact if no earlier waiter is dropped.
@@ -167,23 +167,20 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap().block_on(async {
             if sliding {
-                assert_forecasts(SlidingWindow::new(quota), |limiter, cost| limiter.try_acquire_many(cost).err(), &costs).await
+                assert_forecasts(LocalLimiter::sliding_window(quota), |limiter, cost| limiter.try_acquire_many(cost).err(), &costs).await
             } else {
-                assert_forecasts(TokenBucket::new(quota), |limiter, cost| limiter.try_acquire_many(cost).err(), &costs).await
+                assert_forecasts(LocalLimiter::token_bucket(quota), |limiter, cost| limiter.try_acquire_many(cost).err(), &costs).await
             }
         })?;
     }
 }
 
 /// Compares the wait in each refusal with the actual time until the grant.
-async fn assert_forecasts<L>(
-    limiter: L,
-    try_acquire: impl Fn(&L, NonZeroU32) -> Option<tower_outbound::error::Refusal>,
+async fn assert_forecasts(
+    limiter: LocalLimiter,
+    try_acquire: impl Fn(&LocalLimiter, NonZeroU32) -> Option<tower_outbound::error::Refusal>,
     costs: &[u32],
-) -> Result<(), TestCaseError>
-where
-    L: Pause + Send + 'static,
-{
+) -> Result<(), TestCaseError> {
     let (start, mut before) = (Instant::now(), 0);
     let mut waiting = Vec::new();
     for cost in costs.iter().map(|cost| permits(*cost)) {

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tower_outbound::{
     Quota,
     error::Reason,
-    limit::{Limiter, SlidingWindow, TokenBucket},
+    limit::{Limiter, LocalLimiter},
     test_util::Arrivals,
 };
 
@@ -17,7 +17,7 @@ async fn repeated_quota_changes_lose_no_permits() {
     for every in [100, 300, 600, 700] {
         let quota = Quota::per_minute(100).unwrap().with_burst(1).unwrap().without_margin();
         let other = Quota::per_minute(101).unwrap().with_burst(1).unwrap().without_margin();
-        let (bucket, start) = (TokenBucket::new(quota), Instant::now());
+        let (bucket, start) = (LocalLimiter::token_bucket(quota), Instant::now());
         let mut granted = 0;
         for number in 0.. {
             if start.elapsed() > Duration::from_secs(600) {
@@ -40,7 +40,7 @@ async fn repeated_quota_changes_lose_no_permits() {
 async fn permits_spent_before_a_quota_change_count_against_the_new_quota() {
     let before = Quota::new(20, Duration::from_secs(10)).unwrap().with_burst(10).unwrap().without_margin();
     let after = Quota::new(40, Duration::from_secs(10)).unwrap().with_burst(20).unwrap().without_margin();
-    let bucket = TokenBucket::new(before);
+    let bucket = LocalLimiter::token_bucket(before);
     bucket.acquire_with(&costing(8)).await.unwrap();
     bucket.set_quotas([after]);
     assert_eq!(
@@ -52,7 +52,7 @@ async fn permits_spent_before_a_quota_change_count_against_the_new_quota() {
     assert_eq!(bucket.snapshot().available, 12);
 
     // The new quota also applies to queued waiters. A waiter whose cost exceeds the new burst is refused.
-    let bucket = TokenBucket::new(before);
+    let bucket = LocalLimiter::token_bucket(before);
     bucket.acquire_with(&costing(10)).await.unwrap();
     let waiting = tokio::spawn(bucket.acquire_with(&costing(6)));
     let too_costly = tokio::spawn(bucket.acquire_with(&costing(9)));
@@ -69,7 +69,7 @@ async fn permits_spent_before_a_quota_change_count_against_the_new_quota() {
     // refill eight permits, one every 10 s / 72.
     assert_eq!(start.elapsed().as_millis(), 1_112);
 
-    let window = SlidingWindow::new(before);
+    let window = LocalLimiter::sliding_window(before);
     window.acquire_with(&costing(15)).await.unwrap();
     window.set_quotas([Quota::new(16, Duration::from_secs(10)).unwrap().without_margin()]);
     assert_eq!(window.snapshot().available, 1);
@@ -80,7 +80,7 @@ async fn changing_a_quota_and_restoring_it_grants_no_extra_permits() {
     let minute = Duration::from_secs(60);
     let of = |limit, burst| Quota::new(limit, minute).unwrap().with_burst(burst).unwrap().without_margin();
     for bursts in [[10, 90, 90], [90, 10, 90], [10, 90, 10], [50, 99, 1]] {
-        let bucket = TokenBucket::new(of(100, bursts[0]));
+        let bucket = LocalLimiter::token_bucket(of(100, bursts[0]));
         let grants = Arrivals::new();
         for second in 0..200 {
             if second % 20 == 10 {
@@ -99,7 +99,7 @@ async fn changing_a_quota_and_restoring_it_grants_no_extra_permits() {
             grants.most_in(minute)
         );
     }
-    let window = SlidingWindow::new(of(100, 1));
+    let window = LocalLimiter::sliding_window(of(100, 1));
     let mut grants = Vec::new();
     for limit in [100, 10, 100] {
         window.set_quotas([of(limit, 1)]);
@@ -117,7 +117,7 @@ async fn spent_permits_still_count_after_a_temporary_quota_of_one_permit_per_yea
     let fast = Quota::per_second(2_000_000).unwrap().with_burst(1_000_000).unwrap().without_margin();
     let slow =
         Quota::new(2, Duration::from_secs(366 * 86_400)).unwrap().with_burst(1).unwrap().without_margin();
-    let bucket = TokenBucket::new(fast);
+    let bucket = LocalLimiter::token_bucket(fast);
     bucket.try_acquire_many(permits(1_000_000)).unwrap();
     bucket.set_quotas([slow]);
     let wait = bucket.try_acquire().unwrap_err().wait().unwrap();
@@ -134,7 +134,7 @@ async fn spent_permits_still_count_after_a_temporary_quota_of_one_permit_per_yea
 async fn change_to_a_smaller_margin_after_a_late_timer_exceeds_no_window() {
     let quota = Quota::new(10, Duration::from_secs(60)).unwrap();
     let with_margin = quota.with_margin(Duration::from_secs(4)).unwrap();
-    let limiter = SlidingWindow::new(with_margin);
+    let limiter = LocalLimiter::sliding_window(with_margin);
     limiter.acquire_many(permits(10)).await.unwrap();
     let mut waiting = tokio_test::task::spawn(limiter.acquire_many(permits(10)));
     tokio_test::assert_pending!(waiting.poll());

@@ -7,7 +7,7 @@ use tokio_test::{assert_pending, task};
 use tower_outbound::{
     Quota,
     error::Reason,
-    limit::{Limiter, PermitRequest, SlidingWindow, TokenBucket},
+    limit::{Limiter, LocalLimiter, PermitRequest},
 };
 
 use crate::{bucket, millis, one_per_second, permits, refilling};
@@ -83,7 +83,7 @@ async fn max_wait_starts_when_a_request_is_queued() {
 #[tokio::test(start_paused = true)]
 async fn request_whose_deadline_has_passed_is_refused_and_spends_no_permits() {
     let (bucket, window) =
-        (refilling(10, 10), SlidingWindow::new(Quota::per_second(10).unwrap().without_margin()));
+        (refilling(10, 10), LocalLimiter::sliding_window(Quota::per_second(10).unwrap().without_margin()));
     tokio::time::advance(millis(5_000)).await;
     let late = PermitRequest::new().with_deadline(Instant::now() - millis(1));
     assert_eq!(bucket.acquire_with(&late).await.unwrap_err().reason(), Reason::Deadline);
@@ -97,7 +97,7 @@ async fn request_whose_deadline_has_passed_is_refused_and_spends_no_permits() {
 /// these unused permits until the request is first in the queue.
 #[tokio::test(start_paused = true)]
 async fn refusal_of_the_first_waiter_carries_the_remaining_wait_for_a_grant() {
-    let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap().without_margin());
+    let window = LocalLimiter::sliding_window(Quota::new(3, millis(10_000)).unwrap().without_margin());
     let two = permits(2);
     window.try_acquire().unwrap();
     tokio::time::advance(millis(5_000)).await;
@@ -114,7 +114,7 @@ async fn refusal_of_the_first_waiter_carries_the_remaining_wait_for_a_grant() {
 
 #[tokio::test(start_paused = true)]
 async fn limiter_snapshot_counts_refusals() {
-    let bucket = TokenBucket::new(one_per_second());
+    let bucket = LocalLimiter::token_bucket(one_per_second());
     assert_eq!(bucket.snapshot().refused, 0);
     bucket.try_acquire().unwrap();
     for refused in 1..=3 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tower_outbound::{
     Quota,
-    limit::{Adaptive, PacedWindow},
+    limit::LocalLimiter,
     test_util::{LimitHeaders, ServerLimit},
 };
 
@@ -47,9 +47,9 @@ async fn assert_full_use(headers: LimitHeaders, (limit, seconds): (u32, u64), is
         let quota = Quota::new(limit, window).unwrap().with_burst(burst).unwrap();
         let traffic = Traffic::new(quota.margin().mul_f64(part), 7);
         if is_adaptive {
-            traffic.run(&Adaptive::new(quota), &server, window * WINDOWS, window).await;
+            traffic.run(&LocalLimiter::adaptive(quota), &server, window * WINDOWS, window).await;
         } else {
-            traffic.run(&PacedWindow::new(quota), &server, window * WINDOWS, window).await;
+            traffic.run(&LocalLimiter::paced_window(quota), &server, window * WINDOWS, window).await;
         }
         let useful = 100.0 * server.accepted() as f64 / f64::from(limit * WINDOWS);
         let case = format!(
@@ -92,7 +92,7 @@ async fn limiter_without_a_margin_uses_98_percent_of_the_quota_if_there_is_no_ji
             let burst = if name == "spacing without burst" { 1 } else { (limit / 50).clamp(2, 5) };
             let quota = Quota::new(limit, window).unwrap().with_burst(burst).unwrap().without_margin();
             let counts = Traffic::new(Duration::ZERO, 7)
-                .run(&PacedWindow::new(quota), &server, window * WINDOWS, window)
+                .run(&LocalLimiter::paced_window(quota), &server, window * WINDOWS, window)
                 .await;
             let accepted = counts[counts.len() - 1].accepted - counts[0].accepted;
             let useful = 100.0 * accepted as f64 / f64::from(limit * (WINDOWS - 1));

@@ -11,7 +11,7 @@ use tower_layer::Layer;
 use tower_outbound::{
     Quota,
     error::Reason,
-    limit::{Limiter, PermitRequest, RateLimitLayer, ResponseInfo, SlidingWindow, Snapshot, TokenBucket},
+    limit::{Limiter, LocalLimiter, PermitRequest, RateLimitLayer, ResponseInfo, Snapshot},
 };
 
 use crate::{costing, ok_service, permits};
@@ -29,7 +29,7 @@ fn is_granted(limiter: &impl Limiter) -> bool {
 
 /// Asserts that `try_acquire_with` returns `None` and has no side effects.
 #[track_caller]
-fn assert_undecided(bucket: &TokenBucket, request: &PermitRequest) {
+fn assert_undecided(bucket: &LocalLimiter, request: &PermitRequest) {
     let counts =
         |snapshot: Snapshot| (snapshot.granted, snapshot.refused, snapshot.in_flight, snapshot.queued);
     let before = counts(bucket.snapshot());
@@ -39,7 +39,7 @@ fn assert_undecided(bucket: &TokenBucket, request: &PermitRequest) {
 
 #[tokio::test(start_paused = true)]
 async fn try_acquire_changes_the_snapshot_like_acquire() {
-    let (bucket, waited) = (TokenBucket::new(quota(5)), TokenBucket::new(quota(5)));
+    let (bucket, waited) = (LocalLimiter::token_bucket(quota(5)), LocalLimiter::token_bucket(quota(5)));
     let mut granted = Vec::new();
     for cost in [1, 3] {
         let request = costing(cost);
@@ -59,30 +59,22 @@ async fn try_acquire_changes_the_snapshot_like_acquire() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_acquire_overtakes_neither_queued_nor_woken_waiters() {
-    let bucket = TokenBucket::new(quota(3));
+async fn try_acquire_overtakes_no_queued_waiter() {
+    let bucket = LocalLimiter::token_bucket(quota(3));
     assert!((0..3).all(|_| is_granted(&bucket)));
-    let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    let mut waiting = task::spawn(bucket.acquire());
     assert_pending!(waiting.poll());
     assert_undecided(&bucket, &PermitRequest::new());
-    // All three permits are available, but the first permit belongs to the queued waiter.
+    // Three permits are available. The first belongs to the waiter.
     advance(4 * SECOND).await;
-    assert_undecided(&bucket, &PermitRequest::new());
-
-    // The new request wakes the queued waiter, and queues behind it.
-    let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
-    assert_pending!(newcomer.poll());
-    assert!(waiting.is_woken());
+    assert!((0..2).all(|_| is_granted(&bucket)));
     assert_undecided(&bucket, &PermitRequest::new());
     assert_ready_ok!(waiting.poll());
-    assert_undecided(&bucket, &PermitRequest::new());
-    assert_ready_ok!(newcomer.poll());
-    assert!(is_granted(&bucket), "no waiter is left in the queue");
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_acquire_returns_none_while_server_limits_apply() {
-    let bucket = TokenBucket::new(quota(5)).with_server_remaining();
+async fn try_acquire_obeys_server_limits() {
+    let bucket = LocalLimiter::token_bucket(quota(5)).with_server_remaining();
     bucket.pause_until(Instant::now() + SECOND);
     assert_undecided(&bucket, &PermitRequest::new());
     let paused = PermitRequest::new().with_max_wait(Duration::ZERO);
@@ -93,16 +85,14 @@ async fn try_acquire_returns_none_while_server_limits_apply() {
     let two_remain = [(HeaderName::from_static("ratelimit"), HeaderValue::from_static("\"a\";r=2;t=1"))];
     let two_remain = HeaderMap::from_iter(two_remain);
     permit.complete(&ResponseInfo::new(StatusCode::OK, &two_remain));
-    for _ in 0..2 {
-        assert_undecided(&bucket, &PermitRequest::new());
-        bucket.acquire_with(&PermitRequest::new()).await.unwrap();
-    }
-    assert_pending!(task::spawn(bucket.acquire_with(&PermitRequest::new())).poll());
+    assert!((0..2).all(|_| is_granted(&bucket)));
+    assert_undecided(&bucket, &PermitRequest::new());
+    assert_pending!(task::spawn(bucket.acquire()).poll());
 }
 
 #[tokio::test(start_paused = true)]
 async fn request_that_can_never_be_granted_is_counted_as_one_refusal() {
-    let bucket = TokenBucket::new(quota(5));
+    let bucket = LocalLimiter::token_bucket(quota(5));
     let late = PermitRequest::new().with_deadline(Instant::now());
     advance(SECOND).await;
     let large = costing(6);
@@ -118,18 +108,4 @@ async fn request_that_can_never_be_granted_is_counted_as_one_refusal() {
     let layer = RateLimitLayer::new(bucket.clone()).with_cost(|_| permits(6));
     assert!(layer.layer(ok_service()).oneshot(Request::new(())).await.is_err());
     assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, 3));
-}
-
-#[tokio::test(start_paused = true)]
-async fn try_acquire_decides_only_for_a_token_bucket_with_one_unchanged_quota() {
-    let changed = TokenBucket::new(quota(5));
-    changed.set_quotas([quota(4)]);
-    let several = TokenBucket::all_of([quota(5), quota(4)]);
-    for bucket in [changed, several, TokenBucket::unlimited()] {
-        assert_undecided(&bucket, &PermitRequest::new());
-        bucket.acquire_with(&PermitRequest::new()).await.unwrap();
-    }
-    let window = SlidingWindow::new(quota(5));
-    assert!(window.try_acquire_with(&PermitRequest::new()).is_none());
-    assert_eq!(window.snapshot().granted, 0);
 }

@@ -9,15 +9,15 @@ use tower::limit::ConcurrencyLimitLayer;
 use tower_outbound::{
     error::{Reason, Refusal},
     limit::{
-        Acquire, AnyLimiter, KeyedBucket, KeyedWindow, Learned, Limiter, PacedWindow, Permit, PermitIssuer,
-        PermitRequest, ResponseInfo, SlidingWindow, TokenBucket,
+        Acquire, AnyLimiter, Keyed, Learned, Limiter, LocalLimiter, Permit, PermitIssuer, PermitRequest,
+        ResponseInfo,
     },
 };
 
 use super::*;
 
-fn window_of(preset: &StackBuilder) -> SlidingWindow {
-    SlidingWindow::all_of(preset.quotas().iter().copied())
+fn window_of(preset: &StackBuilder) -> LocalLimiter {
+    LocalLimiter::sliding_window(preset.quotas().iter().copied())
 }
 
 /// Starts concurrent calls. Returns, for each request, the time from the start until the service received the request.
@@ -88,8 +88,8 @@ async fn sliding_window_grants_the_complete_quota_without_delay() {
 #[tokio::test(start_paused = true)]
 async fn presets_with_the_same_limiter_share_its_quota() {
     for shared in [
-        AnyLimiter::new(SlidingWindow::new(Quota::new(3, HOUR).unwrap())),
-        AnyLimiter::new(TokenBucket::new(Quota::new(4, HOUR).unwrap().with_burst(3).unwrap())),
+        AnyLimiter::new(LocalLimiter::sliding_window(Quota::new(3, HOUR).unwrap())),
+        AnyLimiter::new(LocalLimiter::token_bucket(Quota::new(4, HOUR).unwrap().with_burst(3).unwrap())),
     ] {
         let rates = preset_with_key("https://rates").with_limiter(shared.clone());
         let mail = preset::email_delivery("https://mail").unwrap().with_api_key(key()).with_limiter(shared);
@@ -107,9 +107,9 @@ async fn presets_with_the_same_limiter_share_its_quota() {
 #[tokio::test(start_paused = true)]
 async fn new_limiter_replaces_the_limiter_of_an_earlier_quota() {
     let preset = preset_with_key("https://host").with_limit(|layer| layer.with_max_wait(Duration::ZERO));
-    let window = SlidingWindow::new(Quota::new(1, HOUR).unwrap());
+    let window = LocalLimiter::sliding_window(Quota::new(1, HOUR).unwrap());
     let preset = preset.with_quota(hourly_quota()).with_limiter(window);
-    assert!(preset.limiter().downcast_ref::<SlidingWindow>().is_some());
+    assert!(preset.limiter().downcast_ref::<LocalLimiter>().is_some());
     assert_eq!(preset.quotas(), [hourly_quota()]);
 
     let (service, _) = stack(&preset.with_total_timeout(2 * HOUR), [ok()]);
@@ -121,7 +121,7 @@ async fn new_limiter_replaces_the_limiter_of_an_earlier_quota() {
 
 #[test]
 fn setting_a_quota_after_a_limiter_is_an_error() {
-    let shared = TokenBucket::new(hourly_quota());
+    let shared = LocalLimiter::token_bucket(hourly_quota());
     let preset = preset_with_key("https://host").with_limiter(shared.clone());
     let error = preset.clone().with_quota(Quota::per_minute(300).unwrap()).layer().unwrap_err();
     assert_eq!(
@@ -135,15 +135,15 @@ fn setting_a_quota_after_a_limiter_is_an_error() {
 fn preset_clone_with_another_credential_has_its_own_limiter() {
     let preset = preset_with_key("https://host").with_quota(hourly_quota());
     let available =
-        |preset: &StackBuilder| preset.limiter().downcast_ref::<PacedWindow>().unwrap().snapshot().available;
+        |preset: &StackBuilder| preset.limiter().downcast_ref::<LocalLimiter>().unwrap().snapshot().available;
     let second = preset.clone().with_api_key(ApiKey::new("another").unwrap());
     let unkeyed = preset.clone().without_credential();
     let same = preset.clone().with_total_timeout(HOUR);
-    preset.limiter().downcast_ref::<PacedWindow>().unwrap().try_acquire().unwrap();
+    preset.limiter().downcast_ref::<LocalLimiter>().unwrap().try_acquire().unwrap();
     assert_eq!([&preset, &same, &second, &unkeyed].map(available), [1, 1, 2, 2]);
     assert_eq!(second.quotas(), [hourly_quota()]);
 
-    let shared = PacedWindow::new(hourly_quota());
+    let shared = LocalLimiter::paced_window(hourly_quota());
     shared.try_acquire().unwrap();
     let preset = preset.with_limiter(shared).with_api_key(ApiKey::new("another").unwrap());
     assert_eq!(available(&preset), 1, "a limiter from `with_limiter` should be kept");
@@ -151,14 +151,14 @@ fn preset_clone_with_another_credential_has_its_own_limiter() {
 
 #[test]
 fn downcast_finds_a_limiter_that_was_wrapped_twice() {
-    let bucket = TokenBucket::new(hourly_quota());
+    let bucket = LocalLimiter::token_bucket(hourly_quota());
     let direct = format!("{:?}", AnyLimiter::new(bucket.clone()));
     assert!(direct.contains("available: 2"), "{direct}");
     let twice = AnyLimiter::new(AnyLimiter::new(bucket.clone()));
     assert_eq!(format!("{twice:?}"), direct);
     bucket.try_acquire().unwrap();
-    assert_eq!(twice.downcast_ref::<TokenBucket>().unwrap().snapshot().available, 1);
-    assert!(twice.downcast_ref::<SlidingWindow>().is_none());
+    assert_eq!(twice.downcast_ref::<LocalLimiter>().unwrap().snapshot().available, 1);
+    assert!(twice.downcast_ref::<Keyed<String>>().is_none());
 }
 
 /// A custom limiter that records each call that it receives from the rate limit layer.
@@ -268,8 +268,8 @@ async fn call_fails_if_a_custom_limiter_refuses_the_permit() {
 
 /// Shows that a struct can have fields of the types of keyed limiters.
 struct TenantLimiters {
-    buckets: KeyedBucket<String>,
-    windows: KeyedWindow<String>,
+    buckets: Keyed<String>,
+    windows: Keyed<String>,
 }
 
 impl TenantLimiters {
@@ -277,13 +277,13 @@ impl TenantLimiters {
     fn new() -> Self {
         let quota = hourly_quota();
         Self {
-            buckets: KeyedBucket::new(
+            buckets: Keyed::new(
                 |head| head.uri.host().unwrap_or_default().to_owned(),
-                move |_tenant| TokenBucket::new(quota),
+                move |_tenant| LocalLimiter::token_bucket(quota),
             ),
-            windows: KeyedWindow::new(
+            windows: Keyed::new(
                 |head| head.uri.host().unwrap_or_default().to_owned(),
-                move |_tenant| SlidingWindow::new(quota),
+                move |_tenant| LocalLimiter::sliding_window(quota),
             ),
         }
     }
@@ -316,8 +316,8 @@ async fn keyed_limiter_gives_each_tenant_its_own_quota() {
 async fn retry_after_header_pauses_only_the_tenant_of_the_request() {
     let tenants = TenantLimiters::new();
     let preset = preset_with_exact_delays().with_limiter(tenants.buckets.clone()).with_plaintext();
-    let keyed = preset.limiter().downcast_ref::<KeyedBucket<String>>().unwrap();
-    assert!(preset.limiter().downcast_ref::<PacedWindow>().is_none());
+    let keyed = preset.limiter().downcast_ref::<Keyed<String>>().unwrap();
+    assert!(preset.limiter().downcast_ref::<LocalLimiter>().is_none());
     let (service, _) = stack(&preset, [throttled("7"), ok()]);
     let start = Instant::now();
     service.clone().oneshot(get("https://host/")).await.unwrap();
@@ -330,25 +330,25 @@ async fn retry_after_header_pauses_only_the_tenant_of_the_request() {
 
 #[test]
 fn downcast_finds_a_wrapped_keyed_limiter() {
-    let bucket = TokenBucket::new(hourly_quota());
+    let bucket = LocalLimiter::token_bucket(hourly_quota());
     for erased in [AnyLimiter::new(bucket.clone()), AnyLimiter::new(AnyLimiter::new(bucket.clone()))] {
-        assert_eq!(erased.downcast_ref::<TokenBucket>().unwrap().snapshot().available, 2);
+        assert_eq!(erased.downcast_ref::<LocalLimiter>().unwrap().snapshot().available, 2);
         assert_eq!(format!("{erased:?}"), format!("{:?}", AnyLimiter::new(bucket.clone())));
     }
     let keyed = AnyLimiter::new(AnyLimiter::new(TenantLimiters::new().buckets));
-    assert!(keyed.downcast_ref::<KeyedBucket<String>>().is_some());
-    assert!(keyed.downcast_ref::<KeyedWindow<String>>().is_none());
+    assert!(keyed.downcast_ref::<Keyed<String>>().is_some());
+    assert!(keyed.downcast_ref::<LocalLimiter>().is_none());
     assert!(format!("{keyed:?}").contains("Keyed"), "{keyed:?}");
 }
 
 #[test]
 fn preset_keeps_a_limiter_from_with_limit_and_rejects_a_later_quota() {
-    let shared = PacedWindow::new(hourly_quota());
+    let shared = LocalLimiter::paced_window(hourly_quota());
     shared.try_acquire().unwrap();
     let preset = preset_with_key("https://host")
         .with_limit(|limit| limit.with_limiter(AnyLimiter::new(shared)).with_max_queue(3))
         .with_api_key(ApiKey::new("another").unwrap());
-    let window = preset.limiter().downcast_ref::<PacedWindow>().unwrap();
+    let window = preset.limiter().downcast_ref::<LocalLimiter>().unwrap();
     assert_eq!(window.snapshot().available, 1);
     let error = preset.with_quota(hourly_quota()).layer().unwrap_err();
     assert!(error.to_string().contains("a quota before with_limiter"), "{error}");
@@ -361,5 +361,5 @@ fn with_quota_keeps_the_initial_burst_of_the_configuration() {
         "preset = 'currency_rates'\nbase_url = 'https://host'\napi_key = 'k3y'\nlimit.initial_burst = 0";
     let preset =
         StackBuilder::from_config(&toml::from_str(config).unwrap()).unwrap().with_quota(hourly_quota());
-    assert_eq!(preset.limiter().downcast_ref::<PacedWindow>().unwrap().snapshot().available, 0);
+    assert_eq!(preset.limiter().downcast_ref::<LocalLimiter>().unwrap().snapshot().available, 0);
 }

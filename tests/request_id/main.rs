@@ -21,7 +21,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Quota, Report,
     call::{CallContext, StopReason},
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     request_id::{RequestId, RequestIdLayer},
     retry::RetryLayer,
     test_util::ScriptedResponse,

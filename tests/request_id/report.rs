@@ -40,7 +40,7 @@ async fn timeout_error_and_limiter_refusal_carry_the_request_id() {
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_deadline() && error.request_id().is_some_and(|id| id.len() == 36));
 
-    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap());
+    let bucket = LocalLimiter::token_bucket(Quota::per_minute(1).unwrap());
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(RateLimitLayer::new(bucket).with_max_wait(secs(1)))

@@ -26,7 +26,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt, limit::GlobalConcurrencyLimitLaye
 use tower_outbound::{
     Quota,
     body::ReplayBody,
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     retry::RetryLayer,
     timeout::TimeoutLayer,
 };
@@ -107,7 +107,7 @@ async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsiz
     let case = format!("{point:?}, {}", if second_attempt { "second attempt" } else { "first attempt" });
     // With a burst of 1, the attempt finds no permit and waits in the queue.
     let quota = Quota::per_minute(100).unwrap().with_burst(if point == WaitPoint::Queue { 1 } else { 10 });
-    let limiter = TokenBucket::new(quota.unwrap().without_margin());
+    let limiter = LocalLimiter::token_bucket(quota.unwrap().without_margin());
     if point == WaitPoint::Queue && !second_attempt {
         limiter.try_acquire().unwrap();
     }

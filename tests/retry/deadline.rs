@@ -9,7 +9,7 @@ use tower_outbound::{
     Quota,
     body::ReplayBody,
     call::{Deadline, Outcome, StopReason},
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     timeout::TimeoutLayer,
@@ -35,8 +35,9 @@ fn retry_every_second() -> RetryLayer {
 }
 
 /// Returns a limiter that has no permit left and grants its next permit after 60 s.
-async fn limiter_without_permits() -> TokenBucket {
-    let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap().without_margin());
+async fn limiter_without_permits() -> LocalLimiter {
+    let bucket =
+        LocalLimiter::token_bucket(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap().without_margin());
     RateLimitLayer::new(bucket.clone())
         .layer(ScriptedService::new([Status(200)]))
         .oneshot(get(URI))
@@ -250,7 +251,8 @@ async fn timeout_or_limit_layer_without_a_retry_layer_obeys_the_request_deadline
     let attempt = TimeoutLayer::per_attempt(secs(10)).unwrap().layer(never_responds());
     assert!(attempt.oneshot(get_with_deadline(start + secs(1))).await.unwrap_err().is_deadline());
     assert!(start.elapsed() < secs(2), "{:?}", start.elapsed());
-    let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().without_margin()).with_initial_burst(0);
+    let bucket =
+        LocalLimiter::token_bucket(Quota::new(2, secs(60)).unwrap().without_margin()).with_initial_burst(0);
     let limit = RateLimitLayer::new(bucket).layer(never_responds());
     assert!(limit.oneshot(get_with_deadline(Instant::now() + secs(1))).await.unwrap_err().is_rate_limited());
 }

@@ -8,7 +8,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Report,
     call::StopReason::{self, *},
-    limit::{RateLimitLayer, ResponseInfo, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer, ResponseInfo},
     retry::{Grpc, GrpcCode, RetryLayer},
 };
 
@@ -138,8 +138,9 @@ async fn pushback_of_a_throttled_grpc_server_pauses_the_shared_limiter() {
         (Headers(200, OK_WITH_PUSHBACK), 0),
     ] {
         let inner = ScriptedService::new([response, Status(200)]);
-        let service =
-            ServiceBuilder::new().layer(RateLimitLayer::new(TokenBucket::unlimited())).service(inner.clone());
+        let service = ServiceBuilder::new()
+            .layer(RateLimitLayer::new(LocalLimiter::unlimited()))
+            .service(inner.clone());
         service.clone().oneshot(get(URI)).await.unwrap();
         let second_call = Instant::now();
         service.oneshot(get(URI)).await.unwrap();

@@ -9,7 +9,7 @@ use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ExponentialBackoff, Jitter, Quota,
     call::{Outcome, RequestHead, StopReason::*},
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     retry::{AttemptResult, RetryLayer},
 };
 
@@ -20,7 +20,7 @@ use super::{
 
 #[tokio::test(start_paused = true)]
 async fn each_attempt_acquires_a_permit_and_reports_its_wait() {
-    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
+    let bucket = LocalLimiter::token_bucket(Quota::per_minute(1).unwrap().without_margin());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(bucket))
@@ -34,7 +34,7 @@ async fn each_attempt_acquires_a_permit_and_reports_its_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn call_ends_if_the_limiter_refuses_a_retry() {
-    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
+    let bucket = LocalLimiter::token_bucket(Quota::per_minute(1).unwrap().without_margin());
     let inner = ScriptedService::new([Status(503)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -60,7 +60,7 @@ async fn wait_for_a_permit_appears_only_in_the_error_of_the_refused_attempt() {
         })
     };
     let quota = Quota::new(4, secs(4)).and_then(|quota| quota.with_burst(1)).unwrap().without_margin();
-    let bucket = TokenBucket::new(quota);
+    let bucket = LocalLimiter::token_bucket(quota);
     bucket.try_acquire().unwrap();
     let backoff = ExponentialBackoff::new(secs(5), secs(5)).unwrap().with_jitter(Jitter::none());
     let service = ServiceBuilder::new()

@@ -9,7 +9,7 @@ use tower_outbound::{
     BoxError, Quota,
     body::ReplayBody,
     call::{Deadline, KeyReplaced, StopReason},
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     retry::{Budget, RetryLayer, RetryOverride},
 };
 
@@ -90,7 +90,8 @@ async fn call_without_a_retry_spends_no_budget() {
 #[tokio::test(start_paused = true)]
 async fn retry_that_the_limiter_refuses_spends_no_budget() {
     let budget = Budget::new();
-    let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap().without_margin());
+    let bucket =
+        LocalLimiter::token_bucket(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap().without_margin());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().with_budget(budget.clone()))
         .layer(RateLimitLayer::new(bucket).with_max_wait(millis(1)))
@@ -101,9 +102,9 @@ async fn retry_that_the_limiter_refuses_spends_no_budget() {
 
 /// Returns a limiter that grants `burst` permits immediately. The limiter grants no further permit before the test has
 /// ended.
-fn limit_with_burst(burst: u32) -> RateLimitLayer<TokenBucket> {
+fn limit_with_burst(burst: u32) -> RateLimitLayer<LocalLimiter> {
     let quota = Quota::new(burst + 1, secs(3_600)).and_then(|quota| quota.with_burst(burst));
-    RateLimitLayer::new(TokenBucket::new(quota.unwrap()))
+    RateLimitLayer::new(LocalLimiter::token_bucket(quota.unwrap()))
 }
 
 /// Drops a call during its second attempt. Returns the remaining credits of a budget that started with 500 credits.

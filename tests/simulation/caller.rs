@@ -14,7 +14,7 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     body::ReplayBody,
     client::Response,
-    limit::{PacedWindow, Priority, SlidingWindow, Snapshot},
+    limit::{LocalLimiter, Priority, Snapshot},
     retry::{Budget, RetryLayer},
     stack::{StackBuilder, TransportService},
     test_util,
@@ -137,7 +137,7 @@ impl Host {
     fn api(&self, link: Link, transport: Transport) -> Api {
         let (plan, history) = (&self.plan, &self.history);
         let quota = plan.quotas[link.server];
-        let (paced, sliding) = (PacedWindow::new(quota), SlidingWindow::new(quota));
+        let (paced, sliding) = (LocalLimiter::paced_window(quota), LocalLimiter::sliding_window(quota));
         let scheme = if plan.protocols[link.server].is_tls() { "https" } else { "http" };
         let url = format!("{scheme}://{}:443", server_name(link.server));
         let builder = StackBuilder::new(url).unwrap().with_plaintext();

@@ -11,7 +11,7 @@ use std::{
 use tokio::time::Instant;
 use tower_outbound::{
     Quota,
-    limit::{Limiter, PacedWindow, PermitRequest, SlidingWindow, TokenBucket},
+    limit::{Limiter, LocalLimiter, PermitRequest},
 };
 
 /// Returns the text of a Markdown file, or the doc comments of a Rust file.
@@ -217,9 +217,9 @@ async fn table_of_the_page_on_limits_has_the_measured_requests() {
     let page = fs::read_to_string(root.join("src/guide/limits.md")).unwrap();
     let quota = Quota::per_minute(100).unwrap();
     for (name, counts) in [
-        ("PacedWindow", grants(PacedWindow::new(quota)).await),
-        ("TokenBucket", grants(TokenBucket::new(quota)).await),
-        ("SlidingWindow", grants(SlidingWindow::new(quota)).await),
+        ("LocalLimiter", grants(LocalLimiter::paced_window(quota)).await),
+        ("LocalLimiter", grants(LocalLimiter::token_bucket(quota)).await),
+        ("LocalLimiter", grants(LocalLimiter::sliding_window(quota)).await),
     ] {
         let row = page.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         let row: Vec<usize> = row.split_whitespace().map(|count| count.parse().unwrap()).collect();

@@ -33,7 +33,7 @@ use tower_outbound::{
     auth::{AuthLayer, Origin},
     body::ReplayBody,
     call::Outcome,
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     preset,
     retry::RetryLayer,
 };
@@ -180,7 +180,7 @@ macro_rules! under_single_layers {
         let (url, count) = server().await;
         let layers = ServiceBuilder::new()
             .layer(retry())
-            .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_second(100).unwrap())))
+            .layer(RateLimitLayer::new(LocalLimiter::token_bucket(Quota::per_second(100).unwrap())))
             .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(&url).unwrap()).unwrap());
         let service = layers.service($connect::<ReplayBody<Content>>(&url).await);
         for _ in 0..2 {

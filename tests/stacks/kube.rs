@@ -15,7 +15,7 @@ mod program {
     use tower::ServiceBuilder;
     use tower_outbound::{
         BoxError, Quota,
-        limit::{PacedWindow, RateLimitLayer},
+        limit::{LocalLimiter, RateLimitLayer},
         request_id::RequestIdLayer,
         retry::RetryLayer,
         timeout::TimeoutLayer,
@@ -27,7 +27,7 @@ mod program {
             .layer(RequestIdLayer::new())
             .layer(TimeoutLayer::total(Duration::from_secs(60))?)
             .layer(RetryLayer::new())
-            .layer(RateLimitLayer::new(PacedWindow::new(Quota::per_second(50)?)))
+            .layer(RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_second(50)?)))
             .option_layer(config.auth_layer()?)
             .map_err(BoxError::from)
             .service(legacy::Client::builder(TokioExecutor::new()).build_http());

@@ -14,7 +14,7 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     auth::{RefreshingKey, SignLayer},
     body::ReplayBody,
-    limit::{RateLimit, RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimit, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::StackBuilder,

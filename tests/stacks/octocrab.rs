@@ -23,7 +23,7 @@ use tokio::{
 use tower::ServiceBuilder;
 use tower_outbound::{
     BoxError, ExponentialBackoff, Quota,
-    limit::{RateLimitLayer, SlidingWindow},
+    limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
 };
@@ -39,7 +39,7 @@ mod program {
     use tower::ServiceBuilder;
     use tower_outbound::{
         BoxError, Quota,
-        limit::{PacedWindow, RateLimitLayer},
+        limit::{LocalLimiter, RateLimitLayer},
         request_id::RequestIdLayer,
         retry::RetryLayer,
     };
@@ -50,7 +50,7 @@ mod program {
     {
         let stack = ServiceBuilder::new()
             .layer(RetryLayer::new())
-            .layer(RateLimitLayer::new(PacedWindow::new(Quota::per_minute(80)?)))
+            .layer(RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_minute(80)?)))
             .service(Client::builder(TokioExecutor::new()).build(connector));
         let github = OctocrabBuilder::new_empty()
             .with_service(stack)
@@ -102,7 +102,7 @@ fn github(uri: Uri, quota: Quota) -> Octocrab {
     // therefore part of the service.
     let stack = ServiceBuilder::new()
         .layer(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
-        .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
+        .layer(RateLimitLayer::new(LocalLimiter::sliding_window(quota)))
         .service(Client::builder(TokioExecutor::new()).build_http());
     OctocrabBuilder::new_empty()
         .with_service(stack)

@@ -21,7 +21,7 @@ use tower_outbound::{
     auth::{AuthLayer, Origin},
     body::ReplayBody,
     call::Outcome,
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -112,7 +112,7 @@ async fn each_layer_requires_only_the_trait_bounds_that_it_uses() {
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(Duration::from_secs(60)).unwrap())
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_second(10).unwrap())))
+        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(Quota::per_second(10).unwrap())))
         .layer(AttemptSpanLayer::new())
         .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URL).unwrap()).unwrap())
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
@@ -133,7 +133,7 @@ async fn layers_that_read_no_body_accept_any_body_type() {
     let stack = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(Duration::from_secs(60)).unwrap())
-        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_second(10).unwrap())))
+        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(Quota::per_second(10).unwrap())))
         .layer(AttemptSpanLayer::new())
         .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URL).unwrap()).unwrap())
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())

@@ -21,7 +21,7 @@ use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     ApiKey, Quota,
     error::{Reason, Refusal},
-    limit::{SlidingWindow, TokenBucket},
+    limit::LocalLimiter,
     stack::StackBuilder,
     test_util::{Arrival, Arrivals},
 };
@@ -127,7 +127,7 @@ fn quota(limit: usize, millis: u64, burst: usize) -> Quota {
 fn token_bucket_stays_within_its_quota_with_four_threads() {
     let _alone = run_alone();
     let quota = quota(60_000, 100, 6_000);
-    let bucket = TokenBucket::new(quota);
+    let bucket = LocalLimiter::token_bucket(quota);
     assert_quotas_hold("token bucket", &[quota], || bucket.try_acquire().map(drop), GRANTS);
     let snapshot = bucket.snapshot();
     assert_eq!((snapshot.granted, snapshot.queued), (GRANTS as u64, 0));
@@ -137,7 +137,7 @@ fn token_bucket_stays_within_its_quota_with_four_threads() {
 fn sliding_window_stays_within_its_quota_with_four_threads() {
     let _alone = run_alone();
     let quota = quota(60_000, 100, 6_000);
-    let window = SlidingWindow::new(quota);
+    let window = LocalLimiter::sliding_window(quota);
     assert_quotas_hold("sliding window", &[quota], || window.try_acquire().map(drop), GRANTS / 4);
     assert_eq!(window.snapshot().granted, GRANTS as u64 / 4);
 }
@@ -147,9 +147,9 @@ fn both_limiters_stay_within_two_quotas_with_four_threads() {
     let _alone = run_alone();
     // The first quota has the smaller burst, and the second quota has the lower rate.
     let quotas = [quota(15_000, 20, 1_000), quota(60_000, 100, 6_000)];
-    let bucket = TokenBucket::all_of(quotas);
+    let bucket = LocalLimiter::token_bucket(quotas);
     assert_quotas_hold("two token buckets", &quotas, || bucket.try_acquire().map(drop), GRANTS / 4);
-    let window = SlidingWindow::all_of(quotas);
+    let window = LocalLimiter::sliding_window(quotas);
     assert_quotas_hold("two sliding windows", &quotas, || window.try_acquire().map(drop), GRANTS / 4);
 }
 
@@ -175,7 +175,7 @@ fn window_count_detects_a_single_extra_grant() {
     // one second.
     let naive = Quota::per_second(200).unwrap().with_burst(100).unwrap().without_margin();
     let _alone = run_alone();
-    let bucket = TokenBucket::new(naive);
+    let bucket = LocalLimiter::token_bucket(naive);
     let (grants, _) = acquire_from_threads(160, || bucket.try_acquire().map(drop));
     assert!(
         grants.most_in(Duration::from_secs(1)) > 100,

@@ -63,7 +63,7 @@ async fn events_of_failed_attempts_have_the_documented_error_types() {
         assert_eq!((&*fields["error.type"], &*fields["delivery"]), (error_type, delivery));
     }
     let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
-    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap());
+    let bucket = LocalLimiter::token_bucket(Quota::per_minute(1).unwrap());
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(RetryLayer::new())
@@ -107,7 +107,7 @@ async fn limiter_logs_a_wait_at_debug_and_a_pause_at_info() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates".to_owned()))
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(TokenBucket::unlimited()))
+        .layer(RateLimitLayer::new(LocalLimiter::unlimited()))
         .service(ScriptedService::new([Headers(429, &[("retry-after", "3")]), Status(200)]));
     let _ = tokio::join!(service.clone().oneshot(get(URI)), async {
         tokio::time::sleep(millis(1)).await;

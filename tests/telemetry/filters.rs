@@ -12,7 +12,7 @@ async fn messages_through(filter: fn(&Metadata<'_>) -> bool) -> Vec<String> {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
+        .layer(RateLimitLayer::new(LocalLimiter::sliding_window(quota)))
         .layer(AttemptSpanLayer::new())
         .service(ScriptedService::new([Headers(429, &[("retry-after", "3")]), Status(404), Status(200)]));
     for _ in 0..2 {

@@ -40,7 +40,7 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey},
     call::KeyReplaced,
-    limit::{RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,

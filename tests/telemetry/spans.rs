@@ -117,7 +117,7 @@ async fn attempt_span_excludes_the_wait_for_the_limiter() {
     let quota = Quota::per_minute(2).unwrap().with_burst(1).unwrap();
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
-        .layer(RateLimitLayer::new(TokenBucket::new(quota)))
+        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(quota)))
         .layer(AttemptSpanLayer::new())
         .service(ScriptedService::new([Delayed(30, 200)]));
     for _ in 0..2 {

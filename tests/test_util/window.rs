@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Quota,
-    limit::{RateLimitLayer, SlidingWindow},
+    limit::{LocalLimiter, RateLimitLayer},
     test_util::{Arrival, Arrivals, ScriptedService},
 };
 
@@ -101,7 +101,7 @@ async fn arrivals_stay_within_the_quota_only_if_recorded_below_the_limiter() {
     let service = ScriptedService::new([200]);
     let stack = ServiceBuilder::new()
         .map_request(recording(&above))
-        .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
+        .layer(RateLimitLayer::new(LocalLimiter::sliding_window(quota)))
         .map_request(recording(&below))
         .service(service.clone());
     let calls = (0..35).map(|_| stack.clone().oneshot(get()));

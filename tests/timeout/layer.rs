@@ -47,7 +47,7 @@ fn call_with_an_immediate_response_needs_no_tokio_runtime() {
         .layer(RequestIdLayer::new())
         .layer(total(secs(1)))
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100).unwrap())))
+        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(Quota::per_minute(100).unwrap())))
         .layer(per_attempt(secs(1)))
         .service(ScriptedService::new([Status(200)]));
     assert_ready_ok!(task::spawn(service.oneshot(get(URI))).poll());

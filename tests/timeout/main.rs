@@ -23,7 +23,7 @@ use tower_outbound::{
     Error, Quota, Report,
     auth::{BoxSignFuture, Sign},
     call::{CallContext, Deadline, Outcome, StopReason},
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::StackBuilder,

@@ -62,7 +62,7 @@ async fn deadline_covers_poll_ready_and_the_wait_for_the_limiter() {
     assert!(error.is_deadline());
     assert_eq!(start.elapsed(), secs(3));
 
-    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap());
+    let bucket = LocalLimiter::token_bucket(Quota::per_minute(1).unwrap());
     let service = ServiceBuilder::new()
         .layer(total(secs(3)))
         .layer(RateLimitLayer::new(bucket))

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use tower_outbound::{
     Client, Error, ErrorKind, ExponentialBackoff, Report, call::Outcome, client::Response,
-    limit::PacedWindow, retry::RetryLayer, stack::StackBuilder, transport::TransportConfig,
+    limit::LocalLimiter, retry::RetryLayer, stack::StackBuilder, transport::TransportConfig,
 };
 
 /// The response of a server that has processed the request.
@@ -49,7 +49,7 @@ fn builder(url: &str) -> StackBuilder {
     Client::builder(url)
         .unwrap()
         .without_credential()
-        .with_limiter(PacedWindow::unlimited())
+        .with_limiter(LocalLimiter::unlimited())
         .with_retry(retry)
         .with_attempt_timeout(LONG)
         .with_total_timeout(LONG)

@@ -99,15 +99,15 @@ macro_rules! for_each_waiting_limiter {
         let quota = ::tower_outbound::Quota::new(rate + burst, per)?.with_burst(burst)?.without_margin();
         let step = per * burst / rate;
         let request = ::tower_outbound::limit::PermitRequest::new().with_max_queue(MAX_QUEUE);
-        $run!("tower-outbound TokenBucket", || {
-            let limiter = ::tower_outbound::limit::TokenBucket::new(quota);
+        $run!("tower-outbound token bucket", || {
+            let limiter = ::tower_outbound::limit::LocalLimiter::token_bucket(quota);
             Ok(move || {
                 let acquire = ::tower_outbound::limit::Limiter::acquire_with(&limiter, &request);
                 ::futures_util::FutureExt::map(acquire, |granted| granted.is_ok())
             })
         });
-        $run!("tower-outbound TokenBucket, fast clock", || {
-            let limiter = ::tower_outbound::limit::TokenBucket::with_quanta_clock([quota]);
+        $run!("tower-outbound token bucket, fast clock", || {
+            let limiter = ::tower_outbound::limit::LocalLimiter::token_bucket(quota).with_quanta_clock();
             Ok(move || {
                 let acquire = ::tower_outbound::limit::Limiter::acquire_with(&limiter, &request);
                 ::futures_util::FutureExt::map(acquire, |granted| granted.is_ok())

@@ -11,14 +11,14 @@ use tokio::{runtime::Handle, time};
 use super::{
     fallback::Share,
     inner::Inner,
-    permits::{Free, Grant, Permits},
+    permits::{Free, Lease, Permits},
     protocol::{MAX_PERMITS, Query, Reply},
     settings::{LONGEST_RETRY, SHORTEST_RETRY},
     telemetry::{self, StoreLost},
 };
 use crate::{
     clock::{self, Instant},
-    limit::queue::external::Demand,
+    limit::Demand,
     policy::{backoff::scatter, nanos},
 };
 
@@ -52,7 +52,7 @@ impl Inner {
     }
 
     fn next(&self) -> Next {
-        self.queue.inspect(|permits, demand, now| {
+        self.inspect(|permits, demand, now| {
             let urgent = permits.session.has_urgent_updates(now);
             // The next query is planned for the time when `unit` permits are available together. Fewer permits may be
             // available earlier.
@@ -73,7 +73,7 @@ impl Inner {
             if now < at {
                 permits.listening = unit;
                 let until = demand.last.map_or(at, |last| at.min(last));
-                return Next::Wait(self.queue.timer(until.max(now.saturating_add(TICK))));
+                return Next::Wait(self.limiter.instant(until.max(now.saturating_add(TICK))));
             }
             let (want, unit) = plan_query(permits, demand, now, self.settings.lease);
             let used = permits.share.as_ref().map(|share| share.used(now, nanos(self.settings.longest())));
@@ -87,12 +87,12 @@ impl Inner {
             Ok(reply) => self.apply(&query, &reply),
             Err(fault) => ("failed", Some(fault)),
         };
-        let took = Duration::from_nanos(self.queue.now().saturating_sub(query.now));
+        let took = self.inspect(|_, _, now| Duration::from_nanos(now.saturating_sub(query.now)));
         telemetry::exchanged(outcome, took);
         match fault {
             Some(fault) => self.handle_failure(&fault),
             None => {
-                if let Some(lost) = self.queue.inspect(|permits, _, _| permits.session.lost.take()) {
+                if let Some(lost) = self.inspect(|permits, _, _| permits.session.lost.take()) {
                     lost.recovered();
                 }
             }
@@ -130,7 +130,7 @@ impl Inner {
             let until = query.now.saturating_add(nanos(held));
             let late = query.want > 0 && now >= until;
             if !late || permits.share.is_none() {
-                let grants = reply.grants.iter().filter(|_| !late).map(|(due, permits)| Grant {
+                let grants = reply.grants.iter().filter(|_| !late).map(|(due, permits)| Lease {
                     due: now.saturating_add(nanos(*due)),
                     until: until.saturating_add(nanos(*due)),
                     permits: *permits,
@@ -148,7 +148,7 @@ impl Inner {
             (late, session.late >= MAX_LATE || late && session.lost.is_some(), now)
         });
         if !reply.paused.is_zero() {
-            self.queue.pause_until(self.queue.timer(now.saturating_add(nanos(reply.paused))));
+            self.limiter.pause_until(self.limiter.instant(now.saturating_add(nanos(reply.paused))));
         }
         let fault =
             || format!("permits expire before they arrive, because each reply takes longer than {held:?}");
@@ -183,7 +183,7 @@ impl Inner {
         // lost or recovered.
         if !known {
             let lost = StoreLost::begin(fault, state, wait);
-            self.queue.inspect(|permits, _, _| permits.session.lost = Some(lost));
+            self.inspect(|permits, _, _| permits.session.lost = Some(lost));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use super::protocol::Kind;
 use crate::{
     config::InvalidConfig,
-    limit::queue::external::{Algorithm, Buckets, Logs},
+    limit::core::quotas::{Quotas, Spread},
     policy::Quota,
 };
 
@@ -25,9 +25,9 @@ pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<
     quotas.iter().map(part).collect()
 }
 
-/// The share of a process: its limiter algorithm, and the number of permits that were granted from the share.
+/// The share of a process: its quotas, and the number of permits that were granted from the share.
 pub(super) struct Share {
-    pub(super) algorithm: Box<dyn Algorithm>,
+    pub(super) quotas: Quotas,
     /// The number of permits that were granted but not yet reported to the store. It never exceeds the limit of the
     /// share.
     used: u64,
@@ -39,19 +39,22 @@ impl Share {
     /// Creates a share whose permits are all treated as spent at the time `at`, because the latest requests of the
     /// other processes are unknown.
     pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64) -> Self {
-        let mut algorithm: Box<dyn Algorithm> = match kind {
-            Kind::TokenBucket => Box::new(Buckets::new(quotas)),
-            Kind::SlidingWindow => Box::new(Logs::new(quotas)),
+        let spread = match kind {
+            Kind::TokenBucket => Spread::TokenBucket,
+            Kind::SlidingWindow => Spread::SlidingWindow,
         };
-        algorithm.leave(0, at);
+        let mut own = Quotas::new(quotas, spread);
+        own.leave(0, at);
         let limit = quotas.iter().map(|quota| u64::from(quota.limit())).max().unwrap_or(0);
-        Self { algorithm, used: 0, used_at: 0, limit }
+        Self { quotas: own, used: 0, used_at: 0, limit }
     }
 
     pub(super) fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
-        let taken = self.algorithm.take(cost, now);
+        let permits = u64::from(cost.get());
+        let taken = self.quotas.due(now, permits, permits) <= now;
         if taken {
-            (self.used, self.used_at) = ((self.used + u64::from(cost.get())).min(self.limit), now);
+            self.quotas.take(now, permits);
+            (self.used, self.used_at) = ((self.used + permits).min(self.limit), now);
         }
         taken
     }

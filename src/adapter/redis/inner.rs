@@ -1,25 +1,26 @@
 //! The state that all clones of a limiter share.
 
 use std::sync::{
-    Arc, Weak,
+    Arc, Mutex, Weak,
     atomic::{AtomicBool, Ordering},
 };
 
 use super::{
-    permits::{Permits, Store, TaskSignal},
+    permits::{Permits, TaskSignal, lock},
     protocol::{Decide, Updates},
     settings::Settings,
 };
 use crate::{
     clock::{self, Instant},
-    limit::{Learned, Permit, PermitIssuer, ResponseInfo, queue::external::Queue},
+    limit::{Demand, Learned, LocalLimiter, Permit, PermitIssuer, ResponseInfo},
     policy::nanos,
     random::Random,
 };
 
 pub(super) struct Inner {
     pub(super) this: Weak<Self>,
-    pub(super) queue: Arc<Queue<Permits>>,
+    pub(super) limiter: LocalLimiter,
+    permits: Arc<Mutex<Permits>>,
     pub(super) signal: Arc<TaskSignal>,
     /// Whether a task that queries the store is running.
     pub(super) running: AtomicBool,
@@ -33,9 +34,13 @@ impl Inner {
         let signal = Arc::new(TaskSignal::default());
         let (largest, interval) = (settings.largest(), settings.interval());
         let permits = Permits::new(largest, interval, settings.timeout, Arc::clone(&signal));
+        let permits = Arc::new(Mutex::new(permits));
+        let source = Arc::clone(&permits);
+        let limiter = LocalLimiter::from_source(source, settings.quotas.iter().copied());
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            queue: Arc::new(Queue::external(permits, &settings.quotas)),
+            limiter,
+            permits,
             signal,
             running: AtomicBool::new(false),
             store,
@@ -44,20 +49,28 @@ impl Inner {
         })
     }
 
+    /// Calls `work` with the permits, the demand of the waiters and the present.
+    pub(super) fn inspect<T>(&self, work: impl FnOnce(&mut Permits, Demand, u64) -> T) -> T {
+        let demand = self.limiter.demand();
+        work(&mut lock(&self.permits), demand, demand.now)
+    }
+
     /// Applies `work` to the permits, then grants permits to the waiters.
     pub(super) fn update<T>(&self, work: impl FnOnce(&mut Permits, u64) -> T) -> T {
-        self.queue.update(|permits| permits.store != Store::Shared, work)
+        let outcome = self.inspect(|permits, _, now| work(permits, now));
+        self.limiter.source_changed();
+        outcome
     }
 
     pub(super) fn pause_until(&self, until: Instant) {
-        self.queue.pause_until(until);
+        self.limiter.pause_until(until);
         let wait = nanos(until.saturating_duration_since(clock::now()));
         self.report(|updates, now| updates.pause_until = updates.pause_until.max(now.saturating_add(wait)));
     }
 
     /// Records an update for the store, and reports it without waiting for the next request.
     pub(super) fn report(&self, change: impl FnOnce(&mut Updates, u64)) {
-        self.queue.inspect(|permits, _, now| change(&mut permits.session.updates, now));
+        self.inspect(|permits, _, now| change(&mut permits.session.updates, now));
         self.signal.requested.store(true, Ordering::SeqCst);
         self.signal.notify.notify_one();
         self.start();
@@ -68,14 +81,13 @@ impl Inner {
 /// permits are reported with the next query.
 impl PermitIssuer for Inner {
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
-        self.queue.is_expired(permit)
+        self.limiter.is_expired(permit)
     }
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
-        let learned = self.queue.completed(permit, response);
+        let learned = self.limiter.completed(permit, response);
         for remaining in response.remaining() {
-            let uncounted = self.queue.uncounted();
-            self.queue.inspect(|permits, _, now| permits.session.remember(*remaining, uncounted, now));
+            self.inspect(|permits, demand, now| permits.session.remember(*remaining, demand.uncounted, now));
         }
         if let Some(pause) = response.requested_pause() {
             self.pause_until(clock::after(response.received_at(), pause));
@@ -84,6 +96,6 @@ impl PermitIssuer for Inner {
     }
 
     fn dropped(&self, permit: &Permit<'_>) {
-        self.queue.dropped(permit);
+        self.limiter.dropped(permit);
     }
 }

@@ -148,7 +148,7 @@ pub struct RedisLimiter {
 
 impl RedisLimiter {
     /// Creates a limiter that spreads requests over the window, like an in-process
-    /// [`TokenBucket`](crate::limit::TokenBucket).
+    /// [token bucket](crate::limit::LocalLimiter::token_bucket).
     ///
     /// `name` identifies the quota. It can be the API key, for example. All limiters with the same name and namespace
     /// on one server share the quota. The server receives only a hash of the name. If processes configure different
@@ -169,7 +169,7 @@ impl RedisLimiter {
     }
 
     /// Creates a limiter whose entire quota may be used at any time of the window, like an in-process
-    /// [`SlidingWindow`](crate::limit::SlidingWindow). See [`token_bucket`](Self::token_bucket) for the parameters.
+    /// [sliding window](crate::limit::LocalLimiter::sliding_window). See [`token_bucket`](Self::token_bucket) for the parameters.
     ///
     /// # Errors
     ///
@@ -196,13 +196,13 @@ impl RedisLimiter {
 
     /// Returns the state of the limiter in this process. `available` counts the permits that this process has fetched.
     pub fn snapshot(&self) -> Snapshot {
-        self.inner.queue.snapshot()
+        self.inner.limiter.snapshot()
     }
 
     /// Returns the state of the store as this process knows it. If the server does not reply, the state shows whether
     /// this process uses its share or refuses requests.
     pub fn store(&self) -> Store {
-        self.inner.queue.inspect(|permits, _, _| permits.store)
+        self.inner.inspect(|permits, _, _| permits.store)
     }
 
     /// Grants nothing before `until`, in all processes. Other processes learn of the pause with their next query. Can
@@ -214,7 +214,7 @@ impl RedisLimiter {
     /// Lifts the pause in this process and in the store. Also discards the remaining permits that the service reported.
     /// Other processes that have learned of the pause still wait for its end.
     pub fn resume(&self) {
-        self.inner.queue.resume();
+        self.inner.limiter.resume();
         self.inner.report(|updates, _| *updates = Updates { resume: true, ..Updates::default() });
     }
 }
@@ -222,7 +222,7 @@ impl RedisLimiter {
 impl Limiter for RedisLimiter {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
         let inner = Arc::clone(&self.inner);
-        let mut acquire = Acquire::queued(Arc::clone(&inner.queue), *request);
+        let mut acquire = inner.limiter.acquire_with(request);
         Acquire::new(poll_fn(move |cx| {
             let outcome = Pin::new(&mut acquire).poll(cx);
             inner.start();

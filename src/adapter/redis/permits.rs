@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     num::NonZeroU32,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use super::{fallback::Share, session::Session};
 use crate::{
     error::{Reason, Refusal},
-    limit::queue::external::Algorithm,
-    policy::{Quota, nanos},
+    limit::PermitSource,
+    policy::nanos,
 };
 
 /// The state of the store of a [`RedisLimiter`](super::RedisLimiter), as this process knows it.
@@ -42,9 +42,9 @@ pub(super) struct TaskSignal {
     pub(super) notify: Notify,
 }
 
-/// An algorithm whose permits come from the store's replies. Times are nanoseconds since the queue's origin.
+/// The permits from the store's replies. Times are nanoseconds since the limiter was created.
 pub(super) struct Permits {
-    grants: VecDeque<Grant>,
+    leases: VecDeque<Lease>,
     /// The store's forecast of permits that it has not granted yet.
     pub(super) free: Option<Free>,
     /// The shortest time between two permits that the store forecasts.
@@ -80,7 +80,7 @@ pub(super) struct Free {
 
 /// Permits that may be used from `due` to `until`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Grant {
+pub(super) struct Lease {
     pub(super) due: u64,
     pub(super) until: u64,
     pub(super) permits: u32,
@@ -89,7 +89,7 @@ pub(super) struct Grant {
 impl Permits {
     pub(super) fn new(largest: u32, interval: u64, timeout: Duration, signal: Arc<TaskSignal>) -> Self {
         Self {
-            grants: VecDeque::new(),
+            leases: VecDeque::new(),
             free: None,
             interval,
             largest,
@@ -107,10 +107,10 @@ impl Permits {
     }
 
     /// Adds the grants of a reply from the store. The caller omits grants that arrived too late.
-    pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Grant>, free: Free) {
+    pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Lease>, free: Free) {
         (self.store, self.share, self.free) = (Store::Shared, None, Some(free));
         self.fault = None;
-        self.grants.extend(grants);
+        self.leases.extend(grants);
     }
 
     /// Records that the store does not reply, because of `fault`. Until the next query, requests use the share. Without
@@ -128,7 +128,7 @@ impl Permits {
         }
         self.share_until = share_until;
         self.store = if self.share.is_some() { Store::Fallback } else { Store::Refusing };
-        self.grants.clear();
+        self.leases.clear();
         (self.free, self.query_at) = (None, query_at);
     }
 
@@ -137,8 +137,8 @@ impl Permits {
     }
 
     /// Returns the grants that can be used now or later.
-    fn usable(&self, now: u64) -> impl Iterator<Item = &Grant> {
-        self.grants.iter().filter(move |grant| now < grant.until)
+    fn usable(&self, now: u64) -> impl Iterator<Item = &Lease> {
+        self.leases.iter().filter(move |grant| now < grant.until)
     }
 
     /// Returns the number of permits that can be used now or later.
@@ -170,46 +170,73 @@ impl Permits {
     }
 }
 
-fn sum<'a>(grants: impl Iterator<Item = &'a Grant>) -> u64 {
+fn sum<'a>(grants: impl Iterator<Item = &'a Lease>) -> u64 {
     grants.map(|grant| u64::from(grant.permits)).sum()
 }
 
-impl Algorithm for Permits {
-    /// The trait requires this function, but the limiter calls [`Permits::new`] instead.
-    fn new(_: &[Quota]) -> Self {
-        Self::new(u32::MAX, 0, Duration::ZERO, Arc::default())
+/// The query task and the limiter share the permits. The limiter calls them under its lock.
+impl PermitSource for Arc<Mutex<Permits>> {
+    fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
+        lock(self).take(cost, now)
     }
 
-    fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
+    fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
+        lock(self).forecast(start, total, costliest)
+    }
+
+    fn available(&self, now: u64) -> u32 {
+        lock(self).available(now)
+    }
+
+    fn largest(&self) -> u32 {
+        lock(self).largest
+    }
+
+    fn grace(&self) -> u64 {
+        lock(self).grace
+    }
+
+    fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
+        lock(self).unavailable(cost, now)
+    }
+}
+
+pub(super) fn lock(permits: &Mutex<Permits>) -> MutexGuard<'_, Permits> {
+    // Ignores poisoning, because no code under this lock can panic.
+    permits.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Permits {
+    pub(super) fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
         if self.is_lost() && now >= self.query_at {
             self.request_query(cost);
         }
         if let Some(share) = &mut self.share {
             return now < self.share_until && share.take(cost, now);
         }
-        while let Some(expired) = self.grants.front().filter(|grant| grant.until <= now) {
+        while let Some(expired) = self.leases.front().filter(|grant| grant.until <= now) {
             self.unused = self.unused.saturating_add(expired.permits);
-            self.grants.pop_front();
+            self.leases.pop_front();
         }
-        if sum(self.grants.iter().take_while(|grant| grant.due <= now)) < u64::from(cost.get()) {
+        if sum(self.leases.iter().take_while(|grant| grant.due <= now)) < u64::from(cost.get()) {
             self.request_query(cost);
             return false;
         }
         let mut missing = cost.get();
-        while let Some(grant) = self.grants.front_mut().filter(|_| missing > 0) {
+        while let Some(grant) = self.leases.front_mut().filter(|_| missing > 0) {
             let taken = grant.permits.min(missing);
             (grant.permits, missing) = (grant.permits - taken, missing - taken);
             if grant.permits == 0 {
-                self.grants.pop_front();
+                self.leases.pop_front();
             }
         }
         true
     }
 
-    fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
+    pub(super) fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
         if let Some(share) = &self.share {
             return if start < self.share_until {
-                share.algorithm.forecast(start, total, costliest)
+                share.quotas.due(start, total, costliest.into())
             } else {
                 start
             };
@@ -236,29 +263,16 @@ impl Algorithm for Permits {
         }
     }
 
-    fn largest(&self) -> u32 {
-        self.largest
-    }
-
-    fn available(&self, now: u64) -> u32 {
+    pub(super) fn available(&self, now: u64) -> u32 {
         match &self.share {
-            Some(share) => share.algorithm.available(now),
+            Some(share) => u32::try_from(share.quotas.available(now)).unwrap_or(u32::MAX),
             None => u32::try_from(sum(self.usable(now).filter(|grant| grant.due <= now))).unwrap_or(u32::MAX),
         }
     }
 
-    /// A waiter whose permits were not fetched yet is woken by the store's reply, so it needs no timer.
-    fn poll_at(&self, due: u64, now: u64) -> u64 {
-        if due > now { due } else { u64::MAX }
-    }
-
-    fn grace(&self) -> u64 {
-        self.grace
-    }
-
-    fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
+    pub(super) fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
         // A request that costs more than the share can grant is refused, because it would block all other waiters.
-        let beyond = self.share.as_ref().is_some_and(|share| share.algorithm.largest() < cost.get());
+        let beyond = self.share.as_ref().is_some_and(|share| share.quotas.largest() < cost.get());
         let refusing = beyond || self.store == Store::Refusing && now < self.query_at;
         let wait = Duration::from_nanos(self.query_at.saturating_sub(now));
         refusing.then(|| {

@@ -33,7 +33,7 @@ impl Kind {
     }
 }
 
-/// A query to the store. Times are nanoseconds since the queue's origin.
+/// A query to the store. Times are nanoseconds since the limiter was created.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Query {
     /// The number of blocks that the query requests. The permits of a block become available together.

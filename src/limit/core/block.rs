@@ -6,19 +6,19 @@
 use crate::policy::{Quota, nanos};
 
 /// Opening and closing a smaller block takes longer than locking for each of its permits.
-pub(crate) const SMALLEST: u64 = 6;
+pub const SMALLEST: u64 = 6;
 
 /// The largest block, whose permits fit into 16 bits of a word.
-pub(crate) const LARGEST: u64 = (1 << 15) - 1;
+pub const LARGEST: u64 = (1 << 15) - 1;
 
 /// A block lasts for this part of the window and its margin. Late bookings then lower the rate by at most 0.25 %.
 const PARTS: u64 = 256;
 
 /// Permits that callers may take until `end`, each for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Block {
-    pub(crate) permits: u32,
-    pub(crate) end: u64,
+pub struct Block {
+    pub permits: u32,
+    pub end: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -53,9 +53,9 @@ impl Blocks {
         self.open
     }
 
-    /// Closes the block. Returns how many permits to book, and the time of the booking.
-    pub(super) fn close(&mut self, used: u32, at: u64) -> Option<(u32, u64)> {
+    /// Closes the block, of which `left` permits are left. Returns how many to book, and the time of the booking.
+    pub(super) fn close(&mut self, left: u32, at: u64) -> Option<(u32, u64)> {
         let block = self.open.take()?;
-        Some((used.min(block.permits), at.min(block.end))).filter(|(used, _)| *used > 0)
+        Some((block.permits.saturating_sub(left), at.min(block.end))).filter(|(used, _)| *used > 0)
     }
 }

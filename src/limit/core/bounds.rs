@@ -1,13 +1,17 @@
 //! Forecasts of grants, and refusals of requests that cannot be granted within their bounds.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use super::{
     Core,
     lateness::{Due, MAX_GATHERED},
     queue::Head,
+    slots::Ticket,
 };
-use crate::error::{Reason, Refusal};
+use crate::{
+    error::{Reason, Refusal},
+    limit::source::Demand,
+};
 
 /// Waiters that others have overtaken are checked again after this time: 10 ms in nanoseconds.
 const RECHECK: u64 = 10_000_000;
@@ -15,7 +19,7 @@ const RECHECK: u64 = 10_000_000;
 impl Core {
     /// Returns when the last of `total` permits can be granted.
     pub(super) fn forecast(&self, now: u64, total: u64) -> u64 {
-        self.server.forecast(|start, total| self.supply.due(start, total, self.costliest), now, total)
+        self.server.forecast(|start, total| self.supply.due(start, total, self.queue.costliest), now, total)
     }
 
     /// Returns when the permits of the head are available.
@@ -27,6 +31,45 @@ impl Core {
         by_server.max(self.supply.due(now, needed, needed))
     }
 
+    /// Returns why the store grants no request of this cost.
+    pub(super) fn unavailable(&mut self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
+        let refusal = self.supply.source()?.unavailable(cost, now)?;
+        self.refused += 1;
+        Some(refusal)
+    }
+
+    /// Returns the permits that the waiters need.
+    pub fn demand(&mut self, now: u64) -> Demand {
+        let grace = self.grace();
+        Demand {
+            now,
+            permits: self.queue.total(),
+            head: self.queue.head(self.supply.largest()).map(|head| head.waiter.cost),
+            last: self.queue.iter().map(|waiter| waiter.latest.last(grace)).min(),
+            uncounted: self.uncounted(now),
+        }
+    }
+
+    /// Returns the first waiter if its permits are not in the store and the store cannot forecast them. Its caller must be
+    /// polled, so that it fetches them.
+    pub fn unserved(&self, now: u64) -> Option<Ticket> {
+        self.supply.source()?;
+        let head = self.queue.head(self.supply.largest()).filter(|head| self.due(head, now) <= now)?;
+        self.queue.slots.get(head.slot).map(|slot| Ticket { slot: head.slot, arrival: slot.arrival })
+    }
+
+    /// Grants the new permits of the store, after it has refused the waiters that are too late and take none.
+    pub fn source_changed(&mut self, now: u64) {
+        let demand = self.demand(now);
+        let is_late = |last| self.forecast(now, demand.permits) > last || last <= now;
+        let may_refuse =
+            self.supply.source().is_some_and(|source| source.unavailable(NonZeroU32::MAX, now).is_some());
+        if may_refuse || demand.last.is_some_and(is_late) {
+            self.refuse_late(now);
+        }
+        self.advance(now);
+    }
+
     pub(super) fn missed(&mut self, head: &Head, now: u64) -> Option<Refusal> {
         if !head.waiter.latest.is_bounded() {
             return None;
@@ -36,12 +79,13 @@ impl Core {
         Some(self.refusal(reason, due, now))
     }
 
-    /// Returns when the driver must wake for the head, whose permits are available at `due`: then, or a little later, so
-    /// that one wake-up serves several waiters. It is never so late that one of them misses its bounds.
+    /// Returns when the driver must wake for the head, whose permits are available at `due`: then, or a little later,
+    /// so that one wake-up serves several waiters. It is never so late that one of them misses its bounds.
     pub(super) fn gather(&self, head: &Head, due: u64, now: u64) -> u64 {
         let needed = u64::from(head.waiter.cost.get()).saturating_add(head.reserve);
         let wanted = self.queue.total();
-        let is_exact = self.server.any() || self.supply.learner().is_some() || self.queue.is_alone(head);
+        let has_own_time = self.supply.learner().is_some() || self.supply.source().is_some();
+        let is_exact = self.server.any() || has_own_time || self.queue.is_alone(head);
         if wanted <= needed || is_exact {
             return due;
         }
@@ -56,13 +100,13 @@ impl Core {
     pub(super) fn overtake(&mut self, rank: usize, now: u64) {
         if self.queue.bounded > 0 && self.queue.wanted.iter().skip(rank).any(|wanted| *wanted > 0) {
             let at = now.saturating_add(RECHECK);
-            self.recheck_at = Some(self.recheck_at.map_or(at, |known| known.min(at)));
+            self.queue.recheck_at = Some(self.queue.recheck_at.map_or(at, |known| known.min(at)));
         }
     }
 
     pub(super) fn too_costly(&mut self) -> Refusal {
         self.refused += 1;
-        Refusal::new(Reason::TooCostly { largest: self.supply.quotas.largest() }, None)
+        Refusal::new(Reason::TooCostly { largest: self.supply.largest() }, None)
     }
 
     pub(super) fn refusal(&mut self, reason: Reason, due: u64, now: u64) -> Refusal {
@@ -72,8 +116,8 @@ impl Core {
 
     /// Refuses the waiters whose permits cannot become available in time, or at all.
     pub(super) fn refuse_late(&mut self, now: u64) {
-        self.recheck_at = None;
-        let (largest, grace) = (self.supply.quotas.largest(), self.grace());
+        self.queue.recheck_at = None;
+        let (largest, grace) = (self.supply.largest(), self.grace());
         let mut wanted = self.queue.wanted;
         for rank in 0..wanted.len() {
             let (mut ahead, mut next) = (0, self.queue.slots.first(rank).map(|(slot, _)| slot));
@@ -83,6 +127,8 @@ impl Core {
                 let own = u64::from(waiter.cost.get()).saturating_add(ahead);
                 let refusal = if waiter.cost.get() > largest {
                     Some(self.too_costly())
+                } else if let Some(refusal) = self.unavailable(waiter.cost, now) {
+                    Some(refusal)
                 } else if waiter.latest.is_bounded() {
                     let due = self.forecast(now, self.queue.shares.total(rank, own, &wanted, 0));
                     let reason = waiter.latest.missed_by(due, now, grace);
@@ -91,7 +137,10 @@ impl Core {
                     None
                 };
                 match refusal {
-                    Some(refusal) => self.queue.refuse(slot, refusal),
+                    Some(refusal) => {
+                        self.queue.refuse(slot, refusal);
+                        self.lateness.hold(now);
+                    }
                     None => ahead = own,
                 }
             }
@@ -99,9 +148,12 @@ impl Core {
         }
     }
 
-    /// Returns how long the core may take until it can make a forecast: 1 ns while a probe is in flight, which marks the
-    /// forecast as unknown. A waiter is then refused at its bound.
+    /// Returns how long the core may take until it can make a forecast. 1 ns while a probe is in flight, which marks
+    /// the forecast as unknown. A waiter is then refused at its bound.
     pub(super) fn grace(&self) -> u64 {
+        if let Some(source) = self.supply.source() {
+            return source.grace();
+        }
         u64::from(self.supply.learner().is_some_and(|learner| learner.probe_ends().is_some()))
     }
 }

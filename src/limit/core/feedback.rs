@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use super::{
-    Core, Grant, ServerLimits,
+    Core, Grant, Ticket,
     block::{Block, Blocks},
     lateness::LONGEST_UNCOLLECTED,
 };
@@ -14,17 +14,17 @@ use crate::policy::{
 
 /// The rate-limit headers of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Feedback {
+pub struct Feedback {
     /// Whether the server's rate limit accepted the request.
-    pub(crate) acceptance: Acceptance,
+    pub acceptance: Acceptance,
     /// The delay that the server requested for all requests, in nanoseconds.
-    pub(crate) pause: Option<u64>,
-    pub(crate) remaining: Vec<Remaining>,
+    pub pause: Option<u64>,
+    pub remaining: Vec<Remaining>,
 }
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum End<'a> {
+pub enum End<'a> {
     /// A response arrived. The request was sent at this time.
     Response(&'a Feedback, u64),
     /// The request was sent, but no response arrived. It may still reach the server.
@@ -35,41 +35,63 @@ pub(crate) enum End<'a> {
 
 /// A learned rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LearnedRate {
+pub struct LearnedRate {
     /// The nanoseconds between two requests.
-    pub(crate) interval: u64,
+    pub interval: u64,
     /// The limit and the window of the slowest quota in the headers.
-    pub(crate) quota: Option<(u64, Duration)>,
-    pub(crate) source: LearnedFrom,
-    pub(crate) throttled_at: Option<u64>,
+    pub quota: Option<(u64, Duration)>,
+    pub source: LearnedFrom,
+    pub throttled_at: Option<u64>,
 }
 
 /// The state of a core at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Snapshot {
-    pub(crate) available: u32,
-    pub(crate) queued: usize,
-    pub(crate) paused_until: Option<u64>,
-    pub(crate) granted: u64,
-    pub(crate) refused: u64,
-    pub(crate) in_flight: u64,
-    pub(crate) learned: Option<LearnedRate>,
+pub struct Snapshot {
+    pub available: u32,
+    pub queued: usize,
+    pub paused_until: Option<u64>,
+    pub granted: u64,
+    pub refused: u64,
+    pub in_flight: u64,
+    pub learned: Option<LearnedRate>,
 }
 
 impl Core {
+    /// Releases the permits of requests whose ends nobody else needs to know.
+    pub fn released(&mut self, permits: u64) {
+        self.released = self.released.wrapping_add(permits);
+    }
+
+    /// Returns whether the remaining permits of accepted responses apply.
+    pub fn reads_remaining(&self) -> bool {
+        let reads = match self.supply.learner() {
+            Some(learner) => learner.reads_headers(),
+            None => !self.server.has_quota,
+        };
+        reads || self.obeys_remaining
+    }
+
+    /// Returns whether every response applies, because the limiter learns, and a limit applies or its rate has changed.
+    pub fn reads_all(&mut self, now: u64) -> bool {
+        let Some(learner) = self.supply.learner() else { return false };
+        learner.is_probing() || learner.has_changed() || self.server.any() && self.server.tidy(now)
+    }
+
     /// Records the end of a request. Returns the learned rate if it has changed.
-    pub(crate) fn finished(&mut self, grant: Grant, end: End<'_>, now: u64) -> Option<LearnedRate> {
+    pub fn finished(&mut self, grant: Grant, end: End<'_>, now: u64) -> Option<LearnedRate> {
         match end {
             End::Response(feedback, sent_at) => self.respond(grant, feedback, sent_at, now),
             End::Unconfirmed => {
-                self.unconfirmed.add(grant.cost.get().into(), now);
+                self.server.unconfirmed.add(grant.cost.get().into(), now);
                 self.lose(grant.at, true, now);
                 self.release(grant.cost, false);
             }
             End::Unsent => self.waste(grant.cost, grant.at, now),
         }
         self.advance(now);
-        let is_changed = self.supply.learner_mut().is_some_and(Learner::take_change);
+        // A change is reported with a response.
+        let is_response = matches!(end, End::Response(..));
+        let is_changed = is_response && self.supply.learner_mut().is_some_and(Learner::take_change);
         if is_changed { self.learned() } else { None }
     }
 
@@ -79,7 +101,7 @@ impl Core {
         // that it reports.
         self.release(grant.cost, is_accepted);
         self.expire_uncollected(now);
-        let uncounted = self.in_flight().saturating_add(self.unconfirmed.permits(now));
+        let uncounted = self.uncounted(now);
         let progress = self.progress();
         let mut is_changed = false;
         let obeys_remaining = match self.supply.learner_mut() {
@@ -95,6 +117,9 @@ impl Core {
                 let pause = learner.observe(&observation, progress, now);
                 is_changed = before != (learner.interval(), learner.is_probing());
                 is_changed |= pause.is_some_and(|until| self.server.pause(until, now));
+                if is_changed {
+                    self.lateness.hold(now);
+                }
                 self.obeys_remaining
             }
             // The quota already limits the rate, so other reports do not apply.
@@ -108,7 +133,7 @@ impl Core {
     }
 
     /// Stops all grants until `until`. Extends a pause, but never shortens it.
-    pub(crate) fn pause(&mut self, until: u64, now: u64) {
+    pub fn pause(&mut self, until: u64, now: u64) {
         if self.server.pause(until, now) {
             self.refuse_late(now);
         }
@@ -116,68 +141,89 @@ impl Core {
     }
 
     /// Discards the server limits, and keeps a learned rate.
-    pub(crate) fn resume(&mut self, now: u64) {
-        self.server = ServerLimits::new(self.server.has_quota);
+    pub fn resume(&mut self, now: u64) {
+        self.server.reset();
         self.supply.learner_mut().into_iter().for_each(Learner::resume);
         self.lateness.hold(now);
         self.advance(now);
     }
 
     /// Replaces the quotas. Spent permits still count. No block may be open.
-    pub(crate) fn set_quotas(&mut self, quotas: &[Quota], now: u64) {
+    pub fn set_quotas(&mut self, quotas: &[Quota], now: u64) {
         self.supply.change(quotas, now);
         let delay = self.lateness.change(quotas);
         if delay > 0 {
             self.supply.quotas.postpone(delay);
         }
         self.blocks = Blocks::new(quotas);
-        self.server.has_quota = self.supply.learner().is_some() || !quotas.is_empty();
+        let has_quota = self.supply.learner().is_some() || !quotas.is_empty();
+        if has_quota != self.server.has_quota {
+            self.server.has_quota = has_quota;
+        }
         self.lateness.hold(now);
         self.refuse_late(now);
         self.advance(now);
     }
 
-    /// Spends available permits so that at most `permits` of them are left.
-    pub(crate) fn leave(&mut self, permits: u32, now: u64) {
-        self.supply.quotas.leave(permits, now);
-    }
-
     /// Opens a block of permits that callers may take without the lock. Returns `None` if a request waits, if a server
     /// limit applies, or if a block would be too small.
-    pub(crate) fn open_block(&mut self, now: u64) -> Option<Block> {
+    pub fn open_block(&mut self, now: u64) -> Option<Block> {
         if !self.queue.is_empty() || self.server.any() && self.server.tidy(now) {
             return None;
         }
         self.blocks.open(|| self.supply.singles(now), now)
     }
 
-    /// Closes the block, and books the permits that were used. `at` is read after no caller can take more permits.
-    pub(crate) fn close_block(&mut self, used: u32, at: u64) {
-        if let Some((used, at)) = self.blocks.close(used, at) {
+    /// Closes the block, of which `left` permits are left, and books the others. `at` is read after no caller can take
+    /// more permits.
+    pub fn close_block(&mut self, left: u32, at: u64) {
+        if let Some((used, at)) = self.blocks.close(left, at) {
             let progress = self.progress();
-            self.supply.take(used, at, progress, at);
+            self.supply.book(used, at, progress, at);
             self.lateness.taken_at = at.max(self.lateness.taken_at);
             self.granted = self.granted.wrapping_add(used.into());
         }
     }
 
-    /// Returns whether permits that were granted at `at` can no longer be used, because they were held too long, because
-    /// the limiter is paused, or because the server reported no remaining permits.
-    pub(crate) fn is_expired(&self, at: u64, now: u64) -> bool {
+    /// Returns whether permits that were granted at `at` can no longer be used, because they were held too long,
+    /// because the limiter is paused, or because the server reported no remaining permits.
+    pub fn is_expired(&self, at: u64, now: u64) -> bool {
         now.saturating_sub(at) > self.lateness.slack
             || self.server.is_shut(now)
             || self.supply.learner().is_some_and(|learner| learner.is_void(at))
     }
 
+    /// Returns whether a request waits, or is to be woken.
+    #[inline]
+    pub fn has_waiters(&self) -> bool {
+        !self.queue.is_settled()
+    }
+
+    /// Returns whether no slot of the queue is in use.
+    pub fn is_unused(&self) -> bool {
+        self.queue.slots.is_unused()
+    }
+
+    /// Returns whether a refusal of a request for one permit applies to all others until its wait is over: no request
+    /// waits, and no store and no learner may change its mind.
+    pub fn refuses_all(&self) -> bool {
+        self.queue.is_settled() && self.supply.source().is_none() && self.supply.learner().is_none()
+    }
+
+    /// Returns whether the next wake-up may be earlier because of this new waiter.
+    pub fn may_hurry(&self, ticket: Ticket) -> bool {
+        self.queue.bounded > 0 || self.queue.is_first(ticket) || self.queue.has_several_ranks()
+    }
+
     /// Returns whether the limiter is in the state of a new limiter.
-    pub(crate) fn is_idle(&mut self, now: u64) -> bool {
+    pub fn is_idle(&mut self, now: u64) -> bool {
         self.supply.is_whole(now)
-            && !self.server.tidy(now)
-            && self.unconfirmed.permits(now) == 0
+            && !(self.server.any() && self.server.tidy(now))
+            && self.server.unconfirmed.permits(now) == 0
             && self.queue.len(Priority::COUNT) == 0
     }
 
-    pub(crate) fn snapshot(&self, now: u64) -> Snapshot {
+    pub fn snapshot(&self, now: u64) -> Snapshot {
         let left = self.server.left(now).unwrap_or(u64::MAX).min(self.supply.available(now));
         let paused_until = self.server.paused_until(now);
         let available = u32::try_from(left).unwrap_or(u32::MAX);
@@ -207,7 +253,7 @@ impl Core {
     }
 
     /// Expires the permits that were not collected in time.
-    pub(super) fn expire_uncollected(&mut self, now: u64) {
+    pub fn expire_uncollected(&mut self, now: u64) {
         while let Some((slot, cost, at)) = self.queue.uncollected() {
             if now.saturating_sub(at) <= self.longest_uncollected() {
                 break;
@@ -232,6 +278,7 @@ impl Core {
     fn lose(&mut self, granted_at: u64, was_sent: bool, now: u64) {
         let lost = self.supply.learner_mut().and_then(|learner| learner.lose(granted_at, was_sent));
         if let Some(until) = lost {
+            self.lateness.hold(now);
             self.server.pause(until, now);
         }
     }
@@ -245,6 +292,12 @@ impl Core {
 
     fn in_flight(&self) -> u64 {
         self.granted.wrapping_sub(self.released)
+    }
+
+    /// Returns the number of permits whose requests the server may not have subtracted yet from the remaining permits
+    /// that it reports.
+    pub fn uncounted(&self, now: u64) -> u64 {
+        self.in_flight().saturating_add(self.server.unconfirmed.permits(now))
     }
 
     /// Returns the counts of permits that a learner needs.

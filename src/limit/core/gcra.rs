@@ -1,7 +1,7 @@
 //! The token bucket: the generic cell rate algorithm, with the same results as governor.
 
-/// The latest arrival time. Adding to it does not overflow.
-const LATEST: u64 = u64::MAX / 4;
+/// An arrival time lies at most this far in the future: 146 years.
+const FARTHEST: u64 = u64::MAX / 4;
 
 /// A bucket of permits that refill at even intervals. All times are nanoseconds.
 #[derive(Debug, Clone)]
@@ -27,7 +27,8 @@ impl Gcra {
 
     /// Takes permits that are available at `at`.
     pub(super) fn take(&mut self, at: u64, cost: u64) {
-        self.arrival = self.arrival.max(at).saturating_add(self.interval.saturating_mul(cost)).min(LATEST);
+        let arrival = self.arrival.max(at).saturating_add(self.interval.saturating_mul(cost));
+        self.arrival = arrival.min(at.saturating_add(FARTHEST));
     }
 
     /// Returns the number of permits that are available at `now`.
@@ -43,13 +44,13 @@ impl Gcra {
 
     /// Moves the arrival time forward by `delay`.
     pub(super) fn postpone(&mut self, delay: u64) {
-        self.arrival = self.arrival.saturating_add(delay).min(LATEST).max(self.arrival);
+        self.arrival = self.arrival.saturating_add(delay);
     }
 
     /// Sets the arrival time of a bucket that replaces `old`. Spent permits still count.
     pub(super) fn replace(&mut self, old: &[&Self], now: u64) {
         let missing = old.iter().map(|old| self.missing_after(old, now)).max().unwrap_or(0);
-        self.arrival = now.saturating_add(missing).min(LATEST);
+        self.arrival = now.saturating_add(missing.min(FARTHEST));
     }
 
     /// Returns how long this bucket takes to fill up if it replaces `old`.
@@ -80,7 +81,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::limit::core::random::Random;
+    use crate::test_util::limiter::random::Random;
 
     #[test]
     fn bucket_grants_exactly_what_governor_grants() {

@@ -6,25 +6,25 @@ use crate::policy::{Quota, nanos};
 
 /// A log with at least this many entries (64 KiB) drops grants that have left the window, so that it does not grow up
 /// to the limit. A shorter log keeps them, in case a longer window replaces this one.
-pub(in crate::limit) const LONGEST_HISTORY: usize = 4_096;
+pub(super) const LONGEST_HISTORY: usize = 4_096;
 
 /// The most recently granted permits, oldest first. After each grant, the log holds at most `limit` permits. The permit
 /// counters may wrap around, because only their differences are used.
 #[derive(Debug, Clone)]
-pub(in crate::limit) struct GrantLog {
-    pub(in crate::limit) grants: VecDeque<Entry>,
+pub(super) struct GrantLog {
+    pub(super) grants: VecDeque<Entry>,
     /// The number of permits granted since the limiter was created.
-    pub(in crate::limit) granted: u64,
+    pub(super) granted: u64,
     /// The number of granted permits that are no longer in the log.
-    pub(in crate::limit) forgotten: u64,
-    pub(in crate::limit) limit: u64,
+    pub(super) forgotten: u64,
+    pub(super) limit: u64,
     /// How long a grant counts: the window, its margin, and 1 ns, because a window includes both of its ends.
-    pub(in crate::limit) window: u64,
+    pub(super) window: u64,
 }
 
 /// All permits that were granted at the same time.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::limit) struct Entry {
+pub(super) struct Entry {
     at: u64,
     /// The number of permits granted since the limiter was created, up to and including this grant. A binary search
     /// over these sums finds the k-th oldest permit.
@@ -32,13 +32,13 @@ pub(in crate::limit) struct Entry {
 }
 
 impl GrantLog {
-    pub(in crate::limit) fn new(quota: &Quota) -> Self {
+    pub(super) fn new(quota: &Quota) -> Self {
         Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0 }.under(quota)
     }
 
     /// Changes the quota of the log. If the new limit is lower, the log may hold more permits than the limit until the
     /// next grant. It is not shortened here, because the limit may be raised before that grant.
-    pub(in crate::limit) fn under(mut self, quota: &Quota) -> Self {
+    pub(super) fn under(mut self, quota: &Quota) -> Self {
         self.limit = u64::from(quota.limit());
         self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
         self
@@ -50,12 +50,12 @@ impl GrantLog {
     }
 
     /// Returns the number of permits in the log.
-    pub(in crate::limit) fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.granted.wrapping_sub(self.forgotten)
     }
 
     /// Returns when the permit with the number `oldest` was granted. The oldest permit of the log has the number 1.
-    pub(in crate::limit) fn granted_at(&self, oldest: u64) -> Option<u64> {
+    pub(super) fn granted_at(&self, oldest: u64) -> Option<u64> {
         if oldest == 1 {
             return self.grants.front().map(|grant| grant.at);
         }
@@ -68,7 +68,16 @@ impl GrantLog {
     }
 
     /// Returns when `total` more permits can be granted, because enough old permits have left the window.
-    pub(in crate::limit) fn forecast(&self, start: u64, total: u64) -> u64 {
+    #[inline]
+    pub(super) fn forecast(&self, start: u64, total: u64) -> u64 {
+        if total == 1 && self.len() <= self.limit {
+            let oldest = self.grants.front().filter(|_| self.len() == self.limit);
+            return oldest.map_or(start, |oldest| oldest.at.saturating_add(self.window).max(start));
+        }
+        self.forecast_many(start, total)
+    }
+
+    fn forecast_many(&self, start: u64, total: u64) -> u64 {
         let (windows, rest) = match total {
             // Most requests fit into one window, so the division is skipped for them.
             total if total <= self.limit => (0, total),
@@ -79,7 +88,7 @@ impl GrantLog {
         first.saturating_add(windows.saturating_mul(self.window))
     }
 
-    pub(in crate::limit) fn grant(&mut self, now: u64, cost: u64) {
+    pub(super) fn grant(&mut self, now: u64, cost: u64) {
         while let Some(oldest) = self.grants.front().filter(|_| self.grants.len() >= LONGEST_HISTORY) {
             if oldest.at.saturating_add(self.window) > now {
                 break;
@@ -108,11 +117,11 @@ impl GrantLog {
     }
 
     /// Adds `delay` to the times of all grants.
-    pub(in crate::limit) fn postpone(&mut self, delay: u64) {
+    pub(super) fn postpone(&mut self, delay: u64) {
         self.grants.iter_mut().for_each(|grant| grant.at = grant.at.saturating_add(delay));
     }
 
-    pub(in crate::limit) fn available(&self, now: u64) -> u64 {
+    pub(super) fn available(&self, now: u64) -> u64 {
         let left = self.grants.partition_point(|grant| grant.at.saturating_add(self.window) <= now);
         let expired =
             left.checked_sub(1).and_then(|last| self.grants.get(last)).map_or(0, |last| self.up_to(last));

@@ -4,19 +4,19 @@ use crate::policy::{Quota, nanos};
 
 /// The longest time that the first waiter waits beyond its due time, so that several waiters are served together: four
 /// timer ticks, 4 ms in nanoseconds. A tick costs more processor time than a permit.
-pub(in crate::limit) const GATHER: u64 = 4_000_000;
+const GATHER: u64 = 4_000_000;
 
 /// The maximum number of permits that are gathered. It is limited, because as many waiters' bounds are checked.
-pub(in crate::limit) const MAX_GATHERED: u64 = 64;
+pub(super) const MAX_GATHERED: u64 = 64;
 
 /// The delay of a late timer: 1 ms in nanoseconds.
-pub(in crate::limit) const TICK: u64 = 1_000_000;
+const TICK: u64 = 1_000_000;
 
 /// The additional wait is at most the last waiter's wait divided by this number.
-pub(in crate::limit) const PART: u64 = 16;
+const PART: u64 = 16;
 
 /// Uncollected permits expire after at most this time, even without a quota: 1 s in nanoseconds.
-pub(in crate::limit) const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
+pub(super) const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct Lateness {
@@ -44,7 +44,7 @@ pub(super) struct Due {
 
 /// Returns the longest time by which a grant is backdated: a quarter of the margin. A grant after a late timer is
 /// backdated to the time at which its permits became available, so that the delay does not lower the rate.
-pub(in crate::limit) fn catch_up(quotas: &[Quota]) -> u64 {
+fn catch_up(quotas: &[Quota]) -> u64 {
     quotas.iter().map(|quota| nanos(quota.margin()) / 4).min().unwrap_or(0)
 }
 
@@ -55,7 +55,7 @@ pub(in crate::limit) fn catch_up(quotas: &[Quota]) -> u64 {
 /// Without a margin, a permit stays valid for 1/32 of the window, at most 50 ms. Zero would be too short: a task is
 /// always polled a little late, so every permit of a queued request would expire. Without a quota, only uncollected
 /// permits expire, after 1 s.
-pub(in crate::limit) fn slack(quotas: &[Quota]) -> u64 {
+fn slack(quotas: &[Quota]) -> u64 {
     const LARGEST_WITHOUT_MARGIN: u64 = 100_000_000;
     let slack = |quota: &Quota| match nanos(quota.margin()) {
         0 => LARGEST_WITHOUT_MARGIN.min(nanos(quota.window()) / 16) / 2,
@@ -67,6 +67,10 @@ pub(in crate::limit) fn slack(quotas: &[Quota]) -> u64 {
 impl Lateness {
     pub(super) fn new(quotas: &[Quota]) -> Self {
         Self { catch_up: catch_up(quotas), slack: slack(quotas), taken_at: 0, held_until: 0 }
+    }
+
+    pub(super) fn never_catch_up(&mut self) {
+        self.catch_up = 0;
     }
 
     /// Returns the earliest time to which a grant to a waiter is backdated.

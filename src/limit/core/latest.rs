@@ -4,15 +4,15 @@ use crate::error::Reason;
 
 /// The latest time at which a grant is useful, for each bound of a request. `u64::MAX` without that bound.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Latest {
-    pub(crate) max_wait: u64,
-    pub(crate) deadline: u64,
+pub struct Latest {
+    pub max_wait: u64,
+    pub deadline: u64,
 }
 
 impl Latest {
     /// Returns the bound that a request misses if its permits become available at `due`. If `grace` is above zero,
     /// `due <= now` means that the forecast is unknown. In this case, `grace` extends the longest wait.
-    pub(crate) fn missed_by(&self, due: u64, now: u64, grace: u64) -> Option<Reason> {
+    pub fn missed_by(&self, due: u64, now: u64, grace: u64) -> Option<Reason> {
         let unknown = grace > 0 && due <= now;
         let missed = |latest| if unknown { now >= latest } else { due > latest };
         let max_wait = if unknown { self.max_wait.saturating_add(grace) } else { self.max_wait };
@@ -25,11 +25,11 @@ impl Latest {
     }
 
     /// Returns the latest time at which a grant is useful.
-    pub(crate) fn last(&self, grace: u64) -> u64 {
+    pub fn last(&self, grace: u64) -> u64 {
         self.max_wait.saturating_add(grace).min(self.deadline)
     }
 
-    pub(crate) fn is_bounded(&self) -> bool {
+    pub fn is_bounded(&self) -> bool {
         self.last(0) < u64::MAX
     }
 }

@@ -16,52 +16,55 @@ mod block;
 mod bounds;
 mod feedback;
 mod gcra;
-pub(in crate::limit) mod grant_log;
-pub(in crate::limit) mod lateness;
-pub(in crate::limit) mod latest;
+mod grant_log;
+#[cfg(any(test, feature = "test-util"))]
+mod inspection;
+mod lateness;
+mod latest;
+mod lazy;
 mod queue;
-mod quotas;
-#[cfg(any(test, feature = "test-util"))]
-mod random;
+pub mod quotas;
 mod request;
-pub(in crate::limit) mod server;
-#[cfg(any(test, feature = "test-util"))]
-pub(crate) mod sim;
+mod server;
 mod slots;
-pub(in crate::limit) mod supply;
+mod supply;
 #[cfg(test)]
 mod tests;
 
 use std::num::NonZeroU32;
 
-pub(crate) use self::{
+pub use self::{
     block::Block,
     feedback::{End, Feedback, LearnedRate, Snapshot},
     latest::Latest,
     quotas::Spread,
     request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},
-    slots::Ticket,
+    slots::{Stage, Ticket},
 };
 use self::{
     block::Blocks,
     lateness::Lateness,
-    queue::Queue,
-    server::{limits::ServerLimits, unconfirmed::Unconfirmed},
-    slots::{Stage, Waiter},
+    lazy::Lazy,
+    queue::{EMPTY, Head, Queue},
+    server::limits::{ServerLimits, WITH_QUOTA, WITHOUT_QUOTA},
+    slots::Waiter,
     supply::Supply,
 };
 use crate::{
     error::{Reason, Refusal},
-    policy::{Quota, priority::Shares},
+    limit::source::PermitSource,
+    policy::Quota,
 };
+
+/// How long a late waiter that was woken may hold up the waiters behind it: 50 ms in nanoseconds.
+pub const PATIENCE: u64 = 50_000_000;
 
 /// The state of one limiter.
 #[derive(Debug, Clone)]
-pub(crate) struct Core {
+pub struct Core {
     supply: Supply,
-    queue: Queue,
-    server: ServerLimits,
-    unconfirmed: Unconfirmed,
+    queue: Lazy<Queue>,
+    server: Lazy<ServerLimits>,
     lateness: Lateness,
     blocks: Blocks,
     obeys_remaining: bool,
@@ -71,38 +74,50 @@ pub(crate) struct Core {
     /// The number of permits that were released without an accepted request.
     not_accepted: u64,
     refused: u64,
-    /// The highest cost of any request since the queue was last empty.
-    costliest: u64,
-    /// When to check the bounds of waiters that others have overtaken.
-    recheck_at: Option<u64>,
 }
 
 impl Core {
     /// Creates a limiter with all permits available.
-    pub(crate) fn new(quotas: &[Quota], settings: CoreSettings) -> Self {
-        let mut shares = Shares::default();
-        settings.lower_share.into_iter().for_each(|percent| shares.set_percent(percent));
-        let supply = Supply::new(quotas, settings.rule);
+    pub fn new(quotas: &[Quota], settings: CoreSettings) -> Self {
+        let mut core = Self::of(Supply::new(quotas, settings.rule), quotas, settings.obeys_remaining);
+        if let Some(percent) = settings.lower_share {
+            core.queue.shares.set_percent(percent);
+        }
+        if let Some(permits) = settings.initial_burst {
+            core.supply.quotas.leave(permits, 0);
+        }
+        core
+    }
+
+    /// Creates a limiter that takes its permits from a store. The margins of `quotas` determine how long a permit stays
+    /// valid.
+    pub fn from_source(source: Box<dyn PermitSource>, quotas: &[Quota]) -> Self {
+        let mut core = Self::of(Supply::from_source(source), quotas, true);
+        core.queue.shares.save_none();
+        // The store's permits expire, so a grant must not be backdated.
+        core.lateness.never_catch_up();
+        core
+    }
+
+    fn of(supply: Supply, quotas: &[Quota], obeys_remaining: bool) -> Self {
+        let has_quota = supply.learner().is_some() || !quotas.is_empty();
         Self {
-            server: ServerLimits::new(supply.learner().is_some() || !quotas.is_empty()),
+            server: Lazy::new(if has_quota { &WITH_QUOTA } else { &WITHOUT_QUOTA }),
             supply,
-            queue: Queue::new(shares),
-            unconfirmed: Unconfirmed::default(),
+            queue: Lazy::new(&EMPTY),
             lateness: Lateness::new(quotas),
             blocks: Blocks::new(quotas),
-            obeys_remaining: settings.obeys_remaining,
+            obeys_remaining,
             granted: 0,
             released: 0,
             not_accepted: 0,
             refused: 0,
-            costliest: 1,
-            recheck_at: None,
         }
     }
 
     /// Grants the permits of a new request now, or queues the request, or refuses it because its wait would exceed its
     /// bounds.
-    pub(crate) fn submit(&mut self, ask: Ask, now: u64) -> Result<Submitted, Refusal> {
+    pub fn submit(&mut self, ask: Ask, now: u64) -> Result<Submitted, Refusal> {
         let due = match self.decide(&ask, now)? {
             Ok(grant) => return Ok(Submitted::Granted(grant)),
             Err(due) => due,
@@ -116,17 +131,26 @@ impl Core {
         if let Some(reason) = reason {
             return Err(self.refusal(reason, due, now));
         }
-        let ticket = self.queue.insert(Waiter { cost: ask.cost, rank, latest: ask.latest });
+        let ticket = self.queue.insert(Waiter { cost: ask.cost, rank, latest: ask.latest, is_late: false });
         self.overtake(rank + 1, now);
+        self.hold_head(now);
         Ok(Submitted::Queued(ticket))
     }
 
     /// Grants the permits of a new request now, or refuses it with the wait that it would need.
-    pub(crate) fn try_submit(&mut self, ask: Ask, now: u64) -> Result<Grant, Refusal> {
+    pub fn try_submit(&mut self, ask: Ask, now: u64) -> Result<Grant, Refusal> {
         match self.decide(&ask, now)? {
             Ok(grant) => Ok(grant),
             Err(due) => Err(self.refusal(Reason::MaxWait, due, now)),
         }
+    }
+
+    /// Grants the permits of a new request now. Returns `None`, and counts no refusal, if it cannot.
+    pub fn grant_now(&mut self, ask: &Ask, now: u64) -> Option<Grant> {
+        let may_decide = ask.latest.deadline >= now
+            && ask.cost.get() <= self.supply.largest()
+            && self.supply.source().is_none_or(|source| source.unavailable(ask.cost, now).is_none());
+        if may_decide { self.decide(ask, now).ok()?.ok() } else { None }
     }
 
     /// Grants the permits of a new request, or returns when they would be available.
@@ -135,15 +159,24 @@ impl Core {
         if ask.latest.deadline < now {
             return Err(self.refusal(Reason::Deadline, now, now));
         }
-        let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.quotas.largest());
+        let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.largest());
         if cost.get() > largest {
             return Err(self.too_costly());
         }
-        self.advance(now);
+        if let Some(refusal) = self.unavailable(cost, now) {
+            return Err(refusal);
+        }
+        if !self.queue.is_settled() {
+            self.advance(now);
+        }
         let is_first = self.queue.is_empty();
         let permits = u64::from(cost.get());
-        self.costliest = if is_first { permits } else { self.costliest.max(permits) };
-        if let Some(reserve) = self.queue.reserve_of_new(rank, cost, largest) {
+        let costliest = if is_first { permits } else { self.queue.costliest.max(permits) };
+        if costliest != self.queue.costliest {
+            self.queue.costliest = costliest;
+        }
+        let reserve = if is_first { Some(0) } else { self.queue.reserve_of_new(rank, cost, largest) };
+        if let Some(reserve) = reserve {
             if self.take(cost, reserve, now, now) {
                 if !is_first {
                     self.queue.grant_new(rank, cost);
@@ -159,7 +192,7 @@ impl Core {
 
     /// Returns what became of a waiter. Any result but `Waiting` ends the ticket. Permits that were granted too long
     /// ago, or before a pause, have expired: the waiter then returns to its position.
-    pub(crate) fn status(&mut self, ticket: Ticket, now: u64) -> Status {
+    pub fn status(&mut self, ticket: Ticket, now: u64) -> Status {
         let Some((slot, stage, waiter)) = self.queue.find(ticket) else {
             return Status::Refused(Refusal::new(Reason::MaxWait, None));
         };
@@ -175,26 +208,31 @@ impl Core {
                 self.queue.release(slot);
                 return Status::Refused(refusal);
             }
-            Stage::Absent => {}
-            Stage::Waiting | Stage::Free => return Status::Waiting,
+            Stage::Waiting if !waiter.is_late => return Status::Waiting,
+            Stage::Absent | Stage::Waiting | Stage::Offered(_) | Stage::Free => {}
         }
-        if cost.get() > self.supply.quotas.largest() {
+        if cost.get() > self.supply.largest() {
             // The quotas have changed since the waiter was granted its permits.
             self.queue.release(slot);
             return Status::Refused(self.too_costly());
         }
-        self.queue.enter(slot);
-        self.lateness.hold(now);
-        self.overtake(waiter.rank, now);
-        self.advance(now);
+        if let Some((_, Stage::Absent, _)) = self.queue.find(ticket) {
+            self.queue.enter(slot);
+            self.lateness.hold(now);
+            self.overtake(waiter.rank, now);
+        }
+        self.serve(now, Some(slot));
         match self.queue.find(ticket) {
             Some((_, Stage::Granted(_) | Stage::Refused(_), _)) => self.status(ticket, now),
-            _ => Status::Waiting,
+            _ => {
+                self.queue.withdraw_offer(slot);
+                Status::Waiting
+            }
         }
     }
 
     /// Ends a ticket. Permits that were granted but not collected are wasted.
-    pub(crate) fn cancel(&mut self, ticket: Ticket, now: u64) {
+    pub fn cancel(&mut self, ticket: Ticket, now: u64) {
         let Some((slot, stage, waiter)) = self.queue.find(ticket) else { return };
         if let Stage::Granted(at) = *stage {
             self.waste(waiter.cost, at, now);
@@ -206,47 +244,87 @@ impl Core {
 
     /// Grants the permits that have become available to the waiters in order. Refuses the first waiters whose permits
     /// cannot become available in time, and expires permits that were not collected.
-    pub(crate) fn advance(&mut self, now: u64) {
+    pub fn advance(&mut self, now: u64) {
         self.expire_uncollected(now);
-        self.serve(now);
-        if self.recheck_at.is_some_and(|at| at <= now) {
+        self.serve(now, None);
+        if self.queue.recheck_at.is_some_and(|at| at <= now) {
             self.refuse_late(now);
-            self.serve(now);
+            self.serve(now, None);
         }
     }
 
-    fn serve(&mut self, now: u64) {
-        while let Some(head) = self.queue.head(self.supply.quotas.largest()) {
+    /// Serves the waiters in order. `polled` is the waiter that is being polled.
+    fn serve(&mut self, now: u64, polled: Option<u32>) {
+        while let Some(head) = self.queue.head(self.supply.largest()) {
+            if head.waiter.is_late && polled != Some(head.slot) {
+                match self.queue.offered_at(&head) {
+                    Some(at) if now.saturating_sub(at) > PATIENCE => {
+                        self.queue.skip(head.slot);
+                        continue;
+                    }
+                    None if self.has_permits(&head, now) => self.queue.offer(&head, now),
+                    _ => {}
+                }
+                if self.queue.offered_at(&head).is_some() {
+                    break;
+                }
+            }
             if self.take(head.waiter.cost, head.reserve, self.lateness.start(now), now) {
                 self.queue.grant(&head, now);
             } else if let Some(refusal) = self.missed(&head, now) {
                 self.queue.refuse(head.slot, refusal);
                 self.lateness.hold(now);
             } else {
+                self.hold_head(now);
                 break;
             }
         }
     }
 
+    /// Records until when the server's limits hold up the first waiter, so that its grant is not backdated further.
+    fn hold_head(&mut self, now: u64) {
+        if let Some(head) = self.queue.head(self.supply.largest()) {
+            self.lateness.hold(self.server.earliest(now, head.waiter.cost.get().into()));
+        }
+    }
+
+    /// Returns whether the permits of the head are available.
+    fn has_permits(&mut self, head: &Head, now: u64) -> bool {
+        let (cost, progress) = (head.waiter.cost, self.progress());
+        if let Some(source) = self.supply.source() {
+            return source.available(now) >= cost.get();
+        }
+        self.supply.progress(progress, now);
+        self.due(head, now) <= now && self.supply.is_open(cost.get(), now)
+    }
+
     /// Returns when [`advance`](Self::advance) must be called next. Returns `None` if no request is
     /// queued.
-    pub(crate) fn next_wake(&self, now: u64) -> Option<u64> {
+    pub fn next_wake(&self, now: u64) -> Option<u64> {
         let expiry = self
             .queue
             .uncollected()
             .map(|(_, _, at)| at.saturating_add(self.longest_uncollected()).saturating_add(1));
-        let head = self.queue.head(self.supply.quotas.largest()).map(|head| {
+        let head = self.queue.head(self.supply.largest()).map(|head| {
+            if let Some(at) = self.queue.offered_at(&head) {
+                return at.saturating_add(PATIENCE + 1);
+            }
             let due = self.due(&head, now);
             let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());
-            let wake = probe_ends.filter(|_| due <= now).unwrap_or_else(|| self.gather(&head, due, now));
+            let wake = match probe_ends.filter(|_| due <= now) {
+                Some(ends) => ends,
+                // The store has no forecast. It reports its next permits.
+                None if due <= now && self.supply.source().is_some() => u64::MAX,
+                None => self.gather(&head, due, now),
+            };
             wake.min(head.waiter.latest.last(self.grace()))
         });
-        let recheck = self.recheck_at.filter(|_| self.queue.bounded > 0);
+        let recheck = self.queue.recheck_at.filter(|_| self.queue.bounded > 0);
         [expiry, head, recheck].into_iter().flatten().min()
     }
 
     /// Returns the next waiter that was granted or refused since the last call. It may have been cancelled since.
-    pub(crate) fn pop_woken(&mut self) -> Option<Ticket> {
+    pub fn pop_woken(&mut self) -> Option<Ticket> {
         self.queue.pop_woken()
     }
 
@@ -254,24 +332,22 @@ impl Core {
     #[inline]
     fn take(&mut self, cost: NonZeroU32, reserve: u64, from: u64, now: u64) -> bool {
         let (permits, progress) = (u64::from(cost.get()), self.progress());
-        if !self.supply.is_open(cost.get(), progress, now) {
+        self.supply.progress(progress, now);
+        // The server's limits come first, so that no slow start begins while they hold up the grants.
+        if self.server.any() && self.server.tidy(now) && self.server.earliest(now, permits) > now {
             return false;
         }
-        if self.server.any() && self.server.tidy(now) {
-            let earliest = self.server.earliest(now, permits);
-            if earliest > now {
-                self.lateness.hold(earliest);
-                return false;
-            }
-        }
-        let needed = permits.saturating_add(reserve);
-        let at = self.supply.due(from, needed, needed);
-        if at > now {
+        if !self.supply.is_open(cost.get(), now) {
             return false;
         }
-        self.supply.take(cost.get(), at, progress, now);
-        self.lateness.taken_at = at.max(self.lateness.taken_at);
-        self.server.spend(permits);
+        // Permits behind a probe become available at its end.
+        let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());
+        let from = probe_ends.map_or(from, |ends| from.max(ends.min(now)));
+        let Some(at) = self.supply.take(cost, (reserve, from), progress, now) else { return false };
+        self.lateness.taken_at = at;
+        if self.server.any() {
+            self.server.spend(permits);
+        }
         self.granted = self.granted.wrapping_add(permits);
         true
     }

@@ -31,17 +31,26 @@ pub(super) struct Queue {
     /// The number of waiters with a bound, without the absent ones.
     pub(super) bounded: usize,
     woken: VecDeque<Ticket>,
+    /// The highest cost of any request since the queue was last empty.
+    pub(super) costliest: u64,
+    /// When to check the bounds of waiters that others have overtaken.
+    pub(super) recheck_at: Option<u64>,
 }
 
+/// The queue of a limiter that no request has waited for.
+pub(super) static EMPTY: Queue = Queue::new();
+
 impl Queue {
-    pub(super) fn new(shares: Shares) -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             slots: Slots::new(),
             queued: [0; Priority::COUNT],
             wanted: [0; Priority::COUNT],
-            shares,
+            shares: Shares::new(),
             bounded: 0,
             woken: VecDeque::new(),
+            costliest: 1,
+            recheck_at: None,
         }
     }
 
@@ -49,6 +58,22 @@ impl Queue {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.wanted == [0; Priority::COUNT]
+    }
+
+    /// Returns whether no request waits, and none is to be woken or to collect its permits.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.woken.is_empty() && self.slots.is_unused()
+    }
+
+    pub(super) fn has_several_ranks(&self) -> bool {
+        self.only_rank().is_none()
+    }
+
+    /// Returns whether this waiter is the first of its priority.
+    pub(super) fn is_first(&self, ticket: Ticket) -> bool {
+        let rank = self.slots.get(ticket.slot).map(|slot| slot.waiter.rank);
+        rank.and_then(|rank| self.slots.first(rank)).is_some_and(|(first, _)| first == ticket.slot)
     }
 
     /// Returns the number of waiters of the ranks up to `rank`, with the absent ones.
@@ -95,9 +120,6 @@ impl Queue {
     /// Returns the number of permits that must remain if a new request is served before all waiters. Returns `None` if
     /// a waiter is served first.
     pub(super) fn reserve_of_new(&self, rank: usize, cost: NonZeroU32, largest: u32) -> Option<u64> {
-        if self.is_empty() {
-            return Some(0);
-        }
         self.shares.reserve_of_new(self.heads(), rank, cost, largest.into())
     }
 
@@ -119,6 +141,39 @@ impl Queue {
         }
         self.settle(head.slot, Stage::Granted(now));
         self.slots.link(head.slot, GRANTED);
+    }
+
+    /// Wakes a [late](Waiter::is_late) head, whose permits are available.
+    pub(super) fn offer(&mut self, head: &Head, now: u64) {
+        self.settle(head.slot, Stage::Offered(now));
+    }
+
+    /// Returns when a late waiter was woken.
+    pub(super) fn offered_at(&self, head: &Head) -> Option<u64> {
+        match self.slots.get(head.slot)?.stage {
+            Stage::Offered(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Records that a late waiter was polled, and that its permits are not available any more.
+    pub(super) fn withdraw_offer(&mut self, slot: u32) {
+        if let Some(slot) = self.slots.get_mut(slot).filter(|slot| matches!(slot.stage, Stage::Offered(_))) {
+            slot.stage = Stage::Waiting;
+        }
+    }
+
+    /// Sets a late waiter aside that was woken and not polled.
+    pub(super) fn skip(&mut self, slot: u32) {
+        if let Some(rank) = self.remove(slot) {
+            self.queued[rank] += 1;
+            if self.wanted[rank] == 0 {
+                self.shares.forget(rank);
+            }
+        }
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.stage = Stage::Absent;
+        }
     }
 
     /// Refuses a waiter and wakes it.
@@ -175,6 +230,7 @@ impl Queue {
         self.slots.unlink(index, GRANTED);
         if let Some(slot) = self.slots.get_mut(index) {
             slot.stage = Stage::Absent;
+            slot.waiter.is_late = true;
             self.queued[slot.waiter.rank] += 1;
         }
     }
@@ -183,7 +239,7 @@ impl Queue {
     pub(super) fn release(&mut self, index: u32) {
         let Some(slot) = self.slots.get(index) else { return };
         match slot.stage {
-            Stage::Waiting => self.take_out(index),
+            Stage::Waiting | Stage::Offered(_) => self.take_out(index),
             Stage::Absent => self.queued[slot.waiter.rank] -= 1,
             Stage::Granted(_) => self.slots.unlink(index, GRANTED),
             Stage::Refused(_) => {}
@@ -217,7 +273,7 @@ impl Queue {
 
     /// Removes a waiter from the list of its priority, and returns its rank.
     fn remove(&mut self, index: u32) -> Option<usize> {
-        let Waiter { cost, rank, latest } = self.slots.get(index)?.waiter;
+        let Waiter { cost, rank, latest, .. } = self.slots.get(index)?.waiter;
         self.queued[rank] -= 1;
         self.wanted[rank] -= u64::from(cost.get());
         self.bounded -= usize::from(latest.is_bounded());

@@ -9,7 +9,7 @@ const LATE: u64 = 2_000_000;
 
 /// How a limiter spreads the permits of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spread {
+pub enum Spread {
     /// A bucket that refills so slowly that its burst fits into each window.
     TokenBucket,
     /// A bucket that refills the whole limit, and an exact log of recent grants.
@@ -20,7 +20,7 @@ pub(crate) enum Spread {
 
 /// All quotas of a limiter. A request takes its permits from each quota.
 #[derive(Debug, Clone)]
-pub(super) struct Quotas {
+pub struct Quotas {
     spread: Spread,
     states: Vec<QuotaState>,
 }
@@ -54,7 +54,7 @@ impl QuotaState {
         let by_pace = self.pace.as_ref().map_or(start, |pace| pace.due(start, total));
         let Some(log) = &self.log else { return by_pace };
         let by_log = log.forecast(start, total).max(by_pace);
-        let Some(pace) = &self.pace else { return by_log };
+        let Some(pace) = self.pace.as_ref().filter(|_| total > 1) else { return by_log };
         // A grant that the log delays leaves the bucket empty (see `take`), so the next grants follow at even
         // intervals. The first delayed grant waits until a permit leaves the window. This is the oldest permit of the
         // log, or the first permit granted from `start` on.
@@ -74,8 +74,8 @@ impl QuotaState {
     /// Takes permits that are available at `at`.
     fn take(&mut self, at: u64, cost: u64) {
         if let Some(pace) = &mut self.pace {
-            // The refill starts when the log has room for these permits. If it started earlier, the bucket would be full
-            // by then, and would add its burst to each window.
+            // The refill starts when the log has room for these permits. If it started earlier, the bucket would be
+            // full by then, and would add its burst to each window.
             let freed = self.log.as_ref().map_or(0, |log| log.forecast(0, cost));
             let spent = pace.interval.saturating_mul(cost);
             let refill_from =
@@ -114,29 +114,29 @@ impl QuotaState {
 }
 
 impl Quotas {
-    pub(super) fn new(quotas: &[Quota], spread: Spread) -> Self {
+    pub fn new(quotas: &[Quota], spread: Spread) -> Self {
         let states = quotas.iter().map(|quota| QuotaState::new(*quota, spread)).collect();
         Self { spread, states }
     }
 
     /// Returns when the last of `total` permits is available, if none is taken before `start`. No request costs more
     /// than `costliest`. The result is never too late, but may be too early if requests cost several permits.
-    pub(super) fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
+    pub fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
         self.states.iter().map(|state| state.due(start, total, costliest)).max().unwrap_or(start)
     }
 
     /// Takes permits that are available at `at`.
-    pub(super) fn take(&mut self, at: u64, cost: u64) {
+    pub fn take(&mut self, at: u64, cost: u64) {
         self.states.iter_mut().for_each(|state| state.take(at, cost));
     }
 
     /// Returns the largest cost that the quotas can ever grant.
-    pub(super) fn largest(&self) -> u32 {
+    pub fn largest(&self) -> u32 {
         self.states.iter().map(QuotaState::largest).min().unwrap_or(u32::MAX)
     }
 
     /// Returns the largest cost of a single request that is available now.
-    pub(super) fn available(&self, now: u64) -> u64 {
+    pub fn available(&self, now: u64) -> u64 {
         self.states.iter().map(|state| state.available(now)).min().unwrap_or(u64::MAX)
     }
 
@@ -163,7 +163,7 @@ impl Quotas {
     }
 
     /// Spends available permits so that at most `permits` of them are left.
-    pub(super) fn leave(&mut self, permits: u32, now: u64) {
+    pub fn leave(&mut self, permits: u32, now: u64) {
         for state in &mut self.states {
             match (&mut state.pace, &mut state.log) {
                 (Some(pace), _) => pace.leave(permits, now),

@@ -7,47 +7,49 @@ use crate::{error::Refusal, policy::Priority};
 
 /// How a limiter grants permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub enum Rule {
     /// The permits of the configured quotas.
     Quotas(Spread),
     /// A rate learned from the server, below the configured quotas.
     Learned,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CoreSettings {
-    pub(crate) rule: Rule,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoreSettings {
+    pub rule: Rule,
     /// Whether the remaining permits that the server reports limit the grants even if the limiter has a quota.
-    pub(crate) obeys_remaining: bool,
+    pub obeys_remaining: bool,
     /// The share of each lower priority, in percent of all permits. `None` for the default.
-    pub(crate) lower_share: Option<u32>,
+    pub lower_share: Option<u32>,
+    /// The maximum number of permits that are available at the start. `None` for the burst, or for the whole limit.
+    pub initial_burst: Option<u32>,
 }
 
 /// A request for permits.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask {
-    pub(crate) cost: NonZeroU32,
-    pub(crate) priority: Priority,
-    pub(crate) latest: Latest,
+pub struct Ask {
+    pub cost: NonZeroU32,
+    pub priority: Priority,
+    pub latest: Latest,
     /// The maximum number of other waiters of the same or a higher priority.
-    pub(crate) max_queue: usize,
+    pub max_queue: usize,
 }
 
 /// Permits that were granted, and the time at which their caller learned of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grant {
-    pub(crate) at: u64,
-    pub(crate) cost: NonZeroU32,
+pub struct Grant {
+    pub at: u64,
+    pub cost: NonZeroU32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Submitted {
+pub enum Submitted {
     Granted(Grant),
     Queued(Ticket),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Status {
+pub enum Status {
     Waiting,
     Granted(Grant),
     Refused(Refusal),

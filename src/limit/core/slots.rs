@@ -8,20 +8,23 @@ use crate::{error::Refusal, policy::Priority};
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
 
+/// The number of free slots whose memory is kept.
+const FEW: usize = 64;
+
 /// The list of waiters that have not collected their permits, in the order of the grants. The lists before it belong to
 /// the priorities, and are in the order of arrival.
 pub(super) const GRANTED: usize = Priority::COUNT;
 
 /// A queued request. The numbers of arrival are the order within a priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     pub(super) slot: u32,
     pub(super) arrival: u64,
 }
 
 impl Ticket {
     /// Returns a small number that no other queued request has. It is used again after this request has left.
-    pub(crate) fn slot(self) -> usize {
+    pub fn slot(self) -> usize {
         self.slot as usize
     }
 }
@@ -31,12 +34,16 @@ pub(super) struct Waiter {
     pub(super) cost: NonZeroU32,
     pub(super) rank: usize,
     pub(super) latest: Latest,
+    /// Whether the waiter was polled too late after a grant. Permits are granted to it only when it is polled.
+    pub(super) is_late: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Stage {
+pub enum Stage {
     Free,
     Waiting,
+    /// A late waiter was woken at this time, because its permits are available.
+    Offered(u64),
     /// The permits were granted at this time, but not collected yet.
     Granted(u64),
     /// The permits expired before the waiter was polled. The waiter keeps its position, but the queue skips it.
@@ -66,12 +73,14 @@ pub(super) struct Slots {
     free: u32,
     lists: [List; Priority::COUNT + 1],
     arrivals: u64,
+    /// The number of slots in use.
+    pub(super) used: u32,
 }
 
 impl Slots {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         let empty = List { first: NONE, last: NONE };
-        Self { slots: Vec::new(), free: NONE, lists: [empty; Priority::COUNT + 1], arrivals: 0 }
+        Self { slots: Vec::new(), free: NONE, lists: [empty; Priority::COUNT + 1], arrivals: 0, used: 0 }
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&Slot> {
@@ -88,15 +97,15 @@ impl Slots {
         self.slots.len()
     }
 
-    /// Returns the number of slots in use.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn used(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.stage != Stage::Free).count()
+    /// Returns whether no slot is in use.
+    #[inline]
+    pub(super) fn is_unused(&self) -> bool {
+        self.used == 0
     }
 
     /// Stores a new waiter, which is in no list yet.
     pub(super) fn add(&mut self, waiter: Waiter) -> Ticket {
-        self.arrivals += 1;
+        (self.arrivals, self.used) = (self.arrivals + 1, self.used + 1);
         let arrival = self.arrivals;
         let new = Slot { stage: Stage::Absent, waiter, arrival, previous: NONE, next: NONE };
         let slot = self.free;
@@ -109,11 +118,15 @@ impl Slots {
         Ticket { slot: u32::try_from(self.slots.len() - 1).unwrap_or(NONE), arrival }
     }
 
-    /// Frees a slot that is in no list.
+    /// Frees a slot that is in use and in no list. Frees the memory with the last one.
     pub(super) fn free(&mut self, index: u32) {
         if let Some(slot) = self.slots.get_mut(index as usize) {
             slot.stage = Stage::Free;
             slot.next = std::mem::replace(&mut self.free, index);
+            self.used -= 1;
+        }
+        if self.used == 0 && self.slots.len() > FEW {
+            (self.slots, self.free) = (Vec::new(), NONE);
         }
     }
 

@@ -1,13 +1,18 @@
-//! The source of a limiter's permits: configured quotas, and a rate that the limiter learns below them.
+//! Where a limiter's permits come from: configured quotas, a rate that the limiter learns below them, or a store.
+
+use std::{fmt, num::NonZeroU32};
 
 use super::{
     Rule,
     quotas::{Quotas, Spread},
     server::slow_start::SlowStart,
 };
-use crate::policy::{
-    Quota,
-    adaptive::{IDLE, Learner, Progress},
+use crate::{
+    limit::source::PermitSource,
+    policy::{
+        Quota,
+        adaptive::{IDLE, Learner, Progress},
+    },
 };
 
 /// The number of requests that leave at once if no quota is configured and no rate is known.
@@ -22,12 +27,29 @@ const KEPT: u64 = 600_000_000_000;
 pub(super) struct Supply {
     pub(super) quotas: Quotas,
     learned: Option<Box<Learned>>,
+    source: Option<Source>,
+}
+
+/// A store outside the limiter, which replaces the quotas.
+struct Source(Box<dyn PermitSource>);
+
+/// Only a simulation copies a limiter, and it has no store.
+impl Clone for Source {
+    fn clone(&self) -> Self {
+        unreachable!("a simulated limiter has no store")
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Source")
+    }
 }
 
 /// A learned rate.
 #[derive(Debug, Clone)]
-pub(in crate::limit) struct Learned {
-    pub(in crate::limit) learner: Learner,
+pub(super) struct Learned {
+    pub(super) learner: Learner,
     /// The slow start of a limiter without a quota, until it has learned a rate.
     start: Option<SlowStart>,
     last_grant: u64,
@@ -39,11 +61,11 @@ fn pace(quotas: &[Quota]) -> f64 {
 }
 
 impl Learned {
-    pub(in crate::limit) fn new(quotas: &[Quota]) -> Self {
+    pub(super) fn new(quotas: &[Quota]) -> Self {
         Self { learner: Learner::new(pace(quotas)), start: None, last_grant: 0 }
     }
 
-    pub(in crate::limit) fn change(&mut self, quotas: &[Quota]) {
+    pub(super) fn change(&mut self, quotas: &[Quota]) {
         self.learner.set_ceiling(pace(quotas));
     }
 
@@ -64,43 +86,48 @@ impl Learned {
 
     /// Returns the slow start that applies now. Stores it even without a grant. Otherwise a costly request would begin
     /// another one each time.
-    pub(in crate::limit) fn begin_slow_start(&mut self, now: u64) -> Option<SlowStart> {
+    pub(super) fn begin_slow_start(&mut self, now: u64) -> Option<SlowStart> {
         let start = self.slow_start(now);
         self.start = start.or(self.start);
         start
     }
 
     /// Spends the permits of a request that leaves now.
-    pub(in crate::limit) fn spend(&mut self, permits: u64, now: u64) {
+    pub(super) fn spend(&mut self, permits: u64, now: u64) {
         if let Some(start) = &mut self.start {
             start.spend(permits);
         }
         self.last_grant = now;
     }
 
-    pub(in crate::limit) fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
+    pub(super) fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
         let slow = self.slow_start(start).map_or(start, |slow| slow.due(total));
         self.learner.due(start, total, u32::try_from(costliest).unwrap_or(u32::MAX)).max(slow)
     }
 
-    pub(in crate::limit) fn available(&self, now: u64) -> u64 {
+    pub(super) fn available(&self, now: u64) -> u64 {
         let start = self.slow_start(now).and_then(|start| start.left(now)).unwrap_or(u64::MAX);
         self.learner.available(now).min(start)
     }
 
-    pub(in crate::limit) fn is_whole(&self, now: u64) -> bool {
+    pub(super) fn is_whole(&self, now: u64) -> bool {
         let is_kept = self.learner.rate.is_some() && now.saturating_sub(self.last_grant) <= KEPT;
         !is_kept && self.learner.probe_ends().is_none() && self.learner.due(now, 1, 1) <= now
     }
 }
 
 impl Supply {
+    /// Takes all permits from a store.
+    pub(super) fn from_source(source: Box<dyn PermitSource>) -> Self {
+        Self { source: Some(Source(source)), ..Self::new(&[], Rule::Quotas(Spread::TokenBucket)) }
+    }
+
     pub(super) fn new(quotas: &[Quota], rule: Rule) -> Self {
         let (spread, learned) = match rule {
             Rule::Quotas(spread) => (spread, None),
             Rule::Learned => (Spread::PacedWindow, Some(Box::new(Learned::new(quotas)))),
         };
-        Self { quotas: Quotas::new(quotas, spread), learned }
+        Self { quotas: Quotas::new(quotas, spread), learned, source: None }
     }
 
     pub(super) fn learner(&self) -> Option<&Learner> {
@@ -111,27 +138,61 @@ impl Supply {
         self.learned.as_mut().map(|learned| &mut learned.learner)
     }
 
+    pub(super) fn source(&self) -> Option<&dyn PermitSource> {
+        self.source.as_ref().map(|Source(source)| &**source)
+    }
+
     /// Returns when the last of `total` permits is available, if none is taken before `start`. No request costs more
     /// than `costliest`. The result is never too late, but may be too early if requests cost several permits.
     #[inline]
     pub(super) fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
+        if let Some(source) = self.source() {
+            return source.forecast(start, total, u32::try_from(costliest).unwrap_or(u32::MAX));
+        }
         let due = self.quotas.due(start, total, costliest);
         self.learned.as_ref().map_or(due, |learned| learned.due(start, total, costliest).max(due))
     }
 
-    /// Returns whether a request of this cost may leave now, except for the permits that [`due`](Self::due) forecasts.
-    /// A learner may raise its rate first.
+    /// Lets a learner raise its rate.
     #[inline]
-    pub(super) fn is_open(&mut self, cost: u32, progress: Progress, now: u64) -> bool {
+    pub(super) fn progress(&mut self, progress: Progress, now: u64) {
+        if let Some(learned) = &mut self.learned {
+            learned.learner.advance(progress, now);
+        }
+    }
+
+    /// Returns whether a request of this cost may leave now, except for the permits that [`due`](Self::due) forecasts.
+    #[inline]
+    pub(super) fn is_open(&mut self, cost: u32, now: u64) -> bool {
         let Some(learned) = &mut self.learned else { return true };
-        learned.learner.advance(progress, now);
         learned.begin_slow_start(now);
         learned.learner.is_free(cost, now)
     }
 
-    /// Takes permits for a request that leaves now, as if they were taken at `at`.
+    /// Takes permits if they and `reserve` others are available since `from` or later. Returns since when.
     #[inline]
-    pub(super) fn take(&mut self, cost: u32, at: u64, progress: Progress, now: u64) {
+    pub(super) fn take(
+        &mut self,
+        cost: NonZeroU32,
+        (reserve, from): (u64, u64),
+        progress: Progress,
+        now: u64,
+    ) -> Option<u64> {
+        if let Some(Source(source)) = &mut self.source {
+            return source.take(cost, now).then_some(now);
+        }
+        let needed = u64::from(cost.get()).saturating_add(reserve);
+        let at = self.due(from, needed, needed);
+        if at > now {
+            return None;
+        }
+        self.book(cost.get(), at, progress, now);
+        Some(at)
+    }
+
+    /// Takes permits for requests that leave now, as if they were taken at `at`.
+    #[inline]
+    pub(super) fn book(&mut self, cost: u32, at: u64, progress: Progress, now: u64) {
         self.quotas.take(at, cost.into());
         if let Some(learned) = &mut self.learned {
             learned.spend(cost.into(), now);
@@ -139,21 +200,32 @@ impl Supply {
         }
     }
 
+    /// Returns the largest cost that can ever be granted.
+    #[inline]
+    pub(super) fn largest(&self) -> u32 {
+        self.source().map_or_else(|| self.quotas.largest(), PermitSource::largest)
+    }
+
     /// Returns the largest cost of a single request that is available now.
     pub(super) fn available(&self, now: u64) -> u64 {
+        if let Some(source) = self.source() {
+            return source.available(now).into();
+        }
         let learned = self.learned.as_ref().map_or(u64::MAX, |learned| learned.available(now));
         self.quotas.available(now).min(learned)
     }
 
     /// Returns how many requests for one permit each may leave now without the limiter's lock. Zero for a learned rate,
-    /// because a learner counts each grant.
+    /// because a learner counts each grant, and for a store.
     pub(super) fn singles(&self, now: u64) -> u64 {
-        if self.learned.is_some() { 0 } else { self.quotas.singles(now) }
+        if self.learned.is_some() || self.source.is_some() { 0 } else { self.quotas.singles(now) }
     }
 
     /// Returns whether every quota is fully available, and no learned rate would be lost with the limiter.
     pub(super) fn is_whole(&self, now: u64) -> bool {
-        self.quotas.is_whole(now) && self.learned.as_ref().is_none_or(|learned| learned.is_whole(now))
+        self.source.is_none()
+            && self.quotas.is_whole(now)
+            && self.learned.as_ref().is_none_or(|learned| learned.is_whole(now))
     }
 
     pub(super) fn change(&mut self, quotas: &[Quota], now: u64) {

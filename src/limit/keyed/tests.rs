@@ -4,14 +4,14 @@ use super::*;
 use crate::policy::Quota;
 
 /// Creates keyed limiters of one permit each. A spent permit is refilled after an hour.
-fn hourly<K: Hash + Eq + Clone>(max_keys: usize) -> KeyedBucket<K> {
+fn hourly<K: Hash + Eq + Clone>(max_keys: usize) -> Keyed<K> {
     let quota = Quota::new(2, Duration::from_secs(3_600)).and_then(|quota| quota.with_burst(1));
     let quota = quota.unwrap().without_margin();
-    let make = move |_: &K| TokenBucket::new(quota);
+    let make = move |_: &K| LocalLimiter::token_bucket(quota);
     Keyed::with_max_keys(max_keys, |_| panic!("these tests compute no key from a request"), make)
 }
 
-fn takes<K: Hash + Eq + Clone>(keyed: &KeyedBucket<K>, key: K) -> bool {
+fn takes<K: Hash + Eq + Clone>(keyed: &Keyed<K>, key: K) -> bool {
     keyed.limiter(&key).is_ok_and(|limiter| limiter.try_acquire().is_ok())
 }
 

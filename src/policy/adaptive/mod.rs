@@ -25,8 +25,9 @@ mod tests;
 use std::time::Duration;
 
 pub use self::learned_from::LearnedFrom;
+pub use self::observation::Acceptance;
 pub(crate) use self::{
-    observation::{Acceptance, Observation, Progress},
+    observation::{Observation, Progress},
     recent::IDLE,
 };
 
@@ -147,6 +148,10 @@ impl Learner {
     /// Returns the limit and the window of the server's quota that allows the lowest rate.
     pub(crate) fn quota(&self) -> Option<(u64, Duration)> {
         self.quotas.slowest().map(|pace| (pace.limit, Duration::from_nanos(pace.window)))
+    }
+
+    pub(crate) fn has_changed(&self) -> bool {
+        self.has_changed
     }
 
     /// Returns whether the rate has changed since the last call.

@@ -16,8 +16,10 @@ pub(crate) struct Progress {
 
 /// Whether a server's rate limit accepted a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Acceptance {
+pub enum Acceptance {
+    /// It accepted the request.
     Accepted,
+    /// It rejected the request.
     Throttled,
     /// A 503 that reports no quota without remaining permits: a throttle, or an outage.
     Unavailable,

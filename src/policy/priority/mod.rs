@@ -105,7 +105,7 @@ fn thousandths(permits: u64, share: u64) -> i64 {
 
 impl Default for Shares {
     fn default() -> Self {
-        Self::new(PERMIT / 10)
+        Self::new()
     }
 }
 
@@ -113,7 +113,9 @@ impl Shares {
     /// The largest share of a lower priority, in percent. With it, two lower priorities leave half of the permits.
     pub(crate) const LARGEST: u32 = 25;
 
-    fn new(share: u64) -> Self {
+    /// Gives each lower priority a tenth of the permits.
+    pub(crate) const fn new() -> Self {
+        let share = PERMIT / 10;
         Self { share, saves: true, credit: [0; Priority::COUNT], saved: None, last_top: 0, allowance: 0 }
     }
 
@@ -123,9 +125,8 @@ impl Shares {
     }
 
     /// Sets no permits aside for a request that costs several, because permits of an external store expire.
-    #[cfg(feature = "redis")]
-    pub(crate) fn without_saving(self) -> Self {
-        Self { saves: false, ..self }
+    pub(crate) fn save_none(&mut self) {
+        self.saves = false;
     }
 
     /// Discards all credit and all saved permits, because at most one priority has waiters.

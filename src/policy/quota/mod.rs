@@ -30,9 +30,9 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 /// ```
 ///
 /// `burst` requests may be sent back to back. A bucket that holds the whole limit and refills it once per window would
-/// admit nearly twice the limit in one window. A [`PacedWindow`](crate::limit::PacedWindow) delays the requests that
-/// would exceed the limit. A [`TokenBucket`](crate::limit::TokenBucket) refills only `limit - burst` requests per
-/// `window + margin`.
+/// admit nearly twice the limit in one window. A [paced window](crate::limit::LocalLimiter::paced_window) delays the
+/// requests that would exceed the limit. A [token bucket](crate::limit::LocalLimiter::token_bucket) refills only `limit
+/// - burst` requests per `window + margin`.
 ///
 /// # Default
 ///
@@ -60,6 +60,16 @@ pub struct Quota {
     window: Duration,
     burst: u32,
     margin: Duration,
+}
+
+/// A function that takes several quotas also takes one.
+impl IntoIterator for Quota {
+    type Item = Self;
+    type IntoIter = std::iter::Once<Self>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        std::iter::once(self)
+    }
 }
 
 impl Quota {
@@ -130,7 +140,7 @@ impl Quota {
     }
 
     /// Sets how many requests may be sent back to back. A larger burst lowers the sustained rate of a
-    /// [`TokenBucket`](crate::limit::TokenBucket).
+    /// [token bucket](crate::limit::LocalLimiter::token_bucket).
     ///
     /// # Errors
     ///
@@ -250,7 +260,7 @@ impl Quota {
 
     /// Returns the number of requests per second that the quota sustains: `limit / (window + margin)`.
     ///
-    /// A [`TokenBucket`](crate::limit::TokenBucket) sustains one request per
+    /// A [token bucket](crate::limit::LocalLimiter::token_bucket) sustains one request per
     /// [`refill_interval`](Self::refill_interval).
     ///
     /// ```

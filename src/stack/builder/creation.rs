@@ -15,7 +15,7 @@ impl StackBuilder {
     ///
     /// The builder has no default credential: call [`with_api_key_env`](Self::with_api_key_env), another setter of a
     /// credential, or [`without_credential`](Self::without_credential). Without a quota, an
-    /// [`Adaptive`](crate::limit::Adaptive) limiter learns the rate that the server accepts. The default
+    /// [adaptive](crate::limit::LocalLimiter::adaptive) limiter learns the rate that the server accepts. The default
     /// [name](Self::with_name) is the URL's host. A request with a body is sent with `content-type: application/json`,
     /// unless the request sets another `content-type`.
     ///

@@ -10,8 +10,8 @@ use crate::{
 /// Setters of the quota and the limiter.
 impl StackBuilder {
     /// Sets the quota, such as 300 requests per minute. The builder creates a
-    /// [`PacedWindow`](crate::limit::PacedWindow) for it. If the limit exceeds 10,000, the builder creates a
-    /// [`TokenBucket`](crate::limit::TokenBucket) instead, whose memory does not grow with the limit.
+    /// [paced window](crate::limit::LocalLimiter::paced_window) for it. If the limit exceeds 10,000, the builder creates a
+    /// [token bucket](crate::limit::LocalLimiter::token_bucket) instead, whose memory does not grow with the limit.
     ///
     /// ```
     /// use tower_outbound::{Client, Quota};
@@ -32,7 +32,7 @@ impl StackBuilder {
     }
 
     /// Sets several quotas that apply at once, such as 10 per second and 100 per minute. With an empty list, an
-    /// [`Adaptive`](crate::limit::Adaptive) limiter learns the rate. See [`with_quota`](Self::with_quota).
+    /// [adaptive](crate::limit::LocalLimiter::adaptive) limiter learns the rate. See [`with_quota`](Self::with_quota).
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         if self.has_given_limiter {
             const EXPECTED: &str = "a quota before with_limiter, or a limiter that has the quota";
@@ -63,8 +63,8 @@ impl StackBuilder {
         self.limit = self.limit.clone().with_limiter(limiter);
     }
 
-    /// Replaces the limiter. Examples are a [`SlidingWindow`](crate::limit::SlidingWindow), a limiter that several
-    /// clients share, and a separate limiter for each key ([`KeyedBucket`](crate::limit::KeyedBucket)).
+    /// Replaces the limiter. Examples are a [sliding window](crate::limit::LocalLimiter::sliding_window), a limiter
+    /// that several clients share, and a separate limiter for each key ([`Keyed`](crate::limit::Keyed)).
     ///
     /// - The limiter's own quotas apply instead of the preset's quotas. [`quotas`](Self::quotas) still returns the
     ///   preset's quotas.
@@ -75,11 +75,11 @@ impl StackBuilder {
     ///   limiter must therefore not write a secret.
     ///
     /// ```
-    /// use tower_outbound::{limit::SlidingWindow, preset};
+    /// use tower_outbound::{limit::LocalLimiter, preset};
     ///
     /// // The server is known to count a sliding window, so the whole quota may be sent at once.
     /// let rates = preset::currency_rates("https://rates.example.com")?;
-    /// let window = SlidingWindow::all_of(rates.quotas().iter().copied());
+    /// let window = LocalLimiter::sliding_window(rates.quotas().iter().copied());
     /// let rates = rates.with_limiter(window);
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
@@ -88,10 +88,10 @@ impl StackBuilder {
     /// [`with_name`](Self::with_name) sets another name.
     ///
     /// ```
-    /// use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, limit::PacedWindow};
+    /// use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, limit::LocalLimiter};
     ///
     /// fn clients(key: ApiKey) -> Result<(Client, Client), InvalidConfig> {
-    ///     let shared = PacedWindow::new(Quota::per_minute(300)?);
+    ///     let shared = LocalLimiter::paced_window(Quota::per_minute(300)?);
     ///     let orders = Client::builder("https://api.example.com/orders")?.with_api_key(key.clone());
     ///     let users = Client::builder("https://api.example.com/users")?.with_api_key(key);
     ///     Ok((orders.with_limiter(shared.clone()).client()?, users.with_limiter(shared).client()?))
@@ -142,15 +142,15 @@ impl StackBuilder {
     ///
     /// | quota | limiter |
     /// |---|---|
-    /// | none | [`Adaptive`](crate::limit::Adaptive) |
-    /// | each limit is at most 10,000 | [`PacedWindow`](crate::limit::PacedWindow) |
-    /// | a limit is above 10,000 | [`TokenBucket`](crate::limit::TokenBucket) |
+    /// | none | [adaptive](crate::limit::LocalLimiter::adaptive) |
+    /// | each limit is at most 10,000 | [paced window](crate::limit::LocalLimiter::paced_window) |
+    /// | a limit is above 10,000 | [token bucket](crate::limit::LocalLimiter::token_bucket) |
     ///
     /// ```
-    /// use tower_outbound::{limit::PacedWindow, preset};
+    /// use tower_outbound::{limit::LocalLimiter, preset};
     ///
     /// let rates = preset::currency_rates("https://rates.example.com")?;
-    /// let window = rates.limiter().downcast_ref::<PacedWindow>().ok_or("another limiter")?;
+    /// let window = rates.limiter().downcast_ref::<LocalLimiter>().ok_or("another limiter")?;
     /// assert_eq!(window.snapshot().available, 10);
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```

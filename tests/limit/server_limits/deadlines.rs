@@ -11,14 +11,6 @@ use super::{
     Server, Service, assert_all_succeed, one_per_second_limiter, remaining, response, seconds, settle,
     spawn_calls,
 };
-use crate::Algorithm;
-
-for_each_algorithm! {
-    waiter_is_refused_if_its_deadline_is_before_the_end_of_a_pause,
-    waiter_is_refused_if_its_queue_wait_after_a_pause_exceeds_its_deadline,
-    waiter_is_refused_if_its_deadline_is_before_the_reset_of_a_server_limit,
-    new_request_is_queued_if_its_deadline_allows_a_grant_after_the_reset,
-}
 
 /// The time when a call ended, and the wait that its refusal carried, both in seconds. The wait is `None` if the call
 /// succeeded.
@@ -26,9 +18,9 @@ type Outcome = (f64, Option<f64>);
 
 /// Queues one waiter for each deadline, in seconds. The server sends `response` after half a second. Returns the
 /// outcome of each waiter.
-async fn outcomes<L: Algorithm>(response: Response<()>, deadlines: &[u64]) -> Vec<Outcome> {
+async fn outcomes(response: Response<()>, deadlines: &[u64]) -> Vec<Outcome> {
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(one_per_second_limiter::<L>()));
+    let service = server.with_layer(&RateLimitLayer::new(one_per_second_limiter()));
     server.will_respond(0.5, response);
     let first = spawn_calls(&service, 1).await;
     let waiting = spawn_waiters(&server, &service, deadlines).await;
@@ -94,10 +86,11 @@ fn refused(at: f64, wait: f64) -> Outcome {
     (at, Some(wait))
 }
 
-async fn waiter_is_refused_if_its_deadline_is_before_the_end_of_a_pause<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn waiter_is_refused_if_its_deadline_is_before_the_end_of_a_pause() {
     // Every waiter would meet its deadline if no pause had started.
     let pause = response(429, &[("retry-after", "10")]);
-    let outcomes = outcomes::<L>(pause, &[3, 60, 10, 60]).await;
+    let outcomes = outcomes(pause, &[3, 60, 10, 60]).await;
     assert!(outcomes[0].1.is_some_and(|wait| wait >= 9.999), "{outcomes:?}");
     assert!(outcomes[2].1.is_some_and(|wait| wait >= 9.999), "{outcomes:?}");
     assert_eq!(
@@ -108,23 +101,26 @@ async fn waiter_is_refused_if_its_deadline_is_before_the_end_of_a_pause<L: Algor
     assert_outcomes(&[outcomes[1], outcomes[3]], &[granted(10.5), granted(11.5)]);
 }
 
-async fn waiter_is_refused_if_its_queue_wait_after_a_pause_exceeds_its_deadline<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn waiter_is_refused_if_its_queue_wait_after_a_pause_exceeds_its_deadline() {
     // The pause ends at 10.5 s. After the pause the limiter grants one permit per second.
     let pause = response(429, &[("retry-after", "10")]);
-    let outcomes = outcomes::<L>(pause, &[12, 12, 12, 60]).await;
+    let outcomes = outcomes(pause, &[12, 12, 12, 60]).await;
     assert_outcomes(&outcomes, &[granted(10.5), granted(11.5), refused(0.5, 12.0), granted(12.5)]);
 }
 
-async fn waiter_is_refused_if_its_deadline_is_before_the_reset_of_a_server_limit<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn waiter_is_refused_if_its_deadline_is_before_the_reset_of_a_server_limit() {
     // The first waiter takes the last remaining permit. The next waiters would be granted after the reset, at 60.5 s
     // and 61.5 s.
-    let outcomes = outcomes::<L>(remaining(1, 60), &[10, 10, 90, 10]).await;
+    let outcomes = outcomes(remaining(1, 60), &[10, 10, 90, 10]).await;
     assert_outcomes(&outcomes, &[granted(1.0), refused(0.5, 60.0), granted(60.5), refused(0.5, 61.0)]);
 }
 
-async fn new_request_is_queued_if_its_deadline_allows_a_grant_after_the_reset<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn new_request_is_queued_if_its_deadline_allows_a_grant_after_the_reset() {
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(one_per_second_limiter::<L>()));
+    let service = server.with_layer(&RateLimitLayer::new(one_per_second_limiter()));
     server.respond_once(&service, remaining(3, 60)).await;
     // The first three waiters are granted at 1 s, 2 s and 3 s. The later waiters would be granted after the reset, at
     // 60 s, 61 s and 62 s.

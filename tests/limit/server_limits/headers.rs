@@ -7,18 +7,9 @@ use tokio::time::Instant;
 use tower_outbound::limit::RateLimitLayer;
 
 use super::{Server, ample_limiter, assert_all_succeed, remaining, response, seconds, spawn_calls, times};
-use crate::Algorithm;
 
-for_each_algorithm! {
-    every_header_format_limits_requests_to_the_remaining_permits,
-    limiter_compares_reset_timestamp_with_local_clock_if_date_is_missing,
-    limiter_ignores_the_rate_limit_headers_of_cached_responses,
-    limiter_reads_a_rate_limit_header_with_a_thousand_members,
-    a_thousand_successive_policies_delay_no_request,
-    limiter_keeps_the_strictest_policy_beside_many_generous_policies,
-}
-
-async fn every_header_format_limits_requests_to_the_remaining_permits<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn every_header_format_limits_requests_to_the_remaining_permits() {
     for permits in [0, 3] {
         let (date, reset) = ("Tue, 20 Aug 2013 14:50:41 GMT", (1_377_010_241 + 5).to_string());
         let left = permits.to_string();
@@ -37,7 +28,7 @@ async fn every_header_format_limits_requests_to_the_remaining_permits<L: Algorit
         ];
         for form in forms {
             let server = Server::start();
-            let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+            let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
             server.respond_once(&service, response(200, form)).await;
             assert_all_succeed(spawn_calls(&service, 10).await).await;
             server.assert_arrivals(times(&[(permits, 0.0), (10 - permits, 5.0)]));
@@ -45,9 +36,10 @@ async fn every_header_format_limits_requests_to_the_remaining_permits<L: Algorit
     }
 }
 
-async fn limiter_compares_reset_timestamp_with_local_clock_if_date_is_missing<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn limiter_compares_reset_timestamp_with_local_clock_if_date_is_missing() {
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
     // The reset timestamp is in full seconds, so the wait may be up to one second shorter than 5 s.
     let reset = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() + 5;
     let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", &reset.to_string())];
@@ -57,11 +49,12 @@ async fn limiter_compares_reset_timestamp_with_local_clock_if_date_is_missing<L:
     assert!(waited > seconds(3) && waited <= Duration::from_millis(5_002), "{waited:?}");
 }
 
-async fn limiter_ignores_the_rate_limit_headers_of_cached_responses<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn limiter_ignores_the_rate_limit_headers_of_cached_responses() {
     for (age, waits) in [("0", true), ("1", false), ("86400", false)] {
         for header in [("ratelimit", r#""default";r=0;t=5"#), ("x-ratelimit-remaining", "0")] {
             let server = Server::start();
-            let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+            let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
             server
                 .respond_once(&service, response(200, &[("age", age), header, ("x-ratelimit-reset", "5")]))
                 .await;
@@ -71,7 +64,8 @@ async fn limiter_ignores_the_rate_limit_headers_of_cached_responses<L: Algorithm
     }
 }
 
-async fn limiter_reads_a_rate_limit_header_with_a_thousand_members<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn limiter_reads_a_rate_limit_header_with_a_thousand_members() {
     // The clock of the test's thread is paused, but a new thread reads the real time.
     let start = std::thread::spawn(Instant::now).join().unwrap();
     let mut members: Vec<_> = (0..1_000).map(|number| format!(r#""p{number}";r=5000;t=86400"#)).collect();
@@ -87,7 +81,7 @@ async fn limiter_reads_a_rate_limit_header_with_a_thousand_members<L: Algorithm>
     ];
     for (name, value, permits) in headers {
         let server = Server::start();
-        let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+        let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
         server.respond_once(&service, response(200, &[(name, value)])).await;
         assert_all_succeed(spawn_calls(&service, 100).await).await;
         server.assert_arrivals(times(&[(permits, 0.0), (100 - permits, 5.0)]));
@@ -96,9 +90,10 @@ async fn limiter_reads_a_rate_limit_header_with_a_thousand_members<L: Algorithm>
     assert!(elapsed < seconds(5), "{elapsed:?}");
 }
 
-async fn a_thousand_successive_policies_delay_no_request<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn a_thousand_successive_policies_delay_no_request() {
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
     for number in 0..1_000 {
         let header = format!(r#""p{number}";r={};t=1"#, 2_000 + number);
         server.respond_once(&service, response(200, &[("ratelimit", &header)])).await;
@@ -108,9 +103,10 @@ async fn a_thousand_successive_policies_delay_no_request<L: Algorithm>() {
     server.assert_arrivals(times(&[(100, 10.0)]));
 }
 
-async fn limiter_keeps_the_strictest_policy_beside_many_generous_policies<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn limiter_keeps_the_strictest_policy_beside_many_generous_policies() {
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
     // The limiter stores a bounded number of policies. A server that sends one policy per path must not displace the
     // strictest policy.
     for path in 0..20 {

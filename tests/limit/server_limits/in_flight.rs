@@ -16,26 +16,19 @@ use tower::ServiceExt;
 use tower_layer::Layer;
 use tower_outbound::{
     Error,
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
 };
 
 use super::{
     RESET, Server, ample_limiter, assert_all_succeed, costing, remaining, response, seconds, settle,
     spawn_calls, times,
 };
-use crate::{Algorithm, support::cases::cases};
+use crate::support::cases::cases;
 
-for_each_algorithm! {
-    limiter_does_not_subtract_requests_that_the_server_has_counted,
-    late_response_does_not_raise_the_remaining_permits,
-    limiter_subtracts_requests_in_flight_from_the_remaining_permits,
-    completed_request_releases_its_complete_cost,
-    call_is_in_flight_until_it_ends_or_is_dropped,
-}
-
-async fn limiter_does_not_subtract_requests_that_the_server_has_counted<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn limiter_does_not_subtract_requests_that_the_server_has_counted() {
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
     for (permits, reset_after) in [(3, 5), (2, 4), (1, 3), (0, 2)] {
         server.will_respond(0.0, remaining(permits, reset_after));
         service.clone().oneshot(Request::new(())).await.unwrap();
@@ -45,9 +38,10 @@ async fn limiter_does_not_subtract_requests_that_the_server_has_counted<L: Algor
     server.assert_arrivals([0.0, 1.0, 2.0, 3.0, 5.0]);
 }
 
-async fn late_response_does_not_raise_the_remaining_permits<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn late_response_does_not_raise_the_remaining_permits() {
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
     // The response to the first request arrives last and reports the permits that remained before the second and third
     // request.
     server.will_respond(3.0, remaining(9, 10));
@@ -62,9 +56,10 @@ async fn late_response_does_not_raise_the_remaining_permits<L: Algorithm>() {
     server.assert_arrivals(times(&[(3, 0.0), (1, 4.0), (4, 11.0)]));
 }
 
-async fn limiter_subtracts_requests_in_flight_from_the_remaining_permits<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn limiter_subtracts_requests_in_flight_from_the_remaining_permits() {
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
     server.will_respond(1.0, remaining(5, 10));
     (0..3).for_each(|_| server.will_respond(3.0, response(200, &[])));
     let first = spawn_calls(&service, 4).await;
@@ -75,9 +70,10 @@ async fn limiter_subtracts_requests_in_flight_from_the_remaining_permits<L: Algo
     server.assert_arrivals(times(&[(4, 0.0), (2, 2.0), (8, 11.0)]));
 }
 
-async fn completed_request_releases_its_complete_cost<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn completed_request_releases_its_complete_cost() {
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
     server.will_respond(0.0, remaining(10, 5));
     service.clone().oneshot(costing(5)).await.unwrap();
     for _ in 0..3 {
@@ -87,8 +83,9 @@ async fn completed_request_releases_its_complete_cost<L: Algorithm>() {
     server.assert_arrivals([0.0, 0.0, 0.0, 5.0]);
 }
 
-async fn call_is_in_flight_until_it_ends_or_is_dropped<L: Algorithm>() {
-    let (server, limiter) = (Server::start(), ample_limiter::<L>());
+#[tokio::test(start_paused = true)]
+async fn call_is_in_flight_until_it_ends_or_is_dropped() {
+    let (server, limiter) = (Server::start(), ample_limiter());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     let in_flight = || limiter.snapshot().in_flight;
 
@@ -163,7 +160,7 @@ proptest! {
         const WINDOW: u64 = 30;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         let arrived = runtime.unwrap().block_on(async {
-            let limiter = if unlimited { TokenBucket::unlimited() } else { ample_limiter() };
+            let limiter = if unlimited { LocalLimiter::unlimited() } else { ample_limiter() };
             let start = Instant::now();
             let arrived = Arc::new(Mutex::new(0_u64));
             let service = {

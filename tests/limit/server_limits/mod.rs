@@ -21,10 +21,8 @@ use tower::{ServiceExt, util::BoxCloneSyncService};
 use tower_layer::Layer;
 use tower_outbound::{
     BoxError, Error, Quota,
-    limit::{Limiter, PermitCost, RateLimitLayer},
+    limit::{Limiter, LocalLimiter, PermitCost, RateLimitLayer},
 };
-
-use crate::Algorithm;
 
 /// A server that records when each request arrives. It returns the queued responses in order, each after its delay. If
 /// no response is queued, the server immediately returns an empty 200.
@@ -106,12 +104,13 @@ fn seconds(seconds: u64) -> Duration {
 
 /// Returns a limiter that obeys the remaining permits of the server, and whose own quota delays no request of the
 /// tests.
-fn ample_limiter<L: Algorithm>() -> L {
-    L::of(Quota::per_second(1_000).unwrap().with_burst(500).unwrap().without_margin()).with_server_remaining()
+fn ample_limiter() -> LocalLimiter {
+    LocalLimiter::paced_window(Quota::per_second(1_000).unwrap().with_burst(500).unwrap().without_margin())
+        .with_server_remaining()
 }
 
-fn one_per_second_limiter<L: Algorithm>() -> L {
-    L::of(Quota::per_second(1).unwrap().without_margin()).with_server_remaining()
+fn one_per_second_limiter() -> LocalLimiter {
+    LocalLimiter::paced_window(Quota::per_second(1).unwrap().without_margin()).with_server_remaining()
 }
 
 fn response(status: u16, headers: &[(&str, &str)]) -> Response<()> {

@@ -8,7 +8,7 @@ use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Quota, Report,
     body::ReplayBody,
-    limit::{PermitRequest, RateLimitLayer, ResponseInfo, TokenBucket},
+    limit::{Limiter, LocalLimiter, PermitRequest, RateLimitLayer, ResponseInfo},
     preset,
 };
 
@@ -16,30 +16,22 @@ use super::{
     Server, ample_limiter, assert_all_succeed, costing, remaining, response, seconds, settle, spawn_calls,
     times,
 };
-use crate::Algorithm;
 
-for_each_algorithm! {
-    lower_report_of_remaining_permits_replaces_a_higher_report,
-    limiter_spends_remaining_permits_by_cost_in_fifo_order,
-    several_policies_of_a_server_apply_together,
-    limiter_ignores_a_report_of_remaining_permits_after_its_reset_time,
-    server_limits_apply_to_all_callers_of_one_limiter_but_not_to_other_limiters,
-    limiter_with_a_quota_obeys_only_the_remaining_permits_of_throttled_responses,
-}
-
-async fn lower_report_of_remaining_permits_replaces_a_higher_report<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn lower_report_of_remaining_permits_replaces_a_higher_report() {
     // The second report is lower because another client uses the same quota of the server.
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
     server.respond_once(&service, remaining(50, 5)).await;
     server.respond_once(&service, remaining(2, 5)).await;
     assert_all_succeed(spawn_calls(&service, 10).await).await;
     server.assert_arrivals(times(&[(2, 0.0), (8, 5.0)]));
 }
 
-async fn limiter_spends_remaining_permits_by_cost_in_fifo_order<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn limiter_spends_remaining_permits_by_cost_in_fifo_order() {
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter()));
     server.respond_once(&service, remaining(7, 5)).await;
     let mut calls = Vec::new();
     // The second request costs more than the two permits that remain after the first request. The third request would
@@ -53,8 +45,9 @@ async fn limiter_spends_remaining_permits_by_cost_in_fifo_order<L: Algorithm>() 
     server.assert_arrivals([0.0, 5.0, 5.0]);
 }
 
-async fn several_policies_of_a_server_apply_together<L: Algorithm>() {
-    let (server, limiter) = (Server::start(), ample_limiter::<L>());
+#[tokio::test(start_paused = true)]
+async fn several_policies_of_a_server_apply_together() {
+    let (server, limiter) = (Server::start(), ample_limiter());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     let both = [("ratelimit", r#""second";r=1;t=2, "day";r=3;t=10"#)];
     server.respond_once(&service, response(200, &both)).await;
@@ -70,8 +63,9 @@ async fn several_policies_of_a_server_apply_together<L: Algorithm>() {
     assert_eq!(error.retry_after().map(|wait| wait.as_secs()), Some(10));
 }
 
-async fn limiter_ignores_a_report_of_remaining_permits_after_its_reset_time<L: Algorithm>() {
-    let (server, limiter) = (Server::start(), ample_limiter::<L>());
+#[tokio::test(start_paused = true)]
+async fn limiter_ignores_a_report_of_remaining_permits_after_its_reset_time() {
+    let (server, limiter) = (Server::start(), ample_limiter());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     server.respond_once(&service, remaining(0, 2)).await;
     assert_eq!(limiter.snapshot().available, 0);
@@ -83,9 +77,10 @@ async fn limiter_ignores_a_report_of_remaining_permits_after_its_reset_time<L: A
     server.assert_arrivals(times(&[(101, 2.0), (2, 4.0)]));
 }
 
-async fn server_limits_apply_to_all_callers_of_one_limiter_but_not_to_other_limiters<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn server_limits_apply_to_all_callers_of_one_limiter_but_not_to_other_limiters() {
     for limits in [remaining(0, 5), response(429, &[("retry-after", "5")])] {
-        let (server, limiter) = (Server::start(), ample_limiter::<L>());
+        let (server, limiter) = (Server::start(), ample_limiter());
         let layer = RateLimitLayer::new(limiter.clone());
         let first = server.with_layer(&layer);
         let other_server = Server::start();
@@ -97,7 +92,7 @@ async fn server_limits_apply_to_all_callers_of_one_limiter_but_not_to_other_limi
             other_server.with_layer(&RateLimitLayer::new(limiter.clone())),
         ];
         let unrelated_server = Server::start();
-        let unrelated = unrelated_server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+        let unrelated = unrelated_server.with_layer(&RateLimitLayer::new(ample_limiter()));
         server.respond_once(&first, limits).await;
         let without_layer = tokio::spawn(limiter.acquire_with(&PermitRequest::new()));
         let mut calls = Vec::new();
@@ -113,10 +108,11 @@ async fn server_limits_apply_to_all_callers_of_one_limiter_but_not_to_other_limi
 }
 
 /// Without the reported remaining permits, the limiter would send all three requests at once.
-async fn limiter_with_a_quota_obeys_only_the_remaining_permits_of_throttled_responses<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn limiter_with_a_quota_obeys_only_the_remaining_permits_of_throttled_responses() {
     let quota = Quota::per_second(1_000).unwrap().with_burst(500).unwrap();
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(L::of(quota)));
+    let service = server.with_layer(&RateLimitLayer::new(LocalLimiter::paced_window(quota)));
     server.will_respond(0.0, remaining(0, 7));
     server.will_respond(0.0, response(429, &[("ratelimit", r#""default";r=0;t=9"#)]));
     for _ in 0..3 {
@@ -159,7 +155,7 @@ async fn presets_do_not_wait_for_the_reset_of_a_used_up_quota() {
 
 #[tokio::test(start_paused = true)]
 async fn exhausted_server_policy_applies_until_its_latest_reported_reset_time() {
-    let limiter = TokenBucket::unlimited();
+    let limiter = LocalLimiter::unlimited();
     // Each permit belongs to a request whose response has not arrived yet.
     let mut permits: Vec<_> = (0..13).map(|_| limiter.try_acquire_owned().unwrap()).collect();
     let mut respond = |value: &'static str| {

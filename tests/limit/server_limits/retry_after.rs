@@ -13,16 +13,10 @@ use super::{
     Server, ample_limiter, assert_all_succeed, one_per_second_limiter, response, seconds, settle,
     spawn_calls, times,
 };
-use crate::Algorithm;
 
-for_each_algorithm! {
-    retry_after_extends_a_pause_and_never_shortens_it,
-    retry_after_pauses_all_callers_only_if_the_status_is_429_503_or_529,
-    waiters_get_permits_in_fifo_order_at_the_quota_rate_after_a_pause,
-}
-
-async fn retry_after_extends_a_pause_and_never_shortens_it<L: Algorithm>() {
-    let (server, limiter) = (Server::start(), ample_limiter::<L>());
+#[tokio::test(start_paused = true)]
+async fn retry_after_extends_a_pause_and_never_shortens_it() {
+    let (server, limiter) = (Server::start(), ample_limiter());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     /// The arrival time of a response, its status and headers, and the resulting end of the pause. Times are in seconds
     /// since the start.
@@ -55,7 +49,8 @@ async fn retry_after_extends_a_pause_and_never_shortens_it<L: Algorithm>() {
 
 /// If the status is not 429, 503 or 529, `Retry-After` delays only the call that received the header. Examples are a
 /// redirect and the status 522 of a CDN.
-async fn retry_after_pauses_all_callers_only_if_the_status_is_429_503_or_529<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn retry_after_pauses_all_callers_only_if_the_status_is_429_503_or_529() {
     for (status, pauses) in [
         (429, true),
         (503, true),
@@ -74,7 +69,7 @@ async fn retry_after_pauses_all_callers_only_if_the_status_is_429_503_or_529<L: 
     ] {
         for (name, value) in [("retry-after", "1.2, 3"), ("retry-after-ms", "2999.9, 7")] {
             let server = Server::start();
-            let layer = RateLimitLayer::new(ample_limiter::<L>());
+            let layer = RateLimitLayer::new(ample_limiter());
             let service = server.with_layer(&layer);
             server.respond_once(&service, response(status, &[(name, value)])).await;
             assert_all_succeed(spawn_calls(&service, 1).await).await;
@@ -83,8 +78,9 @@ async fn retry_after_pauses_all_callers_only_if_the_status_is_429_503_or_529<L: 
     }
 }
 
-async fn waiters_get_permits_in_fifo_order_at_the_quota_rate_after_a_pause<L: Algorithm>() {
-    let (server, limiter) = (Server::start(), one_per_second_limiter::<L>());
+#[tokio::test(start_paused = true)]
+async fn waiters_get_permits_in_fifo_order_at_the_quota_rate_after_a_pause() {
+    let (server, limiter) = (Server::start(), one_per_second_limiter());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     server.will_respond(1.0, response(429, &[("retry-after", "10")]));
     let first = spawn_calls(&service, 1).await;

@@ -10,20 +10,13 @@ use http::Request;
 use tokio::time::Instant;
 use tower::ServiceExt;
 use tower_layer::Layer;
-use tower_outbound::limit::RateLimitLayer;
+use tower_outbound::limit::{LocalLimiter, RateLimitLayer};
 
 use super::{Server, assert_all_succeed, costing, remaining, response, seconds, settle, spawn_calls, times};
-use crate::Algorithm;
 
-for_each_algorithm! {
-    unlimited_limiter_follows_only_the_limits_of_the_server,
-    slow_start_sends_few_requests_at_the_end_of_a_pause,
-    unlimited_limiter_uses_the_complete_quota_of_the_server_in_each_window,
-    slow_start_eventually_grants_a_cost_above_the_remaining_permits,
-}
-
-async fn unlimited_limiter_follows_only_the_limits_of_the_server<L: Algorithm>() {
-    let (server, limiter) = (Server::start(), L::unlimited());
+#[tokio::test(start_paused = true)]
+async fn unlimited_limiter_follows_only_the_limits_of_the_server() {
+    let (server, limiter) = (Server::start(), LocalLimiter::unlimited());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     assert_all_succeed(spawn_calls(&service, 1_000).await).await;
     server.assert_arrivals(times(&[(1_000, 0.0)]));
@@ -39,9 +32,10 @@ async fn unlimited_limiter_follows_only_the_limits_of_the_server<L: Algorithm>()
     assert_eq!((limiter.snapshot().available, limiter.snapshot().queued), (u32::MAX, 0));
 }
 
-async fn slow_start_sends_few_requests_at_the_end_of_a_pause<L: Algorithm>() {
+#[tokio::test(start_paused = true)]
+async fn slow_start_sends_few_requests_at_the_end_of_a_pause() {
     let server = Server::start();
-    let service = server.with_layer(&RateLimitLayer::new(L::unlimited()));
+    let service = server.with_layer(&RateLimitLayer::new(LocalLimiter::unlimited()));
     server.respond_once(&service, response(429, &[("retry-after", "5")])).await;
     let waiting = spawn_calls(&service, 1_000).await;
     // After its first 429, the server rejects three more requests, each 120 ms after the request arrives.
@@ -59,8 +53,9 @@ async fn slow_start_sends_few_requests_at_the_end_of_a_pause<L: Algorithm>() {
     server.assert_arrivals([5.0, 5.1, 10.22, 10.32, 15.34, 15.44, 15.49, 15.54]);
 }
 
-async fn unlimited_limiter_uses_the_complete_quota_of_the_server_in_each_window<L: Algorithm>() {
-    let limiter = L::unlimited();
+#[tokio::test(start_paused = true)]
+async fn unlimited_limiter_uses_the_complete_quota_of_the_server_in_each_window() {
+    let limiter = LocalLimiter::unlimited();
     let (start, sent, excess) =
         (Instant::now(), Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<u64>>::default());
     // The server allows 100 requests in each second of its clock. Every response reports the remaining requests of the
@@ -95,8 +90,9 @@ async fn unlimited_limiter_uses_the_complete_quota_of_the_server_in_each_window<
     );
 }
 
-async fn slow_start_eventually_grants_a_cost_above_the_remaining_permits<L: Algorithm>() {
-    let (server, limiter) = (Server::start(), L::unlimited());
+#[tokio::test(start_paused = true)]
+async fn slow_start_eventually_grants_a_cost_above_the_remaining_permits() {
+    let (server, limiter) = (Server::start(), LocalLimiter::unlimited());
     let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
     server.respond_once(&service, remaining(1, 10)).await;
     let calls: Vec<_> = (0..4).map(|_| tokio::spawn(service.clone().oneshot(costing(2)))).collect();

@@ -7,7 +7,7 @@ use tower_outbound::{
     ApiKey, ExponentialBackoff, InvalidConfig, Jitter, Quota,
     attempt_span::AttemptSpanLayer,
     auth::Origin,
-    limit::{Limiter, PermitRequest, RateLimitConfig, RateLimitLayer, TokenBucket},
+    limit::{Limiter, LocalLimiter, PermitRequest, RateLimitConfig, RateLimitLayer},
     preset::{self, StackConfig},
     request_id::RequestIdLayer,
     retry::{Budget, IdempotencyKey, RetryLayer},
@@ -119,7 +119,7 @@ fn every_field_has_the_same_effect_as_its_setter() {
     let layer = RetryLayer::new().with_max_attempts(7).unwrap();
     assert_eq!(format!("{config:?}"), format!("{layer:?}"));
     let config: RateLimitConfig = toml::from_str("quota = '10/1s'\nmax_wait = '3s'\nmax_queue = 4").unwrap();
-    let bucket = TokenBucket::new(Quota::per_second(10).unwrap());
+    let bucket = LocalLimiter::token_bucket(Quota::per_second(10).unwrap());
     let layer = RateLimitLayer::new(bucket).with_max_wait(3 * SECOND).with_max_queue(4);
     assert_eq!(
         format!("{:?}", RateLimitLayer::from_config(config.token_bucket(), &config)),

@@ -10,7 +10,7 @@ use tower::{
 };
 use tower_outbound::{
     Quota,
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     retry::RetryLayer,
 };
 
@@ -47,8 +47,8 @@ async fn quota_is_kept_if_requests_with_permits_wait_for_a_slot() {
     );
 }
 
-fn slow() -> TokenBucket {
-    TokenBucket::new(Quota::per_minute(2).unwrap().with_burst(1).unwrap())
+fn slow() -> LocalLimiter {
+    LocalLimiter::token_bucket(Quota::per_minute(2).unwrap().with_burst(1).unwrap())
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, Origin},
     call::Outcome,
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
@@ -110,9 +110,9 @@ fn auth() -> AuthLayer {
     AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URI).unwrap()).unwrap()
 }
 
-type Stack = tower_outbound::retry::Retry<tower_outbound::limit::RateLimit<LoadShed<Limited>, TokenBucket>>;
+type Stack = tower_outbound::retry::Retry<tower_outbound::limit::RateLimit<LoadShed<Limited>, LocalLimiter>>;
 
-fn shedding(client: &Limited, limiter: &TokenBucket) -> Stack {
+fn shedding(client: &Limited, limiter: &LocalLimiter) -> Stack {
     let backoff = ExponentialBackoff::new(millis(60), secs(1)).unwrap().with_jitter(Jitter::none());
     ServiceBuilder::new()
         .layer(RetryLayer::new().with_backoff(backoff))

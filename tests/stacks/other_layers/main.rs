@@ -23,7 +23,9 @@ mod trace;
 
 use std::time::Duration;
 
-use tower_outbound::{ApiKey, Quota, Report, call::Outcome, limit::TokenBucket, preset, stack::StackBuilder};
+use tower_outbound::{
+    ApiKey, Quota, Report, call::Outcome, limit::LocalLimiter, preset, stack::StackBuilder,
+};
 
 use self::support::ScriptedService;
 
@@ -34,9 +36,9 @@ fn rates() -> StackBuilder {
 }
 
 /// Creates a token bucket that allows `limit` requests in any 10 s, and half of that number in a burst.
-fn bucket(limit: u32) -> TokenBucket {
+fn bucket(limit: u32) -> LocalLimiter {
     let quota = Quota::new(limit, Duration::from_secs(10)).unwrap();
-    TokenBucket::new(quota.with_burst(limit / 2).unwrap().without_margin())
+    LocalLimiter::token_bucket(quota.with_burst(limit / 2).unwrap().without_margin())
 }
 
 /// Returns the largest number of requests in any 10 s.

@@ -12,7 +12,7 @@ use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Body, BoxError, ErrorKind, Quota,
     auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey},
-    limit::{PacedWindow, RateLimitLayer},
+    limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     test_util::ScriptedService,
@@ -34,8 +34,8 @@ fn secs(secs: u64) -> Duration {
 }
 
 /// Creates a limiter whose only permit of the minute is spent.
-async fn spent() -> RateLimitLayer<PacedWindow> {
-    let limiter = PacedWindow::new(Quota::per_minute(1).unwrap());
+async fn spent() -> RateLimitLayer<LocalLimiter> {
+    let limiter = LocalLimiter::paced_window(Quota::per_minute(1).unwrap());
     limiter.acquire().await.unwrap();
     RateLimitLayer::new(limiter)
 }
@@ -88,7 +88,7 @@ async fn total_timeout_outside_the_rate_limit_refuses_a_longer_wait_immediately(
 #[tokio::test(start_paused = true)]
 async fn rate_limit_outside_retry_does_not_count_retries() {
     let api = ScriptedService::new([503]);
-    let limiter = PacedWindow::new(Quota::new(2, secs(10)).unwrap());
+    let limiter = LocalLimiter::paced_window(Quota::new(2, secs(10)).unwrap());
     let service = ServiceBuilder::new()
         .layer(RateLimitLayer::new(limiter))
         .layer(RetryLayer::new())

@@ -12,7 +12,7 @@ use tower_outbound::{
     adapter::Reqwest,
     auth::{AuthLayer, KeyPlacement, Origin},
     call::{Outcome, StopReason},
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
 };
 
 use super::{
@@ -169,7 +169,7 @@ async fn adapter_disables_the_retries_of_reqwest() {
                 Reqwest::from_client(prior_knowledge().build().unwrap()),
             ] {
                 let server = Server::start(Wire::Http2, acts).await;
-                let bucket = TokenBucket::new(Quota::per_minute(100).unwrap());
+                let bucket = LocalLimiter::token_bucket(Quota::per_minute(100).unwrap());
                 let service = RateLimitLayer::new(bucket.clone()).layer(reqwest);
                 let error = within(service.oneshot(request(method.clone(), server.url()))).await.unwrap_err();
                 assert!(error.is_service(), "{error:?}");

@@ -27,7 +27,7 @@ use tower_outbound::{
     auth::{AuthLayer, FreshKey, Origin, RefreshingKey},
     body::ReplayBody,
     call::StopReason,
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::{Grpc, GrpcCode, RetryLayer, RetryOverride},
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
@@ -60,7 +60,7 @@ fn stack(
     Error = Error,
     Future: Send,
 > + Clone {
-    let bucket = TokenBucket::new(Quota::per_second(100).unwrap());
+    let bucket = LocalLimiter::token_bucket(Quota::per_second(100).unwrap());
     let origin = Origin::parse(&uri.to_string()).unwrap();
     let channel: Channel = Endpoint::from(uri).connect_lazy();
     ServiceBuilder::new()

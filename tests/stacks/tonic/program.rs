@@ -10,7 +10,7 @@ use tower_outbound::{
     auth::{AuthLayer, Origin},
     body::ReplayBody,
     error::DeliveryError,
-    limit::{PacedWindow, RateLimitLayer},
+    limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::{Grpc, RetryLayer},
     timeout::TimeoutLayer,
@@ -24,7 +24,7 @@ pub async fn check(uri: http::Uri, key: ApiKey) -> Result<i32, BoxError> {
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(Duration::from_secs(60))?)
         .layer(retry)
-        .layer(RateLimitLayer::new(PacedWindow::new(Quota::per_minute(100)?)))
+        .layer(RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_minute(100)?)))
         .layer(AuthLayer::new(key, Origin::parse(&uri.to_string())?)?)
         .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
         .map_err(DeliveryError::not_sent_if_caused_by::<tonic::ConnectError>)

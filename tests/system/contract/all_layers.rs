@@ -13,7 +13,7 @@ use tower_outbound::{
     ApiKey, BoxError, ExponentialBackoff, InvalidConfig, Jitter, Quota,
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, BoxSignFuture, FreshKey, KeySource, Origin, RefreshingKey, Sign, SignLayer},
-    limit::{AnyLimiter, Keyed, KeyedBucket, PacedWindow, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{AnyLimiter, Keyed, LocalLimiter, RateLimitLayer},
     preset,
     request_id::RequestIdLayer,
     retry::{Budget, RetryLayer},
@@ -121,23 +121,23 @@ fn with_margin(quota: Result<Quota, InvalidConfig>) -> Quota {
     quota.and_then(|quota| quota.with_margin(secs(1))).unwrap()
 }
 
-fn token_bucket() -> (TokenBucket, LayerState) {
-    let bucket = TokenBucket::new(quota());
+fn token_bucket() -> (LocalLimiter, LayerState) {
+    let bucket = LocalLimiter::token_bucket(quota());
     let state = bucket.clone();
     (bucket, LayerState::of_limiter(quota(), move || state.snapshot()))
 }
 
 /// Returns a sliding window with a limit of 2 permits per second. The small limit makes calls queue.
-fn sliding_window() -> (SlidingWindow, LayerState) {
+fn sliding_window() -> (LocalLimiter, LayerState) {
     let quota = with_margin(Quota::new(2, secs(1)));
-    let window = SlidingWindow::new(quota);
+    let window = LocalLimiter::sliding_window(quota);
     let state = window.clone();
     (window, LayerState::of_limiter(quota, move || state.snapshot()))
 }
 
-fn keyed_limiter() -> (RateLimitLayer<KeyedBucket<String>>, LayerState) {
+fn keyed_limiter() -> (RateLimitLayer<Keyed<String>>, LayerState) {
     let host = |head: tower_outbound::call::RequestHead<'_>| head.uri.host().unwrap_or_default().to_owned();
-    let keyed = Keyed::new(host, |_| TokenBucket::new(quota()));
+    let keyed = Keyed::new(host, |_| LocalLimiter::token_bucket(quota()));
     let state = keyed.clone();
     let snapshot = move || state.limiter(&"api.example.com".to_owned()).unwrap().snapshot();
     (RateLimitLayer::new(keyed), LayerState::of_limiter(quota(), snapshot))
@@ -154,7 +154,7 @@ fn retry() -> (RetryLayer, LayerState) {
 fn deterministic_stack(builder: StackBuilder) -> (StackLayer, LayerState) {
     let builder = deterministic(builder.with_quota(quota()), 7);
     let limiter = builder.limiter().clone();
-    let snapshot = move || limiter.downcast_ref::<PacedWindow>().unwrap().snapshot();
+    let snapshot = move || limiter.downcast_ref::<LocalLimiter>().unwrap().snapshot();
     (builder.layer().unwrap(), LayerState::of_limiter(quota(), snapshot))
 }
 
@@ -184,11 +184,11 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
         LayerCase::new("signature of head and body", || sign(Some(64))),
         LayerCase::new("signature of the head", || sign(None)),
         LayerCase::new("signature of head and body, foreign origin", || sign(Some(64))).with_foreign_uri(),
-        limited(LayerCase::new("TokenBucket", || {
+        limited(LayerCase::new("LocalLimiter", || {
             let (limiter, state) = token_bucket();
             (RateLimitLayer::new(limiter), state)
         })),
-        limited(LayerCase::new("SlidingWindow", || {
+        limited(LayerCase::new("LocalLimiter", || {
             let (limiter, state) = sliding_window();
             (RateLimitLayer::new(limiter), state)
         })),
@@ -196,7 +196,7 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
             let (limiter, state) = token_bucket();
             (RateLimitLayer::new(AnyLimiter::new(limiter)), state)
         })),
-        limited(LayerCase::new("unlimited", || stateless(RateLimitLayer::new(TokenBucket::unlimited())))),
+        limited(LayerCase::new("unlimited", || stateless(RateLimitLayer::new(LocalLimiter::unlimited())))),
         limited(LayerCase::new("Keyed", keyed_limiter)),
         LayerCase::new("3 attempts", retry).with_readiness_errors(AfterAttempts(other)),
         LayerCase::new("default", || stateless(RequestIdLayer::new())),

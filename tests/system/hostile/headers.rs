@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, io::Write, time::Duration};
 
-use tower_outbound::limit::PacedWindow;
+use tower_outbound::limit::LocalLimiter;
 
 use super::{
     server::{http2::*, *},
@@ -107,8 +107,8 @@ fn limiter_applies_the_tightest_of_1000_ratelimit_policies() {
         let url = serve_http1(move |stream| {
             write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{headers}\r\n")
         });
-        let limiter =
-            PacedWindow::new(tower_outbound::Quota::per_minute(100).unwrap()).with_server_remaining();
+        let limiter = LocalLimiter::paced_window(tower_outbound::Quota::per_minute(100).unwrap())
+            .with_server_remaining();
         let preset = preset_builder(&url).with_limiter(limiter);
         let client = preset.client().unwrap();
         let result = with_memory_limit(
@@ -117,7 +117,7 @@ fn limiter_applies_the_tightest_of_1000_ratelimit_policies() {
             get_status(&client, Duration::ZERO),
         );
         assert_eq!(result.unwrap(), 200);
-        let left = preset.limiter().downcast_ref::<PacedWindow>().unwrap().snapshot().available;
+        let left = preset.limiter().downcast_ref::<LocalLimiter>().unwrap().snapshot().available;
         assert_eq!(left, 5, "{case}");
     }
 }

@@ -23,8 +23,8 @@ use tower_outbound::{
     },
     error::{DeliveryError, Reason, Refusal},
     limit::{
-        Adaptive, AnyLimiter, Keyed, Learned, Limiter, PermitCost, PermitRequest, Priority, RateLimitLayer,
-        ResponseInfo, SlidingWindow, TokenBucket,
+        AnyLimiter, Keyed, Learned, Limiter, LocalLimiter, PermitCost, PermitRequest, Priority,
+        RateLimitLayer, ResponseInfo,
     },
     request_id::{RequestId, RequestIdLayer},
     retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
@@ -111,7 +111,7 @@ async fn auth(coverage: &Coverage) {
 
 /// Returns what an adaptive limiter has learned from a response that echoes the key in a header.
 fn learned() -> Learned {
-    let limiter = Adaptive::unlimited();
+    let limiter = LocalLimiter::adaptive([]);
     let mut headers = HeaderMap::new();
     headers.insert("x-key", key().header_value());
     headers.insert("ratelimit", HeaderValue::from_static("limit=100, remaining=99, reset=60"));
@@ -121,11 +121,12 @@ fn learned() -> Learned {
 
 fn layers(coverage: &Coverage) {
     let quota = Quota::per_minute(1_000).unwrap();
-    let bucket = TokenBucket::new(quota);
+    let bucket = LocalLimiter::token_bucket(quota);
     coverage.debug_and_display(&quota);
     coverage.debug(&bucket);
     coverage.debug(&bucket.snapshot());
-    coverage.debug(&SlidingWindow::new(quota));
+    coverage.debug(&bucket.demand());
+    coverage.debug(&LocalLimiter::sliding_window(quota));
     let learned = learned();
     coverage.debug(&learned);
     coverage.debug(&learned.source);
@@ -143,7 +144,7 @@ fn layers(coverage: &Coverage) {
     let keyed = || {
         Keyed::new(
             |head| head.headers[AUTHORIZATION].to_str().unwrap().to_owned(),
-            move |_: &String| TokenBucket::new(quota),
+            move |_: &String| LocalLimiter::token_bucket(quota),
         )
     };
     coverage.debug(&keyed());

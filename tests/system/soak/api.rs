@@ -7,7 +7,7 @@ use tower_outbound::{
     Client, ExponentialBackoff, Quota,
     attempt_span::AttemptSpanLayer,
     call::RequestHead,
-    limit::{PacedWindow, SlidingWindow, Snapshot},
+    limit::{LocalLimiter, Snapshot},
     preset,
     retry::{AttemptResult, Budget, IdempotencyKey, RetryLayer},
     stack::StackBuilder,
@@ -34,13 +34,8 @@ pub(crate) struct Api {
     pub(crate) client: Client,
     pub(crate) budget: Budget,
     pub(crate) keys: Arc<KeyStore>,
-    limiter: Limiter,
+    limiter: LocalLimiter,
     history: Arc<History>,
-}
-
-enum Limiter {
-    Paced(PacedWindow),
-    Window(SlidingWindow),
 }
 
 /// Returns three quotas of one API, which have the same window. The load phase uses a small and a large quota, and the
@@ -61,13 +56,16 @@ impl Api {
         let keys = Arc::clone(server.key_store(number));
         let url = server.url(number);
         let [quota, ..] = quotas(number);
-        let window = SlidingWindow::new(quota).with_server_remaining();
-        let paced = PacedWindow::new(quota).with_server_remaining();
+        let limiter = match number {
+            ..=2 => LocalLimiter::paced_window(quota),
+            _ => LocalLimiter::sliding_window(quota),
+        };
+        let limiter = limiter.with_server_remaining();
         let preset = match number {
-            0 => preset::currency_rates(&url).unwrap().with_limiter(paced),
-            1 => preset::email_delivery(&url).unwrap().with_limiter(paced),
-            2 => preset::realtime_messaging(&url).unwrap().with_limiter(paced),
-            _ => StackBuilder::new(&url).unwrap().with_name("custom").with_limiter(window.clone()),
+            0 => preset::currency_rates(&url).unwrap().with_limiter(limiter.clone()),
+            1 => preset::email_delivery(&url).unwrap().with_limiter(limiter.clone()),
+            2 => preset::realtime_messaging(&url).unwrap().with_limiter(limiter.clone()),
+            _ => StackBuilder::new(&url).unwrap().with_name("custom").with_limiter(limiter.clone()),
         };
         let preset = preset.with_keys(keys.source());
         let preset = match number {
@@ -90,10 +88,6 @@ impl Api {
             0 => preset,
             _ => preset.with_body_idle_timeout(Duration::from_millis(200)),
         };
-        let limiter = match preset.limiter().downcast_ref::<PacedWindow>() {
-            Some(paced) => Limiter::Paced(paced.clone()),
-            None => Limiter::Window(window),
-        };
         let client = preset.client_with_transport(server.transport()).unwrap();
         let api = Self { number, client, budget, keys, limiter, history: Arc::clone(history) };
         api.set_quota(0);
@@ -107,10 +101,7 @@ impl Api {
         // A smaller quota is recorded after `set_quotas`, because it is certain to apply only then. A larger quota is
         // recorded before, because it may already apply while `set_quotas` runs.
         let before = now();
-        match &self.limiter {
-            Limiter::Paced(paced) => paced.set_quotas([quota]),
-            Limiter::Window(window) => window.set_quotas([quota]),
-        }
+        self.limiter.set_quotas(quota);
         let change = change(if index == 0 { now() } else { before });
         uncounted(|| self.history.limiter_changes.lock().unwrap().push(change));
     }
@@ -119,26 +110,17 @@ impl Api {
         // The change is recorded before `resume` is called, because the limiter may grant permits while `resume` runs.
         let change = LimiterChange::Resume { api: self.number, at: now() };
         uncounted(|| self.history.limiter_changes.lock().unwrap().push(change));
-        match &self.limiter {
-            Limiter::Paced(paced) => paced.resume(),
-            Limiter::Window(window) => window.resume(),
-        }
+        self.limiter.resume();
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        match &self.limiter {
-            Limiter::Paced(paced) => paced.snapshot(),
-            Limiter::Window(window) => window.snapshot(),
-        }
+        self.limiter.snapshot()
     }
 
     /// Returns how many permits an idle limiter grants at once, under the quota with the index `index` in [`quotas`].
     pub(crate) fn idle_permits(&self, index: usize) -> u32 {
         let quota = quotas(self.number)[index];
-        match &self.limiter {
-            Limiter::Paced(_) => quota.burst(),
-            Limiter::Window(_) => quota.limit(),
-        }
+        if self.number <= 2 { quota.burst() } else { quota.limit() }
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::{
 use tower_outbound::{
     ApiKey, Body, Client, Quota,
     attempt_span::AttemptSpanLayer,
-    limit::{PacedWindow, SlidingWindow, Snapshot},
+    limit::{LocalLimiter, Snapshot},
     preset,
     stack::StackBuilder,
     test_util::{self, Arrivals, ScriptedResponse, ScriptedService, Seen},
@@ -51,7 +51,7 @@ fn stacks(seed: u64) -> [Stack; 4] {
     let messaging = Quota::per_second(20).unwrap().with_margin(Duration::from_secs(1)).unwrap();
     let custom =
         Quota::new(300, Duration::from_secs(10)).unwrap().with_margin(Duration::from_secs(1)).unwrap();
-    let window = SlidingWindow::new(custom);
+    let window = LocalLimiter::sliding_window(custom);
     [
         stack(preset::currency_rates(url).unwrap(), None, seed),
         stack(preset::email_delivery(url).unwrap(), None, seed),
@@ -68,7 +68,7 @@ fn stacks(seed: u64) -> [Stack; 4] {
     ]
 }
 
-fn stack(preset: StackBuilder, window: Option<SlidingWindow>, seed: u64) -> Stack {
+fn stack(preset: StackBuilder, window: Option<LocalLimiter>, seed: u64) -> Stack {
     let (name, quota) = (preset.name().to_owned(), preset.quotas()[0]);
     let pauses = Arc::new(Mutex::new(vec![]));
     let recorded = Arc::clone(&pauses);
@@ -80,7 +80,7 @@ fn stack(preset: StackBuilder, window: Option<SlidingWindow>, seed: u64) -> Stac
     let idle_permits = if window.is_some() { quota.limit() } else { quota.burst() };
     let snapshot: Box<dyn Fn() -> Snapshot + Send + Sync> = match (window, preset.limiter().clone()) {
         (Some(window), _) => Box::new(move || window.snapshot()),
-        (None, any) => Box::new(move || any.downcast_ref::<PacedWindow>().unwrap().snapshot()),
+        (None, any) => Box::new(move || any.downcast_ref::<LocalLimiter>().unwrap().snapshot()),
     };
     let client = test_util::deterministic(preset, seed).client_with_service(api.clone()).unwrap();
     Stack { name, client, quota, api, pauses, snapshot, idle_permits }

@@ -19,13 +19,13 @@ use tokio::{
 use super::{
     RedisLimiter,
     inner::Inner,
-    permits::{Free, Grant, Permits, Store},
+    permits::{Free, Lease, Permits, Store},
     protocol::{Decide, Decided, Kind, Known, Query, Reply},
     settings::Settings,
 };
 use crate::{
     error::{Reason, Refusal},
-    limit::{self, Limiter, queue::external::Algorithm},
+    limit::{self, Limiter},
     policy::Quota,
 };
 

@@ -112,7 +112,7 @@ async fn waiters_stay_queued_if_several_permits_may_become_available_together() 
 fn request_for_two_permits_waits_until_both_permits_may_be_used() {
     let mut permits = Permits::new(10, 0, millis(250), Arc::default());
     let free = Free { at: 0, unit: 1, together: 1 };
-    let grant = |due| Grant { due, until: 1_000, permits: 1 };
+    let grant = |due| Lease { due, until: 1_000, permits: 1 };
     permits.fill([grant(300)], free);
     permits.fill([grant(200)], free);
     assert_eq!((permits.forecast(100, 1, 1), permits.forecast(100, 2, 1)), (300, 300));

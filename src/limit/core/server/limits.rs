@@ -1,6 +1,6 @@
 //! The server limits in force: a pause, and the remaining permits of the server's quotas.
 
-use super::slow_start::SlowStart;
+use super::{slow_start::SlowStart, unconfirmed::Unconfirmed};
 use crate::policy::{Remaining, nanos};
 
 /// The maximum number of the server's quotas that are stored.
@@ -8,14 +8,19 @@ const MAX_GATES: usize = 8;
 
 /// The server limits of one limiter. Times are nanoseconds since the queue's origin.
 #[derive(Debug, Clone)]
-pub(in crate::limit) struct ServerLimits {
+pub(in crate::limit::core) struct ServerLimits {
     paused_until: u64,
     gates: Vec<Gate>,
     /// The slow start after the last pause.
     slow_start: Option<SlowStart>,
     /// Whether the limiter has a quota. A quota spreads queued requests after a pause, so no slow start is needed.
-    pub(in crate::limit) has_quota: bool,
+    pub(in crate::limit::core) has_quota: bool,
+    pub(in crate::limit::core) unconfirmed: Unconfirmed,
 }
+
+/// The limits of a limiter with a quota, and of one without, before the server has reported any.
+pub(in crate::limit::core) static WITH_QUOTA: ServerLimits = ServerLimits::new(true);
+pub(in crate::limit::core) static WITHOUT_QUOTA: ServerLimits = ServerLimits::new(false);
 
 /// Allows at most `left` permits before `until`.
 #[derive(Debug, Clone)]
@@ -37,18 +42,24 @@ struct Gate {
 const SHIFT: u64 = 1_000_000_000;
 
 impl ServerLimits {
-    pub(in crate::limit) fn new(has_quota: bool) -> Self {
-        Self { paused_until: 0, gates: Vec::new(), slow_start: None, has_quota }
+    pub(in crate::limit::core) const fn new(has_quota: bool) -> Self {
+        let unconfirmed = Unconfirmed::new();
+        Self { paused_until: 0, gates: Vec::new(), slow_start: None, has_quota, unconfirmed }
+    }
+
+    /// Discards what the server reported.
+    pub(in crate::limit::core) fn reset(&mut self) {
+        (self.paused_until, self.gates, self.slow_start) = (0, Vec::new(), None);
     }
 
     fn slow_start(&self) -> Option<SlowStart> {
         self.slow_start.filter(|_| !self.has_quota)
     }
 
-    /// Applies the limits of a response that arrives now: a requested `pause` in nanoseconds, and the remaining permits.
-    /// They are reduced by `in_flight`, the permits that the server may not have counted yet. Returns whether the
-    /// limits became stricter.
-    pub(in crate::limit) fn apply(
+    /// Applies the limits of a response that arrives now: a requested `pause` in nanoseconds, and the remaining
+    /// permits. They are reduced by `in_flight`, the permits that the server may not have counted yet. Returns whether
+    /// the limits became stricter.
+    pub(in crate::limit::core) fn apply(
         &mut self,
         pause: Option<u64>,
         remaining: &[Remaining],
@@ -93,7 +104,7 @@ impl ServerLimits {
     }
 
     /// Extends the pause, but never shortens it. Returns whether it became longer.
-    pub(in crate::limit) fn pause(&mut self, until: u64, now: u64) -> bool {
+    pub(in crate::limit::core) fn pause(&mut self, until: u64, now: u64) -> bool {
         let longer = until > self.paused_until.max(now);
         if longer {
             self.paused_until = until;
@@ -108,18 +119,18 @@ impl ServerLimits {
         }
     }
 
-    pub(in crate::limit) fn paused_until(&self, now: u64) -> Option<u64> {
+    pub(in crate::limit::core) fn paused_until(&self, now: u64) -> Option<u64> {
         Some(self.paused_until).filter(|until| now < *until)
     }
 
     /// Returns whether all granted but unused permits expire, because the limiter is paused or the server reported no
     /// remaining permits.
-    pub(in crate::limit) fn is_shut(&self, now: u64) -> bool {
+    pub(in crate::limit::core) fn is_shut(&self, now: u64) -> bool {
         now < self.paused_until || self.gates.iter().any(|gate| gate.shut && now < gate.until)
     }
 
     /// Returns the earliest time at which the server limits allow `cost` permits.
-    pub(in crate::limit) fn earliest(&self, now: u64, cost: u64) -> u64 {
+    pub(in crate::limit::core) fn earliest(&self, now: u64, cost: u64) -> u64 {
         let gates = self.gates.iter().filter(|gate| now < gate.until && gate.left < cost);
         let slow = self.slow_start().map_or(now, |slow| slow.due(cost));
         gates.map(|gate| gate.until).max().unwrap_or(now).max(self.paused_until).max(slow).max(now)
@@ -127,7 +138,7 @@ impl ServerLimits {
 
     /// Returns when the last of `total` permits is available under the server limits and the limiter's algorithm.
     /// `algorithm` forecasts from a start time and a number of permits.
-    pub(in crate::limit) fn forecast(
+    pub(in crate::limit::core) fn forecast(
         &self,
         algorithm: impl Fn(u64, u64) -> u64,
         now: u64,
@@ -143,7 +154,7 @@ impl ServerLimits {
         late.fold(algorithm(start, total).max(slow), u64::max)
     }
 
-    pub(in crate::limit) fn spend(&mut self, cost: u64) {
+    pub(in crate::limit::core) fn spend(&mut self, cost: u64) {
         for gate in &mut self.gates {
             gate.left = gate.left.saturating_sub(cost);
         }
@@ -153,12 +164,12 @@ impl ServerLimits {
     }
 
     #[inline]
-    pub(in crate::limit) fn any(&self) -> bool {
+    pub(in crate::limit::core) fn any(&self) -> bool {
         self.paused_until > 0 || !self.gates.is_empty() || self.slow_start().is_some()
     }
 
     /// Removes expired limits. Returns whether a limit still applies.
-    pub(in crate::limit) fn tidy(&mut self, now: u64) -> bool {
+    pub(in crate::limit::core) fn tidy(&mut self, now: u64) -> bool {
         let opened = self.gates.iter().filter(|gate| gate.until <= now).max_by_key(|gate| gate.until);
         if let Some((opened, peak)) = opened.map(|gate| (gate.until, gate.peak)) {
             self.begin_slow_start(opened, peak);
@@ -172,7 +183,7 @@ impl ServerLimits {
     }
 
     /// Returns the smallest number of permits that a gate or the slow start still allows, or `None` without a limit.
-    pub(in crate::limit) fn left(&self, now: u64) -> Option<u64> {
+    pub(in crate::limit::core) fn left(&self, now: u64) -> Option<u64> {
         let gates = self.gates.iter().filter(|gate| now < gate.until).map(|gate| gate.left);
         gates.chain(self.slow_start().and_then(|start| start.left(now))).min()
     }

@@ -10,14 +10,18 @@ const TRANSIT: u64 = 10_000_000_000;
 /// Requests that are dropped within the same 100 ms share an entry, so that there are at most about 100 entries.
 const RESOLUTION: u64 = TRANSIT / 100;
 
-#[derive(Debug, Clone, Default)]
-pub(in crate::limit) struct Unconfirmed {
+#[derive(Debug, Clone)]
+pub(in crate::limit::core) struct Unconfirmed {
     /// Each entry contains the time until which its requests count, and the sum of their permits.
     entries: VecDeque<(u64, u64)>,
 }
 
 impl Unconfirmed {
-    pub(in crate::limit) fn add(&mut self, permits: u64, now: u64) {
+    pub(in crate::limit::core) const fn new() -> Self {
+        Self { entries: VecDeque::new() }
+    }
+
+    pub(in crate::limit::core) fn add(&mut self, permits: u64, now: u64) {
         self.forget(now);
         match self.entries.back_mut() {
             Some((until, sum)) if now.saturating_add(TRANSIT) <= *until => {
@@ -27,9 +31,9 @@ impl Unconfirmed {
         }
     }
 
-    pub(in crate::limit) fn permits(&mut self, now: u64) -> u64 {
-        self.forget(now);
-        self.entries.iter().fold(0, |sum, (_, permits)| sum.saturating_add(*permits))
+    pub(in crate::limit::core) fn permits(&self, now: u64) -> u64 {
+        let counted = self.entries.iter().filter(|(until, _)| *until > now);
+        counted.fold(0, |sum, (_, permits)| sum.saturating_add(*permits))
     }
 
     fn forget(&mut self, now: u64) {
@@ -45,7 +49,7 @@ mod tests {
 
     #[test]
     fn unconfirmed_requests_count_for_ten_seconds_and_use_bounded_memory() {
-        let mut unconfirmed = Unconfirmed::default();
+        let mut unconfirmed = Unconfirmed::new();
         let millisecond = 1_000_000;
         for now in 0..60_000 {
             unconfirmed.add(1, now * millisecond);

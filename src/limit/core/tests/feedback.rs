@@ -1,7 +1,8 @@
 //! Tests of pauses, server limits, changes of quotas and learned rates.
 
-use super::{sim::remaining, *};
-use crate::policy::{Remaining, adaptive::Acceptance};
+use super::*;
+use crate::policy::{Remaining, adaptive::Acceptance, rate_limit};
+use crate::test_util::limiter::remaining;
 
 fn accepted(remaining: Vec<Remaining>) -> Feedback {
     Feedback { acceptance: Acceptance::Accepted, pause: None, remaining }
@@ -78,7 +79,7 @@ fn unconfirmed_request_counts_against_the_remaining_permits_for_10_seconds() {
 fn limiter_with_a_quota_obeys_the_remaining_permits_of_throttled_responses() {
     for (obeys_remaining, is_throttled, expected) in [(false, false, 99), (false, true, 2), (true, false, 2)]
     {
-        let settings = CoreSettings { rule: WINDOW, obeys_remaining, lower_share: None };
+        let settings = CoreSettings { rule: WINDOW, obeys_remaining, lower_share: None, initial_burst: None };
         let mut core = Core::new(&[quota(100, 10_000, 1)], settings);
         let grant = core.try_submit(one(), 0).unwrap();
         let headers = remaining(2, 5);
@@ -190,4 +191,30 @@ fn permit_granted_before_a_throttled_response_expires() {
     let learned = core.finished(grants[0], End::Response(&throttled(None, Vec::new()), 0), MS);
     assert_eq!(learned, None, "no rate is known");
     assert!(core.is_expired(grants[1].at, MS));
+}
+
+#[test]
+fn slow_start_does_not_grow_during_a_pause() {
+    let mut core = core(Rule::Learned, &[]);
+    core.pause(SECOND, 0);
+    (0..10_000).for_each(|_| _ = core.queued(one(), MS));
+    for now in (0..=100).map(|step| step * 10 * MS) {
+        core.advance(now);
+    }
+    assert_eq!(core.snapshot(SECOND).granted, 10);
+}
+
+#[test]
+fn learned_rate_is_reported_with_the_next_response() {
+    let mut core = core(Rule::Learned, &[]);
+    let grants: Vec<_> = (0..3).map(|_| core.try_submit(one(), 0).unwrap()).collect();
+    let mut headers = http::HeaderMap::new();
+    let fields = [("x-ratelimit-limit", 600), ("x-ratelimit-remaining", 590), ("x-ratelimit-reset", 60)];
+    headers.extend(fields.map(|(name, value)| (http::HeaderName::from_static(name), value.into())));
+    let report = accepted(rate_limit::remaining(&headers, || std::time::SystemTime::UNIX_EPOCH));
+    assert!(core.finished(grants[0], End::Response(&report, 0), MS).is_some());
+    // A quota below the learned rate lowers it. The end of an unsent request reports nothing.
+    core.set_quotas(&[quota(60, 60_000, 1)], 2 * MS);
+    assert!(core.finished(grants[1], End::Unsent, 3 * MS).is_none());
+    assert!(core.finished(grants[2], End::Response(&accepted(Vec::new()), 0), 4 * MS).is_some());
 }

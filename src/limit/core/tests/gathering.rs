@@ -39,7 +39,7 @@ fn one_wake_up_serves_several_waiters_if_the_margin_allows_it() {
         let burst = if has_margin { 1 } else { 100 };
         let quota = quota.with_burst(burst).unwrap();
         let mut core = core(rule, &[if has_margin { quota } else { quota.without_margin() }]);
-        core.leave(0, 0);
+        core.supply.quotas.leave(0, 0);
         let (_, wakes) = serve(&mut core, 3_000, 0);
         assert!(wakes <= most, "{rule:?}, margin {has_margin}: {wakes} wake-ups");
     }

@@ -20,13 +20,13 @@ const PACED: Rule = Rule::Quotas(Spread::PacedWindow);
 const WINDOW: Rule = Rule::Quotas(Spread::SlidingWindow);
 
 fn core(rule: Rule, quotas: &[Quota]) -> Core {
-    Core::new(quotas, CoreSettings { rule, obeys_remaining: false, lower_share: None })
+    Core::new(quotas, CoreSettings { rule, obeys_remaining: false, lower_share: None, initial_burst: None })
 }
 
 /// A bucket without permits, which refills `burst` permits at `rate` per second, without a margin.
 fn refilling(rate: u32, burst: u32) -> Core {
     let mut core = core(BUCKET, &[quota(rate + burst, 1_000, burst)]);
-    core.leave(0, 0);
+    core.supply.quotas.leave(0, 0);
     core
 }
 

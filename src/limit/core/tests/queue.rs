@@ -24,7 +24,7 @@ fn each_grant_wakes_one_waiter() {
     let waiters: Vec<_> = (0..5_000).map(|_| core.queued(one(), 0)).collect();
     let woken = core.serve_until(0, 60 * SECOND);
     assert_eq!(woken.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>(), waiters);
-    assert_eq!((core.snapshot(0).granted, core.queue.slots.used()), (5_000, 0));
+    assert_eq!((core.snapshot(0).granted, core.queue.slots.used), (5_000, 0));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn absent_waiters_are_skipped_one_by_one() {
     );
     // A waiter that is polled again returns to its position.
     for waiter in waiting.iter().chain(&absent) {
-        core.leave(0, SECOND);
+        core.supply.quotas.leave(0, SECOND);
         assert_eq!(core.status(*waiter, SECOND), Status::Waiting);
     }
     let order: Vec<_> = core.serve_until(SECOND, 2 * SECOND).iter().map(|(_, ticket)| *ticket).collect();
@@ -83,7 +83,7 @@ fn absent_waiters_take_no_permits_of_a_full_bucket() {
 fn uncollected_grant_expires_and_is_not_passed_on() {
     let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(10).unwrap();
     let mut core = core(BUCKET, &[quota]);
-    core.leave(0, 0);
+    core.supply.quotas.leave(0, 0);
     let slack = quota.margin().as_nanos() as u64 / 4;
     let waiter = core.queued(one(), 0);
     let at = core.run(0, 10_625 * MS)[0].0;

@@ -33,22 +33,27 @@ impl Clock {
         Self { quanta: Some((clock, start)), ..Self::tokio() }
     }
 
-    /// Returns how much later than `other` this clock started. Returns `None` if it started earlier, or if the clocks
-    /// have different time sources.
-    pub(super) fn started_after(&self, other: &Self) -> Option<u64> {
+    pub(in crate::limit) fn has_same_source(&self, other: &Self) -> bool {
         #[cfg(feature = "quanta")]
-        match (&self.quanta, &other.quanta) {
-            (None, None) => {}
-            (Some((clock, own)), Some((_, other))) => {
-                return (own >= other).then(|| clock.delta_as_nanos(*other, *own));
-            }
-            _ => return None,
+        if self.quanta.is_some() != other.quanta.is_some() {
+            return false;
         }
-        self.origin.checked_duration_since(other.origin).map(nanos)
+        let _ = other;
+        true
+    }
+
+    /// Returns by how much a reading of the clock may be earlier than a previous one of another thread. Quanta's clock
+    /// was up to 715 ns earlier.
+    pub(in crate::limit) fn skew(&self) -> u64 {
+        #[cfg(feature = "quanta")]
+        if self.quanta.is_some() {
+            return 1_024;
+        }
+        0
     }
 
     #[inline]
-    pub(super) fn now(&self) -> u64 {
+    pub(in crate::limit) fn now(&self) -> u64 {
         #[cfg(feature = "quanta")]
         if let Some((clock, start)) = &self.quanta {
             return clock.delta_as_nanos(*start, clock.raw());
@@ -57,18 +62,18 @@ impl Clock {
     }
 
     /// Converts a time of this clock to an `Instant` of tokio's timers.
-    pub(super) fn timer(&self, at: u64) -> Instant {
+    pub(in crate::limit) fn timer(&self, at: u64) -> Instant {
         let exact = self.origin.checked_add(Duration::from_nanos(at));
         #[cfg(feature = "quanta")]
         let exact = exact.filter(|_| self.quanta.is_none());
-        // `clock::after` limits the wait, so it counts from the present. Counted from the origin, a limited time could lie
-        // in the past, and its timer would wake a waiter without end.
+        // `clock::after` limits the wait, so it counts from the present. Counted from the origin, a limited time could
+        // lie in the past, and its timer would wake a waiter without end.
         let wait = || Duration::from_nanos(at.saturating_sub(self.now()));
         exact.unwrap_or_else(|| clock::after(clock::now(), wait()))
     }
 
     /// Converts an `Instant` of tokio's clock to a time of this clock.
-    pub(super) fn at(&self, instant: Instant) -> u64 {
+    pub(in crate::limit) fn at(&self, instant: Instant) -> u64 {
         #[cfg(feature = "quanta")]
         if self.quanta.is_some() {
             return self.now().saturating_add(nanos(instant.saturating_duration_since(clock::now())));
@@ -79,11 +84,11 @@ impl Clock {
     /// Converts a past time of this clock to an `Instant`, without reading a clock.
     /// [`since_origin`](Self::since_origin) is its exact inverse.
     #[inline]
-    pub(super) fn stamp(&self, at: u64) -> Instant {
+    pub(in crate::limit) fn stamp(&self, at: u64) -> Instant {
         self.origin.checked_add(Duration::from_nanos(at)).unwrap_or(self.origin)
     }
 
-    pub(super) fn since_origin(&self, stamp: Instant) -> u64 {
+    pub(in crate::limit) fn since_origin(&self, stamp: Instant) -> u64 {
         nanos(stamp.saturating_duration_since(self.origin))
     }
 }

@@ -2,7 +2,8 @@
 
 use std::{fmt, num::NonZeroU32, time::Duration};
 
-use super::super::{CoreSettings, Rule, Spread, random::Random};
+use super::random::Random;
+use crate::limit::core::{CoreSettings, Rule, Spread};
 use crate::policy::{Priority, Quota, nanos};
 
 /// A millisecond in nanoseconds.
@@ -10,25 +11,25 @@ const MS: u64 = 1_000_000;
 
 /// A limiter, and what its callers and its server do.
 #[derive(Debug, Clone)]
-pub(crate) struct Script {
-    pub(crate) seed: u64,
-    pub(crate) quotas: Vec<Quota>,
-    pub(crate) settings: CoreSettings,
+pub struct Script {
+    pub seed: u64,
+    pub quotas: Vec<Quota>,
+    pub settings: CoreSettings,
     /// The longest delay of a timer.
-    pub(crate) lateness: u64,
+    pub lateness: u64,
     /// Whether callers take permits from blocks.
-    pub(crate) has_blocks: bool,
-    pub(crate) steps: Vec<Step>,
+    pub has_blocks: bool,
+    pub steps: Vec<Step>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Step {
-    pub(crate) at: u64,
-    pub(crate) action: Action,
+pub struct Step {
+    pub at: u64,
+    pub action: Action,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Action {
+pub enum Action {
     Call(Call),
     /// A caller drops its future. The number counts the calls of the script.
     Drop(usize),
@@ -39,24 +40,26 @@ pub(crate) enum Action {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Call {
-    pub(crate) cost: NonZeroU32,
-    pub(crate) priority: Priority,
-    pub(crate) max_wait: Option<u64>,
+pub struct Call {
+    pub cost: NonZeroU32,
+    pub priority: Priority,
+    pub max_wait: Option<u64>,
     /// Counted from the call.
-    pub(crate) deadline: Option<u64>,
-    pub(crate) max_queue: usize,
+    pub deadline: Option<u64>,
+    pub max_queue: usize,
     /// The time from a wake-up until the task is polled.
-    pub(crate) poll: u64,
+    pub poll: u64,
+    /// Whether the task is polled that late after each wake-up, and not only after the first one.
+    pub is_always_late: bool,
     /// The time from the poll until the inner service is ready.
-    pub(crate) ready: u64,
-    pub(crate) network: u64,
-    pub(crate) reply: Reply,
+    pub ready: u64,
+    pub network: u64,
+    pub reply: Reply,
 }
 
 /// The server's reaction to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub enum Reply {
     Accepts,
     /// Rejects the request, and requests this delay.
     Throttles(u64),
@@ -68,7 +71,7 @@ pub(crate) enum Reply {
 
 impl Script {
     /// Creates the script of a seed.
-    pub(crate) fn random(seed: u64) -> Self {
+    pub fn random(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let rule = match random.up_to(9) {
             0..=2 => Rule::Quotas(Spread::TokenBucket),
@@ -82,7 +85,8 @@ impl Script {
         let slack = quotas.iter().map(|quota| quota.margin().as_nanos() as u64 / 4).min();
         let slack = slack.unwrap_or(if quotas.is_empty() { 200 * MS } else { 0 });
         let lower_share = random.pick(&[None, None, Some(0), Some(25)]);
-        let settings = CoreSettings { rule, obeys_remaining: random.percent(30), lower_share };
+        let obeys_remaining = random.percent(30);
+        let settings = CoreSettings { rule, obeys_remaining, lower_share, initial_burst: None };
         let lateness = random.pick(&[0, MS, 20 * MS]);
         let mut script =
             Self { seed, quotas, settings, lateness, has_blocks: random.percent(30), steps: Vec::new() };
@@ -135,6 +139,7 @@ impl Script {
                     deadline: bound(random),
                     max_queue: if random.percent(5) { 2 } else { 1_000 },
                     poll: if absent { random.up_to(2 * window) } else { delay(random) },
+                    is_always_late: random.percent(30),
                     ready: delay(random),
                     network: if slack > 0 { random.up_to(slack) } else { 0 },
                     reply: match random.up_to(100) {
@@ -170,7 +175,7 @@ impl Script {
     }
 
     /// Returns the calls of the script.
-    pub(crate) fn calls(&self) -> impl Iterator<Item = &Call> {
+    pub fn calls(&self) -> impl Iterator<Item = &Call> {
         self.steps.iter().filter_map(|step| match &step.action {
             Action::Call(call) => Some(call),
             _ => None,
@@ -178,7 +183,7 @@ impl Script {
     }
 
     /// Removes steps that a failure does not need.
-    pub(crate) fn shrink(mut self, fails: impl Fn(&Self) -> bool) -> Self {
+    pub fn shrink(mut self, fails: impl Fn(&Self) -> bool) -> Self {
         let mut index = self.steps.len();
         while index > 0 {
             index -= 1;

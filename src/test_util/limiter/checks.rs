@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::{
-    super::{Block, Core, Grant, Rule, Spread, Stage},
     script::Script,
     state::{Caller, State, Violation},
     window::Window,
 };
+use crate::limit::core::{Block, Core, Grant, Rule, Spread, Stage};
 use crate::{
     error::Refusal,
     policy::{Priority, Quota},
@@ -192,8 +192,8 @@ impl Checks {
         Ok(())
     }
 
-    /// Compares the wait of a refusal with the time of the grant without the bound. Returns 1 if they are equal, or 0 if
-    /// the forecast may be too early.
+    /// Compares the wait of a refusal with the time of the grant without the bound. Returns 1 if they are equal, or 0
+    /// if the forecast may be too early.
     pub(super) fn refused(
         &self,
         refusal: &Refusal,
@@ -231,9 +231,9 @@ impl Checks {
             match caller.state {
                 State::Waiting(ticket) | State::Woken(ticket) => {
                     waiters += 1;
-                    match core.queue.find(ticket).map(|(_, stage, _)| stage) {
+                    match core.stage(ticket) {
                         Some(Stage::Granted(_)) => in_flight += cost,
-                        Some(Stage::Waiting | Stage::Absent) => queued += 1,
+                        Some(Stage::Waiting | Stage::Offered(_) | Stage::Absent) => queued += 1,
                         Some(Stage::Refused(_)) => {}
                         Some(Stage::Free) | None => {
                             return Err(Violation(format!("a waiter was lost by {now}: {caller:?}")));
@@ -258,19 +258,16 @@ impl Checks {
             return Err(Violation(format!("waiters without a timer at {now}")));
         }
         self.most_waiters = self.most_waiters.max(waiters);
-        if core.queue.slots.len() > self.most_waiters + 1 {
-            return Err(Violation(format!(
-                "{} slots for {} waiters",
-                core.queue.slots.len(),
-                self.most_waiters
-            )));
+        let (_, slots) = core.slots();
+        if slots > self.most_waiters + 1 {
+            return Err(Violation(format!("{slots} slots for {} waiters", self.most_waiters)));
         }
         Ok(())
     }
 
     /// Checks that nothing remains after the last event.
     pub(super) fn at_end(&self, core: &Core) -> Result<(), Violation> {
-        match core.queue.slots.used() {
+        match core.slots().0 {
             0 => Ok(()),
             used => Err(Violation(format!("{used} slots in use without waiters"))),
         }

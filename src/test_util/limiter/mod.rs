@@ -1,12 +1,13 @@
-//! A simulation of a limiter on a virtual clock: the core, its callers, and a server.
+//! The core of the limiter without a runtime, and its simulation on a virtual clock: the core, its callers, and a
+//! server. These items may change in any release.
 //!
-//! The simulation jumps from one event to the next, applies it, and [checks](checks) the guarantees of the limiter after
-//! each event. It does with the core what the limiter does: it wakes callers, drives the timer, and opens and closes
-//! blocks.
+//! The simulation jumps from one event to the next, applies it, and [checks](checks) the guarantees of the limiter
+//! after each event. It does with the core what the limiter does: it wakes callers, drives the timer, and opens and
+//! closes blocks.
 
 mod callers;
 mod checks;
-mod oracle;
+pub(crate) mod random;
 mod script;
 mod state;
 #[cfg(test)]
@@ -19,15 +20,21 @@ use std::{
 };
 
 #[cfg(test)]
-pub(super) use self::callers::remaining;
-use self::checks::Checks;
-use self::state::{Caller, State};
-pub(crate) use self::{
-    script::{Action, Call, Reply, Script},
+pub(crate) use self::callers::remaining;
+use self::{
+    checks::Checks,
+    random::Random,
+    state::{Caller, State},
+};
+pub use self::{
+    script::{Action, Call, Reply, Script, Step},
     state::Violation,
 };
-use super::{Block, Core, End, Grant, Rule, Spread, Stage, Ticket, random::Random};
-use crate::error::Refusal;
+pub use crate::limit::core::{
+    Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, LearnedRate, Rule, Snapshot, Spread,
+    Status, Submitted, Ticket,
+};
+pub use crate::policy::adaptive::Acceptance;
 
 /// The maximum number of events of a script. More mean that time does not proceed.
 const MOST_EVENTS: usize = 20_000;
@@ -46,18 +53,18 @@ enum Event {
 
 /// The figures of a simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Report {
-    pub(crate) events: u64,
-    pub(crate) granted: u64,
-    pub(crate) refused: u64,
-    pub(crate) expired: u64,
-    pub(crate) blocks: u64,
-    pub(crate) exact_waits: u64,
+pub struct Report {
+    pub events: u64,
+    pub granted: u64,
+    pub refused: u64,
+    pub expired: u64,
+    pub blocks: u64,
+    pub exact_waits: u64,
 }
 
 impl Report {
     /// Adds the figures of another simulation.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.granted += other.granted;
         self.refused += other.refused;
@@ -67,7 +74,7 @@ impl Report {
     }
 }
 
-pub(crate) struct Sim<'a> {
+pub struct Sim<'a> {
     script: &'a Script,
     core: Core,
     time: u64,
@@ -86,7 +93,7 @@ pub(crate) struct Sim<'a> {
 }
 
 impl<'a> Sim<'a> {
-    pub(crate) fn new(script: &'a Script) -> Self {
+    pub fn new(script: &'a Script) -> Self {
         let mut sim = Self {
             script,
             core: Core::new(&script.quotas, script.settings),
@@ -112,7 +119,7 @@ impl<'a> Sim<'a> {
     /// # Errors
     ///
     /// Returns the first violation of a guarantee.
-    pub(crate) fn run(mut self) -> Result<Report, Violation> {
+    pub fn run(mut self) -> Result<Report, Violation> {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             self.report.events += 1;
             if self.report.events > MOST_EVENTS as u64 {
@@ -221,8 +228,9 @@ impl<'a> Sim<'a> {
     }
 
     fn close_block(&mut self) {
-        if let Some((_, takers)) = self.block.take() {
-            self.core.close_block(u32::try_from(takers.len()).unwrap_or(u32::MAX), self.time);
+        if let Some((block, takers)) = self.block.take() {
+            let used = u32::try_from(takers.len()).unwrap_or(u32::MAX);
+            self.core.close_block(block.permits - used.min(block.permits), self.time);
         }
     }
 }

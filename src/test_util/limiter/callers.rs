@@ -4,10 +4,8 @@ use std::time::SystemTime;
 
 use http::HeaderMap;
 
-use super::{
-    super::{Ask, End, Feedback, Grant, Latest, Stage, Status, Submitted},
-    Call, Caller, Event, Reply, Sim, State, Violation, oracle,
-};
+use super::{Call, Caller, Event, Reply, Sim, State, Violation};
+use crate::limit::core::{Ask, End, Feedback, Grant, Latest, PATIENCE, Stage, Status, Submitted};
 use crate::policy::{Remaining, adaptive::Acceptance, rate_limit};
 
 /// The time in which the server processes a request: 20 ms in nanoseconds. Each response closes a block.
@@ -57,7 +55,7 @@ impl Sim<'_> {
             }
             Err(refusal) => {
                 self.report.refused += 1;
-                let exact = || oracle::grant_of_new(&self.core, ask, self.time);
+                let exact = || self.core.grant_of_new(ask, self.time);
                 self.report.exact_waits += self.checks.refused(&refusal, exact, self.time)?;
                 self.callers[caller].state = State::Ended;
                 Ok(())
@@ -68,22 +66,29 @@ impl Sim<'_> {
     /// Hands the wake-ups of the core to the callers.
     pub(super) fn collect_woken(&mut self) -> Result<(), Violation> {
         while let Some(ticket) = self.core.pop_woken() {
-            let Some((_, stage, _)) = self.core.queue.find(ticket) else { continue };
+            let Some(stage) = self.core.stage(ticket) else { continue };
             let Some(&caller) = self.by_slot.get(&ticket.slot()) else { continue };
             match stage {
                 Stage::Granted(_) => self.checks.granted(&mut self.callers[caller], true, self.time)?,
                 Stage::Refused(refusal) => {
                     self.report.refused += 1;
                     self.checks.left(&self.callers[caller]);
-                    let exact = || oracle::grant_of_refused(&self.core, ticket, self.time);
+                    let exact = || self.core.grant_of_refused(ticket, self.time);
                     self.report.exact_waits += self.checks.refused(refusal, exact, self.time)?;
+                }
+                Stage::Offered(_) => {
+                    let late = self.callers[caller].call.poll.min(PATIENCE);
+                    self.schedule(self.time.saturating_add(late), Event::Poll(caller));
+                    continue;
                 }
                 _ => continue,
             }
             self.callers[caller].state = State::Woken(ticket);
-            let at = self.time.saturating_add(self.callers[caller].call.poll);
-            // A task is absent at most once.
-            self.callers[caller].call.poll = 0;
+            let call = &mut self.callers[caller].call;
+            let at = self.time.saturating_add(call.poll);
+            if !call.is_always_late {
+                call.poll = 0;
+            }
             self.schedule(at, Event::Poll(caller));
         }
         Ok(())
@@ -96,8 +101,8 @@ impl Sim<'_> {
         self.close_block();
         self.core.advance(self.time);
         self.collect_woken()?;
-        let is_valid = match self.core.queue.find(ticket) {
-            Some((_, Stage::Granted(at), _)) => !self.core.is_expired(*at, self.time),
+        let is_valid = match self.core.stage(ticket) {
+            Some(Stage::Granted(at)) => !self.core.is_expired(*at, self.time),
             _ => false,
         };
         let was_waiting = matches!(self.callers[caller].state, State::Waiting(_));
@@ -168,8 +173,7 @@ impl Sim<'_> {
             }
             Reply::Reports(left, seconds) => {
                 self.core.expire_uncollected(self.time);
-                let in_flight = self.core.snapshot(self.time).in_flight - u64::from(grant.cost.get());
-                let uncounted = in_flight + self.core.unconfirmed.permits(self.time);
+                let uncounted = self.core.uncounted(self.time) - u64::from(grant.cost.get());
                 self.checks.report(left, uncounted, seconds, self.time);
                 Feedback { remaining: remaining(left, seconds), ..throttled(0) }
             }

@@ -1,9 +1,7 @@
 //! The state of a simulated caller.
 
-use super::{
-    super::{Grant, Ticket},
-    script::Call,
-};
+use super::script::Call;
+use crate::limit::core::{Grant, Ticket};
 
 /// The state of a caller.
 #[derive(Debug, Clone, Copy)]
@@ -26,4 +24,4 @@ pub(super) struct Caller {
 
 /// A violated guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Violation(pub(crate) String);
+pub struct Violation(pub(crate) String);

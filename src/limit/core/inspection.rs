@@ -1,0 +1,55 @@
+//! What the simulation of the test kit sees of the core.
+
+use super::{Ask, Core, Latest, Stage, Submitted, Ticket};
+
+const UNBOUNDED: Latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
+
+impl Core {
+    /// Returns the stage of a ticket that has not ended.
+    pub fn stage(&self, ticket: Ticket) -> Option<&Stage> {
+        self.queue.find(ticket).map(|(_, stage, _)| stage)
+    }
+
+    /// Returns the number of slots of the queue that are in use, and of all.
+    pub fn slots(&self) -> (usize, usize) {
+        (self.queue.slots.used as usize, self.queue.slots.len())
+    }
+
+    /// Returns when a request that was refused on arrival would have been granted.
+    pub fn grant_of_new(&self, ask: Ask, now: u64) -> Option<u64> {
+        let mut core = self.clone();
+        let ask = Ask { latest: UNBOUNDED, max_queue: usize::MAX, ..ask };
+        match core.submit(ask, now).ok()? {
+            Submitted::Granted(grant) => Some(grant.at),
+            Submitted::Queued(ticket) => core.grant_of(ticket, now),
+        }
+    }
+
+    /// Returns when a waiter that was refused would have been granted.
+    pub fn grant_of_refused(&self, ticket: Ticket, now: u64) -> Option<u64> {
+        let mut core = self.clone();
+        let slot = core.queue.slots.get_mut(ticket.slot)?;
+        slot.waiter.latest = UNBOUNDED;
+        core.queue.put_back(ticket.slot);
+        core.grant_of(ticket, now)
+    }
+
+    /// Returns when a waiter is granted if nothing else happens. Returns `None` if another waiter is refused before,
+    /// because no forecast includes that.
+    fn grant_of(mut self, ticket: Ticket, start: u64) -> Option<u64> {
+        let (mut now, refused) = (start, self.refused);
+        for _ in 0..1_000 {
+            self.advance(now);
+            if let Some(Stage::Granted(at)) = self.stage(ticket) {
+                return Some(*at).filter(|_| self.refused == refused);
+            }
+            let head = self.queue.head(self.supply.largest())?;
+            let due = self.due(&head, now);
+            if due <= now {
+                return None;
+            }
+            now = due;
+        }
+        None
+    }
+}

@@ -1,0 +1,197 @@
+use std::{
+    fmt,
+    future::Future,
+    num::NonZeroU32,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use super::{Attempt, Shared, driver};
+use crate::{
+    error::{Refusal, polled_after_completion},
+    limit::{
+        core::{Status, Submitted, Ticket},
+        permit::Permit,
+        permit_request::PermitRequest,
+    },
+};
+
+/// The future of a limiter. It resolves to the permit of one request, or to a refusal.
+///
+/// # Cancellation
+///
+/// The future of a [`LocalLimiter`](super::super::LocalLimiter) joins the queue when it is first polled, and leaves the
+/// queue when it is dropped. Dropping it while it is queued spends nothing. Dropping it between the grant and the next
+/// poll wastes the permit.
+///
+/// # Panics
+///
+/// Panics if it has to wait and is polled without a tokio runtime, or in a runtime whose timer is disabled.
+pub struct Acquire {
+    stage: Stage,
+}
+
+/// In `New` and `Queued`, the limiter is `None` after the permits are granted or refused.
+enum Stage {
+    /// The future was not polled yet.
+    New(Option<Arc<Shared>>, PermitRequest),
+    Queued(Option<Arc<Shared>>, Ticket, NonZeroU32),
+    /// `None` after the outcome was returned.
+    Ready(Option<Result<Permit<'static>, Refusal>>),
+    Custom(Pin<Box<dyn Future<Output = Result<Permit<'static>, Refusal>> + Send>>),
+}
+
+impl Acquire {
+    /// Creates the future of a custom limiter whose caller has to wait.
+    pub fn new<F>(future: F) -> Self
+    where
+        F: Future<Output = Result<Permit<'static>, Refusal>> + Send + 'static,
+    {
+        Self { stage: Stage::Custom(Box::pin(future)) }
+    }
+
+    /// Creates the future of a custom limiter that decides immediately. Does not allocate.
+    #[inline]
+    pub fn ready(outcome: Result<Permit<'static>, Refusal>) -> Self {
+        Self { stage: Stage::Ready(Some(outcome)) }
+    }
+
+    pub(in crate::limit) fn of(limiter: Arc<Shared>, request: PermitRequest) -> Self {
+        Self { stage: Stage::New(Some(limiter), request) }
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<Permit<'static>, Refusal>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let stage = &mut self.get_mut().stage;
+        let (limiter, cost, outcome) = match stage {
+            Stage::Ready(outcome) => {
+                return Poll::Ready(outcome.take().unwrap_or_else(|| polled_after_completion()));
+            }
+            Stage::Custom(future) => return future.as_mut().poll(cx),
+            Stage::New(limiter, request) => {
+                let Some(joined) = limiter else { polled_after_completion() };
+                let cost = request.cost();
+                match joined.attempt(request) {
+                    Attempt::Granted(at) => (limiter, cost, Ok(at)),
+                    Attempt::Refused(refusal) => (limiter, cost, Err(refusal)),
+                    Attempt::NeedsLock(read) => match joined.submit(request, read, cx.waker()) {
+                        Ok(Joined::Granted(at)) => (limiter, cost, Ok(at)),
+                        Ok(Joined::Queued(ticket, has_driver)) => {
+                            let limiter = limiter.take();
+                            *stage = Stage::Queued(limiter.clone(), ticket, cost);
+                            if let Some(limiter) = limiter.filter(|_| !has_driver) {
+                                driver::start(&limiter);
+                            }
+                            return Poll::Pending;
+                        }
+                        Err(refusal) => (limiter, cost, Err(refusal)),
+                    },
+                }
+            }
+            Stage::Queued(limiter, ticket, cost) => {
+                let Some(joined) = limiter else { polled_after_completion() };
+                match joined.status(*ticket, cx.waker()) {
+                    Ok(Ok(at)) => (limiter, *cost, Ok(at)),
+                    Ok(Err(refusal)) => (limiter, *cost, Err(refusal)),
+                    Err(has_driver) => {
+                        if !has_driver {
+                            driver::start(joined);
+                        }
+                        return Poll::Pending;
+                    }
+                }
+            }
+        };
+        // Moves the limiter into the permit, which saves a change of its reference count.
+        let Some(limiter) = limiter.take() else { polled_after_completion() };
+        Poll::Ready(outcome.map(|at| Permit::shared(limiter, cost, at)))
+    }
+}
+
+impl Drop for Acquire {
+    #[inline]
+    fn drop(&mut self) {
+        if let Stage::Queued(Some(limiter), ticket, _) = &self.stage {
+            limiter.leave(*ticket);
+        }
+    }
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").finish_non_exhaustive()
+    }
+}
+
+/// What became of a new request.
+enum Joined {
+    Granted(u64),
+    /// The request waits, and whether the current runtime has a driver.
+    Queued(Ticket, bool),
+}
+
+impl Shared {
+    fn submit(&self, request: &PermitRequest, read: u64, waker: &Waker) -> Result<Joined, Refusal> {
+        let ask = self.ask(request, read);
+        let mut guard = match self.lock_or_take(&ask, read) {
+            Ok(guard) => guard,
+            Err(at) => return Ok(Joined::Granted(at)),
+        };
+        let (state, now) = self.enter(&mut guard, Some(read));
+        match state.core.submit(ask, now) {
+            Ok(Submitted::Granted(grant)) => {
+                self.unlock(guard, true);
+                Ok(Joined::Granted(grant.at))
+            }
+            Ok(Submitted::Queued(ticket)) => {
+                let replaced = state.waiting().wakers.keep(ticket, waker);
+                let (has_driver, may_hurry) = (state.has_driver(), state.core.may_hurry(ticket));
+                self.unlock(guard, may_hurry);
+                drop(replaced);
+                Ok(Joined::Queued(ticket, has_driver))
+            }
+            Err(refusal) => {
+                self.unlock_refused(guard, ask.cost, &refusal);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Returns the outcome of a queued request. While it waits, stores its waker and returns whether the current
+    /// runtime has a driver.
+    fn status(&self, ticket: Ticket, waker: &Waker) -> Result<Result<u64, Refusal>, bool> {
+        let mut guard = self.lock();
+        let (state, now) = self.enter(&mut guard, None);
+        let (outcome, may_hurry, replaced) = match state.core.status(ticket, now) {
+            Status::Granted(grant) => (Ok(Ok(grant.at)), false, state.waiting().wakers.take(ticket)),
+            Status::Refused(refusal) => (Ok(Err(refusal)), true, state.waiting().wakers.take(ticket)),
+            Status::Waiting => {
+                let replaced = state.waiting().wakers.keep(ticket, waker);
+                (Err(state.has_driver()), true, replaced)
+            }
+        };
+        if state.core.is_unused() {
+            state.waiting().wakers.clear();
+        }
+        self.unlock(guard, may_hurry);
+        drop(replaced);
+        outcome
+    }
+
+    fn leave(&self, ticket: Ticket) {
+        let mut guard = self.lock();
+        let (state, now) = self.enter(&mut guard, None);
+        let waker = state.waiting().wakers.take(ticket);
+        state.core.cancel(ticket, now);
+        if state.core.is_unused() {
+            state.waiting().wakers.clear();
+        }
+        self.unlock(guard, true);
+        drop(waker);
+    }
+}

@@ -1,0 +1,358 @@
+//! The only code of the limiter with a lock, wakers and timers. It passes the time and the events to the
+//! [core](super::core), and wakes the callers whose requests the core has decided.
+
+pub(super) mod acquire;
+mod block_word;
+pub(super) mod clock;
+mod driver;
+#[cfg(all(test, outbound_loom))]
+mod loom_tests;
+mod outcome;
+pub(super) mod setup;
+mod sync;
+mod waiting;
+
+use std::{
+    num::NonZeroU32,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use self::{
+    block_word::{BlockWord, Take},
+    setup::Setup,
+    sync::{AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering},
+    waiting::{Waiting, Wakes},
+};
+use super::{
+    core::{Ask, Core, Latest, LearnedRate},
+    permit_request::PermitRequest,
+    snapshot::{Learned, Snapshot},
+};
+use crate::{
+    error::{Reason, Refusal},
+    policy::{Priority, nanos},
+};
+
+/// The state that all clones of a limiter share.
+///
+/// Each grant without the lock reads `setup` and writes `block`. The distance between them puts them into different
+/// cache lines, so that a read does not wait for the writes of other threads.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Shared {
+    block: BlockWord,
+    /// The permits whose requests have ended without the lock.
+    released: AtomicU64,
+    /// The requests that were refused without the lock.
+    refused: AtomicU64,
+    /// `None` until a request needs the lock.
+    state: Mutex<Option<Box<State>>>,
+    _distance: [u64; 4],
+    pub(super) setup: Arc<Setup>,
+    /// What a response means to the limiter: see [`flags`].
+    flags: AtomicU8,
+}
+
+/// What a response means to a limiter.
+mod flags {
+    /// The remaining permits of accepted responses apply.
+    pub(super) const READS_REMAINING: u8 = 1;
+    /// Every response applies, because the limiter learns and waits for a probe, or has learned another rate.
+    pub(super) const READS_ALL: u8 = 2;
+    /// The limiter learns from responses.
+    pub(super) const LEARNS: u8 = 4;
+}
+
+/// The state under the lock.
+#[derive(Debug)]
+struct State {
+    core: Core,
+    /// The released permits that were passed to the core.
+    released: u64,
+    /// The latest time that was passed to the core. Times never decrease.
+    now: u64,
+    /// `None` until a request waits.
+    waiting: Option<Box<Waiting>>,
+}
+
+enum Attempt {
+    Granted(u64),
+    Refused(Refusal),
+    /// The lock is needed. The clock was read at this time.
+    NeedsLock(u64),
+}
+
+type Guard<'a> = MutexGuard<'a, Option<Box<State>>>;
+
+impl Shared {
+    pub(super) fn new(setup: Arc<Setup>) -> Self {
+        let reads_remaining = setup.settings.obeys_remaining || setup.quotas.is_empty();
+        let flags = match setup.learns() {
+            true => flags::LEARNS | flags::READS_ALL,
+            false if reads_remaining => flags::READS_REMAINING,
+            false => 0,
+        };
+        Self {
+            block: BlockWord::new(),
+            released: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            state: Mutex::new(None),
+            _distance: [0; 4],
+            flags: AtomicU8::new(flags),
+            setup,
+        }
+    }
+
+    /// Creates a limiter whose permits come from a store.
+    pub(super) fn from_source(setup: Arc<Setup>, core: Core) -> Self {
+        let shared = Self::new(setup);
+        *shared.lock() = Some(Box::new(State::new(core)));
+        shared
+    }
+
+    /// Takes the permits of a request without the lock.
+    #[inline]
+    fn attempt(&self, request: &PermitRequest) -> Attempt {
+        let clock = &self.setup.clock;
+        let now = clock.now();
+        if request.deadline().is_some_and(|deadline| clock.at(deadline) < now) {
+            return Attempt::NeedsLock(now);
+        }
+        match self.block.take(request.cost().get(), now) {
+            Take::Taken => Attempt::Granted(now),
+            Take::NeedsLock => Attempt::NeedsLock(now),
+            Take::NotBefore(due) => match self.latest(request, now).missed_by(due, now, 0) {
+                Some(reason) => Attempt::Refused(self.refuse(reason, due, now)),
+                None => Attempt::NeedsLock(now),
+            },
+        }
+    }
+
+    /// Grants or refuses a request now. Returns `None` if it must wait or be refused under the lock.
+    #[inline]
+    pub(super) fn grant_now(&self, request: &PermitRequest) -> Option<Result<u64, Refusal>> {
+        match self.attempt(request) {
+            Attempt::Granted(at) => Some(Ok(at)),
+            Attempt::Refused(refusal) => Some(Err(refusal)),
+            Attempt::NeedsLock(read) => self.grant_now_locked(request, read).map(Ok),
+        }
+    }
+
+    #[inline(never)]
+    fn grant_now_locked(&self, request: &PermitRequest, read: u64) -> Option<u64> {
+        let ask = self.ask(request, read);
+        let mut guard = match self.lock_or_take(&ask, read) {
+            Ok(guard) => guard,
+            Err(at) => return Some(at),
+        };
+        let (state, now) = self.enter(&mut guard, Some(read));
+        let granted = state.core.grant_now(&ask, now);
+        self.unlock(guard, true);
+        granted.map(|grant| grant.at)
+    }
+
+    /// Takes permits now, or refuses the request with the wait that it would need.
+    #[inline]
+    pub(super) fn try_take(&self, cost: NonZeroU32) -> Result<u64, Refusal> {
+        let now = self.setup.clock.now();
+        match self.block.take(cost.get(), now) {
+            Take::Taken => Ok(now),
+            Take::NotBefore(due) => Err(self.refuse(Reason::MaxWait, due, now)),
+            Take::NeedsLock => self.try_take_locked(cost, now),
+        }
+    }
+
+    #[inline(never)]
+    fn try_take_locked(&self, cost: NonZeroU32, read: u64) -> Result<u64, Refusal> {
+        let latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
+        let ask = Ask { cost, priority: Priority::Normal, latest, max_queue: 0 };
+        let mut guard = match self.lock_or_take(&ask, read) {
+            Ok(guard) => guard,
+            Err(at) => return Ok(at),
+        };
+        let (state, now) = self.enter(&mut guard, Some(read));
+        let outcome = state.core.try_submit(ask, now);
+        match &outcome {
+            Ok(_) => self.unlock(guard, true),
+            Err(refusal) => self.unlock_refused(guard, cost, refusal),
+        }
+        outcome.map(|grant| grant.at)
+    }
+
+    /// Takes the lock, or takes the permits from a block that another caller has opened meanwhile. Closing that block
+    /// at once would make all callers wait for the lock.
+    #[inline]
+    fn lock_or_take(&self, ask: &Ask, read: u64) -> Result<Guard<'_>, u64> {
+        let guard = self.lock();
+        let is_taken = ask.latest.deadline >= read && self.block.take(ask.cost.get(), read) == Take::Taken;
+        if is_taken { Err(read) } else { Ok(guard) }
+    }
+
+    fn ask(&self, request: &PermitRequest, now: u64) -> Ask {
+        let latest = self.latest(request, now);
+        Ask { cost: request.cost(), priority: request.priority(), latest, max_queue: request.max_queue() }
+    }
+
+    #[cold]
+    fn refuse(&self, reason: Reason, due: u64, now: u64) -> Refusal {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Refusal::new(reason, Duration::from_nanos(due - now))
+    }
+
+    /// Returns the bounds of a request as times of the limiter's clock.
+    fn latest(&self, request: &PermitRequest, now: u64) -> Latest {
+        Latest {
+            max_wait: request.max_wait().map_or(u64::MAX, |wait| now.saturating_add(nanos(wait))),
+            deadline: request.deadline().map_or(u64::MAX, |deadline| self.setup.clock.at(deadline)),
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let snapshot = self.locked(|core, now| {
+            core.advance(now);
+            core.snapshot(now)
+        });
+        Snapshot {
+            available: snapshot.available,
+            queued: snapshot.queued,
+            paused_until: snapshot.paused_until.map(|until| self.setup.clock.timer(until)),
+            granted: snapshot.granted,
+            refused: snapshot.refused + self.refused.load(Ordering::Acquire),
+            in_flight: snapshot.in_flight,
+            learned: snapshot.learned.map(|learned| self.learned(&learned)),
+        }
+    }
+
+    fn learned(&self, learned: &LearnedRate) -> Learned {
+        Learned {
+            interval: Duration::from_nanos(learned.interval),
+            quota: learned.quota,
+            source: learned.source,
+            throttled_at: learned.throttled_at.map(|at| self.setup.clock.timer(at)),
+        }
+    }
+
+    /// Returns whether the limiter is in the state of a new one.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_unused() || self.locked(|core, now| core.is_idle(now))
+    }
+
+    /// Returns whether no request has needed the lock.
+    pub(super) fn is_unused(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    /// Calls `work` with the core and the present.
+    pub(super) fn locked<T>(&self, work: impl FnOnce(&mut Core, u64) -> T) -> T {
+        let mut guard = self.lock();
+        let (state, now) = self.enter(&mut guard, None);
+        let outcome = work(&mut state.core, now);
+        self.publish(state);
+        self.unlock(guard, true);
+        outcome
+    }
+
+    fn lock(&self) -> Guard<'_> {
+        // Ignores poisoning: only the code of a user's waker or source can panic, and the core stays consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the block and books its permits. Returns the present. `read` is an earlier reading of the clock.
+    fn enter<'a>(&self, guard: &'a mut Guard<'_>, read: Option<u64>) -> (&'a mut State, u64) {
+        let state = guard.get_or_insert_with(|| Box::new(State::new(self.setup.core())));
+        // The released permits are read before the block is closed, because each was granted earlier.
+        let released = self.released.load(Ordering::Acquire);
+        state.core.released(released.wrapping_sub(std::mem::replace(&mut state.released, released)));
+        let left = self.block.close();
+        // A block is booked at a time that is read after it was closed.
+        let read = read.filter(|_| left.is_none()).unwrap_or_else(|| self.setup.clock.now());
+        state.now = state.now.max(read);
+        if let Some(left) = left {
+            state.core.close_block(left, state.now.saturating_add(self.setup.clock.skew()));
+        }
+        let now = state.now;
+        (state, now)
+    }
+
+    /// Unlocks after a refusal. If no request waits, the next ones are refused without the lock.
+    fn unlock_refused(&self, mut guard: Guard<'_>, cost: NonZeroU32, refusal: &Refusal) {
+        let wait = refusal.wait().filter(|_| cost == NonZeroU32::MIN && refusal.reason() == Reason::MaxWait);
+        if let (Some(state), Some(wait)) = (guard.as_deref_mut(), wait) {
+            if state.core.refuses_all() {
+                return self.block.refuse_until(state.now.saturating_add(nanos(wait)));
+            }
+        }
+        self.unlock(guard, true);
+    }
+
+    /// Opens a block, unlocks, and wakes the callers whose requests were decided. `may_hurry` is whether the next
+    /// wake-up of the core may have become earlier.
+    #[inline]
+    fn unlock(&self, mut guard: Guard<'_>, may_hurry: bool) {
+        let Some(state) = guard.as_deref_mut() else { return };
+        if self.setup.learns() {
+            self.publish(state);
+        }
+        if let Some(block) = state.core.open_block(state.now) {
+            self.block.open(&block);
+        }
+        if state.core.has_waiters() {
+            wake(guard, may_hurry);
+        }
+    }
+
+    /// Stores what the next responses mean.
+    fn publish(&self, state: &mut State) {
+        let core = &mut state.core;
+        let mut new = if core.reads_remaining() { flags::READS_REMAINING } else { 0 };
+        if self.setup.learns() {
+            new |= flags::LEARNS;
+            if core.reads_all(state.now) {
+                new |= flags::READS_ALL;
+            }
+        }
+        // Writes only a change, because other threads read this cache line.
+        if self.flags.load(Ordering::Relaxed) != new {
+            self.flags.store(new, Ordering::Release);
+        }
+    }
+}
+
+/// Unlocks, and wakes the callers whose requests were decided.
+#[inline(never)]
+fn wake(mut guard: Guard<'_>, may_hurry: bool) {
+    let mut wakes = Wakes::default();
+    if let Some(state) = guard.as_deref_mut() {
+        state.settle(may_hurry, &mut wakes);
+    }
+    drop(guard);
+    wakes.wake();
+}
+
+impl State {
+    /// Returns the wakers and timers, which exist as soon as a request waits.
+    fn waiting(&mut self) -> &mut Waiting {
+        self.waiting.get_or_insert_default()
+    }
+
+    fn has_driver(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| waiting.has_driver())
+    }
+
+    fn new(core: Core) -> Self {
+        Self { core, released: 0, now: 0, waiting: None }
+    }
+
+    /// Collects the wakers of the decided requests, and of the drivers whose timers are too late.
+    fn settle(&mut self, may_hurry: bool, wakes: &mut Wakes) {
+        let Some(waiting) = &mut self.waiting else { return };
+        while let Some(ticket) = self.core.pop_woken() {
+            wakes.extend(waiting.wakers.take(ticket));
+        }
+        if may_hurry && !waiting.timers.is_empty() {
+            let wake = self.core.next_wake(self.now).unwrap_or(u64::MAX);
+            wakes.extend(waiting.timers.iter_mut().filter_map(|timer| timer.hurry(wake)));
+        }
+    }
+}

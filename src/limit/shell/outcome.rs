@@ -1,0 +1,86 @@
+//! Receives the ends of requests. An ordinary response needs no lock.
+
+use std::num::NonZeroU32;
+
+use super::{Shared, flags, sync::Ordering};
+use crate::{
+    clock::Instant,
+    limit::{
+        core::{End, Feedback, Grant},
+        feedback::ResponseInfo,
+        snapshot::Learned,
+    },
+    policy::{adaptive::Acceptance, nanos},
+};
+
+impl Shared {
+    /// Returns whether permits that were granted at `at` have expired.
+    pub(in crate::limit) fn is_expired(&self, at: u64) -> bool {
+        self.locked(|core, now| core.is_expired(at, now))
+    }
+
+    /// Ends a request that received a response. Returns the learned rate if it has changed.
+    #[inline]
+    pub(in crate::limit) fn completed(
+        &self,
+        (cost, at): (NonZeroU32, u64),
+        sent_at: Option<Instant>,
+        response: &ResponseInfo<'_>,
+    ) -> Option<Learned> {
+        if self.is_ordinary(response) {
+            self.release(cost);
+            return None;
+        }
+        let sent_at = sent_at.map_or(at, |sent_at| self.setup.clock.since_origin(sent_at));
+        let feedback = Feedback {
+            acceptance: response.acceptance(),
+            pause: response.requested_pause().map(nanos),
+            remaining: response.remaining().to_vec(),
+        };
+        let end = End::Response(&feedback, sent_at);
+        let learned = self.locked(|core, now| core.finished(Grant { at, cost }, end, now));
+        learned.map(|learned| self.learned(&learned))
+    }
+
+    /// Returns whether a response only releases its permits.
+    #[inline]
+    fn is_ordinary(&self, response: &ResponseInfo<'_>) -> bool {
+        let flags = self.flags.load(Ordering::Acquire);
+        if flags & flags::LEARNS != 0 {
+            return flags & flags::READS_ALL == 0
+                && response.requested_pause().is_none()
+                && response.acceptance() == Acceptance::Accepted
+                && (flags & flags::READS_REMAINING == 0 || response.remaining().is_empty());
+        }
+        if !response.has_limits() {
+            return true;
+        }
+        let applies = flags & flags::READS_REMAINING != 0 || response.acceptance() != Acceptance::Accepted;
+        response.requested_pause().is_none() && (!applies || response.remaining().is_empty())
+    }
+
+    /// Ends a request without a response.
+    #[inline]
+    pub(in crate::limit) fn dropped(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
+        if !was_sent && self.release_ordinary(cost) {
+            return;
+        }
+        let end = if was_sent { End::Unconfirmed } else { End::Unsent };
+        self.locked(|core, now| core.finished(Grant { at, cost }, end, now));
+    }
+
+    /// Ends a request whose end tells the limiter nothing. Returns `false` if the limiter learns from each end.
+    #[inline]
+    pub(in crate::limit) fn release_ordinary(&self, cost: NonZeroU32) -> bool {
+        let is_ordinary = self.flags.load(Ordering::Relaxed) & flags::LEARNS == 0;
+        if is_ordinary {
+            self.release(cost);
+        }
+        is_ordinary
+    }
+
+    #[inline]
+    fn release(&self, cost: NonZeroU32) {
+        self.released.fetch_add(cost.get().into(), Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,39 @@
+//! The parts of a limiter that never change. The keys of a `Keyed` with the same quotas share one setup.
+
+use super::clock::Clock;
+use crate::{
+    limit::core::{Core, CoreSettings, Rule},
+    policy::Quota,
+};
+
+#[derive(Debug, Clone)]
+pub(in crate::limit) struct Setup {
+    pub(in crate::limit) clock: Clock,
+    pub(in crate::limit) quotas: Box<[Quota]>,
+    pub(in crate::limit) settings: CoreSettings,
+}
+
+impl Setup {
+    pub(in crate::limit) fn new(quotas: Box<[Quota]>, rule: Rule) -> Self {
+        let settings = CoreSettings { rule, obeys_remaining: false, lower_share: None, initial_burst: None };
+        Self { clock: Clock::tokio(), quotas, settings }
+    }
+
+    /// Creates the core when a request first needs the lock, so that an unused key takes little memory.
+    pub(super) fn core(&self) -> Core {
+        Core::new(&self.quotas, self.settings)
+    }
+
+    pub(super) fn learns(&self) -> bool {
+        self.settings.rule == Rule::Learned
+    }
+
+    /// Returns whether a limiter with this setup can use the other one. A limiter that starts with fewer permits
+    /// refills them from its own start.
+    pub(in crate::limit) fn is_same(&self, other: &Self) -> bool {
+        self.quotas == other.quotas
+            && self.settings == other.settings
+            && self.settings.initial_burst.is_none()
+            && self.clock.has_same_source(&other.clock)
+    }
+}
