@@ -310,6 +310,18 @@ fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxE
         },
         SECOND * (tasks - 1) / RATE
     );
+    // With the default margin, the quota sustains `RATE` permits per second.
+    let with_margin = Quota::new(RATE + RATE / 16, SECOND)?.with_burst(BURST)?;
+    let without_margin = Quota::new(RATE, SECOND)?.with_burst(BURST)?.without_margin();
+    for (name, quota) in [
+        ("tower-outbound paced window", with_margin),
+        ("tower-outbound paced window, no margin", without_margin),
+    ] {
+        run!(name, || {
+            let limiter = LocalLimiter::paced_window(quota);
+            Ok(move || limiter.acquire_with(&request).map(|granted| granted.is_ok()))
+        });
+    }
 
     let governor = rows.iter().find(|row| row.0.starts_with("governor")).and_then(|row| row.2);
     let mut table = Table::new(id, &title, columns);

@@ -50,8 +50,8 @@ impl Core {
         }
     }
 
-    /// Returns the first waiter if its permits are not in the store and the store cannot forecast them. Its caller must be
-    /// polled, so that it fetches them.
+    /// Returns the first waiter if its permits are not in the store and the store cannot forecast them. Its caller must
+    /// be polled, so that it fetches them.
     pub fn unserved(&self, now: u64) -> Option<Ticket> {
         self.supply.source()?;
         let head = self.queue.head(self.supply.largest()).filter(|head| self.due(head, now) <= now)?;

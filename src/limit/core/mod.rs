@@ -33,9 +33,11 @@ mod tests;
 
 use std::num::NonZeroU32;
 
+#[cfg(feature = "test-util")]
+pub use self::feedback::Snapshot;
 pub use self::{
     block::Block,
-    feedback::{End, Feedback, LearnedRate, Snapshot},
+    feedback::{End, Feedback, LearnedRate},
     latest::Latest,
     quotas::Spread,
     request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},

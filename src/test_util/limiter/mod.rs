@@ -1,7 +1,7 @@
 //! The core of the limiter without a runtime, and its simulation on a virtual clock: the core, its callers, and a
 //! server. These items may change in any release.
 //!
-//! The simulation jumps from one event to the next, applies it, and [checks](checks) the guarantees of the limiter
+//! The simulation jumps from one event to the next, applies it, and checks the guarantees of the limiter
 //! after each event. It does with the core what the limiter does: it wakes callers, drives the timer, and opens and
 //! closes blocks.
 
