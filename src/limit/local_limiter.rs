@@ -94,7 +94,7 @@ impl LocalLimiter {
     /// # Memory
     ///
     /// The log takes 16 bytes for each permit of the limit, 160 KB for 10,000 permits. Use a [token
-    /// bucket](Self::token_bucket), which has no log, for a higher limit.
+    /// bucket](Self::token_bucket), which has no log, if the limit is higher.
     pub fn paced_window(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(Setup::new(quotas.into_iter().collect(), Rule::Quotas(Spread::PacedWindow)))
     }

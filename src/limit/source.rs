@@ -6,7 +6,7 @@ use crate::error::Refusal;
 
 /// The source of a limiter's permits, such as a store that several processes share.
 /// [`LocalLimiter::from_source`](crate::limit::LocalLimiter::from_source) creates a limiter whose permits come from a
-/// source. The limiter keeps the queue, the priorities, the deadlines and the server limits. The source only answers
+/// source. The limiter keeps the queue, the priorities, the deadlines and the server limits. The source only determines
 /// when permits are available. `RedisLimiter` of the feature `redis` is built on this port.
 ///
 /// ```

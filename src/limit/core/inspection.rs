@@ -1,4 +1,4 @@
-//! What the simulation of the test kit sees of the core.
+//! The state of the core that the simulation of the test kit reads.
 
 use super::{Ask, Core, Latest, Stage, Submitted, Ticket};
 

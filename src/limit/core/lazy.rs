@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 #[derive(Debug, Clone)]
 pub(super) struct Lazy<T: 'static> {
     value: Option<Box<T>>,
-    /// What is read until the first change, and is copied for it.
+    /// The value until the first change, which copies it.
     initial: &'static T,
 }
 

@@ -128,7 +128,7 @@ impl fmt::Debug for Acquire {
     }
 }
 
-/// What became of a new request.
+/// The outcome of a new request.
 enum Joined {
     Granted(u64),
     /// The request waits, and whether the current runtime has a driver.

@@ -1,8 +1,8 @@
 //! The word from which callers take the permits of a block without the limiter's lock.
 //!
-//! Only the holder of the lock opens and closes. Whoever closes learns how many permits are left, and books the others
-//! at the present or at the end of the block, whichever is earlier. The clock is read after the word is closed, so no
-//! permit is booked earlier than it was taken.
+//! Only the holder of the lock opens and closes. The holder that closes gets the number of permits that are left, and
+//! books the others at the present or at the end of the block, whichever is earlier. The clock is read after the word
+//! is closed, so no permit is booked earlier than it was taken.
 
 use super::sync::{AtomicU64, Ordering};
 use crate::limit::core::Block;

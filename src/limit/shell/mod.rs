@@ -50,11 +50,11 @@ pub(super) struct Shared {
     state: Mutex<Option<Box<State>>>,
     _distance: [u64; 4],
     pub(super) setup: Arc<Setup>,
-    /// What a response means to the limiter: see [`flags`].
+    /// Which responses the limiter applies: see [`flags`].
     flags: AtomicU8,
 }
 
-/// What a response means to a limiter.
+/// Which responses a limiter applies.
 mod flags {
     /// The remaining permits of accepted responses apply.
     pub(super) const READS_REMAINING: u8 = 1;
@@ -302,7 +302,7 @@ impl Shared {
         }
     }
 
-    /// Stores what the next responses mean.
+    /// Stores which responses apply.
     fn publish(&self, state: &mut State) {
         let core = &mut state.core;
         let mut new = if core.reads_remaining() { flags::READS_REMAINING } else { 0 };

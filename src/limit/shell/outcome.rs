@@ -69,7 +69,7 @@ impl Shared {
         self.locked(|core, now| core.finished(Grant { at, cost }, end, now));
     }
 
-    /// Ends a request whose end tells the limiter nothing. Returns `false` if the limiter learns from each end.
+    /// Ends a request whose end does not change the limiter. Returns `false` if the limiter learns from each end.
     #[inline]
     pub(in crate::limit) fn release_ordinary(&self, cost: NonZeroU32) -> bool {
         let is_ordinary = self.flags.load(Ordering::Relaxed) & flags::LEARNS == 0;
