@@ -53,7 +53,7 @@ async fn main() -> ExitCode {
 
 async fn write(folder: PathBuf) -> Result<(), BoxError> {
     fs::create_dir_all(&folder)?;
-    let pictures = [("stack", stack::svg()?), ("call", call::svg().await?), ("window", window::svg().await?)];
+    let pictures = [("stack", stack::svg()?), ("call", call::svg().await?), ("window", window::svg()?)];
     for (name, svg) in pictures {
         let path = folder.join(name).with_extension("svg");
         fs::write(&path, svg).map_err(|error| format!("cannot write `{}`: {error}", path.display()))?;

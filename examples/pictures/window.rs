@@ -5,8 +5,9 @@ use tower_outbound::{BoxError, Quota};
 
 use crate::{
     arguments::Arguments,
+    figures::Run,
     picture::{Area, BLUE, INK, VERMILION, picture, text_style},
-    simulation::{self, Run, length},
+    simulation,
     strategies::STRATEGIES,
 };
 
@@ -15,14 +16,14 @@ const TITLE: u32 = 34;
 const PANEL: u32 = 134;
 const AXIS: u32 = 30;
 
-pub(crate) async fn svg() -> Result<String, BoxError> {
+pub(crate) fn svg() -> Result<String, BoxError> {
     let arguments = Arguments::parse(Vec::new()).map_err(|error| error.to_string())?;
     let quota = arguments.quota;
     let mut runs = Vec::new();
     for strategy in STRATEGIES.iter().filter(|strategy| strategy.name != "adaptive") {
-        runs.push(simulation::run(strategy, &arguments).await?);
+        runs.push(simulation::run(strategy, &arguments, arguments.length().as_secs() as usize)?);
     }
-    let titles: Vec<_> = runs.iter().map(|run| title(run, quota)).collect();
+    let titles: Vec<_> = runs.iter().map(title).collect();
     let label =
         format!("Requests in the last {} s, with a limit of {}", quota.window().as_secs(), quota.limit());
     let start = simulation::idle(quota).as_secs();
@@ -42,14 +43,14 @@ pub(crate) async fn svg() -> Result<String, BoxError> {
     })
 }
 
-fn title(run: &Run, quota: Quota) -> String {
+fn title(run: &Run) -> String {
     let name = run.strategy.description.split(':').next().unwrap_or_default();
-    format!("{name}: up to {}", run.summary(quota).most)
+    format!("{name}: up to {}", run.most())
 }
 
 fn panel(area: &Area<'_>, title: &str, run: &Run, quota: Quota, is_last: bool) -> Result<(), BoxError> {
-    let (end, limit) = (length(quota).as_secs_f64(), f64::from(quota.limit()));
-    let counts = counts(run, quota);
+    let (end, limit) = (run.columns.len() as f64, f64::from(quota.limit()));
+    let counts = counts(run);
     area.draw(&Text::new(title.to_owned(), (56, 12), text_style(16, HPos::Left)))?;
     let mut chart = ChartBuilder::on(area)
         .margin_top(26)
@@ -82,10 +83,9 @@ fn panel(area: &Area<'_>, title: &str, run: &Run, quota: Quota, is_last: bool) -
 }
 
 /// Returns the requests in the last window for each second, without the numbers between two equal ones.
-fn counts(run: &Run, quota: Quota) -> Vec<(f64, f64)> {
+fn counts(run: &Run) -> Vec<(f64, f64)> {
     let mut counts: Vec<(f64, f64)> = Vec::new();
-    let columns = run.columns(quota, length(quota).as_secs() as usize);
-    for (second, count) in (0..).map(f64::from).zip(columns.iter().map(|column| column.most as f64)) {
+    for (second, count) in (0..).map(f64::from).zip(run.columns.iter().map(|column| column.most as f64)) {
         match counts.as_mut_slice() {
             [.., (_, before), (end, last)] if before == last && *last == count => *end = second,
             _ => counts.push((second, count)),

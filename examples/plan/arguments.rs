@@ -1,4 +1,4 @@
-use std::{fmt::Write, path::PathBuf};
+use std::{fmt::Write, path::PathBuf, time::Duration};
 
 use tower_outbound::{
     Quota,
@@ -6,12 +6,17 @@ use tower_outbound::{
 };
 use tower_outbound_examples::{ArgumentError, options};
 
-use crate::strategies::{STRATEGIES, Strategy};
+use crate::{
+    simulation::idle,
+    strategies::{STRATEGIES, Strategy},
+};
 
 /// The parsed arguments.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     pub(crate) quota: Quota,
+    /// The number of windows with requests.
+    pub(crate) windows: u32,
     pub(crate) server: fn(Quota) -> ServerLimit,
     /// The name of the server, with the name of its headers.
     pub(crate) server_name: String,
@@ -20,16 +25,21 @@ pub(crate) struct Arguments {
     pub(crate) svg: PathBuf,
 }
 
-const OPTIONS: [&str; 6] = ["--quota", "--burst", "--server", "--headers", "--strategy", "--svg"];
+const OPTIONS: [&str; 7] =
+    ["--quota", "--burst", "--windows", "--server", "--headers", "--strategy", "--svg"];
 const QUOTA: &str = "100/60s";
+const WINDOWS: &str = "3";
 const SERVER: &str = "fixed-window";
 const HEADERS: &str = "none";
 const STRATEGY: &str = "bucket,window,adaptive";
 const SVG: &str = "target/plan.svg";
 
-/// The program takes about 10 seconds with this limit.
 const MAX_LIMIT: u32 = 10_000;
 const MAX_PER_SECOND: f64 = 1_000.0;
+/// Limits the time that the program takes. A year of 100 per minute has 52,560,000 requests.
+const MAX_REQUESTS: u32 = 60_000_000;
+/// A century.
+const MAX_LENGTH: Duration = Duration::from_secs(3_155_760_000);
 
 /// The name of a server, its description, and its constructor.
 type Server = (&'static str, &'static str, fn(Quota) -> ServerLimit);
@@ -74,6 +84,7 @@ Usage: cargo run --example plan -- [OPTIONS]
 
   --quota LIMIT/WINDOW     the quota of the server and of the limiters             [{QUOTA}]
   --burst REQUESTS         the most requests at once; not for governor, sliding    [a tenth of the limit]
+  --windows WINDOWS        the number of windows with requests                     [{WINDOWS}]
   --server SERVER          how the server counts requests                          [{SERVER}]
   --headers HEADERS        {headers:<54}  [{HEADERS}]
   --strategy STRATEGY,...  the limiters, in addition to governor                   [{STRATEGY}]
@@ -94,11 +105,13 @@ Servers:
     let _ = write!(
         help,
         "
-The callers are idle for a quarter of a window. For the next three windows, each always has a request to send. A
-request takes 20 ms to the server, and its response takes 20 ms back. A rejected request is not retried. The simulation
-runs on virtual time. It takes less than a second with the default quota, and about 10 seconds with the largest one.
+The callers are idle for a quarter of a window. Then each always has a request to send, until the end of the last
+window. A request takes 20 ms to the server, and its response takes 20 ms back. A rejected request is not retried. The
+simulation runs on virtual time. A million requests of one limiter take about half a second in a release build. With
+100/60s, `--windows 43200` is a month and takes about 5 seconds. `--windows 525600` is a year and takes about a minute.
 
-The quota has at most {MAX_LIMIT} requests per window, and at most {MAX_PER_SECOND} requests per second.
+The quota has at most {MAX_LIMIT} requests per window, at most {MAX_PER_SECOND} requests per second, and at most
+{MAX_REQUESTS} requests in all windows.
 
 Exit status: 0, 1 if the plot cannot be written, 2 for an invalid argument, 130 after Ctrl-C.
 "
@@ -117,6 +130,7 @@ impl Arguments {
             quota =
                 quota.with_burst(burst).map_err(|error| ArgumentError::invalid("--burst", text, &error))?;
         }
+        let windows = windows(value_or("--windows", WINDOWS), quota)?;
         let names = SERVERS.map(|(name, ..)| name);
         let server = choice("--server", value_or("--server", SERVER), &names)?;
         let (server_name, _, server) = SERVERS[server];
@@ -136,12 +150,25 @@ impl Arguments {
         let strategies = STRATEGIES.iter().zip(is_chosen).filter(|(_, is_chosen)| *is_chosen);
         Ok(Self {
             quota,
+            windows,
             server,
             server_name,
             headers: ALL_HEADERS[headers].1,
             strategies: strategies.map(|(strategy, _)| strategy).collect(),
             svg: value_or("--svg", SVG).into(),
         })
+    }
+}
+
+impl Arguments {
+    /// Returns the length of a run.
+    pub(crate) fn length(&self) -> Duration {
+        idle(self.quota) + self.quota.window() * self.windows
+    }
+
+    /// Returns how many requests the quota allows in all windows.
+    pub(crate) fn requests(&self) -> u32 {
+        self.quota.limit() * self.windows
     }
 }
 
@@ -153,6 +180,14 @@ fn quota(text: &str) -> Result<Quota, ArgumentError> {
         return Err(ArgumentError::new("--quota", text, &expected));
     }
     Ok(quota)
+}
+
+fn windows(text: &str, quota: Quota) -> Result<u32, ArgumentError> {
+    let longest = MAX_LENGTH.as_nanos() / quota.window().as_nanos();
+    let most = u128::from(MAX_REQUESTS / quota.limit()).min(longest);
+    let windows = text.parse().ok().filter(|windows| (1..=most).contains(&u128::from(*windows)));
+    let expected = || format!("a whole number from 1 to {most}");
+    windows.ok_or_else(|| ArgumentError::new("--windows", text, &expected()))
 }
 
 /// Returns the index of `text` in `names`.

@@ -11,8 +11,7 @@ use tower_outbound::BoxError;
 
 use crate::{
     arguments::Arguments,
-    figures::Column,
-    simulation::{Run, length},
+    figures::{Column, Run},
     terminal,
 };
 
@@ -21,7 +20,7 @@ const SIZE: (u32, u32) = (960, 970);
 /// The vertical positions of the second and of the third panel.
 const BREAKS: [i32; 2] = [420, 660];
 /// The number of points on the time axis.
-const COLUMNS: usize = 650;
+pub(crate) const COLUMNS: usize = 650;
 const FONT: (&str, u32) = ("sans-serif", 15);
 const TITLE: (&str, u32) = ("sans-serif", 16);
 
@@ -73,7 +72,6 @@ fn svg(arguments: &Arguments, runs: &[Run]) -> Result<String, BoxError> {
             kind: Kind::Points,
         },
     ];
-    let runs: Vec<_> = runs.iter().map(|run| (run, run.columns(quota, COLUMNS))).collect();
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -83,7 +81,7 @@ fn svg(arguments: &Arguments, runs: &[Run]) -> Result<String, BoxError> {
         let titled = root.margin(10, 0, 0, 0).titled(&title, TITLE)?;
         let areas = titled.split_by_breakpoints::<i32, i32, _, _>([], BREAKS);
         for (area, panel) in areas.iter().zip(&panels) {
-            panel.draw(area, length(quota).as_secs_f64(), &runs)?;
+            panel.draw(area, arguments.length().as_secs_f64(), runs)?;
         }
         root.present()?;
     }
@@ -91,12 +89,12 @@ fn svg(arguments: &Arguments, runs: &[Run]) -> Result<String, BoxError> {
 }
 
 impl Panel {
-    fn draw(&self, area: &Area<'_>, end: f64, runs: &[(&Run, Vec<Column>)]) -> Result<(), BoxError> {
+    fn draw(&self, area: &Area<'_>, end: f64, runs: &[Run]) -> Result<(), BoxError> {
         let limit = match self.kind {
             Kind::LinesBelow(limit) => Some(limit),
             _ => None,
         };
-        let values = runs.iter().flat_map(|(_, columns)| columns.iter().filter_map(self.value));
+        let values = runs.iter().flat_map(|run| run.columns.iter().filter_map(self.value));
         let top = values.chain(limit).reduce(f64::max).filter(|top| *top > 0.0).unwrap_or(1.0) * 1.1;
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, FONT)
@@ -116,9 +114,9 @@ impl Panel {
             .label_style(FONT)
             .axis_desc_style(FONT)
             .draw()?;
-        for (run, columns) in runs {
-            let points = columns.iter().enumerate().filter_map(|(index, column)| {
-                Some((index as f64 * end / columns.len() as f64, (self.value)(column)?))
+        for run in runs {
+            let points = run.columns.iter().enumerate().filter_map(|(index, column)| {
+                Some((index as f64 * end / run.columns.len() as f64, (self.value)(column)?))
             });
             let ((red, green, blue), width) = (run.strategy.color, run.strategy.width);
             let color = RGBColor(red, green, blue);

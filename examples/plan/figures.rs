@@ -1,22 +1,31 @@
-//! Computes the figures of a run for the table, the charts and the plot.
+//! Computes the figures of a run for the table, the charts and the plot. A run can have too many requests to store.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
-use tower_outbound::Quota;
+use crate::{
+    arguments::Arguments,
+    simulation::{Sent, nanos},
+    strategies::Strategy,
+};
 
-use crate::simulation::{LOAD_WINDOWS, Run, length};
-
-/// The figures of a whole run.
+/// The figures of a run.
 #[derive(Debug)]
-pub(crate) struct Summary {
-    pub(crate) sent: usize,
-    pub(crate) accepted: usize,
-    /// The most requests in any window.
-    pub(crate) most: usize,
-    /// The accepted requests in percent of the quota.
-    pub(crate) used: f64,
-    /// The median, the 95th percentile and the longest wait in the limiter.
-    pub(crate) waits: [Duration; 3],
+pub(crate) struct Run {
+    pub(crate) strategy: &'static Strategy,
+    pub(crate) sent: u64,
+    /// The figures of each part of the run. All parts have the same length.
+    pub(crate) columns: Vec<Column>,
+    /// The number of parts.
+    count: usize,
+    /// How many requests waited this long in the limiter.
+    waits: BTreeMap<u64, u64>,
+    /// The times of the requests in the last window.
+    recent: VecDeque<u64>,
+    window: u64,
+    length: u64,
 }
 
 /// The figures of a part of a run.
@@ -25,66 +34,89 @@ pub(crate) struct Column {
     /// The most requests in any window that ends in this part.
     pub(crate) most: usize,
     /// The requests that the server rejected from the start of the run to the end of this part.
-    pub(crate) rejected: usize,
+    pub(crate) rejected: u64,
     /// The longest wait of the requests that left in this part.
     pub(crate) wait: Option<Duration>,
 }
 
 impl Run {
-    pub(crate) fn summary(&self, quota: Quota) -> Summary {
-        let accepted = self.requests.iter().filter(|sent| sent.is_accepted).count();
-        let mut waits: Vec<_> = self.requests.iter().map(|sent| sent.wait).collect();
-        waits.sort_unstable();
-        let percentile = |percent: usize| {
-            let rank = (waits.len() * percent).div_ceil(100);
-            waits.get(rank.saturating_sub(1)).copied().unwrap_or_default()
-        };
-        Summary {
-            sent: self.requests.len(),
-            accepted,
-            most: self.window_counts(quota).map(|(_, count)| count).max().unwrap_or(0),
-            used: accepted as f64 * 100.0 / f64::from(quota.limit() * LOAD_WINDOWS),
-            waits: [50, 95, 100].map(percentile),
+    /// Divides the run into `count` parts.
+    pub(crate) fn new(strategy: &'static Strategy, arguments: &Arguments, count: usize) -> Self {
+        Self {
+            strategy,
+            sent: 0,
+            columns: vec![Column::default()],
+            count,
+            waits: BTreeMap::new(),
+            recent: VecDeque::new(),
+            window: nanos(arguments.quota.window()),
+            length: nanos(arguments.length()),
         }
     }
 
-    /// Divides the run into `count` parts of equal length.
-    pub(crate) fn columns(&self, quota: Quota, count: usize) -> Vec<Column> {
-        let mut columns = vec![Column::default(); count];
-        let width = length(quota).as_secs_f64() / count as f64;
-        let index = |at: Duration| ((at.as_secs_f64() / width) as usize).min(count - 1);
-        for sent in &self.requests {
-            let column = &mut columns[index(sent.at)];
-            column.wait = column.wait.max(Some(sent.wait));
-            column.rejected += usize::from(!sent.is_accepted);
+    /// Adds a request. Requests are added in the order in which they left the limiter.
+    pub(crate) fn record(&mut self, sent: Sent, is_accepted: bool) {
+        self.proceed(sent.at);
+        // A request leaves the window exactly one window after it was sent, before a request that is sent then.
+        self.forget(sent.at + 1);
+        self.recent.push_back(sent.at);
+        self.sent += 1;
+        *self.waits.entry(rounded(sent.wait)).or_default() += 1;
+        let (most, wait) = (self.recent.len(), Duration::from_nanos(sent.wait));
+        if let Some(column) = self.columns.last_mut() {
+            column.most = column.most.max(most);
+            column.rejected += u64::from(!is_accepted);
+            column.wait = column.wait.max(Some(wait));
         }
-        // `current` is the number of requests in the window that ends at the current time.
-        let (mut current, mut rejected) = (0, 0);
-        let mut changes = self.window_counts(quota).peekable();
-        for (position, column) in columns.iter_mut().enumerate() {
-            column.most = current;
-            while let Some((_, count)) = changes.next_if(|(at, _)| index(*at) <= position) {
-                current = count;
-                column.most = column.most.max(count);
-            }
-            rejected += column.rejected;
-            column.rejected = rejected;
-        }
-        columns
     }
 
-    /// Returns each time at which the number of requests in the last window changes, with the new number. A request
-    /// leaves the window exactly one window after it was sent.
-    fn window_counts(&self, quota: Quota) -> impl Iterator<Item = (Duration, usize)> {
-        let sent = self.requests.iter().map(|sent| (sent.at, 1));
-        let expired = self.requests.iter().map(|sent| (sent.at + quota.window(), -1));
-        let mut changes: Vec<(Duration, isize)> = sent.chain(expired).collect();
-        // A request that leaves the window precedes a request that is sent at the same time.
-        changes.sort_unstable();
-        let end = length(quota);
-        changes.into_iter().take_while(move |(at, _)| *at < end).scan(0, |count: &mut usize, (at, change)| {
-            *count = count.saturating_add_signed(change);
-            Some((at, *count))
-        })
+    /// Adds the parts up to the end of the run.
+    pub(crate) fn finish(mut self) -> Self {
+        self.proceed(self.length - 1);
+        self
     }
+
+    /// Adds the parts up to the one that contains this time.
+    fn proceed(&mut self, at: u64) {
+        loop {
+            let end = u128::from(self.length) * self.columns.len() as u128 / self.count as u128;
+            let Some(end) = u64::try_from(end).ok().filter(|end| *end <= at) else { break };
+            self.forget(end);
+            let rejected = self.rejected();
+            self.columns.push(Column { most: self.recent.len(), rejected, wait: None });
+        }
+    }
+
+    /// Removes the requests that leave the window before this time.
+    fn forget(&mut self, at: u64) {
+        while self.recent.front().is_some_and(|sent| sent + self.window < at) {
+            self.recent.pop_front();
+        }
+    }
+
+    pub(crate) fn rejected(&self) -> u64 {
+        self.columns.last().map_or(0, |column| column.rejected)
+    }
+
+    /// Returns the most requests in any window.
+    pub(crate) fn most(&self) -> usize {
+        self.columns.iter().map(|column| column.most).max().unwrap_or(0)
+    }
+
+    /// Returns the wait that at least this percentage of the requests did not exceed.
+    pub(crate) fn wait(&self, percent: u64) -> Duration {
+        let mut rank = (self.sent * percent).div_ceil(100);
+        let wait = self.waits.iter().find(|(_, count)| {
+            let is_reached = rank <= **count;
+            rank = rank.saturating_sub(**count);
+            is_reached
+        });
+        wait.map_or(Duration::ZERO, |(wait, _)| Duration::from_nanos(*wait))
+    }
+}
+
+/// Rounds a wait to its 20 most significant bits, so that few different waits are stored.
+fn rounded(wait: u64) -> u64 {
+    let bits = (u64::BITS - wait.leading_zeros()).saturating_sub(20);
+    wait >> bits << bits
 }

@@ -11,6 +11,7 @@ mod terminal;
 use std::{
     io::{self, Write},
     process::ExitCode,
+    thread,
 };
 
 use tower_outbound::BoxError;
@@ -18,18 +19,19 @@ use tower_outbound_examples::{arguments, exit_code, reject};
 
 use self::arguments::Arguments;
 
-// The clock is paused, so that the simulation runs on virtual time.
-#[tokio::main(flavor = "current_thread", start_paused = true)]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let arguments = Arguments::parse(arguments(&arguments::help())).unwrap_or_else(|error| reject(error));
-    exit_code(plan(&arguments).await)
+    exit_code(plan(&arguments))
 }
 
-async fn plan(arguments: &Arguments) -> Result<(), BoxError> {
-    let mut runs = Vec::new();
-    for strategy in &arguments.strategies {
-        runs.push(simulation::run(strategy, arguments).await?);
-    }
+fn plan(arguments: &Arguments) -> Result<(), BoxError> {
+    let runs: Result<Vec<_>, BoxError> = thread::scope(|scope| {
+        let start =
+            |strategy: &&'static _| scope.spawn(|| simulation::run(strategy, arguments, drawing::COLUMNS));
+        let threads: Vec<_> = arguments.strategies.iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().map_err(|_| "a simulation panicked")?).collect()
+    });
+    let runs = runs?;
     let report = terminal::report(arguments, &runs);
     drawing::draw(arguments, &runs)?;
     Ok(io::stdout().write_all(report.as_bytes())?)

@@ -1,114 +1,101 @@
 //! Simulates callers that always have a request to send. Requests pass a limiter and a network, and reach a server that
-//! enforces the quota.
+//! enforces the quota. The simulation jumps from one event to the next. Times are nanoseconds since the start of a run.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
-use http::{Request, Response};
-use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep, timeout_at},
+use tower_outbound::{BoxError, Quota, limit::ResponseInfo, test_util::limiter::Feedback};
+
+use crate::{
+    arguments::Arguments,
+    figures::Run,
+    strategies::{Limiter, Strategy},
 };
-use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_outbound::{Body, BoxError, Quota, limit::RateLimitLayer, test_util::ScriptedService};
-
-use crate::{arguments::Arguments, strategies::Strategy};
 
 /// The time that a request takes to the server, and that a response takes back.
-pub(crate) const HOP: Duration = Duration::from_millis(20);
-/// The callers send requests for this number of windows.
-pub(crate) const LOAD_WINDOWS: u32 = 3;
+const HOP: u64 = 20_000_000;
+/// The timers fire at whole milliseconds, like tokio's.
+const TICK: u64 = 1_000_000;
 
-/// The requests of one strategy.
-#[derive(Debug)]
-pub(crate) struct Run {
-    pub(crate) strategy: &'static Strategy,
-    /// The requests in the order in which they left the limiter.
-    pub(crate) requests: Vec<Sent>,
-}
-
+/// A request that left the limiter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
-    /// The time since the start of the run at which the request left the limiter. The network delays all requests
-    /// equally, so the server counts the same windows.
-    pub(crate) at: Duration,
+    /// The time at which the request left the limiter. The network delays all requests equally, so the server counts
+    /// the same windows.
+    pub(crate) at: u64,
     /// How long the request waited in the limiter.
-    pub(crate) wait: Duration,
-    pub(crate) is_accepted: bool,
+    pub(crate) wait: u64,
 }
-
-/// The time at which a request left the limiter, as an extension of its response.
-#[derive(Debug, Clone, Copy)]
-struct LeftAt(Instant);
 
 /// Returns the time before the first request.
 pub(crate) fn idle(quota: Quota) -> Duration {
     quota.window() / 4
 }
 
-/// Returns the length of a run.
-pub(crate) fn length(quota: Quota) -> Duration {
-    idle(quota) + quota.window() * LOAD_WINDOWS
-}
-
 /// Returns the number of callers, which is at least 10. They can send four times as many requests as the quota allows.
 pub(crate) fn callers(quota: Quota) -> usize {
     let per_second = f64::from(quota.limit()) / quota.window().as_secs_f64();
-    let busy = per_second * 2.0 * HOP.as_secs_f64();
+    let busy = per_second * 2.0 * Duration::from_nanos(HOP).as_secs_f64();
     (4.0 * busy).ceil().max(10.0) as usize
 }
 
-pub(crate) async fn run(strategy: &'static Strategy, arguments: &Arguments) -> Result<Run, BoxError> {
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Divides the run into `columns` parts.
+pub(crate) fn run(
+    strategy: &'static Strategy,
+    arguments: &Arguments,
+    columns: usize,
+) -> Result<Run, BoxError> {
     let quota = arguments.quota;
-    let (start, limiter) = (Instant::now(), (strategy.limiter)(quota)?);
+    let mut limiter = Limiter::new(strategy.rule, quota)?;
     let server = (arguments.server)(quota).with_headers(arguments.headers);
-    let api = ScriptedService::from_fn(move |_| server.respond());
-    let network = service_fn(move |request| deliver(api.clone(), request));
-    let service = RateLimitLayer::new(limiter).layer(network);
-
-    sleep(idle(quota)).await;
-    let end = start + length(quota);
-    let callers: JoinSet<_> = (0..callers(quota)).map(|_| send_until(end, start, service.clone())).collect();
-    let mut requests = Vec::new();
-    for sent in callers.join_all().await {
-        requests.extend(sent?);
-    }
-    requests.sort_by_key(|sent| sent.at);
-    Ok(Run { strategy, requests })
-}
-
-/// Delivers a request to the server, and its response back.
-async fn deliver(api: ScriptedService, request: Request<Body>) -> Result<Response<Body>, BoxError> {
-    let left_at = LeftAt(Instant::now());
-    sleep(HOP).await;
-    let mut response = api.oneshot(request).await?;
-    sleep(HOP).await;
-    response.extensions_mut().insert(left_at);
-    Ok(response)
-}
-
-/// Sends one request after the other until `end`. Returns the requests that left the limiter before `end`.
-async fn send_until<S>(end: Instant, start: Instant, mut service: S) -> Result<Vec<Sent>, BoxError>
-where
-    S: Service<Request<Body>, Response = Response<Body>, Error: Into<BoxError>>,
-{
-    let mut requests = Vec::new();
+    let mut run = Run::new(strategy, arguments, columns);
+    let (mut now, end) = (nanos(idle(quota)), nanos(arguments.length()));
+    // The limiter serves the callers first in, first out, and the network delays all requests equally. The events of
+    // each kind therefore happen in the order in which they were added.
+    let mut waiting: VecDeque<u64> = VecDeque::new();
+    let mut requests: VecDeque<Sent> = VecDeque::new();
+    let mut responses: VecDeque<(u64, Feedback)> = VecDeque::new();
+    let (mut timer, mut is_changed, mut ready) = (None, true, callers(quota));
     loop {
-        let called_at = Instant::now();
-        let call = async {
-            let service = service.ready().await?;
-            service.call(Request::new(Body::empty())).await
-        };
-        // A request that left before the end has its response by then.
-        let Ok(response) = timeout_at(end + HOP * 2, call).await else { return Ok(requests) };
-        let response = response.map_err(Into::into)?;
-        let LeftAt(left_at) = *response.extensions().get().ok_or("the response lacks its send time")?;
-        if left_at >= end {
-            return Ok(requests);
+        for _ in 0..std::mem::take(&mut ready) {
+            match limiter.request(now) {
+                true => requests.push_back(Sent { at: now, wait: 0 }),
+                false => waiting.push_back(now),
+            }
+            is_changed |= waiting.len() == 1;
         }
-        requests.push(Sent {
-            at: left_at - start,
-            wait: left_at - called_at,
-            is_accepted: response.status().is_success(),
-        });
+        while let Some(called_at) = waiting.front().filter(|_| limiter.grant(now)) {
+            requests.push_back(Sent { at: now, wait: now - called_at });
+            waiting.pop_front();
+        }
+        if std::mem::take(&mut is_changed) {
+            timer = waiting.front().and_then(|_| limiter.next_wake(now)).map(|at| at.next_multiple_of(TICK));
+        }
+        let arrival = requests.front().map(|sent| sent.at + HOP);
+        let response = responses.front().map(|(sent_at, _)| sent_at + HOP * 2);
+        let next = [arrival, response, timer].into_iter().flatten().min();
+        // A request that leaves before the end reaches the server before this time.
+        let Some(next) = next.filter(|next| *next < end + HOP) else { return Ok(run.finish()) };
+        now = next;
+        if timer == Some(now) {
+            limiter.advance(now);
+            is_changed = true;
+        }
+        if let Some(sent) = requests.front().copied().filter(|_| arrival == Some(now)) {
+            requests.pop_front();
+            let response = server.respond_at(Duration::from_nanos(now));
+            run.record(sent, response.status().is_success());
+            let feedback = Feedback::from(&ResponseInfo::new(response.status(), response.headers()));
+            responses.push_back((sent.at, feedback));
+        }
+        if response == Some(now) {
+            if let Some((sent_at, feedback)) = responses.pop_front() {
+                is_changed |= limiter.respond(sent_at, &feedback, now);
+                ready = 1;
+            }
+        }
     }
 }

@@ -4,13 +4,15 @@ use std::{fmt::Write, time::Duration};
 
 use crate::{
     arguments::Arguments,
-    figures::Summary,
-    simulation::{LOAD_WINDOWS, Run, callers, idle, length},
+    drawing,
+    figures::Run,
+    simulation::{callers, idle},
 };
 
-/// The number of chart columns per window. The idle time before the load takes a quarter of a window.
-const WINDOW_COLUMNS: usize = 20;
-const COLUMNS: usize = WINDOW_COLUMNS / 4 + WINDOW_COLUMNS * LOAD_WINDOWS as usize;
+/// The number of chart columns. With the default number of windows, a window has as many columns as a label.
+const COLUMNS: usize = 65;
+/// The number of chart columns between two labels of the time axis.
+const LABEL_COLUMNS: usize = 20;
 /// A chart has this number of rows up to the limit, and at most as many above it.
 const ROWS: usize = 2;
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -35,26 +37,27 @@ pub(crate) fn report(arguments: &Arguments, runs: &[Run]) -> String {
 /// Describes the server and the load.
 pub(crate) fn scenario(arguments: &Arguments) -> String {
     let Arguments { quota, server_name, .. } = arguments;
-    let (callers, idle, end) = (callers(*quota), idle(*quota), length(*quota));
+    let (callers, idle, end) = (callers(*quota), idle(*quota), arguments.length());
     format!("{server_name}; {callers} callers always have a request to send, from {idle:?} to {end:?}")
 }
 
 fn table(text: &mut String, arguments: &Arguments, runs: &[Run]) {
     let (limit, window) = (arguments.quota.limit(), arguments.quota.window());
-    let _ = writeln!(text, "{:>34} {:>11} {:>8}  wait in the limiter", "rejected", "most in", "quota");
+    let _ = writeln!(text, "{:>36} {:>11} {:>8}  wait in the limiter", "rejected", "most in", "quota");
     let most_in = format!("{window:?}");
     let _ = writeln!(
         text,
-        "strategy   sent  accepted    by 429 {most_in:>11} {:>8} {:>7} {:>6} {:>7}",
+        "strategy     sent  accepted    by 429 {most_in:>11} {:>8} {:>7} {:>6} {:>7}",
         "used", "median", "p95", "longest"
     );
     for run in runs {
-        let Summary { sent, accepted, most, used, waits } = run.summary(arguments.quota);
-        let [median, p95, longest] = waits.map(short);
-        let (name, rejected, most) = (run.strategy.name, sent - accepted, format!("{most}/{limit}"));
+        let [median, p95, longest] = [50, 95, 100].map(|percent| short(run.wait(percent)));
+        let (name, sent, rejected) = (run.strategy.name, run.sent, run.rejected());
+        let (accepted, most) = (sent - rejected, format!("{}/{limit}", run.most()));
+        let used = accepted as f64 * 100.0 / f64::from(arguments.requests());
         let _ = writeln!(
             text,
-            "{name:<8} {sent:>6} {accepted:>9} {rejected:>9} {most:>11} {used:>6.1} % {median:>7} {p95:>6} {longest:>7}"
+            "{name:<8} {sent:>8} {accepted:>9} {rejected:>9} {most:>11} {used:>6.1} % {median:>7} {p95:>6} {longest:>7}"
         );
     }
 }
@@ -66,15 +69,15 @@ fn short(duration: Duration) -> String {
 /// Draws a bar for each column. The line between two rows is the limit.
 fn chart(text: &mut String, arguments: &Arguments, run: &Run) {
     let limit = arguments.quota.limit() as usize;
-    let columns = run.columns(arguments.quota, COLUMNS);
-    let most = columns.iter().map(|column| column.most).max().unwrap_or(0);
-    let levels: Vec<_> = columns.iter().map(|column| level(column.most, limit)).collect();
+    let columns = run.columns.chunks(drawing::COLUMNS / COLUMNS);
+    let most = columns.map(|part| part.iter().map(|column| column.most).max().unwrap_or(0));
+    let levels: Vec<_> = most.map(|most| level(most, limit)).collect();
     let _ = writeln!(text, "\n{:<10}{}", run.strategy.name, run.strategy.description);
     let rows = levels.iter().max().map_or(0, |level| level.div_ceil(8)).clamp(ROWS + 1, ROWS * 2);
     for row in (0..rows).rev() {
         let label = match row {
             ROWS => limit.to_string(),
-            _ if row + 1 == rows => most.to_string(),
+            _ if row + 1 == rows => run.most().to_string(),
             _ => String::new(),
         };
         let bars = levels.iter().map(|level| match level.saturating_sub(row * 8) {
@@ -96,8 +99,9 @@ fn level(value: usize, limit: usize) -> usize {
 }
 
 fn axis(text: &mut String, arguments: &Arguments) {
-    let window = arguments.quota.window();
-    let labels = (0..=LOAD_WINDOWS)
-        .map(|index| format!("{:<WINDOW_COLUMNS$}", format!("{}s", (window * index).as_secs_f64())));
+    let labels = (0..COLUMNS).step_by(LABEL_COLUMNS).map(|column| {
+        let seconds = arguments.length().as_secs_f64() * column as f64 / COLUMNS as f64;
+        format!("{:<LABEL_COLUMNS$}", format!("{}s", (seconds * 1e3).round() / 1e3))
+    });
     let _ = writeln!(text, "          {}", labels.collect::<String>().trim_end());
 }

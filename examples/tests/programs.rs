@@ -80,6 +80,8 @@ fn each_example_rejects_invalid_arguments_with_exit_code_2() {
         ("limiter_throughput", vec!["--strategy", "both"], "--strategy `both`: expected token or window"),
         ("plan", vec!["--quota", "100/60"], "`60`: expected a unit after the number"),
         ("plan", vec!["--quota", "5000/1s"], "at most 10000 requests per window and 1000 per second"),
+        ("plan", vec!["--windows", "0"], "--windows `0`: expected a whole number from 1 to 600000"),
+        ("plan", vec!["--quota", "1/9d", "--windows", "9999"], "a whole number from 1 to 4058"),
         ("plan", vec!["--burst", "100"], "--burst `100`: invalid quota burst `100`: expected at most 99"),
         (
             "plan",
@@ -235,6 +237,18 @@ fn plan_example_shows_that_only_governor_exceeds_the_limit() {
         assert!(svg.contains(&format!("\n{strategy}\n")), "the plot has no label {strategy}");
     }
     assert!(svg.contains("\nlimit 100\n"), "the plot has no limit");
+}
+
+#[test]
+fn plan_example_simulates_many_windows() {
+    let (printed, _) = plan("day", &["--windows", "1440", "--strategy", "window"]);
+    assert!(printed.contains("from 15s to 86415s"), "{printed}");
+    let window = printed.lines().find(|line| line.starts_with("window ")).unwrap();
+    let row: Vec<_> = window.split_whitespace().collect();
+    // A window and its margin, 61 s, contain 100 requests.
+    let sent: f64 = row[1].parse().unwrap();
+    assert!((sent / 100.0 - 86_400.0 / 61.0).abs() < 1.0, "{printed}");
+    assert_eq!((row[3], row[4]), ("0", "100/100"), "{printed}");
 }
 
 #[test]

@@ -2,6 +2,7 @@ use std::{cell::OnceCell, fmt, time::Duration};
 
 use http::{HeaderMap, StatusCode};
 
+use super::core::Feedback;
 use crate::{
     clock::{self, Instant},
     policy::{self, adaptive::Acceptance, grpc::Code, rate_limit::Remaining},
@@ -93,6 +94,16 @@ impl<'a> ResponseInfo<'a> {
         match self.has_limits {
             true => self.remaining.get_or_init(|| policy::rate_limit::remaining(self.headers, clock::wall)),
             false => &[],
+        }
+    }
+}
+
+impl From<&ResponseInfo<'_>> for Feedback {
+    fn from(response: &ResponseInfo<'_>) -> Self {
+        Self {
+            acceptance: response.acceptance(),
+            pause: response.requested_pause().map(policy::nanos),
+            remaining: response.remaining().to_vec(),
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::scripted_response::ScriptedResponse;
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The rate-limit headers that a [`ServerLimit`](super::ServerLimit) sends. Delays and resets are whole seconds,
 /// rounded up.
@@ -40,36 +40,42 @@ pub(super) struct LimitState {
 }
 
 impl LimitHeaders {
-    /// Adds the headers to a response.
-    pub(super) fn add_to(self, response: ScriptedResponse, state: &LimitState) -> ScriptedResponse {
+    /// Adds the headers to those of a response.
+    pub(super) fn add_to(self, headers: &mut HeaderMap, state: &LimitState) {
         let seconds = |seconds: f64| (seconds - 1e-9).ceil().max(0.0) as u64;
         let LimitState { now, is_accepted, limit, window, capacity, remaining, reset, next } = *state;
+        let mut add = |name: &'static str, value: String| {
+            headers.extend(
+                HeaderValue::try_from(value).ok().map(|value| (HeaderName::from_static(name), value)),
+            );
+        };
         match self {
-            Self::None => response,
-            Self::RetryAfter if is_accepted => response,
-            Self::RetryAfter => response.with_header("retry-after", &seconds(next).max(1).to_string()),
-            Self::XRateLimit => response
-                .with_header("x-ratelimit-limit", &capacity.to_string())
-                .with_header("x-ratelimit-remaining", &remaining.to_string())
-                .with_header("x-ratelimit-reset", &seconds(reset).to_string()),
+            Self::None => {}
+            Self::RetryAfter if is_accepted => {}
+            Self::RetryAfter => add("retry-after", seconds(next).max(1).to_string()),
+            Self::XRateLimit => {
+                add("x-ratelimit-limit", capacity.to_string());
+                add("x-ratelimit-remaining", remaining.to_string());
+                add("x-ratelimit-reset", seconds(reset).to_string());
+            }
             Self::XRateLimitEpoch => {
                 let wall = EPOCH + now;
                 let date = UNIX_EPOCH + Duration::from_secs(wall as u64);
-                response
-                    .with_header("x-ratelimit-limit", &capacity.to_string())
-                    .with_header("x-ratelimit-remaining", &remaining.to_string())
-                    .with_header("x-ratelimit-reset", &seconds(wall + reset).to_string())
-                    .with_header("date", &httpdate::fmt_http_date(date))
+                add("x-ratelimit-limit", capacity.to_string());
+                add("x-ratelimit-remaining", remaining.to_string());
+                add("x-ratelimit-reset", seconds(wall + reset).to_string());
+                add("date", httpdate::fmt_http_date(date));
             }
-            Self::Draft7 => response.with_header(
-                "ratelimit",
-                &format!("limit={capacity}, remaining={remaining}, reset={}", seconds(reset)),
-            ),
+            Self::Draft7 => {
+                add(
+                    "ratelimit",
+                    format!("limit={capacity}, remaining={remaining}, reset={}", seconds(reset)),
+                );
+            }
             Self::Draft10 => {
                 let window = seconds(window).max(1);
-                response
-                    .with_header("ratelimit", &format!("\"default\";r={remaining};t={}", seconds(next)))
-                    .with_header("ratelimit-policy", &format!("\"default\";q={limit};w={window}"))
+                add("ratelimit", format!("\"default\";r={remaining};t={}", seconds(next)));
+                add("ratelimit-policy", format!("\"default\";q={limit};w={window}"));
             }
         }
     }

@@ -170,6 +170,11 @@ impl ScriptedResponse {
         }
     }
 
+    /// Creates a response with this status and these headers.
+    pub(super) fn of_head(head: Response<()>) -> Self {
+        Self::of(ScriptedOutcome::Response(head.map(|()| Bytes::new())))
+    }
+
     fn of(outcome: ScriptedOutcome) -> Self {
         Self { reads: Reads::All, delay: Duration::ZERO, stalls: false, outcome }
     }

@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use http::StatusCode;
+use http::{Response, StatusCode};
 
 use super::{
     limit_headers::{LimitHeaders, LimitState},
@@ -157,13 +157,21 @@ impl ServerLimit {
     pub fn respond(&self) -> ScriptedResponse {
         let mut state = self.state();
         let now = state.now();
-        let accepted = state.accepts(now);
-        if accepted {
-            state.accepted += 1;
-        } else {
-            state.rejected += 1;
-        }
-        state.response(accepted, now)
+        ScriptedResponse::of_head(state.respond(now))
+    }
+
+    /// Counts a request that arrives `at` this time after the creation of the server, like [`respond`](Self::respond).
+    /// Reads no clock, so that a simulation can use its own time. Times must not decrease from one call to the next.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_outbound::test_util::ServerLimit;
+    /// let server = ServerLimit::fixed_window(1, Duration::from_secs(60));
+    /// let statuses = [0, 59, 60].map(|at| server.respond_at(Duration::from_secs(at)).status().as_u16());
+    /// assert_eq!(statuses, [200, 429, 200]);
+    /// ```
+    pub fn respond_at(&self, at: Duration) -> Response<()> {
+        self.state().respond(at.as_secs_f64())
     }
 
     /// Returns how many requests were accepted.
@@ -296,8 +304,12 @@ impl State {
         }
     }
 
-    fn response(&self, is_accepted: bool, now: f64) -> ScriptedResponse {
-        let response = ScriptedResponse::status(if is_accepted { 200 } else { self.rejection.as_u16() });
+    fn respond(&mut self, now: f64) -> Response<()> {
+        let is_accepted = self.accepts(now);
+        self.accepted += u64::from(is_accepted);
+        self.rejected += u64::from(!is_accepted);
+        let mut response = Response::new(());
+        *response.status_mut() = if is_accepted { StatusCode::OK } else { self.rejection };
         let capacity = match self.kind {
             Kind::TokenBucket { capacity: Some(capacity), .. } => capacity,
             _ => self.limit,
@@ -305,6 +317,7 @@ impl State {
         let (limit, window) = (self.limit, self.window);
         let (remaining, reset, next) = (self.remaining(now), self.reset(now), self.next(now));
         let state = LimitState { now, is_accepted, limit, window, capacity, remaining, reset, next };
-        self.headers.add_to(response, &state)
+        self.headers.add_to(response.headers_mut(), &state);
+        response
     }
 }

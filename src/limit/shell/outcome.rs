@@ -10,7 +10,7 @@ use crate::{
         feedback::ResponseInfo,
         snapshot::Learned,
     },
-    policy::{adaptive::Acceptance, nanos},
+    policy::adaptive::Acceptance,
 };
 
 impl Shared {
@@ -32,11 +32,7 @@ impl Shared {
             return None;
         }
         let sent_at = sent_at.map_or(at, |sent_at| self.setup.clock.since_origin(sent_at));
-        let feedback = Feedback {
-            acceptance: response.acceptance(),
-            pause: response.requested_pause().map(nanos),
-            remaining: response.remaining().to_vec(),
-        };
+        let feedback = Feedback::from(response);
         let end = End::Response(&feedback, sent_at);
         let learned = self.locked(|core, now| core.finished(Grant { at, cost }, end, now));
         learned.map(|learned| self.learned(&learned))
