@@ -117,6 +117,7 @@ mod limiter;
 mod local_limiter;
 mod permit;
 mod permit_request;
+mod rules;
 mod service;
 mod settings;
 mod shell;

@@ -17,6 +17,7 @@ mod bounds;
 mod feedback;
 mod gcra;
 mod grant_log;
+mod grants;
 #[cfg(any(test, feature = "test-util"))]
 mod inspection;
 mod lateness;
@@ -30,8 +31,6 @@ mod slots;
 mod supply;
 #[cfg(test)]
 mod tests;
-
-use std::num::NonZeroU32;
 
 #[cfg(feature = "test-util")]
 pub use self::feedback::Snapshot;
@@ -47,7 +46,7 @@ use self::{
     block::Blocks,
     lateness::Lateness,
     lazy::Lazy,
-    queue::{EMPTY, Head, Queue},
+    queue::{EMPTY, Queue},
     server::limits::{ServerLimits, WITH_QUOTA, WITHOUT_QUOTA},
     slots::Waiter,
     supply::Supply,
@@ -244,113 +243,8 @@ impl Core {
         self.advance(now);
     }
 
-    /// Grants the permits that have become available to the waiters in order. Refuses the first waiters whose permits
-    /// cannot become available in time, and expires permits that were not collected.
-    pub fn advance(&mut self, now: u64) {
-        self.expire_uncollected(now);
-        self.serve(now, None);
-        if self.queue.recheck_at.is_some_and(|at| at <= now) {
-            self.refuse_late(now);
-            self.serve(now, None);
-        }
-    }
-
-    /// Serves the waiters in order. `polled` is the waiter that is being polled.
-    fn serve(&mut self, now: u64, polled: Option<u32>) {
-        while let Some(head) = self.queue.head(self.supply.largest()) {
-            if head.waiter.is_late && polled != Some(head.slot) {
-                match self.queue.offered_at(&head) {
-                    Some(at) if now.saturating_sub(at) > PATIENCE => {
-                        self.queue.skip(head.slot);
-                        continue;
-                    }
-                    None if self.has_permits(&head, now) => self.queue.offer(&head, now),
-                    _ => {}
-                }
-                if self.queue.offered_at(&head).is_some() {
-                    break;
-                }
-            }
-            if self.take(head.waiter.cost, head.reserve, self.lateness.start(now), now) {
-                self.queue.grant(&head, now);
-            } else if let Some(refusal) = self.missed(&head, now) {
-                self.queue.refuse(head.slot, refusal);
-                self.lateness.hold(now);
-            } else {
-                self.hold_head(now);
-                break;
-            }
-        }
-    }
-
-    /// Records until when the server's limits hold up the first waiter, so that its grant is not backdated further.
-    fn hold_head(&mut self, now: u64) {
-        if let Some(head) = self.queue.head(self.supply.largest()) {
-            self.lateness.hold(self.server.earliest(now, head.waiter.cost.get().into()));
-        }
-    }
-
-    /// Returns whether the permits of the head are available.
-    fn has_permits(&mut self, head: &Head, now: u64) -> bool {
-        let (cost, progress) = (head.waiter.cost, self.progress());
-        if let Some(source) = self.supply.source() {
-            return source.available(now) >= cost.get();
-        }
-        self.supply.progress(progress, now);
-        self.due(head, now) <= now && self.supply.is_open(cost.get(), now)
-    }
-
-    /// Returns when [`advance`](Self::advance) must be called next. Returns `None` if no request is
-    /// queued.
-    pub fn next_wake(&self, now: u64) -> Option<u64> {
-        let expiry = self
-            .queue
-            .uncollected()
-            .map(|(_, _, at)| at.saturating_add(self.longest_uncollected()).saturating_add(1));
-        let head = self.queue.head(self.supply.largest()).map(|head| {
-            if let Some(at) = self.queue.offered_at(&head) {
-                return at.saturating_add(PATIENCE + 1);
-            }
-            let due = self.due(&head, now);
-            let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());
-            let wake = match probe_ends.filter(|_| due <= now) {
-                Some(ends) => ends,
-                // The store has no forecast. It reports its next permits.
-                None if due <= now && self.supply.source().is_some() => u64::MAX,
-                None => self.gather(&head, due, now),
-            };
-            wake.min(head.waiter.latest.last(self.grace()))
-        });
-        let recheck = self.queue.recheck_at.filter(|_| self.queue.bounded > 0);
-        [expiry, head, recheck].into_iter().flatten().min()
-    }
-
     /// Returns the next waiter that was granted or refused since the last call. It may have been cancelled since.
     pub fn pop_woken(&mut self) -> Option<Ticket> {
         self.queue.pop_woken()
-    }
-
-    /// Takes permits if they and `reserve` others are available since `from` or later. Returns whether it took them.
-    #[inline]
-    fn take(&mut self, cost: NonZeroU32, reserve: u64, from: u64, now: u64) -> bool {
-        let (permits, progress) = (u64::from(cost.get()), self.progress());
-        self.supply.progress(progress, now);
-        // The server's limits come first, so that no slow start begins while they hold up the grants.
-        if self.server.any() && self.server.tidy(now) && self.server.earliest(now, permits) > now {
-            return false;
-        }
-        if !self.supply.is_open(cost.get(), now) {
-            return false;
-        }
-        // Permits behind a probe become available at its end.
-        let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());
-        let from = probe_ends.map_or(from, |ends| from.max(ends.min(now)));
-        let Some(at) = self.supply.take(cost, (reserve, from), progress, now) else { return false };
-        self.lateness.taken_at = at;
-        if self.server.any() {
-            self.server.spend(permits);
-        }
-        self.granted = self.granted.wrapping_add(permits);
-        true
     }
 }

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use super::{Attempt, Shared, driver};
+use super::{Shared, attempt::Attempt, driver};
 use crate::{
     error::{Refusal, polled_after_completion},
     limit::{

@@ -1,0 +1,119 @@
+//! Grants or refuses a request now, without the lock if a block is open.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use super::{Guard, Shared, block_word::Take, sync::Ordering};
+use crate::{
+    error::{Reason, Refusal},
+    limit::{
+        core::{Ask, Latest},
+        permit_request::PermitRequest,
+    },
+    policy::{Priority, nanos},
+};
+
+pub(super) enum Attempt {
+    Granted(u64),
+    Refused(Refusal),
+    /// The lock is needed. The clock was read at this time.
+    NeedsLock(u64),
+}
+
+impl Shared {
+    /// Takes the permits of a request without the lock.
+    #[inline]
+    pub(super) fn attempt(&self, request: &PermitRequest) -> Attempt {
+        let clock = &self.setup.clock;
+        let now = clock.now();
+        if request.deadline().is_some_and(|deadline| clock.at(deadline) < now) {
+            return Attempt::NeedsLock(now);
+        }
+        match self.block.take(request.cost().get(), now) {
+            Take::Taken => Attempt::Granted(now),
+            Take::NeedsLock => Attempt::NeedsLock(now),
+            Take::NotBefore(due) => match self.latest(request, now).missed_by(due, now, 0) {
+                Some(reason) => Attempt::Refused(self.refuse(reason, due, now)),
+                None => Attempt::NeedsLock(now),
+            },
+        }
+    }
+
+    /// Grants or refuses a request now. Returns `None` if it must wait or be refused under the lock.
+    #[inline]
+    pub(in crate::limit) fn grant_now(&self, request: &PermitRequest) -> Option<Result<u64, Refusal>> {
+        match self.attempt(request) {
+            Attempt::Granted(at) => Some(Ok(at)),
+            Attempt::Refused(refusal) => Some(Err(refusal)),
+            Attempt::NeedsLock(read) => self.grant_now_locked(request, read).map(Ok),
+        }
+    }
+
+    #[inline(never)]
+    fn grant_now_locked(&self, request: &PermitRequest, read: u64) -> Option<u64> {
+        let ask = self.ask(request, read);
+        let mut guard = match self.lock_or_take(&ask, read) {
+            Ok(guard) => guard,
+            Err(at) => return Some(at),
+        };
+        let (state, now) = self.enter(&mut guard, Some(read));
+        let granted = state.core.grant_now(&ask, now);
+        self.unlock(guard, true);
+        granted.map(|grant| grant.at)
+    }
+
+    /// Takes permits now, or refuses the request with the wait that it would need.
+    #[inline]
+    pub(in crate::limit) fn try_take(&self, cost: NonZeroU32) -> Result<u64, Refusal> {
+        let now = self.setup.clock.now();
+        match self.block.take(cost.get(), now) {
+            Take::Taken => Ok(now),
+            Take::NotBefore(due) => Err(self.refuse(Reason::MaxWait, due, now)),
+            Take::NeedsLock => self.try_take_locked(cost, now),
+        }
+    }
+
+    #[inline(never)]
+    fn try_take_locked(&self, cost: NonZeroU32, read: u64) -> Result<u64, Refusal> {
+        let latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
+        let ask = Ask { cost, priority: Priority::Normal, latest, max_queue: 0 };
+        let mut guard = match self.lock_or_take(&ask, read) {
+            Ok(guard) => guard,
+            Err(at) => return Ok(at),
+        };
+        let (state, now) = self.enter(&mut guard, Some(read));
+        let outcome = state.core.try_submit(ask, now);
+        match &outcome {
+            Ok(_) => self.unlock(guard, true),
+            Err(refusal) => self.unlock_refused(guard, cost, refusal),
+        }
+        outcome.map(|grant| grant.at)
+    }
+
+    /// Takes the lock, or takes the permits from a block that another caller has opened meanwhile. Closing that block
+    /// at once would make all callers wait for the lock.
+    #[inline]
+    pub(super) fn lock_or_take(&self, ask: &Ask, read: u64) -> Result<Guard<'_>, u64> {
+        let guard = self.lock();
+        let is_taken = ask.latest.deadline >= read && self.block.take(ask.cost.get(), read) == Take::Taken;
+        if is_taken { Err(read) } else { Ok(guard) }
+    }
+
+    pub(super) fn ask(&self, request: &PermitRequest, now: u64) -> Ask {
+        let latest = self.latest(request, now);
+        Ask { cost: request.cost(), priority: request.priority(), latest, max_queue: request.max_queue() }
+    }
+
+    #[cold]
+    pub(super) fn refuse(&self, reason: Reason, due: u64, now: u64) -> Refusal {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Refusal::new(reason, Duration::from_nanos(due - now))
+    }
+
+    /// Returns the bounds of a request as times of the limiter's clock.
+    pub(super) fn latest(&self, request: &PermitRequest, now: u64) -> Latest {
+        Latest {
+            max_wait: request.max_wait().map_or(u64::MAX, |wait| now.saturating_add(nanos(wait))),
+            deadline: request.deadline().map_or(u64::MAX, |deadline| self.setup.clock.at(deadline)),
+        }
+    }
+}
