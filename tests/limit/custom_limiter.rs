@@ -1,72 +1,75 @@
 //! Tests of custom limiters: which functions of a limiter `RateLimitLayer` calls, and in which order.
 
-use std::{
-    future::ready,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use super::*;
 
-use http::{Request, Response};
-use tokio::time::{Instant, advance};
-use tokio_test::{assert_pending, assert_ready, task};
-use tower::{Service, ServiceExt};
-use tower_layer::Layer;
-use tower_outbound::{
-    error::{Reason, Refusal},
-    limit::{
-        Acquire, AnyLimiter, Learned, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer,
-        ResponseInfo, SelectLimiter,
-    },
-};
-
-use crate::{ReadyAfter, millis, ok_service};
-
-type Log = Arc<Mutex<Vec<&'static str>>>;
-
-/// A limiter whose permits have no issuer. It grants every request, and records each call of `acquire_with`.
+/// A limiter that grants every request in `acquire_with`. It records each call and the outcome of each permit.
 #[derive(Debug, Clone, Default)]
-struct LimiterWithoutIssuer(Log);
+struct Recording {
+    /// Whether `try_acquire_with` grants or refuses. It cannot decide if this is `None`.
+    decision: Option<bool>,
+    /// Whether permits have no issuer.
+    has_no_issuer: bool,
+    log: Arc<Mutex<Vec<&'static str>>>,
+}
 
-impl Limiter for LimiterWithoutIssuer {
-    fn acquire_with(&self, request: &PermitRequest) -> Acquire {
-        self.0.lock().unwrap().push("acquire");
-        Acquire::ready(Ok(Permit::new(request.cost())))
+impl Recording {
+    fn record(&self, call: &'static str) {
+        self.log.lock().unwrap().push(call);
+    }
+
+    fn grant(&self, request: &PermitRequest) -> Permit<'static> {
+        let permit = Permit::new(request.cost());
+        if self.has_no_issuer { permit } else { permit.with_issuer(Arc::new(self.clone())) }
     }
 }
 
-/// A limiter that grants every request, and records each call of `acquire_with` and the outcome of each permit.
-#[derive(Debug, Clone, Default)]
-struct RecordingLimiter(Log);
-
-impl Limiter for RecordingLimiter {
+impl Limiter for Recording {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
-        self.0.lock().unwrap().push("acquire");
-        Acquire::ready(Ok(Permit::new(request.cost()).with_issuer(Arc::new(self.clone()))))
+        self.record("acquire");
+        Acquire::new(ready(Ok(self.grant(request))))
+    }
+
+    fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
+        self.record("try");
+        let refusal = || Refusal::new(Reason::QueueFull, seconds(1));
+        self.decision.map(|grants| if grants { Ok(self.grant(request)) } else { Err(refusal()) })
     }
 }
 
-impl PermitIssuer for RecordingLimiter {
+impl PermitIssuer for Recording {
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
-        self.0.lock().unwrap().push("is_expired");
+        self.record("is_expired");
         permit.granted_at().elapsed() > millis(10)
     }
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
         assert!(permit.sent_at().is_some_and(|sent| sent <= response.received_at()));
-        let pause = response.requested_pause();
-        assert_eq!(pause, (response.status() == 429).then_some(Duration::from_secs(7)));
+        assert_eq!(response.requested_pause(), (response.status() == 429).then_some(seconds(7)));
         assert_eq!(response.headers().len(), usize::from(response.status() != 200));
-        self.0.lock().unwrap().push("completed");
+        self.record("completed");
         None
     }
 
     fn dropped(&self, permit: &Permit<'_>) {
-        self.0.lock().unwrap().push(if permit.sent_at().is_some() { "unconfirmed" } else { "wasted" });
+        self.record(if permit.sent_at().is_some() { "unconfirmed" } else { "wasted" });
     }
 }
 
-/// Calls a service that becomes ready after `delay` milliseconds. The call fails if `status` is 0.
-async fn call<L: SelectLimiter + Clone + 'static>(limiter: L, status: u16, delay: u64) {
+/// A limiter that keeps all defaults, and whose permits are ready without an allocation.
+#[derive(Debug, Clone, Default)]
+struct Plain;
+
+impl Limiter for Plain {
+    fn acquire_with(&self, request: &PermitRequest) -> Acquire {
+        Acquire::ready(Ok(Permit::new(request.cost()).with_issuer(Arc::new(Self))))
+    }
+}
+
+impl PermitIssuer for Plain {}
+
+/// Calls a service that becomes ready after `delay` milliseconds. The call fails if `status` is 0, or if the limiter
+/// refuses it. Returns whether it succeeded.
+async fn call<L: SelectLimiter + Clone + 'static>(limiter: L, status: u16, delay: u64) -> bool {
     let respond = move || async move {
         match status {
             0 => Err("connection reset"),
@@ -74,147 +77,64 @@ async fn call<L: SelectLimiter + Clone + 'static>(limiter: L, status: u16, delay
             _ => Ok(Response::builder().status(status).header("retry-after", "7").body(()).unwrap()),
         }
     };
-    let inner = ReadyAfter::new(millis(delay))
-        .map_err(|never: std::convert::Infallible| -> &str { match never {} })
+    let inner = ready_after(delay)
+        .map_err(|never: Infallible| -> &str { match never {} })
         .and_then(move |_| respond());
-    let _ = RateLimitLayer::new(limiter).layer(inner).oneshot(Request::new(())).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn rate_limit_layer_notifies_custom_limiter_of_every_permit_outcome() {
-    for (status, delay, log) in [
-        (200, 0, &["acquire", "completed"][..]),
-        (429, 0, &["acquire", "completed"]),
-        (404, 0, &["acquire", "completed"]),
-        (0, 0, &["acquire", "unconfirmed"]),
-        (200, 10, &["acquire", "is_expired", "completed"]),
-        (200, 11, &["acquire", "is_expired", "wasted", "acquire", "completed"]),
-    ] {
-        let (direct, any) = (RecordingLimiter::default(), RecordingLimiter::default());
-        call(direct.clone(), status, delay).await;
-        call(AnyLimiter::new(any.clone()), status, delay).await;
-        for limiter in [&direct, &any] {
-            assert_eq!(*limiter.0.lock().unwrap(), log, "status {status}, service ready after {delay} ms");
-        }
-    }
-    // A permit without an issuer expires as soon as any time has passed since the grant.
-    for (status, delay, log) in
-        [(429, 0, &["acquire"][..]), (0, 0, &["acquire"]), (200, 1, &["acquire", "acquire"])]
-    {
-        let limiter = LimiterWithoutIssuer::default();
-        call(limiter.clone(), status, delay).await;
-        assert_eq!(*limiter.0.lock().unwrap(), log, "status {status}, service ready after {delay} ms");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn released_permit_is_reported_as_unsent_even_after_mark_sent() {
-    let limiter = RecordingLimiter::default();
-    let mut permit = limiter.acquire_with(&PermitRequest::new()).await.unwrap();
-    permit.mark_sent(Instant::now());
-    assert!(format!("{permit:?}").starts_with("Permit { cost: 1, granted_at: Instant"), "{permit:?}");
-    permit.release();
-    assert_eq!(*limiter.0.lock().unwrap(), ["acquire", "wasted"]);
-}
-
-/// The decision that `DecidingLimiter::try_acquire_with` returns.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Decision {
-    Grant,
-    Refuse,
-    Undecided,
-}
-
-/// A limiter whose `try_acquire_with` returns `decision`. The limiter records each call and the outcome of each permit.
-#[derive(Debug, Clone)]
-struct DecidingLimiter {
-    decision: Decision,
-    issuer: Arc<Issuer>,
-}
-
-/// The permit issuer of `DecidingLimiter`. It keeps the default `is_expired`, so a permit expires as soon as any time
-/// has passed since the grant.
-#[derive(Debug, Default)]
-struct Issuer(Mutex<Vec<&'static str>>);
-
-impl DecidingLimiter {
-    fn new(decision: Decision) -> Self {
-        Self { decision, issuer: Arc::default() }
-    }
-
-    fn grant(&self, request: &PermitRequest) -> Permit<'static> {
-        Permit::new(request.cost()).with_issuer(Arc::clone(&self.issuer) as Arc<dyn PermitIssuer>)
-    }
-
-    fn record(&self, call: &'static str) {
-        self.issuer.0.lock().unwrap().push(call);
-    }
-
-    fn take_record(&self) -> Vec<&'static str> {
-        self.issuer.0.lock().unwrap().drain(..).collect()
-    }
-}
-
-impl Limiter for DecidingLimiter {
-    fn acquire_with(&self, request: &PermitRequest) -> Acquire {
-        self.record("acquire");
-        Acquire::new(ready(Ok(self.grant(request))))
-    }
-
-    fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
-        self.record("try_acquire");
-        match self.decision {
-            Decision::Grant => Some(Ok(self.grant(request))),
-            Decision::Refuse => Some(Err(Refusal::new(Reason::QueueFull, Duration::from_secs(1)))),
-            Decision::Undecided => None,
-        }
-    }
-}
-
-impl PermitIssuer for Issuer {
-    fn completed(&self, _: &Permit<'_>, _: &ResponseInfo<'_>) -> Option<Learned> {
-        self.0.lock().unwrap().push("completed");
-        None
-    }
-
-    fn dropped(&self, permit: &Permit<'_>) {
-        self.0.lock().unwrap().push(if permit.sent_at().is_some() { "unconfirmed" } else { "wasted" });
-    }
-}
-
-/// Makes a call that completes at its first poll. Returns whether the call succeeded.
-fn poll_call(limiter: impl SelectLimiter + Clone) -> bool {
-    let mut future = task::spawn(RateLimitLayer::new(limiter).layer(ok_service()).call(Request::new(())));
-    let outcome = assert_ready!(future.poll());
-    if let Err(error) = &outcome {
-        assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
-        assert!(error.is_rate_limited());
+    let outcome = RateLimitLayer::new(limiter).layer(inner).oneshot(Request::new(())).await;
+    if let Some(error) = outcome.as_ref().err().filter(|_| status != 0) {
+        assert!(error.is_rate_limited() && error.retry_after() == Some(seconds(1)), "{error:?}");
     }
     outcome.is_ok()
 }
 
-#[test]
-fn rate_limit_layer_calls_acquire_only_if_try_acquire_returns_none() {
-    for (decision, calls) in [
-        (Decision::Grant, &["try_acquire", "completed"][..]),
-        (Decision::Refuse, &["try_acquire"]),
-        (Decision::Undecided, &["try_acquire", "acquire", "completed"]),
+#[tokio::test(start_paused = true)]
+async fn rate_limit_layer_notifies_custom_limiter_of_every_permit_outcome() {
+    let [undecided, grant, refuse] = [None, Some(true), Some(false)];
+    for (decision, has_no_issuer, status, delay, log) in [
+        (undecided, false, 200, 0, "try acquire completed"),
+        (undecided, false, 429, 0, "try acquire completed"),
+        (undecided, false, 404, 0, "try acquire completed"),
+        (undecided, false, 0, 0, "try acquire unconfirmed"),
+        (undecided, false, 200, 10, "try acquire is_expired completed"),
+        (undecided, false, 200, 11, "try acquire is_expired wasted try acquire completed"),
+        // The layer calls `acquire_with` only if `try_acquire_with` returns `None`.
+        (grant, false, 200, 0, "try completed"),
+        (refuse, false, 200, 0, "try"),
+        (grant, false, 200, 11, "try is_expired wasted try completed"),
+        // A permit without an issuer expires as soon as any time has passed since the grant.
+        (undecided, true, 429, 0, "try acquire"),
+        (undecided, true, 0, 0, "try acquire"),
+        (undecided, true, 200, 1, "try acquire try acquire"),
     ] {
-        let limiter = DecidingLimiter::new(decision);
-        for succeeded in [poll_call(limiter.clone()), poll_call(AnyLimiter::new(limiter.clone()))] {
-            assert_eq!(succeeded, decision != Decision::Refuse);
+        for is_any in [false, true] {
+            let limiter = Recording { decision, has_no_issuer, ..Recording::default() };
+            let is_ok = match is_any {
+                true => call(AnyLimiter::new(limiter.clone()), status, delay).await,
+                false => call(limiter.clone(), status, delay).await,
+            };
+            let case = format!("{decision:?}, no issuer: {has_no_issuer}, status {status}, delay {delay}");
+            assert_eq!(limiter.log.lock().unwrap().join(" "), log, "{case}");
+            assert_eq!(is_ok, status != 0 && decision != refuse, "{case}");
         }
-        assert_eq!(limiter.take_record(), calls.repeat(2), "{decision:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn rate_limit_layer_calls_try_acquire_to_replace_an_expired_permit() {
-    let limiter = DecidingLimiter::new(Decision::Grant);
-    let delayed = ReadyAfter::new(Duration::from_secs(1));
-    let mut future = task::spawn(RateLimitLayer::new(limiter.clone()).layer(delayed).call(Request::new(())));
-    assert_pending!(future.poll());
-    advance(Duration::from_secs(1)).await;
-    assert!(assert_ready!(future.poll()).is_ok());
-    assert_eq!(limiter.take_record(), ["try_acquire", "wasted", "try_acquire", "completed"]);
+async fn custom_limiter_without_overrides_grants_permits_that_expire_when_time_passes() {
+    assert!(Plain.try_acquire_with(&PermitRequest::new()).is_none());
+    let permit = Plain.acquire_with(&PermitRequest::new()).await.unwrap();
+    assert!(!permit.is_expired());
+    advance(Duration::from_nanos(1)).await;
+    assert!(permit.is_expired());
+    assert!(call(Plain, 200, 0).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn released_permit_is_reported_as_unsent_even_after_mark_sent() {
+    let limiter = Recording::default();
+    let mut permit = limiter.acquire_with(&PermitRequest::new()).await.unwrap();
+    permit.mark_sent(Instant::now());
+    assert!(format!("{permit:?}").starts_with("Permit { cost: 1, granted_at: Instant"), "{permit:?}");
+    permit.release();
+    assert_eq!(*limiter.log.lock().unwrap(), ["acquire", "wasted"]);
 }

@@ -1,77 +1,50 @@
-//! Tests of the FIFO queue: the order of waiters, wake-ups, and waiters that are dropped or no longer polled.
+//! Tests of the futures in the queue: wake-ups, and futures that are dropped or not polled.
 
-use std::{
-    collections::VecDeque,
-    pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker},
-    time::Duration,
-};
+use super::*;
 
-use proptest::prelude::*;
-use tokio::time::Instant;
-use tokio_test::{assert_pending, assert_ready_ok, task};
-use tower_outbound::limit::{Limiter, PermitRequest};
-
-use crate::{bucket, costing, millis, refilling, support::cases::cases};
+/// Returns a limiter whose only permit is spent. It refills one permit per second.
+fn spent() -> LocalLimiter {
+    let bucket = LocalLimiter::token_bucket(one_per_second());
+    drop(bucket.try_acquire().unwrap());
+    bucket
+}
 
 #[tokio::test(start_paused = true)]
-async fn new_request_does_not_overtake_queued_waiters() {
-    let bucket = bucket(11, 10, 1);
-    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
-    let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
-    assert_pending!(waiting.poll());
+async fn new_request_wakes_the_first_waiter_and_does_not_overtake_it() {
+    let bucket = spent();
+    let mut waiting = queued(&bucket, &PermitRequest::new());
     // The refilled permit belongs to the queued waiter, not to a new request.
-    tokio::time::advance(Duration::from_millis(1_500)).await;
-    let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
-    assert_pending!(newcomer.poll());
-    assert!(
-        waiting.is_woken(),
-        "the new request grants the permit to the first waiter and wakes that waiter"
-    );
+    advance(millis(1_500)).await;
+    let _newcomer = queued(&bucket, &PermitRequest::new());
+    assert!(waiting.is_woken());
     assert_ready_ok!(waiting.poll());
 }
 
 #[tokio::test(start_paused = true)]
-async fn cheap_requests_do_not_overtake_a_costly_first_waiter() {
-    let bucket = bucket(20, 10, 10);
-    bucket.acquire_with(&costing(10)).await.unwrap();
-    let start = Instant::now();
-    let mut costly = task::spawn(bucket.acquire_with(&costing(10)));
-    assert_pending!(costly.poll());
-    let cheap = tokio::spawn(bucket.acquire_with(&costing(1)));
-    tokio::task::yield_now().await;
-    assert_eq!(bucket.try_acquire().unwrap_err().wait(), Some(Duration::from_secs(12)));
-    costly.await.unwrap();
-    assert_eq!(start.elapsed(), Duration::from_secs(10));
-    cheap.await.unwrap().unwrap();
-    assert_eq!(start.elapsed(), Duration::from_secs(11));
-}
-
-#[tokio::test(start_paused = true)]
 async fn unpolled_acquire_future_is_not_queued_and_spends_no_permits() {
-    let bucket = bucket(11, 10, 1);
-    let unpolled = bucket.acquire_with(&PermitRequest::new());
-    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    let bucket = LocalLimiter::token_bucket(one_per_second());
+    let unpolled = bucket.acquire();
+    bucket.acquire().await.unwrap();
     drop(unpolled);
     assert_eq!((bucket.snapshot().queued, bucket.snapshot().granted), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn second_waiter_gets_its_permit_on_time_after_first_waiter_is_dropped() {
-    let bucket = bucket(11, 10, 1);
-    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
-    let start = Instant::now();
-    let mut head = task::spawn(bucket.acquire_with(&PermitRequest::new()));
-    assert_pending!(head.poll());
-    let next = tokio::spawn(bucket.acquire_with(&PermitRequest::new()));
-    tokio::task::yield_now().await;
-    drop(head);
-    next.await.unwrap().unwrap();
-    assert_eq!(start.elapsed(), Duration::from_secs(1));
+async fn each_grant_wakes_at_most_two_waiters_whatever_the_queue_length() {
+    const WAITERS: usize = 5_000;
+    let (bucket, polls) = (refilling(100, 100).with_initial_burst(0), Arc::new(AtomicUsize::new(0)));
+    let mut waiting = JoinSet::new();
+    for _ in 0..WAITERS {
+        let (mut acquire, polls) = (bucket.acquire(), Arc::clone(&polls));
+        waiting.spawn(std::future::poll_fn(move |cx| {
+            polls.fetch_add(1, Relaxed);
+            pin!(&mut acquire).poll(cx).map(|permit| drop(permit.unwrap()))
+        }));
+    }
+    waiting.join_all().await;
+    // The first poll of each waiter is not a wake-up.
+    let wakes = polls.load(Relaxed) - WAITERS;
+    assert!(wakes <= 2 * WAITERS, "{wakes} wake-ups for {WAITERS} grants");
 }
 
 /// A waker that counts its wake-ups.
@@ -80,163 +53,79 @@ struct Wakes(AtomicUsize);
 
 impl Wake for Wakes {
     fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.fetch_add(1, Relaxed);
     }
-}
-
-/// The waiters whose tasks were woken, in the order of the wake-ups.
-#[derive(Default)]
-struct Woken(Mutex<VecDeque<usize>>);
-
-/// A waker of one waiter.
-struct WakerOf(usize, Arc<Woken>);
-
-impl Wake for WakerOf {
-    fn wake(self: Arc<Self>) {
-        self.1.0.lock().unwrap().push_back(self.0);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_grant_wakes_at_most_two_waiters_whatever_the_queue_length() {
-    const WAITERS: usize = 5_000;
-    let bucket = bucket(1_100, 10, 100);
-    for _ in 0..100 {
-        bucket.acquire_with(&PermitRequest::new()).await.unwrap();
-    }
-    let woken = Arc::new(Woken::default());
-    let mut waiting: Vec<Option<Pin<Box<_>>>> =
-        (0..WAITERS).map(|_| Some(Box::pin(bucket.acquire_with(&PermitRequest::new())))).collect();
-    let mut poll = |number: usize| {
-        let Some(waiter) = &mut waiting[number] else { return 0 };
-        let waker = Waker::from(Arc::new(WakerOf(number, Arc::clone(&woken))));
-        let is_granted = waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
-        if is_granted {
-            waiting[number] = None;
-        }
-        usize::from(is_granted)
-    };
-    assert_eq!((0..WAITERS).map(&mut poll).sum::<usize>(), 0);
-    let (mut granted, mut wakes) = (0, 0);
-    while granted < WAITERS {
-        let next = woken.0.lock().unwrap().pop_front();
-        match next {
-            Some(number) => {
-                // Counts only the wake-ups during a poll, which come from the queue. A waiter's own timer wakes it
-                // between the polls.
-                let before = woken.0.lock().unwrap().len();
-                granted += poll(number);
-                wakes += woken.0.lock().unwrap().len() - before;
-            }
-            None => tokio::time::advance(Duration::from_millis(10)).await,
-        }
-    }
-    assert!(wakes <= 2 * WAITERS, "{wakes} wake-ups for {WAITERS} grants, expected at most two per grant");
 }
 
 #[tokio::test(start_paused = true)]
 async fn queued_future_wakes_only_the_task_that_polled_it_last() {
-    let bucket = bucket(11, 10, 1);
-    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
-    let mut head = task::spawn(bucket.acquire_with(&PermitRequest::new()));
-    assert_pending!(head.poll());
-    let mut second = Box::pin(bucket.acquire_with(&PermitRequest::new()));
-    let (old, new) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
-    assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&old)))).is_pending());
-    assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&new)))).is_pending());
+    let bucket = spent();
+    let head = queued(&bucket, &PermitRequest::new());
+    let (mut second, wakes) = (pin!(bucket.acquire()), [(); 2].map(|()| Arc::new(Wakes::default())));
+    for wakes in &wakes {
+        let waker = Waker::from(Arc::clone(wakes));
+        assert_pending!(second.as_mut().poll(&mut Context::from_waker(&waker)));
+    }
     drop(head);
-    tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!((old.0.load(Ordering::Relaxed), new.0.load(Ordering::Relaxed)), (0, 1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn new_request_gets_its_permit_after_all_woken_waiters() {
-    let bucket = refilling(1, 10);
-    while bucket.try_acquire().is_ok() {}
-    let mut waiting = [(); 2].map(|()| task::spawn(bucket.acquire_with(&PermitRequest::new())));
-    for waiter in &mut waiting {
-        assert_pending!(waiter.poll());
-    }
-    tokio::time::advance(millis(60_000)).await;
-    for waiter in &mut waiting {
-        assert_ready_ok!(waiter.poll());
-    }
-    assert_ready_ok!(task::spawn(bucket.acquire_with(&PermitRequest::new())).poll());
+    advance(seconds(1)).await;
+    assert_eq!(wakes.map(|wakes| wakes.0.load(Relaxed)), [0, 1]);
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// Creates an acquire future. The future joins the queue at its first poll.
     Join,
-    /// Polls one of the futures. The index of the future is the number modulo the count of futures.
-    Poll(usize),
+    /// Polls or drops one of the futures: the step's number modulo the count of futures.
+    Poll,
+    Drop,
     /// Polls every future whose task was woken.
     PollWoken,
-    /// Drops one of the futures. The index of the future is the number modulo the count of futures.
-    Drop(usize),
-    /// Sleeps for the given number of milliseconds.
-    Sleep(u64),
-    /// Pauses the limiter for the given number of milliseconds.
-    Pause(u64),
+    /// Sleeps, or pauses the limiter, for up to three seconds.
+    Sleep,
+    Pause,
 }
+use Step::{Drop, Join, Pause, Poll, PollWoken, Sleep};
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = prop_oneof![
-        3 => Just(Step::Join),
-        2 => any::<usize>().prop_map(Step::Poll),
-        3 => Just(Step::PollWoken),
-        2 => any::<usize>().prop_map(Step::Drop),
-        3 => (0..2_500_u64).prop_map(Step::Sleep),
-        1 => (0..3_000_u64).prop_map(Step::Pause),
-    ];
-    prop::collection::vec(step, 1..80)
-}
+const STEPS: [Step; 14] =
+    [Join, Join, Join, Poll, Poll, PollWoken, PollWoken, PollWoken, Drop, Drop, Sleep, Sleep, Sleep, Pause];
 
 /// Applies `steps` to acquire futures in all states: unpolled, queued, first in the queue, woken, or waiting for the
 /// end of a pause.
-async fn run_steps(steps: &[Step]) -> Result<(), TestCaseError> {
+async fn run_steps(steps: &[(Step, usize)]) -> Result<(), TestCaseError> {
     let bucket = refilling(1, 3);
-    let mut waiting: Vec<task::Spawn<_>> = Vec::new();
-    let mut granted = Vec::new();
-    for step in steps {
-        let index = |at: &usize| (!waiting.is_empty()).then(|| at % waiting.len());
-        match step {
-            Step::Join => waiting.push(task::spawn(bucket.acquire_with(&PermitRequest::new()))),
-            Step::Poll(at) => {
-                let Some(at) = index(at) else { continue };
-                if let Poll::Ready(permit) = waiting[at].poll() {
-                    granted.push(permit.unwrap());
-                    drop(waiting.remove(at));
-                }
+    let (mut waiting, mut granted) = (Vec::<task::Spawn<Acquire>>::new(), Vec::new());
+    for (step, number) in steps {
+        let mut poll = |waiting: &mut Vec<task::Spawn<Acquire>>, at: usize| {
+            if let std::task::Poll::Ready(permit) = waiting[at].poll() {
+                granted.push(permit.unwrap());
+                drop(waiting.remove(at));
             }
-            Step::PollWoken => {
+        };
+        let (at, time) = (number % waiting.len().max(1), millis((number % 3_000) as u64));
+        match step {
+            Join => waiting.push(task::spawn(bucket.acquire())),
+            Poll if !waiting.is_empty() => poll(&mut waiting, at),
+            PollWoken => {
                 // The loop repeats, because polling one waiter may wake another waiter.
                 while let Some(at) = waiting.iter().position(task::Spawn::is_woken) {
-                    if let Poll::Ready(permit) = waiting[at].poll() {
-                        granted.push(permit.unwrap());
-                        drop(waiting.remove(at));
-                    }
+                    poll(&mut waiting, at);
                 }
                 let snapshot = bucket.snapshot();
-                prop_assert!(
-                    snapshot.queued == 0 || snapshot.available == 0,
-                    "permits are available although waiters are queued: {:?}",
-                    snapshot
-                );
+                prop_assert!(snapshot.queued == 0 || snapshot.available == 0, "idle permits: {:?}", snapshot);
             }
-            Step::Drop(at) => {
-                if let Some(at) = index(at) {
-                    let (before, woken) = (bucket.snapshot(), waiting[at].is_woken());
-                    drop(waiting.remove(at));
-                    let after = bucket.snapshot();
-                    prop_assert_eq!(after.granted, before.granted, "a dropped waiter must spend no permits");
-                    let lost = before.in_flight - after.in_flight;
-                    prop_assert!(lost <= u64::from(woken), "dropping one waiter lost {} permits", lost);
-                }
+            Drop if !waiting.is_empty() => {
+                let (before, woken) = (bucket.snapshot(), waiting[at].is_woken());
+                drop(waiting.remove(at));
+                let after = bucket.snapshot();
+                // A permit that was offered to a woken waiter may go to the next one.
+                prop_assert!(woken || after.granted == before.granted, "{:?}, then {:?}", before, after);
+                let lost = (after.granted - after.in_flight) - (before.granted - before.in_flight);
+                prop_assert!(lost <= u64::from(woken), "dropping one waiter lost {} permits", lost);
             }
+            Poll | Drop => {}
             // A sleep lets the runtime fire timers, unlike `tokio::time::advance`.
-            Step::Sleep(time) => tokio::time::sleep(millis(*time)).await,
-            Step::Pause(time) => bucket.pause_until(Instant::now() + millis(*time)),
+            Sleep => sleep(time).await,
+            Pause => bucket.pause_until(Instant::now() + time),
         }
     }
     // All remaining waiters eventually get their permits. Afterwards, exactly the granted permits are in flight.
@@ -245,9 +134,8 @@ async fn run_steps(steps: &[Step]) -> Result<(), TestCaseError> {
         granted.push(permit.unwrap());
     }
     prop_assert_eq!(bucket.snapshot().in_flight, granted.len() as u64);
-    tokio::time::sleep(millis(4_000)).await;
-    prop_assert_eq!(bucket.snapshot().available, 3);
-    prop_assert_eq!(bucket.snapshot().queued, 0);
+    sleep(Duration::from_secs(4)).await;
+    prop_assert_eq!((bucket.snapshot().available, bucket.snapshot().queued), (3, 0));
     Ok(())
 }
 
@@ -255,8 +143,9 @@ proptest! {
     #![proptest_config(cases(1_000))]
 
     #[test]
-    fn dropping_a_waiter_loses_at_most_one_permit(steps in steps()) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-        runtime.unwrap().block_on(run_steps(&steps))?;
+    fn dropping_a_waiter_loses_at_most_one_permit(
+        steps in vec((prop::sample::select(&STEPS[..]), any::<usize>()), 1..80),
+    ) {
+        run_paused(run_steps(&steps))?;
     }
 }

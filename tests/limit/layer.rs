@@ -1,54 +1,29 @@
-//! Tests of `RateLimitLayer`: shared limiters, the readiness of the inner service, and cancelled calls.
+//! Tests of `RateLimitLayer`: shared limiters, the settings of its requests, the readiness of the inner service, and
+//! cancelled calls.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
-
-use http::{HeaderName, HeaderValue, Method, Request, Version};
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, advance, sleep},
-};
-use tokio_test::{assert_pending, assert_ready, task};
-use tower::{Service, ServiceExt, limit::ConcurrencyLimit};
-use tower_layer::Layer;
-use tower_outbound::{
-    call::CallContext,
-    limit::{AnyLimiter, Keyed, Limiter, LocalLimiter, PermitRequest, RateLimitLayer},
-    request_id::RequestIdLayer,
+use super::{
+    support::{Scripted::Status, get},
+    *,
 };
 
-use crate::{
-    ReadyAfter, bucket, millis, ok_service, one_per_second,
-    support::{Scripted::Status, ScriptedService, get},
-};
+fn layer() -> RateLimitLayer<LocalLimiter> {
+    RateLimitLayer::new(LocalLimiter::token_bucket(one_per_second()))
+}
 
-#[tokio::test(start_paused = true)]
-async fn clones_of_a_rate_limit_layer_share_the_permits_of_one_limiter() {
-    let layer = RateLimitLayer::new(bucket(11, 10, 1)).with_max_wait(Duration::ZERO);
-    let (first, second) = (layer.layer(ok_service()), layer.clone().layer(ok_service()));
-    first.clone().oneshot(Request::new(())).await.unwrap();
-    for service in [first, second] {
-        let error = service.oneshot(Request::new(())).await.unwrap_err();
-        assert!(error.is_rate_limited());
-        assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
-    }
+/// Returns a layer whose limiter grants one permit every ten seconds.
+fn slow_layer() -> RateLimitLayer<LocalLimiter> {
+    RateLimitLayer::new(LocalLimiter::token_bucket(quota(2, 10_000, 1)))
 }
 
 #[tokio::test(start_paused = true)]
 async fn call_waiting_for_a_permit_does_not_reserve_the_inner_service() {
-    // The inner service has one concurrency slot. Two requests wait for permits in the rate-limit layer, outside the
-    // inner service.
-    let layer = RateLimitLayer::new(bucket(11, 10, 1));
-    let inner = tower::limit::ConcurrencyLimitLayer::new(1).layer(ok_service());
-    let limited = layer.layer(inner.clone());
+    let mut inner = tower::limit::ConcurrencyLimitLayer::new(1).layer(ok_service());
+    let limited = layer().layer(inner.clone());
     limited.clone().oneshot(Request::new(())).await.unwrap();
-    let waiting: Vec<_> = (0..2).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let mut other = inner;
-    assert!(
-        task::spawn(other.ready()).poll().is_ready(),
-        "the concurrency slot is free while the requests wait for permits"
-    );
-    drop(other);
+    let waiting = [(); 2].map(|()| tokio::spawn(limited.clone().oneshot(Request::new(()))));
+    sleep(millis(500)).await;
+    assert!(task::spawn(inner.ready()).poll().is_ready(), "the slot is free while the requests wait");
+    drop(inner);
     for waiter in waiting {
         waiter.await.unwrap().unwrap();
     }
@@ -56,9 +31,10 @@ async fn call_waiting_for_a_permit_does_not_reserve_the_inner_service() {
 
 #[tokio::test(start_paused = true)]
 async fn call_is_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
-    let bucket = bucket(15, 10, 5);
+    let bucket = refilling(1, 5);
     let counts = || (bucket.snapshot().granted, bucket.snapshot().in_flight);
-    let mut service = RateLimitLayer::new(bucket.clone()).layer(ok_service());
+    let layer = RateLimitLayer::new(bucket.clone());
+    let mut service = layer.layer(ok_service());
     drop(service.call(Request::new(())));
     let unpolled = service.call(Request::new(()));
     assert_eq!(counts(), (0, 0));
@@ -66,10 +42,8 @@ async fn call_is_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
     assert_eq!(counts(), (1, 0));
 
     // The next call is granted a permit, and is dropped before the inner service is ready.
-    let semaphore = Arc::new(Semaphore::new(0));
-    let never_ready = ConcurrencyLimit::with_semaphore(ok_service(), semaphore);
-    let mut granted =
-        task::spawn(RateLimitLayer::new(bucket.clone()).layer(never_ready).call(Request::new(())));
+    let never_ready = ConcurrencyLimit::with_semaphore(ok_service(), Arc::new(Semaphore::new(0)));
+    let mut granted = task::spawn(layer.layer(never_ready).call(Request::new(())));
     assert_pending!(granted.poll());
     assert_eq!(counts(), (2, 1));
     drop(granted);
@@ -77,36 +51,67 @@ async fn call_is_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn layer_takes_the_cost_from_the_extensions_or_a_function() {
+    let bucket = refilling(1, 10);
+    let layer = RateLimitLayer::new(bucket.clone());
+    let mut request = Request::get("/0123456789").body(()).unwrap();
+    let by_path = layer.clone().with_cost(|head| permits(head.uri.path().len() as u32));
+    let error = by_path.layer(ok_service()).oneshot(request.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooCostly);
+    request.extensions_mut().insert(PermitCost(permits(11)));
+    let error = layer.layer(ok_service()).oneshot(request).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::TooCostly && !error.is_rate_limited());
+    assert_eq!(
+        format!("{error:#}"),
+        "request costs more permits than the rate limiter can grant: the request costs more permits than can ever be \
+         granted at once (at most 10)"
+    );
+    assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn layer_takes_the_priority_from_the_extensions_or_a_function() {
+    for by_function in [false, true] {
+        let of = |path: &str| if path == "/first" { Priority::High } else { Priority::Normal };
+        let layer = RateLimitLayer::new(refilling(1, 1).with_initial_burst(0));
+        let by_path = layer.clone().with_priority(move |head| of(head.uri.path()));
+        let service = if by_function { by_path } else { layer }.layer(ok_service());
+        let [last, first] = ["/last", "/first"].map(|path| {
+            let mut request = Request::get(path).body(()).unwrap();
+            if !by_function {
+                request.extensions_mut().insert(of(path));
+            }
+            let (service, start) = (service.clone(), Instant::now());
+            tokio::spawn(async move { service.oneshot(request).await.map(|_| start.elapsed().as_secs()) })
+        });
+        assert_eq!((first.await.unwrap().unwrap(), last.await.unwrap().unwrap()), (1, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn debug_output_shows_the_name_and_state_of_each_limiter_type() {
     let bucket = LocalLimiter::token_bucket(one_per_second());
     bucket.try_acquire().unwrap();
-    let window = LocalLimiter::sliding_window(one_per_second());
     let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| LocalLimiter::unlimited());
     let layer = RateLimitLayer::new(bucket.clone());
-    let mut waiting = task::spawn(Box::pin(layer.layer(ReadyAfter::new(millis(1))).call(Request::new(()))));
+    let mut waiting = task::spawn(Box::pin(layer.layer(ready_after(2_001)).call(Request::new(()))));
     let acquiring = format!("{:?}", *waiting);
     assert_pending!(waiting.poll());
-    advance(Duration::from_secs(2)).await;
+    sleep(seconds(2)).await;
     assert_pending!(waiting.poll());
     let readying = format!("{:?}", *waiting);
-    advance(millis(2)).await;
+    sleep(millis(2)).await;
     assert!(assert_ready!(waiting.poll()).is_ok());
-    let completed = format!("{:?}", *waiting);
-    let mut refusing = layer.clone().with_max_wait(Duration::ZERO).layer(ok_service());
-    let mut refused = task::spawn(Box::pin(refusing.call(Request::new(()))));
-    assert!(assert_ready!(refused.poll()).is_err());
-    let refused = format!("{:?}", *refused);
     for (debug, start) in [
         (format!("{bucket:?}"), "LocalLimiter { snapshot: Snapshot { available: "),
-        (format!("{:?}", window.acquire_with(&PermitRequest::new())), "Acquire { .."),
+        (format!("{:?}", bucket.acquire_with(&PermitRequest::new())), "Acquire { .."),
         (format!("{:?}", AnyLimiter::new(bucket.clone())), "AnyLimiter { inner: LocalLimiter {"),
         (format!("{keyed:?}"), "Keyed { room: 32"),
         (format!("{layer:?}"), "RateLimitLayer {"),
         (format!("{:?}", layer.layer(NonZeroU32::MIN)), "RateLimit {"),
         (acquiring, r#"rate_limit::ResponseFuture { state: "acquiring""#),
         (readying, r#"rate_limit::ResponseFuture { state: "readying""#),
-        (completed, r#"rate_limit::ResponseFuture { state: "completed""#),
-        (refused, r#"rate_limit::ResponseFuture { state: "completed""#),
+        (format!("{:?}", *waiting), r#"rate_limit::ResponseFuture { state: "completed""#),
     ] {
         assert!(debug.starts_with(start), "{debug}");
     }
@@ -118,18 +123,14 @@ async fn queued_request_is_sent_unchanged() {
         let server = ScriptedService::new([Status(200)]);
         let ready = Arc::new(Semaphore::new(1));
         let inner = ConcurrencyLimit::with_semaphore(server.clone(), Arc::clone(&ready));
-        let service = RateLimitLayer::new(bucket(2, 10, 1)).layer(inner);
-        let mut request = get("https://api.example.com/v1?q=1");
-        *request.method_mut() = Method::POST;
-        *request.version_mut() = Version::HTTP_2;
+        let service = slow_layer().layer(inner);
         let mut secret = HeaderValue::from_bytes(&vec![b's'; length]).unwrap();
         secret.set_sensitive(true);
-        request.headers_mut().append("x-many", HeaderValue::from_static("1"));
         // `HeaderName::from_bytes` rejects this name.
         let quoted = HeaderName::from_lowercase(b"x\"y").unwrap();
-        request.headers_mut().append(quoted, HeaderValue::from_static("3"));
-        request.headers_mut().append("x-secret", secret);
-        request.headers_mut().append("x-many", HeaderValue::from_static("2"));
+        let request = Request::post("https://api.example.com/v1?q=1").version(Version::HTTP_2);
+        let request = request.header("x-many", "1").header(quoted, "3").header("x-secret", secret);
+        let mut request = request.header("x-many", "2").body(String::new()).unwrap();
         if let Some(mark) = mark {
             request.extensions_mut().insert(mark);
         }
@@ -138,32 +139,29 @@ async fn queued_request_is_sent_unchanged() {
         // The second request waits for a permit, then for the inner service, and then for another permit.
         let busy = ready.acquire_owned().await.unwrap();
         tokio::spawn(async move {
-            sleep(millis(12_000)).await;
+            sleep(seconds(12)).await;
             drop(busy);
         });
         service.oneshot(request.clone()).await.unwrap();
-        assert!(start.elapsed() >= millis(20_000), "the second request waits for two permits");
+        assert!(start.elapsed() >= seconds(20), "the second request waits for two permits");
         let sent = &server.seen()[1].head;
         assert_eq!((&sent.method, &sent.uri, sent.version), (&Method::POST, request.uri(), Version::HTTP_2));
         assert!(sent.headers.iter().eq(request.headers()), "{length}");
         assert!(sent.headers["x-secret"].is_sensitive() && !sent.headers["x-many"].is_sensitive());
-        assert_eq!(
-            (sent.extensions.get::<u8>().copied(), sent.extensions.len()),
-            (mark, mark.into_iter().count())
-        );
+        let extensions = &sent.extensions;
+        assert_eq!((extensions.get::<u8>().copied(), extensions.len()), (mark, mark.iter().count()));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn queued_request_keeps_the_context_of_its_call() {
     let server = ScriptedService::new([Status(200)]);
-    let limited = RateLimitLayer::new(bucket(2, 10, 1)).layer(server.clone());
-    let service = RequestIdLayer::new().layer(limited);
+    let service = RequestIdLayer::new().layer(slow_layer().layer(server.clone()));
     for _ in 0..2 {
         service.clone().oneshot(get("https://api.example.com/v1")).await.unwrap();
     }
     let sent = &server.seen()[1].head;
     let report = sent.extensions.get::<CallContext>().unwrap().report();
-    assert_eq!(report.waited(), Duration::from_secs(10));
+    assert_eq!(report.waited(), seconds(10));
     assert_eq!(report.request_id().as_ref(), sent.headers.get("x-request-id"));
 }

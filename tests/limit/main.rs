@@ -1,4 +1,6 @@
-//! Tests of the limiters and of `RateLimitLayer`, on tokio's paused clock.
+//! Tests of the limiters and of `RateLimitLayer`. The [simulation] checks the guarantees of the core. The other tests
+//! check what the core has no part in: futures, wakers, runtimes, clocks, layers and headers. They run on tokio's
+//! paused clock.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod absent_waiters;
@@ -9,64 +11,87 @@ mod clock_jumps;
 mod custom_limiter;
 mod expiry;
 mod fifo;
-mod grants;
 mod keyed;
 mod layer;
+mod local_limiter;
 mod margin;
 mod memory;
-mod pause;
-mod priorities;
-mod properties;
-mod quota_changes;
-mod refusals;
 mod server_kinds;
 mod server_limits;
+mod simulation;
 #[path = "../support/mod.rs"]
 mod support;
 mod traffic;
-mod try_acquire;
 
 use std::{
+    cell::Cell,
+    collections::{BTreeMap, VecDeque},
     convert::Infallible,
     future::{Ready, ready},
+    io,
+    iter::{once, repeat_n},
     num::NonZeroU32,
-    task::{Context, Poll},
-    time::Duration,
+    pin::pin,
+    rc::Rc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc,
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::{Duration, SystemTime},
 };
 
-use http::{Request, Response};
-use tokio::time::Instant;
-use tower::Service;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use proptest::{collection::vec, prelude::*};
+use tokio::{
+    runtime::Builder,
+    sync::Semaphore,
+    task::{JoinHandle, JoinSet, yield_now},
+    time::{Instant, advance, sleep, sleep_until, timeout},
+};
+use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
+use tower::{
+    Layer, Service, ServiceExt,
+    limit::{ConcurrencyLimit, ConcurrencyLimitLayer},
+};
 use tower_outbound::{
-    Quota,
-    limit::{Limiter, LocalLimiter, PermitRequest},
+    ApiKey, Body, Error, ErrorKind, Quota, Report,
+    call::{CallContext, RequestHead},
+    error::{Reason, Refusal},
+    limit::{
+        Acquire, AnyLimiter, Keyed, Learned, Limiter, LocalLimiter, Permit, PermitCost, PermitIssuer,
+        PermitRequest, Priority, RateLimit, RateLimitLayer, ResponseInfo, SelectLimiter, Snapshot,
+    },
+    preset,
+    request_id::RequestIdLayer,
+    test_util::{Arrivals, LimitHeaders, ScriptedResponse, ScriptedService, ServerLimit},
+    timeout::TimeoutLayer,
 };
 
-/// Returns a token bucket without a safety margin. The bucket refills `limit - burst` permits every `window` seconds.
-fn bucket(limit: u32, window: u64, burst: u32) -> LocalLimiter {
-    let quota = Quota::new(limit, Duration::from_secs(window)).unwrap();
-    LocalLimiter::token_bucket(quota.with_burst(burst).unwrap().without_margin())
+use self::{
+    support::cases::cases,
+    traffic::{Count, Traffic, runs_slow_cases, some},
+};
+
+/// Returns a quota without a safety margin. The window is in milliseconds.
+fn quota(limit: u32, window: u64, burst: u32) -> Quota {
+    Quota::new(limit, millis(window)).unwrap().with_burst(burst).unwrap().without_margin()
 }
 
 /// Returns a token bucket that refills `rate` permits per second, without a safety margin.
 fn refilling(rate: u32, burst: u32) -> LocalLimiter {
-    bucket(rate + burst, 1, burst)
+    LocalLimiter::token_bucket(quota(rate + burst, 1_000, burst))
 }
 
 /// Returns a quota with a burst of one permit and a refill of one permit per second.
 fn one_per_second() -> Quota {
-    Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin()
+    quota(11, 10_000, 1)
 }
 
-/// A limiter that a test can pause directly, without a response from a server.
-trait Pause: Limiter {
-    fn pause(&self, length: Duration);
-}
-
-impl Pause for LocalLimiter {
-    fn pause(&self, length: Duration) {
-        self.pause_until(Instant::now() + length);
-    }
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
 }
 
 fn millis(millis: u64) -> Duration {
@@ -81,44 +106,35 @@ fn costing(number: u32) -> PermitRequest {
     PermitRequest::new().with_cost(permits(number))
 }
 
+/// Returns a request that was polled once and is queued.
+#[track_caller]
+fn queued(limiter: &impl Limiter, request: &PermitRequest) -> task::Spawn<Acquire> {
+    let mut waiter = task::spawn(limiter.acquire_with(request));
+    assert_pending!(waiter.poll());
+    waiter
+}
+
+/// Runs a test on a paused clock.
+fn run_paused<F: Future>(test: F) -> F::Output {
+    let builder = &mut tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap().block_on(test)
+}
+
 /// Returns a service that immediately responds with an empty 200.
 fn ok_service()
 -> impl Service<Request<()>, Response = Response<()>, Error = Infallible, Future: Send> + Clone + Send {
     tower::service_fn(|_: Request<()>| ready(Ok(Response::new(()))))
 }
 
-/// A service that becomes ready `delay` after the first `poll_ready`. Each call immediately returns an empty 200.
-#[derive(Clone)]
-struct ReadyAfter {
-    delay: Duration,
-    first_polled_at: Option<Instant>,
-}
-
-impl ReadyAfter {
-    fn new(delay: Duration) -> Self {
-        Self { delay, first_polled_at: None }
-    }
-}
-
-impl Service<Request<()>> for ReadyAfter {
-    type Response = Response<()>;
-    type Error = Infallible;
-    type Future = Ready<Result<Response<()>, Infallible>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        let ready_at = *self.first_polled_at.get_or_insert_with(Instant::now) + self.delay;
-        if ready_at <= Instant::now() {
-            return Poll::Ready(Ok(()));
-        }
-        let waker = cx.waker().clone();
-        tokio::spawn(async move {
-            tokio::time::sleep_until(ready_at).await;
-            waker.wake();
-        });
-        Poll::Pending
-    }
-
-    fn call(&mut self, _: Request<()>) -> Self::Future {
-        ready(Ok(Response::new(())))
-    }
+/// Returns an [`ok_service`] that becomes ready after `delay` milliseconds.
+fn ready_after(
+    delay: u64,
+) -> impl Service<Request<()>, Response = Response<()>, Error = Infallible, Future: Send> + Clone + Send {
+    let slots = Arc::new(Semaphore::new(if delay == 0 { 100 } else { 0 }));
+    let filled = Arc::clone(&slots);
+    tokio::spawn(async move {
+        sleep(millis(delay)).await;
+        filled.add_permits(100);
+    });
+    ConcurrencyLimit::with_semaphore(ok_service(), slots)
 }

@@ -2,15 +2,7 @@
 //! a request to send. The callers use nearly the complete quota. Only the server `estimate` may reject requests: at
 //! most one per 200 accepted requests.
 
-use std::time::Duration;
-
-use tower_outbound::{
-    Quota,
-    limit::LocalLimiter,
-    test_util::{LimitHeaders, ServerLimit},
-};
-
-use super::traffic::{Traffic, some};
+use super::*;
 
 const WINDOWS: u32 = 12;
 
@@ -35,69 +27,71 @@ const SERVERS: [(&str, MakeServer, f64); 7] = [
     ("estimate", |limit, window| ServerLimit::estimate(limit, window, window / 3), 89.0),
 ];
 
-async fn assert_full_use(headers: LimitHeaders, (limit, seconds): (u32, u64), is_adaptive: bool) {
-    let window = Duration::from_secs(seconds);
+/// Without jitter, no margin is necessary. The server `estimate` needs one, because its estimate is not exact.
+async fn assert_full_use(
+    headers: LimitHeaders,
+    (limit, window): (u32, u64),
+    is_adaptive: bool,
+    has_jitter: bool,
+) {
+    let window = seconds(window);
     for (name, make, least) in SERVERS {
+        if name == "estimate" && !has_jitter {
+            continue;
+        }
         let server = make(limit, window).with_headers(headers);
         // A server that spaces requests compares each request with the previous request, not with all requests of a
         // window. It therefore tolerates less jitter.
-        let spaces = name.starts_with("spacing");
-        let part = if spaces { 1.0 / f64::from(limit) } else { 0.5 };
+        let part = if name.starts_with("spacing") { 1.0 / f64::from(limit) } else { 0.5 };
         let burst = if name == "spacing without burst" { 1 } else { (limit / 50).clamp(2, 5) };
         let quota = Quota::new(limit, window).unwrap().with_burst(burst).unwrap();
+        let quota = if has_jitter { quota } else { quota.without_margin() };
+        let limiter =
+            if is_adaptive { LocalLimiter::adaptive(quota) } else { LocalLimiter::paced_window(quota) };
         let traffic = Traffic::new(quota.margin().mul_f64(part), 7);
-        if is_adaptive {
-            traffic.run(&LocalLimiter::adaptive(quota), &server, window * WINDOWS, window).await;
-        } else {
-            traffic.run(&LocalLimiter::paced_window(quota), &server, window * WINDOWS, window).await;
-        }
-        let useful = 100.0 * server.accepted() as f64 / f64::from(limit * WINDOWS);
-        let case = format!(
-            "{name}, {headers:?}, {limit}/{seconds} s, adaptive {is_adaptive}: {useful:.1} % of the quota used, \
-             {} requests rejected",
-            server.rejected()
-        );
+        let counts = traffic.run(&limiter, &server, window * WINDOWS, window).await;
+        // Without jitter, the first window does not count.
+        let skipped = u32::from(!has_jitter);
+        let accepted = server.accepted() - u64::from(skipped) * counts[0].accepted;
+        let useful = 100.0 * accepted as f64 / f64::from(limit * (WINDOWS - skipped));
+        let least = if has_jitter { least } else { 98.0 };
         // The server `estimate` assumes that the requests of the previous window were evenly spread. With jitter, its
         // estimate can exceed the limit.
         let most_rejected = if name == "estimate" { server.accepted() / 200 } else { 0 };
-        assert!(server.rejected() <= most_rejected && useful >= least, "{case}");
+        assert!(
+            server.rejected() <= most_rejected && useful >= least,
+            "{name}, {headers:?}, {limit} in {window:?}, adaptive {is_adaptive}, jitter {has_jitter}: \
+             {useful:.1} % of the quota used, {} requests rejected",
+            server.rejected()
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn limiter_with_the_right_quota_uses_nearly_all_permits_without_rejections() {
-    for &quota in some(&QUOTAS, 1) {
-        for is_adaptive in [false, true] {
-            assert_full_use(LimitHeaders::None, quota, is_adaptive).await;
-        }
+    let quotas = some(&QUOTAS, 1).iter().map(|quota| (LimitHeaders::None, *quota));
+    let headers = some(&HEADERS, 1).iter().map(|headers| (*headers, QUOTAS[0]));
+    for (headers, quota) in quotas.chain(headers) {
+        assert_full_use(headers, quota, false, true).await;
+        assert_full_use(headers, quota, true, true).await;
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn rate_limit_headers_do_not_lower_the_throughput_of_a_limiter_with_a_quota() {
-    for &headers in some(&HEADERS, 1) {
-        for is_adaptive in [false, true] {
-            assert_full_use(headers, (100, 6), is_adaptive).await;
-        }
-    }
-}
-
-/// Without jitter, no margin is necessary. The server `estimate` needs one, because its estimate is not exact.
 #[tokio::test(start_paused = true)]
 async fn limiter_without_a_margin_uses_98_percent_of_the_quota_if_there_is_no_jitter() {
-    for &(limit, seconds) in some(&QUOTAS, 2) {
-        let window = Duration::from_secs(seconds);
-        for (name, make, _) in SERVERS.into_iter().filter(|(name, ..)| *name != "estimate") {
-            let server = make(limit, window);
-            let burst = if name == "spacing without burst" { 1 } else { (limit / 50).clamp(2, 5) };
-            let quota = Quota::new(limit, window).unwrap().with_burst(burst).unwrap().without_margin();
-            let counts = Traffic::new(Duration::ZERO, 7)
-                .run(&LocalLimiter::paced_window(quota), &server, window * WINDOWS, window)
-                .await;
-            let accepted = counts[counts.len() - 1].accepted - counts[0].accepted;
-            let useful = 100.0 * accepted as f64 / f64::from(limit * (WINDOWS - 1));
-            let case = format!("{name}, {limit}/{seconds} s: {useful:.1} %, {} rejected", server.rejected());
-            assert!(useful >= 98.0 && server.rejected() == 0, "{case}");
-        }
+    for &quota in some(&QUOTAS, 2) {
+        assert_full_use(LimitHeaders::None, quota, false, false).await;
     }
+}
+
+/// Every response reports the remaining requests of the server's current second.
+#[tokio::test(start_paused = true)]
+async fn unlimited_limiter_uses_the_complete_quota_of_the_server_in_each_window() {
+    let window = seconds(1);
+    let server =
+        ServerLimit::clock_window(100, window, Duration::ZERO).with_headers(LimitHeaders::XRateLimit);
+    let traffic = Traffic::new(Duration::ZERO, 1);
+    traffic.run(&LocalLimiter::unlimited(), &server, seconds(20), window).await;
+    let (accepted, rejected) = (server.accepted(), server.rejected());
+    assert!((1_900..=2_100).contains(&accepted) && rejected == 0, "{accepted} accepted, {rejected} rejected");
 }

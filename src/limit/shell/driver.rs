@@ -56,7 +56,8 @@ impl Future for Driver {
             state.core.advance(now);
             let wake = state.core.next_wake(now);
             let mut wakes = Wakes::default();
-            if let Some(ticket) = state.core.unserved(now) {
+            // A waiter whose store has no forecast fetches its permits when a limit of the server ends.
+            if let Some(ticket) = state.core.unserved(now).filter(|_| this.sleep.is_elapsed()) {
                 wakes.extend(state.waiting().wakers.take(ticket));
             }
             match wake {

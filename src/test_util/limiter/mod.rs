@@ -10,8 +10,6 @@ mod checks;
 pub(crate) mod random;
 mod script;
 mod state;
-#[cfg(test)]
-mod tests;
 mod window;
 
 use std::{

@@ -1,6 +1,7 @@
 //! Tests of the core. Each test passes the time itself.
 
 mod blocks;
+mod changes;
 mod feedback;
 mod gathering;
 mod priorities;

@@ -1,0 +1,102 @@
+//! Tests of changes of quotas, and of several quotas.
+
+use super::*;
+
+#[test]
+fn several_quotas_grant_permits_together_or_not_at_all() {
+    let mut core = core(BUCKET, &[quota(10, 1_000, 5), quota(100, 60_000, 7)]);
+    // After five grants, the first quota has no permits left, and the second one has two. Refusals by the first quota
+    // take no permits from the second one.
+    for number in 0..105 {
+        assert_eq!(core.takes(one(), 0), number < 5);
+    }
+    assert_eq!((core.snapshot(0).available, core.snapshot(600 * MS).available), (0, 2));
+    assert!(core.takes(costing(2), 600 * MS));
+    // The second quota refills one permit every 645 ms (60 s / 93), of which 600 ms have passed.
+    assert_eq!(refused(&core.try_submit(one(), 600 * MS).unwrap_err()), (Reason::MaxWait, Some(45)));
+}
+
+#[test]
+fn initial_burst_sets_the_permits_at_the_start() {
+    for (rule, first) in [(BUCKET, SECOND / 9 + 1), (WINDOW, SECOND + 1)] {
+        for permits in [0, 1, 4] {
+            let settings = CoreSettings {
+                rule,
+                obeys_remaining: false,
+                lower_share: None,
+                initial_burst: Some(permits),
+            };
+            let mut core = Core::new(&[quota(14, 1_000, 5)], settings);
+            assert_eq!(core.snapshot(0).available, permits);
+            assert_eq!(core.takes(one(), 0), permits > 0);
+            assert!(core.takes(one(), first));
+        }
+    }
+}
+
+#[test]
+fn repeated_quota_changes_lose_no_permits() {
+    let quotas = [quota(101, 60_000, 1), quota(100, 60_000, 1), quota(100, 60_000, 1)];
+    for every in [100, 300, 600, 700] {
+        let mut core = core(BUCKET, &quotas[1..2]);
+        let mut granted = 0;
+        for number in 0..=600_000 / every {
+            let now = number * every * MS;
+            core.set_quotas(&[quotas[number as usize % 3]], now);
+            granted += u64::from(core.takes(one(), now));
+        }
+        let least = 600_000 / 607_u64.next_multiple_of(every);
+        assert!((least..=991).contains(&granted), "{granted} grants with a change every {every} ms");
+    }
+}
+
+#[test]
+fn changing_a_quota_and_restoring_it_grants_no_extra_permits() {
+    for bursts in [[10, 90, 90], [90, 10, 90], [10, 90, 10], [50, 99, 1]] {
+        let mut core = core(BUCKET, &[quota(100, 60_000, bursts[0])]);
+        let mut grants = Vec::new();
+        for tenth in 0..2_000_usize {
+            let now = tenth as u64 * 100 * MS;
+            if tenth % 200 == 100 {
+                core.set_quotas(&[quota(100, 60_000, bursts[tenth / 200 % 3])], now);
+            }
+            while core.takes(one(), now) {
+                grants.push(now);
+            }
+        }
+        assert!(
+            !grants.is_empty() && grants.windows(101).all(|grants| grants[100] - grants[0] > 60 * SECOND)
+        );
+    }
+    let mut core = core(WINDOW, &[quota(100, 60_000, 1)]);
+    let mut granted = 0;
+    for (second, limit) in [100, 10, 100].into_iter().enumerate() {
+        core.set_quotas(&[quota(limit, 60_000, 1)], second as u64 * SECOND);
+        granted += (0..200).filter(|_| core.takes(one(), second as u64 * SECOND)).count();
+    }
+    assert_eq!(granted, 100);
+}
+
+/// The wait for a million permits at one permit per year is capped, so that no calculation overflows.
+#[test]
+fn spent_permits_still_count_after_a_temporary_quota_of_one_permit_per_year() {
+    let fast = quota(2_000_000, 1_000, 1_000_000);
+    let mut core = core(BUCKET, &[fast]);
+    assert!(core.takes(costing(1_000_000), 0));
+    core.set_quotas(&[quota(2, 366 * 86_400_000, 1)], 0);
+    let years = core.try_submit(one(), 0).unwrap_err().wait().unwrap().as_secs() / (365 * 86_400);
+    assert!((100..150).contains(&years), "{years}");
+    core.set_quotas(&[fast], 0);
+    assert!(!core.takes(one(), 0));
+    assert_eq!(core.snapshot(2 * SECOND).available, 1_000_000);
+}
+
+#[test]
+fn queue_leaves_slowly_after_a_pause_during_which_the_quotas_were_removed() {
+    let mut core = core(BUCKET, &[quota(100, 60_000, 10)]);
+    core.pause(10 * SECOND, 0);
+    (0..50).for_each(|_| _ = core.queued(one(), 0));
+    core.set_quotas(&[], 0);
+    let served = core.serve_until(0, 99 * SECOND);
+    assert!(served.len() == 50 && served[49].0 > 10_500 * MS, "{served:?}");
+}

@@ -1,0 +1,144 @@
+//! End-to-end tests of `LocalLimiter`: the core through futures, the clock, the driver and the path without a lock.
+
+use super::*;
+
+#[cfg(feature = "quanta")]
+#[tokio::test(start_paused = true)]
+async fn quanta_clock_does_not_follow_the_paused_clock_of_tokio() {
+    let bucket = LocalLimiter::token_bucket(quota(2, 36_000_000, 1)).with_quanta_clock();
+    bucket.try_acquire().unwrap();
+    advance(seconds(36_000)).await;
+    assert!(bucket.try_acquire().is_err());
+}
+
+/// The first refusal takes the lock. The others do not, and count as well.
+#[tokio::test(start_paused = true)]
+async fn refusal_without_the_lock_carries_the_exact_wait_and_is_counted() {
+    let bucket = LocalLimiter::token_bucket(one_per_second());
+    bucket.try_acquire().unwrap();
+    let no_wait = PermitRequest::new().with_max_wait(Duration::ZERO);
+    for (number, left) in [1_000, 700, 400, 100].into_iter().enumerate() {
+        assert_eq!(bucket.snapshot().refused, 3 * number as u64);
+        let mut refusals = Vec::from_iter((0..2).map(|_| bucket.try_acquire().unwrap_err()));
+        refusals.push(bucket.acquire_with(&no_wait).await.unwrap_err());
+        for refusal in refusals {
+            assert_eq!((refusal.reason(), refusal.wait()), (Reason::MaxWait, Some(millis(left))));
+        }
+        advance(millis(300)).await;
+    }
+    assert!(bucket.try_acquire().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_is_refused_immediately_if_its_wait_exceeds_a_bound() {
+    let bucket = LocalLimiter::token_bucket(one_per_second());
+    bucket.acquire().await.unwrap();
+    let (waiting, start) = (queued(&bucket, &PermitRequest::new()), Instant::now());
+    for (bounded, reason) in [
+        (PermitRequest::new().with_max_wait(millis(1_999)), Reason::MaxWait),
+        (PermitRequest::new().with_deadline(start + millis(1_999)), Reason::Deadline),
+        (PermitRequest::new().with_max_queue(1), Reason::QueueFull),
+    ] {
+        let refusal = bucket.acquire_with(&bounded).await.unwrap_err();
+        assert_eq!((refusal.reason(), refusal.wait()), (reason, Some(seconds(2))));
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    // A request whose maximum wait equals the forecast wait is queued.
+    let fits = queued(&bucket, &PermitRequest::new().with_max_wait(seconds(2)));
+    drop(waiting);
+    fits.await.unwrap();
+    assert_eq!(start.elapsed(), seconds(1), "the waiter ahead was dropped");
+}
+
+#[test]
+fn share_of_a_lower_priority_is_at_most_25_percent() {
+    let error = refilling(1, 1).with_lower_priority_share(26).unwrap_err();
+    assert_eq!(error.to_string(), "invalid lower priority share `26`: expected at most 25");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pause_applies_to_all_clones_until_its_end_or_resume() {
+    let (limiter, start) = (LocalLimiter::unlimited(), Instant::now());
+    assert_eq!((limiter.snapshot().available, limiter.snapshot().paused_until), (u32::MAX, None));
+    limiter.pause_until(start + seconds(3));
+    let waiting: Vec<_> = (0..10).map(|_| tokio::spawn(limiter.acquire())).collect();
+    sleep(seconds(1)).await;
+    limiter.clone().pause_until(start + seconds(5));
+    limiter.pause_until(start + seconds(2));
+    let mut left = Vec::new();
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
+        left.push(start.elapsed().as_millis());
+    }
+    assert_eq!(left, [5_000, 5_100, 5_150, 5_200, 5_225, 5_250, 5_275, 5_300, 5_313, 5_325]);
+    limiter.pause_until(start + seconds(u32::MAX.into()));
+    let bounded = PermitRequest::new().with_deadline(start + seconds(60));
+    assert_eq!(limiter.acquire_with(&bounded).await.unwrap_err().reason(), Reason::Deadline);
+    let waiting = tokio::spawn(limiter.acquire());
+    sleep(seconds(1)).await;
+    limiter.resume();
+    waiting.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), millis(6_325));
+}
+
+#[tokio::test(start_paused = true)]
+async fn change_of_quotas_applies_to_queued_waiters() {
+    let (bucket, start) = (refilling(1, 10).with_initial_burst(0), Instant::now());
+    let (costly, waiting) = (tokio::spawn(bucket.acquire_many(permits(9))), tokio::spawn(bucket.acquire()));
+    yield_now().await;
+    bucket.set_quotas([quota(88, 10_000, 8)]);
+    assert_eq!(costly.await.unwrap().unwrap_err().reason(), Reason::TooCostly { largest: 8 });
+    waiting.await.unwrap().unwrap();
+    // Ten permits are spent, two more than the new burst. It refills one permit every 125 ms.
+    assert_eq!(start.elapsed(), millis(375));
+}
+
+/// Asserts that `try_acquire_with` returns `None` and has no side effects.
+#[track_caller]
+fn assert_undecided(bucket: &LocalLimiter, request: &PermitRequest) {
+    let counts =
+        |snapshot: Snapshot| (snapshot.granted, snapshot.refused, snapshot.in_flight, snapshot.queued);
+    let before = counts(bucket.snapshot());
+    assert!(bucket.try_acquire_with(request).is_none());
+    assert_eq!(counts(bucket.snapshot()), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_acquire_grants_like_acquire_and_overtakes_no_waiter() {
+    let (bucket, waited) = (refilling(1, 4), refilling(1, 4));
+    let take = |cost| bucket.try_acquire_with(&costing(cost)).unwrap().unwrap();
+    let mut granted = Vec::new();
+    for cost in [1, 2] {
+        granted.push(take(cost));
+        granted.push(waited.acquire_with(&costing(cost)).await.unwrap());
+        assert_eq!(bucket.snapshot(), waited.snapshot());
+    }
+    let snapshot = bucket.snapshot();
+    assert_eq!((snapshot.granted, snapshot.in_flight, snapshot.available), (3, 3, 1));
+    assert_undecided(&bucket, &costing(2));
+    drop((granted, take(1)));
+    assert_eq!((bucket.snapshot().granted, bucket.snapshot().in_flight), (4, 0));
+    let mut waiting = queued(&bucket, &PermitRequest::new());
+    assert_undecided(&bucket, &PermitRequest::new());
+    // Four permits are available. The first belongs to the waiter.
+    advance(seconds(5)).await;
+    drop([take(1), take(2)]);
+    assert_undecided(&bucket, &PermitRequest::new());
+    assert_ready_ok!(waiting.poll());
+    advance(seconds(4)).await;
+    bucket.pause_until(Instant::now() + seconds(1));
+    assert_undecided(&bucket, &PermitRequest::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_can_never_be_granted_is_counted_as_one_refusal() {
+    let bucket = refilling(1, 5);
+    let late = PermitRequest::new().with_deadline(Instant::now());
+    advance(seconds(1)).await;
+    let requests = [(late, Reason::Deadline), (costing(6), Reason::TooCostly { largest: 5 })];
+    for ((request, reason), number) in requests.into_iter().zip(1..) {
+        assert_undecided(&bucket, &request);
+        assert_eq!(bucket.acquire_with(&request).await.unwrap_err().reason(), reason);
+        assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, number));
+    }
+}
