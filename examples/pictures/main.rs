@@ -34,7 +34,7 @@ Usage: cargo run --example pictures -- [OPTIONS]
 Files:
   stack.svg      the layers, and the path of a request through them
   call.svg       the timeline of a call with a retry
-  window.svg     requests in the last 60 s: governor's plain bucket, LocalLimiter, LocalLimiter, LocalLimiter
+  window.svg     requests in the last 60 s: governor's plain bucket, token bucket, paced window, sliding window
 
 The figures come from calls and simulations on virtual time, so each run writes the same files. The program takes less
 than a second.

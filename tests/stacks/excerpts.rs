@@ -217,9 +217,9 @@ async fn table_of_the_page_on_limits_has_the_measured_requests() {
     let page = fs::read_to_string(root.join("src/guide/limits.md")).unwrap();
     let quota = Quota::per_minute(100).unwrap();
     for (name, counts) in [
-        ("LocalLimiter", grants(LocalLimiter::paced_window(quota)).await),
-        ("LocalLimiter", grants(LocalLimiter::token_bucket(quota)).await),
-        ("LocalLimiter", grants(LocalLimiter::sliding_window(quota)).await),
+        ("paced window", grants(LocalLimiter::paced_window(quota)).await),
+        ("token bucket", grants(LocalLimiter::token_bucket(quota)).await),
+        ("sliding window", grants(LocalLimiter::sliding_window(quota)).await),
     ] {
         let row = page.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         let row: Vec<usize> = row.split_whitespace().map(|count| count.parse().unwrap()).collect();

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use super::{Guard, Shared, block_word::Take, sync::Ordering};
+use super::{Guard, Shared, block_word::Take};
 use crate::{
     error::{Reason, Refusal},
     limit::{
@@ -105,7 +105,7 @@ impl Shared {
 
     #[cold]
     pub(super) fn refuse(&self, reason: Reason, due: u64, now: u64) -> Refusal {
-        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.refused.add();
         Refusal::new(reason, Duration::from_nanos(due - now))
     }
 

@@ -9,6 +9,7 @@ mod driver;
 #[cfg(all(test, outbound_loom))]
 mod loom_tests;
 mod outcome;
+mod refusals;
 pub(super) mod setup;
 mod sync;
 mod waiting;
@@ -21,6 +22,7 @@ use std::{
 
 use self::{
     block_word::BlockWord,
+    refusals::Refusals,
     setup::Setup,
     sync::{AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering},
     waiting::{Waiting, Wakes},
@@ -45,10 +47,10 @@ pub(super) struct Shared {
     /// The permits whose requests have ended without the lock.
     released: AtomicU64,
     /// The requests that were refused without the lock.
-    refused: AtomicU64,
+    refused: Refusals,
     /// `None` until a request needs the lock.
     state: Mutex<Option<Box<State>>>,
-    _distance: [u64; 4],
+    _distance: [u64; 3],
     pub(super) setup: Arc<Setup>,
     /// Which responses the limiter applies: see [`flags`].
     flags: AtomicU8,
@@ -89,9 +91,9 @@ impl Shared {
         Self {
             block: BlockWord::new(),
             released: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            refused: Refusals::default(),
             state: Mutex::new(None),
-            _distance: [0; 4],
+            _distance: [0; 3],
             flags: AtomicU8::new(flags),
             setup,
         }
@@ -114,7 +116,7 @@ impl Shared {
             queued: snapshot.queued,
             paused_until: snapshot.paused_until.map(|until| self.setup.clock.timer(until)),
             granted: snapshot.granted,
-            refused: snapshot.refused + self.refused.load(Ordering::Acquire),
+            refused: snapshot.refused + self.refused.sum(),
             in_flight: snapshot.in_flight,
             learned: snapshot.learned.map(|learned| self.learned(&learned)),
         }
