@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use super::{
-    permits::{Permits, TaskSignal, lock},
+    permits::{Permits, Source, TaskSignal, lock},
     protocol::{Decide, Updates},
     settings::Settings,
 };
@@ -35,7 +35,7 @@ impl Inner {
         let (largest, interval) = (settings.largest(), settings.interval());
         let permits = Permits::new(largest, interval, settings.timeout, Arc::clone(&signal));
         let permits = Arc::new(Mutex::new(permits));
-        let source = Arc::clone(&permits);
+        let source = Source(Arc::clone(&permits));
         let limiter = LocalLimiter::from_source(source, settings.quotas.iter().copied());
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),

@@ -175,29 +175,31 @@ fn sum<'a>(grants: impl Iterator<Item = &'a Lease>) -> u64 {
 }
 
 /// The query task and the limiter share the permits. The limiter calls them under its lock.
-impl PermitSource for Arc<Mutex<Permits>> {
+pub(super) struct Source(pub(super) Arc<Mutex<Permits>>);
+
+impl PermitSource for Source {
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
-        lock(self).take(cost, now)
+        lock(&self.0).take(cost, now)
     }
 
     fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
-        lock(self).forecast(start, total, costliest)
+        lock(&self.0).forecast(start, total, costliest)
     }
 
     fn available(&self, now: u64) -> u32 {
-        lock(self).available(now)
+        lock(&self.0).available(now)
     }
 
     fn largest(&self) -> u32 {
-        lock(self).largest
+        lock(&self.0).largest
     }
 
     fn grace(&self) -> u64 {
-        lock(self).grace
+        lock(&self.0).grace
     }
 
     fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
-        lock(self).unavailable(cost, now)
+        lock(&self.0).unavailable(cost, now)
     }
 }
 
