@@ -64,7 +64,12 @@ pub struct LocalLimiter {
 impl LocalLimiter {
     /// Returns the permits that the waiters need from the [source](Self::from_source).
     pub fn demand(&self) -> Demand {
-        self.shared.locked(Core::demand)
+        self.shared.locked(|core, now| core.demand(now))
+    }
+
+    /// Returns the present as a time of a [source](Self::from_source).
+    pub fn now(&self) -> u64 {
+        self.shared.setup.clock.now()
     }
 
     /// Converts a time of a [source](Self::from_source) to an `Instant` of tokio's timers.

@@ -136,7 +136,8 @@ impl<'a> Permit<'a> {
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
         if let Issuer::Borrowed(limiter, _) = self.issuer {
             if !response.has_limits() && limiter.release_ordinary(self.cost) {
-                // Dropping the permit would release it again.
+                // Dropping the permit would release it again. A grant with its completion takes about 80 instructions
+                // less than through `report` (callgrind).
                 return std::mem::forget(self);
             }
         }

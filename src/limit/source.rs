@@ -94,8 +94,6 @@ pub trait PermitSource: Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Demand {
-    /// The present.
-    pub now: u64,
     /// The permits that all waiters need together.
     pub permits: u64,
     /// The permits that the first waiter needs. `None` if no request waits.

@@ -32,31 +32,6 @@ async fn keyed_limiter_gives_each_key_its_own_quota_and_removes_no_key_in_use() 
     assert!(call(0).await.is_err(), "the only permit of the first key is still spent");
 }
 
-/// The figures include the key of 8 bytes and the free slots of the table.
-#[test]
-fn keys_take_little_memory() {
-    const KEYS: u64 = 10_000;
-    let quota = Quota::per_minute(100).unwrap();
-    type Make = fn(Quota) -> LocalLimiter;
-    let kinds: [(&str, Make); 3] = [
-        ("token bucket", LocalLimiter::token_bucket),
-        ("paced window", LocalLimiter::paced_window),
-        ("sliding window", LocalLimiter::sliding_window),
-    ];
-    for (name, make) in kinds {
-        let keyed = Keyed::new(|_| 0, move |_: &u64| make(quota));
-        let bytes_per_key = |touch: &dyn Fn(&LocalLimiter)| {
-            let allocated = allocation_counter::measure(|| {
-                (0..KEYS).for_each(|key| touch(&keyed.limiter(&key).unwrap()));
-            });
-            allocated.bytes_current / KEYS as i64
-        };
-        let unused = bytes_per_key(&|_| ());
-        let used = bytes_per_key(&|limiter| drop(limiter.try_acquire().unwrap()));
-        assert!(unused <= 160 && unused + used <= 600, "{name}: {unused} bytes per key, {used} more in use");
-    }
-}
-
 /// Limiters of a `Keyed` with the same quota share a clock.
 #[tokio::test(start_paused = true)]
 async fn keyed_limiter_refills_each_key_from_its_creation() {

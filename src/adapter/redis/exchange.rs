@@ -52,7 +52,8 @@ impl Inner {
     }
 
     fn next(&self) -> Next {
-        self.inspect(|permits, demand, now| {
+        let demand = self.limiter.demand();
+        self.inspect(|permits, now| {
             let urgent = permits.session.has_urgent_updates(now);
             // The next query is planned for the time when `unit` permits are available together. Fewer permits may be
             // available earlier.
@@ -87,12 +88,12 @@ impl Inner {
             Ok(reply) => self.apply(&query, &reply),
             Err(fault) => ("failed", Some(fault)),
         };
-        let took = self.inspect(|_, _, now| Duration::from_nanos(now.saturating_sub(query.now)));
+        let took = Duration::from_nanos(self.limiter.now().saturating_sub(query.now));
         telemetry::exchanged(outcome, took);
         match fault {
             Some(fault) => self.handle_failure(&fault),
             None => {
-                if let Some(lost) = self.inspect(|permits, _, _| permits.session.lost.take()) {
+                if let Some(lost) = self.inspect(|permits, _| permits.session.lost.take()) {
                     lost.recovered();
                 }
             }
@@ -183,7 +184,7 @@ impl Inner {
         // lost or recovered.
         if !known {
             let lost = StoreLost::begin(fault, state, wait);
-            self.inspect(|permits, _, _| permits.session.lost = Some(lost));
+            self.inspect(|permits, _| permits.session.lost = Some(lost));
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::{self, Instant},
-    limit::{Demand, Learned, LocalLimiter, Permit, PermitIssuer, ResponseInfo},
+    limit::{Learned, LocalLimiter, Permit, PermitIssuer, ResponseInfo},
     policy::nanos,
     random::Random,
 };
@@ -49,15 +49,14 @@ impl Inner {
         })
     }
 
-    /// Calls `work` with the permits, the demand of the waiters and the present.
-    pub(super) fn inspect<T>(&self, work: impl FnOnce(&mut Permits, Demand, u64) -> T) -> T {
-        let demand = self.limiter.demand();
-        work(&mut lock(&self.permits), demand, demand.now)
+    /// Calls `work` with the permits and the present.
+    pub(super) fn inspect<T>(&self, work: impl FnOnce(&mut Permits, u64) -> T) -> T {
+        work(&mut lock(&self.permits), self.limiter.now())
     }
 
     /// Applies `work` to the permits, then grants permits to the waiters.
     pub(super) fn update<T>(&self, work: impl FnOnce(&mut Permits, u64) -> T) -> T {
-        let outcome = self.inspect(|permits, _, now| work(permits, now));
+        let outcome = self.inspect(work);
         self.limiter.source_changed();
         outcome
     }
@@ -70,7 +69,7 @@ impl Inner {
 
     /// Records an update for the store, and reports it without waiting for the next request.
     pub(super) fn report(&self, change: impl FnOnce(&mut Updates, u64)) {
-        self.inspect(|permits, _, now| change(&mut permits.session.updates, now));
+        self.inspect(|permits, now| change(&mut permits.session.updates, now));
         self.signal.requested.store(true, Ordering::SeqCst);
         self.signal.notify.notify_one();
         self.start();
@@ -86,8 +85,12 @@ impl PermitIssuer for Inner {
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
         let learned = self.limiter.completed(permit, response);
-        for remaining in response.remaining() {
-            self.inspect(|permits, demand, now| permits.session.remember(*remaining, demand.uncounted, now));
+        let remaining = response.remaining();
+        if !remaining.is_empty() {
+            let uncounted = self.limiter.demand().uncounted;
+            self.inspect(|permits, now| {
+                remaining.iter().for_each(|remaining| permits.session.remember(*remaining, uncounted, now));
+            });
         }
         if let Some(pause) = response.requested_pause() {
             self.pause_until(clock::after(response.received_at(), pause));

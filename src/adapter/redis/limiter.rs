@@ -202,7 +202,7 @@ impl RedisLimiter {
     /// Returns the state of the store as this process knows it. If the server does not reply, the state shows whether
     /// this process uses its share or refuses requests.
     pub fn store(&self) -> Store {
-        self.inner.inspect(|permits, _, _| permits.store)
+        self.inner.inspect(|permits, _| permits.store)
     }
 
     /// Grants nothing before `until`, in all processes. Other processes learn of the pause with their next query. Can

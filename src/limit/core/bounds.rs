@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use super::{
-    Core,
+    Ask, Core,
     lateness::{Due, MAX_GATHERED},
     queue::Head,
     slots::Ticket,
@@ -32,17 +32,26 @@ impl Core {
     }
 
     /// Returns why the store grants no request of this cost.
-    pub(super) fn unavailable(&mut self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
-        let refusal = self.supply.source()?.unavailable(cost, now)?;
-        self.refused += 1;
-        Some(refusal)
+    fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
+        self.supply.source()?.unavailable(cost, now)
+    }
+
+    /// Returns why a new request can never be granted.
+    #[inline]
+    pub(super) fn rejects(&self, ask: &Ask, now: u64) -> Option<Refusal> {
+        if ask.latest.deadline < now {
+            Some(Self::refusal(Reason::Deadline, now, now))
+        } else if ask.cost.get() > self.supply.largest() {
+            Some(self.too_costly())
+        } else {
+            self.unavailable(ask.cost, now)
+        }
     }
 
     /// Returns the permits that the waiters need.
-    pub fn demand(&mut self, now: u64) -> Demand {
+    pub fn demand(&self, now: u64) -> Demand {
         let grace = self.grace();
         Demand {
-            now,
             permits: self.queue.total(),
             head: self.queue.head(self.supply.largest()).map(|head| head.waiter.cost),
             last: self.queue.iter().map(|waiter| waiter.latest.last(grace)).min(),
@@ -62,21 +71,20 @@ impl Core {
     pub fn source_changed(&mut self, now: u64) {
         let demand = self.demand(now);
         let is_late = |last| self.forecast(now, demand.permits) > last || last <= now;
-        let may_refuse =
-            self.supply.source().is_some_and(|source| source.unavailable(NonZeroU32::MAX, now).is_some());
+        let may_refuse = self.unavailable(NonZeroU32::MAX, now).is_some();
         if may_refuse || demand.last.is_some_and(is_late) {
             self.refuse_late(now);
         }
         self.advance(now);
     }
 
-    pub(super) fn missed(&mut self, head: &Head, now: u64) -> Option<Refusal> {
+    pub(super) fn missed(&self, head: &Head, now: u64) -> Option<Refusal> {
         if !head.waiter.latest.is_bounded() {
             return None;
         }
         let due = self.due(head, now);
         let reason = head.waiter.latest.missed_by(due, now, self.grace())?;
-        Some(self.refusal(reason, due, now))
+        Some(Self::refusal(reason, due, now))
     }
 
     /// Returns when the driver must wake for the head, whose permits are available at `due`: then, or a little later,
@@ -104,14 +112,24 @@ impl Core {
         }
     }
 
-    pub(super) fn too_costly(&mut self) -> Refusal {
-        self.refused += 1;
+    pub(super) fn too_costly(&self) -> Refusal {
         Refusal::new(Reason::TooCostly { largest: self.supply.largest() }, None)
     }
 
-    pub(super) fn refusal(&mut self, reason: Reason, due: u64, now: u64) -> Refusal {
-        self.refused += 1;
+    pub(super) fn refusal(reason: Reason, due: u64, now: u64) -> Refusal {
         Refusal::new(reason, Duration::from_nanos(due.saturating_sub(now)))
+    }
+
+    pub(super) fn count(&mut self, refusal: Refusal) -> Refusal {
+        self.refused += 1;
+        refusal
+    }
+
+    /// Refuses a waiter. The grant of the next one is not backdated beyond the present.
+    pub(super) fn refuse(&mut self, slot: u32, refusal: Refusal, now: u64) {
+        let refusal = self.count(refusal);
+        self.queue.refuse(slot, refusal);
+        self.lateness.hold(now);
     }
 
     /// Refuses the waiters whose permits cannot become available in time, or at all.
@@ -132,15 +150,12 @@ impl Core {
                 } else if waiter.latest.is_bounded() {
                     let due = self.forecast(now, self.queue.shares.total(rank, own, &wanted, 0));
                     let reason = waiter.latest.missed_by(due, now, grace);
-                    reason.map(|reason| self.refusal(reason, due, now))
+                    reason.map(|reason| Self::refusal(reason, due, now))
                 } else {
                     None
                 };
                 match refusal {
-                    Some(refusal) => {
-                        self.queue.refuse(slot, refusal);
-                        self.lateness.hold(now);
-                    }
+                    Some(refusal) => self.refuse(slot, refusal, now),
                     None => ahead = own,
                 }
             }

@@ -35,8 +35,7 @@ impl Core {
             if self.take(head.waiter.cost, head.reserve, self.lateness.start(now), now) {
                 self.queue.grant(&head, now);
             } else if let Some(refusal) = self.missed(&head, now) {
-                self.queue.refuse(head.slot, refusal);
-                self.lateness.hold(now);
+                self.refuse(head.slot, refusal, now);
             } else {
                 self.hold_head(now);
                 break;

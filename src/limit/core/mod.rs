@@ -92,7 +92,7 @@ impl Core {
 
     /// Creates a limiter that takes its permits from a store. The margins of `quotas` determine how long a permit stays
     /// valid.
-    pub fn from_source(source: Box<dyn PermitSource>, quotas: &[Quota]) -> Self {
+    pub(in crate::limit) fn from_source(source: Box<dyn PermitSource>, quotas: &[Quota]) -> Self {
         let mut core = Self::of(Supply::from_source(source), quotas, true);
         core.queue.shares.save_none();
         // The store's permits expire, so a grant must not be backdated.
@@ -130,7 +130,7 @@ impl Core {
             ask.latest.missed_by(due, now, self.grace())
         };
         if let Some(reason) = reason {
-            return Err(self.refusal(reason, due, now));
+            return Err(self.count(Self::refusal(reason, due, now)));
         }
         let ticket = self.queue.insert(Waiter { cost: ask.cost, rank, latest: ask.latest, is_late: false });
         self.overtake(rank + 1, now);
@@ -142,31 +142,29 @@ impl Core {
     pub fn try_submit(&mut self, ask: Ask, now: u64) -> Result<Grant, Refusal> {
         match self.decide(&ask, now)? {
             Ok(grant) => Ok(grant),
-            Err(due) => Err(self.refusal(Reason::MaxWait, due, now)),
+            Err(due) => Err(self.count(Self::refusal(Reason::MaxWait, due, now))),
         }
     }
 
     /// Grants the permits of a new request now. Returns `None`, and counts no refusal, if it cannot.
     pub fn grant_now(&mut self, ask: &Ask, now: u64) -> Option<Grant> {
-        let may_decide = ask.latest.deadline >= now
-            && ask.cost.get() <= self.supply.largest()
-            && self.supply.source().is_none_or(|source| source.unavailable(ask.cost, now).is_none());
-        if may_decide { self.decide(ask, now).ok()?.ok() } else { None }
+        if self.rejects(ask, now).is_some() { None } else { self.grant(ask, now).ok() }
+    }
+
+    /// Grants the permits of a new request, or returns when they would be available. Refuses a request that can never be
+    /// granted.
+    #[inline]
+    fn decide(&mut self, ask: &Ask, now: u64) -> Result<Result<Grant, u64>, Refusal> {
+        match self.rejects(ask, now) {
+            Some(refusal) => Err(self.count(refusal)),
+            None => Ok(self.grant(ask, now)),
+        }
     }
 
     /// Grants the permits of a new request, or returns when they would be available.
     #[inline]
-    fn decide(&mut self, ask: &Ask, now: u64) -> Result<Result<Grant, u64>, Refusal> {
-        if ask.latest.deadline < now {
-            return Err(self.refusal(Reason::Deadline, now, now));
-        }
+    fn grant(&mut self, ask: &Ask, now: u64) -> Result<Grant, u64> {
         let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.largest());
-        if cost.get() > largest {
-            return Err(self.too_costly());
-        }
-        if let Some(refusal) = self.unavailable(cost, now) {
-            return Err(refusal);
-        }
         if !self.queue.is_settled() {
             self.advance(now);
         }
@@ -183,12 +181,12 @@ impl Core {
                     self.queue.grant_new(rank, cost);
                     self.overtake(rank + 1, now);
                 }
-                return Ok(Ok(Grant { at: now, cost }));
+                return Ok(Grant { at: now, cost });
             }
         }
         let wanted = &self.queue.wanted;
         let own = wanted[rank].saturating_add(permits);
-        Ok(Err(self.forecast(now, self.queue.shares.total(rank, own, wanted, 0))))
+        Err(self.forecast(now, self.queue.shares.total(rank, own, wanted, 0)))
     }
 
     /// Returns what became of a waiter. Any result but `Waiting` ends the ticket. Permits that were granted too long
@@ -215,7 +213,8 @@ impl Core {
         if cost.get() > self.supply.largest() {
             // The quotas have changed since the waiter was granted its permits.
             self.queue.release(slot);
-            return Status::Refused(self.too_costly());
+            let refusal = self.too_costly();
+            return Status::Refused(self.count(refusal));
         }
         if let Some((_, Stage::Absent, _)) = self.queue.find(ticket) {
             self.queue.enter(slot);

@@ -98,7 +98,7 @@ impl Queue {
 
     /// Returns whether this head is the only waiter of its priority and other priorities have waiters.
     pub(super) fn is_alone(&self, head: &Head) -> bool {
-        self.only_rank().is_none() && self.slots.is_single(head.waiter.rank)
+        self.has_several_ranks() && self.slots.is_single(head.waiter.rank)
     }
 
     fn heads(&self) -> Heads {

@@ -60,16 +60,17 @@ impl Future for Driver {
             if let Some(ticket) = state.core.unserved(now).filter(|_| this.sleep.is_elapsed()) {
                 wakes.extend(state.waiting().wakers.take(ticket));
             }
+            let timers = &mut state.waiting().timers;
             match wake {
                 Some(at) => {
-                    let own = state.waiting().timers.iter_mut().find(|timer| timer.runtime == this.runtime);
-                    own.into_iter().for_each(|timer| timer.set(at, cx.waker()));
-                    state.settle(true, &mut wakes);
+                    for timer in timers {
+                        match timer.runtime == this.runtime {
+                            true => timer.set(at, cx.waker()),
+                            false => wakes.extend(timer.hurry(at)),
+                        }
+                    }
                 }
-                None => {
-                    state.waiting().timers.retain(|timer| timer.runtime != this.runtime);
-                    state.settle(false, &mut wakes);
-                }
+                None => timers.retain(|timer| timer.runtime != this.runtime),
             }
             limiter.unlock(guard, false);
             wakes.wake();

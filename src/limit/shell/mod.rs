@@ -146,7 +146,6 @@ impl Shared {
         let mut guard = self.lock();
         let (state, now) = self.enter(&mut guard, None);
         let outcome = work(&mut state.core, now);
-        self.publish(state);
         self.unlock(guard, true);
         outcome
     }
@@ -189,9 +188,7 @@ impl Shared {
     #[inline]
     fn unlock(&self, mut guard: Guard<'_>, may_hurry: bool) {
         let Some(state) = guard.as_deref_mut() else { return };
-        if self.setup.learns() {
-            self.publish(state);
-        }
+        self.publish(state);
         if let Some(block) = state.core.open_block(state.now) {
             self.block.open(&block);
         }

@@ -76,10 +76,10 @@ impl Wakers {
     }
 }
 
-/// The number of wakers that are collected without an allocation.
-const INLINE: usize = 32;
+/// The room for further wakers, so that a group of waiters takes one allocation.
+const ROOM: usize = 32;
 
-/// Wakers that are woken after the lock is released.
+/// Wakers that are woken after the lock is released. A single one takes no allocation.
 #[derive(Default)]
 pub(super) struct Wakes {
     first: Option<Waker>,
@@ -93,7 +93,7 @@ impl Wakes {
                 None => self.first = Some(waker),
                 Some(_) => {
                     if self.more.is_empty() {
-                        self.more.reserve(INLINE);
+                        self.more.reserve(ROOM);
                     }
                     self.more.push(waker);
                 }
