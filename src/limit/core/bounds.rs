@@ -64,7 +64,7 @@ impl Core {
     pub fn unserved(&self, now: u64) -> Option<Ticket> {
         self.supply.source()?;
         let head = self.queue.head(self.supply.largest()).filter(|head| self.due(head, now) <= now)?;
-        self.queue.slots.get(head.slot).map(|slot| Ticket { slot: head.slot, arrival: slot.arrival })
+        self.queue.ticket(head.slot)
     }
 
     /// Grants the new permits of the store, after it has refused the waiters that are too late and take none.

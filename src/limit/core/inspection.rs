@@ -1,6 +1,6 @@
 //! The state of the core that the simulation of the test kit reads.
 
-use super::{Ask, Core, Latest, Stage, Submitted, Ticket};
+use super::{Ask, Core, Latest, Stage, Status, Submitted, Ticket};
 
 const UNBOUNDED: Latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
 
@@ -40,8 +40,12 @@ impl Core {
         let (mut now, refused) = (start, self.refused);
         for _ in 0..1_000 {
             self.advance(now);
-            if let Some(Stage::Granted(at)) = self.stage(ticket) {
-                return Some(*at).filter(|_| self.refused == refused);
+            let granted_at = match self.stage(ticket) {
+                Some(Stage::Granted(at)) => Some(*at),
+                _ => self.poll_offered(ticket, now),
+            };
+            if granted_at.is_some() {
+                return granted_at.filter(|_| self.refused == refused);
             }
             let head = self.queue.head(self.supply.largest())?;
             let due = self.due(&head, now);
@@ -49,6 +53,18 @@ impl Core {
                 return None;
             }
             now = due;
+        }
+        None
+    }
+
+    /// Polls the late waiters that were woken at once, as a forecast assumes. Returns the time of the grant of `ticket`.
+    fn poll_offered(&mut self, ticket: Ticket, now: u64) -> Option<u64> {
+        while let Some(head) = self.queue.head(self.supply.largest()) {
+            self.queue.offered_at(&head)?;
+            let offered = self.queue.ticket(head.slot)?;
+            if let (Status::Granted(grant), true) = (self.status(offered, now), offered == ticket) {
+                return Some(grant.at);
+            }
         }
         None
     }

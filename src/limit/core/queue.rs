@@ -185,8 +185,12 @@ impl Queue {
     fn settle(&mut self, index: u32, stage: Stage) {
         if let Some(slot) = self.slots.get_mut(index) {
             slot.stage = stage;
-            self.woken.push_back(Ticket { slot: index, arrival: slot.arrival });
         }
+        self.woken.extend(self.ticket(index));
+    }
+
+    pub(super) fn ticket(&self, slot: u32) -> Option<Ticket> {
+        self.slots.get(slot).map(|found| Ticket { slot, arrival: found.arrival })
     }
 
     /// Queues a new request behind all others of its priority.

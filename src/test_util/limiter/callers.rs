@@ -117,8 +117,14 @@ impl Sim<'_> {
                 self.by_slot.remove(&ticket.slot());
                 self.granted(caller, grant, !is_valid)?;
             }
-            Status::Refused(_) => {
+            Status::Refused(refusal) => {
                 self.by_slot.remove(&ticket.slot());
+                if was_waiting {
+                    // A late waiter is refused while it is polled. No copy of the core can tell when it would be granted.
+                    self.report.refused += 1;
+                    self.checks.left(&self.callers[caller]);
+                    self.checks.refused(&refusal, || None, self.time)?;
+                }
                 self.callers[caller].state = State::Ended;
             }
         }
