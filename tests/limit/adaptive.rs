@@ -247,23 +247,28 @@ async fn adaptive_limiter_obeys_requested_delays_over_slow_connections() {
     }
 }
 
+/// Each limiter only sees its own throttled responses, so one pair may share badly for a while. On average, the smaller
+/// share is 37 % to 39 % without headers and 45 % with them, and the smallest of 60 was 12 %.
 #[tokio::test(start_paused = true)]
 async fn two_adaptive_limiters_share_the_quota_of_one_key() {
+    const PAIRS: u64 = 8;
     let shared = kinds().filter(|kind| [TokenBucket, FixedWindow, SlidingWindow].contains(kind));
     for case in shared.flat_map(|kind| [None, XRateLimit].map(|headers| Case::new(kind, headers, (100, 6)))) {
-        let (mut accepted, mut rejected) = (0, 0);
-        for seed in [1, 3, 5] {
+        let (mut accepted, mut rejected, mut shares) = (0, 0, vec![]);
+        for pair in 0..PAIRS {
             let server = case.server();
             let run = async |seed| {
                 let (limiter, traffic) = (LocalLimiter::adaptive([]), Traffic { seed, ..case.traffic() });
                 traffic.run(&limiter, &server, case.window * 30, case.window).await;
                 limiter.snapshot().granted
             };
-            let (one, other) = tokio::join!(run(seed), run(seed + 1));
-            assert!(one.min(other) * 4 >= one.max(other), "{case:?}: {one} and {other} sent");
+            let (one, other) = tokio::join!(run(2 * pair + 1), run(2 * pair + 2));
+            shares.push(100 * one.min(other) / (one + other));
             (accepted, rejected) = (accepted + server.accepted(), rejected + server.rejected());
         }
-        let is_met = accepted >= 3 * 80 * 30 && rejected * 100 <= 7 * (accepted + rejected);
+        let is_fair = shares.iter().sum::<u64>() >= 33 * PAIRS && shares.iter().all(|share| *share >= 5);
+        assert!(is_fair, "{case:?}: the smaller shares are {shares:?} %");
+        let is_met = accepted >= PAIRS * 80 * 30 && rejected * 100 <= 7 * (accepted + rejected);
         assert!(is_met, "{case:?}: {accepted} accepted, {rejected} rejected");
     }
 }
