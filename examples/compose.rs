@@ -65,7 +65,7 @@ async fn call() -> Result<(), BoxError> {
     let id = report.request_id().ok_or("the report has no request id")?;
     println!("request id  {} on each of {} attempts", id.to_str()?, report.attempt_count());
     for attempt in report.attempts() {
-        let Some(Outcome::Response(status)) = attempt.outcome else {
+        let Some(status) = attempt.outcome.and_then(Outcome::status) else {
             return Err("an attempt got no response".into());
         };
         let waited = attempt.waited.as_millis();

@@ -31,7 +31,7 @@ pub(crate) async fn svg() -> Result<String, BoxError> {
     let report = call().await?;
     let mut parts = Vec::new();
     for attempt in report.attempts() {
-        let (Some(ended), Some(Outcome::Response(status))) = (attempt.ended, attempt.outcome) else {
+        let (Some(ended), Some(status)) = (attempt.ended, attempt.outcome.and_then(Outcome::status)) else {
             return Err("an attempt got no response".into());
         };
         let mut part = |start: Duration, end: Duration, name: &str, color, is_attempt| {

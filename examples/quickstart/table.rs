@@ -29,11 +29,8 @@ impl Column<'_> {
     fn statuses(&self) -> BTreeMap<u16, usize> {
         let mut statuses = BTreeMap::new();
         for attempt in self.attempts() {
-            let status = match attempt.outcome {
-                Some(Outcome::Response(status)) => status.as_u16(),
-                _ => 0,
-            };
-            *statuses.entry(status).or_default() += 1;
+            let status = attempt.outcome.and_then(Outcome::status);
+            *statuses.entry(status.map_or(0, |status| status.as_u16())).or_default() += 1;
         }
         statuses
     }

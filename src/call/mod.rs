@@ -9,7 +9,7 @@
 //! fn log<B>(response: &http::Response<B>) {
 //!     let Some(report) = Report::from_response(response) else { return };
 //!     for attempt in report.attempts() {
-//!         if let Some(Outcome::Response(status)) = attempt.outcome {
+//!         if let Some(status) = attempt.outcome.and_then(Outcome::status) {
 //!             println!("attempt {} got {status} after {:?}", attempt.number, attempt.waited);
 //!         }
 //!     }

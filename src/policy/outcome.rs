@@ -1,24 +1,44 @@
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
+
+use super::grpc;
 
 /// Whether the server may have processed the request of an attempt. The retry layer uses this value to decide whether a
 /// retry is safe.
 ///
 /// | value | attempts | retried |
 /// |---|---|---|
-/// | `NotSent` | no connection, the request was never written, or the server rejected it unread | any method |
+/// | `NotSent` | no connection, the request was never written, or the HTTP/2 server refused its stream | any method |
+/// | `Rejected` | 429, 529 (overloaded), or gRPC's `RESOURCE_EXHAUSTED` with a delay | any method, by default |
 /// | `MaybeProcessed` | any other failure | idempotent requests only |
-/// | `Processed` | a response arrived, whatever its status | idempotent requests only |
+/// | `Processed` | any other response | idempotent requests only |
 ///
-/// A request that receives a 429 or 503 is treated as processed, because a server may send this status after it started
-/// to process the request.
+/// # Rejected requests
+///
+/// - A 429 means that the client has sent too many requests (RFC 6585, section 4). Rate limiters reject such a request
+///   before it is processed. Stripe, for example, documents that its rate limiters run before its idempotency layer.
+/// - `RESOURCE_EXHAUSTED` counts only in the response headers, and only with `RetryInfo` or a pushback that is not
+///   negative. Without such a delay, the code may report a resource that ran out while the request was processed.
+/// - If a response has a `grpc-status`, its HTTP status does not count.
+/// - A 503 is `Processed`, because a server may send it after it started to process the request.
+/// - For a service that sends a 429 after it processed the request, see
+///   [`RetryLayer::with_retry_rejected`](crate::retry::RetryLayer::with_retry_rejected).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// The server provably did not process the request.
     NotSent,
+    /// The server states that it did not process the request.
+    Rejected,
     /// The server may have processed the request, because nothing proves that it did not.
     MaybeProcessed,
-    /// The server responded.
+    /// The server responded, and does not state that it did not process the request.
     Processed,
+}
+
+impl Delivery {
+    /// Returns whether a retry may make the server process the request twice.
+    pub(crate) fn may_be_processed(self) -> bool {
+        matches!(self, Self::MaybeProcessed | Self::Processed)
+    }
 }
 
 /// How an attempt ended.
@@ -27,6 +47,9 @@ pub enum Delivery {
 pub enum Outcome {
     /// A response arrived, with this status.
     Response(StatusCode),
+    /// A response arrived, with this status. The server states that it did [not process the
+    /// request](Delivery#rejected-requests).
+    Rejected(StatusCode),
     /// The attempt's timeout expired, or the response's body stalled while the client read it.
     Timeout,
     /// The limiter refused the attempt.
@@ -39,10 +62,19 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Returns the outcome of an attempt that ended with a response. `headers` is `None` if no header states a limit.
+    pub(crate) fn of_response(status: StatusCode, headers: Option<&HeaderMap>) -> Self {
+        let is_throttle = || matches!(status.as_u16(), 429 | 529);
+        match headers.and_then(grpc::is_rejected).unwrap_or_else(is_throttle) {
+            true => Self::Rejected(status),
+            false => Self::Response(status),
+        }
+    }
+
     /// Returns the status of the response, if one arrived.
     pub fn status(self) -> Option<StatusCode> {
         match self {
-            Self::Response(status) => Some(status),
+            Self::Response(status) | Self::Rejected(status) => Some(status),
             _ => None,
         }
     }
@@ -51,6 +83,7 @@ impl Outcome {
     pub fn delivery(self) -> Delivery {
         match self {
             Self::Response(_) => Delivery::Processed,
+            Self::Rejected(_) => Delivery::Rejected,
             Self::Timeout | Self::Failed => Delivery::MaybeProcessed,
             Self::Refused | Self::NotSent => Delivery::NotSent,
         }
@@ -59,11 +92,73 @@ impl Outcome {
     /// Returns the outcome as text: the status as digits, or the failure as one or two words.
     pub(crate) fn as_str(&self) -> &str {
         match self {
-            Self::Response(status) => status.as_str(),
+            Self::Response(status) | Self::Rejected(status) => status.as_str(),
             Self::Timeout => "timeout",
             Self::Refused => "refused",
             Self::NotSent => "not sent",
             Self::Failed => "failed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::head_of, *};
+
+    /// A `google.rpc.Status` with code 8 and a `RetryInfo` of 3 s, as protobuf's Python library encodes it.
+    const RETRY_INFO: &[u8] =
+        b"CAgSBXF1b3RhGjAKKHR5cGUuZ29vZ2xlYXBpcy5jb20vZ29vZ2xlLnJwYy5SZXRyeUluZm8SBAoCCAM=";
+
+    #[test]
+    fn only_429_and_529_reject_a_request_without_grpc_status() {
+        let hints = head_of([
+            ("retry-after", &b"1"[..]),
+            ("x-ratelimit-remaining", b"0"),
+            ("grpc-retry-pushback-ms", b"5"),
+            ("grpc-status-details-bin", RETRY_INFO),
+        ]);
+        for status in (100..1_000).map(|status| StatusCode::from_u16(status).unwrap()) {
+            let expected = match status.as_u16() {
+                429 | 529 => Delivery::Rejected,
+                _ => Delivery::Processed,
+            };
+            for headers in [None, Some(&HeaderMap::new()), Some(&hints)] {
+                let outcome = Outcome::of_response(status, headers);
+                assert_eq!((outcome.delivery(), outcome.status()), (expected, Some(status)));
+                assert_eq!(outcome.as_str(), status.as_str());
+            }
+        }
+    }
+
+    /// Checks every combination of an HTTP status, a gRPC code, a pushback and a `RetryInfo`.
+    #[test]
+    fn grpc_call_is_rejected_only_by_resource_exhausted_with_a_delay() {
+        for status in [200, 204, 403, 429, 503, 529] {
+            for code in 0..=17 {
+                for pushback in [None, Some("0"), Some("250"), Some("-1"), Some("soon")] {
+                    for retry_info in [None, Some(RETRY_INFO), Some(b"CAgSBXF1b3Rh"), Some(b"!")] {
+                        let code_text = code.to_string();
+                        let mut fields = vec![("grpc-status", code_text.as_bytes())];
+                        fields.extend(pushback.map(|text| ("grpc-retry-pushback-ms", text.as_bytes())));
+                        fields.extend(retry_info.map(|text| ("grpc-status-details-bin", text)));
+                        let outcome = Outcome::of_response(
+                            StatusCode::from_u16(status).unwrap(),
+                            Some(&head_of(fields)),
+                        );
+                        let has_delay = match pushback {
+                            Some("-1" | "soon") => false,
+                            Some(_) => true,
+                            None => retry_info == Some(RETRY_INFO),
+                        };
+                        let expected = match code == 8 && has_delay {
+                            true => Delivery::Rejected,
+                            false => Delivery::Processed,
+                        };
+                        let case = (status, code, pushback, retry_info);
+                        assert_eq!(outcome.delivery(), expected, "{case:?}");
+                    }
+                }
+            }
         }
     }
 }

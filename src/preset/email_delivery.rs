@@ -7,7 +7,8 @@ use crate::{config::InvalidConfig, policy::Quota, stack::StackBuilder};
 /// parameter, use [`StackBuilder::with_key_placement`]. Every request has `content-type: application/json`, as in the
 /// service's sample calls.
 ///
-/// A POST is retried only if it provably did not reach the service. Otherwise a retry could send a second email.
+/// A POST is retried only if it provably did not reach the service, or if the service rejected it with a 429 or 529.
+/// Otherwise a retry could send a second email.
 ///
 /// # Errors
 ///

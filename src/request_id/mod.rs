@@ -70,7 +70,7 @@
 //! | `attempts` | only from 2 |
 //! | `stop_reason` | the name of a [`StopReason`](crate::call::StopReason) other than `success`; `not_retryable` not in `call completed` |
 //! | `reason` | the name of a [`DelayReason`](crate::call::DelayReason) |
-//! | `delivery` | `not_sent` or `maybe_processed`, of an attempt without a response |
+//! | `delivery` | `not_sent` or `maybe_processed`, of an attempt without a response; `rejected`, if the response states that the request was [not processed](crate::call::Delivery#rejected-requests) |
 //! | `waited_ms`, and all milliseconds | with one decimal place; `waited_ms` only from 0.1 |
 //! | `rpc.response.status_code` | the name of a `grpc-status` in the head of the response |
 //! | `network.protocol.version` | the version of HTTP, such as `1.1` or `2`, of an attempt with a response |

@@ -11,7 +11,7 @@ use http_body::Body;
 use super::{AttemptResult, backoff::RemainingDelays, head::RecordedHead, policy::Policy};
 use crate::{
     body::{BrokenResponse, Replay, ReplayBody},
-    call::{CallContext, Delivery, KeyReplaced, Outcome, StopReason},
+    call::{CallContext, KeyReplaced, Outcome, StopReason},
     clock,
     error::{Error, ErrorKind, Failed, Reason, Refusal},
     policy::{
@@ -21,6 +21,11 @@ use crate::{
     },
     telemetry::{self, ResponseSummary},
 };
+
+/// Marks a response that ended a call of several attempts, of which the server may have processed one. An outer retry
+/// layer then does not take the response as a statement that the request was not processed.
+#[derive(Clone)]
+struct AfterProcessing;
 
 /// The recorded request and the state of its attempts.
 pub(super) struct Attempts<B> {
@@ -53,6 +58,7 @@ impl<B: Body> Attempts<B> {
             attempts: self.count,
             max_attempts: self.max_attempts,
             idempotent: self.idempotent,
+            retry_rejected: self.policy.retry_rejected,
             max_retry_after: self.policy.max_retry_after,
         }
     }
@@ -78,16 +84,18 @@ impl<B: Body> Attempts<B> {
         let status = response.map(Response::status).or(broken_head.map(|head| head.status));
         let headers = response.map(Response::headers).or(broken_head.map(|head| &head.headers));
         let extensions = response.map(Response::extensions).or(broken_head.map(|head| &head.extensions));
+        let limits = headers.filter(|headers| feedback::has_limits(headers));
         let outcome = match result {
-            Ok(response) => Outcome::Response(response.status()),
+            Ok(response) if is_after_processing(response) => Outcome::Response(response.status()),
+            Ok(response) => Outcome::of_response(response.status(), limits),
             Err(error) => outcome_of(error, called, self.replay.has_failed()),
         };
         if let Some(budget) = self.policy.budget.as_ref().filter(|_| broken.is_some() && self.count > 1) {
             budget.take_back();
         }
-        self.maybe_processed |= outcome.delivery() != Delivery::NotSent;
+        self.maybe_processed |= outcome.delivery().may_be_processed();
         let requested = status
-            .zip(headers)
+            .zip(limits)
             .and_then(|(status, headers)| feedback::requested_delay(status, headers, clock::wall));
         self.call.end_attempt(outcome, requested, headers);
         telemetry::attempt(&self.call, result.as_ref().map(ResponseSummary::of));
@@ -202,6 +210,9 @@ impl<B: Body> Attempts<B> {
         match &mut result {
             Ok(response) => {
                 response.extensions_mut().insert(report);
+                if self.maybe_processed && self.count > 1 {
+                    response.extensions_mut().insert(AfterProcessing);
+                }
             }
             Err(error) => {
                 if self.maybe_processed {
@@ -238,6 +249,11 @@ pub(super) fn announced<B: Body>(request: &Request<B>) -> Option<u64> {
 fn is_refused_by_deadline(error: &Error) -> bool {
     let refusal = error.source().and_then(|source| source.downcast_ref::<Refusal>());
     refusal.is_some_and(|refusal| refusal.reason() == Reason::Deadline)
+}
+
+/// Returns whether an inner retry layer has marked the response as [`AfterProcessing`].
+fn is_after_processing<R>(response: &Response<R>) -> bool {
+    response.extensions().get::<AfterProcessing>().is_some()
 }
 
 /// Returns the outcome of an attempt without a response.

@@ -17,7 +17,7 @@ use crate::{
 /// # Notes
 ///
 /// - A classifier cannot cause an unsafe retry. A request that may have been processed is retried only if it is
-///   idempotent. It is idempotent by its method, by an idempotency key that the server honours, or by a declaration
+///   idempotent. A request is idempotent by its method, by an idempotency key that the server honours, or by a declaration
 ///   ([`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent),
 ///   [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent)).
 /// - The layer does not call the classifier after a 101.
@@ -102,14 +102,14 @@ impl fmt::Debug for AttemptResult<'_> {
 /// | 429, 529 | yes | throttled |
 /// | 408, 500, 502, 503, 504, 520–524, 530 | yes | transient |
 /// | any other status, such as 409, 501 and 505 | no | |
-/// | a 4xx or 5xx with `x-should-retry: true` or `false` | as the header specifies | by status |
-/// | a response body that [broke](super#broken-response-bodies) | yes, unless the response has `x-should-retry: false` | transient |
+/// | a 4xx or 5xx with `x-should-retry` or `stripe-should-retry`: `true` or `false` | as the header specifies | by status |
+/// | a response body that [broke](super#broken-response-bodies) | yes, unless one of these headers is `false` | transient |
 /// | an attempt's timeout, a transport error | yes | transient |
 /// | an untrusted certificate, a request that hyper-util's client rejects | no | |
 /// | an error of another layer of this crate, such as the limiter | no | |
 ///
 /// Statuses 520–524 and 530 come from a CDN that could not reach its origin, and 529 from an overloaded server.
-/// `x-should-retry` is ignored if it appears several times with different values.
+/// `x-should-retry` and `stripe-should-retry` are ignored if they appear several times with different values.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DefaultClassifier;
 
@@ -148,15 +148,15 @@ fn is_lasting(error: &Error) -> bool {
     }
 }
 
-/// Returns `Some(true)` if all `x-should-retry` fields of a response are `true`, and `Some(false)` if all are `false`.
-/// Returns `None` otherwise.
+/// Returns `Some(true)` if all `x-should-retry` and `stripe-should-retry` fields of a response are `true`, and
+/// `Some(false)` if all are `false`. Returns `None` otherwise.
 fn should_retry(headers: &HeaderMap) -> Option<bool> {
-    let mut values =
-        headers.get_all("x-should-retry").iter().map(|value| match value.as_bytes().trim_ascii() {
-            value if value.eq_ignore_ascii_case(b"true") => Some(true),
-            value if value.eq_ignore_ascii_case(b"false") => Some(false),
-            _ => None,
-        });
+    let fields = ["x-should-retry", "stripe-should-retry"].into_iter().flat_map(|name| headers.get_all(name));
+    let mut values = fields.map(|value| match value.as_bytes().trim_ascii() {
+        value if value.eq_ignore_ascii_case(b"true") => Some(true),
+        value if value.eq_ignore_ascii_case(b"false") => Some(false),
+        _ => None,
+    });
     let first = values.next()?;
     first.filter(|_| values.all(|other| other == first))
 }

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, time::Duration};
 use http::StatusCode;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::{IdempotencyKey, RetryDecision, RetryLayer, backoff::AnyBackoff, classify::Rule};
+use super::{IdempotencyKey, RetryDecision, RetryLayer, RetryRejected, backoff::AnyBackoff, classify::Rule};
 use crate::{
     config::{
         InvalidConfig,
@@ -22,6 +22,7 @@ struct Fields {
     max_attempts: u32,
     max_retry_after: Written<Duration>,
     replay_limit: usize,
+    retry_rejected: Written<RetryRejected>,
     retry_on: List<StatusCode>,
     never_on: List<StatusCode>,
     backoff: Backoff,
@@ -90,6 +91,7 @@ impl From<&RetryLayer> for Fields {
             max_attempts: policy.max_attempts,
             max_retry_after: Written(policy.max_retry_after),
             replay_limit: policy.replay_limit,
+            retry_rejected: Written(policy.retry_rejected),
             retry_on: statuses(false),
             never_on: statuses(true),
             backoff: Backoff::of(&policy.transient),
@@ -111,6 +113,7 @@ impl TryFrom<Fields> for RetryLayer {
             .map_err(|error| error.within("max_attempts"))?
             .with_max_retry_after(fields.max_retry_after.0)
             .with_replay_limit(fields.replay_limit)
+            .with_retry_rejected(fields.retry_rejected.0)
             .with_backoff(backoff.map_err(|error| error.within("backoff"))?)
             .with_throttled_backoff(throttled.map_err(|error| error.within("throttled_backoff"))?);
         let budget = fields.budget.checked().map_err(|error| leaf(error, "budget ").within("budget"))?;

@@ -21,15 +21,19 @@ use crate::{
 /// | no response | as [`DefaultClassifier`] decides | transient |
 ///
 /// `grpc-retry-pushback-ms` delays a retry like `Retry-After` does. A negative value, or one that is not a whole
-/// number, forbids a retry.
+/// number, forbids a retry. The `google.rpc.RetryInfo` in `grpc-status-details-bin` also delays a retry. If both are
+/// present, the longer delay applies.
 ///
 /// # Idempotent methods
 ///
-/// A gRPC call is a POST, and no gRPC code proves that the server did not process it. A call is retried only if an
-/// error proves that it was not sent, or if the call is declared idempotent:
+/// A gRPC call is a POST, and no gRPC code alone proves that the server did not process it. A call is retried only in
+/// these cases:
 ///
-/// - for a method, with [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent);
-/// - for one call, with [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent).
+/// - An error proves that it was not sent.
+/// - The server [rejected](crate::call::Delivery#rejected-requests) it: `RESOURCE_EXHAUSTED` with a delay, or an HTTP 429
+///   without a `grpc-status`.
+/// - Its method is declared idempotent with [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent), or the
+///   call with [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent).
 ///
 /// gRPC's own libraries have a similar rule. They retry a call that the server may have processed only if its method
 /// has a `retryPolicy`.

@@ -4,8 +4,8 @@ use http::StatusCode;
 use tower_layer::Layer;
 
 use super::{
-    AttemptResult, Backoff, Classify, IdempotencyKey, Retry, backoff::AnyBackoff, classify::Rule,
-    overrides::at_least_one, policy::Policy,
+    AttemptResult, Backoff, Classify, IdempotencyKey, Retry, RetryRejected, backoff::AnyBackoff,
+    classify::Rule, overrides::at_least_one, policy::Policy,
 };
 use crate::{
     body::DEFAULT_REPLAY_LIMIT,
@@ -47,6 +47,7 @@ use crate::{
 /// | `max_attempts` | 3 |
 /// | `max_retry_after` | `120s` |
 /// | `replay_limit` | 1 MiB, in bytes |
+/// | `retry_rejected` | `any_method`. The other value is `idempotent` |
 /// | `retry_on`, `never_on` | `[]`: statuses such as `[409, 425]`. `never_on` overrides `retry_on` |
 /// | `backoff` | [`ExponentialBackoff::transient`]: `base`, `cap`, `jitter` |
 /// | `throttled_backoff` | [`ExponentialBackoff::throttled`]: `base`, `cap`, `jitter` |
@@ -70,6 +71,7 @@ impl RetryLayer {
                 idempotency_key: None,
                 idempotent: None,
                 budget: Some(Budget::new()),
+                retry_rejected: RetryRejected::default(),
                 transient: AnyBackoff::Exponential(ExponentialBackoff::transient()),
                 throttled: AnyBackoff::Exponential(ExponentialBackoff::throttled()),
                 max_retry_after: Duration::from_secs(120),
@@ -94,9 +96,9 @@ impl RetryLayer {
         Ok(self.set(|policy| policy.max_attempts = max_attempts))
     }
 
-    /// Also retries an idempotent request after these statuses, with the throttled backoff after 429 and 529. To
-    /// declare a POST idempotent, see [`with_idempotent`](Self::with_idempotent) and
-    /// [`RetryOverride`](crate::retry::RetryOverride).
+    /// Also retries a request after these statuses if a [retry is safe](super#when-a-request-is-retried), with the
+    /// throttled backoff after 429 and 529. To declare a POST idempotent, see
+    /// [`with_idempotent`](Self::with_idempotent) and [`RetryOverride`](crate::retry::RetryOverride).
     ///
     /// The rules of this method, [`never_on`](Self::never_on) and [`retry_if`](Self::retry_if) are evaluated before the
     /// classifier, the last rule first. The first rule that matches decides. If no rule matches, the classifier
@@ -121,7 +123,7 @@ impl RetryLayer {
         self.set(|policy| policy.rules.extend(statuses.into_iter().map(rule)))
     }
 
-    /// Also retries an idempotent request if `condition` returns `true`. If it returns `false`, the other rules apply.
+    /// Also retries a request if `condition` returns `true` and a retry is safe. If it returns `false`, the other rules apply.
     /// The condition is evaluated after every attempt, including one that ended in an error.
     ///
     /// The retry waits for the throttled backoff after a 429 or 529, otherwise for the transient one.
@@ -158,6 +160,24 @@ impl RetryLayer {
     /// ```
     pub fn with_idempotent(self, rule: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.set(|policy| policy.idempotent = Some(Arc::new(rule)))
+    }
+
+    /// Sets which requests are retried after the server has [rejected](crate::call::Delivery#rejected-requests) them, such
+    /// as with a 429. Default: [`RetryRejected::AnyMethod`].
+    ///
+    /// Use [`RetryRejected::Idempotent`] if a 429 does not prove that a POST was not processed:
+    ///
+    /// - The service sends a 429 after it has processed or stored a request.
+    /// - A gateway passes on the 429 of a server behind it, after the gateway has processed a part of the request.
+    /// - A client below the layer follows redirects or retries on its own, so the 429 may belong to another request.
+    ///
+    /// ```
+    /// use tower_outbound::retry::{RetryLayer, RetryRejected};
+    ///
+    /// let layer = RetryLayer::new().with_retry_rejected(RetryRejected::Idempotent);
+    /// ```
+    pub fn with_retry_rejected(self, requests: RetryRejected) -> Self {
+        self.set(|policy| policy.retry_rejected = requests)
     }
 
     /// Adds an idempotency key to each request whose method is not idempotent, and treats the request as idempotent.

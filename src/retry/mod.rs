@@ -37,7 +37,8 @@
 //! | an attempt's timeout, a transport error | transient |
 //!
 //! The default classifier does not retry after any other status, an error of another layer of this crate, or an
-//! untrusted certificate. If a 4xx or 5xx response contains `x-should-retry`, that header overrides the status.
+//! untrusted certificate. If a 4xx or 5xx response contains `x-should-retry` or `stripe-should-retry`, that header overrides
+//! the status.
 //! [`retry_on`](RetryLayer::retry_on), [`never_on`](RetryLayer::never_on) and [`retry_if`](RetryLayer::retry_if)
 //! override the classifier.
 //!
@@ -51,6 +52,8 @@
 //! - The request was provably not processed: there was no connection, the connection closed before the request was
 //!   written, or the server refused the HTTP/2 stream. A custom service reports this with a
 //!   [`DeliveryError`](crate::error::DeliveryError).
+//! - The server [rejected](crate::call::Delivery#rejected-requests) the request, such as with a 429. To retry only
+//!   idempotent requests after that, see [`with_retry_rejected`](RetryLayer::with_retry_rejected).
 //!
 //! A retry also requires
 //!
@@ -114,7 +117,7 @@
 //! - The request must be idempotent, because the server has processed it.
 //! - The body of the request must be in memory, and within the replay limit.
 //! - The layer obeys `Retry-After` of the broken response. The default classifier does not retry if the response contains
-//!   `x-should-retry: false`.
+//!   `x-should-retry: false` or `stripe-should-retry: false`.
 //!
 //! The method returns the error of the body if no retry follows. It returns an error with the status of the retry if that
 //! status is not a 2xx. For example, a retried DELETE may end with a 404.
@@ -149,8 +152,8 @@
 //! - The backoff is [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), or
 //!   [`throttled`](crate::ExponentialBackoff::throttled) after a 429 or 529, or a custom [`Backoff`].
 //! - The server requests a delay with `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After` (in seconds or as an
-//!   HTTP-date) or `grpc-retry-pushback-ms`. If a 429, 503 or 529 has none of these, a `RateLimit` or `X-RateLimit`
-//!   header without remaining permits requests a delay until its reset.
+//!   HTTP-date), `grpc-retry-pushback-ms` or gRPC's `RetryInfo`. If a 429, 503 or 529 has none of these, a `RateLimit`
+//!   or `X-RateLimit` header without remaining permits requests a delay until its reset.
 //! - A requested delay is never shortened. Fractions are rounded up, and the longest of several values is used. A date
 //!   is compared to the response's own `Date` header, because the clocks of server and client differ.
 //! - Jitter lengthens a requested delay, but never shortens it.
@@ -184,8 +187,9 @@
 //!
 //! - Errors of hyper, hyper-util and h2 provide the proof, even if another client has wrapped them. A custom service
 //!   may instead return a [`DeliveryError`](crate::error::DeliveryError), `ConnectionRefused` or tower's `Overloaded`.
-//! - The error must concern the request that the service received. A client that follows redirects returns errors and
-//!   401s of other requests: follow redirects above this layer instead.
+//! - The error or the response must concern the request that the service received. A client that follows redirects
+//!   returns errors, 401s and 429s of other requests: follow redirects above this layer instead.
+//! - A 429 after an earlier attempt of an inner retry layer that may have been processed is no proof.
 //! - No error is proof if the request's body failed, because the error may concern the connection that the body was
 //!   read from. An inner layer that replaces the body must not let the new body fail with a connection error.
 //! - A GOAWAY is no proof, because hyper's error does not show whether the request was above the last processed stream.
@@ -223,4 +227,6 @@ pub use self::idempotency::IdempotencyKey;
 pub use self::layer::RetryLayer;
 pub use self::overrides::RetryOverride;
 pub use self::service::Retry;
-pub use crate::policy::{Budget, grpc::Code as GrpcCode, retry_decision::RetryDecision};
+pub use crate::policy::{
+    Budget, grpc::Code as GrpcCode, retry::RetryRejected, retry_decision::RetryDecision,
+};

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     call::RequestHead,
-    policy::{Budget, RetryDecision},
+    policy::{Budget, RetryDecision, retry::RetryRejected},
     random::Random,
 };
 
@@ -22,6 +22,7 @@ pub(super) struct Policy {
     pub(super) idempotency_key: Option<IdempotencyKey>,
     pub(super) idempotent: Option<Arc<IsIdempotent>>,
     pub(super) budget: Option<Budget>,
+    pub(super) retry_rejected: RetryRejected,
     pub(super) max_retry_after: Duration,
     pub(super) replay_limit: usize,
     pub(super) random: Arc<Random>,
@@ -66,6 +67,7 @@ impl fmt::Debug for Policy {
             .field("rules", &self.rules)
             .field("idempotency_key", &self.idempotency_key)
             .field("budget", &self.budget)
+            .field("retry_rejected", &self.retry_rejected)
             .field("transient", &self.transient)
             .field("throttled", &self.throttled)
             .field("max_retry_after", &self.max_retry_after)

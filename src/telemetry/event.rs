@@ -130,6 +130,7 @@ pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &E
     let delivery = |outcome| match outcome {
         Outcome::Refused | Outcome::NotSent => Some("not_sent"),
         Outcome::Timeout | Outcome::Failed => Some("maybe_processed"),
+        Outcome::Rejected(_) => Some("rejected"),
         Outcome::Response(_) => None,
     };
     debug!(

@@ -1,13 +1,17 @@
 //! Tests retries and replayed request bodies over real connections.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures_util::stream;
-use http::{Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
+use tokio::time::Instant;
 use tower_outbound::{
     Body, BoxError,
     call::{Outcome, StopReason},
+    retry::RetryRejected,
 };
 
 use super::{
@@ -42,6 +46,60 @@ async fn client_does_not_retry_post_after_503() {
     assert_eq!(report(&response).attempt_count(), 1);
     assert_eq!(server.seen().len(), 1);
     assert_eq!(text(response).await, "answer 1");
+}
+
+/// Responds to the first request with a 429 and `Retry-After: 1`, and to later requests with a 200.
+async fn throttling_server() -> Server {
+    Server::start(Wire::Http1, |number, _| async move {
+        let mut response = reply(if number == 1 { 429 } else { 200 }, format!("answer {number}"));
+        if number == 1 {
+            response.headers_mut().insert("retry-after", HeaderValue::from_static("1"));
+        }
+        Some(response)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn client_retries_post_after_429_and_its_retry_after() {
+    let server = throttling_server().await;
+    let start = Instant::now();
+    let response = within(client(&server).post("/v1").body("once")).await.unwrap();
+    assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+    assert_eq!(outcomes(report(&response)), [Outcome::Rejected(StatusCode::TOO_MANY_REQUESTS), OK]);
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::Success));
+    assert_eq!(text(response).await, "answer 2");
+    let bodies: Vec<_> = server.seen().into_iter().map(|seen| seen.body).collect();
+    assert_eq!(bodies, ["once", "once"]);
+}
+
+#[tokio::test]
+async fn client_returns_the_429_of_a_post_if_only_idempotent_requests_are_retried() {
+    let server = throttling_server().await;
+    let retry = quick_retry().with_retry_rejected(RetryRejected::Idempotent);
+    let client = preset(&server.url()).with_retry(retry).client().unwrap();
+    let response = within(client.post("/v1").body("once")).await.unwrap();
+    assert_eq!((response.status().as_u16(), server.seen().len()), (429, 1));
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::NotIdempotent));
+}
+
+/// The rule orders a retry after every attempt, but a 200 never states that the request was not processed.
+#[tokio::test]
+async fn client_never_retries_a_post_after_200() {
+    let server = Server::start(Wire::Http1, |_, _| async {
+        let mut response = reply(200, "done");
+        for (name, value) in
+            [("retry-after", "1"), ("x-ratelimit-remaining", "0"), ("stripe-should-retry", "true")]
+        {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        Some(response)
+    })
+    .await;
+    let client = preset(&server.url()).with_retry(quick_retry().retry_if(|_, _| true)).client().unwrap();
+    let response = within(client.post("/v1").body("once")).await.unwrap();
+    assert_eq!((response.status().as_u16(), server.seen().len()), (200, 1));
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::NotIdempotent));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Report,
     call::{Deadline, RequestHead},
-    retry::{AttemptResult, Budget, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
+    retry::{AttemptResult, Budget, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride, RetryRejected},
     timeout::TimeoutLayer,
 };
 
@@ -62,6 +62,8 @@ pub(crate) enum Setting {
     RequestMaxAttempts(u32),
     /// An override in the request's extensions declares the request idempotent.
     DeclaredIdempotent,
+    /// Only idempotent requests are retried after the server has rejected them.
+    RejectedIdempotent,
     /// The server honours an idempotency key.
     HonouredKey,
     /// The caller sets an idempotency key.
@@ -140,6 +142,7 @@ pub(crate) async fn check(row: &Row, seed: u64) {
             Setting::WithoutRetries => overrides = overrides.without_retries(),
             Setting::RequestMaxAttempts(max) => overrides = overrides.with_max_attempts(max).unwrap(),
             Setting::DeclaredIdempotent => overrides = overrides.with_idempotent(),
+            Setting::RejectedIdempotent => retry = retry.with_retry_rejected(RetryRejected::Idempotent),
             Setting::HonouredKey => retry = retry.with_honoured_idempotency_key(IdempotencyKey::bare()),
             Setting::CallerKey => {
                 request.headers_mut().insert("idempotency-key", HeaderValue::from_static("caller-key"));

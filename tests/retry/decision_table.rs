@@ -76,6 +76,10 @@ const RETRY_TRUE: HeaderPairs = &[("x-should-retry", "true")];
 const RETRY_FALSE: HeaderPairs = &[("x-should-retry", "false")];
 const RETRY_TWICE: HeaderPairs = &[("x-should-retry", "true"), ("x-should-retry", "true")];
 const RETRY_CONTRADICTORY: HeaderPairs = &[("x-should-retry", "true"), ("x-should-retry", "false")];
+const STRIPE_TRUE: HeaderPairs = &[("stripe-should-retry", "true")];
+const STRIPE_FALSE: HeaderPairs = &[("stripe-should-retry", "false")];
+const BOTH_TRUE: HeaderPairs = &[("x-should-retry", "true"), ("stripe-should-retry", "true")];
+const TRUE_AND_STRIPE_FALSE: HeaderPairs = &[("x-should-retry", "true"), ("stripe-should-retry", "false")];
 const RETRY_INVALID: HeaderPairs = &[("x-should-retry", "perhaps")];
 
 const NO_PERMITS: HeaderPairs = &[("x-ratelimit-remaining", "0")];
@@ -151,21 +155,44 @@ const TABLE: &[Row] = &[
     ("TRACE",   Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Buffered,      &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("DELETE",  Empty,         &[Status(429), Status(200)],              &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
+    // Every method is retried after a 429 or 529, because the server has rejected the request.
+    ("POST",    Buffered,      &[Status(429), Status(200)],              &[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
+    ("POST",    Buffered,      &[Status(529), Status(200)],              &[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
+    ("PATCH",   Buffered,      &[Status(429), Status(200)],              &[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
+    ("PURGE",   Empty,         &[Status(429), Status(200)],              &[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
+    ("POST",    Streamed,      &[Status(429), Status(200)],              &[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
+    ("POST",    Buffered,      &[RetryAfter(429, "1"), Status(200)],     &[],                             2, Returns(200),                Success,               &[throttled_or_requested(1_000..=1_500)]),
+    ("POST",    Buffered,      &[Refused, Status(429), Status(201)],     &[],                             3, Returns(201),                Success,               &[TRANSIENT_1, THROTTLED_2]),
+    ("POST",    Buffered,      &[Status(429)],                           &[],                             3, Returns(429),                Exhausted,             &[THROTTLED_1, THROTTLED_2]),
+    ("POST",    Buffered,      &[Status(429)],                           &[MaxAttempts(1)],               1, Returns(429),                Exhausted,             &[]),
+    ("POST",    Buffered,      &[Status(429)],                           &[WithoutRetries],               1, Returns(429),                Exhausted,             &[]),
+    ("POST",    Buffered,      &[Status(429), Status(503)],              &[],                             2, Returns(503),                NotIdempotent,         &[THROTTLED_1]),
+    ("POST",    Buffered,      &[Status(429), Io(ConnectionReset)],      &[],                             2, IoError(ConnectionReset),    NotIdempotent,         &[THROTTLED_1]),
+    ("POST",    Buffered,      &[RetryAfter(429, "3")],                  &[TotalTimeout(3_000)],          1, Returns(429),                Deadline,              &[]),
+    ("POST",    Buffered,      &[Status(429)],                           &[NeverOn(429)],                 1, Returns(429),                NotRetryable,          &[]),
+    ("POST",    Buffered,      &[Headers(429, RETRY_FALSE)],             &[],                             1, Returns(429),                NotRetryable,          &[]),
+    ("POST",    Buffered,      &[Status(429)],                           &[BudgetCapacity(14), MaxAttempts(4)],3, Returns(429),                Budget,                &[THROTTLED_1, THROTTLED_2]),
+    ("POST",    LargeBuffered, &[Status(429)],                           &[],                             1, Returns(429),                NotReplayable,         &[]),
+    ("POST",    Streamed,      &[AfterFirstFrame(429)],                  &[],                             1, Returns(429),                NotReplayable,         &[]),
+    // A setting restricts this to idempotent requests.
+    ("POST",    Buffered,      &[Status(429)],                           &[RejectedIdempotent],           1, Returns(429),                NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Status(529)],                           &[RejectedIdempotent],           1, Returns(529),                NotIdempotent,         &[]),
+    ("GET",     Empty,         &[Status(429), Status(200)],              &[RejectedIdempotent],           2, Returns(200),                Success,               &[THROTTLED_1]),
+    ("POST",    Buffered,      &[Status(429), Status(200)],              &[RejectedIdempotent, DeclaredIdempotent],2, Returns(200),                Success,               &[THROTTLED_1]),
+    ("POST",    Buffered,      &[Status(429), Status(200)],              &[RejectedIdempotent, HonouredKey],2, Returns(200),                Success,               &[THROTTLED_1]),
+    ("POST",    Buffered,      &[Refused, Status(200)],                  &[RejectedIdempotent],           2, Returns(200),                Success,               &[TRANSIENT_1]),
     // A method that is not idempotent is not retried if the server may have processed the request.
     ("POST",    Buffered,      &[Status(408)],                           &[],                             1, Returns(408),               NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[Status(429)],                           &[],                             1, Returns(429),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Status(500)],                           &[],                             1, Returns(500),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Status(504)],                           &[],                             1, Returns(504),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Status(520)],                           &[],                             1, Returns(520),               NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[Status(529)],                           &[],                             1, Returns(529),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Status(530)],                           &[],                             1, Returns(530),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[RetryAfter(503, "1")],                  &[],                             1, Returns(503),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[NoResponse],                            &[AttemptTimeout(90)],           1, Timeout,                    NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Io(ConnectionReset)],                   &[],                             1, IoError(ConnectionReset),   NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Io(BrokenPipe)],                        &[],                             1, IoError(BrokenPipe),        NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Io(UnexpectedEof)],                     &[],                             1, IoError(UnexpectedEof),     NotIdempotent,         &[]),
-    ("PATCH",   Buffered,      &[Status(429)],                           &[],                             1, Returns(429),               NotIdempotent,         &[]),
     ("PATCH",   Buffered,      &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
     ("PATCH",   Buffered,      &[Status(504)],                           &[],                             1, Returns(504),               NotIdempotent,         &[]),
     ("PATCH",   Buffered,      &[NoResponse],                            &[AttemptTimeout(90)],           1, Timeout,                    NotIdempotent,         &[]),
@@ -225,7 +252,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[RetryAfter(503, "99999999999999999999")], &[],                           1, Returns(503),               RequestedDelayTooLong, &[]),
     ("GET",     Empty,         &[RetryAfter(503, "Fri, 31 Dec 9999 23:59:59 GMT")], &[],                  1, Returns(503),               RequestedDelayTooLong, &[]),
     ("GET",     Empty,         &[Status(503), RetryAfter(429, "121")],   &[],                             2, Returns(429),               RequestedDelayTooLong, &[TRANSIENT_1]),
-    ("POST",    Buffered,      &[RetryAfter(429, "121")],                &[],                             1, Returns(429),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[RetryAfter(429, "121")],                &[],                             1, Returns(429),                RequestedDelayTooLong, &[]),
     // The call returns the response immediately if the delay before a retry would end after the deadline.
     ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[TotalTimeout(3_000)],          1, Returns(503),               Deadline,              &[]),
     ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[TotalTimeout(3_100)],          2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
@@ -332,6 +359,14 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[Headers(400, RETRY_TWICE), Status(200)], &[],                            2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Headers(400, RETRY_CONTRADICTORY)],     &[],                             1, Returns(400),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Headers(503, RETRY_CONTRADICTORY), Status(200)], &[],                    2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(400, STRIPE_TRUE), Status(200)],&[],                             2, Returns(200),                Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(429, STRIPE_TRUE), Status(200)],&[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
+    ("GET",     Empty,         &[Headers(503, STRIPE_FALSE)],            &[],                             1, Returns(503),                NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(400, BOTH_TRUE), Status(200)],  &[],                             2, Returns(200),                Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(400, TRUE_AND_STRIPE_FALSE)],   &[],                             1, Returns(400),                NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(503, TRUE_AND_STRIPE_FALSE), Status(200)],&[],                             2, Returns(200),                Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(200, STRIPE_TRUE)],             &[],                             1, Returns(200),                Success,               &[]),
+    ("POST",    Buffered,      &[Headers(400, STRIPE_TRUE)],             &[],                             1, Returns(400),                NotIdempotent,         &[]),
     ("GET",     Empty,         &[Headers(400, RETRY_INVALID)],           &[],                             1, Returns(400),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Headers(503, RETRY_INVALID), Status(200)], &[],                          2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("POST",    Buffered,      &[Headers(503, RETRY_TRUE)],              &[],                             1, Returns(503),               NotIdempotent,         &[]),

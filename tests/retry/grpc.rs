@@ -9,7 +9,7 @@ use tower_outbound::{
     Report,
     call::StopReason::{self, *},
     limit::{LocalLimiter, RateLimitLayer, ResponseInfo},
-    retry::{Grpc, GrpcCode, RetryLayer},
+    retry::{Grpc, GrpcCode, RetryLayer, RetryRejected},
 };
 
 use super::{
@@ -25,6 +25,20 @@ const PUSHBACK_AND_RETRY_AFTER: HeaderPairs =
     &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "5000"), ("retry-after", "7")];
 const NEGATIVE_PUSHBACK: HeaderPairs = &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")];
 const PUSHBACK_TOO_LONG: HeaderPairs = &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "120001")];
+/// The details contain a `google.rpc.RetryInfo` of 3 s.
+const RETRY_INFO_3_S: HeaderPairs = &[
+    ("grpc-status", "8"),
+    (
+        "grpc-status-details-bin",
+        "CAgSBXF1b3RhGjAKKHR5cGUuZ29vZ2xlYXBpcy5jb20vZ29vZ2xlLnJwYy5SZXRyeUluZm8SBAoCCAM",
+    ),
+];
+/// The details contain a `google.rpc.RetryInfo` of 37 s.
+const UNAVAILABLE_RETRY_INFO_37_S: HeaderPairs = &[
+    ("grpc-status", "14"),
+    ("grpc-status-details-bin", "CA4aMAoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIECgIIJQ=="),
+];
+const EXHAUSTED_PUSHBACK_5_S: HeaderPairs = &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "5000")];
 const ZERO_PUSHBACK: HeaderPairs = &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "0")];
 const HEADERS_WITHOUT_STATUS: HeaderPairs =
     &[("content-type", "application/grpc"), ("grpc-retry-pushback-ms", "5000")];
@@ -55,7 +69,7 @@ async fn call(
 async fn grpc_status_and_pushback_determine_whether_a_call_is_retried() {
     /// The shortest and the longest expected delay in milliseconds, or `None` if no retry is expected.
     type Delay = Option<(u64, u64)>;
-    let table: [(Scripted, StopReason, Delay); 14] = [
+    let table: [(Scripted, StopReason, Delay); 16] = [
         // The gRPC status determines whether the call is retried, because a gateway may change the HTTP status.
         (Headers(503, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
         (Headers(403, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
@@ -64,6 +78,8 @@ async fn grpc_status_and_pushback_determine_whether_a_call_is_retried() {
         (Headers(200, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
         // If a response requests two delays, the longer delay applies, plus the jitter of the throttled backoff.
         (Headers(200, PUSHBACK_AND_RETRY_AFTER), Success, Some((7_000, 8_001))),
+        (Headers(200, RETRY_INFO_3_S), Success, Some((3_000, 4_001))),
+        (Headers(200, UNAVAILABLE_RETRY_INFO_37_S), Success, Some((37_000, 37_101))),
         (Headers(200, ZERO_PUSHBACK), Success, Some((50, 101))),
         (Headers(200, NEGATIVE_PUSHBACK), NotRetryable, None),
         (Headers(200, PUSHBACK_TOO_LONG), RequestedDelayTooLong, None),
@@ -85,12 +101,14 @@ async fn grpc_status_and_pushback_determine_whether_a_call_is_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_layer_assumes_that_a_failed_grpc_call_may_have_been_processed() {
+async fn failed_grpc_call_may_have_been_processed_unless_the_server_rejected_it() {
     let not_idempotent = || RetryLayer::new().with_classify(Grpc::new());
     for response in [
         Headers(200, UNAVAILABLE),
         Headers(200, RESOURCE_EXHAUSTED),
         Headers(200, PUSHBACK_5_S),
+        Headers(200, UNAVAILABLE_RETRY_INFO_37_S),
+        Status(503),
         Io(ConnectionReset),
     ] {
         let result = call(not_idempotent(), "POST", [response, Status(200)]).await;
@@ -100,6 +118,22 @@ async fn retry_layer_assumes_that_a_failed_grpc_call_may_have_been_processed() {
     }
     let (stop_reason, attempts, _) = call(not_idempotent(), "POST", [Refused, Status(200)]).await;
     assert_eq!((stop_reason, attempts), (Some(Success), 2));
+    for (response, least) in [
+        (Headers(200, EXHAUSTED_PUSHBACK_5_S), 5_000),
+        (Headers(200, RETRY_INFO_3_S), 3_000),
+        // A proxy has sent this response.
+        (Status(429), 500),
+    ] {
+        let (stop_reason, attempts, delay) = call(not_idempotent(), "POST", [response, Status(200)]).await;
+        assert_eq!((stop_reason, attempts), (Some(Success), 2), "{response:?}");
+        assert!(delay >= Some(millis(least)), "{response:?}: {delay:?}");
+        let only_idempotent = not_idempotent().with_retry_rejected(RetryRejected::Idempotent);
+        let result = call(only_idempotent, "POST", [response, Status(200)]).await;
+        assert_eq!(result, (Some(NotIdempotent), 1, None), "{response:?}");
+    }
+    // A negative pushback forbids the retry.
+    let result = call(not_idempotent(), "POST", [Headers(200, NEGATIVE_PUSHBACK), Status(200)]).await;
+    assert_eq!(result, (Some(NotRetryable), 1, None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,6 +162,7 @@ async fn pushback_of_a_throttled_grpc_server_pauses_the_shared_limiter() {
     for (response, pause) in [
         (Headers(200, PUSHBACK_5_S), 5_000),
         (Headers(200, PUSHBACK_AND_RETRY_AFTER), 7_000),
+        (Headers(200, RETRY_INFO_3_S), 3_000),
         // The gRPC status determines whether the limiter pauses. The HTTP status has no effect.
         (Headers(503, PUSHBACK_5_S), 5_000),
         (Headers(403, PUSHBACK_5_S), 5_000),

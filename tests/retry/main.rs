@@ -19,6 +19,7 @@ mod properties;
 mod readiness;
 mod recorded_body;
 mod redaction;
+mod rejected;
 mod report;
 mod request;
 mod requested_delay;

@@ -11,7 +11,7 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ExponentialBackoff, Jitter, Report,
     call::{AttemptReport, Deadline, DelayReason, Outcome, StopReason},
-    retry::{Budget, IdempotencyKey, RetryLayer, RetryOverride},
+    retry::{Budget, IdempotencyKey, RetryLayer, RetryOverride, RetryRejected},
     timeout::TimeoutLayer,
 };
 
@@ -33,6 +33,7 @@ struct Settings {
     request_max_attempts: Option<u32>,
     /// Whether the server honours an idempotency key.
     honours_key: bool,
+    retry_rejected: RetryRejected,
     /// Whether the request's extensions declare the request idempotent.
     declared_idempotent: bool,
     /// The backoff after transient failures and after throttled responses. Each has a base and a cap in milliseconds,
@@ -82,13 +83,14 @@ fn settings() -> impl Strategy<Value = Settings> {
     let method = select(vec!["GET", "PUT", "DELETE", "POST", "POST", "PATCH"]);
     let deadline = || prop::option::of(1..30_000_u64);
     let (budget, rare) = (prop::option::of(14..60_u32), || prop::bool::weighted(0.2));
+    let rejected = select(vec![RetryRejected::AnyMethod, RetryRejected::Idempotent]);
     (
         (any::<u64>(), method, 1..8_u32, prop::option::weighted(0.2, 1..8_u32), rare(), rare()),
-        ([backoff(), backoff()], 0..40_u64, budget, deadline(), deadline(), 1..5_000_u64),
+        ([backoff(), backoff()], 0..40_u64, budget, deadline(), deadline(), 1..5_000_u64, rejected),
     )
         .prop_map(
             |((seed, method, max_attempts, request_max_attempts, honours_key, declared_idempotent), rest)| {
-                let (backoffs, max_retry_after, budget, total_timeout, request_deadline, attempt_timeout) =
+                let (backoffs, max_retry_after, budget, total, request_deadline, attempt_timeout, rejected) =
                     rest;
                 Settings {
                     seed,
@@ -96,11 +98,12 @@ fn settings() -> impl Strategy<Value = Settings> {
                     max_attempts,
                     request_max_attempts,
                     honours_key,
+                    retry_rejected: rejected,
                     declared_idempotent,
                     backoffs,
                     max_retry_after,
                     budget,
-                    total_timeout,
+                    total_timeout: total,
                     request_deadline,
                     attempt_timeout,
                 }
@@ -119,7 +122,8 @@ fn layer(settings: &Settings) -> RetryLayer {
         .unwrap()
         .with_backoff(backoff(settings.backoffs[0]))
         .with_throttled_backoff(backoff(settings.backoffs[1]))
-        .with_max_retry_after(secs(settings.max_retry_after));
+        .with_max_retry_after(secs(settings.max_retry_after))
+        .with_retry_rejected(settings.retry_rejected);
     let layer = match settings.budget {
         Some(capacity) => layer.with_budget(Budget::new().with_capacity(capacity).unwrap()),
         None => layer.without_budget(),
@@ -234,8 +238,12 @@ proptest! {
         let ended = call(layer(&settings), &responses, &settings);
         let idempotent_method = ["GET", "PUT", "DELETE"].contains(&settings.method);
         let idempotent = idempotent_method || settings.honours_key || settings.declared_idempotent;
-        let was_sent = |index: &usize| !matches!(response_to(&responses, *index), Refused);
-        let maybe_processed = (0..ended.seen.len()).filter(was_sent).count();
+        let may_be_processed = |index: &usize| match response_to(&responses, *index) {
+            Refused => false,
+            response if is_throttled(response) => settings.retry_rejected == RetryRejected::Idempotent,
+            _ => true,
+        };
+        let maybe_processed = (0..ended.seen.len()).filter(may_be_processed).count();
         prop_assert!(idempotent || maybe_processed <= 1, "the server may have processed {maybe_processed} attempts");
         let keys: Vec<_> = ended.seen.iter().map(|seen| seen.head.headers.get("idempotency-key")).collect();
         let needs_key = settings.honours_key && ["POST", "PATCH"].contains(&settings.method);

@@ -41,10 +41,10 @@ async fn report_of_a_successful_call_contains_every_attempt() {
     assert_eq!((report.request_id(), report.waited()), (None, Duration::ZERO));
     let attempts = report.attempts();
     let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome.unwrap()).collect();
-    let response_outcome = |status| Outcome::Response(StatusCode::from_u16(status).unwrap());
+    let rejected = Outcome::Rejected(StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
         outcomes,
-        [response_outcome(429), Outcome::Failed, Outcome::NotSent, Outcome::Timeout, response_outcome(200)]
+        [rejected, Outcome::Failed, Outcome::NotSent, Outcome::Timeout, Outcome::Response(StatusCode::OK)]
     );
     let requested_delays: Vec<_> = attempts.iter().map(|attempt| attempt.requested_delay).collect();
     assert_eq!(requested_delays, [Some(secs(2)), None, None, None, None]);

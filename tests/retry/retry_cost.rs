@@ -10,7 +10,7 @@ use tower_outbound::{
     body::ReplayBody,
     call::{Deadline, KeyReplaced, StopReason},
     limit::{LocalLimiter, RateLimitLayer},
-    retry::{Budget, RetryLayer, RetryOverride},
+    retry::{Budget, RetryLayer, RetryOverride, RetryRejected},
 };
 
 use super::{
@@ -73,7 +73,12 @@ async fn call_without_a_retry_spends_no_budget() {
             StopReason::Exhausted,
         ),
         (layer.clone(), Status(503), request("POST", URI), StopReason::NotIdempotent),
-        (layer.clone(), Status(429), request("POST", URI), StopReason::NotIdempotent),
+        (
+            layer.clone().with_retry_rejected(RetryRejected::Idempotent),
+            Status(429),
+            request("POST", URI),
+            StopReason::NotIdempotent,
+        ),
         (layer.clone().with_replay_limit(4), Status(503), request("PUT", URI), StopReason::NotReplayable),
         (layer.clone(), KeepsBody(503), request("PUT", URI), StopReason::NotReplayable),
         (layer.clone(), RetryAfter(503, "121"), get(URI), StopReason::RequestedDelayTooLong),

@@ -26,6 +26,7 @@ fn debug_output_of_a_retry_layer_shows_its_settings() {
         "transient: Custom",
         "throttled: ExponentialBackoff { base: 1s",
         "Budget { left: 500",
+        "retry_rejected: AnyMethod",
         "replay_limit: ",
     ] {
         assert!(debug.contains(setting), "`{setting}` is missing in {debug}");

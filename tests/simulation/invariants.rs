@@ -239,7 +239,8 @@ fn wrong_attempt(attempt: &AttemptReport, report: &Report, arrived: &[&Arrival])
     if attempt.sent.is_none() {
         return Some(format!("attempt {} was not sent, but arrived", attempt.number));
     }
-    let is_proven = attempt.outcome.map(Outcome::delivery) == Some(Delivery::NotSent);
+    let delivery = attempt.outcome.map(Outcome::delivery);
+    let is_proven = matches!(delivery, Some(Delivery::NotSent | Delivery::Rejected));
     (is_proven && arrival.may_be_processed)
         .then(|| format!("attempt {} was reported as not processed, but arrived", attempt.number))
 }

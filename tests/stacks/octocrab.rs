@@ -148,8 +148,18 @@ async fn example_program_of_the_guide_retries_after_a_503() -> Result<(), BoxErr
 }
 
 #[tokio::test]
-async fn delay_requested_by_a_429_applies_to_the_next_call() {
+async fn post_is_retried_after_the_delay_of_a_429() {
     let (uri, seen) = server([(429, Some("150"))]).await;
+    let github = github(uri, Quota::per_second(100).unwrap());
+    github.post::<_, Value>("/issues", Some(&json!({ "title": "x" }))).await.unwrap();
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 2);
+    assert!(seen[1].0 - seen[0].0 >= Duration::from_millis(150), "{:?}", seen[1].0 - seen[0].0);
+}
+
+#[tokio::test]
+async fn delay_requested_by_a_503_applies_to_the_next_call() {
+    let (uri, seen) = server([(503, Some("150"))]).await;
     let github = github(uri, Quota::per_second(100).unwrap());
     github.post::<_, Value>("/issues", Some(&json!({ "title": "x" }))).await.unwrap_err();
     get(&github).await.unwrap();

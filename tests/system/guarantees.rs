@@ -26,7 +26,7 @@ use tower_outbound::{
     body::{IdleBody, ReplayBody},
     call::{Outcome, StopReason},
     preset,
-    retry::{IdempotencyKey, RetryLayer},
+    retry::{IdempotencyKey, RetryLayer, RetryRejected},
     stack::StackBuilder,
     test_util::Arrivals,
 };
@@ -212,11 +212,8 @@ async fn limiter_ignores_the_retry_after_header_of_a_foreign_origin() {
 #[tokio::test(start_paused = true)]
 async fn guarantee_5_only_idempotent_requests_may_be_processed_twice() {
     type Fail = fn() -> Result<Response<Body>, BoxError>;
-    let failures: [(&str, Fail); 3] = [
-        ("503", || respond(503)),
-        ("429", || respond(429)),
-        ("reset", || Err(io::Error::from(io::ErrorKind::ConnectionReset).into())),
-    ];
+    let failures: [(&str, Fail); 2] =
+        [("503", || respond(503)), ("reset", || Err(io::Error::from(io::ErrorKind::ConnectionReset).into()))];
     for (name, fail) in failures {
         for method in [Method::POST, Method::PATCH] {
             let (service, received) = stack(&realtime(), move |_, _| async move { fail() });
@@ -266,6 +263,26 @@ async fn guarantee_5_only_idempotent_requests_may_be_processed_twice() {
     let (service, received) = stack(&realtime(), |_, _| async { respond(401) });
     service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
     assert_eq!(received.count(), 1, "the stack must not resend a request with the same key");
+
+    // A 429 and a 529 state that the server did not process the request. The stack retries even a POST, unless the
+    // retry layer is restricted to idempotent requests.
+    for status in [429, 529] {
+        for (requests, sent) in [(RetryRejected::AnyMethod, 2), (RetryRejected::Idempotent, 1)] {
+            let retry = RetryLayer::new().with_retry_rejected(requests);
+            let (service, received) = stack(&realtime().with_retry(retry), move |number, _| async move {
+                match number {
+                    0 => respond_with_retry_after(status, 7),
+                    _ => respond(200),
+                }
+            });
+            let start = Instant::now();
+            let response = service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
+            let expected = if sent == 2 { 200 } else { status };
+            assert_eq!((response.status().as_u16(), received.count()), (expected, sent), "{requests:?}");
+            assert!(sent == 1 || start.elapsed() >= Duration::from_secs(7));
+            assert!(received.bodies.lock().unwrap().iter().all(|body| body == "pay"));
+        }
+    }
 
     // A refused connection delivers nothing to the server, so the stack retries even a POST.
     let (service, received) = stack(&realtime(), |number, _| async move {

@@ -20,6 +20,7 @@ async fn each_attempt_is_logged_at_debug_with_the_documented_fields() {
         with_common(&[
             "server_request_id",
             "http.response.status_code",
+            "delivery",
             "network.protocol.version",
             "requested_delay_ms"
         ])
@@ -42,6 +43,7 @@ async fn each_attempt_is_logged_at_debug_with_the_documented_fields() {
         ("429", "2000.0")
     );
     assert_eq!(events[0].fields["server_request_id"], "theirs");
+    assert_eq!(events[0].fields["delivery"], "rejected");
     assert_eq!(
         (&*events[1].fields["error.type"], &*events[1].fields["delivery"]),
         ("reset", "maybe_processed")

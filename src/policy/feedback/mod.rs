@@ -125,7 +125,7 @@ pub(crate) fn acceptance(
 }
 
 /// Returns the delay that the server requested: the longer of [`retry_after`] and a failed gRPC call's
-/// [pushback](grpc::pushback).
+/// [delay](grpc::requested_delay).
 pub(crate) fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
     retry_after(headers, wall).max(grpc::requested_delay(headers))
 }
@@ -134,7 +134,8 @@ pub(crate) fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> O
 ///
 /// Returns the delay of [`pause`] if the server requested one. Otherwise, a [throttled](is_throttled) response without
 /// remaining permits implies a delay until permits become available. Of several quotas, the longest delay is used.
-/// Returns `None` if the server requests no delay, or if the delay has passed.
+/// Returns `None` if the server requests no delay, or if the delay has passed. Call it only if the response
+/// [has limits](has_limits).
 ///
 /// [remaining]: super::remaining()
 pub(crate) fn requested_delay(
@@ -142,9 +143,6 @@ pub(crate) fn requested_delay(
     headers: &HeaderMap,
     wall: impl Fn() -> SystemTime,
 ) -> Option<Duration> {
-    if !has_limits(headers) {
-        return None;
-    }
     let delay = pause(headers, &wall).or_else(|| {
         let remaining = is_throttled(status, headers).then(|| rate_limit::remaining(headers, &wall))?;
         let empty = remaining.iter().filter(|remaining| remaining.left() == 0);

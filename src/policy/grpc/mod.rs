@@ -9,14 +9,16 @@ use std::{fmt, time::Duration};
 use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::{
-    header_values::{values, whole_number},
+    header_values::{MAX_REQUESTED_DELAY, values, whole_number},
     retry_decision::RetryDecision,
 };
 
+mod retry_info;
 #[cfg(test)]
 mod tests;
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+static GRPC_STATUS_DETAILS_BIN: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 static GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// A gRPC status code.
@@ -145,10 +147,28 @@ pub(super) fn is_throttled(headers: &HeaderMap) -> bool {
     Code::in_head(headers).is_some_and(|code| TEMPORARY.contains(&code))
 }
 
-/// Returns the delay that the server requested in its response to a failed gRPC call.
+/// Returns whether the server states that it did not process the call: `RESOURCE_EXHAUSTED` with a delay, unless a
+/// negative pushback forbids a retry. Returns `None` if the response headers have no `grpc-status`.
+pub(super) fn is_rejected(headers: &HeaderMap) -> Option<bool> {
+    let is_exhausted = Code::in_head(headers)? == Code::RESOURCE_EXHAUSTED;
+    let permits_retry = || pushback(headers) != Some(Pushback::Never) && requested_delay(headers).is_some();
+    Some(is_exhausted && permits_retry())
+}
+
+/// Returns the delay that the server requested in its response to a failed gRPC call: the longer of its pushback and
+/// the delay of a `google.rpc.RetryInfo` in `grpc-status-details-bin`.
 pub(super) fn requested_delay(headers: &HeaderMap) -> Option<Duration> {
-    match Code::in_head(headers).filter(|code| *code != Code::OK).and_then(|_| pushback(headers)) {
+    let code = Code::in_head(headers).filter(|code| *code != Code::OK)?;
+    let pushback = match pushback(headers) {
         Some(Pushback::After(delay)) => Some(delay),
         _ => None,
-    }
+    };
+    pushback.max(retry_info(headers, code))
+}
+
+/// Ignores a repeated header.
+fn retry_info(headers: &HeaderMap, code: Code) -> Option<Duration> {
+    let count = headers.get_all(&GRPC_STATUS_DETAILS_BIN).iter().count();
+    let status = values(headers, &GRPC_STATUS_DETAILS_BIN).next().filter(|_| count == 1)?;
+    retry_info::retry_delay(status, code.0).map(|delay| delay.min(MAX_REQUESTED_DELAY))
 }

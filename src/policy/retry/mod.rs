@@ -78,6 +78,17 @@ impl DelayReason {
     }
 }
 
+/// Which requests are retried after the server has [rejected](Delivery::Rejected) them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RetryRejected {
+    /// Requests with any method, because the server states that it did not process them.
+    #[default]
+    AnyMethod,
+    /// Idempotent requests only, as after any other response.
+    Idempotent,
+}
+
 /// The part of a call's state that determines whether the call is retried.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RetryState {
@@ -86,7 +97,19 @@ pub(crate) struct RetryState {
     pub(crate) max_attempts: u32,
     /// Whether a retry is safe even if the server processed the request.
     pub(crate) idempotent: bool,
+    pub(crate) retry_rejected: RetryRejected,
     pub(crate) max_retry_after: Duration,
+}
+
+impl RetryState {
+    fn is_safe_after(&self, delivery: Delivery) -> bool {
+        let is_unprocessed = match delivery {
+            Delivery::NotSent => true,
+            Delivery::Rejected => self.retry_rejected == RetryRejected::AnyMethod,
+            Delivery::MaybeProcessed | Delivery::Processed => false,
+        };
+        self.idempotent || is_unprocessed
+    }
 }
 
 /// The part of the retry decision that depends only on the last attempt.
@@ -162,7 +185,7 @@ pub(crate) fn backoff_reason(
         LastAttempt::KeyReplaced => None,
     };
     if reason.is_some() {
-        if !state.idempotent && outcome.delivery() != Delivery::NotSent {
+        if !state.is_safe_after(outcome.delivery()) {
             return Err(StopReason::NotIdempotent.into());
         }
         if state.attempts >= state.max_attempts {

@@ -2,17 +2,23 @@ use http::StatusCode;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::outcome::Outcome::{Failed, NotSent, Refused, Response, Timeout};
+use crate::policy::outcome::Outcome::{Failed, NotSent, Refused, Rejected, Response, Timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
 const TRANSIENT: LastAttempt = LastAttempt::Classified(RetryDecision::Transient);
 const THROTTLED: LastAttempt = LastAttempt::Classified(RetryDecision::Throttled);
 const UNAVAILABLE: Outcome = Response(StatusCode::SERVICE_UNAVAILABLE);
-const REJECTED: Outcome = Response(StatusCode::UNAUTHORIZED);
+const UNAUTHORIZED: Outcome = Response(StatusCode::UNAUTHORIZED);
+const REJECTED: Outcome = Rejected(StatusCode::TOO_MANY_REQUESTS);
 
 /// An idempotent request after its first attempt.
-const STATE: RetryState =
-    RetryState { attempts: 1, max_attempts: 3, idempotent: true, max_retry_after: Duration::from_secs(120) };
+const STATE: RetryState = RetryState {
+    attempts: 1,
+    max_attempts: 3,
+    idempotent: true,
+    retry_rejected: RetryRejected::AnyMethod,
+    max_retry_after: Duration::from_secs(120),
+};
 
 /// Inputs with a backoff of 1 s, without a deadline, and with a body that can be replayed.
 const INPUTS: Inputs = Inputs {
@@ -62,18 +68,43 @@ fn call_stops_after_success_lasting_failure_or_deadline() {
 }
 
 #[test]
-fn retries_non_idempotent_requests_only_if_they_were_not_sent() {
-    let state = RetryState { idempotent: false, ..STATE };
-    for (outcome, sent) in
-        [(UNAVAILABLE, true), (Timeout, true), (Failed, true), (NotSent, false), (Refused, false)]
+fn retries_non_idempotent_requests_only_if_they_were_not_sent_or_rejected() {
+    for (retry_rejected, rejected_is_safe) in
+        [(RetryRejected::AnyMethod, true), (RetryRejected::Idempotent, false)]
     {
-        let expected = match sent {
-            true => stop(StopReason::NotIdempotent),
-            false => retry(SECOND, DelayReason::Transient),
-        };
-        assert_eq!(decide(&state, outcome, TRANSIENT, &INPUTS), expected, "{outcome:?}");
-        assert!(decide(&STATE, outcome, TRANSIENT, &INPUTS).is_ok(), "{outcome:?}");
+        let state = RetryState { idempotent: false, retry_rejected, ..STATE };
+        for (outcome, safe) in [
+            (UNAVAILABLE, false),
+            (Response(StatusCode::TOO_MANY_REQUESTS), false),
+            (REJECTED, rejected_is_safe),
+            (Timeout, false),
+            (Failed, false),
+            (NotSent, true),
+            (Refused, true),
+        ] {
+            let expected = match safe {
+                true => retry(SECOND, DelayReason::Transient),
+                false => stop(StopReason::NotIdempotent),
+            };
+            assert_eq!(decide(&state, outcome, TRANSIENT, &INPUTS), expected, "{outcome:?}");
+            let idempotent = RetryState { idempotent: true, ..state };
+            assert!(decide(&idempotent, outcome, TRANSIENT, &INPUTS).is_ok(), "{outcome:?}");
+        }
     }
+}
+
+#[test]
+fn rejected_request_is_subject_to_all_other_rules() {
+    let state = RetryState { idempotent: false, ..STATE };
+    let decided =
+        |state: RetryState, inputs: Inputs| decide(&state, REJECTED, THROTTLED, &inputs).unwrap_err().reason;
+    assert_eq!(decided(RetryState { attempts: 3, ..state }, INPUTS), StopReason::Exhausted);
+    assert_eq!(decided(state, Inputs { replayable: false, ..INPUTS }), StopReason::NotReplayable);
+    assert_eq!(decided(state, Inputs { time_left: Some(SECOND), ..INPUTS }), StopReason::Deadline);
+    let too_long = Inputs { requested: Some(121 * SECOND), ..INPUTS };
+    assert_eq!(decided(state, too_long), StopReason::RequestedDelayTooLong);
+    let lasting = decide(&state, REJECTED, LastAttempt::Classified(RetryDecision::NotRetryable), &INPUTS);
+    assert_eq!(lasting, stop(StopReason::NotRetryable));
 }
 
 #[test]
@@ -108,13 +139,16 @@ fn reports_the_requested_delay_that_was_too_long() {
 fn call_stops_if_the_body_cannot_be_replayed() {
     let inputs = Inputs { replayable: false, ..INPUTS };
     assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), stop(StopReason::NotReplayable));
-    assert_eq!(decide(&STATE, REJECTED, LastAttempt::KeyReplaced, &inputs), stop(StopReason::NotReplayable));
+    assert_eq!(
+        decide(&STATE, UNAUTHORIZED, LastAttempt::KeyReplaced, &inputs),
+        stop(StopReason::NotReplayable)
+    );
 }
 
 #[test]
 fn resends_request_with_another_key_for_any_method_and_attempt_count() {
     let state = RetryState { attempts: 9, idempotent: false, ..STATE };
-    let resend = |inputs| decide(&state, REJECTED, LastAttempt::KeyReplaced, &inputs);
+    let resend = |inputs| decide(&state, UNAUTHORIZED, LastAttempt::KeyReplaced, &inputs);
     let immediate = Retry { delay: Duration::ZERO, drain: DRAIN_TIME, reason: DelayReason::KeyReplaced };
     let plain = Inputs { backoff: None, ..INPUTS };
     assert_eq!(resend(plain), Ok(immediate));
@@ -152,8 +186,10 @@ proptest! {
     /// Checks that no input causes a retry that is early, unsafe or past the deadline.
     #[test]
     fn retry_is_never_early_unsafe_or_past_the_deadline(
-        state in (0..5_u32, 1..5_u32, any::<bool>(), durations()),
-        outcome in prop::sample::select(vec![UNAVAILABLE, REJECTED, Timeout, Failed, NotSent, Refused]),
+        state in (0..5_u32, 1..5_u32, any::<bool>(), any::<bool>(), durations()),
+        outcome in prop::sample::select(vec![
+            UNAVAILABLE, UNAUTHORIZED, REJECTED, Timeout, Failed, NotSent, Refused,
+        ]),
         verdict in prop::sample::select(vec![
             TRANSIENT,
             THROTTLED,
@@ -164,8 +200,9 @@ proptest! {
         ]),
         inputs in inputs(),
     ) {
-        let (attempts, max_attempts, idempotent, max_retry_after) = state;
-        let state = RetryState { attempts, max_attempts, idempotent, max_retry_after };
+        let (attempts, max_attempts, idempotent, rejected_is_safe, max_retry_after) = state;
+        let retry_rejected = if rejected_is_safe { RetryRejected::AnyMethod } else { RetryRejected::Idempotent };
+        let state = RetryState { attempts, max_attempts, idempotent, retry_rejected, max_retry_after };
         let decided = decide(&state, outcome, verdict, &inputs);
         prop_assert_eq!(decided, decide(&state, outcome, verdict, &inputs));
         // The backoff does not change a decision to stop, so the caller need not compute a backoff.
@@ -180,7 +217,12 @@ proptest! {
         prop_assert!(inputs.time_left.is_none_or(|left| retry.delay.max(retry.drain) < left));
         prop_assert!(retry.drain <= DRAIN_TIME);
         if verdict != LastAttempt::KeyReplaced {
-            prop_assert!(idempotent || outcome.delivery() == Delivery::NotSent);
+            let is_safe = match outcome.delivery() {
+                Delivery::NotSent => true,
+                Delivery::Rejected => rejected_is_safe,
+                Delivery::MaybeProcessed | Delivery::Processed => false,
+            };
+            prop_assert!(idempotent || is_safe);
             prop_assert!(attempts < max_attempts && retry.delay >= inputs.backoff.unwrap().own);
         }
     }

@@ -57,6 +57,11 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
             "retry.backoff.jitter = 50",
             "invalid jitter `50`: expected a whole number from 0 to 100 with a percent sign, such as 50%",
         ),
+        (
+            "retry.retry_rejected = 'Idempotent'",
+            "invalid retry rejected `Idempotent`: expected any_method or idempotent",
+        ),
+        ("retry.retry_rejected = true", "invalid type: boolean `true`, expected any_method or idempotent"),
         ("retry.backoff.jitter = '101%'", "invalid jitter percent `101`: expected 0 to 100"),
         ("retry.max_attempts = 'three'", "invalid type: string \"three\", expected u32"),
         ("retry.max_attempts = -1", "invalid value: integer `-1`, expected u32"),

@@ -10,7 +10,7 @@ use tower_outbound::{
     limit::{Limiter, LocalLimiter, PermitRequest, RateLimitConfig, RateLimitLayer},
     preset::{self, StackConfig},
     request_id::RequestIdLayer,
-    retry::{Budget, IdempotencyKey, RetryLayer},
+    retry::{Budget, IdempotencyKey, RetryLayer, RetryRejected},
     stack::StackBuilder,
     timeout::TimeoutConfig,
 };
@@ -69,6 +69,7 @@ fn every_field_has_the_same_effect_as_its_setter() {
         max_attempts = 7
         max_retry_after = '8s'
         replay_limit = 9
+        retry_rejected = 'idempotent'
         backoff = { base = '10ms', cap = '11s', jitter = '12%' }
         throttled_backoff = { base = '13ms', cap = '14s', jitter = '0%' }
         budget = { capacity = 900, retry_cost = 600, throttled_cost = 17, success_gain = 18 }
@@ -87,6 +88,7 @@ fn every_field_has_the_same_effect_as_its_setter() {
         .unwrap()
         .with_max_retry_after(8 * SECOND)
         .with_replay_limit(9)
+        .with_retry_rejected(RetryRejected::Idempotent)
         .with_backoff(backoff(10, 11, 12))
         .with_throttled_backoff(backoff(13, 14, 0))
         .with_budget(budget)

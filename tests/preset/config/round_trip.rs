@@ -24,6 +24,7 @@ const EVERY_FIELD: &str = "
     max_attempts = 5
     max_retry_after = '8s'
     replay_limit = 9
+    retry_rejected = 'idempotent'
     retry_on = [409, 425]
     never_on = [503]
     backoff = { base = '1500ms', cap = '11s', jitter = '12%' }

@@ -26,10 +26,10 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, FreshKey, Origin, RefreshingKey},
     body::ReplayBody,
-    call::StopReason,
+    call::{Delivery, Outcome, StopReason},
     limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
-    retry::{Grpc, GrpcCode, RetryLayer, RetryOverride},
+    retry::{Grpc, GrpcCode, RetryLayer, RetryOverride, RetryRejected},
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
@@ -160,6 +160,30 @@ async fn retry_waits_for_the_delay_in_the_pushback_header() {
     assert!(seen[1].at - seen[0].at >= millis(150), "{:?}", seen[1].at - seen[0].at);
     let report = response.extensions().get::<Report>().unwrap();
     assert_eq!(report.attempts()[0].requested_delay, Some(millis(150)));
+}
+
+#[tokio::test]
+async fn call_that_the_server_rejected_is_retried_after_the_delay_of_its_retry_info() {
+    let server = Server::start([Scripted::RetryInfo(Code::ResourceExhausted, 150), Scripted::Success]).await;
+    let response = check(&server, retry().with_idempotent(|_| false)).await.unwrap();
+    let seen = server.seen();
+    assert_eq!(seen.len(), 2);
+    assert!(seen[1].at - seen[0].at >= millis(150), "{:?}", seen[1].at - seen[0].at);
+    let attempts = response.extensions().get::<Report>().unwrap().attempts();
+    assert_eq!(attempts[0].requested_delay, Some(millis(150)));
+    assert_eq!(attempts[0].outcome.map(Outcome::delivery), Some(Delivery::Rejected));
+}
+
+#[tokio::test]
+async fn call_is_not_retried_after_another_failure_with_retry_info_or_a_restricted_rule() {
+    for (code, requests) in
+        [(Code::Unavailable, RetryRejected::AnyMethod), (Code::ResourceExhausted, RetryRejected::Idempotent)]
+    {
+        let server = Server::start([Scripted::RetryInfo(code, 1), Scripted::Success]).await;
+        let retry = retry().with_idempotent(|_| false).with_retry_rejected(requests);
+        let status = check(&server, retry).await.unwrap_err();
+        assert_eq!((status.code(), server.calls()), (code, 1));
+    }
 }
 
 #[tokio::test]

@@ -295,6 +295,7 @@ fn retry_settings(coverage: &Coverage) {
     coverage.debug(&ExponentialBackoff::throttled());
     coverage.debug_and_display(&Jitter::none());
     coverage.debug(&Delivery::NotSent);
+    coverage.debug(&retry::RetryRejected::AnyMethod);
     coverage.debug(&RetryDecision::Transient);
     coverage.debug(&RetryOverride::new());
     coverage.debug(&IdempotencyKey::bare());

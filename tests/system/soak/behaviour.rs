@@ -99,6 +99,8 @@ pub(crate) async fn respond(
     let behaviour =
         if history.is_recovering() { Behaviour::Success } else { rng.choose_weighted(BEHAVIOURS) };
     let is_key_revoked = key_status == Some(KeyStatus::Revoked);
+    let is_unprocessed =
+        matches!(behaviour, Behaviour::RefusedStream | Behaviour::Throttled | Behaviour::ThrottledForYears);
     history.arrivals.lock().unwrap().push(Arrival {
         api: server.api,
         call,
@@ -110,7 +112,7 @@ pub(crate) async fn respond(
         cost: number(request.headers(), "x-cost").unwrap_or(1),
         permitted_at,
         arrived_at,
-        may_be_processed: !is_key_revoked && behaviour != Behaviour::RefusedStream,
+        may_be_processed: !is_key_revoked && !is_unprocessed,
     });
     if is_key_revoked {
         history.count_server_action("revoked key rejected");

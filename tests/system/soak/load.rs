@@ -146,6 +146,7 @@ fn record(history: &History, number: u64, result: &Result<Response, Error>) {
     for attempt in report.attempts() {
         match attempt.outcome {
             Some(Outcome::Response(_)) => (responses, maybe_sent) = (responses + 1, maybe_sent + 1),
+            Some(Outcome::Rejected(_)) => responses += 1,
             Some(Outcome::NotSent | Outcome::Refused) => {}
             _ => maybe_sent += 1,
         }

@@ -23,8 +23,8 @@
 //! - Calls: each call ends once, with a response, an error of exactly one kind, or a cancellation. The log has one
 //!   closed span for each call, and one event for each call that was not cancelled. A report contains every attempt
 //!   that arrived at the server.
-//! - Never twice: a POST without an idempotency key arrives at its server at most once, except after a 401 or
-//!   `REFUSED_STREAM`. Both prove that the server did not process the POST. All attempts of a call have the same
+//! - Never twice: a POST without an idempotency key arrives at its server at most once, except after a 401, a
+//!   429 or `REFUSED_STREAM`, which prove that the server did not process the POST. All attempts of a call have the same
 //!   idempotency key.
 //! - Window: in the server's count, no window exceeds its quota.
 //! - Never early: a limiter that has received a pause grants no permit until the pause ends or an operator ends it.
