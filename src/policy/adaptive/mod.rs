@@ -350,8 +350,17 @@ impl Learner {
         Some(if was_sent { at.saturating_add(self.wait) } else { at })
     }
 
-    /// Lifts a pause.
+    /// Lifts a pause, and forgets the server's quotas and the rate that they determined.
     pub(crate) fn resume(&mut self) {
+        self.lift_pause();
+        let had_quota = self.quotas.slowest().is_some();
+        self.quotas = ServerQuotas::default();
+        if had_quota && self.source != LearnedFrom::Throttling {
+            self.put(None, LearnedFrom::Headers);
+        }
+    }
+
+    fn lift_pause(&mut self) {
         (self.probe, self.paused_at) = (Probe::Open, None);
     }
 
@@ -364,7 +373,7 @@ impl Learner {
         }
         let Some(rate) = self.outage.detect(self.rate, now) else { return false };
         self.put(rate.map(|rate| rate.min(self.ceiling)), LearnedFrom::Success);
-        self.resume();
+        self.lift_pause();
         true
     }
 

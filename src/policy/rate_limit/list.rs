@@ -64,8 +64,9 @@ impl Remaining {
 /// The limit and the window of a quota, as far as the headers report them.
 pub(super) type Size = (Option<u64>, Option<Duration>);
 
-/// Inserts a policy into a list that is ordered like the result of [`remaining()`]. Keeps at most [`MAX_POLICIES`]
-/// policies, so each insertion takes constant time.
+/// Inserts a policy into a list, unless it reports more remaining permits than its limit, which is a contradiction. A
+/// reset after more than a window counts as a window. The list is ordered like the result of [`remaining()`]. Keeps at
+/// most [`MAX_POLICIES`] policies, so each insertion takes constant time.
 ///
 /// [`remaining()`]: super::remaining()
 pub(super) fn add(
@@ -75,7 +76,11 @@ pub(super) fn add(
     reset_after: Duration,
     (limit, window): Size,
 ) {
-    let new = Remaining { policy, left, reset_after: reset_after.min(MAX_REQUESTED_DELAY), limit, window };
+    if limit.is_some_and(|limit| left > limit) {
+        return;
+    }
+    let reset_after = reset_after.min(window.unwrap_or(MAX_REQUESTED_DELAY)).min(MAX_REQUESTED_DELAY);
+    let new = Remaining { policy, left, reset_after, limit, window };
     let rank = |item: &Remaining| (item.left, Reverse(item.reset_after));
     let place = list.partition_point(|kept| rank(kept) <= rank(&new));
     list.insert(place, new);

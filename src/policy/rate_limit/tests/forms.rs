@@ -34,12 +34,12 @@ fn reads_every_form_of_rate_limit_headers() {
         // If several lines of `RateLimit-Policy` contain the same name, the longest window is used.
         (
             &[
-                ("ratelimit", r#"hour;r=5"#),
+                ("ratelimit", r#"hour;r=1"#),
                 ("ratelimit-policy", r#""hour";q=1;w=60;pk=:YQ==:"#),
                 ("ratelimit-policy", r#""day";q=1, "hour";q=2;w=70"#),
                 ("ratelimit-policy", r#""hour";q=3;w=65"#),
             ],
-            &[(5, 70)],
+            &[(1, 70)],
         ),
         // draft -07, in which the window is the parameter `w` of a limit
         (&[("ratelimit", "limit=10, remaining=9, reset=4"), ("ratelimit-policy", "10;w=60")], &[(9, 4)]),

@@ -100,9 +100,13 @@ proptest! {
             same.filter_map(|policy| policy.get("qu")).all(|unit| unit == "\"requests\"")
         };
         let expected = items.iter().filter(counts_requests).filter_map(|item| {
-            let reset_after = item.number("t").or_else(|| window(&item.name))?;
+            let same = policies.iter().filter(|policy| bare(&policy.name) == bare(&item.name));
+            let limit = same.filter_map(|policy| policy.get("q")?.parse().ok()).min().unwrap_or(u64::MAX);
+            let left = item.number("r").filter(|left| *left <= limit)?;
+            let window = window(&item.name);
+            let reset_after = item.number("t").or(window)?.min(window.unwrap_or(u64::MAX));
             let policy = policy(bare(&item.name), item.get("pk").map(str::as_bytes));
-            Some((policy, item.number("r")?, Duration::from_secs(reset_after).min(MAX_REQUESTED_DELAY)))
+            Some((policy, left, Duration::from_secs(reset_after).min(MAX_REQUESTED_DELAY)))
         });
         let mut expected: Vec<_> = expected.collect();
         expected.sort_by_key(|(_, left, reset_after)| (*left, Reverse(*reset_after)));

@@ -65,6 +65,23 @@ fn reads_the_limit_and_the_window_of_a_quota() {
 }
 
 #[test]
+fn ignores_more_remaining_permits_than_the_limit_and_a_reset_after_the_window() {
+    let policy = ("ratelimit-policy", r#""p";q=2;w=120"#);
+    for (fields, expected) in [
+        ([("ratelimit", r#""p";r=1;t=946080000"#), policy], &[(1, 120)][..]),
+        ([("ratelimit", r#""p";r=2;t=119"#), policy], &[(2, 119)]),
+        ([("ratelimit", r#""p";r=3;t=119"#), policy], &[]),
+        ([("ratelimit", "limit=10, remaining=9, reset=61"), ("ratelimit-policy", "10;w=60")], &[(9, 60)]),
+        ([("ratelimit", "limit=10, remaining=11, reset=4"), ("ratelimit-policy", "10;w=60")], &[]),
+    ] {
+        assert_eq!(read(&fields), expected, "{fields:?}");
+    }
+    let x =
+        |limit| [("x-ratelimit-limit", limit), ("x-ratelimit-remaining", "500"), ("x-ratelimit-reset", "9")];
+    assert_eq!((read(&x("500")), read(&x("2"))), (vec![(500, 9)], Vec::new()));
+}
+
+#[test]
 fn skips_a_quota_that_does_not_count_requests() {
     for (policy, expected) in [
         ("a;q=9;w=1;qu=\"requests\"", [(1, 1), (2, 1)].as_slice()),
