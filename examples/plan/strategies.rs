@@ -86,8 +86,7 @@ pub(crate) enum Limiter {
 impl Limiter {
     pub(crate) fn new(rule: Option<Rule>, quota: Quota) -> Result<Self, BoxError> {
         if let Some(rule) = rule {
-            let settings =
-                CoreSettings { rule, obeys_remaining: false, lower_share: None, initial_burst: None };
+            let settings = CoreSettings::new(rule);
             return Ok(Self::Core(Box::new(Core::new(&[quota], settings)), None));
         }
         let limit = NonZeroU32::new(quota.limit()).ok_or("the limit is 0")?;

@@ -227,8 +227,8 @@ impl Error {
 
     /// Returns the wait that the call would have needed, if it failed because this wait was too long.
     ///
-    /// This is the wait for the limiter, the delay before the next attempt, or the time until a failed key source is
-    /// called again.
+    /// This is the wait for the limiter, the rest of a delay that the server requested, the delay before the next
+    /// attempt, or the time until a failed key source is called again.
     pub fn retry_after(&self) -> Option<Duration> {
         let own = self.inner.time.filter(|_| !self.is_timeout() && !self.is_service());
         own.or_else(|| self.report()?.retry_after())

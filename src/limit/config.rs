@@ -1,11 +1,14 @@
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
-use super::{LocalLimiter, PermitRequest, RateLimitLayer, SelectLimiter};
+use super::{LocalLimiter, PermitRequest, RateLimitLayer, SelectLimiter, core::PauseSettings};
 use crate::{
-    config::text::{List, Written},
-    policy::Quota,
+    config::{
+        InvalidConfig,
+        text::{List, Written},
+    },
+    policy::{Quota, nanos},
 };
 
 /// Configures a limiter and its [`RateLimitLayer`] in a file. In code, use the setters of the limiter and the layer
@@ -15,6 +18,8 @@ use crate::{
 /// |---|---|
 /// | `quota` | that of the preset, otherwise none. A quota such as `100/60s`, or a list of quotas that apply at once. `[]` removes the quota of a preset |
 /// | `initial_burst` | the quota's burst, or the whole limit of a [sliding window](crate::limit::LocalLimiter::sliding_window). The number of permits that are available at the start |
+/// | `longest_pause` | `1h`: see [`with_longest_pause`](LocalLimiter::with_longest_pause) |
+/// | `throttle_pause` | `1s`: see [`with_throttle_pause`](LocalLimiter::with_throttle_pause) |
 /// | `max_wait` | none, so a call may wait until its deadline |
 /// | `max_queue` | 10,000 waiters |
 ///
@@ -33,6 +38,10 @@ use crate::{
 pub struct RateLimitConfig {
     quota: Option<List<Quota>>,
     initial_burst: Option<u32>,
+    #[serde(deserialize_with = "longest_pause")]
+    longest_pause: Option<Written<Duration>>,
+    #[serde(deserialize_with = "throttle_pause")]
+    throttle_pause: Option<Written<Duration>>,
     max_wait: Option<Written<Duration>>,
     max_queue: usize,
 }
@@ -40,8 +49,34 @@ pub struct RateLimitConfig {
 impl Default for RateLimitConfig {
     fn default() -> Self {
         let max_queue = PermitRequest::DEFAULT_MAX_QUEUE;
-        Self { quota: None, initial_burst: None, max_wait: None, max_queue }
+        Self {
+            quota: None,
+            initial_burst: None,
+            longest_pause: None,
+            throttle_pause: None,
+            max_wait: None,
+            max_queue,
+        }
     }
+}
+
+type Pause = Option<Written<Duration>>;
+
+fn longest_pause<'de, D: Deserializer<'de>>(from: D) -> Result<Pause, D::Error> {
+    pause(from, PauseSettings::with_longest)
+}
+
+fn throttle_pause<'de, D: Deserializer<'de>>(from: D) -> Result<Pause, D::Error> {
+    pause(from, PauseSettings::with_throttled)
+}
+
+fn pause<'de, D: Deserializer<'de>>(
+    from: D,
+    check: impl FnOnce(PauseSettings, Duration) -> Result<PauseSettings, InvalidConfig>,
+) -> Result<Pause, D::Error> {
+    let pause = Pause::deserialize(from)?;
+    pause.map(|pause| check(PauseSettings::DEFAULT, pause.0)).transpose().map_err(D::Error::custom)?;
+    Ok(pause)
 }
 
 impl RateLimitConfig {
@@ -58,6 +93,14 @@ impl RateLimitConfig {
 
     pub(crate) fn initial_burst(&self) -> Option<u32> {
         self.initial_burst
+    }
+
+    pub(crate) fn pauses(&self) -> PauseSettings {
+        let default = PauseSettings::DEFAULT;
+        PauseSettings {
+            longest: self.longest_pause.map_or(default.longest, |pause| nanos(pause.0)),
+            throttled: self.throttle_pause.map_or(default.throttled, |pause| nanos(pause.0)),
+        }
     }
 
     /// Creates a [paced window](LocalLimiter::paced_window). The limiter is unlimited if there is no quota.
@@ -81,6 +124,7 @@ impl RateLimitConfig {
     }
 
     fn begin(&self, limiter: LocalLimiter) -> LocalLimiter {
+        let limiter = limiter.with(|settings| settings.pauses = self.pauses());
         match self.initial_burst {
             Some(permits) => limiter.with_initial_burst(permits),
             None => limiter,

@@ -14,7 +14,7 @@ pub struct ResponseInfo<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
     received_at: Option<Instant>,
-    /// Whether a header may concern the rate limit.
+    /// Whether the status or a header may concern the rate limit.
     has_limits: bool,
     pause: Option<Duration>,
     /// Parsed when it is first read.
@@ -37,7 +37,7 @@ impl<'a> ResponseInfo<'a> {
             status,
             headers,
             received_at: None,
-            has_limits: policy::feedback::has_limits(headers),
+            has_limits: matches!(status.as_u16(), 429 | 529) || policy::feedback::has_limits(headers),
             pause: None,
             remaining: OnceCell::new(),
         };
@@ -76,7 +76,7 @@ impl<'a> ResponseInfo<'a> {
         self.pause
     }
 
-    /// Returns whether a header may concern the rate limit.
+    /// Returns whether the status or a header may concern the rate limit.
     pub(super) fn has_limits(&self) -> bool {
         self.has_limits
     }

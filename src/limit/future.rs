@@ -269,10 +269,11 @@ fn complete<R>(mut permit: Permit<'_>, trusted: bool, call: Option<&CallContext>
         return permit.release();
     }
     let info = ResponseInfo::new(response.status(), response.headers());
-    if let Some(pause) = info.requested_pause() {
-        telemetry::paused(call, pause);
+    let effect = permit.report(&info);
+    if let Some(pause) = effect.pause.or(info.requested_pause()) {
+        telemetry::paused(call, pause, effect.probe_after);
     }
-    if let Some(learned) = permit.report(&info) {
+    if let Some(learned) = effect.learned {
         telemetry::learned(call, learned.rate(), learned.source.as_str());
     }
 }

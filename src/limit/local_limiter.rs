@@ -8,21 +8,16 @@ use std::{
 };
 
 use super::{
-    core::{Core, CoreSettings},
+    core::Core,
     feedback::ResponseInfo,
     limiter::Limiter,
     permit::{Permit, PermitIssuer},
     permit_request::PermitRequest,
     shell::{Shared, acquire::Acquire, setup::Setup},
-    snapshot::{Learned, Snapshot},
-    source::Demand,
+    snapshot::{Effect, Snapshot},
+    source::{Demand, PermitSource},
 };
-use crate::{
-    clock::Instant,
-    config::InvalidConfig,
-    error::Refusal,
-    policy::{Quota, priority::Shares},
-};
+use crate::{clock::Instant, error::Refusal, policy::Quota};
 
 /// An in-process limiter: a queue with priorities in front of a rule that grants permits. The rule is one of four:
 ///
@@ -58,7 +53,7 @@ use crate::{
 /// returns a new limiter. Call it before the limiter is used or cloned.
 #[derive(Clone)]
 pub struct LocalLimiter {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl LocalLimiter {
@@ -81,61 +76,6 @@ impl LocalLimiter {
     /// longer be served in time.
     pub fn source_changed(&self) {
         self.shared.locked(|core, now| core.source_changed(now));
-    }
-
-    /// Uses the clock of the crate `quanta`. Reading it takes a third of the time of reading the operating system's
-    /// clock. It ignores tokio's paused time.
-    #[cfg(feature = "quanta")]
-    pub fn with_quanta_clock(self) -> Self {
-        let setup = Setup::clone(&self.shared.setup);
-        Self::build(Setup { clock: super::shell::clock::Clock::quanta(), ..setup })
-    }
-
-    /// Starts with at most `permits` available permits. With 0, a restarted process adds no burst to one that the
-    /// previous process may have just sent.
-    ///
-    /// Default: the quota's burst, or the whole limit of a [sliding window](Self::sliding_window).
-    pub fn with_initial_burst(self, permits: u32) -> Self {
-        self.with(|settings| settings.initial_burst = Some(permits))
-    }
-
-    /// Also limits the requests to the remaining permits that the server's rate-limit headers report. Without this
-    /// setting, a limiter with a quota applies them only from a response that rejects requests, such as a 429.
-    ///
-    /// Use this setting if several processes share a key but no limiter. It lowers the throughput by up to 12 %,
-    /// because servers round resets up to a second. In addition, a server that counts a sliding window frees permits
-    /// before the reset that it reports.
-    pub fn with_server_remaining(self) -> Self {
-        self.with(|settings| settings.obeys_remaining = true)
-    }
-
-    /// Sets the percentage of permits that each lower priority with queued requests gets. Default: 10. With 0, it gets
-    /// permits only if no request of a higher priority is queued.
-    ///
-    /// A builder's own limiter keeps the default. Pass a limiter with another share to
-    /// [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter).
-    ///
-    /// ```
-    /// use tower_outbound::{Quota, limit::{LocalLimiter, PermitRequest, Priority}};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    /// let limiter = LocalLimiter::paced_window(Quota::per_minute(100)?).with_lower_priority_share(5)?;
-    /// # use tower_outbound::limit::Limiter;
-    /// limiter.acquire_with(&PermitRequest::new().with_priority(Priority::High)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `percent` is above 25. At 25, the two lower priorities together get half of the permits.
-    pub fn with_lower_priority_share(self, percent: u32) -> Result<Self, InvalidConfig> {
-        if percent > Shares::LARGEST {
-            let expected = format!("at most {}", Shares::LARGEST);
-            return Err(InvalidConfig::new("lower priority share", percent.to_string(), expected));
-        }
-        Ok(self.with(|settings| settings.lower_share = Some(percent)))
     }
 
     /// Waits for one permit.
@@ -202,13 +142,15 @@ impl LocalLimiter {
         self.shared.locked(|core, now| core.set_quotas(&quotas, now));
     }
 
-    /// Pauses the limiter until `until`. Extends a current pause, but never shortens it.
+    /// Pauses the limiter until `until`. Extends a current pause, but never shortens it. The
+    /// [longest pause](Self::with_longest_pause) does not apply.
     pub fn pause_until(&self, until: Instant) {
         let until = self.shared.setup.clock.at(until);
         self.shared.locked(|core, now| core.pause(until, now));
     }
 
-    /// Lifts a pause and discards the remaining permits that the server reported.
+    /// Lifts a pause, discards the remaining permits that the server reported, and forgets a rate that follows from the
+    /// server's quotas.
     pub fn resume(&self) {
         self.shared.locked(Core::resume);
     }
@@ -243,13 +185,8 @@ impl LocalLimiter {
         self
     }
 
-    pub(super) fn with(self, change: impl FnOnce(&mut CoreSettings)) -> Self {
-        let mut setup = Setup::clone(&self.shared.setup);
-        change(&mut setup.settings);
-        Self::build(setup)
-    }
-
-    pub(super) fn build_with(setup: Setup, core: Core) -> Self {
+    pub(super) fn build_with_source(setup: Setup, source: Box<dyn PermitSource>) -> Self {
+        let core = Core::from_source(source, &setup.quotas, setup.settings);
         Self { shared: Arc::new(Shared::from_source(Arc::new(setup), core)) }
     }
 
@@ -275,7 +212,7 @@ impl PermitIssuer for LocalLimiter {
         self.shared.is_expired(self.time(permit))
     }
 
-    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
         self.shared.completed((permit.cost(), self.time(permit)), permit.sent_at(), response)
     }
 

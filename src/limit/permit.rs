@@ -1,6 +1,6 @@
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
-use super::{feedback::ResponseInfo, shell::Shared, snapshot::Learned};
+use super::{feedback::ResponseInfo, shell::Shared, snapshot::Effect};
 use crate::clock::{self, Instant};
 
 /// The right to send one request, granted by a limiter.
@@ -57,10 +57,10 @@ pub trait PermitIssuer: Send + Sync {
         permit.is_older_than_now()
     }
 
-    /// Called when the request of `permit` received a response. Returns the learned rate if it has changed, which the
-    /// rate-limit layer logs. Does nothing and returns `None` by default.
-    fn completed(&self, _permit: &Permit<'_>, _response: &ResponseInfo<'_>) -> Option<Learned> {
-        None
+    /// Called when the request of `permit` received a response. Returns what the response changed, which the rate-limit
+    /// layer logs. Does nothing and returns no change by default.
+    fn completed(&self, _permit: &Permit<'_>, _response: &ResponseInfo<'_>) -> Effect {
+        Effect::default()
     }
 
     /// Called when the request of `permit` ended without a response, or with a response that does not concern this
@@ -144,11 +144,11 @@ impl<'a> Permit<'a> {
         self.report(response);
     }
 
-    /// Reports the response, and returns the learned rate if it has changed.
+    /// Reports the response, and returns what it changed.
     #[inline]
-    pub(super) fn report(&mut self, response: &ResponseInfo<'_>) -> Option<Learned> {
+    pub(super) fn report(&mut self, response: &ResponseInfo<'_>) -> Effect {
         match std::mem::replace(&mut self.issuer, Issuer::Ended) {
-            Issuer::None(_) | Issuer::Ended => None,
+            Issuer::None(_) | Issuer::Ended => Effect::default(),
             Issuer::Borrowed(limiter, at) => limiter.completed((self.cost, at), self.sent_at, response),
             Issuer::Shared(limiter, at) => limiter.completed((self.cost, at), self.sent_at, response),
             Issuer::Custom(issuer, at) => {

@@ -1,7 +1,7 @@
 //! The constructors of [`LocalLimiter`], one for each rule.
 
 use super::{
-    core::{Core, Rule, Spread},
+    core::{Rule, Spread},
     local_limiter::LocalLimiter,
     shell::setup::Setup,
     source::PermitSource,
@@ -155,8 +155,8 @@ impl LocalLimiter {
     /// - Rate-limit headers with a limit, and with a window or a reset, set the rate to 98 % of that quota. A quota
     ///   whose window is longer than two minutes does not set the rate.
     /// - A throttled response pauses all callers for the requested delay, or until the reset of a quota without
-    ///   remaining permits. Without either, the first pause lasts one round trip, but at least the time between two
-    ///   requests, or 100 ms if no rate is known.
+    ///   remaining permits, for at most the [longest pause](Self::with_longest_pause). Without either, the first pause
+    ///   lasts one round trip, but at least the time between two requests, or 100 ms if no rate is known.
     /// - One request after the pause tests whether the server accepts requests again. Each test that is throttled
     ///   doubles the pause, up to 60 s.
     /// - The first pause sets the rate to the recently accepted requests per second if no rate is known. The rate stays
@@ -195,7 +195,6 @@ impl LocalLimiter {
     /// [`PermitSource`]. The margins and windows of `quotas` only determine how long a permit stays valid.
     pub fn from_source(source: impl PermitSource + 'static, quotas: impl IntoIterator<Item = Quota>) -> Self {
         let setup = Setup::new(quotas.into_iter().collect(), Rule::Quotas(Spread::TokenBucket));
-        let core = Core::from_source(Box::new(source), &setup.quotas);
-        Self::build_with(setup, core)
+        Self::build_with_source(setup, Box::new(source))
     }
 }

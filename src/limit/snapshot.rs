@@ -13,6 +13,10 @@ pub struct Snapshot {
     pub queued: usize,
     /// The end of the current pause. `None` if the limiter is not paused.
     pub paused_until: Option<Instant>,
+    /// When the next request may leave before [`paused_until`](Self::paused_until), to test whether the server accepts
+    /// requests again. `None` unless the server stated a delay beyond the
+    /// [longest pause](crate::limit::LocalLimiter::with_longest_pause).
+    pub probe_at: Option<Instant>,
     /// The number of permits granted since the limiter was created.
     pub granted: u64,
     /// The number of requests refused since the limiter was created.
@@ -22,6 +26,20 @@ pub struct Snapshot {
     /// The learned rate of an [adaptive](crate::limit::LocalLimiter::adaptive) limiter. `None` for other limiters, and
     /// until the limiter has learned a rate.
     pub learned: Option<Learned>,
+}
+
+/// What a response changed in a limiter. The rate-limit layer logs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Effect {
+    /// The learned rate, if it has changed.
+    pub learned: Option<Learned>,
+    /// The pause that the response began, if the server stated no delay, or a delay beyond the
+    /// [longest pause](crate::limit::LocalLimiter::with_longest_pause).
+    pub pause: Option<Duration>,
+    /// The longest pause, if the stated delay exceeds it. One request then leaves, to test whether the server accepts
+    /// requests again.
+    pub probe_after: Option<Duration>,
 }
 
 /// The rate and the quota that an [adaptive](crate::limit::LocalLimiter::adaptive) limiter has learned from a server.

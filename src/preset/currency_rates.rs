@@ -24,5 +24,5 @@ pub fn currency_rates(base_url: impl AsRef<str>) -> Result<StackBuilder, Invalid
         .with_name("currency_rates")
         .with_json_on_every_request()
         .with_api_key_env("CURRENCY_RATES_API_KEY")
-        .with_own_limiter([Quota::per_minute(100)?], None))
+        .with_quota(Quota::per_minute(100)?))
 }

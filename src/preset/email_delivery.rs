@@ -27,5 +27,5 @@ pub fn email_delivery(base_url: impl AsRef<str>) -> Result<StackBuilder, Invalid
         .with_name("email_delivery")
         .with_json_on_every_request()
         .with_api_key_env("EMAIL_DELIVERY_API_KEY")
-        .with_own_limiter([Quota::per_minute(1000)?], None))
+        .with_quota(Quota::per_minute(1000)?))
 }

@@ -202,14 +202,25 @@ pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
     metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str())]);
 }
 
-pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
+/// Emits the event for a pause. `probe_after` is the longest pause, if the pause is longer.
+pub(crate) fn paused(call: Option<&CallContext>, pause: Duration, probe_after: Option<Duration>) {
     metric::record(PAUSE_DURATION, call, &[], pause);
-    info!(
-        target: LIMIT,
-        service = call.and_then(CallContext::service).as_deref(),
-        pause_ms = millis(pause),
-        "limiter paused by the server"
-    );
+    let service = LazyCell::new(|| call.and_then(CallContext::service));
+    match probe_after {
+        Some(probe_after) => warn!(
+            target: LIMIT,
+            service = service.as_deref(),
+            pause_ms = millis(pause),
+            probe_after_ms = millis(probe_after),
+            "limiter paused by the server beyond the longest pause"
+        ),
+        None => info!(
+            target: LIMIT,
+            service = service.as_deref(),
+            pause_ms = millis(pause),
+            "limiter paused by the server"
+        ),
+    }
 }
 
 pub(crate) fn learned(call: Option<&CallContext>, rate: f64, source: &'static str) {

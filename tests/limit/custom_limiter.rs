@@ -42,12 +42,12 @@ impl PermitIssuer for Recording {
         permit.granted_at().elapsed() > millis(10)
     }
 
-    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
         assert!(permit.sent_at().is_some_and(|sent| sent <= response.received_at()));
         assert_eq!(response.requested_pause(), (response.status() == 429).then_some(seconds(7)));
         assert_eq!(response.headers().len(), usize::from(response.status() != 200));
         self.record("completed");
-        None
+        Effect::default()
     }
 
     fn dropped(&self, permit: &Permit<'_>) {

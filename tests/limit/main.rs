@@ -61,7 +61,7 @@ use tower_outbound::{
     call::{CallContext, RequestHead},
     error::{Reason, Refusal},
     limit::{
-        Acquire, AnyLimiter, Keyed, Learned, Limiter, LocalLimiter, Permit, PermitCost, PermitIssuer,
+        Acquire, AnyLimiter, Effect, Keyed, Limiter, LocalLimiter, Permit, PermitCost, PermitIssuer,
         PermitRequest, Priority, RateLimit, RateLimitLayer, ResponseInfo, SelectLimiter, Snapshot,
     },
     preset,

@@ -9,7 +9,7 @@ use tower::limit::ConcurrencyLimitLayer;
 use tower_outbound::{
     error::{Reason, Refusal},
     limit::{
-        Acquire, AnyLimiter, Keyed, Learned, Limiter, LocalLimiter, Permit, PermitIssuer, PermitRequest,
+        Acquire, AnyLimiter, Effect, Keyed, Limiter, LocalLimiter, Permit, PermitIssuer, PermitRequest,
         ResponseInfo,
     },
 };
@@ -203,9 +203,9 @@ impl PermitIssuer for RecordingLimiter {
         false
     }
 
-    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
         self.record(LimiterCall::Completed(permit.cost().get(), response.requested_pause()));
-        None
+        Effect::default()
     }
 
     fn dropped(&self, permit: &Permit<'_>) {

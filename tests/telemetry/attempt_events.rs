@@ -104,6 +104,24 @@ async fn each_backoff_and_the_end_of_the_retries_are_logged_at_debug() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn limiter_logs_a_pause_at_warn_if_it_exceeds_the_longest_pause() {
+    let (capture, _guard) = Capture::at(LevelFilter::INFO);
+    let limiter = LocalLimiter::paced_window(Quota::per_second(10).unwrap().with_burst(5).unwrap());
+    let responses = [Status(429), Headers(429, &[("retry-after", "7200")])];
+    let service = RateLimitLayer::new(limiter).layer(ScriptedService::new(responses));
+    for _ in 0..2 {
+        service.clone().oneshot(get(URI)).await.unwrap();
+    }
+    let events = capture.of(LIMIT);
+    assert_eq!(events.iter().map(|event| event.level).collect::<Vec<_>>(), [Level::INFO, Level::WARN]);
+    assert_eq!(events[0].fields["pause_ms"], "1000.0");
+    assert_eq!(
+        (&*events[1].fields["pause_ms"], &*events[1].fields["probe_after_ms"]),
+        ("7200000.0", "3600000.0")
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn limiter_logs_a_wait_at_debug_and_a_pause_at_info() {
     let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
     let service = ServiceBuilder::new()

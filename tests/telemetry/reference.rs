@@ -58,13 +58,15 @@ async fn documentation_lists_all_spans_and_events_with_their_fields() {
     }
     let limits = Headers(200, &[("ratelimit", "limit=100, remaining=99, reset=60")]);
     let adaptive = preset::realtime_messaging(URI).unwrap().with_api_key(ApiKey::new("k3y").unwrap());
-    let service = adaptive.layer().unwrap().layer(ScriptedService::new([limits]));
-    service.oneshot(get(URI)).await.unwrap();
+    let service = adaptive.layer().unwrap().layer(ScriptedService::new([limits, RetryAfter(429, "7200")]));
+    for _ in 0..2 {
+        service.clone().oneshot(get(URI)).await.unwrap();
+    }
     replace_keys().await;
     let has_store_events = lose_and_restore_store().await;
     let (emitted, documented) =
         (capture.rows(), documented_rows(include_str!("../../src/request_id/mod.rs")));
-    assert_eq!(documented.len(), 17);
+    assert_eq!(documented.len(), 18);
     // The feature `otel` raises the level of both spans.
     let with_feature_level =
         |(kind, target, level, name, fields): Row| match cfg!(feature = "otel") && kind == "span" {

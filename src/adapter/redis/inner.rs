@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::{self, Instant},
-    limit::{Learned, LocalLimiter, Permit, PermitIssuer, ResponseInfo},
+    limit::{Effect, LocalLimiter, Permit, PermitIssuer, ResponseInfo},
     policy::nanos,
     random::Random,
 };
@@ -37,6 +37,7 @@ impl Inner {
         let permits = Arc::new(Mutex::new(permits));
         let source = Source(Arc::clone(&permits));
         let limiter = LocalLimiter::from_source(source, settings.quotas.iter().copied());
+        let limiter = limiter.with(|core| core.pauses = settings.pauses);
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             limiter,
@@ -63,6 +64,10 @@ impl Inner {
 
     pub(super) fn pause_until(&self, until: Instant) {
         self.limiter.pause_until(until);
+        self.report_pause(until);
+    }
+
+    fn report_pause(&self, until: Instant) {
         let wait = nanos(until.saturating_duration_since(clock::now()));
         self.report(|updates, now| updates.pause_until = updates.pause_until.max(now.saturating_add(wait)));
     }
@@ -83,19 +88,27 @@ impl PermitIssuer for Inner {
         self.limiter.is_expired(permit)
     }
 
-    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Option<Learned> {
-        let learned = self.limiter.completed(permit, response);
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
+        let effect = self.limiter.completed(permit, response);
         let remaining = response.remaining();
         if !remaining.is_empty() {
             let uncounted = self.limiter.demand().uncounted;
+            let longest = self.settings.pauses.longest;
             self.inspect(|permits, now| {
-                remaining.iter().for_each(|remaining| permits.session.remember(*remaining, uncounted, now));
+                let session = &mut permits.session;
+                remaining.iter().for_each(|remaining| session.remember(*remaining, uncounted, longest, now));
             });
         }
-        if let Some(pause) = response.requested_pause() {
-            self.pause_until(clock::after(response.received_at(), pause));
+        if effect.pause.is_some() || response.requested_pause().is_some() {
+            let snapshot = self.limiter.snapshot();
+            // The store learns of no longer pause, because it would grant no permit for a probe.
+            snapshot
+                .probe_at
+                .or(snapshot.paused_until)
+                .into_iter()
+                .for_each(|until| self.report_pause(until));
         }
-        learned
+        effect
     }
 
     fn dropped(&self, permit: &Permit<'_>) {

@@ -23,13 +23,14 @@ pub(super) struct Session {
 
 impl Session {
     /// Stores the remaining permits that the service reported, minus the permits that the service may not have counted
-    /// yet.
-    pub(super) fn remember(&mut self, remaining: Remaining, uncounted: u64, now: u64) {
+    /// yet. A reset after the `longest` pause counts as this pause.
+    pub(super) fn remember(&mut self, remaining: Remaining, uncounted: u64, longest: u64, now: u64) {
         let (policy, gates) = (remaining.policy(), &mut self.updates.gates);
         gates.retain(|gate| gate.policy != policy);
         if gates.len() < MAX_GATES {
             let left = remaining.left().saturating_sub(uncounted);
-            gates.push(Gate { policy, left, until: now.saturating_add(nanos(remaining.reset_after())) });
+            let until = now.saturating_add(nanos(remaining.reset_after()).min(longest));
+            gates.push(Gate { policy, left, until });
         }
     }
 

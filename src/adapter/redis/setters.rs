@@ -68,6 +68,31 @@ impl RedisLimiter {
         Ok(self.with(|settings| settings.timeout = timeout))
     }
 
+    /// Sets the longest pause. Default: one hour. See
+    /// [`LocalLimiter::with_longest_pause`](crate::limit::LocalLimiter::with_longest_pause).
+    ///
+    /// A process that did not receive the requested delay itself only learns the end of the longest pause. After that,
+    /// it sends requests at the quota's rate until one of them is throttled.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `longest` is zero.
+    pub fn with_longest_pause(self, longest: Duration) -> Result<Self, InvalidConfig> {
+        let pauses = self.inner.settings.pauses.with_longest(longest)?;
+        Ok(self.with(|settings| settings.pauses = pauses))
+    }
+
+    /// Sets the first pause after a throttled response without a delay. Default: 1 s. See
+    /// [`LocalLimiter::with_throttle_pause`](crate::limit::LocalLimiter::with_throttle_pause).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `pause` is longer than five minutes.
+    pub fn with_throttle_pause(self, pause: Duration) -> Result<Self, InvalidConfig> {
+        let pauses = self.inner.settings.pauses.with_throttled(pause)?;
+        Ok(self.with(|settings| settings.pauses = pauses))
+    }
+
     /// Lets this process use its share of each quota while the server does not reply. A share is the quota divided by
     /// `processes`. By default, no share is used. While the server does not reply, every request is then refused
     /// immediately with [`Reason::Unavailable`](crate::error::Reason::Unavailable).

@@ -6,7 +6,7 @@ use redis::{Cmd, ConnectionInfo};
 use sha2::{Digest, Sha256};
 
 use super::protocol::{Kind, Query, micros};
-use crate::{config::InvalidConfig, policy::Quota};
+use crate::{config::InvalidConfig, limit::core::PauseSettings, policy::Quota};
 
 /// A store that does not reply is queried again after a random time of 50 to 250 ms.
 pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(50);
@@ -24,6 +24,7 @@ pub(super) struct Settings {
     /// The time from the start time of a permit to its expiry.
     pub(super) hold: Duration,
     pub(super) timeout: Duration,
+    pub(super) pauses: PauseSettings,
     /// The quotas that this process applies while the store does not reply. If `None`, it refuses requests instead.
     pub(super) share: Option<Vec<Quota>>,
 }
@@ -49,6 +50,7 @@ impl Settings {
             // This timeout is longer than a nearby server needs, and short enough for several queries before a call's
             // deadline.
             timeout: Duration::from_millis(250),
+            pauses: PauseSettings::DEFAULT,
             share: None,
         })
     }

@@ -17,9 +17,21 @@ use crate::{
 const RECHECK: u64 = 10_000_000;
 
 impl Core {
-    /// Returns when the last of `total` permits can be granted.
+    /// Returns when the last of `total` permits can be granted. In a long pause, only the probe that may leave now is
+    /// expected before the stated end.
     pub(super) fn forecast(&self, now: u64, total: u64) -> u64 {
-        self.server.forecast(|start, total| self.supply.due(start, total, self.queue.costliest), now, total)
+        let pause = &self.server.pause;
+        let start = match pause.end(now) {
+            Some(end) if pause.is_long() && (pause.is_on(now) || !self.is_first(total)) => end,
+            _ => now,
+        };
+        self.server.forecast(|start, total| self.supply.due(start, total, self.queue.costliest), start, total)
+    }
+
+    /// Returns whether `total` permits are those of the first request.
+    fn is_first(&self, total: u64) -> bool {
+        let head = self.queue.head(self.supply.largest());
+        head.is_none_or(|head| total <= head.waiter.cost.get().into())
     }
 
     /// Returns when the permits of the head are available.

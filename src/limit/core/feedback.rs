@@ -1,15 +1,15 @@
 //! Applies the ends of requests, the server's limits and changes of quotas.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::num::NonZeroU32;
 
 use super::{
-    Core, Grant, Ticket,
+    BegunPause, Core, Grant, LearnedRate,
     block::{Block, Blocks},
     lateness::LONGEST_UNCOLLECTED,
 };
 use crate::policy::{
-    Priority, Quota, Remaining,
-    adaptive::{Acceptance, LearnedFrom, Learner, Observation, Progress},
+    Quota, Remaining,
+    adaptive::{Acceptance, Learner, Observation},
 };
 
 /// The rate-limit headers of a response.
@@ -22,6 +22,15 @@ pub struct Feedback {
     pub remaining: Vec<Remaining>,
 }
 
+impl Feedback {
+    /// Returns whether the server stated when it accepts requests again: by a delay, or by the reset of a quota without
+    /// remaining permits.
+    fn states_end(&self) -> bool {
+        let is_empty = |quota: &Remaining| quota.left() == 0 && !quota.reset_after().is_zero();
+        self.pause.is_some() || self.remaining.iter().any(is_empty)
+    }
+}
+
 /// How a request ended.
 #[derive(Debug, Clone, Copy)]
 pub enum End<'a> {
@@ -31,29 +40,6 @@ pub enum End<'a> {
     Unconfirmed,
     /// The request was not sent.
     Unsent,
-}
-
-/// A learned rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LearnedRate {
-    /// The nanoseconds between two requests.
-    pub interval: u64,
-    /// The limit and the window of the slowest quota in the headers.
-    pub quota: Option<(u64, Duration)>,
-    pub source: LearnedFrom,
-    pub throttled_at: Option<u64>,
-}
-
-/// The state of a core at one point in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Snapshot {
-    pub available: u32,
-    pub queued: usize,
-    pub paused_until: Option<u64>,
-    pub granted: u64,
-    pub refused: u64,
-    pub in_flight: u64,
-    pub learned: Option<LearnedRate>,
 }
 
 impl Core {
@@ -71,8 +57,12 @@ impl Core {
         reads || self.obeys_remaining
     }
 
-    /// Returns whether every response applies, because the limiter learns, and a limit applies or its rate has changed.
+    /// Returns whether every response applies, because the limiter waits for an accepted one, or because it learns, and
+    /// a limit applies or its rate has changed.
     pub fn reads_all(&mut self, now: u64) -> bool {
+        if self.server.pause.awaits_acceptance() {
+            return true;
+        }
         let Some(learner) = self.supply.learner() else { return false };
         learner.is_probing() || learner.has_changed() || self.server.any() && self.server.tidy(now)
     }
@@ -95,8 +85,22 @@ impl Core {
         if is_changed { self.learned() } else { None }
     }
 
+    /// Returns the pause that began since the last call, unless it is a stated delay up to the longest pause.
+    pub fn take_begun_pause(&mut self) -> Option<BegunPause> {
+        self.server.pause.begun?;
+        self.server.pause.begun.take()
+    }
+
     fn respond(&mut self, grant: Grant, feedback: &Feedback, sent_at: u64, now: u64) {
         let is_accepted = feedback.acceptance == Acceptance::Accepted;
+        let states_end = feedback.states_end();
+        if self.server.pause.is_probe(grant.at) && (is_accepted || states_end) {
+            self.server.end_long_pause(now);
+            self.lateness.hold(now);
+        }
+        if is_accepted && self.server.pause.awaits_acceptance() {
+            self.server.pause.accept(grant.at);
+        }
         // Releases the permits first, because the server has already subtracted this request from the remaining permits
         // that it reports.
         self.release(grant.cost, is_accepted);
@@ -116,14 +120,27 @@ impl Core {
                 let before = (learner.interval(), learner.is_probing());
                 let pause = learner.observe(&observation, progress, now);
                 is_changed = before != (learner.interval(), learner.is_probing());
-                is_changed |= pause.is_some_and(|until| self.server.pause(until, now));
+                is_changed |= pause.is_some_and(|until| match states_end {
+                    true => self.server.state_pause(until, now),
+                    false => self.server.pause(until, now),
+                });
                 if is_changed {
                     self.lateness.hold(now);
                 }
                 self.obeys_remaining
             }
-            // The quota already limits the rate, so other reports do not apply.
-            None => self.obeys_remaining || !is_accepted || !self.server.has_quota,
+            None => {
+                let is_throttled = feedback.acceptance == Acceptance::Throttled;
+                if is_throttled
+                    && !states_end
+                    && self.server.has_quota
+                    && self.server.pause.settings.throttled > 0
+                {
+                    is_changed = self.server.pause.throttle(grant.at, now);
+                }
+                // The quota already limits the rate, so other reports do not apply.
+                self.obeys_remaining || !is_accepted || !self.server.has_quota
+            }
         };
         let remaining = if obeys_remaining { &feedback.remaining[..] } else { &[] };
         let has_limits = feedback.pause.is_some() || !remaining.is_empty();
@@ -140,7 +157,7 @@ impl Core {
         self.advance(now);
     }
 
-    /// Discards the server limits, and keeps a learned rate.
+    /// Discards the server limits, and the rate that follows from the server's quotas.
     pub fn resume(&mut self, now: u64) {
         self.server.reset();
         self.supply.learner_mut().into_iter().for_each(Learner::resume);
@@ -189,63 +206,8 @@ impl Core {
     /// because the limiter is paused, or because the server reported no remaining permits.
     pub fn is_expired(&self, at: u64, now: u64) -> bool {
         now.saturating_sub(at) > self.lateness.slack
-            || self.server.is_shut(now)
+            || self.server.is_shut(at, now)
             || self.supply.learner().is_some_and(|learner| learner.is_void(at))
-    }
-
-    /// Returns whether a request waits, or is to be woken.
-    #[inline]
-    pub fn has_waiters(&self) -> bool {
-        !self.queue.is_settled()
-    }
-
-    /// Returns whether no slot of the queue is in use.
-    pub fn is_unused(&self) -> bool {
-        self.queue.slots.is_unused()
-    }
-
-    /// Returns whether a refusal of a request for one permit applies to all others until its wait is over: no request
-    /// waits, and no store and no learner may change its mind.
-    pub fn refuses_all(&self) -> bool {
-        self.queue.is_settled() && self.supply.source().is_none() && self.supply.learner().is_none()
-    }
-
-    /// Returns whether the next wake-up may be earlier because of this new waiter.
-    pub fn may_hurry(&self, ticket: Ticket) -> bool {
-        self.queue.bounded > 0 || self.queue.is_first(ticket) || self.queue.has_several_ranks()
-    }
-
-    /// Returns whether the limiter is in the state of a new limiter.
-    pub fn is_idle(&mut self, now: u64) -> bool {
-        self.supply.is_whole(now)
-            && !(self.server.any() && self.server.tidy(now))
-            && self.server.unconfirmed.permits(now) == 0
-            && self.queue.len(Priority::COUNT) == 0
-    }
-
-    pub fn snapshot(&self, now: u64) -> Snapshot {
-        let left = self.server.left(now).unwrap_or(u64::MAX).min(self.supply.available(now));
-        let paused_until = self.server.paused_until(now);
-        let available = u32::try_from(left).unwrap_or(u32::MAX);
-        Snapshot {
-            available: if paused_until.is_some() { 0 } else { available },
-            queued: self.queue.len(Priority::COUNT),
-            paused_until,
-            granted: self.granted,
-            refused: self.refused,
-            in_flight: self.in_flight(),
-            learned: self.learned(),
-        }
-    }
-
-    fn learned(&self) -> Option<LearnedRate> {
-        let learner = self.supply.learner()?;
-        learner.rate.map(|_| LearnedRate {
-            interval: learner.interval(),
-            quota: learner.quota(),
-            source: learner.source,
-            throttled_at: learner.throttled_at,
-        })
     }
 
     pub(super) fn longest_uncollected(&self) -> u64 {
@@ -270,6 +232,9 @@ impl Core {
 
     /// Ends permits that were granted at `at` and whose request was not sent.
     pub(super) fn waste(&mut self, cost: NonZeroU32, at: u64, now: u64) {
+        if self.server.pause.is_probe(at) {
+            self.server.renew_probe(now);
+        }
         self.lose(at, false, now);
         self.release(cost, false);
     }
@@ -288,20 +253,5 @@ impl Core {
         if !is_accepted {
             self.not_accepted = self.not_accepted.wrapping_add(cost.get().into());
         }
-    }
-
-    fn in_flight(&self) -> u64 {
-        self.granted.wrapping_sub(self.released)
-    }
-
-    /// Returns the number of permits whose requests the server may not have subtracted yet from the remaining permits
-    /// that it reports.
-    pub fn uncounted(&self, now: u64) -> u64 {
-        self.in_flight().saturating_add(self.server.unconfirmed.permits(now))
-    }
-
-    /// Returns the counts of permits that a learner needs.
-    pub(super) fn progress(&self) -> Progress {
-        Progress { accepted: self.released.wrapping_sub(self.not_accepted), in_flight: self.in_flight() }
     }
 }

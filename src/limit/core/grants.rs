@@ -103,7 +103,7 @@ impl Core {
         let Some(at) = self.supply.take(cost, (reserve, from), progress, now) else { return false };
         self.lateness.taken_at = at;
         if self.server.any() {
-            self.server.spend(permits);
+            self.server.spend(permits, now);
         }
         self.granted = self.granted.wrapping_add(permits);
         true

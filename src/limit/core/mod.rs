@@ -28,19 +28,22 @@ pub mod quotas;
 mod request;
 mod server;
 mod slots;
+mod state;
 mod supply;
 #[cfg(test)]
 mod tests;
 
 #[cfg(feature = "test-util")]
-pub use self::feedback::Snapshot;
+pub use self::state::Snapshot;
 pub use self::{
     block::Block,
-    feedback::{End, Feedback, LearnedRate},
+    feedback::{End, Feedback},
     latest::Latest,
     quotas::Spread,
     request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},
+    server::pause::{BegunPause, PauseSettings},
     slots::{Stage, Ticket},
+    state::LearnedRate,
 };
 use self::{
     block::Blocks,
@@ -81,9 +84,7 @@ impl Core {
     /// Creates a limiter with all permits available.
     pub fn new(quotas: &[Quota], settings: CoreSettings) -> Self {
         let mut core = Self::of(Supply::new(quotas, settings.rule), quotas, settings.obeys_remaining);
-        if let Some(percent) = settings.lower_share {
-            core.queue.shares.set_percent(percent);
-        }
+        core.configure(settings);
         if let Some(permits) = settings.initial_burst {
             core.supply.quotas.leave(permits, 0);
         }
@@ -92,12 +93,32 @@ impl Core {
 
     /// Creates a limiter that takes its permits from a store. The margins of `quotas` determine how long a permit stays
     /// valid.
-    pub(in crate::limit) fn from_source(source: Box<dyn PermitSource>, quotas: &[Quota]) -> Self {
+    pub(in crate::limit) fn from_source(
+        source: Box<dyn PermitSource>,
+        quotas: &[Quota],
+        settings: CoreSettings,
+    ) -> Self {
         let mut core = Self::of(Supply::from_source(source), quotas, true);
         core.queue.shares.save_none();
+        core.configure(settings);
         // The store's permits expire, so a grant must not be backdated.
         core.lateness.never_catch_up();
         core
+    }
+
+    /// Changes the parts that differ from the defaults. The others take no memory until they are used.
+    fn configure(&mut self, settings: CoreSettings) {
+        if let Some(percent) = settings.lower_share {
+            self.queue.shares.set_percent(percent);
+        }
+        if settings.pauses != PauseSettings::DEFAULT {
+            self.server.pause.settings = settings.pauses;
+        }
+    }
+
+    /// Takes the store, which leaves a limiter that must not be used.
+    pub(in crate::limit) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
+        self.supply.take_source()
     }
 
     fn of(supply: Supply, quotas: &[Quota], obeys_remaining: bool) -> Self {

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{latest::Latest, quotas::Spread, slots::Ticket};
+use super::{latest::Latest, quotas::Spread, server::pause::PauseSettings, slots::Ticket};
 use crate::{error::Refusal, policy::Priority};
 
 /// How a limiter grants permits.
@@ -23,6 +23,15 @@ pub struct CoreSettings {
     pub lower_share: Option<u32>,
     /// The maximum number of permits that are available at the start. `None` for the burst, or for the whole limit.
     pub initial_burst: Option<u32>,
+    pub pauses: PauseSettings,
+}
+
+impl CoreSettings {
+    /// The default settings of a limiter with this rule.
+    pub const fn new(rule: Rule) -> Self {
+        let pauses = PauseSettings::DEFAULT;
+        Self { rule, obeys_remaining: false, lower_share: None, initial_burst: None, pauses }
+    }
 }
 
 /// A request for permits.

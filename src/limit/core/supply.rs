@@ -142,6 +142,10 @@ impl Supply {
         self.source.as_ref().map(|Source(source)| &**source)
     }
 
+    pub(super) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
+        self.source.take().map(|Source(source)| source)
+    }
+
     /// Returns when the last of `total` permits is available, if none is taken before `start`. No request costs more
     /// than `costliest`. The result is never too late, but may be too early if requests cost several permits.
     #[inline]

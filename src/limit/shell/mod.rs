@@ -30,6 +30,7 @@ use self::{
 use super::{
     core::{Core, LearnedRate},
     snapshot::{Learned, Snapshot},
+    source::PermitSource,
 };
 use crate::{
     error::{Reason, Refusal},
@@ -60,7 +61,8 @@ pub(super) struct Shared {
 mod flags {
     /// The remaining permits of accepted responses apply.
     pub(super) const READS_REMAINING: u8 = 1;
-    /// Every response applies, because the limiter learns and waits for a probe, or has learned another rate.
+    /// Every response applies, because the limiter waits for an accepted one, or because it learns and waits for a
+    /// probe, or has learned another rate.
     pub(super) const READS_ALL: u8 = 2;
     /// The limiter learns from responses.
     pub(super) const LEARNS: u8 = 4;
@@ -106,6 +108,16 @@ impl Shared {
         shared
     }
 
+    /// Takes the store, so that a limiter with other settings uses it.
+    pub(super) fn take_source(&self) -> Option<Box<dyn PermitSource>> {
+        let mut guard = self.lock();
+        let source = guard.as_deref_mut()?.core.take_source();
+        if source.is_some() {
+            *guard = None;
+        }
+        source
+    }
+
     pub(super) fn snapshot(&self) -> Snapshot {
         let snapshot = self.locked(|core, now| {
             core.advance(now);
@@ -115,6 +127,7 @@ impl Shared {
             available: snapshot.available,
             queued: snapshot.queued,
             paused_until: snapshot.paused_until.map(|until| self.setup.clock.timer(until)),
+            probe_at: snapshot.probe_at.map(|at| self.setup.clock.timer(at)),
             granted: snapshot.granted,
             refused: snapshot.refused + self.refused.sum(),
             in_flight: snapshot.in_flight,
@@ -203,9 +216,9 @@ impl Shared {
         let mut new = if core.reads_remaining() { flags::READS_REMAINING } else { 0 };
         if self.setup.learns() {
             new |= flags::LEARNS;
-            if core.reads_all(state.now) {
-                new |= flags::READS_ALL;
-            }
+        }
+        if core.reads_all(state.now) {
+            new |= flags::READS_ALL;
         }
         // Writes only a change, because other threads read this cache line.
         if self.flags.load(Ordering::Relaxed) != new {

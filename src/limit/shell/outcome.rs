@@ -1,6 +1,6 @@
 //! Receives the ends of requests. An ordinary response needs no lock.
 
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, time::Duration};
 
 use super::{Shared, flags, sync::Ordering};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     limit::{
         core::{End, Feedback, Grant},
         feedback::ResponseInfo,
-        snapshot::Learned,
+        snapshot::Effect,
     },
     policy::adaptive::Acceptance,
 };
@@ -19,40 +19,48 @@ impl Shared {
         self.locked(|core, now| core.is_expired(at, now))
     }
 
-    /// Ends a request that received a response. Returns the learned rate if it has changed.
+    /// Ends a request that received a response. Returns what the response changed.
     #[inline]
     pub(in crate::limit) fn completed(
         &self,
         (cost, at): (NonZeroU32, u64),
         sent_at: Option<Instant>,
         response: &ResponseInfo<'_>,
-    ) -> Option<Learned> {
+    ) -> Effect {
         if self.is_ordinary(response) {
             self.release(cost);
-            return None;
+            return Effect::default();
         }
         let sent_at = sent_at.map_or(at, |sent_at| self.setup.clock.since_origin(sent_at));
         let feedback = Feedback::from(response);
         let end = End::Response(&feedback, sent_at);
-        let learned = self.locked(|core, now| core.finished(Grant { at, cost }, end, now));
-        learned.map(|learned| self.learned(&learned))
+        let (learned, begun) = self.locked(|core, now| {
+            let learned = core.finished(Grant { at, cost }, end, now);
+            (learned, core.take_begun_pause())
+        });
+        Effect {
+            learned: learned.map(|learned| self.learned(&learned)),
+            pause: begun.map(|begun| Duration::from_nanos(begun.length)),
+            probe_after: begun.and_then(|begun| begun.probe_after).map(Duration::from_nanos),
+        }
     }
 
     /// Returns whether a response only releases its permits.
     #[inline]
     fn is_ordinary(&self, response: &ResponseInfo<'_>) -> bool {
         let flags = self.flags.load(Ordering::Acquire);
-        if flags & flags::LEARNS != 0 {
-            return flags & flags::READS_ALL == 0
-                && response.requested_pause().is_none()
-                && response.acceptance() == Acceptance::Accepted
-                && (flags & flags::READS_REMAINING == 0 || response.remaining().is_empty());
+        let learns = flags & flags::LEARNS != 0;
+        if flags & flags::READS_ALL != 0 || response.requested_pause().is_some() {
+            return false;
         }
-        if !response.has_limits() {
+        if !learns && !response.has_limits() {
             return true;
         }
-        let applies = flags & flags::READS_REMAINING != 0 || response.acceptance() != Acceptance::Accepted;
-        response.requested_pause().is_none() && (!applies || response.remaining().is_empty())
+        match response.acceptance() {
+            Acceptance::Accepted => flags & flags::READS_REMAINING == 0 || response.remaining().is_empty(),
+            Acceptance::Throttled => false,
+            Acceptance::Unavailable => !learns && response.remaining().is_empty(),
+        }
     }
 
     /// Ends a request without a response.
@@ -65,10 +73,11 @@ impl Shared {
         self.locked(|core, now| core.finished(Grant { at, cost }, end, now));
     }
 
-    /// Ends a request whose end does not change the limiter. Returns `false` if the limiter learns from each end.
+    /// Ends a request whose end does not change the limiter. Returns `false` if the limiter learns from each end, or
+    /// waits for an accepted response.
     #[inline]
     pub(in crate::limit) fn release_ordinary(&self, cost: NonZeroU32) -> bool {
-        let is_ordinary = self.flags.load(Ordering::Relaxed) & flags::LEARNS == 0;
+        let is_ordinary = self.flags.load(Ordering::Relaxed) & (flags::LEARNS | flags::READS_ALL) == 0;
         if is_ordinary {
             self.release(cost);
         }

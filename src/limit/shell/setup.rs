@@ -15,8 +15,7 @@ pub(in crate::limit) struct Setup {
 
 impl Setup {
     pub(in crate::limit) fn new(quotas: Box<[Quota]>, rule: Rule) -> Self {
-        let settings = CoreSettings { rule, obeys_remaining: false, lower_share: None, initial_burst: None };
-        Self { clock: Clock::tokio(), quotas, settings }
+        Self { clock: Clock::tokio(), quotas, settings: CoreSettings::new(rule) }
     }
 
     /// Creates the core when a request first needs the lock, so that an unused key takes little memory.

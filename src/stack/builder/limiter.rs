@@ -1,9 +1,9 @@
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use super::StackBuilder;
 use crate::{
     config::InvalidConfig,
-    limit::{AnyLimiter, Priority, RateLimitLayer, SelectLimiter},
+    limit::{AnyLimiter, Priority, RateLimitLayer, SelectLimiter, core::PauseSettings},
     policy::Quota,
 };
 
@@ -41,8 +41,8 @@ impl StackBuilder {
             self.invalid.get_or_insert_with(|| InvalidConfig::new("quota", quotas, EXPECTED));
             return self;
         }
-        let initial_burst = self.initial_burst;
-        self.with_own_limiter(quotas, initial_burst)
+        let (initial_burst, pauses) = (self.initial_burst, self.pauses);
+        self.with_own_limiter(quotas, initial_burst, pauses)
     }
 
     /// Gives the builder a new limiter of its own, with these quotas. The caller may still replace the quotas or the
@@ -51,16 +51,60 @@ impl StackBuilder {
         mut self,
         quotas: impl IntoIterator<Item = Quota>,
         initial_burst: Option<u32>,
+        pauses: PauseSettings,
     ) -> Self {
         self.quotas = quotas.into_iter().collect();
-        self.initial_burst = initial_burst;
+        (self.initial_burst, self.pauses) = (initial_burst, pauses);
         self.renew_limiter();
         self
     }
 
     pub(super) fn renew_limiter(&mut self) {
-        let limiter = AnyLimiter::of_quotas(&self.quotas, self.initial_burst);
+        let limiter = AnyLimiter::of_quotas(&self.quotas, self.initial_burst, self.pauses);
         self.limit = self.limit.clone().with_limiter(limiter);
+    }
+
+    /// Sets the [longest pause](crate::limit::LocalLimiter::with_longest_pause) of the builder's own limiter. Default:
+    /// one hour.
+    ///
+    /// # Errors
+    ///
+    /// [`layer`](Self::layer) returns an error if `longest` is zero, or if this method is called after
+    /// [`with_limiter`](Self::with_limiter).
+    pub fn with_longest_pause(self, longest: Duration) -> Self {
+        self.with_pauses("longest pause", longest, PauseSettings::with_longest)
+    }
+
+    /// Sets the [pause after a throttled response without a delay](crate::limit::LocalLimiter::with_throttle_pause) of
+    /// the builder's own limiter. Default: 1 s. Set it for a service that documents a penalty.
+    ///
+    /// # Errors
+    ///
+    /// [`layer`](Self::layer) returns an error if `pause` is longer than five minutes, or if this method is called
+    /// after [`with_limiter`](Self::with_limiter).
+    pub fn with_throttle_pause(self, pause: Duration) -> Self {
+        self.with_pauses("throttle pause", pause, PauseSettings::with_throttled)
+    }
+
+    fn with_pauses(
+        mut self,
+        field: &'static str,
+        value: Duration,
+        change: impl FnOnce(PauseSettings, Duration) -> Result<PauseSettings, InvalidConfig>,
+    ) -> Self {
+        const EXPECTED: &str = "a pause before with_limiter, or a limiter that has the pause";
+        let pauses = match self.has_given_limiter {
+            true => Err(InvalidConfig::new(field, format!("{value:?}"), EXPECTED)),
+            false => change(self.pauses, value),
+        };
+        match pauses {
+            Ok(pauses) => {
+                self.pauses = pauses;
+                self.renew_limiter();
+            }
+            Err(error) => _ = self.invalid.get_or_insert(error),
+        }
+        self
     }
 
     /// Replaces the limiter. Examples are a [sliding window](crate::limit::LocalLimiter::sliding_window), a limiter

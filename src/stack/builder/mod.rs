@@ -22,7 +22,7 @@ use crate::{
     auth::{KeyPlacement, Origin},
     config::InvalidConfig,
     config::text::Written,
-    limit::{AnyLimiter, RateLimitLayer},
+    limit::{AnyLimiter, RateLimitLayer, core::PauseSettings},
     policy::Quota,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -60,6 +60,7 @@ pub struct StackBuilder {
     pub(crate) headers: DefaultHeadersLayer,
     quotas: Vec<Quota>,
     initial_burst: Option<u32>,
+    pauses: PauseSettings,
     limit: RateLimitLayer<AnyLimiter>,
     /// `true` if the caller has set the limiter, `false` if the builder uses its own.
     has_given_limiter: bool,

@@ -166,22 +166,19 @@ impl Sim<'_> {
         let State::Sent(grant, sent_at) = self.callers[caller].state else { return };
         self.close_block();
         self.callers[caller].state = State::Ended;
-        let throttled = |pause| Feedback {
-            acceptance: if pause > 0 { Acceptance::Throttled } else { Acceptance::Accepted },
-            pause: Some(pause).filter(|pause| *pause > 0),
-            remaining: Vec::new(),
-        };
+        let response = |acceptance, pause| Feedback { acceptance, pause, remaining: Vec::new() };
         let feedback = match self.callers[caller].call.reply {
-            Reply::Accepts => throttled(0),
+            Reply::Accepts => response(Acceptance::Accepted, None),
             Reply::Throttles(pause) => {
-                self.checks.pause(self.time.saturating_add(pause), self.time);
-                throttled(pause)
+                let shortest = if pause == 0 { self.script.shortest_pause() } else { pause };
+                self.checks.pause(self.time.saturating_add(shortest), self.time);
+                response(Acceptance::Throttled, Some(pause).filter(|pause| *pause > 0))
             }
             Reply::Reports(left, seconds) => {
                 self.core.expire_uncollected(self.time);
                 let uncounted = self.core.uncounted(self.time) - u64::from(grant.cost.get());
                 self.checks.report(left, uncounted, seconds, self.time);
-                Feedback { remaining: remaining(left, seconds), ..throttled(0) }
+                Feedback { remaining: remaining(left, seconds), ..response(Acceptance::Accepted, None) }
             }
             Reply::Nothing => {
                 self.core.finished(grant, End::Unconfirmed, self.time);

@@ -61,7 +61,7 @@ pub struct Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     Accepts,
-    /// Rejects the request, and requests this delay.
+    /// Rejects the request, and requests this delay, or none if it is zero.
     Throttles(u64),
     /// Accepts the request, and reports the remaining permits and the seconds until their reset.
     Reports(u64, u64),
@@ -86,7 +86,7 @@ impl Script {
         let slack = slack.unwrap_or(if quotas.is_empty() { 200 * MS } else { 0 });
         let lower_share = random.pick(&[None, None, Some(0), Some(25)]);
         let obeys_remaining = random.percent(30);
-        let settings = CoreSettings { rule, obeys_remaining, lower_share, initial_burst: None };
+        let settings = CoreSettings { obeys_remaining, lower_share, ..CoreSettings::new(rule) };
         let lateness = random.pick(&[0, MS, 20 * MS]);
         let mut script =
             Self { seed, quotas, settings, lateness, has_blocks: random.percent(30), steps: Vec::new() };
@@ -143,7 +143,9 @@ impl Script {
                     ready: delay(random),
                     network: if slack > 0 { random.up_to(slack) } else { 0 },
                     reply: match random.up_to(100) {
-                        0 if disturbance > 0 => Reply::Throttles(random.up_to(window)),
+                        0 if disturbance > 0 => {
+                            Reply::Throttles(if random.percent(80) { random.up_to(window) } else { 0 })
+                        }
                         1..=3 => Reply::Nothing,
                         4..=6 if disturbance > 0 => Reply::Reports(random.up_to(12), 1 + random.up_to(3)),
                         _ => Reply::Accepts,
@@ -172,6 +174,12 @@ impl Script {
             margin => margin / 4,
         };
         self.quotas.iter().map(slack).min().unwrap_or(u64::MAX)
+    }
+
+    /// Returns the shortest pause after a throttled response that requests no delay.
+    pub(super) fn shortest_pause(&self) -> u64 {
+        let has_pause = !self.quotas.is_empty() && self.settings.rule != Rule::Learned;
+        if has_pause { self.settings.pauses.throttled } else { 0 }
     }
 
     /// Returns the calls of the script.

@@ -15,7 +15,7 @@ const EVERY_FIELD: &str = "
     api_key_file = '/run/key'
     api_key_file_interval = '1m30s'
     key_placement = 'query:api;key'
-    limit = { quota = ['10/1s, margin 250ms', '100/60s, burst 20'], initial_burst = 3, max_wait = '250ms', max_queue = 7 }
+    limit = { quota = ['10/1s, margin 250ms', '100/60s, burst 20'], initial_burst = 3, longest_pause = '2h', throttle_pause = '30s', max_wait = '250ms', max_queue = 7 }
     timeout = { total = '50s', attempt = '5s', body_idle = '6s' }
     request_id = { header = 'x-id', server_headers = ['x-a', 'x-b'] }
     attempt_span.header = 'x-attempt'

@@ -20,12 +20,7 @@ fn several_quotas_grant_permits_together_or_not_at_all() {
 fn initial_burst_sets_the_permits_at_the_start() {
     for (rule, first) in [(BUCKET, SECOND / 9 + 1), (WINDOW, SECOND + 1)] {
         for permits in [0, 1, 4] {
-            let settings = CoreSettings {
-                rule,
-                obeys_remaining: false,
-                lower_share: None,
-                initial_burst: Some(permits),
-            };
+            let settings = CoreSettings { initial_burst: Some(permits), ..CoreSettings::new(rule) };
             let mut core = Core::new(&[quota(14, 1_000, 5)], settings);
             assert_eq!(core.snapshot(0).available, permits);
             assert_eq!(core.takes(one(), 0), permits > 0);

@@ -4,11 +4,11 @@ use super::*;
 use crate::policy::{Remaining, adaptive::Acceptance, rate_limit};
 use crate::test_util::limiter::remaining;
 
-fn accepted(remaining: Vec<Remaining>) -> Feedback {
+pub(super) fn accepted(remaining: Vec<Remaining>) -> Feedback {
     Feedback { acceptance: Acceptance::Accepted, pause: None, remaining }
 }
 
-fn throttled(pause: Option<u64>, remaining: Vec<Remaining>) -> Feedback {
+pub(super) fn throttled(pause: Option<u64>, remaining: Vec<Remaining>) -> Feedback {
     Feedback { acceptance: Acceptance::Throttled, pause, remaining }
 }
 
@@ -79,13 +79,14 @@ fn unconfirmed_request_counts_against_the_remaining_permits_for_10_seconds() {
 fn limiter_with_a_quota_obeys_the_remaining_permits_of_throttled_responses() {
     for (obeys_remaining, is_throttled, expected) in [(false, false, 99), (false, true, 2), (true, false, 2)]
     {
-        let settings = CoreSettings { rule: WINDOW, obeys_remaining, lower_share: None, initial_burst: None };
+        let settings = CoreSettings { obeys_remaining, ..CoreSettings::new(WINDOW) };
         let mut core = Core::new(&[quota(100, 10_000, 1)], settings);
         let grant = core.try_submit(one(), 0).unwrap();
         let headers = remaining(2, 5);
         let feedback = if is_throttled { throttled(None, headers) } else { accepted(headers) };
         core.finished(grant, End::Response(&feedback, 0), 0);
-        assert_eq!(taken(&mut core, 0), expected);
+        // A throttled response without a delay also pauses the limiter for a second.
+        assert_eq!(taken(&mut core, SECOND), expected);
     }
 }
 

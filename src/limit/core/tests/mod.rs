@@ -4,6 +4,8 @@ mod blocks;
 mod changes;
 mod feedback;
 mod gathering;
+mod hostile;
+mod pauses;
 mod priorities;
 mod queue;
 
@@ -21,7 +23,7 @@ const PACED: Rule = Rule::Quotas(Spread::PacedWindow);
 const WINDOW: Rule = Rule::Quotas(Spread::SlidingWindow);
 
 fn core(rule: Rule, quotas: &[Quota]) -> Core {
-    Core::new(quotas, CoreSettings { rule, obeys_remaining: false, lower_share: None, initial_burst: None })
+    Core::new(quotas, CoreSettings::new(rule))
 }
 
 /// A bucket without permits, which refills `burst` permits at `rate` per second, without a margin.

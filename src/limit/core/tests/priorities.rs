@@ -16,8 +16,7 @@ fn higher_priorities_are_served_first_and_each_priority_first_in_first_out() {
 #[test]
 fn each_lower_priority_gets_its_share_of_the_permits() {
     for (lower_share, expected) in [(None, [80, 10, 10]), (Some(25), [50, 25, 25]), (Some(0), [100, 0, 0])] {
-        let settings =
-            CoreSettings { rule: BUCKET, obeys_remaining: false, lower_share, initial_burst: None };
+        let settings = CoreSettings { lower_share, ..CoreSettings::new(BUCKET) };
         let mut core = Core::new(&[quota(15, 1_000, 5)], settings);
         core.supply.quotas.leave(0, 0);
         let tickets = [High, Normal, Low]
@@ -60,8 +59,7 @@ fn high_request_takes_permits_that_are_too_few_for_a_costly_normal_request() {
 #[test]
 fn overtaken_waiter_is_refused_within_10_ms() {
     for rule in [BUCKET, WINDOW] {
-        let settings =
-            CoreSettings { rule, obeys_remaining: false, lower_share: Some(0), initial_burst: None };
+        let settings = CoreSettings { lower_share: Some(0), ..CoreSettings::new(rule) };
         let limits = if rule == BUCKET { quota(2, 1_000, 1) } else { quota(1, 1_000, 1) };
         let mut core = Core::new(&[limits], settings);
         core.supply.quotas.leave(0, 0);
@@ -79,8 +77,7 @@ fn overtaken_waiter_is_refused_within_10_ms() {
 
 #[test]
 fn waiter_is_refused_if_higher_requests_take_the_permits_that_it_waits_for() {
-    let settings =
-        CoreSettings { rule: BUCKET, obeys_remaining: false, lower_share: Some(0), initial_burst: None };
+    let settings = CoreSettings { lower_share: Some(0), ..CoreSettings::new(BUCKET) };
     let mut core = Core::new(&[quota(11, 1_000, 10)], settings);
     core.supply.quotas.leave(0, 0);
     let low = core.queued(of(10, Low).within(0, 10 * SECOND), 0);

@@ -1,0 +1,93 @@
+//! Tests of the server limits.
+
+use super::*;
+
+fn gate(left: u64, until: u64) -> Gate {
+    Gate { policy: left, left, until, shut: false, peak: left, forecast_until: until }
+}
+
+fn stored(limits: &ServerLimits) -> Vec<(u64, u64)> {
+    limits.gates.iter().map(|gate| (gate.left, gate.until)).collect()
+}
+
+#[test]
+fn full_list_of_server_quotas_keeps_those_with_the_fewest_permits() {
+    let mut limits = ServerLimits::new(true);
+    assert!(!limits.any());
+    assert!((1..=8).all(|left| limits.add(gate(left, 100))));
+    for (new, taken) in
+        [(gate(9, 900), false), (gate(8, 100), false), (gate(8, 99), false), (gate(8, 200), true)]
+    {
+        assert_eq!(limits.add(new), taken);
+    }
+    assert_eq!(
+        stored(&limits).pop(),
+        Some((8, 200)),
+        "keeps the gate that ends later if both have equal permits"
+    );
+    assert!(limits.add(gate(3, 50)));
+    let mut narrow = stored(&limits);
+    narrow.sort_unstable();
+    assert_eq!(narrow, [(1, 100), (2, 100), (3, 50), (3, 100), (4, 100), (5, 100), (6, 100), (7, 100)]);
+}
+
+#[test]
+fn forecast_changes_if_fewer_permits_remain_or_the_reset_moves_by_a_second() {
+    let mut known = gate(5, SHIFT);
+    assert!(!known.narrow(gate(5, SHIFT), 0), "same report again");
+    assert!(!known.narrow(gate(6, 9 * SHIFT), 0), "older report with more permits");
+    assert!(!known.narrow(gate(5, 2 * SHIFT - 1), 0), "end moves by less than a second");
+    assert!(known.narrow(gate(5, 2 * SHIFT), 0));
+    assert!(!known.narrow(gate(5, 2 * SHIFT), 0), "end is already known");
+    assert!(known.narrow(gate(4, SHIFT), 0));
+    assert_eq!((known.left, known.until, known.peak), (4, 2 * SHIFT, 6));
+    assert!(known.narrow(gate(7, 3 * SHIFT), 2 * SHIFT), "any report replaces a gate that has ended");
+    assert_eq!((known.left, known.until), (7, 3 * SHIFT));
+}
+
+#[test]
+fn server_quota_without_permits_stays_shut_until_its_reset() {
+    // Fills the list with eight gates that have no permits but are not shut. A ninth gate, which is shut and ends
+    // later, updates one of them.
+    let mut limits = ServerLimits::new(true);
+    assert!((1..=8).all(|policy| limits.add(Gate { policy, ..gate(0, 100) })));
+    assert!(!limits.is_shut(0, 50));
+    assert!(limits.add(Gate { shut: true, ..gate(0, 200) }));
+    assert!(limits.is_shut(0, 50) && limits.is_shut(0, 199) && !limits.is_shut(0, 200));
+
+    let mut known = gate(0, 100);
+    for (shut, then) in [(false, false), (true, true), (true, true), (false, true)] {
+        known.narrow(Gate { shut, ..gate(0, 100) }, 50);
+        assert_eq!(known.shut, then);
+    }
+}
+
+#[test]
+fn pause_is_replaced_only_by_a_longer_pause() {
+    let mut limits = ServerLimits::new(true);
+    assert!(!limits.pause(10, 10) && limits.pause(11, 10) && !limits.pause(11, 10) && !limits.pause(5, 0));
+    assert_eq!((limits.pause.end(10), limits.pause.end(11)), (Some(11), None));
+    assert!(limits.tidy(10) && !limits.tidy(11));
+    limits.add(gate(0, 20));
+    assert!(limits.tidy(19) && !limits.tidy(20));
+}
+
+#[test]
+fn slow_start_begins_when_the_last_limit_ends() {
+    for (gate_ends, pause_ends) in [(50, 100), (100, 100)] {
+        let mut limits = ServerLimits::new(false);
+        limits.pause(pause_ends, 0);
+        limits.add(gate(20, gate_ends));
+        limits.tidy(gate_ends);
+        assert_eq!(
+            limits.left(gate_ends),
+            Some(u64::from(gate_ends == pause_ends)),
+            "one permit after the pause"
+        );
+    }
+    let mut limits = ServerLimits::new(false);
+    limits.pause(50, 0);
+    limits.add(gate(20, 100));
+    limits.tidy(100);
+    assert_eq!(limits.left(100), Some(20));
+}

@@ -1,0 +1,108 @@
+//! The state of a core, as the limiter and its users read it.
+
+use std::time::Duration;
+
+use super::{Core, Ticket};
+use crate::policy::{
+    Priority,
+    adaptive::{LearnedFrom, Progress},
+};
+
+/// A learned rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LearnedRate {
+    /// The nanoseconds between two requests.
+    pub interval: u64,
+    /// The limit and the window of the slowest quota in the headers.
+    pub quota: Option<(u64, Duration)>,
+    pub source: LearnedFrom,
+    pub throttled_at: Option<u64>,
+}
+
+/// The state of a core at one point in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Snapshot {
+    pub available: u32,
+    pub queued: usize,
+    pub paused_until: Option<u64>,
+    pub probe_at: Option<u64>,
+    pub granted: u64,
+    pub refused: u64,
+    pub in_flight: u64,
+    pub learned: Option<LearnedRate>,
+}
+
+impl Core {
+    /// Returns whether a request waits, or is to be woken.
+    #[inline]
+    pub fn has_waiters(&self) -> bool {
+        !self.queue.is_settled()
+    }
+
+    /// Returns whether no slot of the queue is in use.
+    pub fn is_unused(&self) -> bool {
+        self.queue.slots.is_unused()
+    }
+
+    /// Returns whether a refusal of a request for one permit applies to all others until its wait is over: no request
+    /// waits, and no store, no learner and no probe may change its mind.
+    pub fn refuses_all(&self) -> bool {
+        self.queue.is_settled()
+            && self.supply.source().is_none()
+            && self.supply.learner().is_none()
+            && !self.server.pause.is_long()
+    }
+
+    /// Returns whether the next wake-up may be earlier because of this new waiter.
+    pub fn may_hurry(&self, ticket: Ticket) -> bool {
+        self.queue.bounded > 0 || self.queue.is_first(ticket) || self.queue.has_several_ranks()
+    }
+
+    /// Returns whether the limiter is in the state of a new limiter.
+    pub fn is_idle(&mut self, now: u64) -> bool {
+        self.supply.is_whole(now)
+            && !(self.server.any() && self.server.tidy(now))
+            && self.server.unconfirmed.permits(now) == 0
+            && self.queue.len(Priority::COUNT) == 0
+    }
+
+    pub fn snapshot(&self, now: u64) -> Snapshot {
+        let left = self.server.left(now).unwrap_or(u64::MAX).min(self.supply.available(now));
+        let available = u32::try_from(left).unwrap_or(u32::MAX);
+        Snapshot {
+            available: if self.server.pause.is_on(now) { 0 } else { available },
+            queued: self.queue.len(Priority::COUNT),
+            paused_until: self.server.pause.end(now),
+            probe_at: self.server.pause.probe_at(now),
+            granted: self.granted,
+            refused: self.refused,
+            in_flight: self.in_flight(),
+            learned: self.learned(),
+        }
+    }
+
+    pub(super) fn learned(&self) -> Option<LearnedRate> {
+        let learner = self.supply.learner()?;
+        learner.rate.map(|_| LearnedRate {
+            interval: learner.interval(),
+            quota: learner.quota(),
+            source: learner.source,
+            throttled_at: learner.throttled_at,
+        })
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.granted.wrapping_sub(self.released)
+    }
+
+    /// Returns the number of permits whose requests the server may not have subtracted yet from the remaining permits
+    /// that it reports.
+    pub fn uncounted(&self, now: u64) -> u64 {
+        self.in_flight().saturating_add(self.server.unconfirmed.permits(now))
+    }
+
+    /// Returns the counts of permits that a learner needs.
+    pub(super) fn progress(&self) -> Progress {
+        Progress { accepted: self.released.wrapping_sub(self.not_accepted), in_flight: self.in_flight() }
+    }
+}

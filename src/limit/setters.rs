@@ -1,0 +1,114 @@
+//! The setters of a [`LocalLimiter`]. Each returns a new limiter.
+
+use std::time::Duration;
+
+#[cfg(feature = "quanta")]
+use super::shell::clock::Clock;
+use super::{core::CoreSettings, local_limiter::LocalLimiter, shell::setup::Setup};
+use crate::{config::InvalidConfig, policy::priority::Shares};
+
+impl LocalLimiter {
+    pub(crate) fn with(self, change: impl FnOnce(&mut CoreSettings)) -> Self {
+        let mut setup = Setup::clone(&self.shared.setup);
+        change(&mut setup.settings);
+        match self.shared.take_source() {
+            Some(source) => Self::build_with_source(setup, source),
+            None => Self::build(setup),
+        }
+    }
+
+    /// Uses the clock of the crate `quanta`. Reading it takes a third of the time of reading the operating system's
+    /// clock. It ignores tokio's paused time.
+    #[cfg(feature = "quanta")]
+    pub fn with_quanta_clock(self) -> Self {
+        let setup = Setup::clone(&self.shared.setup);
+        Self::build(Setup { clock: Clock::quanta(), ..setup })
+    }
+
+    /// Starts with at most `permits` available permits. With 0, a restarted process adds no burst to one that the
+    /// previous process may have just sent.
+    ///
+    /// Default: the quota's burst, or the whole limit of a [sliding window](Self::sliding_window).
+    pub fn with_initial_burst(self, permits: u32) -> Self {
+        self.with(|settings| settings.initial_burst = Some(permits))
+    }
+
+    /// Also limits the requests to the remaining permits that the server's rate-limit headers report. Without this
+    /// setting, a limiter with a quota applies them only from a response that rejects requests, such as a 429.
+    ///
+    /// Use this setting if several processes share a key but no limiter. It lowers the throughput by up to 12 %,
+    /// because servers round resets up to a second. In addition, a server that counts a sliding window frees permits
+    /// before the reset that it reports.
+    pub fn with_server_remaining(self) -> Self {
+        self.with(|settings| settings.obeys_remaining = true)
+    }
+
+    /// Sets the percentage of permits that each lower priority with queued requests gets. Default: 10. With 0, it gets
+    /// permits only if no request of a higher priority is queued.
+    ///
+    /// A builder's own limiter keeps the default. Pass a limiter with another share to
+    /// [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter).
+    ///
+    /// ```
+    /// use tower_outbound::{Quota, limit::{LocalLimiter, PermitRequest, Priority}};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let limiter = LocalLimiter::paced_window(Quota::per_minute(100)?).with_lower_priority_share(5)?;
+    /// # use tower_outbound::limit::Limiter;
+    /// limiter.acquire_with(&PermitRequest::new().with_priority(Priority::High)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `percent` is above 25. At 25, the two lower priorities together get half of the permits.
+    pub fn with_lower_priority_share(self, percent: u32) -> Result<Self, InvalidConfig> {
+        if percent > Shares::LARGEST {
+            let expected = format!("at most {}", Shares::LARGEST);
+            return Err(InvalidConfig::new("lower priority share", percent.to_string(), expected));
+        }
+        Ok(self.with(|settings| settings.lower_share = Some(percent)))
+    }
+
+    /// Sets the longest pause. Default: one hour.
+    ///
+    /// A delay that the server requests is kept in full up to this limit. If the server requests a longer delay:
+    ///
+    /// - Calls fail at once, and the error carries the time until the requested end.
+    /// - After each longest pause, one request leaves. Its response ends the delay if the server accepts the request,
+    ///   and replaces it if the server states another one.
+    /// - A call waits only if its bounds reach the requested end, or if it has none. The first such waiter is the
+    ///   request that tests the server.
+    ///
+    /// The resets of the server's quotas have the same limit. [`pause_until`](Self::pause_until) has none.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `longest` is zero.
+    pub fn with_longest_pause(self, longest: Duration) -> Result<Self, InvalidConfig> {
+        let pauses = self.shared.setup.settings.pauses.with_longest(longest)?;
+        Ok(self.with(|settings| settings.pauses = pauses))
+    }
+
+    /// Sets the first pause after a throttled response, such as a 429, that states neither a delay nor the reset of a
+    /// quota without remaining permits. Default: 1 s. With zero, such a response pauses nothing.
+    ///
+    /// Use this setter for a service that documents a penalty, such as 60 s. Each further such response doubles the
+    /// pause, up to five minutes, if its request left after the pause. An accepted request ends the doubling.
+    ///
+    /// Has no effect on an [adaptive](Self::adaptive) limiter, which has its own pauses, and on a limiter without a
+    /// quota.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `pause` is longer than five minutes.
+    pub fn with_throttle_pause(self, pause: Duration) -> Result<Self, InvalidConfig> {
+        let pauses = self.shared.setup.settings.pauses.with_throttled(pause)?;
+        Ok(self.with(|settings| settings.pauses = pauses))
+    }
+}
+
+#[cfg(test)]
+mod tests;
