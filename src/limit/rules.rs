@@ -158,13 +158,15 @@ impl LocalLimiter {
     ///   remaining permits, for at most the [longest pause](Self::with_longest_pause). Without either, the first pause
     ///   lasts one round trip, but at least the time between two requests, or 100 ms if no rate is known.
     /// - One request after the pause tests whether the server accepts requests again. Each test that is throttled
-    ///   doubles the pause, up to 60 s.
+    ///   doubles the wait up to a minute, and then increases it by a quarter, up to 15 minutes.
     /// - The first pause sets the rate to the recently accepted requests per second if no rate is known. The rate stays
     ///   unknown if fewer than 10 requests were accepted.
     /// - Each further pause lowers the rate by 30 %, or only to 98 % of the last rate that had a complete window
     ///   without a throttled response.
-    /// - The rate rises after a complete window without a throttled response. It doubles until a throttled response
-    ///   lowers it, then rises by 2 %, 6 %, 18 % and 50 %.
+    /// - The rate rises after a complete window without a throttled response, if the requests used at least 80 % of it.
+    ///   It doubles until a throttled response lowers it, then rises by 2 %, 6 %, 18 % and 50 %. After a pause of more
+    ///   than a minute, it rises by a quarter instead of doubling. A raise that the requests do not use is taken back.
+    /// - After a raise that was throttled, the next one waits for 20 times the pause.
     ///
     /// A 503 can come from a server that throttles, such as nginx, or from an outage. Unless its headers report a quota
     /// without remaining permits, the pause then doubles only up to 5 s, or up to the time between two requests if that

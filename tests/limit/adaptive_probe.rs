@@ -122,13 +122,3 @@ async fn remaining_permits_delay_requests_only_with_server_remaining() {
         assert_eq!(elapsed >= seconds(9), obeys, "{elapsed:?}");
     }
 }
-
-#[tokio::test(start_paused = true)]
-async fn quota_of_an_hour_does_not_spread_the_requests() {
-    let (limiter, start) = (LocalLimiter::adaptive([]), Instant::now());
-    for remaining in (0..60).rev() {
-        let permit = limiter.acquire().await.unwrap();
-        permit.complete(&ResponseInfo::new(StatusCode::OK, &quota_headers(60, 3_600, remaining)));
-    }
-    assert!(start.elapsed() < seconds(1), "{:?}", start.elapsed());
-}

@@ -56,7 +56,7 @@ impl Core {
         if let Some(source) = self.supply.source() {
             return source.available(now) >= cost.get();
         }
-        self.supply.progress(progress, now);
+        self.supply.progress(progress, cost.get(), now);
         self.due(head, now) <= now && self.supply.is_open(cost.get(), now)
     }
 
@@ -89,7 +89,7 @@ impl Core {
     #[inline]
     pub(super) fn take(&mut self, cost: NonZeroU32, reserve: u64, from: u64, now: u64) -> bool {
         let (permits, progress) = (u64::from(cost.get()), self.progress());
-        self.supply.progress(progress, now);
+        self.supply.progress(progress, cost.get(), now);
         // The server's limits come first, so that no slow start begins while they hold up the grants.
         if self.server.any() && self.server.tidy(now) && self.server.earliest(now, permits) > now {
             return false;

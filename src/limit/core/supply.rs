@@ -159,9 +159,9 @@ impl Supply {
 
     /// Lets a learner raise its rate.
     #[inline]
-    pub(super) fn progress(&mut self, progress: Progress, now: u64) {
+    pub(super) fn progress(&mut self, progress: Progress, cost: u32, now: u64) {
         if let Some(learned) = &mut self.learned {
-            learned.learner.advance(progress, now);
+            learned.learner.advance(progress, cost, now);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Spaces requests at a rate, with a small burst.
 
 /// The tolerated delay of a timer in nanoseconds, which is the resolution of tokio's timers.
-pub(super) const TICK: u64 = 1_000_000;
+const TICK: u64 = 1_000_000;
 
 /// A bucket of `burst` permits.
 #[derive(Debug, Clone, Default)]
@@ -34,10 +34,5 @@ impl Pacer {
         // A late timer does not lower the rate.
         let from = if now <= self.arrival.saturating_add(TICK) { self.arrival } else { now };
         self.arrival = from.saturating_add(self.interval.saturating_mul(cost.into()));
-    }
-
-    /// Returns when the bucket is full.
-    pub(super) fn full(&self) -> u64 {
-        self.arrival.saturating_add(self.interval.saturating_mul(self.burst))
     }
 }

@@ -28,10 +28,13 @@ struct Period {
 
 impl Recent {
     /// Counts a grant. After an idle time the count starts again, because the requests before it show the demand and
-    /// not the limit. The time before a probe is a pause and not idle.
+    /// not the limit. The probes of a pause do not count, so that a long pause begins no periods.
     pub(super) fn grant(&mut self, progress: Progress, is_probe: bool, now: u64) {
-        let is_idle = !is_probe && now.saturating_sub(self.last_grant) > IDLE;
+        let is_idle = now.saturating_sub(self.last_grant) > IDLE;
         self.last_grant = now;
+        if is_probe {
+            return;
+        }
         let next = Period { from: now, accepted: progress.accepted };
         match &mut self.periods {
             None => self.periods = Some([next; 2]),

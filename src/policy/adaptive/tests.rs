@@ -43,12 +43,6 @@ fn reopened() -> Learner {
     learner
 }
 
-/// Calls `advance` as if requests had waited in the queue until now.
-fn advance_busy(learner: &mut Learner, progress: Progress, now: u64) {
-    learner.pacer.arrival = now;
-    learner.advance(progress, now);
-}
-
 #[test]
 fn learner_starts_without_a_rate() {
     let learner = Learner::new(f64::INFINITY);
@@ -150,8 +144,8 @@ fn rate_falls_back_to_the_last_clean_rate() {
     let mut accepted = 100;
     // Two complete runs of the slow start double the rate.
     for seconds in [4, 6] {
-        accepted += 20;
-        advance_busy(&mut learner, progress(accepted, 0), seconds * SECOND);
+        accepted += 200;
+        learner.advance(progress(accepted, 0), 1, seconds * SECOND);
     }
     assert_eq!((learner.rate, learner.source), (Some(200.0), LearnedFrom::Success));
     let at = 7 * SECOND;
@@ -160,9 +154,9 @@ fn rate_falls_back_to_the_last_clean_rate() {
     learner.grant(1, progress(accepted, 0), at + SECOND);
     learner.observe(&response(Acceptance::Accepted, at + SECOND), progress(accepted, 0), at + SECOND);
     // A run after a raise that was throttled lasts 20 times the pause, and raises the rate by 2 %.
-    advance_busy(&mut learner, progress(accepted + 1_000, 0), at + 20 * SECOND);
+    learner.advance(progress(accepted + 3_000, 0), 1, at + 20 * SECOND);
     assert_eq!(learner.rate, Some(140.0));
-    advance_busy(&mut learner, progress(accepted + 1_000, 0), at + 21 * SECOND);
+    learner.advance(progress(accepted + 3_000, 0), 1, at + 21 * SECOND);
     assert_eq!(learner.rate, Some(140.0 * 1.02));
     learner.observe(
         &response(Acceptance::Throttled, at + 22 * SECOND),
@@ -173,16 +167,20 @@ fn rate_falls_back_to_the_last_clean_rate() {
 }
 
 #[test]
-fn probe_that_is_throttled_doubles_the_pause_up_to_a_minute() {
+fn probe_that_is_throttled_doubles_the_wait_up_to_a_minute_and_then_adds_a_quarter_up_to_15_minutes() {
     let mut learner = throttled();
     let mut now = SECOND + FIRST_WAIT;
-    for expected in [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 60_000, 60_000] {
+    let longest = 15 * 60_000;
+    let quarters =
+        (0..13).map(|number| (64_000.0 * 1.25_f64.powi(number)) as u64).take_while(|wait| *wait < longest);
+    let doubled = [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200];
+    for expected in doubled.into_iter().chain(quarters).chain([longest; 2]) {
         assert!(learner.is_free(1, now));
         learner.grant(1, progress(100, 0), now);
         assert!(!learner.is_free(1, now), "only the probe leaves");
-        let pause = learner.observe(&response(Acceptance::Throttled, now), progress(100, 1), now);
-        assert_eq!(pause, Some(now + expected * MILLI));
-        now += expected * MILLI;
+        let pause = learner.observe(&response(Acceptance::Throttled, now), progress(100, 1), now).unwrap();
+        assert_eq!((pause - now) / MILLI, expected);
+        now = pause;
     }
 }
 
@@ -261,8 +259,8 @@ fn complete_run_resets_the_count_of_cuts_by_503s() {
     for seconds in (3..60).step_by(3) {
         let pause = pause_once(&mut learner, Acceptance::Unavailable, accepted, seconds * SECOND);
         assert!(pause.is_some(), "after {seconds} s");
-        accepted += 1_000;
-        advance_busy(&mut learner, progress(accepted, 0), (seconds + 2) * SECOND);
+        accepted += 1_000_000;
+        learner.advance(progress(accepted, 0), 1, (seconds + 2) * SECOND);
     }
 }
 
@@ -271,7 +269,7 @@ fn rate_rises_fast_after_a_single_503() {
     let mut learner = reopened();
     pause_once(&mut learner, Acceptance::Unavailable, 100, 3 * SECOND);
     assert_eq!(learner.rate, Some(35.0));
-    advance_busy(&mut learner, progress(200, 0), 5 * SECOND);
+    learner.advance(progress(200, 0), 1, 5 * SECOND);
     assert_eq!(learner.rate, Some(70.0));
 }
 
@@ -305,9 +303,9 @@ fn complete_run_raises_no_rate_while_503s_are_ignored() {
         pause_once(&mut learner, Acceptance::Unavailable, 100, seconds * SECOND);
     }
     assert_eq!(learner.rate, Some(50.0));
-    advance_busy(&mut learner, progress(10_000, 0), 60 * SECOND);
+    learner.advance(progress(10_000, 0), 1, 60 * SECOND);
     assert_eq!(learner.rate, Some(50.0));
-    advance_busy(&mut learner, progress(20_000, 0), 70 * SECOND);
+    learner.advance(progress(20_000, 0), 1, 70 * SECOND);
     assert_eq!(learner.rate, Some(100.0));
 }
 
@@ -343,9 +341,9 @@ fn rate_of_a_header_quota_ends_when_the_quota_expires() {
     let headers = quota(102, 1, 90);
     let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
     learner.observe(&observation, progress(1, 0), 0);
-    learner.advance(progress(1, 0), 2 * SECOND - 1);
+    learner.advance(progress(1, 0), 1, 2 * SECOND - 1);
     assert_eq!(learner.rate, Some(100.0));
-    learner.advance(progress(1, 0), 2 * SECOND);
+    learner.advance(progress(1, 0), 1, 2 * SECOND);
     assert_eq!((learner.rate, learner.quota()), (None, None));
 }
 
@@ -446,27 +444,136 @@ fn headers_that_show_a_used_up_quota_prevent_a_raise() {
             let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, at) };
             learner.observe(&observation, progress(at + 1, 0), at);
         }
-        advance_busy(&mut learner, progress(100, 0), SECOND * 3 / 2);
+        learner.advance(progress(150, 0), 1, SECOND * 3 / 2);
         assert_eq!(learner.rate, Some(rate), "{left} remain");
     }
 }
 
-#[test]
-fn time_with_an_empty_queue_does_not_count_in_a_run() {
-    let mut learner = reopened();
-    // Bursts of 20 requests, which the rate of 50 per second spreads over 400 ms, with pauses of 10 s.
-    let (mut now, mut accepted) = (2 * SECOND, 100);
-    for rate in [50.0, 50.0, 100.0] {
-        for _ in 0..20 {
-            now = learner.due(now, 1, 1);
-            learner.advance(progress(accepted, 0), now);
-            learner.grant(1, progress(accepted, 0), now);
-            accepted += 1;
-        }
-        now += 10 * SECOND;
-        // A run of the slow start lasts at least 1 s, the longest pause.
-        assert_eq!(learner.rate, Some(rate));
+/// Takes and ends a request at each of these times, and returns the rate after the last one.
+fn serve(learner: &mut Learner, accepted: &mut u64, times: impl Iterator<Item = u64>) -> f64 {
+    for now in times {
+        let now = learner.due(now, 1, 1);
+        learner.advance(progress(*accepted, 0), 1, now);
+        learner.grant(1, progress(*accepted, 0), now);
+        *accepted += 1;
     }
+    learner.rate.unwrap()
+}
+
+#[test]
+fn only_a_rate_that_was_used_is_raised() {
+    // Evenly spaced requests for ten minutes, 50 of which the learned rate allows in a second.
+    for (per_second, expected) in [(20, 50.0), (38, 50.0), (45, 100.0)] {
+        let (mut learner, mut accepted) = (reopened(), 100);
+        let times = (0..600 * per_second).map(|number| 2 * SECOND + number * SECOND / per_second);
+        assert_eq!(serve(&mut learner, &mut accepted, times), expected, "{per_second} per second");
+    }
+}
+
+#[test]
+fn bursts_raise_only_a_rate_that_delays_them_for_a_second() {
+    // A burst every 10 s, after which the queue is empty.
+    for (burst, rates) in [(40, [50.0, 50.0]), (130, [100.0, 100.0])] {
+        let (mut learner, mut accepted) = (reopened(), 100);
+        for (start, expected) in [10, 20].into_iter().zip(rates) {
+            let times = std::iter::repeat_n(start * SECOND, burst);
+            assert_eq!(
+                serve(&mut learner, &mut accepted, times),
+                expected,
+                "{burst} requests after {start} s"
+            );
+        }
+    }
+}
+
+#[test]
+fn request_that_costs_several_permits_uses_a_rate() {
+    let (mut learner, mut accepted, mut now) = (reopened(), 100, 2 * SECOND);
+    // Each request takes 1.6 s at 50 permits per second.
+    for _ in 0..3 {
+        now = learner.due(now, 80, 80);
+        learner.advance(progress(accepted, 0), 80, now);
+        learner.grant(80, progress(accepted, 0), now);
+        accepted += 80;
+    }
+    assert_eq!(learner.rate, Some(100.0));
+}
+
+#[test]
+fn raise_is_taken_back_if_less_than_half_of_the_rate_before_it_is_used() {
+    for (per_second, expected) in [(20, 50.0), (26, 100.0)] {
+        let (mut learner, mut accepted) = (reopened(), 100);
+        assert_eq!(serve(&mut learner, &mut accepted, std::iter::repeat_n(2 * SECOND, 60)), 100.0);
+        let times = (0..20 * per_second).map(|number| 3_100 * MILLI + number * SECOND / per_second);
+        assert_eq!(serve(&mut learner, &mut accepted, times), expected, "{per_second} per second");
+    }
+}
+
+/// Returns a learner whose server accepted 100 requests in the first second and then blocked for 409 s.
+fn blocked() -> (Learner, u64) {
+    let mut learner = throttled();
+    let mut now = SECOND + FIRST_WAIT;
+    while now < 300 * SECOND {
+        learner.grant(1, progress(100, 0), now);
+        now = learner.observe(&response(Acceptance::Throttled, now), progress(100, 1), now).unwrap();
+    }
+    learner.grant(1, progress(100, 0), now);
+    learner.observe(&response(Acceptance::Accepted, now), progress(101, 0), now);
+    (learner, now)
+}
+
+#[test]
+fn first_rate_after_a_block_assumes_the_longest_window() {
+    assert_eq!(blocked().0.rate, Some(101.0 / 61.0));
+}
+
+#[test]
+fn slow_start_after_a_block_raises_the_rate_by_a_quarter() {
+    let (mut learner, start) = blocked();
+    let (mut accepted, first) = (101, 101.0 / 61.0);
+    let mut rates = vec![];
+    for number in 0..1_000 {
+        let rate = serve(&mut learner, &mut accepted, std::iter::once(start));
+        if rates.last().is_none_or(|(_, last)| *last != rate) {
+            rates.push((number, rate));
+        }
+    }
+    // At first, a run lasts a minute. Then it ends after 1.5 times the requests that were accepted before the block.
+    let expected = [0, 99, 125, 150, 150, 150].iter().scan(0, |sum, run| {
+        *sum += run;
+        Some(*sum)
+    });
+    for ((number, rate), (step, expected)) in rates.iter().zip(expected.enumerate()) {
+        assert!((rate / first / 1.25_f64.powi(step as i32) - 1.0).abs() < 1e-9, "{rates:?}");
+        assert_eq!(*number, expected, "{rates:?}");
+    }
+}
+
+#[test]
+fn raise_waits_for_20_times_the_pause_of_the_last_failed_raise_until_a_larger_one_is_accepted() {
+    let mut learner = reopened();
+    let mut accepted = 100;
+    serve(&mut learner, &mut accepted, std::iter::repeat_n(2 * SECOND, 60));
+    // The raise to 100 per second is throttled, and the pause lasts 10 s.
+    let at = 4 * SECOND;
+    learner.observe(&response(Acceptance::Throttled, at), progress(accepted, 1), at);
+    learner.grant(1, progress(accepted, 0), at + 10 * SECOND);
+    learner.observe(
+        &response(Acceptance::Accepted, at + 10 * SECOND),
+        progress(accepted, 0),
+        at + 10 * SECOND,
+    );
+    let (mut rate, mut from, mut runs) = (learner.rate.unwrap(), at + 10 * SECOND, vec![]);
+    while runs.len() < 4 {
+        let raised = serve(&mut learner, &mut accepted, std::iter::once(from));
+        if raised != rate {
+            let now = learner.pacer.arrival;
+            runs.push((now - from) / SECOND);
+            (rate, from) = (raised, now);
+        }
+    }
+    // The runs before raises of 2 %, 6 % and 18 % are long.
+    assert_eq!(runs, [200, 200, 200, 10]);
 }
 
 #[test]
@@ -523,7 +630,7 @@ proptest! {
         for (time, step) in steps {
             now = now.saturating_add(time);
             let state = progress(accepted, time % 8);
-            learner.advance(state, now);
+            learner.advance(state, 1, now);
             match step {
                 Step::Grant(cost) => learner.grant(cost, state, now),
                 Step::Respond { acceptance, age, pause, headers } => {
