@@ -6,7 +6,7 @@
 //! |---|---|
 //! | call an API | [`own_api`], [`reqwest`](mod@reqwest), [`grpc`], [`kube_octocrab`] |
 //! | compose layers | [`stack`], [`other_layers`] |
-//! | keep to a quota | [`limits`], [`adaptive_limits`], [`priorities`], [`shared_quota`] |
+//! | keep to a quota | [`limits`], [`services`], [`adaptive_limits`], [`priorities`], [`shared_quota`] |
 //! | handle failures | [`retries`], [`timeouts`], [`networks`], [`credentials`] |
 //! | run it | [`configuration`], [`observability`], [`testing`] |
 //! | look something up | [`migration`], [`faq`], [`glossary`] |
@@ -43,6 +43,8 @@ pub mod priorities {}
 pub mod reqwest {}
 #[doc = include_str!("retries.md")]
 pub mod retries {}
+#[doc = include_str!("services.md")]
+pub mod services {}
 #[doc = include_str!("shared_quota.md")]
 pub mod shared_quota {}
 #[doc = include_str!("stack.md")]

@@ -18,6 +18,7 @@ use crate::{
     call::{CallContext, RequestHead},
     clock,
     error::{BoxError, Error, Refusal, polled_after_completion, take_once},
+    policy::dialect::Dialect,
     telemetry::{self, Waiting},
 };
 
@@ -139,7 +140,7 @@ where
                     *renewal = None;
                     // Without a response, the permit is dropped, which counts its request as unconfirmed.
                     if let (Some(permit), Ok(response)) = (permit.take(), &outcome) {
-                        complete(permit, *trusted, call, response);
+                        complete(permit, *trusted, &settings.dialect, call, response);
                     }
                     return Poll::Ready(outcome);
                 }
@@ -264,11 +265,17 @@ fn poll_renewal(
 
 /// Reports the response to the limiter.
 #[inline]
-fn complete<R>(mut permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, response: &Response<R>) {
+fn complete<R>(
+    mut permit: Permit<'_>,
+    trusted: bool,
+    dialect: &Dialect,
+    call: Option<&CallContext>,
+    response: &Response<R>,
+) {
     if !trusted {
         return permit.release();
     }
-    let info = ResponseInfo::new(response.status(), response.headers());
+    let info = ResponseInfo::with_dialect(dialect, response);
     let effect = permit.report(&info);
     if let Some(pause) = effect.pause.or(info.requested_pause()) {
         telemetry::paused(call, pause, effect.probe_after);

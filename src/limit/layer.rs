@@ -3,7 +3,10 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use tower_layer::Layer;
 
 use super::{limiter::SelectLimiter, permit_request::PermitRequest, service::RateLimit, settings::Settings};
-use crate::{call::RequestHead, policy::Priority};
+use crate::{
+    call::RequestHead,
+    policy::{Priority, dialect::Dialect},
+};
 
 /// Queues each request until its permit is granted. Refuses a request immediately if it would miss its deadline or
 /// exceed the longest wait, or if the queue is full.
@@ -38,7 +41,8 @@ impl<L> RateLimitLayer<L> {
         L: SelectLimiter,
     {
         let bounds = PermitRequest::new();
-        Self { settings: Settings { limiter, bounds, cost: None, priority: None, feedback_from: None } }
+        let (cost, priority, feedback_from, dialect) = (None, None, None, Dialect::new());
+        Self { settings: Settings { limiter, bounds, cost, priority, feedback_from, dialect } }
     }
 
     /// Returns the limiter.
@@ -102,10 +106,16 @@ impl<L> RateLimitLayer<L> {
         self
     }
 
+    /// Sets how the service reports its limits. Give the retry layer the same dialect.
+    pub fn with_dialect(mut self, dialect: Dialect) -> Self {
+        self.settings.dialect = dialect;
+        self
+    }
+
     /// Replaces the limiter and keeps all other settings.
     pub fn with_limiter<M>(self, limiter: M) -> RateLimitLayer<M> {
-        let Settings { bounds, cost, priority, feedback_from, .. } = self.settings;
-        RateLimitLayer { settings: Settings { limiter, bounds, cost, priority, feedback_from } }
+        let Settings { bounds, cost, priority, feedback_from, dialect, .. } = self.settings;
+        RateLimitLayer { settings: Settings { limiter, bounds, cost, priority, feedback_from, dialect } }
     }
 }
 

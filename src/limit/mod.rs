@@ -113,6 +113,8 @@ mod config;
     reason = "public only in the test kit, outside of semantic versioning"
 )]
 pub(crate) mod core;
+#[cfg(feature = "serde")]
+mod dialect_config;
 mod feedback;
 mod future;
 mod keyed;
@@ -132,6 +134,8 @@ mod source;
 pub use self::any::AnyLimiter;
 #[cfg(feature = "serde")]
 pub use self::config::RateLimitConfig;
+#[cfg(feature = "serde")]
+pub use self::dialect_config::DialectConfig;
 pub use self::feedback::ResponseInfo;
 pub use self::future::ResponseFuture;
 pub use self::keyed::Keyed;
@@ -144,4 +148,8 @@ pub use self::service::RateLimit;
 pub use self::shell::acquire::Acquire;
 pub use self::snapshot::{Effect, Learned, LearnedFrom, Snapshot};
 pub use self::source::{Demand, PermitSource};
-pub use crate::policy::{Priority, Remaining};
+pub use crate::policy::{
+    Priority, Remaining, Unit,
+    dialect::{Dialect, ServerSignal},
+    rate_limit::QuotaHeaders,
+};

@@ -3,7 +3,7 @@ use std::{fmt, num::NonZeroU32, sync::Arc};
 use super::permit_request::{PermitCost, PermitRequest};
 use crate::{
     call::{CallContext, Deadline, RequestHead, extension_beside},
-    policy::Priority,
+    policy::{Priority, dialect::Dialect},
 };
 
 /// The settings of a [`RateLimitLayer`](super::RateLimitLayer), shared by its services.
@@ -14,6 +14,7 @@ pub(super) struct Settings<L> {
     pub(super) cost: Option<CostOf>,
     pub(super) priority: Option<PriorityOf>,
     pub(super) feedback_from: Option<Trusts>,
+    pub(super) dialect: Dialect,
 }
 
 impl<L> Settings<L> {

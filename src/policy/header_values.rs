@@ -37,9 +37,17 @@ pub(super) fn whole_number(text: &str) -> Option<u64> {
     Some(text.parse().unwrap_or(u64::MAX))
 }
 
-/// Parses `1*DIGIT [ "." 1*DIGIT ]`. Returns the whole part, saturating at `u64::MAX`, and whether the fraction is
-/// above zero.
-pub(super) fn decimal(text: &str) -> Option<(u64, bool)> {
+/// Parses `1*DIGIT [ "." 1*DIGIT ]`. Returns the whole part, saturating at `u64::MAX`, and the fraction in billionths,
+/// rounded up.
+pub(super) fn number(text: &str) -> Option<(u64, u64)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    Some((whole_number(whole)?, whole_number(fraction)? > 0))
+    Some((whole_number(whole)?, billionths(fraction)?))
+}
+
+/// Parses the digits after a decimal point. Returns the billionths, rounded up.
+pub(super) fn billionths(digits: &str) -> Option<u64> {
+    let (first, rest) = digits.split_at_checked(9).unwrap_or((digits, "0"));
+    let (first, rest) = (whole_number(first)? * 10_u64.pow(9 - first.len() as u32), rest);
+    let is_more = !rest.is_empty() && whole_number(rest)? > 0;
+    Some(first + u64::from(is_more))
 }

@@ -1,8 +1,9 @@
 //! Parses HTTP-dates in the three forms of RFC 9110 §5.6.7.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-const DAY: u64 = 86_400;
+use super::calendar::{DAY, days_to, digits, moment, second_of_day, three};
+
 const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -20,15 +21,11 @@ const MONTHS: [&str; 12] =
 /// - Second 60, a leap second, is read as the first second of the next minute, so that the result is never early.
 /// - Returns `None` for a year before 1970, because a server that sends such a year has not set its clock.
 pub fn parse_http_date(text: &str, now: impl FnOnce() -> SystemTime) -> Option<SystemTime> {
-    let ((year, month, day), second) = match text.split_once(", ") {
+    let (date, second) = match text.split_once(", ") {
         Some((weekday, rest)) => fixdate_or_rfc850(weekday, rest, now)?,
         None => asctime(text)?,
     };
-    if year < 1970 || !(1..=days_in_month(year, month)).contains(&day) {
-        return None;
-    }
-    let since_1970 = days_to(year, month, day) - days_to(1970, 1, 1);
-    UNIX_EPOCH.checked_add(Duration::from_secs(since_1970 * DAY + second))
+    moment(date, second)
 }
 
 /// The year, month and day as written, and the seconds since midnight.
@@ -37,7 +34,7 @@ type Parts = ((u64, u64, u64), u64);
 fn fixdate_or_rfc850(weekday: &str, rest: &str, now: impl FnOnce() -> SystemTime) -> Option<Parts> {
     let rest = rest.strip_suffix(" GMT")?;
     let (date, time) = rest.split_at_checked(rest.len().checked_sub(" 08:49:37".len())?)?;
-    let second = time_of_day(time.strip_prefix(' ')?)?;
+    let second = second_of_day(time.strip_prefix(' ')?)?;
     if is_short_weekday(weekday) {
         let (day, month, year) = three(date, ' ')?;
         Some(((digits(year, 4)?, month_number(month)?, digits(day, 2)?), second))
@@ -57,7 +54,7 @@ fn asctime(text: &str) -> Option<Parts> {
     let (time, year) = rest.strip_prefix(' ')?.split_at_checked(8)?;
     let day = day.strip_prefix(' ').map_or_else(|| digits(day, 2), |day| digits(day, 1))?;
     let date = (digits(year.strip_prefix(' ')?, 4)?, month_number(month)?, day);
-    is_short_weekday(weekday).then_some((date, time_of_day(time)?))
+    is_short_weekday(weekday).then_some((date, second_of_day(time)?))
 }
 
 fn is_short_weekday(text: &str) -> bool {
@@ -67,25 +64,6 @@ fn is_short_weekday(text: &str) -> bool {
 /// Returns the number of the month, 1 for January.
 fn month_number(text: &str) -> Option<u64> {
     (1..).zip(MONTHS).find_map(|(number, month)| (month == text).then_some(number))
-}
-
-/// Parses exactly `count` digits. `str::parse` alone would accept a sign.
-fn digits(text: &str, count: usize) -> Option<u64> {
-    let all = text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
-    if all { text.parse().ok() } else { None }
-}
-
-fn three(text: &str, separator: char) -> Option<(&str, &str, &str)> {
-    let (first, rest) = text.split_once(separator)?;
-    let (second, third) = rest.split_once(separator)?;
-    Some((first, second, third))
-}
-
-/// Parses a time such as `08:49:37`. Returns the seconds since midnight.
-fn time_of_day(text: &str) -> Option<u64> {
-    let (hour, minute, second) = three(text, ':')?;
-    let (hour, minute, second) = (digits(hour, 2)?, digits(minute, 2)?, digits(second, 2)?);
-    (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3_600 + minute * 60 + second)
 }
 
 /// Returns the latest year before 10000 that ends with these two digits and is at most 50 years after `now`. `rest`
@@ -98,29 +76,10 @@ fn four_digit_year(two_digits: u64, rest: (u64, u64, u64), now: SystemTime) -> O
     years.find(|year| (days_to(year - 50, month, day), second) <= now)
 }
 
-fn is_leap(year: u64) -> bool {
-    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
-}
-
-fn days_in_month(year: u64, month: u64) -> u64 {
-    match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Returns the number of the day, counted from 1 January of the year 1, which is day 1. A day after the end of its
-/// month is treated as a day of the next month.
-fn days_to(year: u64, month: u64, day: u64) -> u64 {
-    let years = year - 1;
-    let months: u64 = (1..month).map(|month| days_in_month(year, month)).sum();
-    years * 365 + years / 4 - years / 100 + years / 400 + months + day
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;

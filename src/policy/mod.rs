@@ -13,7 +13,8 @@
 //! | [`feedback::retry_after`] | which delay the server requested |
 //! | [`rate_limit::remaining()`] | how many permits remain, by the server's rate-limit headers |
 //! | [`grpc::Code`] | how a gRPC call ended, by its response headers |
-//! | [`http_date`] | which time a date in a header denotes |
+//! | [`dialect::Dialect`] | how a service says that it limits |
+//! | [`moment::until`] | which moment or duration a header states |
 //! | [`duration_text::parse_duration`] | which duration a setting denotes |
 //!
 //! # Notes
@@ -28,17 +29,21 @@ use std::time::Duration;
 pub(crate) mod adaptive;
 pub(crate) mod backoff;
 mod budget;
+mod calendar;
+pub(crate) mod dialect;
 pub(crate) mod duration_text;
 pub(crate) mod feedback;
 pub mod grpc;
 mod header_values;
 mod http_date;
+mod moment;
 pub(crate) mod outcome;
 pub(crate) mod priority;
 mod quota;
 pub(crate) mod rate_limit;
 pub(crate) mod retry;
 pub(crate) mod retry_decision;
+mod rfc3339;
 mod structured;
 #[cfg(feature = "serde")]
 mod text;
@@ -47,9 +52,18 @@ pub(crate) use self::{
     backoff::{ExponentialBackoff, Jitter},
     retry_decision::RetryDecision,
 };
-pub use self::{budget::Budget, priority::Priority, quota::Quota, rate_limit::Remaining};
+pub use self::{
+    budget::Budget,
+    priority::Priority,
+    quota::Quota,
+    rate_limit::{Remaining, Unit},
+};
 #[cfg(fuzzing)]
-pub use self::{feedback::retry_after, http_date::parse_http_date};
+pub use self::{
+    feedback::retry_after,
+    http_date::parse_http_date,
+    moment::{Scale, until},
+};
 #[cfg(any(test, fuzzing))]
 pub use self::{
     header_values::MAX_REQUESTED_DELAY,

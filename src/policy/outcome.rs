@@ -1,6 +1,6 @@
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 
-use super::grpc;
+use super::feedback::Reading;
 
 /// Whether the server may have processed the request of an attempt. The retry layer uses this value to decide whether a
 /// retry is safe.
@@ -8,7 +8,7 @@ use super::grpc;
 /// | value | attempts | retried |
 /// |---|---|---|
 /// | `NotSent` | no connection, the request was never written, or the HTTP/2 server refused its stream | any method |
-/// | `Rejected` | 429, 529 (overloaded), or gRPC's `RESOURCE_EXHAUSTED` with a delay | any method, by default |
+/// | `Rejected` | a [rejected request](#rejected-requests), such as a 429 | any method, by default |
 /// | `MaybeProcessed` | any other failure | idempotent requests only |
 /// | `Processed` | any other response | idempotent requests only |
 ///
@@ -18,6 +18,9 @@ use super::grpc;
 ///   before it is processed. Stripe, for example, documents that its rate limiters run before its idempotency layer.
 /// - `RESOURCE_EXHAUSTED` counts only in the response headers, and only with `RetryInfo` or a pushback that is not
 ///   negative. Without such a delay, the code may report a resource that ran out while the request was processed.
+/// - The statuses 529 (overloaded), 509 and 420 are read like a 429. So are a 403 and a 418 that request a delay or report
+///   a quota without remaining permits, as GitHub and Binance send them, and the statuses of a
+///   [`Dialect`](crate::limit::Dialect).
 /// - If a response has a `grpc-status`, its HTTP status does not count.
 /// - A 503 is `Processed`, because a server may send it after it started to process the request.
 /// - For a service that sends a 429 after it processed the request, see
@@ -62,12 +65,11 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome of an attempt that ended with a response. `headers` is `None` if no header states a limit.
-    pub(crate) fn of_response(status: StatusCode, headers: Option<&HeaderMap>) -> Self {
-        let is_throttle = || matches!(status.as_u16(), 429 | 529);
-        match headers.and_then(grpc::is_rejected).unwrap_or_else(is_throttle) {
-            true => Self::Rejected(status),
-            false => Self::Response(status),
+    /// Returns the outcome of an attempt that ended with a response.
+    pub(crate) fn of_response(response: &Reading<'_>) -> Self {
+        match response.is_rejected() {
+            true => Self::Rejected(response.status),
+            false => Self::Response(response.status),
         }
     }
 
@@ -103,14 +105,25 @@ impl Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::head_of, *};
+    use std::time::SystemTime;
+
+    use http::HeaderMap;
+
+    use super::{
+        super::{dialect::STANDARD, head_of},
+        *,
+    };
 
     /// A `google.rpc.Status` with code 8 and a `RetryInfo` of 3 s, as protobuf's Python library encodes it.
     const RETRY_INFO: &[u8] =
         b"CAgSBXF1b3RhGjAKKHR5cGUuZ29vZ2xlYXBpcy5jb20vZ29vZ2xlLnJwYy5SZXRyeUluZm8SBAoCCAM=";
 
+    fn read(status: StatusCode, headers: &HeaderMap) -> Outcome {
+        Outcome::of_response(&Reading::new(&STANDARD, status, headers, None, || SystemTime::UNIX_EPOCH))
+    }
+
     #[test]
-    fn only_429_and_529_reject_a_request_without_grpc_status() {
+    fn only_throttle_statuses_reject_a_request_without_grpc_status() {
         let hints = head_of([
             ("retry-after", &b"1"[..]),
             ("x-ratelimit-remaining", b"0"),
@@ -118,13 +131,14 @@ mod tests {
             ("grpc-status-details-bin", RETRY_INFO),
         ]);
         for status in (100..1_000).map(|status| StatusCode::from_u16(status).unwrap()) {
-            let expected = match status.as_u16() {
-                429 | 529 => Delivery::Rejected,
+            let expected = |headers: &HeaderMap| match status.as_u16() {
+                420 | 429 | 509 | 529 => Delivery::Rejected,
+                403 | 418 if !headers.is_empty() => Delivery::Rejected,
                 _ => Delivery::Processed,
             };
-            for headers in [None, Some(&HeaderMap::new()), Some(&hints)] {
-                let outcome = Outcome::of_response(status, headers);
-                assert_eq!((outcome.delivery(), outcome.status()), (expected, Some(status)));
+            for headers in [&HeaderMap::new(), &hints] {
+                let outcome = read(status, headers);
+                assert_eq!((outcome.delivery(), outcome.status()), (expected(headers), Some(status)));
                 assert_eq!(outcome.as_str(), status.as_str());
             }
         }
@@ -141,10 +155,7 @@ mod tests {
                         let mut fields = vec![("grpc-status", code_text.as_bytes())];
                         fields.extend(pushback.map(|text| ("grpc-retry-pushback-ms", text.as_bytes())));
                         fields.extend(retry_info.map(|text| ("grpc-status-details-bin", text)));
-                        let outcome = Outcome::of_response(
-                            StatusCode::from_u16(status).unwrap(),
-                            Some(&head_of(fields)),
-                        );
+                        let outcome = read(StatusCode::from_u16(status).unwrap(), &head_of(fields));
                         let has_delay = match pushback {
                             Some("-1" | "soon") => false,
                             Some(_) => true,

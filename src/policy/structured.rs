@@ -5,7 +5,7 @@
 //! caller converts the value to the type that it needs. The parser does not allocate, and reads each character only a
 //! few times.
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderValue;
 
 /// Parses the members of a List or a Dictionary (RFC 9651 §4.2). Calls `member` to parse each member, and skips the
 /// commas between members. Returns `None` if any line is malformed.
@@ -13,11 +13,10 @@ use http::{HeaderMap, HeaderName};
 /// Parses each line separately. Parsing the joined lines would have the same result, because no member may span two
 /// lines.
 pub(super) fn members<'a>(
-    headers: &'a HeaderMap,
-    field: &HeaderName,
+    lines: impl Iterator<Item = &'a HeaderValue>,
     mut member: impl FnMut(&mut Text<'a>) -> Option<()>,
 ) -> Option<()> {
-    for line in headers.get_all(field) {
+    for line in lines {
         let mut text = Text(line.to_str().ok()?.trim_matches([' ', '\t']));
         let mut is_more = !text.0.is_empty();
         while is_more {
@@ -171,21 +170,13 @@ fn is_token(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
-
-    const FIELD: HeaderName = HeaderName::from_static("field");
 
     /// Returns all members with their parameters, or `None` if the lines are malformed.
     fn list(lines: &[&str]) -> Option<Vec<Vec<String>>> {
-        let lines = lines.iter().map(|line| HeaderValue::from_str(line).unwrap());
-        let headers = lines.fold(HeaderMap::new(), |mut headers, line| {
-            headers.append(FIELD, line);
-            headers
-        });
+        let lines: Vec<_> = lines.iter().map(|line| HeaderValue::from_str(line).unwrap()).collect();
         let mut list = Vec::new();
-        members(&headers, &FIELD, |text| {
+        members(lines.iter(), |text| {
             let mut item = vec![text.value()?.to_owned()];
             while let Some((key, value)) = text.parameter()? {
                 item.extend([key.to_owned(), value.to_owned()]);

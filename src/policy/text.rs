@@ -1,10 +1,11 @@
-//! Conversions of durations, quotas, jitters and retry rules from and to configuration files.
+//! Conversions of durations, quotas, units, jitters and retry rules from and to configuration files.
 
 use std::time::Duration;
 
 use super::{
     Jitter, Quota,
     duration_text::{DurationText, parse_duration},
+    rate_limit::Unit,
     retry::RetryRejected,
 };
 use crate::config::InvalidConfig;
@@ -17,6 +18,25 @@ crate::config::text::text! {
         RetryRejected::AnyMethod => "any_method".to_owned(),
         RetryRejected::Idempotent => "idempotent".to_owned(),
     };
+    Unit, "requests, tokens, points, bytes or concurrency", unit, |it: &Unit| {
+        UNITS.iter().find(|(known, _)| known == it).map_or_else(String::new, |(_, name)| (*name).to_owned())
+    };
+}
+
+const UNITS: [(Unit, &str); 5] = [
+    (Unit::Requests, "requests"),
+    (Unit::Tokens, "tokens"),
+    (Unit::Points, "points"),
+    (Unit::Bytes, "bytes"),
+    (Unit::Concurrency, "concurrency"),
+];
+
+fn unit(text: &str) -> Result<Unit, InvalidConfig> {
+    let known = UNITS.iter().find(|(_, name)| *name == text);
+    known.map(|(unit, _)| *unit).ok_or_else(|| {
+        let text = text.escape_debug().to_string();
+        InvalidConfig::new("unit", text, "requests, tokens, points, bytes or concurrency")
+    })
 }
 
 fn retry_rejected(text: &str) -> Result<RetryRejected, InvalidConfig> {

@@ -12,7 +12,7 @@ use crate::{
         inline_key::InlineKey,
         text::{List, Written},
     },
-    limit::{RateLimitConfig, RateLimitLayer},
+    limit::{DialectConfig, RateLimitConfig, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::{BaseUrl, StackBuilder, StackLayer},
@@ -36,6 +36,7 @@ use crate::{client::Client, transport::TransportConfig};
 /// | `api_key_file_interval` | `5s`: the interval between two reads of that file |
 /// | `key_placement` | `bearer`. Other values are `header:NAME`, `query:NAME` and `basic:USER` |
 /// | `limit` | [`RateLimitConfig`] |
+/// | `dialect` | [`DialectConfig`] |
 /// | `retry` | [`RetryLayer`] |
 /// | `timeout` | [`TimeoutConfig`] |
 /// | `request_id` | [`RequestIdLayer`] |
@@ -63,6 +64,7 @@ pub struct StackConfig {
     api_key_file_interval: Option<Written<Duration>>,
     key_placement: Checked<KeyPlacement>,
     limit: RateLimitConfig,
+    dialect: DialectConfig,
     retry: RetryLayer,
     timeout: TimeoutConfig,
     request_id: RequestIdLayer,
@@ -96,7 +98,8 @@ impl StackBuilder {
     /// - there is no base URL,
     /// - the base URL, an allowed origin or the key placement is invalid,
     /// - more than one of `api_key`, `api_key_env` and `api_key_file` is given,
-    /// - `api_key` is invalid.
+    /// - `api_key` is invalid,
+    /// - the dialect is invalid.
     #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
     pub fn from_config(config: &StackConfig) -> Result<Self, InvalidConfig> {
         let preset = |url: String| match config.preset {
@@ -125,6 +128,10 @@ impl StackBuilder {
             .with_request_id(config.request_id.clone())
             .with_attempt_span(config.attempt_span.clone());
         builder.timeout = config.timeout;
+        if !config.dialect.is_empty() {
+            let dialect = config.dialect.dialect().map_err(|error| error.within("dialect"))?;
+            builder = builder.with_dialect(dialect);
+        }
         config.with_credential(builder)
     }
 }

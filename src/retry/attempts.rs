@@ -15,7 +15,8 @@ use crate::{
     clock,
     error::{Error, ErrorKind, Failed, Reason, Refusal},
     policy::{
-        self, RetryDecision, feedback,
+        self, RetryDecision,
+        feedback::Reading,
         grpc::{self, Code, Pushback},
         retry::{Delay, DelayReason, Inputs, LastAttempt, Retry, RetryState, Stop},
     },
@@ -81,26 +82,31 @@ impl<B: Body> Attempts<B> {
     ) -> Result<(ReplayBody<B>, Retry), Stop> {
         let (response, error, broken) = (result.as_ref().ok(), result.as_ref().err(), self.broken.take());
         let broken_head = broken.as_deref().map(|BrokenResponse { head, .. }| head);
-        let status = response.map(Response::status).or(broken_head.map(|head| head.status));
         let headers = response.map(Response::headers).or(broken_head.map(|head| &head.headers));
         let extensions = response.map(Response::extensions).or(broken_head.map(|head| &head.extensions));
-        let limits = headers.filter(|headers| feedback::has_limits(headers));
-        let outcome = match result {
-            Ok(response) if is_after_processing(response) => Outcome::Response(response.status()),
-            Ok(response) => Outcome::of_response(response.status(), limits),
-            Err(error) => outcome_of(error, called, self.replay.has_failed()),
+        let policy = Arc::clone(&self.policy);
+        let mark = extensions.and_then(|extensions| extensions.get().copied());
+        let head = response.map(Response::status).or(broken_head.map(|head| head.status)).zip(headers);
+        let reading =
+            head.map(|(status, headers)| Reading::new(&policy.dialect, status, headers, mark, clock::wall));
+        let outcome = match (result, &reading) {
+            (Ok(response), _) if is_after_processing(response) => Outcome::Response(response.status()),
+            (Ok(_), Some(reading)) => Outcome::of_response(reading),
+            (Ok(response), None) => Outcome::Response(response.status()),
+            (Err(error), _) => outcome_of(error, called, self.replay.has_failed()),
         };
         if let Some(budget) = self.policy.budget.as_ref().filter(|_| broken.is_some() && self.count > 1) {
             budget.take_back();
         }
         self.maybe_processed |= outcome.delivery().may_be_processed();
-        let requested = status
-            .zip(limits)
-            .and_then(|(status, headers)| feedback::requested_delay(status, headers, clock::wall));
+        let requested = reading.as_ref().and_then(Reading::requested_delay);
         self.call.end_attempt(outcome, requested, headers);
         telemetry::attempt(&self.call, result.as_ref().map(ResponseSummary::of));
 
-        let verdict = self.verdict(&AttemptResult { outcome, headers, extensions, error }, response);
+        let verdict = self.verdict(
+            &AttemptResult { outcome, headers, extensions, error, reading: reading.as_ref() },
+            response,
+        );
         let (mut inputs, mut body) = (Inputs { requested, ..Inputs::default() }, None);
         if let Ok(reason) = policy::retry::backoff_reason(&self.state(), outcome, verdict, requested) {
             body = self.replay.body().filter(|_| broken.as_ref().is_none_or(|broken| broken.is_replayable));

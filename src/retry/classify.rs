@@ -5,7 +5,10 @@ use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 use crate::{
     call::{Outcome, RequestHead},
     error::{Error, Failed},
-    policy::RetryDecision,
+    policy::{
+        RetryDecision,
+        feedback::{Reading, Throttle},
+    },
 };
 
 /// Decides whether another attempt may succeed.
@@ -17,7 +20,7 @@ use crate::{
 /// # Notes
 ///
 /// - A classifier cannot cause an unsafe retry. A request that may have been processed is retried only if it is
-///   idempotent. A request is idempotent by its method, by an idempotency key that the server honours, or by a declaration
+///   idempotent. It is idempotent by its method, by an idempotency key that the server honours, or by a declaration
 ///   ([`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent),
 ///   [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent)).
 /// - The layer does not call the classifier after a 101.
@@ -68,6 +71,7 @@ pub struct AttemptResult<'a> {
     pub extensions: Option<&'a Extensions>,
     /// The error, if the attempt ended without a response, or if the response's body broke.
     pub error: Option<&'a Error>,
+    pub(super) reading: Option<&'a Reading<'a>>,
 }
 
 impl<'a> AttemptResult<'a> {
@@ -99,7 +103,8 @@ impl fmt::Debug for AttemptResult<'_> {
 ///
 /// | result | retried | backoff |
 /// |---|---|---|
-/// | 429, 529 | yes | throttled |
+/// | a [throttle](crate::limit::ServerSignal): 429, 529, 509, 420, a 403 or 418 that asks to wait | yes | throttled |
+/// | a throttle that is [permanent](crate::limit::ServerSignal::with_permanent) | no | |
 /// | 408, 500, 502, 503, 504, 520–524, 530 | yes | transient |
 /// | any other status, such as 409, 501 and 505 | no | |
 /// | a 4xx or 5xx with `x-should-retry` or `stripe-should-retry`: `true` or `false` | as the header specifies | by status |
@@ -118,10 +123,13 @@ impl DefaultClassifier {
     pub(super) fn decide(self, attempt: &AttemptResult<'_>) -> RetryDecision {
         match (attempt.outcome.status(), attempt.error) {
             (Some(status), _) => {
-                match attempt.headers.filter(|_| status.as_u16() >= 400).and_then(should_retry) {
-                    Some(true) => RetryDecision::retry(Some(status)),
-                    Some(false) => RetryDecision::NotRetryable,
-                    None => RetryDecision::of(status),
+                let stated = attempt.headers.filter(|_| status.as_u16() >= 400).and_then(should_retry);
+                let throttle = attempt.reading.map_or(Throttle::No, Reading::throttle);
+                match (throttle, stated) {
+                    (Throttle::Permanent, _) | (_, Some(false)) => RetryDecision::NotRetryable,
+                    (Throttle::Temporary, _) => RetryDecision::Throttled,
+                    (Throttle::No, Some(true)) => RetryDecision::Transient,
+                    (Throttle::No, None) => RetryDecision::of(status),
                 }
             }
             (None, Some(error)) if is_lasting(error) => RetryDecision::NotRetryable,

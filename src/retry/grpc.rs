@@ -30,8 +30,8 @@ use crate::{
 /// these cases:
 ///
 /// - An error proves that it was not sent.
-/// - The server [rejected](crate::call::Delivery#rejected-requests) it: `RESOURCE_EXHAUSTED` with a delay, or an HTTP 429
-///   without a `grpc-status`.
+/// - The server [rejected](crate::call::Delivery#rejected-requests) it: `RESOURCE_EXHAUSTED` with a delay, or an HTTP
+///   429 or 529 without a `grpc-status`.
 /// - Its method is declared idempotent with [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent), or the
 ///   call with [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent).
 ///

@@ -11,7 +11,7 @@ use crate::{
     body::DEFAULT_REPLAY_LIMIT,
     call::RequestHead,
     config::InvalidConfig,
-    policy::{Budget, ExponentialBackoff, RetryDecision},
+    policy::{Budget, ExponentialBackoff, RetryDecision, dialect::Dialect},
     random::Random,
 };
 
@@ -72,6 +72,7 @@ impl RetryLayer {
                 idempotent: None,
                 budget: Some(Budget::new()),
                 retry_rejected: RetryRejected::default(),
+                dialect: Dialect::new(),
                 transient: AnyBackoff::Exponential(ExponentialBackoff::transient()),
                 throttled: AnyBackoff::Exponential(ExponentialBackoff::throttled()),
                 max_retry_after: Duration::from_secs(120),
@@ -123,8 +124,8 @@ impl RetryLayer {
         self.set(|policy| policy.rules.extend(statuses.into_iter().map(rule)))
     }
 
-    /// Also retries a request if `condition` returns `true` and a retry is safe. If it returns `false`, the other rules apply.
-    /// The condition is evaluated after every attempt, including one that ended in an error.
+    /// Also retries a request if `condition` returns `true` and a retry is safe. If it returns `false`, the other rules
+    /// apply. The condition is evaluated after every attempt, including one that ended in an error.
     ///
     /// The retry waits for the throttled backoff after a 429 or 529, otherwise for the transient one.
     ///
@@ -162,8 +163,8 @@ impl RetryLayer {
         self.set(|policy| policy.idempotent = Some(Arc::new(rule)))
     }
 
-    /// Sets which requests are retried after the server has [rejected](crate::call::Delivery#rejected-requests) them, such
-    /// as with a 429. Default: [`RetryRejected::AnyMethod`].
+    /// Sets which requests are retried after the server has [rejected](crate::call::Delivery#rejected-requests) them,
+    /// such as with a 429. Default: [`RetryRejected::AnyMethod`].
     ///
     /// Use [`RetryRejected::Idempotent`] if a 429 does not prove that a POST was not processed:
     ///
@@ -178,6 +179,12 @@ impl RetryLayer {
     /// ```
     pub fn with_retry_rejected(self, requests: RetryRejected) -> Self {
         self.set(|policy| policy.retry_rejected = requests)
+    }
+
+    /// Sets how the service says that it throttles requests, and which delay it requests. Give the rate-limit layer the same
+    /// dialect.
+    pub fn with_dialect(self, dialect: Dialect) -> Self {
+        self.set(|policy| policy.dialect = dialect)
     }
 
     /// Adds an idempotency key to each request whose method is not idempotent, and treats the request as idempotent.

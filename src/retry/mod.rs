@@ -37,8 +37,8 @@
 //! | an attempt's timeout, a transport error | transient |
 //!
 //! The default classifier does not retry after any other status, an error of another layer of this crate, or an
-//! untrusted certificate. If a 4xx or 5xx response contains `x-should-retry` or `stripe-should-retry`, that header overrides
-//! the status.
+//! untrusted certificate. If a 4xx or 5xx response contains `x-should-retry` or `stripe-should-retry`, that header
+//! overrides the status.
 //! [`retry_on`](RetryLayer::retry_on), [`never_on`](RetryLayer::never_on) and [`retry_if`](RetryLayer::retry_if)
 //! override the classifier.
 //!

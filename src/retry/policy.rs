@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     call::RequestHead,
-    policy::{Budget, RetryDecision, retry::RetryRejected},
+    policy::{Budget, RetryDecision, dialect::Dialect, retry::RetryRejected},
     random::Random,
 };
 
@@ -23,6 +23,7 @@ pub(super) struct Policy {
     pub(super) idempotent: Option<Arc<IsIdempotent>>,
     pub(super) budget: Option<Budget>,
     pub(super) retry_rejected: RetryRejected,
+    pub(super) dialect: Dialect,
     pub(super) max_retry_after: Duration,
     pub(super) replay_limit: usize,
     pub(super) random: Arc<Random>,
@@ -70,6 +71,7 @@ impl fmt::Debug for Policy {
             .field("retry_rejected", &self.retry_rejected)
             .field("transient", &self.transient)
             .field("throttled", &self.throttled)
+            .field("dialect", &self.dialect)
             .field("max_retry_after", &self.max_retry_after)
             .field("replay_limit", &self.replay_limit)
             .finish_non_exhaustive()

@@ -3,7 +3,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The rate-limit headers that a [`ServerLimit`](super::ServerLimit) sends. Delays and resets are whole seconds,
-/// rounded up.
+/// rounded up, unless the variant says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitHeaders {
@@ -19,6 +19,24 @@ pub enum LimitHeaders {
     Draft7,
     /// `RateLimit: "default";r=…;t=…` and `RateLimit-Policy: "default";q=…;w=…` (draft 10 of the IETF).
     Draft10,
+    /// OpenAI's headers: `x-ratelimit-limit-requests`, `-remaining-requests`, `-reset-requests` such as `1m0.25s`, and
+    /// `retry-after-ms` if the request is rejected.
+    OpenAi,
+    /// Anthropic's headers: `anthropic-ratelimit-requests-limit`, `-remaining`, `-reset` as a time of RFC 3339, and
+    /// `retry-after` if the request is rejected.
+    Anthropic,
+    /// GitHub's headers: those of `XRateLimitEpoch`, `X-RateLimit-Used` and `X-RateLimit-Resource`. GitHub rejects with
+    /// a 403 or a 429.
+    GitHub,
+    /// Shopify's header `X-Shopify-Shop-Api-Call-Limit: 32/40` of a bucket that refills in 20 s, and `Retry-After: 2.0`
+    /// if the request is rejected.
+    Shopify,
+    /// Discord's headers: those of `XRateLimitEpoch` with milliseconds, `X-RateLimit-Reset-After`,
+    /// `X-RateLimit-Bucket`, and `Retry-After` if the request is rejected.
+    Discord,
+    /// Jira's headers: `X-RateLimit-Limit`, `-Remaining`, `-Reset` as a time of RFC 3339, `RateLimit-Reason` and
+    /// `Retry-After` if the request is rejected.
+    Jira,
 }
 
 /// The Unix time at which a simulated server starts, in seconds. The fraction makes rounding visible.
@@ -44,6 +62,7 @@ impl LimitHeaders {
     pub(super) fn add_to(self, headers: &mut HeaderMap, state: &LimitState) {
         let seconds = |seconds: f64| (seconds - 1e-9).ceil().max(0.0) as u64;
         let LimitState { now, is_accepted, limit, window, capacity, remaining, reset, next } = *state;
+        let (wall, used) = (EPOCH + now, u64::from(capacity).saturating_sub(remaining));
         let mut add = |name: &'static str, value: String| {
             headers.extend(
                 HeaderValue::try_from(value).ok().map(|value| (HeaderName::from_static(name), value)),
@@ -58,13 +77,15 @@ impl LimitHeaders {
                 add("x-ratelimit-remaining", remaining.to_string());
                 add("x-ratelimit-reset", seconds(reset).to_string());
             }
-            Self::XRateLimitEpoch => {
-                let wall = EPOCH + now;
-                let date = UNIX_EPOCH + Duration::from_secs(wall as u64);
+            Self::XRateLimitEpoch | Self::GitHub => {
                 add("x-ratelimit-limit", capacity.to_string());
                 add("x-ratelimit-remaining", remaining.to_string());
                 add("x-ratelimit-reset", seconds(wall + reset).to_string());
-                add("date", httpdate::fmt_http_date(date));
+                add("date", date(wall));
+                if self == Self::GitHub {
+                    add("x-ratelimit-used", used.to_string());
+                    add("x-ratelimit-resource", "core".to_owned());
+                }
             }
             Self::Draft7 => {
                 add(
@@ -77,6 +98,66 @@ impl LimitHeaders {
                 add("ratelimit", format!("\"default\";r={remaining};t={}", seconds(next)));
                 add("ratelimit-policy", format!("\"default\";q={limit};w={window}"));
             }
+            Self::OpenAi => {
+                add("x-ratelimit-limit-requests", capacity.to_string());
+                add("x-ratelimit-remaining-requests", remaining.to_string());
+                let (minutes, seconds) = ((reset / 60.0).floor(), millis(reset % 60.0));
+                add("x-ratelimit-reset-requests", format!("{minutes}m{seconds}s"));
+                if !is_accepted {
+                    add("retry-after-ms", (millis(next) * 1e3).to_string());
+                }
+            }
+            Self::Anthropic => {
+                add("anthropic-ratelimit-requests-limit", capacity.to_string());
+                add("anthropic-ratelimit-requests-remaining", remaining.to_string());
+                add("anthropic-ratelimit-requests-reset", rfc3339(wall + reset));
+                add("date", date(wall));
+            }
+            Self::Shopify => add("x-shopify-shop-api-call-limit", format!("{used}/{capacity}")),
+            Self::Discord => {
+                add("x-ratelimit-limit", capacity.to_string());
+                add("x-ratelimit-remaining", remaining.to_string());
+                add("x-ratelimit-reset", millis(wall + reset).to_string());
+                add("x-ratelimit-reset-after", millis(reset).to_string());
+                add("x-ratelimit-bucket", "abcd1234".to_owned());
+                add("date", date(wall));
+            }
+            Self::Jira => {
+                add("x-ratelimit-limit", capacity.to_string());
+                add("x-ratelimit-remaining", remaining.to_string());
+                add("x-ratelimit-reset", rfc3339(wall + reset));
+                add("date", date(wall));
+            }
+        }
+        if !is_accepted {
+            match self {
+                Self::Shopify => add("retry-after", format!("{:.1}", millis(next).max(0.1))),
+                Self::Anthropic | Self::Discord | Self::Jira => {
+                    add("retry-after", seconds(next).max(1).to_string());
+                }
+                _ => {}
+            }
+            if self == Self::Jira {
+                add("ratelimit-reason", "jira-burst-based".to_owned());
+            }
         }
     }
+}
+
+/// Rounds up to a millisecond.
+fn millis(seconds: f64) -> f64 {
+    (seconds.max(0.0) * 1e3 - 1e-6).ceil() / 1e3
+}
+
+/// Formats a Unix time as an HTTP-date, rounded down.
+fn date(wall: f64) -> String {
+    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(wall as u64))
+}
+
+/// Formats a Unix time as in RFC 3339, rounded up to a second.
+fn rfc3339(wall: f64) -> String {
+    let text = date(wall.ceil());
+    let [_, day, month, year, time, _] = text.split(' ').collect::<Vec<_>>()[..] else { return text };
+    let month = "JanFebMarAprMayJunJulAugSepOctNovDec".find(month).map_or(0, |at| at / 3 + 1);
+    format!("{year}-{month:02}-{day}T{time}Z")
 }

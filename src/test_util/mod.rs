@@ -87,6 +87,8 @@
 
 mod arrival;
 mod arrivals;
+mod block;
+mod count;
 mod deterministic;
 mod limit_headers;
 #[allow(missing_docs, missing_debug_implementations, reason = "outside of semantic versioning")]

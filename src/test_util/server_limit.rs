@@ -7,6 +7,8 @@ use std::{
 use http::{Response, StatusCode};
 
 use super::{
+    block::Block,
+    count::{Count, Kind},
     limit_headers::{LimitHeaders, LimitState},
     scripted_response::ScriptedResponse,
 };
@@ -54,30 +56,13 @@ pub struct ServerLimit {
 
 #[derive(Debug)]
 struct State {
-    kind: Kind,
-    /// The limit of one window.
-    limit: u32,
-    /// The window in seconds.
-    window: f64,
+    count: Count,
     headers: LimitHeaders,
     rejection: StatusCode,
+    block: Option<Block>,
     origin: Instant,
     accepted: u64,
     rejected: u64,
-}
-
-/// How the server counts requests. Times are seconds since the origin.
-#[derive(Debug)]
-enum Kind {
-    /// A bucket of `capacity` tokens, or of `limit` tokens if `capacity` is `None`.
-    TokenBucket { capacity: Option<u32>, tokens: f64, at: f64 },
-    /// A counter that is reset at `end`, the end of the current window. The windows are aligned to `phase`. If `phase`
-    /// is `None`, each window starts with the first request after the previous window.
-    FixedWindow { phase: Option<f64>, end: f64, used: u32 },
-    /// The times of the accepted requests of the last window.
-    SlidingWindow { log: VecDeque<f64> },
-    /// The counts of all requests, including rejected ones, in the current and in the previous window.
-    Estimate { phase: f64, number: f64, current: u32, previous: u32 },
 }
 
 impl ServerLimit {
@@ -124,9 +109,9 @@ impl ServerLimit {
     }
 
     fn new(kind: Kind, limit: u32, window: Duration) -> Self {
-        let window = window.as_secs_f64();
-        let (headers, rejection, origin) = (LimitHeaders::None, StatusCode::TOO_MANY_REQUESTS, clock::now());
-        let state = State { kind, limit, window, headers, rejection, origin, accepted: 0, rejected: 0 };
+        let (count, headers) = (Count::new(kind, limit, window), LimitHeaders::None);
+        let (rejection, origin) = (StatusCode::TOO_MANY_REQUESTS, clock::now());
+        let state = State { count, headers, rejection, block: None, origin, accepted: 0, rejected: 0 };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
@@ -145,12 +130,45 @@ impl ServerLimit {
         self
     }
 
+    /// Rejects all requests for this time after a request that exceeds the limit, like rate-limiter-flexible, Cloudflare
+    /// and Airtable. The limit does not count the requests that the block rejects. No block by default.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_outbound::test_util::ServerLimit;
+    /// let second = Duration::from_secs(1);
+    /// let server = ServerLimit::fixed_window(1, second).with_block(30 * second);
+    /// let statuses = [0, 0, 29, 30].map(|at| server.respond_at(at * second).status().as_u16());
+    /// assert_eq!(statuses, [200, 429, 429, 200]);
+    /// ```
+    #[must_use]
+    pub fn with_block(self, duration: Duration) -> Self {
+        self.state().block = Some(Block::new(duration.as_secs_f64(), false));
+        self
+    }
+
+    /// Rejects all requests for this time after a request that exceeds the limit, like [`with_block`](Self::with_block).
+    /// Each rejected request starts the time again.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_outbound::test_util::ServerLimit;
+    /// let second = Duration::from_secs(1);
+    /// let server = ServerLimit::fixed_window(1, second).with_extending_block(30 * second);
+    /// let statuses = [0, 0, 29, 58, 88].map(|at| server.respond_at(at * second).status().as_u16());
+    /// assert_eq!(statuses, [200, 429, 429, 429, 200]);
+    /// ```
+    #[must_use]
+    pub fn with_extending_block(self, duration: Duration) -> Self {
+        self.state().block = Some(Block::new(duration.as_secs_f64(), true));
+        self
+    }
+
     /// Changes the limit immediately, also for the current window.
     pub fn set_limit(&self, limit: u32) {
         let mut state = self.state();
         let now = state.now();
-        state.refill(now);
-        state.limit = limit;
+        state.count.set_limit(limit, now);
     }
 
     /// Counts a request that arrives now. Returns a 200, or a rejection if the limit is reached.
@@ -194,114 +212,15 @@ impl State {
         clock::now().duration_since(self.origin).as_secs_f64()
     }
 
-    /// Adds the tokens of the elapsed time to a bucket.
-    fn refill(&mut self, now: f64) {
-        if let Kind::TokenBucket { capacity, tokens, at } = &mut self.kind {
-            let rate = f64::from(self.limit) / self.window;
-            *tokens = (*tokens + (now - *at) * rate).min(capacity.unwrap_or(self.limit).into());
-            *at = now;
-        }
-    }
-
     fn accepts(&mut self, now: f64) -> bool {
-        self.refill(now);
-        let (limit, window) = (self.limit, self.window);
-        match &mut self.kind {
-            Kind::TokenBucket { tokens, .. } => {
-                let accepted = *tokens >= 1.0 - 1e-9;
-                if accepted {
-                    *tokens -= 1.0;
-                }
-                accepted
-            }
-            Kind::FixedWindow { phase, end, used } => {
-                if now >= *end {
-                    *used = 0;
-                    *end = match *phase {
-                        None => now + window,
-                        Some(phase) => (((now - phase) / window).floor() + 1.0) * window + phase,
-                    };
-                }
-                let accepted = *used < limit;
-                *used += u32::from(accepted);
-                accepted
-            }
-            Kind::SlidingWindow { log } => {
-                while log.front().is_some_and(|at| *at <= now - window) {
-                    log.pop_front();
-                }
-                let accepted = log.len() < limit as usize;
-                if accepted {
-                    log.push_back(now);
-                }
-                accepted
-            }
-            Kind::Estimate { phase, number, current, previous } => {
-                let this = ((now - *phase) / window).floor();
-                if this > *number {
-                    *previous = if this - *number < 1.5 { *current } else { 0 };
-                    (*current, *number) = (0, this);
-                }
-                *current += 1;
-                self.estimate(now) <= limit.into()
-            }
+        if self.block.as_mut().is_some_and(|block| block.rejects(now)) {
+            return false;
         }
-    }
-
-    /// Returns the estimated number of requests in the last window.
-    fn estimate(&self, now: f64) -> f64 {
-        match self.kind {
-            Kind::Estimate { phase, number, current, previous } => {
-                let rest = 1.0 - ((now - phase) / self.window - number);
-                f64::from(current) + f64::from(previous) * rest
-            }
-            _ => 0.0,
+        let is_accepted = self.count.accepts(now);
+        if let Some(block) = self.block.as_mut().filter(|_| !is_accepted) {
+            block.start(now);
         }
-    }
-
-    /// Returns how many more requests would be accepted now.
-    fn remaining(&self, now: f64) -> u64 {
-        let limit = f64::from(self.limit);
-        let remaining = match &self.kind {
-            Kind::TokenBucket { tokens, .. } => *tokens + 1e-9,
-            Kind::FixedWindow { used, .. } => limit - f64::from(*used),
-            Kind::SlidingWindow { log } => limit - log.len() as f64,
-            Kind::Estimate { .. } => limit - self.estimate(now),
-        };
-        remaining.max(0.0) as u64
-    }
-
-    /// Returns the seconds until the whole limit is available, or until the oldest request leaves a sliding window.
-    fn reset(&self, now: f64) -> f64 {
-        match &self.kind {
-            Kind::TokenBucket { capacity, tokens, .. } => {
-                (f64::from(capacity.unwrap_or(self.limit)) - tokens) * self.window / f64::from(self.limit)
-            }
-            Kind::FixedWindow { end, .. } => end - now,
-            Kind::SlidingWindow { log } => log.front().map_or(0.0, |oldest| oldest + self.window - now),
-            Kind::Estimate { phase, number, .. } => (number + 1.0) * self.window + phase - now,
-        }
-    }
-
-    /// Returns the seconds until one more request would be accepted.
-    fn next(&self, now: f64) -> f64 {
-        match &self.kind {
-            Kind::TokenBucket { tokens, .. } => (1.0 - tokens).max(0.0) * self.window / f64::from(self.limit),
-            Kind::Estimate { current, previous, .. } => {
-                let (current, previous) = (f64::from(*current), f64::from(*previous));
-                let above = (self.estimate(now) + 1.0 - f64::from(self.limit)).max(0.0);
-                // The share of the previous window in the estimate falls linearly to zero at the end of the current
-                // window.
-                let in_this_window = above * self.window / previous.max(f64::MIN_POSITIVE);
-                if above <= 0.0 || in_this_window <= self.reset(now) {
-                    return in_this_window;
-                }
-                let surplus = (current + 1.0 - f64::from(self.limit)).max(0.0);
-                self.reset(now) + surplus / current.max(1.0) * self.window
-            }
-            _ if self.remaining(now) > 0 => 0.0,
-            _ => self.reset(now),
-        }
+        is_accepted
     }
 
     fn respond(&mut self, now: f64) -> Response<()> {
@@ -310,12 +229,11 @@ impl State {
         self.rejected += u64::from(!is_accepted);
         let mut response = Response::new(());
         *response.status_mut() = if is_accepted { StatusCode::OK } else { self.rejection };
-        let capacity = match self.kind {
-            Kind::TokenBucket { capacity: Some(capacity), .. } => capacity,
-            _ => self.limit,
-        };
-        let (limit, window) = (self.limit, self.window);
-        let (remaining, reset, next) = (self.remaining(now), self.reset(now), self.next(now));
+        let count = &self.count;
+        let (limit, window, capacity) = (count.limit, count.window, count.capacity());
+        let blocked = self.block.map_or(0.0, |block| block.left(now));
+        let remaining = if blocked > 0.0 { 0 } else { count.remaining(now) };
+        let (reset, next) = (count.reset(now).max(blocked), count.next(now).max(blocked));
         let state = LimitState { now, is_accepted, limit, window, capacity, remaining, reset, next };
         self.headers.add_to(response.headers_mut(), &state);
         response

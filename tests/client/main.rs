@@ -12,6 +12,7 @@ mod redirects;
 mod requests;
 mod responses;
 mod retries;
+mod services;
 #[path = "../support/mod.rs"]
 mod support;
 #[cfg(feature = "rustls")]

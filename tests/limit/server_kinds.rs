@@ -48,6 +48,8 @@ async fn assert_full_use(
         let quota = if has_jitter { quota } else { quota.without_margin() };
         let limiter =
             if is_adaptive { LocalLimiter::adaptive(quota) } else { LocalLimiter::paced_window(quota) };
+        // The pause of 1 s after a rejection without a delay would cost a whole window.
+        let limiter = limiter.with_throttle_pause(Duration::ZERO).unwrap();
         let traffic = Traffic::new(quota.margin().mul_f64(part), 7);
         let counts = traffic.run(&limiter, &server, window * WINDOWS, window).await;
         // Without jitter, the first window does not count.

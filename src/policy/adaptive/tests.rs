@@ -22,7 +22,7 @@ fn named_quota(name: &str, limit: u64, window: u64, left: u64) -> Vec<Remaining>
     let item = format!("\"{name}\";r={left};t={window}");
     let policy = format!("\"{name}\";q={limit};w={window}");
     let headers = head_of([("ratelimit", item.as_bytes()), ("ratelimit-policy", policy.as_bytes())]);
-    remaining(&headers, || panic!("the clock was read"))
+    remaining(&headers, &[], || panic!("the clock was read"))
 }
 
 /// Returns a learner that accepted 100 requests in the first second, and then received a throttled response.
@@ -410,7 +410,7 @@ fn another_limit_with_a_short_reset_at_most_doubles_the_rate() {
         let lines =
             [("x-ratelimit-limit", limit), ("x-ratelimit-remaining", "9"), ("x-ratelimit-reset", reset)];
         let headers = head_of(lines.map(|(name, value)| (name, value.as_bytes())));
-        let headers = remaining(&headers, || panic!("the clock was read"));
+        let headers = remaining(&headers, &[], || panic!("the clock was read"));
         let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
         learner.observe(&observation, progress(1, 0), 0);
         assert_eq!(learner.rate, Some(rate), "{limit} in {reset} s");
@@ -427,7 +427,7 @@ fn reset_without_a_date_sets_the_window_unless_it_is_below_a_second() {
             ("x-ratelimit-remaining", b"99"),
             ("x-ratelimit-reset", reset.as_bytes()),
         ]);
-        let headers = remaining(&headers, || wall);
+        let headers = remaining(&headers, &[], || wall);
         let mut learner = Learner::new(f64::INFINITY);
         let observation = Observation { remaining: &headers, ..response(Acceptance::Accepted, 0) };
         learner.observe(&observation, progress(1, 0), 0);

@@ -1,27 +1,55 @@
 //! Reads from a response how long the caller must wait before the next request.
 
 use std::{
-    cell::LazyCell,
+    cell::{LazyCell, OnceCell},
     time::{Duration, SystemTime},
 };
 
-use http::{HeaderMap, HeaderName, StatusCode, header::RETRY_AFTER};
+use http::{HeaderMap, HeaderName, Response, StatusCode, header::RETRY_AFTER};
 
 use super::{
     adaptive::Acceptance,
+    dialect::{Dialect, ServerSignal},
     grpc::{self, Code},
-    header_values::{MAX_REQUESTED_DELAY, decimal, served, values},
-    http_date, rate_limit,
+    header_values::{served, values},
+    moment::{Scale, until},
+    rate_limit::{self, Remaining},
 };
 
 #[cfg(test)]
 mod tests;
 
-static RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
-static X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
+/// The headers that state a delay, in the order of their precedence, with the unit of a number.
+static DELAYS: [(HeaderName, Scale); 6] = [
+    // Milliseconds are more precise than `Retry-After`. OpenAI and Azure send both.
+    (HeaderName::from_static("retry-after-ms"), Scale::Millis),
+    (HeaderName::from_static("x-ms-retry-after-ms"), Scale::Millis),
+    (RETRY_AFTER, Scale::Seconds),
+    // Jira.
+    (HeaderName::from_static("beta-retry-after"), Scale::Seconds),
+    // MailerLite.
+    (HeaderName::from_static("x-ratelimit-retry-after"), Scale::Seconds),
+    // Oracle Aggregation Gateway.
+    (HeaderName::from_static("requestlimit-default-retryafter"), Scale::Millis),
+];
 
 /// The prefixes of all header names that this module, [`rate_limit`] and [`grpc`] read.
-const PREFIXES: [&str; 5] = ["retry-after", "x-ms-retry-after", "ratelimit", "x-ratelimit", "grpc-"];
+const PREFIXES: [&str; 14] = [
+    "retry-after",
+    "ratelimit",
+    "x-ratelimit",
+    "x-rate-limit",
+    "x-ms-retry-after",
+    "x-sib-ratelimit",
+    "x-hubspot-ratelimit",
+    "x-shopify-shop-api-call-limit",
+    "anthropic-ratelimit",
+    "auth0-client-quota-limit",
+    "beta-r",
+    "grpc-",
+    "requestlimit-",
+    "sforce-limit-info",
+];
 
 /// Returns whether the response has a header that this module, [`rate_limit`] or [`grpc`] reads. Few responses have
 /// such a header. A single scan over all names costs less than a dozen lookups.
@@ -31,7 +59,7 @@ pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
 
 fn is_relevant(name: &str) -> bool {
     // Checking the first character excludes most names.
-    name.starts_with(['r', 'x', 'g']) && PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    name.starts_with(['r', 'x', 'g', 'a', 'b', 's']) && PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Returns the delay that the server requested, counted from the receipt of the response.
@@ -39,114 +67,196 @@ fn is_relevant(name: &str) -> bool {
 /// Returns `None` if no header has a valid value. Returns zero for a date in the past, so that the ordinary backoff
 /// applies.
 ///
-/// Reads the first of these headers that has a valid value:
+/// Reads the first of these headers that has a valid value: `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After` (RFC
+/// 9110 §10.2.3), and those of single services. Its value has one of the forms of [`until`], and is rounded up:
 ///
-/// | header | value |
-/// |---|---|
-/// | `retry-after-ms`, then `x-ms-retry-after-ms` | milliseconds, which is more precise than `Retry-After` |
-/// | `Retry-After` (RFC 9110 §10.2.3) | seconds, or an HTTP-date in one of its three forms |
-///
-/// The returned delay is never shorter than a valid value of the selected header:
-///
-/// - A fraction is rounded up: `1.5` is 2 s, and `1500.7` is 1501 ms.
-/// - Of a comma-separated list of numbers, the largest number is used: `3, 9` is 9 s. Proxies join several headers of
-///   the same name in this way.
-/// - Any other value with a comma is parsed as a date.
+/// - Of a comma-separated list, the longest delay is used: `3, 9` is 9 s. Proxies join several headers of the same name
+///   in this way.
 /// - If the header appears several times, the longest delay is used.
-/// - A delay longer than [`MAX_REQUESTED_DELAY`], or too large for 64 bits, is capped at `MAX_REQUESTED_DELAY`.
+/// - A delay longer than [`MAX_REQUESTED_DELAY`](super::header_values::MAX_REQUESTED_DELAY) is capped at it.
 ///
-/// A number with a sign, a unit or an exponent is invalid.
-///
-/// A date is compared to the response's own `Date` header, because the clocks of server and client differ. Without a
+/// A moment is compared to the response's own `Date` header, because the clocks of server and client differ. Without a
 /// `Date` header it is compared to `wall`, which is called at most once.
 pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
     let served = LazyCell::new(|| served(headers, wall));
-    let millis = |text: &str| largest(text).map(Duration::from_millis);
-    let seconds_or_date = |text: &str| match largest(text) {
-        Some(seconds) => Some(Duration::from_secs(seconds)),
-        // The time of the response also determines the century of a two-digit year.
-        None => http_date::parse_http_date(text, || *served)
-            .map(|moment| moment.duration_since(*served).unwrap_or(Duration::ZERO)),
+    let read = |text: &str, scale| until(text.trim_matches([' ', '\t']), scale, || *served);
+    let longest = |text: &str, scale| {
+        let members = || text.split(',').map(|member| read(member, scale)).collect::<Option<Vec<_>>>();
+        // A date may contain a comma.
+        read(text, scale).or_else(|| members()?.into_iter().max())
     };
-    longest(headers, &RETRY_AFTER_MS, millis)
-        .or_else(|| longest(headers, &X_MS_RETRY_AFTER_MS, millis))
-        .or_else(|| longest(headers, &RETRY_AFTER, seconds_or_date))
-        .map(|delay| delay.min(MAX_REQUESTED_DELAY))
+    let of_header =
+        |(name, scale): &(_, _)| values(headers, name).filter_map(|text| longest(text, *scale)).max();
+    DELAYS.iter().find_map(of_header)
 }
 
-fn longest(
-    headers: &HeaderMap,
-    name: &HeaderName,
-    parse: impl Fn(&str) -> Option<Duration>,
-) -> Option<Duration> {
-    values(headers, name).filter_map(parse).max()
+/// Whether the server rejects requests because there are too many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Throttle {
+    No,
+    Temporary,
+    /// Another attempt fails until somebody changes something.
+    Permanent,
 }
 
-/// Returns the largest number of a comma-separated list, rounded up. Returns `None` if any member is not a number,
-/// because the text may be a date, which also contains a comma.
-fn largest(text: &str) -> Option<u64> {
-    text.split(',').try_fold(0, |largest: u64, member| {
-        let (whole, fraction) = decimal(member.trim_matches([' ', '\t']))?;
-        Some(largest.max(whole.saturating_add(fraction.into())))
-    })
+/// A response, as a dialect reads it.
+#[derive(Clone)]
+pub(crate) struct Reading<'a> {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: &'a HeaderMap,
+    dialect: &'a Dialect,
+    signal: Option<ServerSignal>,
+    /// Whether a header may concern a limit.
+    has_headers: bool,
+    wall: fn() -> SystemTime,
+    /// Parsed when it is first read.
+    remaining: OnceCell<Vec<Remaining>>,
 }
 
-/// Returns whether the server is currently rejecting all requests, not only this one.
-///
-/// | response | throttled |
-/// |---|---|
-/// | 429, 503, 529 (overloaded) | yes |
-/// | gRPC's `RESOURCE_EXHAUSTED` or `UNAVAILABLE` in the response headers, with any HTTP status | yes |
-/// | any other status | no |
-///
-/// The `Retry-After` of a throttled response pauses every caller of the limiter. The `Retry-After` of any other
-/// response delays only the call that received the response. The statuses 520–524 and 530 report a failed exchange
-/// between a CDN and its origin. These statuses also delay only one call, because one slow resource must not stop all
-/// callers.
-///
-/// For a response without `grpc-status`, this function costs one header lookup.
-pub(crate) fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
-    matches!(status.as_u16(), 429 | 503 | 529) || grpc::is_throttled(headers)
-}
-
-/// Returns whether the server accepted the request, with regard to its rate limit. `has_no_permits` returns whether
-/// the headers report a quota without remaining permits.
-pub(crate) fn acceptance(
-    status: StatusCode,
-    code: Option<Code>,
-    has_no_permits: impl Fn() -> bool,
-) -> Acceptance {
-    match (status.as_u16(), code) {
-        (429 | 529, _) | (_, Some(Code::RESOURCE_EXHAUSTED)) => Acceptance::Throttled,
-        (503, _) | (_, Some(Code::UNAVAILABLE)) if has_no_permits() => Acceptance::Throttled,
-        (503, _) | (_, Some(Code::UNAVAILABLE)) => Acceptance::Unavailable,
-        _ => Acceptance::Accepted,
+impl<'a> Reading<'a> {
+    /// Reads a response. `mark` is the signal of an inner layer. A response without a `Date` was sent at the time of the
+    /// clock `wall`.
+    #[inline]
+    pub(crate) fn new(
+        dialect: &'a Dialect,
+        status: StatusCode,
+        headers: &'a HeaderMap,
+        mark: Option<ServerSignal>,
+        wall: fn() -> SystemTime,
+    ) -> Self {
+        let signal = mark.or_else(|| dialect.signal(status, headers));
+        let has_headers = has_limits(headers) || dialect.reads_any(headers);
+        Self { status, headers, dialect, signal, has_headers, wall, remaining: OnceCell::new() }
     }
-}
 
-/// Returns the delay that the server requested: the longer of [`retry_after`] and a failed gRPC call's
-/// [delay](grpc::requested_delay).
-pub(crate) fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
-    retry_after(headers, wall).max(grpc::requested_delay(headers))
-}
+    /// Reads a response with the signal in its extensions.
+    #[inline]
+    pub(crate) fn of<B>(dialect: &'a Dialect, response: &'a Response<B>, wall: fn() -> SystemTime) -> Self {
+        let mark = response.extensions().get().copied();
+        Self::new(dialect, response.status(), response.headers(), mark, wall)
+    }
 
-/// Returns the delay that the server requested, or the delay that its [remaining] permits imply.
-///
-/// Returns the delay of [`pause`] if the server requested one. Otherwise, a [throttled](is_throttled) response without
-/// remaining permits implies a delay until permits become available. Of several quotas, the longest delay is used.
-/// Returns `None` if the server requests no delay, or if the delay has passed. Call it only if the response
-/// [has limits](has_limits).
-///
-/// [remaining]: super::remaining()
-pub(crate) fn requested_delay(
-    status: StatusCode,
-    headers: &HeaderMap,
-    wall: impl Fn() -> SystemTime,
-) -> Option<Duration> {
-    let delay = pause(headers, &wall).or_else(|| {
-        let remaining = is_throttled(status, headers).then(|| rate_limit::remaining(headers, &wall))?;
-        let empty = remaining.iter().filter(|remaining| remaining.left() == 0);
-        empty.map(|remaining| remaining.reset_after()).max()
-    });
-    delay.filter(|delay| !delay.is_zero())
+    /// Returns whether the status or a header may concern a limit.
+    #[inline]
+    pub(crate) fn has_limits(&self) -> bool {
+        let is_throttle = matches!(self.status.as_u16(), 420 | 429 | 509 | 529);
+        is_throttle || self.has_headers || self.signal.is_some() || self.dialect.throttles_with(self.status)
+    }
+
+    /// Returns whether the server is currently rejecting all requests, not only this one.
+    ///
+    /// | response | throttled |
+    /// |---|---|
+    /// | 429, 503, 529 (overloaded), 509 (bandwidth exceeded), 420 (EVE Online), a status of the dialect | yes |
+    /// | 403 (GitHub, Salesforce) and 418 (Binance) | if it requests a delay, or reports a quota without permits |
+    /// | gRPC's `RESOURCE_EXHAUSTED` or `UNAVAILABLE` in the response headers, with any HTTP status | yes |
+    /// | any other status | no |
+    ///
+    /// The `Retry-After` of a throttled response pauses every caller of the limiter. The `Retry-After` of any other
+    /// response delays only the call that received the response. The statuses 520–524 and 530 report a failed exchange
+    /// between a CDN and its origin. These statuses also delay only one call, because one slow resource must not stop
+    /// all callers.
+    pub(crate) fn is_throttled(&self) -> bool {
+        if let Some(signal) = self.signal {
+            return signal.is_throttled;
+        }
+        self.status == 503 || self.is_rejecting() || self.has_headers && grpc::is_throttled(self.headers)
+    }
+
+    /// Returns whether the status says that the server rejects requests because there are too many.
+    fn is_rejecting(&self) -> bool {
+        match self.status.as_u16() {
+            420 | 429 | 509 | 529 => true,
+            403 | 418 if self.asks_to_wait() => true,
+            _ => self.dialect.throttles_with(self.status),
+        }
+    }
+
+    /// Returns whether the headers request a delay, or report a quota without remaining permits.
+    fn asks_to_wait(&self) -> bool {
+        self.has_headers && (retry_after(self.headers, self.wall).is_some() || self.has_no_permits())
+    }
+
+    /// Returns whether the server accepted the request, with regard to its rate limit.
+    pub(crate) fn acceptance(&self) -> Acceptance {
+        if let Some(signal) = self.signal {
+            let is_throttled = signal.is_throttled && !signal.is_permanent;
+            return if is_throttled { Acceptance::Throttled } else { Acceptance::Accepted };
+        }
+        let code = if self.has_headers { Code::in_head(self.headers) } else { None };
+        if self.is_rejecting() || code == Some(Code::RESOURCE_EXHAUSTED) {
+            return Acceptance::Throttled;
+        }
+        if self.status != 503 && code != Some(Code::UNAVAILABLE) {
+            return Acceptance::Accepted;
+        }
+        if self.has_no_permits() { Acceptance::Throttled } else { Acceptance::Unavailable }
+    }
+
+    /// Returns whether the server states that it did not process the request.
+    ///
+    /// The status 503 is no such statement, because a server may send it after it started to process the request.
+    pub(crate) fn is_rejected(&self) -> bool {
+        match self.signal {
+            Some(signal) => signal.not_processed && self.status.as_u16() >= 400,
+            None => {
+                let grpc = self.has_headers.then(|| grpc::is_rejected(self.headers)).flatten();
+                grpc.unwrap_or_else(|| self.is_rejecting())
+            }
+        }
+    }
+
+    /// Returns whether the server rejects requests because there are too many. A 503 may have another cause.
+    pub(crate) fn throttle(&self) -> Throttle {
+        match self.signal {
+            Some(signal) if signal.is_permanent => Throttle::Permanent,
+            Some(signal) if signal.is_throttled => Throttle::Temporary,
+            Some(_) => Throttle::No,
+            None if self.is_rejecting() => Throttle::Temporary,
+            None => Throttle::No,
+        }
+    }
+
+    /// Returns the delay for all requests: that of a throttled response.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        if !self.has_limits() || !self.is_throttled() || self.signal.is_some_and(|signal| signal.is_permanent)
+        {
+            return None;
+        }
+        self.stated_delay().filter(|delay| !delay.is_zero())
+    }
+
+    /// Returns the delay that the server states: that of the signal, or the longer of [`retry_after`] and a failed gRPC
+    /// call's [delay](grpc::requested_delay).
+    fn stated_delay(&self) -> Option<Duration> {
+        let of_signal = self.signal.and_then(|signal| signal.delay);
+        of_signal.or_else(|| retry_after(self.headers, self.wall).max(grpc::requested_delay(self.headers)))
+    }
+
+    /// Returns the delay that the server requested, or the delay that its remaining permits imply.
+    ///
+    /// Returns the delay that the server states if it states one. Otherwise, a throttled response without remaining
+    /// permits implies a delay until permits become available. Of several quotas, the longest delay is used. Returns
+    /// `None` if the server requests no delay, or if the delay has passed.
+    pub(crate) fn requested_delay(&self) -> Option<Duration> {
+        if !self.has_limits() {
+            return None;
+        }
+        let delay = self.stated_delay().or_else(|| {
+            let remaining = if self.is_throttled() { self.remaining() } else { &[] };
+            let empty = remaining.iter().filter(|remaining| remaining.left() == 0);
+            empty.map(|remaining| remaining.reset_after()).max()
+        });
+        delay.filter(|delay| !delay.is_zero())
+    }
+
+    /// Returns the remaining permits that the headers report.
+    pub(crate) fn remaining(&self) -> &[Remaining] {
+        let read = || rate_limit::remaining(self.headers, self.dialect.quotas(), self.wall);
+        if self.has_headers { self.remaining.get_or_init(read) } else { &[] }
+    }
+
+    fn has_no_permits(&self) -> bool {
+        self.remaining().iter().any(|remaining| remaining.left() == 0)
+    }
 }

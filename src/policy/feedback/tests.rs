@@ -4,7 +4,7 @@ use http::{HeaderValue, header::DATE};
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::head_of;
+use crate::policy::{MAX_REQUESTED_DELAY, dialect::STANDARD, head_of, http_date::parse_http_date};
 
 const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
@@ -14,7 +14,7 @@ fn read(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
     let reads = Cell::new(0);
     let wall = || {
         reads.set(reads.get() + 1);
-        http_date::parse_http_date(NOW, || UNIX_EPOCH).unwrap()
+        parse_http_date(NOW, || UNIX_EPOCH).unwrap()
     };
     (retry_after(&headers, wall), reads.get())
 }
@@ -31,65 +31,41 @@ fn longest_requested_delay_does_not_overflow_an_instant() {
 }
 
 #[test]
-fn reads_every_form_of_the_retry_after_header() {
-    let in_23_seconds = "Sun, 06 Nov 1994 08:50:00 GMT";
-    let cases: [(&str, Option<Duration>); 49] = [
+fn reads_the_retry_after_header_as_a_list_or_as_one_value() {
+    let cases: [(&str, Option<Duration>); 25] = [
         ("0", millis(0)),
-        ("000", millis(0)),
-        ("120", millis(120_000)),
-        ("0120", millis(120_000)),
         (" \t7 ", millis(7_000)),
         ("946080000", Some(MAX_REQUESTED_DELAY)),
-        ("946079999", millis(946_079_999_000)),
-        ("18446744073709551615", Some(MAX_REQUESTED_DELAY)),
-        ("18446744073709551616", Some(MAX_REQUESTED_DELAY)),
         ("99999999999999999999999999999999999999999999", Some(MAX_REQUESTED_DELAY)),
-        (in_23_seconds, millis(23_000)),
+        ("Sun, 06 Nov 1994 08:50:00 GMT", millis(23_000)),
         ("Sunday, 06-Nov-94 08:50:00 GMT", millis(23_000)),
-        ("Sun Nov  6 08:50:00 1994", millis(23_000)),
-        (NOW, millis(0)),
+        ("1994-11-06T08:50:00Z", millis(23_000)),
         ("Sun, 06 Nov 1994 08:49:36 GMT", millis(0)),
-        ("Fri, 31 Dec 9999 23:59:59 GMT", Some(MAX_REQUESTED_DELAY)),
-        ("", None),
-        ("-1", None),
-        ("+1", None),
-        ("1.5", millis(2_000)),
-        ("0.001", millis(1_000)),
-        ("2.000", millis(2_000)),
-        ("1.99999999999999999999999999", millis(2_000)),
-        ("18446744073709551615.5", Some(MAX_REQUESTED_DELAY)),
-        ("946079999.5", Some(MAX_REQUESTED_DELAY)),
+        ("-1", millis(0)),
+        ("1.5", millis(1_500)),
+        ("1m30s", millis(90_000)),
         ("3, 9", millis(9_000)),
-        ("3, 8.2", millis(9_000)),
-        ("9,3", millis(9_000)),
+        ("3, 8.2", millis(8_200)),
         ("10,\t20 , 5", millis(20_000)),
-        ("1.5, 1", millis(2_000)),
+        ("1.5, 1", millis(1_500)),
         ("3, 99999999999999999999", Some(MAX_REQUESTED_DELAY)),
-        ("0, 0", millis(0)),
+        ("3, -9", millis(3_000)),
+        ("", None),
         ("1.", None),
-        (".5", None),
-        ("1.5.2", None),
-        ("-1.5", None),
-        ("1.-5", None),
-        ("1e3", None),
         ("3,", None),
         (", 3", None),
-        ("3, -9", None),
         ("3, soon", None),
         ("3, Sun, 06 Nov 1994 08:50:00 GMT", None),
         ("Sun, 06 Nov 1994 08:50:00 GMT, 3", None),
-        ("1s", None),
-        ("1 2", None),
-        ("0x10", None),
         ("soon", None),
-        ("1994-11-06T08:50:00Z", None),
     ];
     for (text, expected) in cases {
         assert_eq!(read(&[("retry-after", text.as_bytes())]).0, expected, "{text}");
     }
     assert_eq!(read(&[("retry-after", b"\xb2")]).0, None);
-    assert_eq!(read(&[("retry-after", "١٢".as_bytes())]).0, None);
     assert_eq!(read(&[]), (None, 0));
+    let unix = [("retry-after", b"1767229260".as_slice()), ("date", b"Thu, 01 Jan 2026 01:00:00 GMT")];
+    assert_eq!(read(&unix).0, millis(60_000), "a Unix time");
 }
 
 #[test]
@@ -98,13 +74,16 @@ fn prefers_a_valid_retry_after_ms_header_to_retry_after() {
     let cases: [Case<'_>; 11] = [
         (&[("retry-after", b"1"), ("retry-after-ms", b"1500")], millis(1_500)),
         (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"10")], millis(10)),
-        (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"10.5")], millis(11)),
-        (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"10s")], millis(20)),
-        (&[("retry-after", b"1"), ("retry-after-ms", b"1500.7")], millis(1_501)),
+        (
+            &[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"10.25")],
+            Some(Duration::from_micros(10_250)),
+        ),
+        (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"soon")], millis(20)),
+        (&[("beta-retry-after", b"50"), ("retry-after", b"1")], millis(1_000)),
         (&[("retry-after", b"1"), ("x-ms-retry-after-ms", b"1500.2, 1600")], millis(1_600)),
         (&[("retry-after-ms", b"300, 99"), ("retry-after-ms", b"250")], millis(300)),
-        (&[("retry-after", b"2"), ("x-ms-retry-after-ms", b"-1")], millis(2_000)),
-        (&[("retry-after-ms", NOW.as_bytes())], None),
+        (&[("x-ratelimit-retry-after", b"2")], millis(2_000)),
+        (&[("requestlimit-default-retryafter", b"30000")], millis(30_000)),
         (&[("retry-after-ms", b"99999999999999999999")], Some(MAX_REQUESTED_DELAY)),
         (&[("retry-after-ms", b"0"), ("retry-after", b"5")], millis(0)),
     ];
@@ -123,14 +102,28 @@ fn returns_the_longest_delay_of_several_retry_after_headers() {
     assert_eq!(read(&[("retry-after", b"30"), ("retry-after", date)]).0, millis(30_000));
     assert_eq!(read(&[("retry-after", b"3, 9.5"), ("retry-after", date)]).0, millis(10_000));
     assert_eq!(read(&[("retry-after", b"3, 19"), ("retry-after", date)]).0, millis(19_000));
-    assert_eq!(read(&[("retry-after", b"3, x"), ("retry-after", b"2.1")]).0, millis(3_000));
+    assert_eq!(read(&[("retry-after", b"3, x"), ("retry-after", b"2.1")]).0, millis(2_100));
 }
 
 #[test]
-fn treats_only_429_503_and_529_as_throttled_without_a_grpc_status() {
-    for status in 100..1_000 {
-        let throttled = is_throttled(StatusCode::from_u16(status).unwrap(), &HeaderMap::new());
-        assert_eq!(throttled, [429, 503, 529].contains(&status), "{status}");
+fn treats_a_403_and_a_418_as_throttled_only_if_they_ask_to_wait() {
+    let empty = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "9")];
+    let left = [("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "9")];
+    let heads: [&[(&'static str, &str)]; 4] = [&[], &left, &empty, &[("retry-after", "60")]];
+    for (place, head) in heads.into_iter().enumerate() {
+        let headers = head_of(head.iter().map(|(name, value)| (*name, value.as_bytes())));
+        for status in 100..1_000 {
+            let expected = match status {
+                420 | 429 | 503 | 509 | 529 => true,
+                403 | 418 => place >= 2,
+                _ => false,
+            };
+            let status = StatusCode::from_u16(status).unwrap();
+            let reading = Reading::new(&STANDARD, status, &headers, None, || UNIX_EPOCH);
+            assert_eq!(reading.is_throttled(), expected, "{status} {head:?}");
+            let is_accepted = reading.acceptance() == Acceptance::Accepted;
+            assert_eq!(is_accepted, !expected, "{status} {head:?}");
+        }
     }
 }
 
@@ -154,6 +147,9 @@ fn has_limits_in(name: &str) -> bool {
 
 #[test]
 fn recognizes_every_header_prefix_and_no_similar_name() {
+    for name in rate_limit::names().chain(DELAYS.iter().map(|(name, _)| name.as_str())) {
+        assert!(has_limits_in(name), "{name}");
+    }
     for prefix in PREFIXES {
         assert!(has_limits_in(prefix) && has_limits_in(&format!("{prefix}s")), "{prefix}");
         // Tests names with one changed character, names without the end of the prefix, and names that start with `a-`.
@@ -170,20 +166,6 @@ fn recognizes_every_header_prefix_and_no_similar_name() {
     assert!(!has_limits(&HeaderMap::new()));
 }
 
-/// Generates a number with white space around it, and possibly with a fraction. Returns the text, the whole part of the
-/// number, and the fraction in billionths.
-fn member() -> impl Strategy<Value = (String, (u64, u32))> {
-    let whole = prop_oneof![0..200_u64, any::<u64>()];
-    let part = prop::option::of((0..1_000_000_000_u32, 0..20_usize));
-    (whole, part, "[ \t]{0,2}", "[ \t]{0,2}").prop_map(|(whole, part, before, after)| {
-        let (text, billionths) = match part {
-            Some((part, zeros)) => (format!("{whole}.{part:09}{}", "0".repeat(zeros)), part),
-            None => (whole.to_string(), 0),
-        };
-        (format!("{before}{text}{after}"), (whole, billionths))
-    })
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
@@ -193,7 +175,7 @@ proptest! {
     ) {
         for value in [value.as_slice(), digits.as_bytes(), date.as_bytes()] {
             let Ok(value) = HeaderValue::from_bytes(value) else { continue };
-            for name in [&RETRY_AFTER, &RETRY_AFTER_MS, &X_MS_RETRY_AFTER_MS] {
+            for (name, _) in &DELAYS {
                 let headers = HeaderMap::from_iter([(name.clone(), value.clone()), (DATE, value.clone())]);
                 let delay = retry_after(&headers, || UNIX_EPOCH);
                 prop_assert!(delay.is_none_or(|delay| delay <= MAX_REQUESTED_DELAY));
@@ -206,39 +188,11 @@ proptest! {
     fn any_mix_of_delay_headers_causes_no_panic(
         fields in prop::collection::vec((0..4_usize, "([0-9]{0,22}[.,+ -]?){0,6}|[0-9.,: SunNov\tGMT-]{0,34}"), 0..6),
     ) {
-        let names = [&RETRY_AFTER, &RETRY_AFTER_MS, &X_MS_RETRY_AFTER_MS, &DATE];
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
-            headers.append(names[name].clone(), HeaderValue::from_str(&value).unwrap());
+            let name = DELAYS.get(name).map_or(DATE, |(name, _)| name.clone());
+            headers.append(name, HeaderValue::from_str(&value).unwrap());
         }
         prop_assert!(retry_after(&headers, || UNIX_EPOCH).is_none_or(|delay| delay <= MAX_REQUESTED_DELAY));
-    }
-
-    #[test]
-    fn rounds_the_longest_delay_of_a_list_up_to_a_whole_unit(
-        lines in prop::collection::vec(prop::collection::vec(member(), 1..5), 1..4), name in 0..3_usize,
-    ) {
-        let (name, unit) = [
-            (&RETRY_AFTER, Duration::from_secs(1)),
-            (&RETRY_AFTER_MS, Duration::from_millis(1)),
-            (&X_MS_RETRY_AFTER_MS, Duration::from_millis(1)),
-        ][name];
-        let mut headers = HeaderMap::new();
-        let mut exact = Vec::new();
-        for line in lines {
-            let (texts, members): (Vec<_>, Vec<_>) = line.into_iter().unzip();
-            headers.append(name.clone(), HeaderValue::from_str(&texts.join(",")).unwrap());
-            exact.extend(members);
-        }
-        let delay = retry_after(&headers, || UNIX_EPOCH).unwrap();
-        let nanos = |duration: Duration| duration.as_nanos();
-        let exact = exact.into_iter().map(|(whole, billionths)| {
-            // A nanosecond is the smallest unit, so billionths of a millisecond are rounded up.
-            let part = u128::from(billionths) * nanos(unit);
-            u128::from(whole) * nanos(unit) + part.div_ceil(1_000_000_000)
-        });
-        let longest = exact.max().unwrap();
-        prop_assert!(nanos(delay) >= longest.min(nanos(MAX_REQUESTED_DELAY)));
-        prop_assert!(nanos(delay) < longest + nanos(unit));
     }
 }

@@ -10,6 +10,22 @@ use crate::policy::header_values::MAX_REQUESTED_DELAY;
 /// Most services report one or two quotas. Brave, for example, has one quota per second and one per month.
 pub const MAX_POLICIES: usize = 8;
 
+/// What a quota of a server counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Unit {
+    /// Requests.
+    Requests,
+    /// Tokens of a language model.
+    Tokens,
+    /// Points or complexity: the cost of a request, which depends on its content.
+    Points,
+    /// Bytes of content.
+    Bytes,
+    /// Requests that are in progress at the same time.
+    Concurrency,
+}
+
 /// The remaining permits of one quota of the server, and the time until more become available.
 ///
 /// ```
@@ -25,18 +41,24 @@ pub const MAX_POLICIES: usize = 8;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
-    policy: u64,
-    left: u64,
-    reset_after: Duration,
-    limit: Option<u64>,
-    window: Option<Duration>,
+    pub(super) policy: u64,
+    pub(super) unit: Unit,
+    pub(super) left: u64,
+    pub(super) reset_after: Duration,
+    pub(super) limit: Option<u64>,
+    pub(super) window: Option<Duration>,
 }
 
 impl Remaining {
     /// Returns a number that identifies the quota. The number is the same in all responses of a server that report the
-    /// same policy name and partition key. The numbers of different servers are not comparable.
+    /// same name, resource and partition key. The numbers of different servers are not comparable.
     pub const fn policy(&self) -> u64 {
         self.policy
+    }
+
+    /// Returns what the quota counts. A limiter applies only quotas of requests to its rate.
+    pub const fn unit(&self) -> Unit {
+        self.unit
     }
 
     /// Returns how many permits remain. A request may cost several permits, or none.
@@ -55,32 +77,19 @@ impl Remaining {
         self.limit
     }
 
-    /// Returns the window of the quota, if the headers report it.
+    /// Returns the window of the quota, if the headers report it or if the service documents it.
     pub const fn window(&self) -> Option<Duration> {
         self.window
     }
 }
 
-/// The limit and the window of a quota, as far as the headers report them.
-pub(super) type Size = (Option<u64>, Option<Duration>);
-
-/// Inserts a policy into a list, unless it reports more remaining permits than its limit, which is a contradiction. A
-/// reset after more than a window counts as a window. The list is ordered like the result of [`remaining()`]. Keeps at
-/// most [`MAX_POLICIES`] policies, so each insertion takes constant time.
+/// Inserts a quota into a list. A reset after more than a window counts as a window. The list is ordered like the result
+/// of [`remaining()`]. Keeps at most [`MAX_POLICIES`] quotas, so each insertion takes constant time.
 ///
 /// [`remaining()`]: super::remaining()
-pub(super) fn add(
-    list: &mut Vec<Remaining>,
-    policy: u64,
-    left: u64,
-    reset_after: Duration,
-    (limit, window): Size,
-) {
-    if limit.is_some_and(|limit| left > limit) {
-        return;
-    }
-    let reset_after = reset_after.min(window.unwrap_or(MAX_REQUESTED_DELAY)).min(MAX_REQUESTED_DELAY);
-    let new = Remaining { policy, left, reset_after, limit, window };
+pub(super) fn add(list: &mut Vec<Remaining>, new: Remaining) {
+    let longest = new.window.unwrap_or(MAX_REQUESTED_DELAY).min(MAX_REQUESTED_DELAY);
+    let new = Remaining { reset_after: new.reset_after.min(longest), ..new };
     let rank = |item: &Remaining| (item.left, Reverse(item.reset_after));
     let place = list.partition_point(|kept| rank(kept) <= rank(&new));
     list.insert(place, new);

@@ -1,11 +1,19 @@
 //! Reads the remaining permits of the server's quotas from the headers of a response.
 
 mod list;
+mod quota_headers;
 pub(crate) mod read;
+mod rows;
+mod structured_quotas;
 #[cfg(test)]
 mod tests;
 
 #[cfg(any(test, fuzzing))]
 pub use self::list::MAX_POLICIES;
-pub use self::list::Remaining;
 pub(crate) use self::read::remaining;
+#[cfg(test)]
+pub(crate) use self::rows::names;
+pub use self::{
+    list::{Remaining, Unit},
+    quota_headers::QuotaHeaders,
+};

@@ -1,35 +1,33 @@
-//! Reads the rate-limit headers in each of their forms.
+//! Reads the rate-limit headers of a response in one pass.
 
 use std::{
     cell::LazyCell,
     collections::HashMap,
     iter,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime},
 };
 
-use http::{HeaderMap, HeaderName, header::AGE};
+use http::{HeaderMap, HeaderValue, header::AGE};
 
-use super::list::{Remaining, Size, add};
+use super::{
+    list::{Remaining, add},
+    quota_headers::QuotaHeaders,
+    rows::{Field, Row, of_header, row},
+    structured_quotas,
+};
 use crate::policy::{
-    header_values::{decimal, served, values, whole_number},
-    structured::{Text, members, name, natural},
+    header_values::{number, served, values, whole_number},
+    moment::{Scale, until},
+    structured::{members, natural},
 };
 
-static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-
-static DRAFT_6: [HeaderName; 4] = [
-    HeaderName::from_static("ratelimit-remaining"),
-    HeaderName::from_static("ratelimit-reset"),
-    HeaderName::from_static("ratelimit-limit"),
-    HeaderName::from_static("ratelimit-policy"),
-];
-static UNSPECIFIED: [HeaderName; 4] = [
-    HeaderName::from_static("x-ratelimit-remaining"),
-    HeaderName::from_static("x-ratelimit-reset"),
-    HeaderName::from_static("x-ratelimit-limit"),
-    HeaderName::from_static("x-ratelimit-policy"),
-];
+/// A header that a row reads.
+#[derive(Clone, Copy)]
+pub(super) struct Hit<'a> {
+    row: usize,
+    field: Field,
+    value: &'a HeaderValue,
+}
 
 /// Returns the remaining permits of the server's quotas, as its rate-limit headers report them.
 ///
@@ -37,108 +35,197 @@ static UNSPECIFIED: [HeaderName; 4] = [
 /// Quotas with equally many remaining permits are ordered by their resets, longest first. The list is empty if no
 /// header is valid.
 ///
-/// Reads the first of these forms that contains a valid quota:
+/// The table in `rows` lists the headers. Of its first forms, only the first one that contains a valid quota is read,
+/// because a server that sends several of them reports the same quota in each:
 ///
 /// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. The name may also be a Token. If `t` is
 ///    missing, the parameter `w` for the same name in `RateLimit-Policy` replaces it. An item is skipped if it has no
-///    `r`, or if it has neither `t` nor `w`. It is also skipped if its policy does not count requests, as with
-///    `qu="content-bytes"`.
+///    `r`, or if it has neither `t` nor `w`. The unit is the parameter `qu` of the policy.
 /// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07. In this form and in the next two, the window is the
 ///    parameter `w` of the policy with the same limit, as in `RateLimit-Policy: 10;w=60`.
 /// 3. `RateLimit-Remaining`, `RateLimit-Reset`, `RateLimit-Limit` and `RateLimit-Policy`, up to draft -06.
-/// 4. The same headers with the prefix `X-`.
+/// 4. The same headers with the prefix `X-`, and then those with the prefix `X-Rate-Limit`.
 ///
-/// In forms 3 and 4:
+/// In all rows but the first two forms:
 ///
-/// - A reset of up to 10^9 is a number of seconds. A larger number is a Unix time in seconds, compared to the
-///   response's own `Date`, because the clocks of server and client differ. Without a `Date` it is compared to `wall`,
-///   which is called at most once. A reset of 10^12 or more is malformed, because its unit is unknown.
+/// - A reset has any form of [`until`]. A reset that is a moment is compared to the response's own `Date`, because the
+///   clocks of server and client differ. Without a `Date` it is compared to `wall`, which is called at most once.
 /// - Each number of a list belongs to a different quota.
-/// - Remaining permits are rounded down and resets are rounded up, so that no request is sent early.
+/// - Remaining permits are rounded down, and resets are rounded up, so that no request is sent early. Remaining permits
+///   below zero are zero.
+/// - Without a reset, more permits are expected after a window, and in a bucket after its share of one permit.
 ///
-/// A malformed header is ignored completely, as RFC 9651 specifies. The headers of a response with an `Age` above zero
-/// are ignored, because they report the permits that remained when the response was cached.
-pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<Remaining> {
+/// A malformed header is ignored completely, as RFC 9651 specifies. So are the headers of a row that contradict each
+/// other, because more permits remain than its limit. The headers of a response with an `Age` above zero are ignored,
+/// because they report the permits that remained when the response was cached.
+///
+/// The rows of `custom` come first, and a header of theirs belongs to no other row.
+pub fn remaining(
+    headers: &HeaderMap,
+    custom: &[QuotaHeaders],
+    wall: impl FnOnce() -> SystemTime,
+) -> Vec<Remaining> {
     if values(headers, &AGE).any(|age| whole_number(age).is_some_and(|age| age > 0)) {
         return Vec::new();
     }
-    let served = LazyCell::new(|| served(headers, wall).duration_since(UNIX_EPOCH).unwrap_or_default());
-    // If a new draft renames a parameter, add another entry to this list.
-    let forms: [&dyn Fn() -> Option<Vec<Remaining>>; 4] = [
-        // draft-ietf-httpapi-ratelimit-headers-10
-        &|| items(headers, ["r", "t", "pk"], ["w", "q", "qu"]),
-        // draft-ietf-httpapi-ratelimit-headers-07
-        &|| dictionary(headers, ["remaining", "reset", "limit"]),
-        // draft-ietf-httpapi-ratelimit-headers-06 and earlier
-        &|| fields(headers, &DRAFT_6, || *served),
-        // No specification defines these headers. GitHub, Reddit, Brave and many others send them.
-        &|| fields(headers, &UNSPECIFIED, || *served),
-    ];
-    forms.iter().filter_map(|read| read()).find(|list| !list.is_empty()).unwrap_or_default()
-}
-
-/// Reads the header `RateLimit` as a List with one Item for each policy. The limit and the window of each policy are
-/// parameters in the header `RateLimit-Policy`.
-fn items(headers: &HeaderMap, names: [&str; 3], size_names: [&str; 3]) -> Option<Vec<Remaining>> {
-    let sizes = LazyCell::new(|| sizes(headers, size_names));
-    let mut list = Vec::new();
-    members(headers, &RATELIMIT, |text| {
-        let name = name(text.value()?)?;
-        let [left, reset_after, partition] = parameters(text, names)?;
-        let Some(size) = sizes.get(name).copied().unwrap_or(Some((None, None))) else { return Some(()) };
-        let reset_after = match reset_after {
-            Some(value) => Some(Duration::from_secs(natural(value)?)),
-            None => size.1,
-        };
-        if let (Some(left), Some(reset_after)) = (left.map(natural), reset_after) {
-            add(&mut list, policy(name, partition.map(str::as_bytes)), left?, reset_after, size);
-        }
-        Some(())
-    })?;
-    Some(list)
-}
-
-/// Parses the parameters of a List member. Returns the last value of each parameter in `names`.
-fn parameters<'a, const N: usize>(text: &mut Text<'a>, names: [&str; N]) -> Option<[Option<&'a str>; N]> {
-    let mut found = [None; N];
-    while let Some((key, value)) = text.parameter()? {
-        if let Some(place) = names.iter().position(|name| key == *name) {
-            found[place] = Some(value);
+    let served = LazyCell::new(|| served(headers, wall));
+    let mut hits = Vec::new();
+    for (name, value) in headers {
+        let of_custom = |(row, one): (usize, &QuotaHeaders)| Some((row, one.field(name)?));
+        match custom.iter().enumerate().find_map(of_custom) {
+            Some((row, field)) => hits.push(Hit { row, field, value }),
+            None => hits.extend(of_header(name.as_str()).map(|(row, field)| Hit {
+                row: custom.len() + row,
+                field,
+                value,
+            })),
         }
     }
-    Some(found)
+    hits.sort_by_key(|hit| hit.row);
+    let (mut list, mut has_form) = (Vec::new(), false);
+    for hits in hits.chunk_by(|one, other| one.row == other.row) {
+        let place = hits[0].row;
+        let row = custom.get(place).map_or_else(|| row(place - custom.len()), |custom| &custom.row);
+        if row.is_form && has_form {
+            continue;
+        }
+        let quotas = row.read(hits, || *served).unwrap_or_default();
+        has_form |= row.is_form && !quotas.is_empty();
+        quotas.into_iter().for_each(|quota| add(&mut list, quota));
+    }
+    list
 }
 
-/// Returns the limit and the window of each policy name, or `None` for a policy that does not count requests. If the
-/// partitions of a policy have different limits or windows, the lowest limit and the longest window are returned.
-fn sizes<'a>(headers: &'a HeaderMap, names: [&str; 3]) -> HashMap<&'a str, Option<Size>> {
-    let mut sizes: HashMap<_, Option<Size>> = HashMap::new();
-    let read = members(headers, &RATELIMIT_POLICY, |text| {
-        let name = name(text.value()?)?;
-        let [window, limit, unit] = parameters(text, names)?;
-        let size = sizes.entry(name).or_insert(Some((None, None)));
-        if unit.is_some_and(|unit| unit != "\"requests\"") {
-            *size = None;
+impl Row {
+    /// Reads the headers of this row. Returns `None` if they are malformed or contradict each other.
+    fn read(&self, hits: &[Hit<'_>], served: impl Fn() -> SystemTime) -> Option<Vec<Remaining>> {
+        let has = |field| hits.iter().any(|hit| hit.field == field);
+        let quotas = if has(Field::Structured) {
+            structured_quotas::read(self, hits)
+        } else if has(Field::Lists) {
+            self.lists(hits)
+        } else if has(Field::UsedOfLimit) {
+            self.used_of_limit(hits)
+        } else {
+            self.numbers(hits, served)
+        }?;
+        let is_possible = |quota: &Remaining| quota.limit.is_none_or(|limit| quota.left <= limit);
+        quotas.iter().all(is_possible).then_some(quotas)
+    }
+
+    /// Reads headers that contain one value or a list of values. Values at the same index belong together, as in
+    /// Brave's `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`.
+    fn numbers(&self, hits: &[Hit<'_>], served: impl Fn() -> SystemTime) -> Option<Vec<Remaining>> {
+        let has = |field| hits.iter().any(|hit| hit.field == field);
+        let has_left = has(Field::Remaining);
+        let counts = |field| texts(hits, field).flat_map(|text| text.split(',')).map(count);
+        let amounts = counts(if has_left { Field::Remaining } else { Field::Used });
+        let mut limits = counts(Field::Limit);
+        let reset = if has(Field::ResetAfter) { Field::ResetAfter } else { Field::Reset };
+        let (has_reset, mut resets) =
+            (has(reset), texts(hits, reset).flat_map(|text| moments(text, &served)));
+        let windows = LazyCell::new(|| windows(lines(hits, Field::Windows)));
+        let mut stated = texts(hits, Field::Window).filter_map(|text| until(text, Scale::Millis, &served));
+        let window = stated.next().or(self.window.filter(|_| !has_reset));
+        let scope: Vec<_> = texts(hits, Field::Scope).collect();
+        let mut quotas = Vec::new();
+        for (place, amount) in (0u64..).zip(amounts) {
+            let (amount, limit) = (amount?, limits.next().flatten());
+            let left = if has_left { amount } else { limit?.saturating_sub(amount) };
+            let window = limit.and_then(|limit| windows.get(&limit).copied()).or(window);
+            quotas.push(Remaining {
+                policy: identity(&self.name, &place.to_be_bytes(), &scope),
+                unit: self.unit,
+                left,
+                reset_after: if has_reset { resets.next()?? } else { window? },
+                limit,
+                window,
+            });
         }
-        let Some((known_limit, known_window)) = size else { return Some(()) };
-        if let Some(window) = window {
-            let window = natural(window).filter(|seconds| *seconds > 0)?;
-            *known_window = Some(Duration::from_secs(window)).max(*known_window);
+        resets.next().is_none().then_some(quotas)
+    }
+
+    /// Reads `32/40`.
+    fn used_of_limit(&self, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
+        let quota = |text: &str| self.bucket(&self.name, text);
+        texts(hits, Field::UsedOfLimit).map(quota).collect()
+    }
+
+    /// Returns the quota of `used/limit`, a bucket that refills evenly.
+    fn bucket(&self, name: &str, text: &str) -> Option<Remaining> {
+        let (used, limit) = text.split_once('/')?;
+        let (used, limit, window) =
+            (whole_number(used)?, whole_number(limit).filter(|limit| *limit > 0)?, self.window?);
+        Some(Remaining {
+            policy: identity(&self.name, name.as_bytes(), &[]),
+            unit: self.unit,
+            left: limit.saturating_sub(used),
+            reset_after: window.div_f64(limit as f64),
+            limit: Some(limit),
+            window: Some(window),
+        })
+    }
+
+    /// Reads lists of parameters, separated by commas: `b=per_hour;q=100;r=90;t=3600`, or `api-usage=18/1000`, in which
+    /// each parameter is a quota.
+    fn lists(&self, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
+        let mut quotas = Vec::new();
+        for list in texts(hits, Field::Lists).flat_map(|text| text.split(',')) {
+            let (mut name, mut limit, mut left, mut reset_after) = ("", None, None, None);
+            for parameter in list.split(';') {
+                let (key, value) = parameter.split_once('=')?;
+                match key.trim() {
+                    "b" => name = value,
+                    "q" => limit = Some(whole_number(value)?),
+                    "r" => left = Some(whole_number(value)?),
+                    "t" => reset_after = Some(Duration::from_secs(whole_number(value)?)),
+                    // The burst of Salesforce has no documented window.
+                    "api-usage" => quotas.push(self.bucket(key, value)?),
+                    _ => {}
+                }
+            }
+            if let (Some(left), Some(reset_after)) = (left, reset_after) {
+                let policy = identity(&self.name, name.as_bytes(), &[]);
+                quotas.push(Remaining { policy, unit: self.unit, left, reset_after, limit, window: None });
+            }
         }
-        if let Some(limit) = limit.and_then(natural) {
-            *known_limit = Some(known_limit.map_or(limit, |known| known.min(limit)));
-        }
-        Some(())
-    });
-    read.map(|()| sizes).unwrap_or_default()
+        Some(quotas)
+    }
+}
+
+pub(super) fn lines<'a>(hits: &[Hit<'a>], field: Field) -> impl Iterator<Item = &'a HeaderValue> {
+    hits.iter().filter(move |hit| hit.field == field).map(|hit| hit.value)
+}
+
+/// Returns the values of the headers with this field, or an empty text for a value that is not text.
+fn texts<'a>(hits: &[Hit<'a>], field: Field) -> impl Iterator<Item = &'a str> {
+    lines(hits, field).map(|value| value.to_str().unwrap_or_default().trim_matches([' ', '\t']))
+}
+
+/// Parses a number of permits, and rounds it down. Reddit sends fractions, as in `X-Ratelimit-Remaining: 599.0`, and
+/// Azure negative numbers.
+fn count(text: &str) -> Option<u64> {
+    let text = text.trim_matches([' ', '\t']);
+    match text.strip_prefix('-') {
+        Some(rest) => number(rest).map(|_| 0),
+        None => Some(number(text)?.0),
+    }
+}
+
+/// Parses a reset, or a comma-separated list of resets.
+fn moments(text: &str, served: impl Fn() -> SystemTime) -> impl Iterator<Item = Option<Duration>> {
+    let read = move |text: &str| until(text.trim_matches([' ', '\t']), Scale::Seconds, &served);
+    let whole = read(text);
+    let members = text.split(',').filter(move |_| whole.is_none());
+    whole.map(Some).into_iter().chain(members.map(read))
 }
 
 /// Returns the window of each policy, by its limit, as in `100;w=60`.
-fn windows(headers: &HeaderMap, name: &HeaderName) -> HashMap<u64, Duration> {
+pub(super) fn windows<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> HashMap<u64, Duration> {
     let mut windows = HashMap::new();
-    let read = members(headers, name, |text| {
+    let read = members(lines, |text| {
         let limit = natural(text.value()?);
-        let [window] = parameters(text, ["w"])?;
+        let [window] = structured_quotas::parameters(text, ["w"])?;
         let window = window.and_then(natural).filter(|seconds| *seconds > 0);
         windows.extend(limit.zip(window.map(Duration::from_secs)));
         Some(())
@@ -146,65 +233,10 @@ fn windows(headers: &HeaderMap, name: &HeaderName) -> HashMap<u64, Duration> {
     read.map(|()| windows).unwrap_or_default()
 }
 
-/// Reads the header `RateLimit` as a Dictionary, which describes one policy without a name.
-fn dictionary(headers: &HeaderMap, names: [&str; 3]) -> Option<Vec<Remaining>> {
-    let mut found = [None; 3];
-    members(headers, &RATELIMIT, |text| {
-        let (key, value) = text.pair()?;
-        while text.parameter()?.is_some() {}
-        if let Some(place) = names.iter().position(|name| key == *name) {
-            found[place] = Some(value);
-        }
-        Some(())
-    })?;
-    let [left, reset_after, limit] = found;
-    let (left, reset_after) = (natural(left?)?, Duration::from_secs(natural(reset_after?)?));
-    let limit = limit.and_then(natural);
-    let size = (limit, limit.and_then(|limit| windows(headers, &RATELIMIT_POLICY).get(&limit).copied()));
-    let mut list = Vec::new();
-    add(&mut list, policy(RATELIMIT.as_str(), None), left, reset_after, size);
-    Some(list)
-}
-
-/// Reads up to four headers. The first three contain one number or a list of numbers. Numbers at the same index belong
-/// together, as in Brave's `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`. The headers with the
-/// limit and the policy are optional.
-fn fields(
-    headers: &HeaderMap,
-    [left_name, more_in_name, limit_name, policy_name]: &[HeaderName; 4],
-    served: impl Fn() -> Duration,
-) -> Option<Vec<Remaining>> {
-    headers.get(left_name)?;
-    let mut resets = numbers(headers, more_in_name);
-    let mut limits = numbers(headers, limit_name);
-    let windows = LazyCell::new(|| windows(headers, policy_name));
-    let mut list = Vec::new();
-    for (place, left) in (0u64..).zip(numbers(headers, left_name)) {
-        let ((left, _), (seconds, fraction)) = (left?, resets.next()??);
-        let reset_after = match seconds.saturating_add(fraction.into()) {
-            seconds @ ..=1_000_000_000 => Duration::from_secs(seconds),
-            // `RateLimit-Reset` without `X-` may also be a Unix time, as GitLab sends it.
-            moment @ ..1_000_000_000_000 => Duration::from_secs(moment).saturating_sub(served()),
-            _ => return None, // could be in milliseconds, which OpenRouter sends
-        };
-        let limit = limits.next().flatten().map(|(limit, _)| limit);
-        add(
-            &mut list,
-            policy(left_name.as_str(), Some(&place.to_be_bytes())),
-            left,
-            reset_after,
-            (limit, limit.and_then(|limit| windows.get(&limit).copied())),
-        );
-    }
-    resets.next().is_none().then_some(list)
-}
-
-/// Returns the whole part of each number in the headers of this name, and whether its fraction is above zero. Reddit
-/// sends fractions, as in `X-Ratelimit-Remaining: 599.0`.
-fn numbers(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = Option<(u64, bool)>> {
-    let lines = headers.get_all(name).iter();
-    let members = lines.flat_map(|line| line.to_str().unwrap_or_default().split(','));
-    members.map(|text| decimal(text.trim_matches([' ', '\t'])))
+fn identity(name: &str, partition: &[u8], scope: &[&str]) -> u64 {
+    let scope = scope.iter().flat_map(|text| [b"\0", text.as_bytes()]);
+    let partition: Vec<_> = iter::once(partition).chain(scope).flatten().copied().collect();
+    policy(name, Some(&partition))
 }
 
 /// Returns the 64-bit FNV-1a hash (<http://www.isthe.com/chongo/tech/comp/fnv/>), which is the same in every build and

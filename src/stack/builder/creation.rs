@@ -43,6 +43,7 @@ impl StackBuilder {
             invalid: None,
             limit: RateLimitLayer::new(AnyLimiter::of_quotas(&[], None, PauseSettings::DEFAULT)),
             retry: RetryLayer::new(),
+            dialect: None,
             request_id: RequestIdLayer::new(),
             attempt_span: AttemptSpanLayer::new(),
             timeout: TimeoutConfig::default(),

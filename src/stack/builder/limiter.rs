@@ -1,10 +1,15 @@
 use std::{fmt, time::Duration};
 
+use http::{HeaderMap, StatusCode};
+
 use super::StackBuilder;
 use crate::{
     config::InvalidConfig,
     limit::{AnyLimiter, Priority, RateLimitLayer, SelectLimiter, core::PauseSettings},
-    policy::Quota,
+    policy::{
+        Quota,
+        dialect::{Dialect, ServerSignal},
+    },
 };
 
 /// Setters of the quota and the limiter.
@@ -171,6 +176,47 @@ impl StackBuilder {
         self.limit = change(self.limit);
         // A closure that replaces the limiter has the same effect as `with_limiter`.
         self.has_given_limiter |= !self.limit.limiter().is_same(&before);
+        self
+    }
+
+    /// Sets how the service reports its limits, for the limiter and for retries.
+    ///
+    /// The statuses and headers of many services need no setting: see the [guide](crate::guide::services).
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use tower_outbound::{Client, limit::{Dialect, QuotaHeaders}};
+    ///
+    /// let header = HeaderName::from_static;
+    /// let credits = QuotaHeaders::new(header("x-credits-left")).with_reset(header("x-credits-renew-at"));
+    /// let builder = Client::builder("https://api.example.com/v2")?
+    ///     .with_dialect(Dialect::new().with_quota_headers(credits)?);
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn with_dialect(mut self, dialect: Dialect) -> Self {
+        self.dialect = Some(dialect);
+        self
+    }
+
+    /// Sets a function that reads from the status and the headers of a response whether the server throttles, and for how
+    /// long: see [`Dialect::with_signal`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_outbound::{Client, limit::ServerSignal};
+    ///
+    /// // The service throttles with a 400, and documents a penalty of 30 s.
+    /// let builder = Client::builder("https://api.example.com/v2")?.with_server_signal(|status, headers| {
+    ///     let is_throttle = status == 400 && headers.get("x-error").is_some_and(|error| error == "RATELIMITED");
+    ///     is_throttle.then(|| ServerSignal::throttled().with_delay(Duration::from_secs(30)).with_not_processed())
+    /// });
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn with_server_signal(
+        mut self,
+        signal: impl Fn(StatusCode, &HeaderMap) -> Option<ServerSignal> + Send + Sync + 'static,
+    ) -> Self {
+        self.dialect = Some(self.dialect.unwrap_or_default().with_signal(signal));
         self
     }
 

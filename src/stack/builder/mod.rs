@@ -23,7 +23,7 @@ use crate::{
     config::InvalidConfig,
     config::text::Written,
     limit::{AnyLimiter, RateLimitLayer, core::PauseSettings},
-    policy::Quota,
+    policy::{Quota, dialect::Dialect},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     timeout::TimeoutConfig,
@@ -67,6 +67,8 @@ pub struct StackBuilder {
     /// The first error that a setter found.
     invalid: Option<InvalidConfig>,
     retry: RetryLayer,
+    /// `None` keeps the dialects of the retry layer and of the limit layer.
+    dialect: Option<Dialect>,
     pub(crate) request_id: RequestIdLayer,
     attempt_span: AttemptSpanLayer,
     pub(crate) timeout: TimeoutConfig,
@@ -176,13 +178,17 @@ impl StackBuilder {
         self.headers.check(key_header, self.request_id.header())?;
         let auth = self.credential.layer(&self.placement, &self.base.origin, &self.allowed)?;
         let origin = self.base.origin.clone();
+        let (mut retry, mut limit) = (self.retry.clone(), self.limit.clone());
+        if let Some(dialect) = &self.dialect {
+            (retry, limit) = (retry.with_dialect(dialect.clone()), limit.with_dialect(dialect.clone()));
+        }
         Ok(StackLayer {
             body_idle: self.timeout.body_idle_layer()?,
             request_id: self.request_id.clone().with_service(Arc::clone(&self.name)),
             headers: self.headers.clone(),
             total,
-            retry: self.retry.clone(),
-            limit: self.limit.clone().with_feedback_from(move |head| origin.covers(head.uri)),
+            retry,
+            limit: limit.with_feedback_from(move |head| origin.covers(head.uri)),
             attempt_span: self.attempt_span.clone(),
             auth,
             attempt_timeout,

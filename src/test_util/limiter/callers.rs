@@ -16,7 +16,7 @@ pub(crate) fn remaining(left: u64, seconds: u64) -> Vec<Remaining> {
     let mut headers = HeaderMap::new();
     headers.insert("x-ratelimit-remaining", left.into());
     headers.insert("x-ratelimit-reset", seconds.into());
-    rate_limit::remaining(&headers, || SystemTime::UNIX_EPOCH)
+    rate_limit::remaining(&headers, &[], || SystemTime::UNIX_EPOCH)
 }
 
 impl Sim<'_> {

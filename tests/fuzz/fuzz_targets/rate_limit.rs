@@ -9,13 +9,17 @@ use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
 use tower_outbound::policy::{MAX_POLICIES, MAX_REQUESTED_DELAY, Remaining, remaining};
 use tower_outbound_fuzz::{at, doubled, headers, now, with_clock};
 
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 12] = [
     "ratelimit",
     "ratelimit-policy",
     "ratelimit-remaining",
     "ratelimit-reset",
     "x-ratelimit-remaining",
     "x-ratelimit-reset",
+    "x-ratelimit-limit",
+    "x-shopify-shop-api-call-limit",
+    "auth0-client-quota-limit",
+    "x-rate-limit-remaining",
     "date",
     "age",
 ];
@@ -23,7 +27,7 @@ const NAMES: [&str; 8] = [
 fuzz_target!(|data: &[u8]| {
     let (now, lines) = now(data);
     let headers = headers(lines, &NAMES);
-    let list = with_clock(now, |wall| remaining(&headers, wall));
+    let list = with_clock(now, |wall| remaining(&headers, &[], wall));
     check(&list);
     if headers.get_all("age").iter().any(|age| age.to_str().is_ok_and(|age| age.trim() == "1")) {
         assert_eq!(
@@ -34,17 +38,17 @@ fuzz_target!(|data: &[u8]| {
     }
 
     // Repeated headers may add policies, but the result stays valid and its tightest policy stays the same.
-    let twice = with_clock(now, |wall| remaining(&doubled(&headers), wall));
+    let twice = with_clock(now, |wall| remaining(&doubled(&headers), &[], wall));
     check(&twice);
     assert_eq!(tightest(&twice), tightest(&list), "{headers:?}");
 
     // The lines of a list field must give the same result if they are joined into one line.
     let lines: Vec<_> = headers.get_all("ratelimit").iter().filter_map(|line| line.to_str().ok()).collect();
-    let separate = remaining(&rate_limit(&lines), || now);
+    let separate = remaining(&rate_limit(&lines), &[], || now);
     let non_empty: Vec<_> =
         lines.iter().copied().filter(|line| !line.trim_matches([' ', '\t']).is_empty()).collect();
     if !separate.is_empty() {
-        assert_eq!(remaining(&rate_limit(&[&non_empty.join(" ,\t")]), || now), separate, "{lines:?}");
+        assert_eq!(remaining(&rate_limit(&[&non_empty.join(" ,\t")]), &[], || now), separate, "{lines:?}");
     }
 
     for line in lines {
@@ -52,7 +56,7 @@ fuzz_target!(|data: &[u8]| {
         // `sfv` also validates the content of byte sequences and display strings. This crate checks only the form of
         // such values.
         if !reference.is_empty() || !line.contains([':', '%']) {
-            let ours: Vec<_> = remaining(&rate_limit(&[line]), || at(0))
+            let ours: Vec<_> = remaining(&rate_limit(&[line]), &[], || at(0))
                 .into_iter()
                 .map(|quota| (quota.left(), Reverse(quota.reset_after())))
                 .collect();

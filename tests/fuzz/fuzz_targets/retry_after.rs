@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue, header::RETRY_AFTER};
 use libfuzzer_sys::fuzz_target;
-use tower_outbound::policy::{MAX_REQUESTED_DELAY, parse_http_date, retry_after};
+use tower_outbound::policy::{MAX_REQUESTED_DELAY, Scale, parse_http_date, retry_after, until};
 use tower_outbound_fuzz::{doubled, headers, now, with_clock};
 
 const NAMES: [&str; 4] = ["retry-after", "retry-after-ms", "x-ms-retry-after-ms", "date"];
@@ -46,40 +46,40 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Computes the expected result with a plain second implementation of the documented rules.
+/// Computes the expected result with a plain second implementation of the documented rules. The target `moment` tests the
+/// forms of single values.
 fn expected(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
     let values = |name: &str| -> Vec<&str> {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
         values.map(|value| value.trim_matches([' ', '\t'])).collect()
     };
-    for name in ["retry-after-ms", "x-ms-retry-after-ms"] {
-        if let Some(longest) = values(name).into_iter().filter_map(numbers).max() {
-            return Some(Duration::from_millis(longest).min(MAX_REQUESTED_DELAY));
-        }
-    }
     let served = values("date").first().and_then(|date| parse_http_date(date, || wall)).unwrap_or(wall);
-    let delay = |text: &str| match numbers(text) {
-        Some(seconds) => Some(Duration::from_secs(seconds)),
-        None => Some(parse_http_date(text, || served)?.duration_since(served).unwrap_or_default()),
-    };
-    values("retry-after").into_iter().filter_map(delay).max().map(|delay| delay.min(MAX_REQUESTED_DELAY))
+    let names = [
+        ("retry-after-ms", Scale::Millis),
+        ("x-ms-retry-after-ms", Scale::Millis),
+        ("retry-after", Scale::Seconds),
+    ];
+    names.into_iter().find_map(|(name, scale)| {
+        values(name).into_iter().filter_map(|text| longest(text, scale, served)).max()
+    })
 }
 
-/// Returns the largest number of a comma-separated list, rounded up, or `None` if a member of the list is not a number.
-fn numbers(text: &str) -> Option<u64> {
-    let members: Option<Vec<u64>> =
-        text.split(',').map(|member| rounded_up(member.trim_matches([' ', '\t']))).collect();
+/// Returns the delay of a value, or the longest delay of a comma-separated list.
+fn longest(text: &str, scale: Scale, served: SystemTime) -> Option<Duration> {
+    let read = |text: &str| until(text.trim_matches([' ', '\t']), scale, || served);
+    if let Some(delay) = read(text) {
+        return Some(delay);
+    }
+    let members: Option<Vec<_>> = text.split(',').map(read).collect();
     members?.into_iter().max()
 }
 
-/// Parses a number and rounds it up: `12` and `12.0` give 12, `12.1` gives 13.
-fn rounded_up(text: &str) -> Option<u64> {
+/// Returns whether each member of a comma-separated list is a number.
+fn numbers(text: &str) -> Option<()> {
     let is_number = |part: &&str| !part.is_empty() && part.chars().all(|char| char.is_ascii_digit());
-    let parts: Vec<&str> = text.split('.').collect();
-    if parts.len() > 2 || !parts.iter().all(|part| is_number(part)) {
-        return None;
-    }
-    let whole: u64 = parts[0].parse().unwrap_or(u64::MAX);
-    let has_fraction = parts.get(1).is_some_and(|part| part.chars().any(|char| char != '0'));
-    Some(if has_fraction { whole.saturating_add(1) } else { whole })
+    let is_decimal = |text: &str| {
+        let parts: Vec<&str> = text.trim_matches([' ', '\t']).split('.').collect();
+        parts.len() <= 2 && parts.iter().all(|part| is_number(part))
+    };
+    text.split(',').all(is_decimal).then_some(())
 }

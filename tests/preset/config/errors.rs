@@ -81,7 +81,7 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
         ("timeout.total = '60s'\ntimeout.total = '60s'", "duplicate key"),
         (
             "timout.total = '60s'",
-            "unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `api_key_env`, `api_key_file`, `api_key_file_interval`, `key_placement`, `limit`, `retry`, `timeout`, `request_id`, `attempt_span`, `transport`",
+            "unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `api_key_env`, `api_key_file`, `api_key_file_interval`, `key_placement`, `limit`, `dialect`, `retry`, `timeout`, `request_id`, `attempt_span`, `transport`",
         ),
         ("timeout.totl = '60s'", "unknown field `totl`, expected one of `total`, `attempt`, `body_idle`"),
         ("retry.backoff.bass = '60s'", "unknown field `bass`, expected one of `base`, `cap`, `jitter`"),
@@ -136,6 +136,14 @@ fn parse_errors_name_the_path_of_the_field() {
             "timeout.total: invalid duration `60`: expected a unit after the number, such as 60s or 60ms",
         ),
         ("limit.quota = ['10/1s', '0/60s']", "limit.quota[1]: invalid quota limit `0`: expected at least 1"),
+        (
+            "dialect.quotas = [{ remaining = 'x left' }]",
+            "dialect.quotas[0].remaining: invalid header `x left`: expected the name of a header, such as x-api-key",
+        ),
+        (
+            "dialect.quotas = [{ remaining = 'x-left', unit = 'cookies' }]",
+            "dialect.quotas[0].unit: invalid unit `cookies`: expected requests, tokens, points, bytes or concurrency",
+        ),
     ] {
         let parsed: Result<StackConfig, _> =
             serde_path_to_error::deserialize(toml::Deserializer::parse(text).unwrap());
@@ -150,6 +158,14 @@ fn parse_errors_name_the_path_of_the_field() {
 fn construction_errors_name_the_path_of_the_field() {
     for (text, expected) in [
         ("timeout.total = '0s'", "timeout.total: invalid total timeout `0ns`: expected more than zero"),
+        (
+            "dialect.quotas = [{ remaining = 'x-left', window = '1s' }, { remaining = 'x-more', reset = 'x-left' }]",
+            "dialect.quotas[1]: invalid quota header `x-left`: expected a header that no other field of the quota headers names",
+        ),
+        (
+            "dialect.quotas = [{ remaining = 'x-left' }]",
+            "dialect.quotas[0]: invalid quota header `x-left`: expected a header with its reset, or a window",
+        ),
         (
             "timeout.attempt = '61s'",
             "timeout.attempt: invalid attempt timeout `61s`: expected at most 60s (the total timeout)",

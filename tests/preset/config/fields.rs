@@ -7,7 +7,9 @@ use tower_outbound::{
     ApiKey, ExponentialBackoff, InvalidConfig, Jitter, Quota,
     attempt_span::AttemptSpanLayer,
     auth::Origin,
-    limit::{Limiter, LocalLimiter, PermitRequest, RateLimitConfig, RateLimitLayer},
+    limit::{
+        Dialect, Limiter, LocalLimiter, PermitRequest, QuotaHeaders, RateLimitConfig, RateLimitLayer, Unit,
+    },
     preset::{self, StackConfig},
     request_id::RequestIdLayer,
     retry::{Budget, IdempotencyKey, RetryLayer, RetryRejected},
@@ -65,6 +67,7 @@ fn every_field_has_the_same_effect_as_its_setter() {
         timeout = { total = '50s', attempt = '5s', body_idle = '6s' }
         attempt_span.header = 'x-attempt'
         request_id = { header = 'x-id', server_headers = ['x-a', 'x-b'] }
+        dialect = { throttle_statuses = [400], quotas = [{ remaining = 'x-left', window = '9s', unit = 'points', reset = 'x-reset', limit = 'x-limit', resource = 'x-pool' }] }
         [retry]
         max_attempts = 7
         max_retry_after = '8s'
@@ -93,6 +96,14 @@ fn every_field_has_the_same_effect_as_its_setter() {
         .with_throttled_backoff(backoff(13, 14, 0))
         .with_budget(budget)
         .with_honoured_idempotency_key(IdempotencyKey::quoted().with_header(header("x-token")));
+    let credits = QuotaHeaders::new(header("x-left"))
+        .with_unit(Unit::Points)
+        .with_reset(header("x-reset"))
+        .with_limit(header("x-limit"))
+        .with_resource(header("x-pool"))
+        .with_window(9 * SECOND);
+    let dialect = Dialect::new().with_throttle_status(StatusCode::BAD_REQUEST);
+    let dialect = dialect.with_quota_headers(credits).unwrap();
     let quotas = [
         Quota::per_second(10).unwrap(),
         Quota::per_minute(100).unwrap().with_burst(20).unwrap().with_margin(2 * SECOND).unwrap(),
@@ -113,7 +124,8 @@ fn every_field_has_the_same_effect_as_its_setter() {
                 .with_header(header("x-id"))
                 .with_server_headers([header("x-a"), header("x-b")]),
         )
-        .with_retry(retry.clone());
+        .with_retry(retry.clone())
+        .with_dialect(dialect);
     assert_same(&config, &code);
 
     // Retry, rate limit and timeout layers can also be configured without a preset.

@@ -150,14 +150,14 @@ const UNNAMEABLE: [&str; 2] = ["error::MaybeRejected", "stack::DefaultHeaders"];
 /// Returns `true` if the enabled features include the type and code outside the crate can have a value of the type.
 fn is_available(name: &str) -> bool {
     match name {
-        "preset::StackConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
+        "preset::StackConfig" | "limit::RateLimitConfig" | "limit::DialectConfig" => cfg!(feature = "serde"),
         "adapter::Reqwest" => cfg!(feature = "reqwest"),
         "transport::Proxy" => cfg!(feature = "proxy"),
         "adapter::RedisLimiter" | "adapter::Store" => {
             cfg!(feature = "redis")
         }
-        // This type is part of the limiters. It is `pub` in a private module, so no caller gets a value of it.
-        "policy::Learner" | "policy::Acceptance" => false,
+        // These types are `pub` in a private module, so no caller gets a value of them.
+        "policy::Learner" | "policy::Acceptance" | "policy::Scale" => false,
         _ => true,
     }
 }

@@ -23,8 +23,8 @@ use tower_outbound::{
     },
     error::{DeliveryError, Reason, Refusal},
     limit::{
-        AnyLimiter, Keyed, Learned, Limiter, LocalLimiter, PermitCost, PermitRequest, Priority,
-        RateLimitLayer, ResponseInfo,
+        AnyLimiter, Dialect, Effect, Keyed, Learned, Limiter, LocalLimiter, PermitCost, PermitRequest,
+        Priority, QuotaHeaders, RateLimitLayer, ResponseInfo, ServerSignal, Unit,
     },
     request_id::{RequestId, RequestIdLayer},
     retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
@@ -158,6 +158,13 @@ fn layers(coverage: &Coverage) {
     let response = ResponseInfo::new(StatusCode::OK, &headers);
     coverage.debug(&response);
     coverage.debug(&response.remaining()[0]);
+    let quota = QuotaHeaders::new(HeaderName::from_static("x-left"));
+    coverage.debug(&quota);
+    let signal = |_: StatusCode, _: &HeaderMap| Some(ServerSignal::accepted());
+    coverage.debug(&Dialect::new().with_signal(signal));
+    coverage.debug(&ServerSignal::accepted());
+    coverage.debug(&Unit::Requests);
+    coverage.debug(&Effect::default());
     let mut request = get(URI);
     request.headers_mut().insert(AUTHORIZATION, key().header_value());
     coverage.debug(&RequestHead::of(&request));
@@ -379,9 +386,14 @@ fn config(coverage: &Coverage) {
     coverage.debug_and_display(&"header:x-api-key".parse::<KeyPlacement>().unwrap());
     #[cfg(feature = "serde")]
     {
-        use tower_outbound::{limit::RateLimitConfig, preset::StackConfig, stack::StackBuilder};
+        use tower_outbound::{
+            limit::{DialectConfig, RateLimitConfig},
+            preset::StackConfig,
+            stack::StackBuilder,
+        };
 
         coverage.debug(&RateLimitConfig::default());
+        coverage.debug(&DialectConfig::default());
         let file = |field: &str, value: serde_json::Value| {
             let mut file =
                 serde_json::json!({ "base_url": URI, "retry": { "honoured_idempotency_key": {} } });

@@ -37,8 +37,16 @@ fn number() -> impl Strategy<Value = String> {
     prop_oneof![extreme.prop_map(str::to_owned), (0..200_u64).prop_map(|number| number.to_string())]
 }
 
+fn natural() -> impl Strategy<Value = String> {
+    prop_oneof![
+        select(vec!["0", "946080000", "999999999999999"]).prop_map(str::to_owned),
+        (0..200_u64).prop_map(|it| it.to_string())
+    ]
+}
+
 /// A policy with its size and its remaining permits, which may contradict each other.
 fn policy() -> impl Strategy<Value = String> {
+    let number = || prop_oneof![9 => natural().boxed(), 1 => number().boxed()];
     (select(vec!["p", "q", "10"]), number(), number(), number(), number())
         .prop_map(|(name, q, w, r, t)| format!("\"{name}\";q={q};w={w};r={r};t={t}"))
 }
@@ -139,10 +147,20 @@ proptest! {
     /// An accepted response sets the rate of an adaptive limiter for at most two windows, and `resume` ends that at
     /// once.
     #[test]
-    fn hostile_headers_of_an_accepted_response_set_no_rate_for_good(headers in headers(), resumes in any::<bool>()) {
+    fn hostile_headers_of_an_accepted_response_set_no_rate_for_good(
+        mut headers in headers(),
+        (limit, window, left, reset) in (2..9_u32, 1..=120_u32, 0..2_u32, natural()),
+        resumes in any::<bool>(),
+    ) {
+        headers.insert("ratelimit-policy", format!("\"p\";q={limit};w={window}").parse().unwrap());
+        headers.insert("ratelimit", format!("\"p\";r={left};t={reset}").parse().unwrap());
+        // The response is neither cached nor an error of gRPC.
+        headers.remove("age");
+        headers.remove("grpc-status");
         let mut limiter = limiter(Rule::Learned, &[], false);
         let grant = limiter.try_submit(one(), 0).unwrap();
         respond(&mut limiter, grant, (StatusCode::OK, &headers), 0);
+        prop_assert!(limiter.snapshot(0).learned.is_some(), "the headers set a rate");
         let now = if resumes { 3 * SECOND } else { LONGEST };
         if resumes {
             limiter.resume(now);

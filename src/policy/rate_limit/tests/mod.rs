@@ -3,6 +3,7 @@
 mod forms;
 mod generated;
 mod numbers;
+mod services;
 mod sizes;
 
 use std::{
@@ -10,7 +11,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use super::{Remaining, remaining};
+use super::{Remaining, Unit, remaining};
 use crate::policy::{MAX_REQUESTED_DELAY, head_of};
 
 type Lines<'a> = &'a [(&'static str, &'a str)];
@@ -36,7 +37,7 @@ const NOW: u64 = 1_377_010_241;
 fn list(lines: Lines<'_>) -> Vec<Remaining> {
     let headers = head_of(lines.iter().map(|(name, value)| (*name, value.as_bytes())));
     let reads = Cell::new(0);
-    let list = remaining(&headers, || {
+    let list = remaining(&headers, &[], || {
         reads.set(reads.get() + 1);
         UNIX_EPOCH + Duration::from_secs(NOW)
     });
@@ -44,9 +45,10 @@ fn list(lines: Lines<'_>) -> Vec<Remaining> {
     list
 }
 
-/// Returns, for each quota, the remaining permits and the seconds until more permits become available.
+/// Returns, for each quota of requests, the remaining permits and the seconds until more permits become available.
 fn read(lines: Lines<'_>) -> Vec<(u64, u64)> {
-    list(lines).into_iter().map(|item| (item.left(), item.reset_after().as_secs())).collect()
+    let requests = list(lines).into_iter().filter(|item| item.unit() == Unit::Requests);
+    requests.map(|item| (item.left(), item.reset_after().as_secs())).collect()
 }
 
 fn one(field: &'static str, value: &str) -> Vec<(u64, u64)> {

@@ -1,0 +1,105 @@
+//! A dialect in a configuration file.
+
+use std::time::Duration;
+
+use http::{HeaderName, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use super::{Dialect, QuotaHeaders, Unit};
+use crate::config::{
+    InvalidConfig,
+    text::{List, Written},
+};
+
+/// Configures a [`Dialect`] in a file. In code, use the setters of the dialect.
+///
+/// | field | default |
+/// |---|---|
+/// | `throttle_statuses` | `[]`: statuses that are read like a 429, such as `[400]` |
+/// | `quotas` | `[]`: the headers of single quotas |
+/// | `quotas.remaining` | required. The header with the remaining permits |
+/// | `quotas.reset`, `quotas.limit`, `quotas.resource` | none. Other headers of the quota: see [`QuotaHeaders`] |
+/// | `quotas.unit` | `requests`. Other values are `tokens`, `points`, `bytes` and `concurrency` |
+/// | `quotas.window` | none. The window, if no header states the reset |
+///
+/// ```
+/// use tower_outbound::limit::DialectConfig;
+///
+/// let config: DialectConfig = toml::from_str("
+///     throttle_statuses = [400]
+///     [[quotas]]
+///     remaining = 'x-credits-left'
+///     window = '60s'
+///     unit = 'points'
+/// ")?;
+/// let dialect = config.dialect()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DialectConfig {
+    throttle_statuses: List<StatusCode>,
+    quotas: Vec<QuotaConfig>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QuotaConfig {
+    remaining: Written<HeaderName>,
+    #[serde(default)]
+    reset: Option<Written<HeaderName>>,
+    #[serde(default)]
+    limit: Option<Written<HeaderName>>,
+    #[serde(default)]
+    resource: Option<Written<HeaderName>>,
+    #[serde(default)]
+    unit: Option<Written<Unit>>,
+    #[serde(default)]
+    window: Option<Written<Duration>>,
+}
+
+impl DialectConfig {
+    /// Returns the dialect.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error with the [path](InvalidConfig::path) of the quota if two quotas name the same header, or if a
+    /// quota has neither a reset nor a window.
+    pub fn dialect(&self) -> Result<Dialect, InvalidConfig> {
+        let mut dialect = Dialect::new();
+        for status in &self.throttle_statuses.0 {
+            dialect = dialect.with_throttle_status(*status);
+        }
+        for (place, quota) in self.quotas.iter().enumerate() {
+            let added = dialect.with_quota_headers(quota.headers());
+            dialect = added.map_err(|error| error.within(&format!("quotas[{place}]")))?;
+        }
+        Ok(dialect)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.throttle_statuses.0.is_empty() && self.quotas.is_empty()
+    }
+}
+
+impl QuotaConfig {
+    fn headers(&self) -> QuotaHeaders {
+        let mut headers = QuotaHeaders::new(self.remaining.0.clone());
+        if let Some(Written(unit)) = self.unit {
+            headers = headers.with_unit(unit);
+        }
+        if let Some(Written(name)) = &self.reset {
+            headers = headers.with_reset(name.clone());
+        }
+        if let Some(Written(name)) = &self.limit {
+            headers = headers.with_limit(name.clone());
+        }
+        if let Some(Written(name)) = &self.resource {
+            headers = headers.with_resource(name.clone());
+        }
+        match self.window {
+            Some(Written(window)) => headers.with_window(window),
+            None => headers,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! How a service says that it limits: by status, by headers, or in a way that only its user knows.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use http::{HeaderMap, StatusCode};
+
+use super::rate_limit::QuotaHeaders;
+use crate::config::InvalidConfig;
+
+/// How one service reports its limits, in addition to the statuses and headers that need no setting.
+///
+/// ```
+/// use std::time::Duration;
+/// use http::{HeaderName, StatusCode};
+/// use tower_outbound::limit::{Dialect, QuotaHeaders, ServerSignal};
+///
+/// let credits = QuotaHeaders::new(HeaderName::from_static("x-credits-left")).with_window(Duration::from_secs(60));
+/// let dialect = Dialect::new()
+///     .with_quota_headers(credits)?
+///     .with_throttle_status(StatusCode::IM_A_TEAPOT)
+///     .with_signal(|status, headers| {
+///         // The spend cap of an account: no request succeeds until somebody raises it.
+///         let is_capped = status == 429 && headers.get("x-reason").is_some_and(|reason| reason == "spend-cap");
+///         is_capped.then(|| ServerSignal::throttled().with_permanent())
+///     });
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+///
+/// # Clone
+///
+/// A clone is cheap.
+#[derive(Clone, Default)]
+pub struct Dialect(Option<Arc<Custom>>);
+
+/// The dialect of a response that nobody has configured.
+pub(crate) static STANDARD: Dialect = Dialect(None);
+
+#[derive(Clone, Default)]
+struct Custom {
+    quotas: Vec<QuotaHeaders>,
+    statuses: Vec<StatusCode>,
+    signal: Option<Arc<SignalOf>>,
+}
+
+/// Returns what a response says, or `None` if its status and headers say it.
+type SignalOf = dyn Fn(StatusCode, &HeaderMap) -> Option<ServerSignal> + Send + Sync;
+
+impl Dialect {
+    /// Creates a dialect without any addition.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Also reads the quota that these headers report.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if two quotas name the same header, or if the quota has neither a header with its reset nor a
+    /// window.
+    pub fn with_quota_headers(self, quota: QuotaHeaders) -> Result<Self, InvalidConfig> {
+        let added = self.set(|custom| custom.quotas.push(quota));
+        QuotaHeaders::check(added.quotas()).map(|()| added)
+    }
+
+    /// Treats a response with this status like a 429: the server rejected the request without processing it.
+    pub fn with_throttle_status(self, status: StatusCode) -> Self {
+        self.set(|custom| custom.statuses.push(status))
+    }
+
+    /// Sets a function that reads from the status and the headers what the server says. If it returns `None`, the status
+    /// and the headers have their usual meaning. It is called for each response, so it should be fast.
+    pub fn with_signal(
+        self,
+        signal: impl Fn(StatusCode, &HeaderMap) -> Option<ServerSignal> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|custom| custom.signal = Some(Arc::new(signal)))
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Custom)) -> Self {
+        change(Arc::make_mut(self.0.get_or_insert_default()));
+        self
+    }
+
+    pub(crate) fn quotas(&self) -> &[QuotaHeaders] {
+        self.0.as_ref().map_or(&[], |custom| &custom.quotas)
+    }
+
+    pub(super) fn throttles_with(&self, status: StatusCode) -> bool {
+        self.0.as_ref().is_some_and(|custom| custom.statuses.contains(&status))
+    }
+
+    pub(crate) fn signal(&self, status: StatusCode, headers: &HeaderMap) -> Option<ServerSignal> {
+        (self.0.as_ref()?.signal.as_ref()?)(status, headers)
+    }
+
+    /// Returns whether a header states a quota of this dialect.
+    pub(super) fn reads_any(&self, headers: &HeaderMap) -> bool {
+        self.quotas().iter().any(|quota| headers.keys().any(|name| quota.field(name).is_some()))
+    }
+}
+
+impl fmt::Debug for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Dialect");
+        if let Some(custom) = &self.0 {
+            debug.field("quotas", &custom.quotas).field("statuses", &custom.statuses);
+            debug.field("has_signal", &custom.signal.is_some());
+        }
+        debug.finish()
+    }
+}
+
+/// What a response says about the limits of its server, as the function of a [`Dialect`] or an inner layer reads it.
+///
+/// An inner layer that has read the body inserts the signal into the extensions of the response. Such a signal takes
+/// precedence over the function, and both over the status and the headers. The rate-limit layer and the retry layer act
+/// on it:
+///
+/// | signal | limiter | retry |
+/// |---|---|---|
+/// | [`accepted`](Self::accepted) | as after a 200 | by status |
+/// | [`throttled`](Self::throttled) | as after a 429 | with the throttled backoff |
+/// | with a [delay](Self::with_delay) | pauses all requests | waits as long |
+/// | [permanent](Self::with_permanent) | does not change its rate, and does not pause | no retry |
+/// | [not processed](Self::with_not_processed) | | any method, because the request was rejected |
+///
+/// ```
+/// use std::time::Duration;
+/// use http::Response;
+/// use tower_outbound::limit::ServerSignal;
+///
+/// /// GraphQL services report a throttle with a 200 and an error in the body.
+/// fn mark(response: &mut Response<String>) {
+///     if response.body().contains("\"THROTTLED\"") {
+///         response.extensions_mut().insert(ServerSignal::throttled().with_delay(Duration::from_secs(1)));
+///     }
+/// }
+/// # mark(&mut Response::default());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerSignal {
+    pub(crate) is_throttled: bool,
+    pub(crate) delay: Option<Duration>,
+    pub(crate) is_permanent: bool,
+    pub(crate) not_processed: bool,
+}
+
+impl ServerSignal {
+    /// The server accepted the request, whatever its status.
+    pub const fn accepted() -> Self {
+        Self { is_throttled: false, delay: None, is_permanent: false, not_processed: false }
+    }
+
+    /// The server throttles all requests.
+    pub const fn throttled() -> Self {
+        Self { is_throttled: true, ..Self::accepted() }
+    }
+
+    /// The server requested this delay, counted from the arrival of the response.
+    pub const fn with_delay(mut self, delay: Duration) -> Self {
+        self.delay = Some(delay);
+        self
+    }
+
+    /// Another attempt fails until somebody changes something, such as a spend cap or a monthly quota.
+    pub const fn with_permanent(mut self) -> Self {
+        self.is_permanent = true;
+        self
+    }
+
+    /// The server did not process the request, so a retry is safe for every method. This has no effect on a response
+    /// with a status below 400, because such a response says that the server did process it.
+    pub const fn with_not_processed(mut self) -> Self {
+        self.not_processed = true;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use http::HeaderName;
+
+    use super::*;
+    use crate::policy::{Unit, feedback::Reading, head_of};
+
+    fn quota(name: &'static str) -> QuotaHeaders {
+        QuotaHeaders::new(HeaderName::from_static(name))
+    }
+
+    #[test]
+    fn headers_of_a_dialect_take_precedence_over_those_of_a_known_service() {
+        let reset = HeaderName::from_static("x-ratelimit-reset");
+        let points = quota("x-ratelimit-remaining").with_reset(reset).with_unit(Unit::Points);
+        let dialect = Dialect::new().with_quota_headers(points).unwrap();
+        let headers = head_of([("x-ratelimit-remaining", b"7".as_slice()), ("x-ratelimit-reset", b"9")]);
+        let units = |dialect: &Dialect| {
+            let reading = Reading::new(dialect, StatusCode::OK, &headers, None, || SystemTime::UNIX_EPOCH);
+            reading.remaining().iter().map(|quota| (quota.unit(), quota.left())).collect::<Vec<_>>()
+        };
+        assert_eq!(units(&dialect), [(Unit::Points, 7)]);
+        assert_eq!(units(&Dialect::new()), [(Unit::Requests, 7)]);
+    }
+
+    #[test]
+    fn quota_with_a_documented_window_needs_no_reset() {
+        let resource = HeaderName::from_static("x-pool");
+        let quota = quota("x-left").with_window(Duration::from_secs(60)).with_resource(resource);
+        let dialect = Dialect::new().with_quota_headers(quota).unwrap();
+        let read = |pool: &str| {
+            let headers = head_of([("x-left", b"7, 8".as_slice()), ("x-pool", pool.as_bytes())]);
+            let reading = Reading::new(&dialect, StatusCode::OK, &headers, None, || SystemTime::UNIX_EPOCH);
+            let quotas = reading.remaining().iter();
+            quotas
+                .map(|quota| (quota.left(), quota.reset_after().as_secs(), quota.policy()))
+                .collect::<Vec<_>>()
+        };
+        let (one, other) = (read("a"), read("b"));
+        assert_eq!(one.iter().map(|quota| (quota.0, quota.1)).collect::<Vec<_>>(), [(7, 60), (8, 60)]);
+        assert!(one[0].2 != one[1].2 && one[0].2 != other[0].2, "{one:?} {other:?}");
+    }
+
+    #[test]
+    fn invalid_quota_headers_are_rejected() {
+        let minute = Duration::from_secs(60);
+        let error = Dialect::new().with_quota_headers(quota("x-left")).unwrap_err();
+        assert_eq!((error.field(), error.value()), ("quota header", "x-left"));
+        let twice = quota("x-left").with_limit(HeaderName::from_static("x-left")).with_window(minute);
+        assert_eq!(Dialect::new().with_quota_headers(twice).unwrap_err().value(), "x-left");
+        let one = Dialect::new().with_quota_headers(quota("x-left").with_window(minute)).unwrap();
+        assert_eq!(
+            one.with_quota_headers(quota("x-left").with_window(minute)).unwrap_err().value(),
+            "x-left"
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! Tests the ways in which services say that they throttle, from the bytes of a response to the next requests of a
+//! client with a limiter and retries. The server is a script on paused time.
+
+use std::time::Duration;
+
+use http::{HeaderName, StatusCode};
+use tokio::time::Instant;
+use tower::ServiceBuilder;
+use tower_outbound::{
+    ApiKey, Body, Client, Quota,
+    call::{Outcome, StopReason},
+    limit::{Dialect, LocalLimiter, QuotaHeaders, ServerSignal},
+    stack::StackBuilder,
+    test_util::{ScriptedResponse, ScriptedService},
+};
+
+use super::{KEY, outcomes, report};
+
+const DATE: (&str, &str) = ("date", "Thu, 01 Jan 2026 01:00:00 GMT");
+
+fn builder() -> StackBuilder {
+    Client::builder("https://host").unwrap().with_api_key(ApiKey::new(KEY).unwrap())
+}
+
+fn paced() -> StackBuilder {
+    builder().with_quota(Quota::per_minute(6_000).unwrap())
+}
+
+fn response(status: u16, headers: &[(&str, &str)]) -> ScriptedResponse {
+    let response = ScriptedResponse::status(status).with_header(DATE.0, DATE.1);
+    headers.iter().fold(response, |response, (name, value)| response.with_header(name, value))
+}
+
+/// Sends a POST that is throttled with the first response, and four more from 100 ms on. Returns when the later requests
+/// arrived.
+async fn arrivals(builder: StackBuilder, throttle: ScriptedResponse) -> Vec<Duration> {
+    let script = [throttle].into_iter().chain(std::iter::repeat_n(ScriptedResponse::status(200), 5));
+    let service = ScriptedService::new(script);
+    let client = builder.client_with_service(service.clone()).unwrap();
+    let start = Instant::now();
+    let call = async |delay| {
+        tokio::time::sleep(Duration::from_millis(delay)).await;
+        assert_eq!(client.post("/v1").body("x").await.unwrap().status(), 200);
+    };
+    tokio::join!(call(0), call(100), call(100), call(100), call(100));
+    service.seen().iter().skip(1).map(|seen| seen.at - start).collect()
+}
+
+/// The delay is 3 s in each form.
+#[tokio::test(start_paused = true)]
+async fn no_request_is_sent_before_the_moment_that_a_service_states() {
+    type Case<'a> = (&'a str, u16, &'a [(&'a str, &'a str)]);
+    let cases: [Case<'_>; 27] = [
+        ("seconds", 429, &[("retry-after", "3")]),
+        ("Shopify", 429, &[("retry-after", "3.0"), ("x-shopify-shop-api-call-limit", "40/40")]),
+        ("milliseconds", 429, &[("retry-after-ms", "3000")]),
+        ("Azure", 429, &[("x-ms-retry-after-ms", "3000")]),
+        ("Oracle", 429, &[("requestlimit-default-retryafter", "3000")]),
+        ("MailerLite", 429, &[("x-ratelimit-retry-after", "3")]),
+        ("Jira", 429, &[("beta-retry-after", "3")]),
+        ("Unix time", 429, &[("retry-after", "1767229203")]),
+        ("Unix milliseconds", 429, &[("retry-after", "1767229203000")]),
+        ("Go duration", 429, &[("retry-after", "0m3s")]),
+        ("Zoom", 429, &[("retry-after", "2026-01-01T01:00:03Z")]),
+        ("HTTP-date", 429, &[("retry-after", "Thu, 01 Jan 2026 01:00:03 GMT")]),
+        ("GitHub secondary", 403, &[("retry-after", "3")]),
+        ("GitHub", 403, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1767229203")]),
+        ("Binance", 418, &[("retry-after", "3")]),
+        ("EVE Online", 420, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "3")]),
+        ("overloaded", 529, &[("retry-after", "3")]),
+        ("bandwidth", 509, &[("retry-after", "3")]),
+        ("draft 10", 429, &[("ratelimit", "\"default\";r=0;t=3")]),
+        ("draft 6", 429, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "3")]),
+        ("X and Okta", 429, &[("x-rate-limit-remaining", "0"), ("x-rate-limit-reset", "1767229203")]),
+        (
+            "Discord",
+            429,
+            &[
+                ("x-ratelimit-remaining", "0"),
+                ("x-ratelimit-reset", "1767229202.5"),
+                ("x-ratelimit-reset-after", "3.0"),
+            ],
+        ),
+        (
+            "OpenAI's tokens",
+            429,
+            &[
+                ("x-ratelimit-remaining-requests", "4999"),
+                ("x-ratelimit-reset-requests", "12ms"),
+                ("x-ratelimit-remaining-tokens", "0"),
+                ("x-ratelimit-reset-tokens", "3s"),
+            ],
+        ),
+        (
+            "Anthropic",
+            429,
+            &[
+                ("anthropic-ratelimit-requests-remaining", "0"),
+                ("anthropic-ratelimit-requests-reset", "2026-01-01T01:00:03Z"),
+            ],
+        ),
+        ("Brevo", 429, &[("x-sib-ratelimit-remaining", "0"), ("x-sib-ratelimit-reset", "3")]),
+        (
+            "HubSpot",
+            429,
+            &[("x-hubspot-ratelimit-remaining", "0"), ("x-hubspot-ratelimit-interval-milliseconds", "3000")],
+        ),
+        (
+            "Linear",
+            429,
+            &[("x-ratelimit-requests-remaining", "0"), ("x-ratelimit-requests-reset", "1767229203000")],
+        ),
+    ];
+    for (service, status, headers) in cases {
+        let unlimited = builder().with_limiter(LocalLimiter::unlimited());
+        for (limiter, builder) in [("paced", paced()), ("adaptive", builder()), ("unlimited", unlimited)] {
+            let arrivals = arrivals(builder, response(status, headers)).await;
+            let least = Duration::from_secs(3);
+            assert!(arrivals.iter().all(|at| *at >= least), "{service}, {limiter}: {arrivals:?}");
+            assert!(arrivals.iter().any(|at| *at < least * 2), "{service}, {limiter}: {arrivals:?}");
+            assert_eq!(arrivals.len(), 5, "{service}, {limiter}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn permission_error_is_neither_retried_nor_throttles_other_calls() {
+    let left = [("x-ratelimit-remaining", "14"), ("x-ratelimit-reset", "1767229203")];
+    for headers in [&[][..], &left] {
+        let service = ScriptedService::new([response(403, headers), ScriptedResponse::status(200)]);
+        let client = paced().client_with_service(service.clone()).unwrap();
+        let start = Instant::now();
+        let refused = client.get("/v1").await.unwrap();
+        assert_eq!(refused.status(), 403);
+        assert_eq!(report(&refused).stop_reason(), Some(StopReason::NotRetryable));
+        assert_eq!(client.get("/v1").await.unwrap().status(), 200);
+        assert!(start.elapsed() < Duration::from_secs(1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn quota_of_tokens_does_not_limit_requests() {
+    let tokens = [("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "6m0s")];
+    for builder in [builder(), paced()] {
+        let service = ScriptedService::new([response(200, &tokens), response(200, &tokens)]);
+        let client = builder.client_with_service(service.clone()).unwrap();
+        let start = Instant::now();
+        for _ in 0..2 {
+            assert_eq!(client.get("/v1").await.unwrap().status(), 200);
+        }
+        assert!(start.elapsed() < Duration::from_secs(1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dialect_of_the_builder_applies_to_the_limiter_and_to_retries() {
+    let header = HeaderName::from_static;
+    let credits = QuotaHeaders::new(header("x-credits-left")).with_reset(header("x-credits-renew"));
+    let dialect =
+        Dialect::new().with_quota_headers(credits).unwrap().with_throttle_status(StatusCode::BAD_REQUEST);
+    let throttle = response(400, &[("x-credits-left", "0"), ("x-credits-renew", "3s")]);
+    for builder in [paced(), builder()] {
+        // Replacing the retry layer keeps the dialect.
+        let builder = builder.with_dialect(dialect.clone()).with_retry(super::quick_retry());
+        let arrivals = arrivals(builder, throttle.clone()).await;
+        assert!(arrivals.iter().all(|at| *at >= Duration::from_secs(3)), "{arrivals:?}");
+        assert_eq!(arrivals.len(), 5);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn signal_decides_whether_a_response_throttles() {
+    let signal = |status: StatusCode, headers: &http::HeaderMap| {
+        let delay = headers.get("x-wait")?.to_str().ok()?.parse().ok()?;
+        let throttled = ServerSignal::throttled().with_delay(Duration::from_secs(delay));
+        Some(if status == 400 { throttled.with_not_processed() } else { throttled })
+    };
+    let rejected = arrivals(paced().with_server_signal(signal), response(400, &[("x-wait", "3")])).await;
+    assert!(rejected.iter().all(|at| *at >= Duration::from_secs(3)), "{rejected:?}");
+
+    // A POST with a 200 was processed, whatever the signal says. Only an idempotent request is retried.
+    for (path, attempts) in [("/processed", 1), ("/safe", 2)] {
+        let always = |_: StatusCode, _: &http::HeaderMap| {
+            Some(ServerSignal::throttled().with_delay(Duration::from_secs(3)).with_not_processed())
+        };
+        let service = ScriptedService::new([200, 200, 200].map(ScriptedResponse::status));
+        let client = paced().with_server_signal(always).with_max_attempts(2).unwrap();
+        let client = client.client_with_service(service.clone()).unwrap();
+        let request = if attempts == 1 { client.post(path) } else { client.get(path) };
+        assert_eq!(request.await.unwrap().status(), 200);
+        assert_eq!(service.calls(), attempts);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn permanent_throttle_ends_the_call_and_pauses_nobody() {
+    let permanent = |_: StatusCode, headers: &http::HeaderMap| {
+        let is_capped = headers.get("x-reason").is_some_and(|reason| reason == "spend-cap");
+        is_capped.then(|| ServerSignal::throttled().with_permanent())
+    };
+    for builder in [paced(), builder()] {
+        let capped = response(429, &[("x-reason", "spend-cap"), ("retry-after", "3600")]);
+        let service = ScriptedService::new([capped.clone(), capped, ScriptedResponse::status(200)]);
+        let client = builder.with_server_signal(permanent).client_with_service(service.clone()).unwrap();
+        let start = Instant::now();
+        for expected in [429, 429, 200] {
+            let response = client.get("/v1").await.unwrap();
+            assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (expected, 1));
+        }
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+}
+
+/// The error is in the body, as in GraphQL, so an inner layer reads it.
+#[tokio::test(start_paused = true)]
+async fn mark_of_an_inner_layer_throttles_all_calls() {
+    let script = [response(200, &[("x-body", "THROTTLED")]), ScriptedResponse::status(200)];
+    let service = ScriptedService::new(script.into_iter().chain([ScriptedResponse::status(200)]));
+    let mark = |mut response: http::Response<Body>| {
+        if response.headers().contains_key("x-body") {
+            response.extensions_mut().insert(ServerSignal::throttled().with_delay(Duration::from_secs(3)));
+        }
+        response
+    };
+    let inner = ServiceBuilder::new().map_response(mark).service(service.clone());
+    let client = paced().client_with_service(inner).unwrap();
+    let start = Instant::now();
+    let (one, other) = tokio::join!(client.get("/one").into_future(), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        client.get("/other").await
+    });
+    let one = one.unwrap();
+    assert_eq!(outcomes(report(&one)), [Outcome::Response(StatusCode::OK); 2]);
+    assert_eq!(other.unwrap().status(), 200);
+    assert!(service.seen().iter().skip(1).all(|seen| seen.at - start >= Duration::from_secs(3)));
+}
