@@ -1,4 +1,4 @@
-//! How a service says that it limits: by status, by headers, or in a way that only its user knows.
+//! How a service reports its limits: by status, by headers, or in a way that only its user knows.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -42,7 +42,7 @@ struct Custom {
     signal: Option<Arc<SignalOf>>,
 }
 
-/// Returns what a response says, or `None` if its status and headers say it.
+/// Returns the signal of a response, or `None` if its status and headers have their usual meaning.
 type SignalOf = dyn Fn(StatusCode, &HeaderMap) -> Option<ServerSignal> + Send + Sync;
 
 impl Dialect {
@@ -67,8 +67,8 @@ impl Dialect {
         self.set(|custom| custom.statuses.push(status))
     }
 
-    /// Sets a function that reads from the status and the headers what the server says. If it returns `None`, the status
-    /// and the headers have their usual meaning. It is called for each response, so it should be fast.
+    /// Sets a function that reads the server's signal from the status and the headers. If it returns `None`, the status and
+    /// the headers have their usual meaning. It is called for each response, so it should be fast.
     pub fn with_signal(
         self,
         signal: impl Fn(StatusCode, &HeaderMap) -> Option<ServerSignal> + Send + Sync + 'static,
@@ -110,10 +110,11 @@ impl fmt::Debug for Dialect {
     }
 }
 
-/// What a response says about the limits of its server, as the function of a [`Dialect`] or an inner layer reads it.
+/// Describes a response with regard to the limits of its server. The function of a [`Dialect`] or an inner layer returns
+/// it.
 ///
-/// An inner layer that has read the body inserts the signal into the extensions of the response. Such a signal takes
-/// precedence over the function, and both over the status and the headers. The rate-limit layer and the retry layer act
+/// An inner layer that has read the body inserts the signal into the extensions of the response. This signal takes
+/// precedence over the function, and both take precedence over the status and the headers. The rate-limit layer and the retry layer act
 /// on it:
 ///
 /// | signal | limiter | retry |
@@ -169,7 +170,7 @@ impl ServerSignal {
     }
 
     /// The server did not process the request, so a retry is safe for every method. This has no effect on a response
-    /// with a status below 400, because such a response says that the server did process it.
+    /// with a status below 400, because such a response reports that the server did process it.
     pub const fn with_not_processed(mut self) -> Self {
         self.not_processed = true;
         self

@@ -6,7 +6,7 @@ use super::{Jitter, header_values::whole_number};
 use crate::config::InvalidConfig;
 
 /// The units of a duration, in the order in which they must appear in its text: longest first.
-const UNITS: [(&str, u128); 7] = [
+pub(super) const UNITS: [(&str, u128); 7] = [
     ("d", 86_400 * NANOS),
     ("h", 3_600 * NANOS),
     ("m", 60 * NANOS),
@@ -15,7 +15,7 @@ const UNITS: [(&str, u128); 7] = [
     ("us", 1_000),
     ("ns", 1),
 ];
-const NANOS: u128 = 1_000_000_000;
+pub(super) const NANOS: u128 = 1_000_000_000;
 
 /// Parses a duration of whole numbers with the units `d`, `h`, `m`, `s`, `ms`, `us` and `ns`. Each unit appears at most
 /// once, and longer units come first.

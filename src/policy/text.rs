@@ -8,44 +8,43 @@ use super::{
     rate_limit::Unit,
     retry::RetryRejected,
 };
-use crate::config::InvalidConfig;
+use crate::config::{InvalidConfig, text::Text};
 
 crate::config::text::text! {
     Duration, "a duration such as 60s", parse_duration, |it: &Duration| DurationText(*it).to_string();
     Quota, "a quota such as 100/60s", str::parse, |it: &Quota| format!("{it:#}");
     Jitter, "a jitter percentage such as 50%", str::parse, Jitter::to_string;
-    RetryRejected, "any_method or idempotent", retry_rejected, |it: &RetryRejected| match it {
-        RetryRejected::AnyMethod => "any_method".to_owned(),
-        RetryRejected::Idempotent => "idempotent".to_owned(),
-    };
-    Unit, "requests, tokens, points, bytes or concurrency", unit, |it: &Unit| {
-        UNITS.iter().find(|(known, _)| known == it).map_or_else(String::new, |(_, name)| (*name).to_owned())
-    };
+    RetryRejected, "any_method or idempotent", |text: &str| RETRY_REJECTED.read(text),
+        |it: &RetryRejected| RETRY_REJECTED.name(it);
+    Unit, "requests, tokens, points, bytes or concurrency", |text: &str| UNITS.read(text),
+        |it: &Unit| UNITS.name(it);
 }
 
-const UNITS: [(Unit, &str); 5] = [
-    (Unit::Requests, "requests"),
-    (Unit::Tokens, "tokens"),
-    (Unit::Points, "points"),
-    (Unit::Bytes, "bytes"),
-    (Unit::Concurrency, "concurrency"),
-];
+const RETRY_REJECTED: Names<RetryRejected, 2> = Names(
+    "retry rejected",
+    [(RetryRejected::AnyMethod, "any_method"), (RetryRejected::Idempotent, "idempotent")],
+);
+const UNITS: Names<Unit, 5> = Names(
+    "unit",
+    [
+        (Unit::Requests, "requests"),
+        (Unit::Tokens, "tokens"),
+        (Unit::Points, "points"),
+        (Unit::Bytes, "bytes"),
+        (Unit::Concurrency, "concurrency"),
+    ],
+);
 
-fn unit(text: &str) -> Result<Unit, InvalidConfig> {
-    let known = UNITS.iter().find(|(_, name)| *name == text);
-    known.map(|(unit, _)| *unit).ok_or_else(|| {
-        let text = text.escape_debug().to_string();
-        InvalidConfig::new("unit", text, "requests, tokens, points, bytes or concurrency")
-    })
-}
+/// The name of a field, and its values with their names.
+struct Names<T: 'static, const N: usize>(&'static str, [(T, &'static str); N]);
 
-fn retry_rejected(text: &str) -> Result<RetryRejected, InvalidConfig> {
-    match text {
-        "any_method" => Ok(RetryRejected::AnyMethod),
-        "idempotent" => Ok(RetryRejected::Idempotent),
-        _ => {
-            let text = text.escape_debug().to_string();
-            Err(InvalidConfig::new("retry rejected", text, "any_method or idempotent"))
-        }
+impl<T: Text + Copy + PartialEq, const N: usize> Names<T, N> {
+    fn read(&self, text: &str) -> Result<T, InvalidConfig> {
+        let known = self.1.iter().find(|(_, name)| *name == text).map(|(value, _)| *value);
+        known.ok_or_else(|| InvalidConfig::new(self.0, text.escape_debug().to_string(), T::EXPECTED))
+    }
+
+    fn name(&self, value: &T) -> String {
+        self.1.iter().find(|(known, _)| known == value).map_or("", |(_, name)| *name).to_owned()
     }
 }

@@ -84,15 +84,14 @@ impl<B: Body> Attempts<B> {
         let broken_head = broken.as_deref().map(|BrokenResponse { head, .. }| head);
         let headers = response.map(Response::headers).or(broken_head.map(|head| &head.headers));
         let extensions = response.map(Response::extensions).or(broken_head.map(|head| &head.extensions));
-        let policy = Arc::clone(&self.policy);
+        let dialect = self.policy.dialect.clone();
         let mark = extensions.and_then(|extensions| extensions.get().copied());
         let head = response.map(Response::status).or(broken_head.map(|head| head.status)).zip(headers);
         let reading =
-            head.map(|(status, headers)| Reading::new(&policy.dialect, status, headers, mark, clock::wall));
+            head.map(|(status, headers)| Reading::new(&dialect, status, headers, mark, clock::wall));
         let outcome = match (result, &reading) {
-            (Ok(response), _) if is_after_processing(response) => Outcome::Response(response.status()),
-            (Ok(_), Some(reading)) => Outcome::of_response(reading),
-            (Ok(response), None) => Outcome::Response(response.status()),
+            (Ok(response), Some(reading)) if !is_after_processing(response) => Outcome::of_response(reading),
+            (Ok(response), _) => Outcome::Response(response.status()),
             (Err(error), _) => outcome_of(error, called, self.replay.has_failed()),
         };
         if let Some(budget) = self.policy.budget.as_ref().filter(|_| broken.is_some() && self.count > 1) {

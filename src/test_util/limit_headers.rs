@@ -68,18 +68,17 @@ impl LimitHeaders {
                 HeaderValue::try_from(value).ok().map(|value| (HeaderName::from_static(name), value)),
             );
         };
+        if matches!(
+            self,
+            Self::XRateLimit | Self::XRateLimitEpoch | Self::GitHub | Self::Discord | Self::Jira
+        ) {
+            add("x-ratelimit-limit", capacity.to_string());
+            add("x-ratelimit-remaining", remaining.to_string());
+        }
         match self {
-            Self::None => {}
-            Self::RetryAfter if is_accepted => {}
-            Self::RetryAfter => add("retry-after", seconds(next).max(1).to_string()),
-            Self::XRateLimit => {
-                add("x-ratelimit-limit", capacity.to_string());
-                add("x-ratelimit-remaining", remaining.to_string());
-                add("x-ratelimit-reset", seconds(reset).to_string());
-            }
+            Self::None | Self::RetryAfter => {}
+            Self::XRateLimit => add("x-ratelimit-reset", seconds(reset).to_string()),
             Self::XRateLimitEpoch | Self::GitHub => {
-                add("x-ratelimit-limit", capacity.to_string());
-                add("x-ratelimit-remaining", remaining.to_string());
                 add("x-ratelimit-reset", seconds(wall + reset).to_string());
                 add("date", date(wall));
                 if self == Self::GitHub {
@@ -103,9 +102,6 @@ impl LimitHeaders {
                 add("x-ratelimit-remaining-requests", remaining.to_string());
                 let (minutes, seconds) = ((reset / 60.0).floor(), millis(reset % 60.0));
                 add("x-ratelimit-reset-requests", format!("{minutes}m{seconds}s"));
-                if !is_accepted {
-                    add("retry-after-ms", (millis(next) * 1e3).to_string());
-                }
             }
             Self::Anthropic => {
                 add("anthropic-ratelimit-requests-limit", capacity.to_string());
@@ -115,31 +111,29 @@ impl LimitHeaders {
             }
             Self::Shopify => add("x-shopify-shop-api-call-limit", format!("{used}/{capacity}")),
             Self::Discord => {
-                add("x-ratelimit-limit", capacity.to_string());
-                add("x-ratelimit-remaining", remaining.to_string());
                 add("x-ratelimit-reset", millis(wall + reset).to_string());
                 add("x-ratelimit-reset-after", millis(reset).to_string());
                 add("x-ratelimit-bucket", "abcd1234".to_owned());
                 add("date", date(wall));
             }
             Self::Jira => {
-                add("x-ratelimit-limit", capacity.to_string());
-                add("x-ratelimit-remaining", remaining.to_string());
                 add("x-ratelimit-reset", rfc3339(wall + reset));
                 add("date", date(wall));
             }
         }
-        if !is_accepted {
-            match self {
-                Self::Shopify => add("retry-after", format!("{:.1}", millis(next).max(0.1))),
-                Self::Anthropic | Self::Discord | Self::Jira => {
-                    add("retry-after", seconds(next).max(1).to_string());
-                }
-                _ => {}
+        if is_accepted {
+            return;
+        }
+        match self {
+            Self::RetryAfter | Self::Anthropic | Self::Discord | Self::Jira => {
+                add("retry-after", seconds(next).max(1).to_string());
             }
-            if self == Self::Jira {
-                add("ratelimit-reason", "jira-burst-based".to_owned());
-            }
+            Self::Shopify => add("retry-after", format!("{:.1}", millis(next).max(0.1))),
+            Self::OpenAi => add("retry-after-ms", (millis(next) * 1e3).to_string()),
+            _ => {}
+        }
+        if self == Self::Jira {
+            add("ratelimit-reason", "jira-burst-based".to_owned());
         }
     }
 }

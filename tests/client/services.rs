@@ -1,4 +1,4 @@
-//! Tests the ways in which services say that they throttle, from the bytes of a response to the next requests of a
+//! Tests the ways in which services report a throttle, from the bytes of a response to the next requests of a
 //! client with a limiter and retries. The server is a script on paused time.
 
 use std::time::Duration;
@@ -178,7 +178,7 @@ async fn signal_decides_whether_a_response_throttles() {
     let rejected = arrivals(paced().with_server_signal(signal), response(400, &[("x-wait", "3")])).await;
     assert!(rejected.iter().all(|at| *at >= Duration::from_secs(3)), "{rejected:?}");
 
-    // A POST with a 200 was processed, whatever the signal says. Only an idempotent request is retried.
+    // A POST with a 200 was processed, whatever the signal reports. Only an idempotent request is retried.
     for (path, attempts) in [("/processed", 1), ("/safe", 2)] {
         let always = |_: StatusCode, _: &http::HeaderMap| {
             Some(ServerSignal::throttled().with_delay(Duration::from_secs(3)).with_not_processed())

@@ -12,7 +12,7 @@ use super::{
     dialect::{Dialect, ServerSignal},
     grpc::{self, Code},
     header_values::{served, values},
-    moment::{Scale, until},
+    moment::{Scale, each_until},
     rate_limit::{self, Remaining},
 };
 
@@ -33,22 +33,25 @@ static DELAYS: [(HeaderName, Scale); 6] = [
     (HeaderName::from_static("requestlimit-default-retryafter"), Scale::Millis),
 ];
 
-/// The prefixes of all header names that this module, [`rate_limit`] and [`grpc`] read.
-const PREFIXES: [&str; 14] = [
-    "retry-after",
-    "ratelimit",
-    "x-ratelimit",
-    "x-rate-limit",
-    "x-ms-retry-after",
-    "x-sib-ratelimit",
-    "x-hubspot-ratelimit",
-    "x-shopify-shop-api-call-limit",
-    "anthropic-ratelimit",
-    "auth0-client-quota-limit",
-    "beta-r",
-    "grpc-",
-    "requestlimit-",
-    "sforce-limit-info",
+/// The prefixes of all header names that this module, [`rate_limit`] and [`grpc`] read, by their first character, which
+/// excludes most names.
+const PREFIXES: [(u8, &[&str]); 6] = [
+    (b'r', &["retry-after", "ratelimit", "requestlimit-"]),
+    (
+        b'x',
+        &[
+            "x-ratelimit",
+            "x-rate-limit",
+            "x-ms-retry-after",
+            "x-sib-ratelimit",
+            "x-hubspot-ratelimit",
+            "x-shopify-shop-api-call-limit",
+        ],
+    ),
+    (b'g', &["grpc-"]),
+    (b'a', &["anthropic-ratelimit", "auth0-client-quota-limit"]),
+    (b'b', &["beta-r"]),
+    (b's', &["sforce-limit-info"]),
 ];
 
 /// Returns whether the response has a header that this module, [`rate_limit`] or [`grpc`] reads. Few responses have
@@ -58,8 +61,9 @@ pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
 }
 
 fn is_relevant(name: &str) -> bool {
-    // Checking the first character excludes most names.
-    name.starts_with(['r', 'x', 'g', 'a', 'b', 's']) && PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    let of_first = |(first, _): &&(u8, _)| name.as_bytes().first() == Some(first);
+    let known = PREFIXES.iter().find(of_first);
+    known.is_some_and(|(_, prefixes)| prefixes.iter().any(|prefix| name.starts_with(prefix)))
 }
 
 /// Returns the delay that the server requested, counted from the receipt of the response.
@@ -68,7 +72,7 @@ fn is_relevant(name: &str) -> bool {
 /// applies.
 ///
 /// Reads the first of these headers that has a valid value: `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After` (RFC
-/// 9110 §10.2.3), and those of single services. Its value has one of the forms of [`until`], and is rounded up:
+/// 9110 §10.2.3), and those of single services. Its value has one of the forms of [`until`](super::moment::until), and is rounded up:
 ///
 /// - Of a comma-separated list, the longest delay is used: `3, 9` is 9 s. Proxies join several headers of the same name
 ///   in this way.
@@ -79,11 +83,9 @@ fn is_relevant(name: &str) -> bool {
 /// `Date` header it is compared to `wall`, which is called at most once.
 pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
     let served = LazyCell::new(|| served(headers, wall));
-    let read = |text: &str, scale| until(text.trim_matches([' ', '\t']), scale, || *served);
     let longest = |text: &str, scale| {
-        let members = || text.split(',').map(|member| read(member, scale)).collect::<Option<Vec<_>>>();
-        // A date may contain a comma.
-        read(text, scale).or_else(|| members()?.into_iter().max())
+        let mut delays = each_until(text, scale, || *served);
+        delays.try_fold(Duration::ZERO, |longest, delay| Some(longest.max(delay?)))
     };
     let of_header =
         |(name, scale): &(_, _)| values(headers, name).filter_map(|text| longest(text, *scale)).max();
@@ -139,8 +141,11 @@ impl<'a> Reading<'a> {
     /// Returns whether the status or a header may concern a limit.
     #[inline]
     pub(crate) fn has_limits(&self) -> bool {
-        let is_throttle = matches!(self.status.as_u16(), 420 | 429 | 509 | 529);
-        is_throttle || self.has_headers || self.signal.is_some() || self.dialect.throttles_with(self.status)
+        self.has_throttle_status() || self.has_headers || self.signal.is_some()
+    }
+
+    fn has_throttle_status(&self) -> bool {
+        matches!(self.status.as_u16(), 420 | 429 | 509 | 529) || self.dialect.throttles_with(self.status)
     }
 
     /// Returns whether the server is currently rejecting all requests, not only this one.
@@ -165,11 +170,7 @@ impl<'a> Reading<'a> {
 
     /// Returns whether the status says that the server rejects requests because there are too many.
     fn is_rejecting(&self) -> bool {
-        match self.status.as_u16() {
-            420 | 429 | 509 | 529 => true,
-            403 | 418 if self.asks_to_wait() => true,
-            _ => self.dialect.throttles_with(self.status),
-        }
+        self.has_throttle_status() || matches!(self.status.as_u16(), 403 | 418) && self.asks_to_wait()
     }
 
     /// Returns whether the headers request a delay, or report a quota without remaining permits.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    duration_text::{NANOS, UNITS},
     header_values::{MAX_REQUESTED_DELAY, number},
     http_date::parse_http_date,
     rfc3339::parse_rfc3339,
@@ -29,17 +30,6 @@ const MOST_SECONDS: u64 = 1_000_000_000;
 const FIRST_MILLIS: u64 = 1_000_000_000_000;
 /// The end of the Unix times in milliseconds, in the year 33658.
 const END_OF_MILLIS: u64 = 1_000_000_000_000_000;
-
-const NANOS: u128 = 1_000_000_000;
-const UNITS: [(&str, u128); 7] = [
-    ("d", 86_400 * NANOS),
-    ("h", 3_600 * NANOS),
-    ("m", 60 * NANOS),
-    ("s", NANOS),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("ns", 1),
-];
 
 /// Returns the time from `served`, when the response was sent, until the moment that `text` states. Returns zero for a
 /// moment in the past.
@@ -71,6 +61,19 @@ pub fn until(text: &str, scale: Scale, served: impl Fn() -> SystemTime) -> Optio
         since(parse_http_date(text, || *served)?, *served)
     };
     Some(delay.min(MAX_REQUESTED_DELAY))
+}
+
+/// Reads one value of [`until`], or a comma-separated list of such values.
+pub(super) fn each_until(
+    text: &str,
+    scale: Scale,
+    served: impl Fn() -> SystemTime,
+) -> impl Iterator<Item = Option<Duration>> {
+    let read = move |text: &str| until(text.trim_matches([' ', '\t']), scale, &served);
+    // A date may contain a comma.
+    let whole = read(text);
+    let members = text.split(',').filter(move |_| whole.is_none());
+    whole.map(Some).into_iter().chain(members.map(read))
 }
 
 fn of_number(text: &str, scale: Scale, served: impl Fn() -> SystemTime) -> Option<Duration> {

@@ -3,7 +3,7 @@
 use std::{
     cell::LazyCell,
     collections::HashMap,
-    iter,
+    iter::once,
     time::{Duration, SystemTime},
 };
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::policy::{
     header_values::{number, served, values, whole_number},
-    moment::{Scale, until},
+    moment::{Scale, each_until, until},
     structured::{members, natural},
 };
 
@@ -99,12 +99,11 @@ pub fn remaining(
 impl Row {
     /// Reads the headers of this row. Returns `None` if they are malformed or contradict each other.
     fn read(&self, hits: &[Hit<'_>], served: impl Fn() -> SystemTime) -> Option<Vec<Remaining>> {
-        let has = |field| hits.iter().any(|hit| hit.field == field);
-        let quotas = if has(Field::Structured) {
+        let quotas = if has(hits, Field::Structured) {
             structured_quotas::read(self, hits)
-        } else if has(Field::Lists) {
+        } else if has(hits, Field::Lists) {
             self.lists(hits)
-        } else if has(Field::UsedOfLimit) {
+        } else if has(hits, Field::UsedOfLimit) {
             self.used_of_limit(hits)
         } else {
             self.numbers(hits, served)
@@ -116,25 +115,25 @@ impl Row {
     /// Reads headers that contain one value or a list of values. Values at the same index belong together, as in
     /// Brave's `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`.
     fn numbers(&self, hits: &[Hit<'_>], served: impl Fn() -> SystemTime) -> Option<Vec<Remaining>> {
-        let has = |field| hits.iter().any(|hit| hit.field == field);
-        let has_left = has(Field::Remaining);
+        let has_left = has(hits, Field::Remaining);
         let counts = |field| texts(hits, field).flat_map(|text| text.split(',')).map(count);
         let amounts = counts(if has_left { Field::Remaining } else { Field::Used });
         let mut limits = counts(Field::Limit);
-        let reset = if has(Field::ResetAfter) { Field::ResetAfter } else { Field::Reset };
+        let reset = if has(hits, Field::ResetAfter) { Field::ResetAfter } else { Field::Reset };
         let (has_reset, mut resets) =
-            (has(reset), texts(hits, reset).flat_map(|text| moments(text, &served)));
+            (has(hits, reset), texts(hits, reset).flat_map(|text| each_until(text, Scale::Seconds, &served)));
         let windows = LazyCell::new(|| windows(lines(hits, Field::Windows)));
         let mut stated = texts(hits, Field::Window).filter_map(|text| until(text, Scale::Millis, &served));
         let window = stated.next().or(self.window.filter(|_| !has_reset));
-        let scope: Vec<_> = texts(hits, Field::Scope).collect();
+        let scope: Vec<_> = texts(hits, Field::Scope).map(str::as_bytes).collect();
         let mut quotas = Vec::new();
         for (place, amount) in (0u64..).zip(amounts) {
             let (amount, limit) = (amount?, limits.next().flatten());
             let left = if has_left { amount } else { limit?.saturating_sub(amount) };
+            let index = place.to_be_bytes();
             let window = limit.and_then(|limit| windows.get(&limit).copied()).or(window);
             quotas.push(Remaining {
-                policy: identity(&self.name, &place.to_be_bytes(), &scope),
+                policy: policy(&self.name, once(&index[..]).chain(scope.iter().copied())),
                 unit: self.unit,
                 left,
                 reset_after: if has_reset { resets.next()?? } else { window? },
@@ -157,7 +156,7 @@ impl Row {
         let (used, limit, window) =
             (whole_number(used)?, whole_number(limit).filter(|limit| *limit > 0)?, self.window?);
         Some(Remaining {
-            policy: identity(&self.name, name.as_bytes(), &[]),
+            policy: policy(&self.name, [name.as_bytes()]),
             unit: self.unit,
             left: limit.saturating_sub(used),
             reset_after: window.div_f64(limit as f64),
@@ -185,12 +184,16 @@ impl Row {
                 }
             }
             if let (Some(left), Some(reset_after)) = (left, reset_after) {
-                let policy = identity(&self.name, name.as_bytes(), &[]);
+                let policy = policy(&self.name, [name.as_bytes()]);
                 quotas.push(Remaining { policy, unit: self.unit, left, reset_after, limit, window: None });
             }
         }
         Some(quotas)
     }
+}
+
+fn has(hits: &[Hit<'_>], field: Field) -> bool {
+    hits.iter().any(|hit| hit.field == field)
 }
 
 pub(super) fn lines<'a>(hits: &[Hit<'a>], field: Field) -> impl Iterator<Item = &'a HeaderValue> {
@@ -212,14 +215,6 @@ fn count(text: &str) -> Option<u64> {
     }
 }
 
-/// Parses a reset, or a comma-separated list of resets.
-fn moments(text: &str, served: impl Fn() -> SystemTime) -> impl Iterator<Item = Option<Duration>> {
-    let read = move |text: &str| until(text.trim_matches([' ', '\t']), Scale::Seconds, &served);
-    let whole = read(text);
-    let members = text.split(',').filter(move |_| whole.is_none());
-    whole.map(Some).into_iter().chain(members.map(read))
-}
-
 /// Returns the window of each policy, by its limit, as in `100;w=60`.
 pub(super) fn windows<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> HashMap<u64, Duration> {
     let mut windows = HashMap::new();
@@ -233,19 +228,12 @@ pub(super) fn windows<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> HashM
     read.map(|()| windows).unwrap_or_default()
 }
 
-fn identity(name: &str, partition: &[u8], scope: &[&str]) -> u64 {
-    let scope = scope.iter().flat_map(|text| [b"\0", text.as_bytes()]);
-    let partition: Vec<_> = iter::once(partition).chain(scope).flatten().copied().collect();
-    policy(name, Some(&partition))
-}
-
 /// Returns the 64-bit FNV-1a hash (<http://www.isthe.com/chongo/tech/comp/fnv/>), which is the same in every build and
 /// process.
-pub(super) fn policy(name: &str, partition: Option<&[u8]>) -> u64 {
-    // A zero byte separates the name from the partition. No name contains a zero byte, so different policies never have
-    // the same bytes.
-    let partition = partition.map(|partition| [b"\0", partition]);
-    let parts = iter::once(name.as_bytes()).chain(partition.into_iter().flatten());
+pub(super) fn policy<'a>(name: &str, parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+    // A zero byte precedes each part. No name contains a zero byte, so different policies never have the same bytes.
+    let parts = parts.into_iter().flat_map(|part| [b"\0", part]);
+    let parts = once(name.as_bytes()).chain(parts);
     parts.flatten().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

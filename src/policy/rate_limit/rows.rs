@@ -4,7 +4,7 @@ use std::{sync::LazyLock, time::Duration};
 
 use super::list::Unit;
 
-/// What a header states.
+/// The meaning of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::policy) enum Field {
     /// The remaining permits, as a number or a list of numbers.
@@ -20,7 +20,7 @@ pub(in crate::policy) enum Field {
     Window,
     /// The windows of the limits, as in `100;w=60`.
     Windows,
-    /// A name that tells this quota from others that use the same headers.
+    /// A name that distinguishes this quota from others that use the same headers.
     Scope,
     /// The used permits and the limit, as in `32/40`.
     UsedOfLimit,
@@ -44,8 +44,8 @@ pub(super) struct Row {
     pub(super) is_form: bool,
 }
 
-/// What precedes and what follows `remaining`, `reset` and `limit` in the names of three headers, the unit, the seconds
-/// of the window, and other headers.
+/// The text before and after `remaining`, `reset` and `limit` in the names of three headers, the unit, the seconds of the
+/// window, and other headers.
 type Service = (&'static str, &'static str, Unit, Option<u64>, &'static [(&'static str, Field)]);
 
 /// The number of forms, at the start of [`SERVICES`].
