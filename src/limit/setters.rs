@@ -9,8 +9,12 @@ use crate::{config::InvalidConfig, policy::priority::Shares};
 
 impl LocalLimiter {
     pub(crate) fn with(self, change: impl FnOnce(&mut CoreSettings)) -> Self {
+        self.with_setup(|setup| change(&mut setup.settings))
+    }
+
+    fn with_setup(self, change: impl FnOnce(&mut Setup)) -> Self {
         let mut setup = Setup::clone(&self.shared.setup);
-        change(&mut setup.settings);
+        change(&mut setup);
         match self.shared.take_source() {
             Some(source) => Self::build_with_source(setup, source),
             None => Self::build(setup),
@@ -21,8 +25,7 @@ impl LocalLimiter {
     /// clock. It ignores tokio's paused time.
     #[cfg(feature = "quanta")]
     pub fn with_quanta_clock(self) -> Self {
-        let setup = Setup::clone(&self.shared.setup);
-        Self::build(Setup { clock: Clock::quanta(), ..setup })
+        self.with_setup(|setup| setup.clock = Clock::quanta())
     }
 
     /// Starts with at most `permits` available permits. With 0, a restarted process adds no burst to one that the

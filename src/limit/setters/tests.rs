@@ -67,6 +67,8 @@ async fn setter_keeps_the_source_of_permits() {
     let alive = Arc::new(());
     let limiter = LocalLimiter::from_source(Empty(Arc::clone(&alive)), Quota::per_second(10).unwrap());
     let limiter = limiter.with_longest_pause(SECOND).unwrap().with_throttle_pause(2 * SECOND).unwrap();
+    #[cfg(feature = "quanta")]
+    let limiter = limiter.with_quanta_clock();
     assert_eq!(limiter.try_acquire().unwrap_err().wait(), Some(Duration::from_nanos(7)));
     let Snapshot { available, .. } = limiter.snapshot();
     assert_eq!(available, 0);
