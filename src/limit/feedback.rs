@@ -1,4 +1,4 @@
-use std::{fmt, time::Duration};
+use std::{cell::LazyCell, fmt, time::Duration};
 
 use http::{HeaderMap, Response, StatusCode};
 
@@ -89,19 +89,23 @@ impl<'a> ResponseInfo<'a> {
     pub fn remaining(&self) -> &[Remaining] {
         self.reading.remaining()
     }
+
+    /// Returns the quotas that limit the next requests. A quota of tokens or points does not limit them, unless it
+    /// caused the rejection.
+    pub(crate) fn limiting(&self) -> impl Iterator<Item = Remaining> {
+        let is_rejected = LazyCell::new(|| self.acceptance() != Acceptance::Accepted);
+        let limits =
+            move |quota: &&Remaining| quota.unit() == Unit::Requests || quota.left() == 0 && *is_rejected;
+        self.remaining().iter().filter(limits).copied()
+    }
 }
 
 impl From<&ResponseInfo<'_>> for Feedback {
     fn from(response: &ResponseInfo<'_>) -> Self {
-        let acceptance = response.acceptance();
-        // A quota of tokens or points says nothing about the next request, unless it caused the rejection.
-        let applies = |quota: &&Remaining| {
-            quota.unit() == Unit::Requests || quota.left() == 0 && acceptance != Acceptance::Accepted
-        };
         Self {
-            acceptance,
+            acceptance: response.acceptance(),
             pause: response.requested_pause().map(policy::nanos),
-            remaining: response.remaining().iter().filter(applies).copied().collect(),
+            remaining: response.limiting().collect(),
         }
     }
 }

@@ -90,13 +90,13 @@ impl PermitIssuer for Inner {
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
         let effect = self.limiter.completed(permit, response);
-        let remaining = response.remaining();
-        if !remaining.is_empty() {
+        let mut limiting = response.limiting().peekable();
+        if limiting.peek().is_some() {
             let uncounted = self.limiter.demand().uncounted;
             let longest = self.settings.pauses.longest;
             self.inspect(|permits, now| {
                 let session = &mut permits.session;
-                remaining.iter().for_each(|remaining| session.remember(*remaining, uncounted, longest, now));
+                limiting.for_each(|remaining| session.remember(remaining, uncounted, longest, now));
             });
         }
         if effect.pause.is_some() || response.requested_pause().is_some() {

@@ -57,9 +57,11 @@ impl Shared {
             return true;
         }
         match response.acceptance() {
-            Acceptance::Accepted => flags & flags::READS_REMAINING == 0 || response.remaining().is_empty(),
+            Acceptance::Accepted => {
+                flags & flags::READS_REMAINING == 0 || response.limiting().next().is_none()
+            }
             Acceptance::Throttled => false,
-            Acceptance::Unavailable => !learns && response.remaining().is_empty(),
+            Acceptance::Unavailable => !learns && response.limiting().next().is_none(),
         }
     }
 

@@ -295,3 +295,27 @@ fn redis_window_is_longer_than_the_quota_window_by_margin_and_hold() {
     assert_eq!(keys, [key("bucket")]);
     assert_eq!(of(Kind::SlidingWindow).2, ["window", "window:1000000.0", "window:1000000.1"].map(key));
 }
+
+#[tokio::test(start_paused = true)]
+async fn redis_limiter_reports_no_quota_of_tokens_unless_it_caused_a_rejection() {
+    for (status, reported) in [(200, vec![3]), (429, vec![0, 3])] {
+        let (limiter, _) = scripted(limiter(), millis(10), grant_all);
+        let fields = [
+            ("x-ratelimit-remaining-requests", "3"),
+            ("x-ratelimit-reset-requests", "60s"),
+            ("x-ratelimit-remaining-tokens", "0"),
+            ("x-ratelimit-reset-tokens", "1s"),
+        ];
+        let fields = fields.map(|(name, value)| {
+            (http::HeaderName::from_static(name), http::HeaderValue::from_static(value))
+        });
+        let headers = http::HeaderMap::from_iter(fields);
+        let permit = limiter.acquire_with(&bounded(None)).await.unwrap();
+        permit.complete(&limit::ResponseInfo::new(http::StatusCode::from_u16(status).unwrap(), &headers));
+        let mut left: Vec<_> = limiter
+            .inner
+            .inspect(|permits, _| permits.session.updates.gates.iter().map(|gate| gate.left).collect());
+        left.sort_unstable();
+        assert_eq!(left, reported, "{status}");
+    }
+}
