@@ -8,7 +8,7 @@ use crate::{
     policy::{
         self, Remaining, Unit,
         adaptive::Acceptance,
-        dialect::{Dialect, STANDARD},
+        dialect::{Dialect, STANDARD, Scope},
         feedback::Reading,
     },
 };
@@ -19,6 +19,8 @@ pub struct ResponseInfo<'a> {
     reading: Reading<'a>,
     received_at: Option<Instant>,
     pause: Option<Duration>,
+    /// Whether the quotas of a resource are left out.
+    is_of_account: bool,
 }
 
 impl<'a> ResponseInfo<'a> {
@@ -45,7 +47,7 @@ impl<'a> ResponseInfo<'a> {
 
     #[inline]
     fn of(reading: Reading<'a>) -> Self {
-        Self { pause: reading.pause(), reading, received_at: None }
+        Self { pause: reading.pause(), reading, received_at: None, is_of_account: false }
     }
 
     /// Sets when the response arrived. Default: the time at which [`received_at`](Self::received_at) is called.
@@ -74,6 +76,13 @@ impl<'a> ResponseInfo<'a> {
         self.pause
     }
 
+    /// Returns the part of this response that concerns the limits of one scope. Returns `None` if the server throttles
+    /// because of the other scope.
+    pub(super) fn concerning(&self, scope: Scope) -> Option<Self> {
+        let is_other = self.reading.scope().is_some_and(|stated| stated != scope);
+        (!is_other).then(|| Self { is_of_account: scope == Scope::Account, ..self.clone() })
+    }
+
     /// Returns whether the status or a header may concern the rate limit.
     pub(super) fn has_limits(&self) -> bool {
         self.reading.has_limits()
@@ -96,7 +105,8 @@ impl<'a> ResponseInfo<'a> {
         let is_rejected = LazyCell::new(|| self.acceptance() != Acceptance::Accepted);
         let limits =
             move |quota: &&Remaining| quota.unit() == Unit::Requests || quota.left() == 0 && *is_rejected;
-        self.remaining().iter().filter(limits).copied()
+        let applies = |quota: &&Remaining| !(self.is_of_account && quota.is_of_resource());
+        self.remaining().iter().filter(limits).filter(applies).copied()
     }
 }
 

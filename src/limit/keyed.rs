@@ -203,6 +203,13 @@ where
     }
 }
 
+impl<K: Hash + Eq + Clone> Keyed<K> {
+    /// Returns the limiter of a request.
+    pub(super) fn limiter_of(&self, head: RequestHead<'_>) -> Result<LocalLimiter, Refusal> {
+        self.limiter(&(self.shared.key)(head))
+    }
+}
+
 impl<K> Keyed<K> {
     /// Returns the current number of keys.
     pub fn len(&self) -> usize {
@@ -252,7 +259,7 @@ where
     K: Hash + Eq + Clone,
 {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
-        match self.limiter(&(self.shared.key)(head)) {
+        match self.limiter_of(head) {
             Ok(limiter) => limiter
                 .try_acquire_with(request)
                 .map_or_else(|| limiter.acquire_with(request), Acquire::ready),

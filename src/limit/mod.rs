@@ -117,6 +117,7 @@ pub(crate) mod core;
 mod dialect_config;
 mod feedback;
 mod future;
+mod joint;
 mod keyed;
 mod layer;
 mod limiter;
@@ -138,6 +139,7 @@ pub use self::config::RateLimitConfig;
 pub use self::dialect_config::DialectConfig;
 pub use self::feedback::ResponseInfo;
 pub use self::future::ResponseFuture;
+pub use self::joint::Joint;
 pub use self::keyed::Keyed;
 pub use self::layer::RateLimitLayer;
 pub use self::limiter::{Limiter, SelectLimiter};
@@ -150,6 +152,6 @@ pub use self::snapshot::{Effect, Learned, LearnedFrom, Snapshot};
 pub use self::source::{Demand, PermitSource};
 pub use crate::policy::{
     Priority, Remaining, Unit,
-    dialect::{Dialect, ServerSignal},
+    dialect::{Dialect, Scope, ServerSignal},
     rate_limit::QuotaHeaders,
 };

@@ -102,6 +102,11 @@ impl PermitRequest {
         self.max_queue
     }
 
+    /// Returns this request as it is after a part of its wait.
+    pub(super) fn after(self, waited: Duration) -> Self {
+        Self { max_wait: self.max_wait.map(|wait| wait.saturating_sub(waited)), ..self }
+    }
+
     /// Returns this request with its deadline, but without a limit on the wait or the queue. Used for a second wait
     /// after the limiter has admitted the request.
     pub(super) const fn admitted(self) -> Self {

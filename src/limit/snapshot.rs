@@ -42,6 +42,17 @@ pub struct Effect {
     pub probe_after: Option<Duration>,
 }
 
+impl Effect {
+    /// Returns the change of each kind that this effect has, or else that of `other`.
+    pub(super) fn or(self, other: Self) -> Self {
+        let (pause, probe_after) = match self.pause {
+            Some(_) => (self.pause, self.probe_after),
+            None => (other.pause, other.probe_after),
+        };
+        Self { learned: self.learned.or(other.learned), pause, probe_after }
+    }
+}
+
 /// The rate and the quota that an [adaptive](crate::limit::LocalLimiter::adaptive) limiter has learned from a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -110,6 +110,15 @@ impl fmt::Debug for Dialect {
     }
 }
 
+/// Which requests a limit of a server applies to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// All requests of the account.
+    Account,
+    /// The requests to one endpoint, or to one other part of the service, such as a channel or a tenant.
+    Endpoint,
+}
+
 /// Describes a response with regard to the limits of its server. The function of a [`Dialect`] or an inner layer returns
 /// it.
 ///
@@ -122,6 +131,7 @@ impl fmt::Debug for Dialect {
 /// | [`accepted`](Self::accepted) | as after a 200 | by status |
 /// | [`throttled`](Self::throttled) | as after a 429 | with the throttled backoff |
 /// | with a [delay](Self::with_delay) | pauses all requests | waits as long |
+/// | with a [scope](Self::with_scope) | of a [`Joint`](crate::limit::Joint), only the limiter of this scope | |
 /// | [permanent](Self::with_permanent) | does not change its rate, and does not pause | no retry |
 /// | [not processed](Self::with_not_processed) | | any method, because the request was rejected |
 ///
@@ -140,6 +150,7 @@ impl fmt::Debug for Dialect {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerSignal {
+    pub(crate) scope: Option<Scope>,
     pub(crate) is_throttled: bool,
     pub(crate) delay: Option<Duration>,
     pub(crate) is_permanent: bool,
@@ -149,7 +160,7 @@ pub struct ServerSignal {
 impl ServerSignal {
     /// The server accepted the request, whatever its status.
     pub const fn accepted() -> Self {
-        Self { is_throttled: false, delay: None, is_permanent: false, not_processed: false }
+        Self { scope: None, is_throttled: false, delay: None, is_permanent: false, not_processed: false }
     }
 
     /// The server throttles all requests.
@@ -160,6 +171,13 @@ impl ServerSignal {
     /// The server requested this delay, counted from the arrival of the response.
     pub const fn with_delay(mut self, delay: Duration) -> Self {
         self.delay = Some(delay);
+        self
+    }
+
+    /// The response concerns only the limits of this scope. A [`Joint`](crate::limit::Joint) then does not apply it to
+    /// the other ones.
+    pub const fn with_scope(mut self, scope: Scope) -> Self {
+        self.scope = Some(scope);
         self
     }
 

@@ -11,6 +11,7 @@ mod clock_jumps;
 mod custom_limiter;
 mod expiry;
 mod fifo;
+mod joint;
 mod keyed;
 mod layer;
 mod local_limiter;

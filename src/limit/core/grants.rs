@@ -51,7 +51,7 @@ impl Core {
     }
 
     /// Returns whether the permits of the head are available.
-    fn has_permits(&mut self, head: &Head, now: u64) -> bool {
+    pub(super) fn has_permits(&mut self, head: &Head, now: u64) -> bool {
         let (cost, progress) = (head.waiter.cost, self.progress());
         if let Some(source) = self.supply.source() {
             return source.available(now) >= cost.get();

@@ -20,6 +20,7 @@ mod grant_log;
 mod grants;
 #[cfg(any(test, feature = "test-util"))]
 mod inspection;
+mod joint;
 mod lateness;
 mod latest;
 mod lazy;
@@ -33,11 +34,14 @@ mod supply;
 #[cfg(test)]
 mod tests;
 
+use std::num::NonZeroU32;
+
 #[cfg(feature = "test-util")]
 pub use self::state::Snapshot;
 pub use self::{
     block::Block,
     feedback::{End, Feedback},
+    joint::Turn,
     latest::Latest,
     quotas::Spread,
     request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},
@@ -144,6 +148,11 @@ impl Core {
             Ok(grant) => return Ok(Submitted::Granted(grant)),
             Err(due) => due,
         };
+        Ok(Submitted::Queued(self.enqueue(&ask, due, false, now)?))
+    }
+
+    /// Queues a request whose permits are expected at `due`, or refuses it because of its bounds.
+    fn enqueue(&mut self, ask: &Ask, due: u64, is_late: bool, now: u64) -> Result<Ticket, Refusal> {
         let rank = ask.priority.rank();
         let reason = if self.queue.len(rank) >= ask.max_queue {
             Some(Reason::QueueFull)
@@ -153,10 +162,10 @@ impl Core {
         if let Some(reason) = reason {
             return Err(self.count(Self::refusal(reason, due, now)));
         }
-        let ticket = self.queue.insert(Waiter { cost: ask.cost, rank, latest: ask.latest, is_late: false });
+        let ticket = self.queue.insert(Waiter { cost: ask.cost, rank, latest: ask.latest, is_late });
         self.overtake(rank + 1, now);
         self.hold_head(now);
-        Ok(Submitted::Queued(ticket))
+        Ok(ticket)
     }
 
     /// Grants the permits of a new request now, or refuses it with the wait that it would need.
@@ -186,15 +195,7 @@ impl Core {
     #[inline]
     fn grant(&mut self, ask: &Ask, now: u64) -> Result<Grant, u64> {
         let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.largest());
-        if !self.queue.is_settled() {
-            self.advance(now);
-        }
-        let is_first = self.queue.is_empty();
-        let permits = u64::from(cost.get());
-        let costliest = if is_first { permits } else { self.queue.costliest.max(permits) };
-        if costliest != self.queue.costliest {
-            self.queue.costliest = costliest;
-        }
+        let is_first = self.arrive(cost, now);
         let reserve = if is_first { Some(0) } else { self.queue.reserve_of_new(rank, cost, largest) };
         if let Some(reserve) = reserve {
             if self.take(cost, reserve, now, now) {
@@ -205,9 +206,29 @@ impl Core {
                 return Ok(Grant { at: now, cost });
             }
         }
-        let wanted = &self.queue.wanted;
-        let own = wanted[rank].saturating_add(permits);
-        Err(self.forecast(now, self.queue.shares.total(rank, own, wanted, 0)))
+        Err(self.due_of_new(ask, now))
+    }
+
+    /// Prepares the queue for a new request of this cost. Returns whether no request waits.
+    #[inline]
+    fn arrive(&mut self, cost: NonZeroU32, now: u64) -> bool {
+        if !self.queue.is_settled() {
+            self.advance(now);
+        }
+        let is_first = self.queue.is_empty();
+        let permits = u64::from(cost.get());
+        let costliest = if is_first { permits } else { self.queue.costliest.max(permits) };
+        if costliest != self.queue.costliest {
+            self.queue.costliest = costliest;
+        }
+        is_first
+    }
+
+    /// Returns when the permits of a new request are available, behind those of the waiters.
+    fn due_of_new(&self, ask: &Ask, now: u64) -> u64 {
+        let (rank, wanted) = (ask.priority.rank(), &self.queue.wanted);
+        let own = wanted[rank].saturating_add(ask.cost.get().into());
+        self.forecast(now, self.queue.shares.total(rank, own, wanted, 0))
     }
 
     /// Returns what became of a waiter. Any result but `Waiting` ends the ticket. Permits that were granted too long
@@ -237,11 +258,7 @@ impl Core {
             let refusal = self.too_costly();
             return Status::Refused(self.count(refusal));
         }
-        if let Some((_, Stage::Absent, _)) = self.queue.find(ticket) {
-            self.queue.enter(slot);
-            self.lateness.hold(now);
-            self.overtake(waiter.rank, now);
-        }
+        self.restore(ticket, now);
         self.serve(now, Some(slot));
         match self.queue.find(ticket) {
             Some((_, Stage::Granted(_) | Stage::Refused(_), _)) => self.status(ticket, now),
@@ -252,15 +269,25 @@ impl Core {
         }
     }
 
-    /// Ends a ticket. Permits that were granted but not collected are wasted.
-    pub fn cancel(&mut self, ticket: Ticket, now: u64) {
-        let Some((slot, stage, waiter)) = self.queue.find(ticket) else { return };
+    /// Puts an absent waiter back at its position.
+    fn restore(&mut self, ticket: Ticket, now: u64) {
+        if let Some((slot, Stage::Absent, waiter)) = self.queue.find(ticket) {
+            self.queue.enter(slot);
+            self.lateness.hold(now);
+            self.overtake(waiter.rank, now);
+        }
+    }
+
+    /// Ends a ticket. Permits that were granted but not collected are wasted. Returns `false` if it has already ended.
+    pub fn cancel(&mut self, ticket: Ticket, now: u64) -> bool {
+        let Some((slot, stage, waiter)) = self.queue.find(ticket) else { return false };
         if let Stage::Granted(at) = *stage {
             self.waste(waiter.cost, at, now);
         }
         self.queue.release(slot);
         self.lateness.hold(now);
         self.advance(now);
+        true
     }
 
     /// Returns the next waiter that was granted or refused since the last call. It may have been cancelled since.

@@ -183,11 +183,12 @@ impl Shared {
         outcome
     }
 
-    fn leave(&self, ticket: Ticket) {
+    pub(super) fn leave(&self, ticket: Ticket) {
         let mut guard = self.lock();
         let (state, now) = self.enter(&mut guard, None);
-        let waker = state.waiting().wakers.take(ticket);
-        state.core.cancel(ticket, now);
+        let is_queued = state.core.cancel(ticket, now);
+        // Another request may use the slot of an ended one.
+        let waker = if is_queued { state.waiting().wakers.take(ticket) } else { None };
         if state.core.is_unused() {
             state.waiting().wakers.clear();
         }

@@ -6,6 +6,7 @@ mod attempt;
 mod block_word;
 pub(super) mod clock;
 mod driver;
+pub(super) mod joint;
 #[cfg(all(test, outbound_loom))]
 mod loom_tests;
 mod outcome;

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, Response, StatusCode, header::RETRY_AFTER};
 
 use super::{
     adaptive::Acceptance,
-    dialect::{Dialect, ServerSignal},
+    dialect::{Dialect, Scope, ServerSignal},
     grpc::{self, Code},
     header_values::{served, values},
     moment::{Scale, each_until},
@@ -91,6 +91,14 @@ pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Op
         |(name, scale): &(_, _)| values(headers, name).filter_map(|text| longest(text, *scale)).max();
     DELAYS.iter().find_map(of_header)
 }
+
+/// The headers that state what a throttle concerns, and the beginnings of the values that mean the account. Discord,
+/// Stripe and Jira send them. The other values mean one endpoint, bucket or object.
+const SCOPES: [(HeaderName, &[&str]); 3] = [
+    (HeaderName::from_static("x-ratelimit-scope"), &["global"]),
+    (HeaderName::from_static("stripe-rate-limited-reason"), &["global"]),
+    (HeaderName::from_static("ratelimit-reason"), &["jira-quota"]),
+];
 
 /// Whether the server rejects requests because there are too many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,6 +224,29 @@ impl<'a> Reading<'a> {
             None if self.is_rejecting() => Throttle::Temporary,
             None => Throttle::No,
         }
+    }
+
+    /// Returns which limits the response concerns, if the server states it.
+    ///
+    /// Without a statement, a throttle concerns the resource or bucket whose quota is empty. GitHub throttles an account
+    /// with the headers of a resource that has remaining permits.
+    pub(crate) fn scope(&self) -> Option<Scope> {
+        if let Some(signal) = self.signal {
+            return signal.scope;
+        }
+        if !self.has_limits() || self.acceptance() == Acceptance::Accepted {
+            return None;
+        }
+        let stated = SCOPES.iter().find_map(|(name, account)| {
+            let value = self.headers.get(name)?.to_str().ok()?;
+            let is_account = account.iter().any(|known| value.starts_with(known));
+            Some(if is_account { Scope::Account } else { Scope::Endpoint })
+        });
+        stated.or_else(|| {
+            let mut empty = self.remaining().iter().filter(|quota| quota.left() == 0).peekable();
+            empty.peek()?;
+            empty.all(Remaining::is_of_resource).then_some(Scope::Endpoint)
+        })
     }
 
     /// Returns the delay for all requests: that of a throttled response.

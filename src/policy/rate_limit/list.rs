@@ -43,6 +43,8 @@ pub enum Unit {
 pub struct Remaining {
     pub(super) policy: u64,
     pub(super) unit: Unit,
+    /// Whether the headers name the resource or bucket of the quota.
+    pub(super) is_of_resource: bool,
     pub(super) left: u64,
     pub(super) reset_after: Duration,
     pub(super) limit: Option<u64>,
@@ -59,6 +61,12 @@ impl Remaining {
     /// Returns what the quota counts. A limiter applies only quotas of requests to its rate.
     pub const fn unit(&self) -> Unit {
         self.unit
+    }
+
+    /// Returns whether the headers name the resource or bucket to which the quota belongs. The quota then does not apply
+    /// to the other requests of the account.
+    pub const fn is_of_resource(&self) -> bool {
+        self.is_of_resource
     }
 
     /// Returns how many permits remain. A request may cost several permits, or none.

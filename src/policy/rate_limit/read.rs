@@ -135,6 +135,7 @@ impl Row {
             quotas.push(Remaining {
                 policy: policy(&self.name, once(&index[..]).chain(scope.iter().copied())),
                 unit: self.unit,
+                is_of_resource: !scope.is_empty(),
                 left,
                 reset_after: if has_reset { resets.next()?? } else { window? },
                 limit,
@@ -158,6 +159,7 @@ impl Row {
         Some(Remaining {
             policy: policy(&self.name, [name.as_bytes()]),
             unit: self.unit,
+            is_of_resource: false,
             left: limit.saturating_sub(used),
             reset_after: window.div_f64(limit as f64),
             limit: Some(limit),
@@ -184,8 +186,17 @@ impl Row {
                 }
             }
             if let (Some(left), Some(reset_after)) = (left, reset_after) {
-                let policy = policy(&self.name, [name.as_bytes()]);
-                quotas.push(Remaining { policy, unit: self.unit, left, reset_after, limit, window: None });
+                let (policy, unit) = (policy(&self.name, [name.as_bytes()]), self.unit);
+                let is_of_resource = false;
+                quotas.push(Remaining {
+                    policy,
+                    unit,
+                    is_of_resource,
+                    left,
+                    reset_after,
+                    limit,
+                    window: None,
+                });
             }
         }
         Some(quotas)

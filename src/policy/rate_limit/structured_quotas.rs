@@ -43,7 +43,8 @@ fn items(row: &Row, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
         let left = left.map(natural);
         if let (Some(left), Some(reset_after), Some(unit)) = (left, reset_after, unit) {
             let policy = policy(name, partition.map(str::as_bytes));
-            list.push(Remaining { policy, unit, left: left?, reset_after, limit, window });
+            let is_of_resource = partition.is_some();
+            list.push(Remaining { policy, unit, is_of_resource, left: left?, reset_after, limit, window });
         }
         Some(())
     })?;
@@ -95,6 +96,7 @@ fn dictionary(row: &Row, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
     Some(vec![Remaining {
         policy: policy(&row.name, None),
         unit: row.unit,
+        is_of_resource: false,
         left,
         reset_after,
         limit,

@@ -40,6 +40,7 @@ impl StackBuilder {
             initial_burst: None,
             pauses: PauseSettings::DEFAULT,
             has_given_limiter: false,
+            endpoints: None,
             invalid: None,
             limit: RateLimitLayer::new(AnyLimiter::of_quotas(&[], None, PauseSettings::DEFAULT)),
             retry: RetryLayer::new(),

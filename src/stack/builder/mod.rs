@@ -64,6 +64,7 @@ pub struct StackBuilder {
     limit: RateLimitLayer<AnyLimiter>,
     /// `true` if the caller has set the limiter, `false` if the builder uses its own.
     has_given_limiter: bool,
+    endpoints: Option<limiter::EndpointLimits>,
     /// The first error that a setter found.
     invalid: Option<InvalidConfig>,
     retry: RetryLayer,
@@ -178,7 +179,7 @@ impl StackBuilder {
         self.headers.check(key_header, self.request_id.header())?;
         let auth = self.credential.layer(&self.placement, &self.base.origin, &self.allowed)?;
         let origin = self.base.origin.clone();
-        let (mut retry, mut limit) = (self.retry.clone(), self.limit.clone());
+        let (mut retry, mut limit) = (self.retry.clone(), self.joint_limit()?);
         if let Some(dialect) = &self.dialect {
             (retry, limit) = (retry.with_dialect(dialect.clone()), limit.with_dialect(dialect.clone()));
         }

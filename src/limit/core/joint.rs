@@ -1,0 +1,66 @@
+//! Requests that take the permits of two limiters together.
+//!
+//! Such a request waits in both queues as a late waiter, so that its turn only wakes it. It takes its permits when they
+//! are available in both.
+
+use super::{Ask, Core, Stage, Ticket};
+use crate::error::Refusal;
+
+impl Core {
+    /// Queues a request whose permits are granted only by [`status`](Self::status), or refuses it.
+    pub fn join(&mut self, ask: &Ask, now: u64) -> Result<Ticket, Refusal> {
+        let due = self.foresee(ask, now)?;
+        self.enqueue(ask, due, true, now)
+    }
+
+    /// Returns when the permits of a new request are available. Refuses a request that can never be granted, or not
+    /// within its bounds.
+    pub fn foresee(&mut self, ask: &Ask, now: u64) -> Result<u64, Refusal> {
+        if let Some(refusal) = self.rejects(ask, now) {
+            return Err(self.count(refusal));
+        }
+        self.arrive(ask.cost, now);
+        let due = self.due_of_new(ask, now);
+        match ask.latest.missed_by(due, now, self.grace()) {
+            Some(reason) => Err(self.count(Self::refusal(reason, due, now))),
+            None => Ok(due),
+        }
+    }
+
+    /// Returns whether a new request needs no wait.
+    pub fn is_free(&mut self, ask: &Ask, now: u64) -> bool {
+        if self.rejects(ask, now).is_some() || !self.arrive(ask.cost, now) {
+            return false;
+        }
+        let (cost, progress) = (ask.cost.get(), self.progress());
+        self.supply.progress(progress, cost, now);
+        self.due_of_new(ask, now) <= now && self.supply.is_open(cost, now)
+    }
+
+    /// Returns whether [`status`](Self::status) would grant the permits of a queued request now. Its offer ends if they
+    /// are not available any more.
+    pub fn turn(&mut self, ticket: Ticket, now: u64) -> Turn {
+        self.restore(ticket, now);
+        self.advance(now);
+        match self.queue.find(ticket) {
+            Some((slot, Stage::Offered(_), _)) => {
+                let head = self.queue.head(self.supply.largest()).filter(|head| head.slot == slot);
+                if head.is_some_and(|head| self.has_permits(&head, now)) {
+                    return Turn::Now;
+                }
+                self.queue.withdraw_offer(slot);
+                Turn::Later
+            }
+            Some((_, Stage::Refused(_), _)) => Turn::Refused,
+            _ => Turn::Later,
+        }
+    }
+}
+
+/// Whether a queued request gets its permits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    Later,
+    Now,
+    Refused,
+}

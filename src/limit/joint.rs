@@ -1,0 +1,180 @@
+use std::{fmt, future::poll_fn, hash::Hash, num::NonZeroU32, sync::Arc};
+
+use super::{
+    feedback::ResponseInfo,
+    keyed::Keyed,
+    limiter::{Limiter, SelectLimiter},
+    local_limiter::LocalLimiter,
+    permit::{Permit, PermitIssuer},
+    permit_request::PermitRequest,
+    shell::{acquire::Acquire, joint::Place},
+    snapshot::Effect,
+};
+use crate::{call::RequestHead, clock, error::Refusal, policy::dialect::Scope};
+
+/// The limiter of an account together with the limiters of its parts, such as endpoints or tenants. A request takes its
+/// permits from both at once, or from neither.
+///
+/// ```
+/// use tower_outbound::{Quota, limit::{Joint, Keyed, LocalLimiter, RateLimitLayer}};
+///
+/// // 5,000 requests per hour for all of the API, and 30 searches per minute.
+/// let account = LocalLimiter::paced_window(Quota::per_hour(5_000)?);
+/// let search = Quota::per_minute(30)?;
+/// let endpoints = Keyed::new(
+///     |head| head.uri.path().starts_with("/search"),
+///     move |is_search| if *is_search { LocalLimiter::paced_window(search) } else { LocalLimiter::unlimited() },
+/// );
+/// let layer = RateLimitLayer::new(Joint::new(account.clone(), endpoints));
+/// assert_eq!(account.snapshot().granted, 0);
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+///
+/// [`StackBuilder::with_endpoint_limits`](crate::stack::StackBuilder::with_endpoint_limits) adds such limiters to a
+/// client.
+///
+/// # Order
+///
+/// A request first waits for the turn of its part, and then in the queue of the account. It holds no permit while it
+/// waits. A part that may not send therefore delays no other part. Two limiters in two layers, or composed in a
+/// [`Limiter`](super::Limiter) of one's own, cannot do this: the permit of one expires, or is used late, while the
+/// request waits for the other.
+///
+/// # Responses
+///
+/// | the response | applies to |
+/// |---|---|
+/// | concerns the part: `X-RateLimit-Scope: user`, a bucket, `Stripe-Rate-Limited-Reason: endpoint-rate` | the part |
+/// | concerns the account: `X-RateLimit-Scope: global`, `Stripe-Rate-Limited-Reason: global-rate` | the account |
+/// | does not say what it concerns | both |
+///
+/// A [`ServerSignal`](super::ServerSignal) states the scope of other responses. A quota with a resource or bucket
+/// applies to the part only. The [guide](crate::guide::services) lists the headers.
+///
+/// # Cancellation
+///
+/// Dropping a queued call spends no permit of either limiter.
+pub struct Joint<K> {
+    account: LocalLimiter,
+    parts: Keyed<K>,
+}
+
+impl<K> Joint<K> {
+    /// Combines the limiter of an account with those of its parts.
+    pub fn new(account: LocalLimiter, parts: Keyed<K>) -> Self {
+        Self { account, parts }
+    }
+
+    /// Returns the limiter of the account.
+    pub fn account(&self) -> &LocalLimiter {
+        &self.account
+    }
+
+    /// Returns the limiters of the parts.
+    pub fn parts(&self) -> &Keyed<K> {
+        &self.parts
+    }
+}
+
+impl<K: Hash + Eq + Clone> SelectLimiter for Joint<K> {
+    fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
+        match self.pair(head) {
+            Ok(pair) if pair.is_one() => pair.account.acquire_with(request),
+            Ok(pair) => Acquire::new(pair.acquire(*request)),
+            Err(refusal) => Acquire::ready(Err(refusal)),
+        }
+    }
+
+    fn try_acquire_for(
+        &self,
+        head: RequestHead<'_>,
+        request: &PermitRequest,
+    ) -> Option<Result<Permit<'static>, Refusal>> {
+        let pair = self.pair(head).ok().filter(|pair| !pair.is_one())?;
+        let granted = pair.account.shared.grant_both(&pair.part.shared, request)?;
+        Some(Ok(pair.permit(request.cost(), granted)))
+    }
+}
+
+impl<K: Hash + Eq + Clone> Joint<K> {
+    fn pair(&self, head: RequestHead<'_>) -> Result<Pair, Refusal> {
+        Ok(Pair { account: self.account.clone(), part: self.parts.limiter_of(head)? })
+    }
+}
+
+/// The two limiters of a request.
+struct Pair {
+    account: LocalLimiter,
+    part: LocalLimiter,
+}
+
+impl Pair {
+    /// Returns whether the function of the `Keyed` has returned the account's limiter.
+    fn is_one(&self) -> bool {
+        Arc::ptr_eq(&self.account.shared, &self.part.shared)
+    }
+
+    async fn acquire(self, request: PermitRequest) -> Result<Permit<'static>, Refusal> {
+        let Self { account, part } = &self;
+        let arrived_at = clock::now();
+        account.shared.foresee(&request)?;
+        let turn = Place::join(&part.shared, &request)?;
+        loop {
+            poll_fn(|cx| turn.poll_due(cx)).await;
+            let place = Place::join(&account.shared, &request.after(arrived_at.elapsed()))?;
+            poll_fn(|cx| place.poll_due(cx)).await;
+            // If the part has begun a pause meanwhile, the request waits for its end outside the account's queue.
+            if let Some(granted) = place.take_both(&turn) {
+                return granted.map(|granted| self.permit(request.cost(), granted));
+            }
+        }
+    }
+
+    fn permit(self, cost: NonZeroU32, granted: [u64; 2]) -> Permit<'static> {
+        let [of_account, of_part] = granted;
+        let issuer = JointIssuer { account: (self.account, of_account), part: (self.part, of_part) };
+        Permit::new(cost).with_issuer(Arc::new(issuer))
+    }
+}
+
+/// Passes the outcome of a request to both limiters, or to the one that it concerns.
+struct JointIssuer {
+    account: (LocalLimiter, u64),
+    part: (LocalLimiter, u64),
+}
+
+impl PermitIssuer for JointIssuer {
+    fn is_expired(&self, _: &Permit<'_>) -> bool {
+        [&self.account, &self.part].iter().any(|(limiter, at)| limiter.shared.is_expired(*at))
+    }
+
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
+        let effect = |(limiter, at): &(LocalLimiter, u64), own: Scope| match response.concerning(own) {
+            Some(response) => limiter.shared.completed((permit.cost(), *at), permit.sent_at(), &response),
+            None => {
+                limiter.shared.dropped((permit.cost(), *at), false);
+                Effect::default()
+            }
+        };
+        let of_account = effect(&self.account, Scope::Account);
+        of_account.or(effect(&self.part, Scope::Endpoint))
+    }
+
+    fn dropped(&self, permit: &Permit<'_>) {
+        for (limiter, at) in [&self.account, &self.part] {
+            limiter.shared.dropped((permit.cost(), *at), permit.sent_at().is_some());
+        }
+    }
+}
+
+impl<K> Clone for Joint<K> {
+    fn clone(&self) -> Self {
+        Self { account: self.account.clone(), parts: self.parts.clone() }
+    }
+}
+
+impl<K> fmt::Debug for Joint<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Joint").field("account", &self.account).field("parts", &self.parts).finish()
+    }
+}

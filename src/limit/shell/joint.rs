@@ -1,0 +1,121 @@
+//! Requests that take the permits of two limiters together or none.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use super::{Shared, driver, waiting::Wakes};
+use crate::{
+    error::Refusal,
+    limit::{
+        core::{Core, End, Status, Ticket, Turn},
+        permit_request::PermitRequest,
+    },
+};
+
+/// The times of the grants of two limiters, or the refusal of one.
+type Outcome = Result<[u64; 2], Refusal>;
+
+/// The place of a request in a limiter's queue. Dropping it leaves the queue.
+pub(in crate::limit) struct Place {
+    limiter: Arc<Shared>,
+    ticket: Ticket,
+}
+
+impl Place {
+    /// Joins the queue, or refuses the request.
+    pub(in crate::limit) fn join(limiter: &Arc<Shared>, request: &PermitRequest) -> Result<Self, Refusal> {
+        let ticket = limiter.locked(|core, now| core.join(&limiter.ask(request, now), now))?;
+        Ok(Self { limiter: Arc::clone(limiter), ticket })
+    }
+
+    /// Waits until the permits are available, or the request is refused.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it has to wait without a tokio runtime, or if its timer is disabled.
+    pub(in crate::limit) fn poll_due(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut guard = self.limiter.lock();
+        let (state, now) = self.limiter.enter(&mut guard, None);
+        if state.core.turn(self.ticket, now) != Turn::Later {
+            let waker = state.waiting().wakers.take(self.ticket);
+            self.limiter.unlock(guard, true);
+            drop(waker);
+            return Poll::Ready(());
+        }
+        let replaced = state.waiting().wakers.keep(self.ticket, cx.waker());
+        let has_driver = state.has_driver();
+        self.limiter.unlock(guard, true);
+        drop(replaced);
+        if !has_driver {
+            driver::start(&self.limiter);
+        }
+        Poll::Pending
+    }
+
+    /// Takes the permits of two requests that are due. Returns `None` if those of one are not available any more.
+    pub(in crate::limit) fn take_both(&self, other: &Self) -> Option<Outcome> {
+        self.limiter.locked_with(&other.limiter, |(own, own_now), (its, its_now)| {
+            match (own.turn(self.ticket, own_now), its.turn(other.ticket, its_now)) {
+                (Turn::Refused, _) => own.status(self.ticket, own_now).refusal().map(Err),
+                (_, Turn::Refused) => its.status(other.ticket, its_now).refusal().map(Err),
+                (Turn::Later, _) | (_, Turn::Later) => None,
+                // Both are available at these times, so both are granted.
+                (Turn::Now, Turn::Now) => {
+                    let granted = (own.status(self.ticket, own_now), its.status(other.ticket, its_now));
+                    let (Status::Granted(first), Status::Granted(second)) = granted else { return None };
+                    Some(Ok([first.at, second.at]))
+                }
+            }
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.limiter.leave(self.ticket);
+    }
+}
+
+impl Shared {
+    /// Takes the permits of a new request from both limiters now. Returns `None` if one of them has none.
+    pub(in crate::limit) fn grant_both(&self, other: &Self, request: &PermitRequest) -> Option<[u64; 2]> {
+        self.locked_with(other, |(own, own_now), (its, its_now)| {
+            let (first, second) = (self.ask(request, own_now), other.ask(request, its_now));
+            if !own.is_free(&first, own_now) || !its.is_free(&second, its_now) {
+                return None;
+            }
+            let second = its.grant_now(&second, its_now)?;
+            match own.grant_now(&first, own_now) {
+                Some(first) => Some([first.at, second.at]),
+                None => {
+                    its.finished(second, End::Unsent, its_now);
+                    None
+                }
+            }
+        })
+    }
+
+    /// Refuses a new request that could not be granted within its bounds.
+    pub(in crate::limit) fn foresee(&self, request: &PermitRequest) -> Result<(), Refusal> {
+        self.locked(|core, now| core.foresee(&self.ask(request, now), now).map(|_| ()))
+    }
+
+    /// Calls `work` with both cores and their presents. The order of the locks is the order of the arguments, so every
+    /// caller passes the account's limiter first.
+    fn locked_with<T>(&self, other: &Self, work: impl FnOnce((&mut Core, u64), (&mut Core, u64)) -> T) -> T {
+        let (mut own_guard, mut other_guard) = (self.lock(), other.lock());
+        let (own, own_now) = self.enter(&mut own_guard, None);
+        let (its, its_now) = other.enter(&mut other_guard, None);
+        let outcome = work((&mut own.core, own_now), (&mut its.core, its_now));
+        let mut wakes = Wakes::default();
+        for (limiter, state) in [(self, own), (other, its)] {
+            limiter.publish(state);
+            state.settle(true, &mut wakes);
+        }
+        drop((own_guard, other_guard));
+        wakes.wake();
+        outcome
+    }
+}

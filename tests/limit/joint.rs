@@ -1,0 +1,314 @@
+//! Tests of `Joint`: requests that take the permits of an account and of one of its parts together.
+
+use super::*;
+use tower_outbound::limit::{Joint, Scope, ServerSignal};
+
+/// The part of a request, in its extensions.
+#[derive(Clone, Copy)]
+struct Part(u32);
+
+fn joint(account: LocalLimiter, part: impl Fn(&u32) -> LocalLimiter + Send + Sync + 'static) -> Joint<u32> {
+    let parts = Keyed::new(|head| head.extensions.get().map_or(0, |Part(number)| *number), part);
+    Joint::new(account, parts)
+}
+
+fn to(part: u32) -> Request<()> {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(Part(part));
+    request
+}
+
+/// Waits for the permits of a request to this part.
+fn acquire(joint: &Joint<u32>, part: u32, request: &PermitRequest) -> Acquire {
+    let head = to(part);
+    match joint.try_acquire_for(RequestHead::of(&head), request) {
+        Some(granted) => Acquire::ready(granted),
+        None => joint.acquire_for(RequestHead::of(&head), request),
+    }
+}
+
+/// Returns the largest number of times in any window of this length.
+fn most_in_window(times: &[Instant], window: Duration) -> usize {
+    let until = |from: Instant| times.partition_point(|at| *at < from + window);
+    times.iter().enumerate().map(|(first, from)| until(*from) - first).max().unwrap_or(0)
+}
+
+/// The times at which the requests of each part were granted. Each caller always has a request to send.
+async fn backlogged(joint: &Joint<u32>, callers: &[u32], duration: Duration) -> BTreeMap<u32, Vec<Instant>> {
+    let (start, times) = (Instant::now(), Arc::new(Mutex::new(BTreeMap::<_, Vec<_>>::new())));
+    let mut tasks = JoinSet::new();
+    for part in callers.iter().copied() {
+        let (joint, times) = (joint.clone(), Arc::clone(&times));
+        tasks.spawn(async move {
+            while start.elapsed() < duration {
+                let mut permit = acquire(&joint, part, &PermitRequest::new()).await.unwrap();
+                assert!(!permit.is_expired());
+                permit.mark_sent(Instant::now());
+                times.lock().unwrap().entry(part).or_default().push(Instant::now());
+                yield_now().await;
+            }
+        });
+    }
+    sleep(duration).await;
+    tasks.abort_all();
+    std::mem::take(&mut times.lock().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_the_account_nor_a_part_exceeds_its_quota_and_both_use_it() {
+    let window = millis(1_000);
+    // 200 per second for all, and 10 per second for each part. Two windows composed by hand sent 221 in a second, or
+    // sent 1.3 per second of a busy part.
+    for (account, parts, callers) in [(200, 5, 4), (200, 40, 5), (20, 10, 3), (200, 1, 50)] {
+        let joint = joint(LocalLimiter::paced_window(quota(account, 1_000, 1)), |_| {
+            LocalLimiter::paced_window(quota(10, 1_000, 1))
+        });
+        let callers: Vec<_> = (0..parts).flat_map(|part| repeat_n(part, callers)).collect();
+        let times = backlogged(&joint, &callers, seconds(30)).await;
+        let mut all: Vec<_> = times.values().flatten().copied().collect();
+        all.sort_unstable();
+        assert!(most_in_window(&all, window) <= account as usize, "{account} {parts}");
+        let most = u64::from(account.min(10 * parts)) * 30;
+        assert!(all.len() as u64 * 100 >= most * 95, "{account} {parts}: {} of {most}", all.len());
+        for (part, times) in &times {
+            assert!(most_in_window(times, window) <= 10, "part {part}");
+            let share = all.len() / parts as usize;
+            assert!(
+                times.len() * 10 >= share * 8,
+                "{account} {parts}: part {part} got {} of {share}",
+                times.len()
+            );
+        }
+        let snapshot = joint.account().snapshot();
+        assert_eq!(snapshot.granted, all.len() as u64, "no permit of the account was wasted");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn part_that_may_not_send_delays_no_other_part() {
+    let account = LocalLimiter::paced_window(quota(11, 1_000, 10));
+    let joint = joint(account.clone(), |_| LocalLimiter::paced_window(quota(1, 60_000, 1)));
+    assert!(acquire(&joint, 0, &PermitRequest::new()).await.is_ok());
+    let mut blocked: Vec<_> =
+        (0..100).map(|_| task::spawn(acquire(&joint, 0, &PermitRequest::new()))).collect();
+    blocked.iter_mut().for_each(|waiter| assert_pending!(waiter.poll()));
+    let start = Instant::now();
+    for part in 1..10 {
+        acquire(&joint, part, &PermitRequest::new()).await.unwrap();
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!((account.snapshot().granted, account.snapshot().queued), (10, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_a_part_are_served_in_order() {
+    let joint = joint(LocalLimiter::paced_window(quota(20, 1_000, 1)), |_| {
+        LocalLimiter::paced_window(quota(10, 1_000, 1))
+    });
+    let order = Rc::new(std::cell::RefCell::new(Vec::new()));
+    let local = tokio::task::LocalSet::new();
+    for number in 0..60 {
+        let (joint, order) = (joint.clone(), Rc::clone(&order));
+        local.spawn_local(async move {
+            acquire(&joint, number % 2, &PermitRequest::new()).await.unwrap();
+            order.borrow_mut().push(number);
+        });
+    }
+    local.await;
+    for part in 0..2 {
+        let served: Vec<_> = order.borrow().iter().copied().filter(|number| number % 2 == part).collect();
+        assert!(served.is_sorted(), "{served:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_request_spends_no_permit_of_either_limiter() {
+    // The request waits for its part, for the account, and for neither.
+    for (account, part, granted) in [(1_000, 1, 0), (1, 1_000, 0), (1_000, 1_000, 1)] {
+        let joint = joint(LocalLimiter::token_bucket(quota(account + 1, 60_000, 1)), move |_| {
+            LocalLimiter::token_bucket(quota(part + 1, 60_000, 1))
+        });
+        let of_part = joint.parts().limiter(&0).unwrap();
+        if account == 1 {
+            joint.account().try_acquire().unwrap().release();
+        } else if part == 1 {
+            of_part.try_acquire().unwrap().release();
+        }
+        let before = (joint.account().snapshot().granted, of_part.snapshot().granted);
+        let mut waiters: Vec<_> =
+            (0..10).map(|_| task::spawn(acquire(&joint, 0, &PermitRequest::new()))).collect();
+        let ready = waiters.iter_mut().map(|waiter| u64::from(waiter.poll().is_ready())).sum::<u64>();
+        assert_eq!(ready, granted);
+        drop(waiters);
+        for (limiter, before) in [(joint.account(), before.0), (&of_part, before.1)] {
+            let after = limiter.snapshot();
+            assert_eq!((after.granted - before, after.queued, after.in_flight), (granted, 0, 0));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_either_limiter_cannot_serve_in_time_is_refused_at_once() {
+    for (account, part) in [(1, 1_000), (1_000, 1)] {
+        let joint = joint(LocalLimiter::token_bucket(quota(account + 1, 60_000, 1)), move |_| {
+            LocalLimiter::token_bucket(quota(part + 1, 60_000, 1))
+        });
+        acquire(&joint, 0, &PermitRequest::new()).await.unwrap();
+        for (request, reason) in [
+            (PermitRequest::new().with_max_wait(seconds(59)), Reason::MaxWait),
+            (PermitRequest::new().with_deadline(Instant::now() + seconds(59)), Reason::Deadline),
+            (costing(2), Reason::TooCostly { largest: 1 }),
+        ] {
+            let refusal = assert_ready!(task::spawn(acquire(&joint, 0, &request)).poll()).unwrap_err();
+            assert_eq!(refusal.reason(), reason);
+        }
+        let start = Instant::now();
+        let request = PermitRequest::new().with_max_wait(seconds(60));
+        acquire(&joint, 0, &request).await.unwrap();
+        assert_eq!(start.elapsed(), seconds(60));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_in_both_queues_is_at_most_the_longest_wait() {
+    let joint = joint(LocalLimiter::paced_window(quota(1, 10_000, 1)), |_| {
+        LocalLimiter::paced_window(quota(1, 1_000, 1))
+    });
+    acquire(&joint, 0, &PermitRequest::new()).await.unwrap();
+    let start = Instant::now();
+    let patient = tokio::spawn(acquire(&joint, 0, &PermitRequest::new().with_max_wait(seconds(10))));
+    yield_now().await;
+    // Overtakes the first request in the queue of the account.
+    let urgent = PermitRequest::new().with_priority(Priority::High);
+    let urgent = tokio::spawn(acquire(&joint, 1, &urgent));
+    let refusal = patient.await.unwrap().unwrap_err();
+    assert!(start.elapsed() <= seconds(2), "{:?}", start.elapsed());
+    assert_eq!(refusal.reason(), Reason::MaxWait);
+    urgent.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn part_that_pauses_while_its_request_waits_for_the_account_keeps_the_request() {
+    let joint = joint(LocalLimiter::paced_window(quota(1, 10_000, 1)), |_| {
+        LocalLimiter::paced_window(quota(100, 1_000, 1))
+    });
+    acquire(&joint, 0, &PermitRequest::new()).await.unwrap();
+    let start = Instant::now();
+    let waiter = tokio::spawn(acquire(&joint, 0, &PermitRequest::new()));
+    sleep(seconds(1)).await;
+    joint.parts().limiter(&0).unwrap().pause_until(start + seconds(35));
+    // Another part takes the permits of the account meanwhile.
+    let other = tokio::spawn(acquire(&joint, 1, &PermitRequest::new()));
+    other.await.unwrap().unwrap();
+    assert_eq!(start.elapsed().as_secs(), 10);
+    waiter.await.unwrap().unwrap();
+    assert_eq!(start.elapsed().as_secs(), 35);
+    assert_eq!(joint.account().snapshot().granted, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_whose_limiter_is_that_of_the_account_takes_one_permit() {
+    let account = LocalLimiter::paced_window(quota(5, 1_000, 4));
+    let same = account.clone();
+    let joint = joint(account, move |_| same.clone());
+    acquire(&joint, 0, &PermitRequest::new()).await.unwrap();
+    assert_eq!(joint.account().snapshot().granted, 1);
+}
+
+/// Sends one request to part 0 through a layer. Returns how long the account and the part are paused after the response.
+async fn pauses_after(response: ScriptedResponse) -> [u64; 2] {
+    let joint = joint(LocalLimiter::paced_window(quota(100, 1_000, 99)), |_| {
+        LocalLimiter::paced_window(quota(100, 1_000, 99))
+    });
+    let api = ScriptedService::new([response]);
+    let layer = RateLimitLayer::new(joint.clone());
+    let mut request = Request::new(Body::empty());
+    request.extensions_mut().insert(Part(0));
+    layer.layer(api).oneshot(request).await.unwrap();
+    [joint.account().clone(), joint.parts().limiter(&0).unwrap()].map(|limiter| {
+        let snapshot = limiter.snapshot();
+        assert_eq!((snapshot.granted, snapshot.in_flight), (1, 0));
+        let pause = snapshot.paused_until.map_or(0, |until| (until - Instant::now()).as_secs());
+        let empty = limiter.try_acquire().err().and_then(|refusal| refusal.wait());
+        pause.max(empty.map_or(0, |wait| wait.as_secs_f64().round() as u64))
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn throttle_pauses_the_scope_that_it_names() {
+    let discord =
+        [("x-ratelimit-bucket", "abcd1234"), ("x-ratelimit-reset-after", "65"), ("retry-after", "65")];
+    let github =
+        [("x-ratelimit-limit", "30"), ("x-ratelimit-reset", "300"), ("x-ratelimit-resource", "search")];
+    let (with, rows): (fn(&[_], _) -> Vec<_>, _) = (|headers, header| [headers, &[header]].concat(), [65, 0]);
+    let [part, account, both] = [[0, rows[0]], [rows[0], 0], [rows[0]; 2]];
+    for (status, headers, paused) in [
+        (429, with(&with(&discord, ("x-ratelimit-remaining", "0")), ("x-ratelimit-scope", "user")), part),
+        (429, with(&discord, ("x-ratelimit-scope", "shared")), part),
+        (429, with(&discord, ("x-ratelimit-scope", "global")), account),
+        // turn.io names only the bucket.
+        (429, with(&discord, ("x-ratelimit-remaining", "0")), part),
+        (429, with(&[("retry-after", "65")], ("stripe-rate-limited-reason", "endpoint-rate")), part),
+        (429, with(&[("retry-after", "65")], ("stripe-rate-limited-reason", "global-rate")), account),
+        (429, with(&[("retry-after", "65")], ("ratelimit-reason", "jira-burst-based")), part),
+        (429, with(&[("retry-after", "65")], ("ratelimit-reason", "jira-quota-global-based")), account),
+        // A response that does not say what it concerns.
+        (429, vec![("retry-after", "65")], both),
+        (503, vec![("retry-after", "65")], both),
+        (403, with(&github, ("x-ratelimit-remaining", "0")), [0, 300]),
+        // GitHub's secondary limit concerns the account.
+        (403, with(&with(&github, ("x-ratelimit-remaining", "14")), ("retry-after", "60")), [60, 60]),
+        (200, with(&github, ("x-ratelimit-remaining", "0")), [0, 0]),
+    ] {
+        let response = headers.iter().fold(ScriptedResponse::status(status), |response, (name, value)| {
+            response.with_header(name, value)
+        });
+        assert_eq!(pauses_after(response).await, paused, "{status} {headers:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn signal_states_the_scope() {
+    let throttled = ServerSignal::throttled().with_delay(seconds(9));
+    for (signal, paused) in [
+        (throttled, [9, 9]),
+        (throttled.with_scope(Scope::Endpoint), [0, 9]),
+        (throttled.with_scope(Scope::Account), [9, 0]),
+    ] {
+        let joint = joint(LocalLimiter::paced_window(quota(100, 1_000, 9)), |_| {
+            LocalLimiter::paced_window(quota(100, 1_000, 9))
+        });
+        let api = tower::service_fn(move |_: Request<()>| {
+            let mut response = Response::new(());
+            response.extensions_mut().insert(signal);
+            ready(Ok::<_, Infallible>(response))
+        });
+        RateLimitLayer::new(joint.clone()).layer(api).oneshot(to(0)).await.unwrap();
+        let limiters = [joint.account().clone(), joint.parts().limiter(&0).unwrap()];
+        let pauses = limiters.map(|limiter| {
+            limiter.snapshot().paused_until.map_or(0, |until| (until - Instant::now()).as_secs())
+        });
+        assert_eq!(pauses, paused, "{signal:?}");
+    }
+}
+
+/// GitHub allows 5,000 requests per hour, and 30 searches per minute.
+#[tokio::test(start_paused = true)]
+async fn quota_of_a_resource_does_not_pace_the_others() {
+    let joint = joint(LocalLimiter::adaptive([]), |_| LocalLimiter::adaptive([]));
+    let api = tower::service_fn(|request: Request<()>| {
+        let is_search = matches!(request.extensions().get(), Some(Part(1)));
+        let (resource, limit, reset) = if is_search { ("search", "30", "60") } else { ("core", "100", "1") };
+        let response = Response::builder().header("x-ratelimit-resource", resource);
+        let response = response.header("x-ratelimit-limit", limit).header("x-ratelimit-remaining", limit);
+        ready(response.header("x-ratelimit-reset", reset).body(()))
+    });
+    let service = RateLimitLayer::new(joint.clone()).layer(api);
+    for part in [0, 1, 0, 1] {
+        service.clone().oneshot(to(part)).await.unwrap();
+    }
+    let rate = |limiter: &LocalLimiter| limiter.snapshot().learned.map(|learned| learned.rate().round());
+    assert_eq!(rate(&joint.parts().limiter(&0).unwrap()), Some(98.0));
+    assert_eq!(rate(&joint.parts().limiter(&1).unwrap()), Some(0.0));
+    assert_eq!(rate(joint.account()), None);
+}
