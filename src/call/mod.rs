@@ -201,6 +201,11 @@ impl CallContext {
         self.0.shared.state().keys.add(key);
     }
 
+    /// Returns whether a text contains a key that this call has sent.
+    pub(crate) fn has_sent(&self, text: &str) -> bool {
+        self.0.shared.state().has_sent(text)
+    }
+
     /// Records the server's request id from the final response, unless an attempt has already recorded it.
     pub(crate) fn keep_server_id(&self, headers: &HeaderMap) {
         let mut state = self.0.shared.state();

@@ -70,6 +70,10 @@ impl Shared {
 }
 
 impl State {
+    pub(super) fn has_sent(&self, text: &str) -> bool {
+        self.keys.are_in(text)
+    }
+
     /// Records and returns the first acceptable request id that the server sent with a response. If the response has
     /// none, the id of an earlier response is kept. The id is a copy, because the header value would keep the buffer of
     /// all response headers in memory.

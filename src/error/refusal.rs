@@ -1,11 +1,14 @@
 use std::{fmt, sync::Arc, time::Duration};
 
+use crate::policy::QuotaName;
+
 /// The error of a limiter that refused a request. The request took no permits. `source()` returns the
 /// [cause](Self::with_cause), if the limiter states one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     reason: Reason,
     wait: Option<Duration>,
+    quota: Option<QuotaName>,
     cause: Option<Cause>,
 }
 
@@ -56,12 +59,17 @@ impl Reason {
 impl Refusal {
     /// Creates a refusal. `wait` is the wait that the request would have needed, if it is known.
     pub fn new(reason: Reason, wait: impl Into<Option<Duration>>) -> Self {
-        Self { reason, wait: wait.into(), cause: None }
+        Self { reason, wait: wait.into(), quota: None, cause: None }
     }
 
     /// Adds the cause, such as the failure of the store. It must not contain a secret, because errors show it.
     pub fn with_cause(mut self, cause: impl Into<Arc<str>>) -> Self {
         self.cause = Some(Cause(cause.into()));
+        self
+    }
+
+    pub(crate) fn with_quota(mut self, quota: QuotaName) -> Self {
+        self.quota = Some(quota);
         self
     }
 
@@ -74,6 +82,11 @@ impl Refusal {
     pub fn wait(&self) -> Option<Duration> {
         self.wait
     }
+
+    /// Returns the name of the server's quota that delays the queue, if the server reported one.
+    pub fn quota(&self) -> Option<&str> {
+        self.quota.as_ref().map(QuotaName::as_str)
+    }
 }
 
 impl fmt::Display for Refusal {
@@ -82,9 +95,12 @@ impl fmt::Display for Refusal {
         if let Reason::TooCostly { largest } = self.reason {
             write!(f, " (at most {largest})")?;
         }
-        match self.wait {
-            Some(wait) => write!(f, " (required wait: {wait:?})"),
-            None => Ok(()),
+        match (self.wait, self.quota) {
+            (Some(wait), Some(quota)) => {
+                write!(f, " (required wait: {wait:?}, quota of the server: {quota})")
+            }
+            (Some(wait), None) => write!(f, " (required wait: {wait:?})"),
+            (None, _) => Ok(()),
         }
     }
 }

@@ -4,12 +4,13 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::core::Feedback;
 use crate::{
+    call::CallContext,
     clock::{self, Instant},
     policy::{
-        self, Remaining, Unit,
+        self, QuotaName, Remaining, Unit,
         adaptive::Acceptance,
         dialect::{Dialect, STANDARD, Scope},
-        feedback::Reading,
+        feedback::{Reading, Throttle},
     },
 };
 
@@ -21,6 +22,17 @@ pub struct ResponseInfo<'a> {
     pause: Option<Duration>,
     /// Whether the quotas of a resource are left out.
     is_of_account: bool,
+    /// The names of quotas are checked for the keys that this call has sent.
+    checked: Checked<'a>,
+}
+
+/// Whether names that are texts of the server may contain a key.
+#[derive(Clone, Copy)]
+enum Checked<'a> {
+    /// The names stay as they are.
+    No,
+    /// Only names without a key of the call stay.
+    By(Option<&'a CallContext>),
 }
 
 impl<'a> ResponseInfo<'a> {
@@ -45,9 +57,40 @@ impl<'a> ResponseInfo<'a> {
         Self::of(Reading::of(dialect, response, clock::wall))
     }
 
+    /// Replaces the names of quotas that contain a key of this call, because they appear in logs and errors. Without a
+    /// call the keys are unknown, and all names are replaced.
+    pub(super) fn checked(self, call: Option<&'a CallContext>) -> Self {
+        Self { checked: Checked::By(call), ..self }
+    }
+
+    /// Returns the name of a quota as logs and errors may show it.
+    fn shown_name(&self, quota: &Remaining) -> QuotaName {
+        match self.checked {
+            Checked::No => quota.name(),
+            Checked::By(Some(call)) if !call.has_sent(quota.name().as_str()) => quota.name(),
+            Checked::By(_) => QuotaName::new("redacted"),
+        }
+    }
+
+    /// Returns the name of the quota because of which the server rejected the request, and the time until its reset.
+    pub(super) fn rejecting_quota(&self) -> Option<(QuotaName, Duration)> {
+        if self.reading.throttle() != Throttle::Temporary {
+            return None;
+        }
+        let empty = self.limiting().filter(|quota| quota.left() == 0 && !quota.reset_after().is_zero());
+        let last = empty.max_by_key(Remaining::reset_after)?;
+        Some((self.shown_name(&last), last.reset_after()))
+    }
+
     #[inline]
     fn of(reading: Reading<'a>) -> Self {
-        Self { pause: reading.pause(), reading, received_at: None, is_of_account: false }
+        Self {
+            pause: reading.pause(),
+            reading,
+            received_at: None,
+            is_of_account: false,
+            checked: Checked::No,
+        }
     }
 
     /// Sets when the response arrived. Default: the time at which [`received_at`](Self::received_at) is called.
@@ -115,7 +158,7 @@ impl From<&ResponseInfo<'_>> for Feedback {
         Self {
             acceptance: response.acceptance(),
             pause: response.requested_pause().map(policy::nanos),
-            remaining: response.limiting().collect(),
+            remaining: response.limiting().map(|quota| quota.named(response.shown_name(&quota))).collect(),
         }
     }
 }
@@ -126,7 +169,7 @@ impl fmt::Debug for ResponseInfo<'_> {
         f.debug_struct("ResponseInfo")
             .field("status", &self.status())
             .field("requested_pause", &self.pause)
-            .field("remaining", &self.remaining())
+            .field("remaining", &self.remaining().len())
             .finish_non_exhaustive()
     }
 }

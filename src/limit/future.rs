@@ -275,10 +275,12 @@ fn complete<R>(
     if !trusted {
         return permit.release();
     }
-    let info = ResponseInfo::with_dialect(dialect, response);
+    let info = ResponseInfo::with_dialect(dialect, response).checked(call);
     let effect = permit.report(&info);
     if let Some(pause) = effect.pause.or(info.requested_pause()) {
-        telemetry::paused(call, pause, effect.probe_after);
+        telemetry::paused(call, pause, effect.probe_after, None);
+    } else if let Some((quota, pause)) = info.rejecting_quota() {
+        telemetry::paused(call, pause, None, Some(quota));
     }
     if let Some(learned) = effect.learned {
         telemetry::learned(call, learned.rate(), learned.source.as_str());

@@ -151,7 +151,7 @@ pub use self::shell::acquire::Acquire;
 pub use self::snapshot::{Effect, Learned, LearnedFrom, Snapshot};
 pub use self::source::{Demand, PermitSource};
 pub use crate::policy::{
-    Priority, Remaining, Unit,
+    Priority, QuotaName, Remaining, Unit,
     dialect::{Dialect, Scope, ServerSignal},
     rate_limit::QuotaHeaders,
 };

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use crate::clock::Instant;
 pub use crate::policy::adaptive::LearnedFrom;
+use crate::{clock::Instant, policy::QuotaName};
 
 /// The state of a limiter at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,9 @@ pub struct Snapshot {
     /// requests again. `None` unless the server stated a delay beyond the
     /// [longest pause](crate::limit::LocalLimiter::with_longest_pause).
     pub probe_at: Option<Instant>,
+    /// The quota of the server that delays the queue, or that has no permits left. `None` if the server reported no such
+    /// quota, or if a pause lasts longer.
+    pub quota: Option<QuotaName>,
     /// The number of permits granted since the limiter was created.
     pub granted: u64,
     /// The number of requests refused since the limiter was created.

@@ -56,7 +56,7 @@ pub use self::{
     budget::Budget,
     priority::Priority,
     quota::Quota,
-    rate_limit::{Remaining, Unit},
+    rate_limit::{QuotaName, Remaining, Unit},
 };
 #[cfg(fuzzing)]
 pub use self::{

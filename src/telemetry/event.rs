@@ -12,6 +12,7 @@ use crate::{
     call::{CallContext, DelayReason, Outcome, StopReason},
     clock::{self, Instant},
     error::{Error, Refusal},
+    policy::QuotaName,
 };
 
 pub(crate) const GRANTS: &str = "tower_outbound.limit.grants";
@@ -202,8 +203,14 @@ pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
     metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str())]);
 }
 
-/// Emits the event for a pause. `probe_after` is the longest pause, if the pause is longer.
-pub(crate) fn paused(call: Option<&CallContext>, pause: Duration, probe_after: Option<Duration>) {
+/// Emits the event for a pause. `probe_after` is the longest pause, if the pause is longer. `quota` is the empty quota
+/// that caused the pause.
+pub(crate) fn paused(
+    call: Option<&CallContext>,
+    pause: Duration,
+    probe_after: Option<Duration>,
+    quota: Option<QuotaName>,
+) {
     metric::record(PAUSE_DURATION, call, &[], pause);
     let service = LazyCell::new(|| call.and_then(CallContext::service));
     match probe_after {
@@ -218,6 +225,7 @@ pub(crate) fn paused(call: Option<&CallContext>, pause: Duration, probe_after: O
             target: LIMIT,
             service = service.as_deref(),
             pause_ms = millis(pause),
+            quota = quota.as_ref().map(QuotaName::as_str),
             "limiter paused by the server"
         ),
     }

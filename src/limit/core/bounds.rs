@@ -52,7 +52,7 @@ impl Core {
     #[inline]
     pub(super) fn rejects(&self, ask: &Ask, now: u64) -> Option<Refusal> {
         if ask.latest.deadline < now {
-            Some(Self::refusal(Reason::Deadline, now, now))
+            Some(self.refusal(Reason::Deadline, now, now))
         } else if ask.cost.get() > self.supply.largest() {
             Some(self.too_costly())
         } else {
@@ -96,7 +96,7 @@ impl Core {
         }
         let due = self.due(head, now);
         let reason = head.waiter.latest.missed_by(due, now, self.grace())?;
-        Some(Self::refusal(reason, due, now))
+        Some(self.refusal(reason, due, now))
     }
 
     /// Returns when the driver must wake for the head, whose permits are available at `due`: then, or a little later,
@@ -128,8 +128,20 @@ impl Core {
         Refusal::new(Reason::TooCostly { largest: self.supply.largest() }, None)
     }
 
-    pub(super) fn refusal(reason: Reason, due: u64, now: u64) -> Refusal {
-        Refusal::new(reason, Duration::from_nanos(due.saturating_sub(now)))
+    /// Refuses a request whose permits would be available at `due`. The wait of the queue includes that of the server's
+    /// quota that delays it.
+    pub(super) fn refusal(&self, reason: Reason, due: u64, now: u64) -> Refusal {
+        let refusal = Refusal::new(reason, Duration::from_nanos(due.saturating_sub(now)));
+        match self.server.delaying(now, self.queue.total().saturating_add(1)) {
+            Some(quota) => refusal.with_quota(quota),
+            None => refusal,
+        }
+    }
+
+    /// Refuses a new request, and counts it.
+    pub(super) fn count_refused(&mut self, reason: Reason, due: u64, now: u64) -> Refusal {
+        let refusal = self.refusal(reason, due, now);
+        self.count(refusal)
     }
 
     pub(super) fn count(&mut self, refusal: Refusal) -> Refusal {
@@ -162,7 +174,7 @@ impl Core {
                 } else if waiter.latest.is_bounded() {
                     let due = self.forecast(now, self.queue.shares.total(rank, own, &wanted, 0));
                     let reason = waiter.latest.missed_by(due, now, grace);
-                    reason.map(|reason| Self::refusal(reason, due, now))
+                    reason.map(|reason| self.refusal(reason, due, now))
                 } else {
                     None
                 };

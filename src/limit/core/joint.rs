@@ -22,7 +22,7 @@ impl Core {
         self.arrive(ask.cost, now);
         let due = self.due_of_new(ask, now);
         match ask.latest.missed_by(due, now, self.grace()) {
-            Some(reason) => Err(self.count(Self::refusal(reason, due, now))),
+            Some(reason) => Err(self.count_refused(reason, due, now)),
             None => Ok(due),
         }
     }

@@ -160,7 +160,7 @@ impl Core {
             ask.latest.missed_by(due, now, self.grace())
         };
         if let Some(reason) = reason {
-            return Err(self.count(Self::refusal(reason, due, now)));
+            return Err(self.count_refused(reason, due, now));
         }
         let ticket = self.queue.insert(Waiter { cost: ask.cost, rank, latest: ask.latest, is_late });
         self.overtake(rank + 1, now);
@@ -172,7 +172,7 @@ impl Core {
     pub fn try_submit(&mut self, ask: Ask, now: u64) -> Result<Grant, Refusal> {
         match self.decide(&ask, now)? {
             Ok(grant) => Ok(grant),
-            Err(due) => Err(self.count(Self::refusal(Reason::MaxWait, due, now))),
+            Err(due) => Err(self.count_refused(Reason::MaxWait, due, now)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Core, Ticket};
 use crate::policy::{
-    Priority,
+    Priority, QuotaName,
     adaptive::{LearnedFrom, Progress},
 };
 
@@ -26,6 +26,7 @@ pub struct Snapshot {
     pub queued: usize,
     pub paused_until: Option<u64>,
     pub probe_at: Option<u64>,
+    pub quota: Option<QuotaName>,
     pub granted: u64,
     pub refused: u64,
     pub in_flight: u64,
@@ -74,6 +75,7 @@ impl Core {
             queued: self.queue.len(Priority::COUNT),
             paused_until: self.server.pause.end(now),
             probe_at: self.server.pause.probe_at(now),
+            quota: self.server.delaying(now, self.queue.total().max(1)),
             granted: self.granted,
             refused: self.refused,
             in_flight: self.in_flight(),

@@ -129,6 +129,7 @@ impl Shared {
             queued: snapshot.queued,
             paused_until: snapshot.paused_until.map(|until| self.setup.clock.timer(until)),
             probe_at: snapshot.probe_at.map(|at| self.setup.clock.timer(at)),
+            quota: snapshot.quota,
             granted: snapshot.granted,
             refused: snapshot.refused + self.refused.sum(),
             in_flight: snapshot.in_flight,

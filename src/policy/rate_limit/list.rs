@@ -2,6 +2,7 @@
 
 use std::{cmp::Reverse, time::Duration};
 
+use super::quota_name::QuotaName;
 use crate::policy::header_values::MAX_REQUESTED_DELAY;
 
 /// The maximum number of quotas that are kept from one response. If a response reports more, the quotas with the fewest
@@ -42,6 +43,7 @@ pub enum Unit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
     pub(super) policy: u64,
+    pub(super) name: QuotaName,
     pub(super) unit: Unit,
     /// Whether the headers name the resource or bucket of the quota.
     pub(super) is_of_resource: bool,
@@ -56,6 +58,15 @@ impl Remaining {
     /// same name, resource and partition key. The numbers of different servers are not comparable.
     pub const fn policy(&self) -> u64 {
         self.policy
+    }
+
+    /// Returns the name of the quota. It may be a text of the server.
+    pub const fn name(&self) -> QuotaName {
+        self.name
+    }
+
+    pub(crate) fn named(self, name: QuotaName) -> Self {
+        Self { name, ..self }
     }
 
     /// Returns what the quota counts. A limiter applies only quotas of requests to its rate.

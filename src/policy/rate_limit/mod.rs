@@ -2,6 +2,7 @@
 
 mod list;
 mod quota_headers;
+mod quota_name;
 pub(crate) mod read;
 mod rows;
 mod structured_quotas;
@@ -16,4 +17,5 @@ pub(crate) use self::rows::names;
 pub use self::{
     list::{Remaining, Unit},
     quota_headers::QuotaHeaders,
+    quota_name::QuotaName,
 };

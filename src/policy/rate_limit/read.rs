@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, header::AGE};
 use super::{
     list::{Remaining, add},
     quota_headers::QuotaHeaders,
+    quota_name::QuotaName,
     rows::{Field, Row, of_header, row},
     structured_quotas,
 };
@@ -125,7 +126,8 @@ impl Row {
         let windows = LazyCell::new(|| windows(lines(hits, Field::Windows)));
         let mut stated = texts(hits, Field::Window).filter_map(|text| until(text, Scale::Millis, &served));
         let window = stated.next().or(self.window.filter(|_| !has_reset));
-        let scope: Vec<_> = texts(hits, Field::Scope).map(str::as_bytes).collect();
+        let scope: Vec<_> = texts(hits, Field::Scope).collect();
+        let name = QuotaName::of(&scope.join("/"), &self.name);
         let mut quotas = Vec::new();
         for (place, amount) in (0u64..).zip(amounts) {
             let (amount, limit) = (amount?, limits.next().flatten());
@@ -133,7 +135,11 @@ impl Row {
             let index = place.to_be_bytes();
             let window = limit.and_then(|limit| windows.get(&limit).copied()).or(window);
             quotas.push(Remaining {
-                policy: policy(&self.name, once(&index[..]).chain(scope.iter().copied())),
+                policy: policy(
+                    &self.name,
+                    once(&index[..]).chain(scope.iter().map(|scope| scope.as_bytes())),
+                ),
+                name,
                 unit: self.unit,
                 is_of_resource: !scope.is_empty(),
                 left,
@@ -158,6 +164,7 @@ impl Row {
             (whole_number(used)?, whole_number(limit).filter(|limit| *limit > 0)?, self.window?);
         Some(Remaining {
             policy: policy(&self.name, [name.as_bytes()]),
+            name: QuotaName::of(name, &self.name),
             unit: self.unit,
             is_of_resource: false,
             left: limit.saturating_sub(used),
@@ -187,9 +194,10 @@ impl Row {
             }
             if let (Some(left), Some(reset_after)) = (left, reset_after) {
                 let (policy, unit) = (policy(&self.name, [name.as_bytes()]), self.unit);
-                let is_of_resource = false;
+                let (name, is_of_resource) = (QuotaName::of(name, &self.name), false);
                 quotas.push(Remaining {
                     policy,
+                    name,
                     unit,
                     is_of_resource,
                     left,

@@ -6,6 +6,7 @@ use http::HeaderValue;
 
 use super::{
     list::{Remaining, Unit},
+    quota_name::QuotaName,
     read::{Hit, lines, policy, windows},
     rows::{Field, Row},
 };
@@ -43,8 +44,18 @@ fn items(row: &Row, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
         let left = left.map(natural);
         if let (Some(left), Some(reset_after), Some(unit)) = (left, reset_after, unit) {
             let policy = policy(name, partition.map(str::as_bytes));
-            let is_of_resource = partition.is_some();
-            list.push(Remaining { policy, unit, is_of_resource, left: left?, reset_after, limit, window });
+            let (is_of_resource, name) =
+                (partition.is_some(), QuotaName::of(name.trim_matches('"'), &row.name));
+            list.push(Remaining {
+                policy,
+                name,
+                unit,
+                is_of_resource,
+                left: left?,
+                reset_after,
+                limit,
+                window,
+            });
         }
         Some(())
     })?;
@@ -95,6 +106,7 @@ fn dictionary(row: &Row, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
     let (left, reset_after) = (natural(left?)?, Duration::from_secs(natural(reset_after?)?));
     Some(vec![Remaining {
         policy: policy(&row.name, None),
+        name: QuotaName::new(&row.name),
         unit: row.unit,
         is_of_resource: false,
         left,

@@ -5,7 +5,7 @@ use super::{
     slow_start::SlowStart,
     unconfirmed::Unconfirmed,
 };
-use crate::policy::{Remaining, nanos};
+use crate::policy::{QuotaName, Remaining, nanos};
 
 /// The maximum number of the server's quotas that are stored.
 const MAX_GATES: usize = 8;
@@ -30,6 +30,7 @@ pub(in crate::limit::core) static WITHOUT_QUOTA: ServerLimits = ServerLimits::ne
 #[derive(Debug, Clone)]
 struct Gate {
     policy: u64,
+    name: QuotaName,
     left: u64,
     until: u64,
     /// Whether the server reported that no permits remain. If so, permits that were granted before but are not used yet
@@ -86,8 +87,8 @@ impl ServerLimits {
         for remaining in remaining {
             let left = remaining.left().saturating_sub(in_flight);
             let until = now.saturating_add(nanos(remaining.reset_after()).min(longest));
-            let (policy, peak) = (remaining.policy(), remaining.left());
-            let gate = Gate { policy, left, until, shut: peak == 0, peak, forecast_until: until };
+            let (policy, name, peak) = (remaining.policy(), remaining.name(), remaining.left());
+            let gate = Gate { policy, name, left, until, shut: peak == 0, peak, forecast_until: until };
             stricter |= match self.gates.iter_mut().find(|known| known.policy == gate.policy) {
                 Some(known) => known.narrow(gate, now),
                 None => self.add(gate),
@@ -185,6 +186,13 @@ impl ServerLimits {
         });
         let slow = self.slow_start().map_or(start, |slow| slow.due(total));
         late.fold(algorithm(start, total).max(slow), u64::max)
+    }
+
+    /// Returns the name of the quota that delays the last of `total` permits, unless a pause delays it for longer.
+    pub(in crate::limit::core) fn delaying(&self, now: u64, total: u64) -> Option<QuotaName> {
+        let gates = self.gates.iter().filter(|gate| now < gate.until && gate.left < total);
+        let last = gates.max_by_key(|gate| gate.until)?;
+        self.pause.end(now).is_none_or(|end| end <= last.until).then_some(last.name)
     }
 
     pub(in crate::limit::core) fn spend(&mut self, cost: u64, now: u64) {

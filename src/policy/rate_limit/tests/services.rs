@@ -208,3 +208,26 @@ fn quotas_of_different_resources_have_different_ids() {
     ids.dedup();
     assert_eq!(ids.len(), 5);
 }
+
+#[test]
+fn quota_has_the_name_of_its_resource_or_policy_or_else_of_its_header() {
+    let github = [("x-ratelimit-remaining", "9"), ("x-ratelimit-reset", "9")];
+    for (lines, names) in [
+        (&[&github[..], &[("x-ratelimit-resource", "core")]].concat()[..], &["core"][..]),
+        (&github, &["x-ratelimit-remaining"]),
+        (&[("ratelimit", r#""burst";r=1;t=9, day;r=2;t=9"#)], &["burst", "day"]),
+        (&[("ratelimit", "remaining=9, reset=4")], &["ratelimit"]),
+        (
+            &[("anthropic-ratelimit-tokens-remaining", "0"), ("anthropic-ratelimit-tokens-reset", "9")],
+            &["anthropic-ratelimit-tokens-remaining"],
+        ),
+        (
+            &[("auth0-client-quota-limit", "b=per_hour;q=9;r=1;t=9,q=9;r=2;t=9")],
+            &["per_hour", "auth0-client-quota-limit"],
+        ),
+        (&[("x-shopify-shop-api-call-limit", "39/40")], &["x-shopify-shop-api-call-limit"]),
+    ] {
+        let found: Vec<_> = list(lines).iter().map(|quota| quota.name().to_string()).collect();
+        assert_eq!(found, names, "{lines:?}");
+    }
+}

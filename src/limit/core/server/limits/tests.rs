@@ -3,7 +3,15 @@
 use super::*;
 
 fn gate(left: u64, until: u64) -> Gate {
-    Gate { policy: left, left, until, shut: false, peak: left, forecast_until: until }
+    Gate {
+        policy: left,
+        name: QuotaName::new(""),
+        left,
+        until,
+        shut: false,
+        peak: left,
+        forecast_until: until,
+    }
 }
 
 fn stored(limits: &ServerLimits) -> Vec<(u64, u64)> {
