@@ -313,7 +313,8 @@ impl Learner {
             let raised = rate * (1.0 + self.step);
             let most = paced.filter(|paced| !reaches(*paced)).unwrap_or(f64::INFINITY);
             self.set(raised.min(most), LearnedFrom::Success);
-            self.step = (self.step * GROWTH).min(LARGEST_STEP);
+            // A raise beyond the reported quota tests another assumption than the raises up to it.
+            self.step = if raised < most { (self.step * GROWTH).min(LARGEST_STEP) } else { STEP };
         }
         self.is_raised = true;
         self.begin_run(progress, now);
@@ -425,7 +426,10 @@ impl Learner {
         // The rest of a window in which the quota was used up early is no loss.
         self.lead = at_clean_rate.saturating_sub(now.saturating_sub(self.run.from));
         let clean = clean.map_or(0.0, |clean| BACK * clean);
-        self.set(rate.min(clean.max(CUT * rate)), LearnedFrom::Throttling);
+        // A rate above the reported quota falls at most to that quota.
+        let paced =
+            self.quotas.slowest().map(Pace::rate).filter(|paced| rate > 1.0001 * paced).unwrap_or(0.0);
+        self.set(rate.min(clean.max(CUT * rate).max(paced)), LearnedFrom::Throttling);
         (self.step, self.pacer.burst) = (STEP, 1);
         // Keeps the slow start after a 503 without headers: if it was an outage, the rate must recover fast.
         if self.is_raised || (self.quotas.slowest().is_none() && !is_outage) {
