@@ -39,9 +39,17 @@ impl LocalLimiter {
     /// Also limits the requests to the remaining permits that the server's rate-limit headers report. Without this
     /// setting, a limiter with a quota applies them only from a response that rejects requests, such as a 429.
     ///
-    /// Use this setting if several processes share a key but no limiter. It lowers the throughput by up to 12 %,
-    /// because servers round resets up to a second. In addition, a server that counts a sliding window frees permits
-    /// before the reset that it reports.
+    /// Use this setting if several processes share a key but no limiter, and if the server's window is a minute or
+    /// longer. Servers round resets up to a second, so the setting costs a part of a short quota. This is the used part
+    /// of the quota in percent, of 94 to 98 % without the setting:
+    ///
+    /// | the server, with `X-RateLimit` headers | 100 in 60 s | 100 in 6 s | 20 in 1 s |
+    /// |---|---|---|---|
+    /// | counts a fixed or a sliding window | 98 | 86 to 90 | 50 to 59 |
+    /// | has a token bucket of 100 or 20 | 98 | 94 | 93 |
+    /// | spaces requests, with a burst of 5 | 98 | 32 | 26 |
+    /// | spaces requests without a burst | 57 | 5 | 5 |
+    /// | estimates the rate | 50 | 52 | 53 |
     pub fn with_server_remaining(self) -> Self {
         self.with(|settings| settings.obeys_remaining = true)
     }

@@ -97,3 +97,53 @@ async fn unlimited_limiter_uses_the_complete_quota_of_the_server_in_each_window(
     let (accepted, rejected) = (server.accepted(), server.rejected());
     assert!((1_900..=2_100).contains(&accepted) && rejected == 0, "{accepted} accepted, {rejected} rejected");
 }
+
+#[tokio::test(start_paused = true)]
+async fn zz_remaining() {
+    for (limit, window) in [(100, 60), (100, 6), (20, 1)] {
+        for (name, make, _) in SERVERS {
+            for headers in HEADERS {
+                let mut used = vec![];
+                for setting in [false, true] {
+                    let server = make(limit, seconds(window)).with_headers(headers);
+                    let burst = if name == "spacing without burst" { 1 } else { (limit / 50).clamp(2, 5) };
+                    let quota = Quota::new(limit, seconds(window)).unwrap().with_burst(burst).unwrap();
+                    for limiter in [LocalLimiter::paced_window(quota), LocalLimiter::adaptive([])] {
+                        let limiter = if setting { limiter.with_server_remaining() } else { limiter };
+                        let traffic = Traffic::new(quota.margin().mul_f64(0.01), 7);
+                        let counts =
+                            traffic.run(&limiter, &server, seconds(window) * 12, seconds(window)).await;
+                        used.push((
+                            100 * (counts[11].accepted - counts[1].accepted) / (10 * u64::from(limit)),
+                            counts[11].rejected,
+                        ));
+                    }
+                }
+                println!(
+                    "{limit}/{window} {name} {headers:?}: paced {:?} {:?}, adaptive {:?} {:?}",
+                    used[0], used[2], used[1], used[3]
+                );
+            }
+        }
+    }
+}
+
+/// A reset is a whole number of seconds, and the server `estimate` reports no remaining requests half of the time. The
+/// callers of such a server, and of one that spaces requests without a burst, use only half of the quota.
+#[tokio::test(start_paused = true)]
+async fn remaining_permits_of_a_window_of_a_minute_do_not_slow_a_limiter_with_the_right_quota() {
+    let (limit, window) = (100, seconds(60));
+    for (name, make, _) in SERVERS {
+        let least = if ["spacing without burst", "estimate"].contains(&name) { 48 } else { 97 };
+        for headers in some(&HEADERS, 1).iter().copied() {
+            let server = make(limit, window).with_headers(headers);
+            let quota = Quota::new(limit, window).unwrap().with_burst(2).unwrap();
+            let quota = if least == 48 { quota.with_burst(1).unwrap() } else { quota };
+            let limiter = LocalLimiter::paced_window(quota).with_server_remaining();
+            let traffic = Traffic::new(millis(10), 7);
+            let counts = traffic.run(&limiter, &server, window * 12, window).await;
+            let used = (counts[11].accepted - counts[1].accepted) / 10;
+            assert!(used >= least && server.rejected() == 0, "{name}, {headers:?}: {used} %");
+        }
+    }
+}
