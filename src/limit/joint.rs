@@ -120,9 +120,9 @@ impl Pair {
         account.shared.foresee(&request)?;
         let turn = Place::join(&part.shared, &request)?;
         loop {
-            poll_fn(|cx| turn.poll_due(cx)).await;
+            poll_fn(|cx| turn.poll_due(cx)).await?;
             let place = Place::join(&account.shared, &request.after(arrived_at.elapsed()))?;
-            poll_fn(|cx| place.poll_due(cx)).await;
+            poll_fn(|cx| place.poll_due(cx)).await?;
             // If the part has begun a pause meanwhile, the request waits for its end outside the account's queue.
             if let Some(granted) = place.take_both(&turn) {
                 return granted.map(|granted| self.permit(request.cost(), granted));

@@ -188,6 +188,25 @@ async fn wait_in_both_queues_is_at_most_the_longest_wait() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn request_that_its_part_refuses_does_not_wait_for_the_account() {
+    let joint = joint(LocalLimiter::paced_window(quota(1, 10_000, 1)), |_| {
+        LocalLimiter::paced_window(quota(100, 1_000, 9))
+    });
+    acquire(&joint, 0, &PermitRequest::new()).await.unwrap();
+    let part = joint.parts().limiter(&0).unwrap();
+    part.pause_until(Instant::now() + seconds(2));
+    let waiter = tokio::spawn(acquire(&joint, 0, &costing(1)));
+    let bounded = tokio::spawn(acquire(&joint, 0, &PermitRequest::new().with_max_wait(seconds(20))));
+    sleep(seconds(1)).await;
+    let start = Instant::now();
+    part.pause_until(start + seconds(30));
+    assert_eq!(bounded.await.unwrap().unwrap_err().reason(), Reason::MaxWait);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    waiter.await.unwrap().unwrap();
+    assert_eq!(start.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
 async fn part_that_pauses_while_its_request_waits_for_the_account_keeps_the_request() {
     let joint = joint(LocalLimiter::paced_window(quota(1, 10_000, 1)), |_| {
         LocalLimiter::paced_window(quota(100, 1_000, 1))

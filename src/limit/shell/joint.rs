@@ -30,19 +30,24 @@ impl Place {
         Ok(Self { limiter: Arc::clone(limiter), ticket })
     }
 
-    /// Waits until the permits are available, or the request is refused.
+    /// Waits until the permits are available.
     ///
     /// # Panics
     ///
     /// Panics if it has to wait without a tokio runtime, or if its timer is disabled.
-    pub(in crate::limit) fn poll_due(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(in crate::limit) fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Result<(), Refusal>> {
         let mut guard = self.limiter.lock();
         let (state, now) = self.limiter.enter(&mut guard, None);
-        if state.core.turn(self.ticket, now) != Turn::Later {
+        let outcome = match state.core.turn(self.ticket, now) {
+            Turn::Now => Some(Ok(())),
+            Turn::Refused => state.core.status(self.ticket, now).refusal().map(Err),
+            Turn::Later => None,
+        };
+        if let Some(outcome) = outcome {
             let waker = state.waiting().wakers.take(self.ticket);
             self.limiter.unlock(guard, true);
             drop(waker);
-            return Poll::Ready(());
+            return Poll::Ready(outcome);
         }
         let replaced = state.waiting().wakers.keep(self.ticket, cx.waker());
         let has_driver = state.has_driver();
