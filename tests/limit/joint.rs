@@ -331,3 +331,108 @@ async fn quota_of_a_resource_does_not_pace_the_others() {
     assert_eq!(rate(&joint.parts().limiter(&1).unwrap()), Some(0.0));
     assert_eq!(rate(joint.account()), None);
 }
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A request to this part, which costs this many permits and is dropped after this many milliseconds.
+    Request {
+        part: u32,
+        cost: u32,
+        patience: Option<u64>,
+        priority: Priority,
+    },
+    /// Pauses the account, or a part, for this many milliseconds.
+    Pause {
+        part: Option<u32>,
+        length: u64,
+    },
+    Sleep(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let priority = prop::sample::select(&[Priority::Low, Priority::Normal, Priority::High]);
+    let patience = prop_oneof![3 => Just(None), 1 => (0_u64..3_000).prop_map(Some)];
+    let request = (0_u32..3, 1_u32..3, patience, priority);
+    prop_oneof![
+        6 => request.prop_map(|(part, cost, patience, priority)| Step::Request { part, cost, patience, priority }),
+        1 => (prop::option::of(0_u32..3), 0_u64..2_000).prop_map(|(part, length)| Step::Pause { part, length }),
+        3 => (0_u64..1_500).prop_map(Step::Sleep),
+    ]
+}
+
+/// The times of the grants with their parts and costs, and the ends of the pauses.
+#[derive(Default)]
+struct Log {
+    grants: Vec<(Instant, u32, u32)>,
+    paused: BTreeMap<Option<u32>, Instant>,
+}
+
+async fn run_script(steps: &[Step]) -> Result<(), TestCaseError> {
+    let (of_account, of_part) = (quota(12, 2_000, 3), quota(5, 1_000, 2));
+    let joint = joint(LocalLimiter::paced_window(of_account), move |_| LocalLimiter::paced_window(of_part));
+    let (log, mut tasks) = (Arc::new(Mutex::new(Log::default())), JoinSet::new());
+    for step in steps {
+        match *step {
+            Step::Request { part, cost, patience, priority } => {
+                let (joint, log) = (joint.clone(), Arc::clone(&log));
+                tasks.spawn(async move {
+                    let acquire = acquire(&joint, part, &costing(cost).with_priority(priority));
+                    let granted = match patience {
+                        Some(patience) => timeout(millis(patience), acquire).await.ok(),
+                        None => Some(acquire.await),
+                    };
+                    let Some(mut permit) = granted.map(Result::unwrap).filter(|permit| !permit.is_expired())
+                    else {
+                        return patience.is_some();
+                    };
+                    permit.mark_sent(Instant::now());
+                    let mut log = log.lock().unwrap();
+                    let paused =
+                        [None, Some(part)].iter().any(|of| log.paused.get(of) > Some(&Instant::now()));
+                    log.grants.push((Instant::now(), part, cost));
+                    permit.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
+                    !paused
+                });
+            }
+            Step::Pause { part, length } => {
+                let limiter =
+                    part.map_or(joint.account().clone(), |part| joint.parts().limiter(&part).unwrap());
+                let end = Instant::now() + millis(length);
+                limiter.pause_until(end);
+                let mut log = log.lock().unwrap();
+                let known = log.paused.entry(part).or_insert(end);
+                *known = end.max(*known);
+            }
+            Step::Sleep(length) => sleep(millis(length)).await,
+        }
+        yield_now().await;
+    }
+    // All requests need at most a few seconds for each step.
+    let all = timeout(seconds(10 * steps.len() as u64 + 60), tasks.join_all()).await;
+    prop_assert!(
+        all.is_ok_and(|fine| fine.into_iter().all(|fine| fine)),
+        "a request is stuck, or left during a pause"
+    );
+    let log = log.lock().unwrap();
+    for (parts, limit, window) in
+        [(vec![0, 1, 2], 12, 2_000), (vec![0], 5, 1_000), (vec![1], 5, 1_000), (vec![2], 5, 1_000)]
+    {
+        let grants = log.grants.iter().filter(|grant| parts.contains(&grant.1));
+        let times: Vec<_> = grants.flat_map(|(at, _, cost)| repeat_n(*at, *cost as usize)).collect();
+        prop_assert!(most_in_window(&times, millis(window)) <= limit, "{parts:?}: {times:?}");
+    }
+    let limiters = (0..3).map(|part| joint.parts().limiter(&part).unwrap()).chain([joint.account().clone()]);
+    for snapshot in limiters.map(|limiter| limiter.snapshot()) {
+        prop_assert_eq!((snapshot.queued, snapshot.in_flight), (0, 0));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn no_script_exceeds_a_quota_or_loses_a_request(steps in vec(step(), 1..60)) {
+        run_paused(run_script(&steps))?;
+    }
+}
