@@ -95,7 +95,7 @@ impl fmt::Display for Refusal {
         if let Reason::TooCostly { largest } = self.reason {
             write!(f, " (at most {largest})")?;
         }
-        match (self.wait, self.quota) {
+        match (self.wait, self.quota()) {
             (Some(wait), Some(quota)) => {
                 write!(f, " (required wait: {wait:?}, quota of the server: {quota})")
             }

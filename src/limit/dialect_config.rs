@@ -15,7 +15,7 @@ use crate::config::{
 ///
 /// | field | default |
 /// |---|---|
-/// | `throttle_statuses` | `[]`: statuses that are read like a 429, such as `[400]` |
+/// | `throttle_statuses` | `[]`: statuses that are read like a 429, such as `[430]` |
 /// | `quotas` | `[]`: the headers of single quotas |
 /// | `quotas.remaining` | required. The header with the remaining permits |
 /// | `quotas.reset`, `quotas.limit`, `quotas.resource` | none. Other headers of the quota: see [`QuotaHeaders`] |
@@ -26,7 +26,7 @@ use crate::config::{
 /// use tower_outbound::limit::DialectConfig;
 ///
 /// let config: DialectConfig = toml::from_str("
-///     throttle_statuses = [400]
+///     throttle_statuses = [430]
 ///     [[quotas]]
 ///     remaining = 'x-credits-left'
 ///     window = '60s'
@@ -63,12 +63,13 @@ impl DialectConfig {
     ///
     /// # Errors
     ///
-    /// Returns an error with the [path](InvalidConfig::path) of the quota if two quotas name the same header, or if a
-    /// quota has neither a reset nor a window.
+    /// Returns an error with its [path](InvalidConfig::path) if two quotas name the same header, if a quota has neither a
+    /// reset nor a window, or if a status is below 400.
     pub fn dialect(&self) -> Result<Dialect, InvalidConfig> {
         let mut dialect = Dialect::new();
-        for status in &self.throttle_statuses.0 {
-            dialect = dialect.with_throttle_status(*status);
+        for (place, status) in self.throttle_statuses.0.iter().enumerate() {
+            let added = dialect.with_throttle_status(*status);
+            dialect = added.map_err(|error| error.within(&format!("throttle_statuses[{place}]")))?;
         }
         for (place, quota) in self.quotas.iter().enumerate() {
             let added = dialect.with_quota_headers(quota.headers());

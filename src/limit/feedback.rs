@@ -20,19 +20,10 @@ pub struct ResponseInfo<'a> {
     reading: Reading<'a>,
     received_at: Option<Instant>,
     pause: Option<Duration>,
-    /// Whether the quotas of a resource are left out.
+    /// Whether the quotas of a resource do not apply, because this part of the response concerns the account.
     is_of_account: bool,
-    /// The names of quotas are checked for the keys that this call has sent.
-    checked: Checked<'a>,
-}
-
-/// Whether names that are texts of the server may contain a key.
-#[derive(Clone, Copy)]
-enum Checked<'a> {
-    /// The names stay as they are.
-    No,
-    /// Only names without a key of the call stay.
-    By(Option<&'a CallContext>),
+    /// The call whose keys the names of quotas must not contain.
+    call: Option<&'a CallContext>,
 }
 
 impl<'a> ResponseInfo<'a> {
@@ -57,19 +48,14 @@ impl<'a> ResponseInfo<'a> {
         Self::of(Reading::of(dialect, response, clock::wall))
     }
 
-    /// Replaces the names of quotas that contain a key of this call, because they appear in logs and errors. Without a
-    /// call the keys are unknown, and all names are replaced.
-    pub(super) fn checked(self, call: Option<&'a CallContext>) -> Self {
-        Self { checked: Checked::By(call), ..self }
+    /// Shows the names of quotas, except those that contain a key of this call. Logs and errors show them. Without a call
+    /// the keys are unknown, and no name that is a text of the server is shown.
+    pub(super) fn of_call(self, call: Option<&'a CallContext>) -> Self {
+        Self { call, ..self }
     }
 
-    /// Returns the name of a quota as logs and errors may show it.
     fn shown_name(&self, quota: &Remaining) -> QuotaName {
-        match self.checked {
-            Checked::No => quota.name(),
-            Checked::By(Some(call)) if !call.has_sent(quota.name().as_str()) => quota.name(),
-            Checked::By(_) => QuotaName::new("redacted"),
-        }
+        quota.name().unless(|text| self.call.is_none_or(|call| call.has_sent(text)))
     }
 
     /// Returns the name of the quota because of which the server rejected the request, and the time until its reset.
@@ -84,13 +70,7 @@ impl<'a> ResponseInfo<'a> {
 
     #[inline]
     fn of(reading: Reading<'a>) -> Self {
-        Self {
-            pause: reading.pause(),
-            reading,
-            received_at: None,
-            is_of_account: false,
-            checked: Checked::No,
-        }
+        Self { pause: reading.pause(), reading, received_at: None, is_of_account: false, call: None }
     }
 
     /// Sets when the response arrived. Default: the time at which [`received_at`](Self::received_at) is called.
@@ -122,13 +102,19 @@ impl<'a> ResponseInfo<'a> {
     /// Returns the part of this response that concerns the limits of one scope. Returns `None` if the server throttles
     /// because of the other scope.
     pub(super) fn concerning(&self, scope: Scope) -> Option<Self> {
-        let is_other = self.reading.scope().is_some_and(|stated| stated != scope);
-        (!is_other).then(|| Self { is_of_account: scope == Scope::Account, ..self.clone() })
+        let stated = self.reading.scope();
+        let is_of_account = scope == Scope::Account && stated.is_none();
+        stated.is_none_or(|stated| stated == scope).then(|| Self { is_of_account, ..self.clone() })
     }
 
     /// Returns whether the status or a header may concern the rate limit.
     pub(super) fn has_limits(&self) -> bool {
         self.reading.has_limits()
+    }
+
+    /// Returns whether further attempts fail until the account changes, so that the response says nothing about the rate.
+    pub(super) fn is_permanent(&self) -> bool {
+        self.reading.is_permanent()
     }
 
     /// Returns whether the server's rate limit accepted the request.
@@ -146,8 +132,10 @@ impl<'a> ResponseInfo<'a> {
     /// caused the rejection.
     pub(crate) fn limiting(&self) -> impl Iterator<Item = Remaining> {
         let is_rejected = LazyCell::new(|| self.acceptance() != Acceptance::Accepted);
-        let limits =
-            move |quota: &&Remaining| quota.unit() == Unit::Requests || quota.left() == 0 && *is_rejected;
+        // A stated delay takes precedence over the reset of a quota in another unit.
+        let limits = move |quota: &&Remaining| {
+            quota.unit() == Unit::Requests || quota.left() == 0 && self.pause.is_none() && *is_rejected
+        };
         let applies = |quota: &&Remaining| !(self.is_of_account && quota.is_of_resource());
         self.remaining().iter().filter(limits).filter(applies).copied()
     }

@@ -275,7 +275,7 @@ fn complete<R>(
     if !trusted {
         return permit.release();
     }
-    let info = ResponseInfo::with_dialect(dialect, response).checked(call);
+    let info = ResponseInfo::with_dialect(dialect, response).of_call(call);
     let effect = permit.report(&info);
     if let Some(pause) = effect.pause.or(info.requested_pause()) {
         telemetry::paused(call, pause, effect.probe_after, None);

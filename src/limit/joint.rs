@@ -1,4 +1,6 @@
-use std::{fmt, future::poll_fn, hash::Hash, num::NonZeroU32, sync::Arc};
+use std::{fmt, future::poll_fn, hash::Hash, num::NonZeroU32, sync::Arc, task::Poll, time::Duration};
+
+use tokio::time::interval;
 
 use super::{
     feedback::ResponseInfo,
@@ -35,8 +37,9 @@ use crate::{call::RequestHead, clock, error::Refusal, policy::dialect::Scope};
 ///
 /// # Order
 ///
-/// A request first waits for the turn of its part, and then in the queue of the account. It holds no permit while it
-/// waits. A part that may not send therefore delays no other part. Two limiters in two layers, or composed in a
+/// A request first waits in the queue of its part. The first request of each part then waits in the queue of the account.
+/// It holds no permit while it waits. A part that may not send therefore delays no other part, and parts with many
+/// requests take turns with those with few. Two limiters in two layers, or composed in a
 /// [`Limiter`](super::Limiter) of one's own, cannot do this: the permit of one expires, or is used late, while the
 /// request waits for the other.
 ///
@@ -53,7 +56,13 @@ use crate::{call::RequestHead, clock, error::Refusal, policy::dialect::Scope};
 ///
 /// # Cancellation
 ///
-/// Dropping a queued call spends no permit of either limiter.
+/// Dropping a queued call spends no permit of either limiter. A queued future that nobody polls delays its part by up to
+/// a second.
+///
+/// # Bounds
+///
+/// Each limiter forecasts only its own wait. A request that must wait in both queues may therefore be refused later than
+/// on arrival, but never waits beyond its bounds.
 pub struct Joint<K> {
     account: LocalLimiter,
     parts: Keyed<K>,
@@ -102,6 +111,10 @@ impl<K: Hash + Eq + Clone> Joint<K> {
     }
 }
 
+/// How often a request that waits for the account checks its turn in its part. An unpolled request loses its turn after a
+/// second.
+const TURN_CHECK: Duration = Duration::from_millis(500);
+
 /// The two limiters of a request.
 struct Pair {
     account: LocalLimiter,
@@ -118,11 +131,21 @@ impl Pair {
         let Self { account, part } = &self;
         let arrived_at = clock::now();
         account.shared.foresee(&request)?;
-        let turn = Place::join(&part.shared, &request)?;
+        let turn = Place::join(&part.shared, &request, true)?;
         loop {
             poll_fn(|cx| turn.poll_due(cx)).await?;
-            let place = Place::join(&account.shared, &request.after(arrived_at.elapsed()))?;
-            poll_fn(|cx| place.poll_due(cx)).await?;
+            let place = Place::join(&account.shared, &request.after(arrived_at.elapsed()), false)?;
+            // The request is the only one of its part in the account's queue, and keeps its turn in the part meanwhile.
+            let mut check = interval(TURN_CHECK);
+            poll_fn(|cx| {
+                while check.poll_tick(cx).is_ready() {
+                    if let Poll::Ready(Err(refusal)) = turn.poll_due(cx) {
+                        return Poll::Ready(Err(refusal));
+                    }
+                }
+                place.poll_due(cx)
+            })
+            .await?;
             // If the part has begun a pause meanwhile, the request waits for its end outside the account's queue.
             if let Some(granted) = place.take_both(&turn) {
                 return granted.map(|granted| self.permit(request.cost(), granted));

@@ -149,8 +149,8 @@ impl LocalLimiter {
         self.shared.locked(|core, now| core.pause(until, now));
     }
 
-    /// Lifts a pause, discards the remaining permits that the server reported, and forgets a rate that follows from the
-    /// server's quotas.
+    /// Lifts a pause, discards the remaining permits that the server reported, and forgets the learned rate if the server
+    /// has reported a quota.
     pub fn resume(&self) {
         self.shared.locked(Core::resume);
     }

@@ -84,18 +84,19 @@
 //!
 //! # Server limits
 //!
-//! - A 429, 503 or 529 response with `Retry-After` pauses the limiter for every caller that shares it.
-//! - A 429 or 529 that states neither a delay nor the reset of an empty quota pauses a limiter with a quota for 1 s. See
+//! - A throttled response, such as a 429, with `Retry-After` pauses the limiter for every caller that shares it. The
+//!   [guide](crate::guide::services#what-a-response-does) lists the statuses.
+//! - A 429, 529, 509 or 420 that states neither a delay nor the reset of an empty quota pauses the limiter for 1 s. See
 //!   [`with_throttle_pause`](LocalLimiter::with_throttle_pause).
-//! - A requested delay of more than an hour fails calls at once, and one request per hour tests the server. See
+//! - A requested delay of more than an hour fails calls at once, and one request per hour leaves as a probe. See
 //!   [`with_longest_pause`](LocalLimiter::with_longest_pause).
 //! - The remaining permits in the `RateLimit*` and `X-RateLimit-*` headers also apply to all callers. A limiter with a
-//!   quota reads them only from a 429, 503 or 529 response, because the quota already limits the rate.
+//!   quota reads them only from a throttled response, because the quota already limits the rate.
 //!   [`with_server_remaining`](LocalLimiter::with_server_remaining) makes it read them from every response.
 //! - An [adaptive](crate::limit::LocalLimiter::adaptive) limiter learns a rate from the headers and from throttled
 //!   responses. The remaining permits themselves limit it only with `with_server_remaining`.
 //! - [`resume`](LocalLimiter::resume) lifts the pause and discards the remaining permits that the server reported. It
-//!   also forgets a rate that follows from the server's quotas, but not one learned from throttled responses.
+//!   also forgets a learned rate if the server has reported a quota.
 //! - After a pause, queued requests leave in the order of the queue, at the quota's rate. Without a quota, the requests
 //!   leave in a slow start. The slow start begins with one request, or with the remaining permits that the server
 //!   reported. The total number of requests then doubles every 100 ms for 2 s. An

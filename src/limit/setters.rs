@@ -40,8 +40,8 @@ impl LocalLimiter {
     /// setting, a limiter with a quota applies them only from a response that rejects requests, such as a 429.
     ///
     /// Use this setting if several processes share a key but no limiter, and if the server's window is a minute or
-    /// longer. Servers round resets up to a second, so the setting costs a part of a short quota. This is the used part
-    /// of the quota in percent, of 94 to 98 % without the setting:
+    /// longer. Servers round resets up to a second, so the setting costs a part of a short quota. The table
+    /// shows the used part of the quota in percent. Without the setting, it is 94 to 98 %.
     ///
     /// | the server, with `X-RateLimit` headers | 100 in 60 s | 100 in 6 s | 20 in 1 s |
     /// |---|---|---|---|
@@ -85,13 +85,12 @@ impl LocalLimiter {
 
     /// Sets the longest pause. Default: one hour.
     ///
-    /// A delay that the server requests is kept in full up to this limit. If the server requests a longer delay:
+    /// The limiter obeys a requested delay in full up to this limit. If the server requests a longer delay:
     ///
-    /// - Calls fail at once, and the error carries the time until the requested end.
-    /// - After each longest pause, one request leaves. Its response ends the delay if the server accepts the request,
-    ///   and replaces it if the server states another one.
-    /// - A call waits only if its bounds reach the requested end, or if it has none. The first such waiter is the
-    ///   request that tests the server.
+    /// - A call that cannot wait until the requested end fails at once. The error carries the time until that end.
+    /// - A call waits if its deadline and its longest wait reach that end, or if it has neither.
+    /// - After each longest pause, the first call that waits or arrives leaves as a probe. Its response ends the delay if
+    ///   the server accepts the request, and replaces it if the server states another one.
     ///
     /// The resets of the server's quotas have the same limit. [`pause_until`](Self::pause_until) has none.
     ///
@@ -109,8 +108,7 @@ impl LocalLimiter {
     /// Use this setter for a service that documents a penalty, such as 60 s. Each further such response doubles the
     /// pause, up to five minutes, if its request left after the pause. An accepted request ends the doubling.
     ///
-    /// Has no effect on an [adaptive](Self::adaptive) limiter, which has its own pauses, and on a limiter without a
-    /// quota.
+    /// Has no effect on an [adaptive](Self::adaptive) limiter, which has its own pauses.
     ///
     /// # Errors
     ///

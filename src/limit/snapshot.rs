@@ -18,7 +18,8 @@ pub struct Snapshot {
     /// [longest pause](crate::limit::LocalLimiter::with_longest_pause).
     pub probe_at: Option<Instant>,
     /// The quota of the server that delays the queue, or that has no permits left. `None` if the server reported no such
-    /// quota, or if a pause lasts longer.
+    /// quota, if a pause lasts longer, or if the limiter does not obey the remaining permits. The name is `redacted` if it
+    /// is a text of the server that contains the key, or whose call is unknown.
     pub quota: Option<QuotaName>,
     /// The number of permits granted since the limiter was created.
     pub granted: u64,

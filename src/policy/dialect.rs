@@ -17,7 +17,7 @@ use crate::config::InvalidConfig;
 /// let credits = QuotaHeaders::new(HeaderName::from_static("x-credits-left")).with_window(Duration::from_secs(60));
 /// let dialect = Dialect::new()
 ///     .with_quota_headers(credits)?
-///     .with_throttle_status(StatusCode::IM_A_TEAPOT)
+///     .with_throttle_status(StatusCode::IM_A_TEAPOT)?
 ///     .with_signal(|status, headers| {
 ///         // The spend cap of an account: no request succeeds until somebody raises it.
 ///         let is_capped = status == 429 && headers.get("x-reason").is_some_and(|reason| reason == "spend-cap");
@@ -63,12 +63,23 @@ impl Dialect {
     }
 
     /// Treats a response with this status like a 429: the server rejected the request without processing it.
-    pub fn with_throttle_status(self, status: StatusCode) -> Self {
-        self.set(|custom| custom.statuses.push(status))
+    ///
+    /// Use only a status that the service sends for no other error, because the limiter pauses, and the request is retried
+    /// with any method.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the status is below 400.
+    pub fn with_throttle_status(self, status: StatusCode) -> Result<Self, InvalidConfig> {
+        if status.as_u16() < 400 {
+            return Err(InvalidConfig::new("throttle status", status.as_u16().to_string(), "at least 400"));
+        }
+        Ok(self.set(|custom| custom.statuses.push(status)))
     }
 
-    /// Sets a function that reads the server's signal from the status and the headers. If it returns `None`, the status and
-    /// the headers have their usual meaning. It is called for each response, so it should be fast.
+    /// Sets a function that reads the server's signal from the status and the headers. If it returns `None`, the status
+    /// and the headers have their usual meaning. The rate-limit layer and the retry layer each call it once for a response,
+    /// so it should be fast.
     pub fn with_signal(
         self,
         signal: impl Fn(StatusCode, &HeaderMap) -> Option<ServerSignal> + Send + Sync + 'static,
@@ -130,7 +141,7 @@ pub enum Scope {
 /// |---|---|---|
 /// | [`accepted`](Self::accepted) | as after a 200 | by status |
 /// | [`throttled`](Self::throttled) | as after a 429 | with the throttled backoff |
-/// | with a [delay](Self::with_delay) | pauses all requests | waits as long |
+/// | with a [delay](Self::with_delay) | if throttled, pauses all requests for it | waits as long |
 /// | with a [scope](Self::with_scope) | of a [`Joint`](crate::limit::Joint), only the limiter of this scope | |
 /// | [permanent](Self::with_permanent) | does not change its rate, and does not pause | no retry |
 /// | [not processed](Self::with_not_processed) | | any method, because the request was rejected |
@@ -158,37 +169,37 @@ pub struct ServerSignal {
 }
 
 impl ServerSignal {
-    /// The server accepted the request, whatever its status.
+    /// Returns a signal that the server accepted the request, whatever its status.
     pub const fn accepted() -> Self {
         Self { scope: None, is_throttled: false, delay: None, is_permanent: false, not_processed: false }
     }
 
-    /// The server throttles all requests.
+    /// Returns a signal that the server rejects requests because there are too many.
     pub const fn throttled() -> Self {
         Self { is_throttled: true, ..Self::accepted() }
     }
 
-    /// The server requested this delay, counted from the arrival of the response.
+    /// Sets the delay that the server requested, counted from the arrival of the response. Default: the delay that the
+    /// headers state, if any.
     pub const fn with_delay(mut self, delay: Duration) -> Self {
         self.delay = Some(delay);
         self
     }
 
-    /// The response concerns only the limits of this scope. A [`Joint`](crate::limit::Joint) then does not apply it to
-    /// the other ones.
+    /// Limits the signal to this scope. A [`Joint`](crate::limit::Joint) applies it only to the limiter of this scope.
     pub const fn with_scope(mut self, scope: Scope) -> Self {
         self.scope = Some(scope);
         self
     }
 
-    /// Another attempt fails until somebody changes something, such as a spend cap or a monthly quota.
+    /// States that further attempts fail until the account changes, such as its spend cap or monthly quota.
     pub const fn with_permanent(mut self) -> Self {
         self.is_permanent = true;
         self
     }
 
-    /// The server did not process the request, so a retry is safe for every method. This has no effect on a response
-    /// with a status below 400, because such a response reports that the server did process it.
+    /// States that the server did not process the request, so a retry is safe for every method. This has no effect on a
+    /// response with a status below 400, because such a response reports that the server did process it.
     pub const fn with_not_processed(mut self) -> Self {
         self.not_processed = true;
         self
@@ -238,6 +249,16 @@ mod tests {
         let (one, other) = (read("a"), read("b"));
         assert_eq!(one.iter().map(|quota| (quota.0, quota.1)).collect::<Vec<_>>(), [(7, 60), (8, 60)]);
         assert!(one[0].2 != one[1].2 && one[0].2 != other[0].2, "{one:?} {other:?}");
+    }
+
+    #[test]
+    fn throttle_status_is_at_least_400() {
+        for (status, is_valid) in [(200, false), (399, false), (400, true), (999, true)] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(Dialect::new().with_throttle_status(status).is_ok(), is_valid, "{status}");
+        }
+        let error = Dialect::new().with_throttle_status(StatusCode::OK).unwrap_err();
+        assert_eq!(error.to_string(), "invalid throttle status `200`: expected at least 400");
     }
 
     #[test]

@@ -18,9 +18,9 @@ use super::feedback::Reading;
 ///   before it is processed. Stripe, for example, documents that its rate limiters run before its idempotency layer.
 /// - `RESOURCE_EXHAUSTED` counts only in the response headers, and only with `RetryInfo` or a pushback that is not
 ///   negative. Without such a delay, the code may report a resource that ran out while the request was processed.
-/// - The statuses 529 (overloaded), 509 and 420 are read like a 429. So are a 403 and a 418 that request a delay or report
-///   a quota without remaining permits, as GitHub and Binance send them, and the statuses of a
-///   [`Dialect`](crate::limit::Dialect).
+/// - The status 529 (overloaded) is read like a 429, and so are the statuses of a [`Dialect`](crate::limit::Dialect).
+/// - A 403, 418, 420 or 509 that reports a quota without remaining permits is `Rejected`, as GitHub sends it. Without such
+///   a quota it may have another meaning.
 /// - If a response has a `grpc-status`, its HTTP status does not count.
 /// - A 503 is `Processed`, because a server may send it after it started to process the request.
 /// - For a service that sends a 429 after it processed the request, see
@@ -126,19 +126,20 @@ mod tests {
     fn only_throttle_statuses_reject_a_request_without_grpc_status() {
         let hints = head_of([
             ("retry-after", &b"1"[..]),
-            ("x-ratelimit-remaining", b"0"),
             ("grpc-retry-pushback-ms", b"5"),
             ("grpc-status-details-bin", RETRY_INFO),
         ]);
+        let mut empty = hints.clone();
+        empty.extend(head_of([("x-ratelimit-remaining", &b"0"[..]), ("x-ratelimit-reset", b"9")]));
         for status in (100..1_000).map(|status| StatusCode::from_u16(status).unwrap()) {
-            let expected = |headers: &HeaderMap| match status.as_u16() {
-                420 | 429 | 509 | 529 => Delivery::Rejected,
-                403 | 418 if !headers.is_empty() => Delivery::Rejected,
+            let expected = |is_empty: bool| match status.as_u16() {
+                429 | 529 => Delivery::Rejected,
+                403 | 418 | 420 | 509 if is_empty => Delivery::Rejected,
                 _ => Delivery::Processed,
             };
-            for headers in [&HeaderMap::new(), &hints] {
+            for (headers, is_empty) in [(&HeaderMap::new(), false), (&hints, false), (&empty, true)] {
                 let outcome = read(status, headers);
-                assert_eq!((outcome.delivery(), outcome.status()), (expected(headers), Some(status)));
+                assert_eq!((outcome.delivery(), outcome.status()), (expected(is_empty), Some(status)));
                 assert_eq!(outcome.as_str(), status.as_str());
             }
         }

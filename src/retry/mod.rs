@@ -31,7 +31,7 @@
 //!
 //! | outcome | backoff |
 //! |---|---|
-//! | 429, 529 (overloaded) | throttled |
+//! | a throttled response, such as a 429 or 529 | throttled |
 //! | 408, 500, 502, 503, 504 | transient |
 //! | 520–524, 530: a CDN could not reach its origin | transient |
 //! | an attempt's timeout, a transport error | transient |
@@ -150,11 +150,11 @@
 //! The delay before a retry is the backoff or the delay that the server requested, whichever is longer.
 //!
 //! - The backoff is [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), or
-//!   [`throttled`](crate::ExponentialBackoff::throttled) after a 429 or 529, or a custom [`Backoff`].
-//! - The server requests a delay with `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After` (in seconds or as an
-//!   HTTP-date), `grpc-retry-pushback-ms` or gRPC's `RetryInfo`. If a 429, 503 or 529 has none of these, a `RateLimit`
-//!   or `X-RateLimit` header without remaining permits requests a delay until its reset.
-//! - A requested delay is never shortened. Fractions are rounded up, and the longest of several values is used. A date
+//!   [`throttled`](crate::ExponentialBackoff::throttled) after a throttled response, such as a 429, or a custom [`Backoff`].
+//! - The server requests a delay with `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After`, in any form
+//!   that the [guide](crate::guide::services#delays-and-resets) lists, `grpc-retry-pushback-ms` or gRPC's `RetryInfo`. If
+//!   a throttled response has none of these, a quota without remaining permits requests a delay until its reset.
+//! - A requested delay is never shortened, and the longest of several values is used. A date
 //!   is compared to the response's own `Date` header, because the clocks of server and client differ.
 //! - Jitter lengthens a requested delay, but never shortens it.
 //! - The call immediately returns the response if the requested delay is longer than

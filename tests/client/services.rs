@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderName, StatusCode};
+use http::{HeaderName, Method, StatusCode};
 use tokio::time::Instant;
 use tower::ServiceBuilder;
 use tower_outbound::{
@@ -31,16 +31,16 @@ fn response(status: u16, headers: &[(&str, &str)]) -> ScriptedResponse {
     headers.iter().fold(response, |response, (name, value)| response.with_header(name, value))
 }
 
-/// Sends a POST that is throttled with the first response, and four more from 100 ms on. Returns when the later requests
-/// arrived.
-async fn arrivals(builder: StackBuilder, throttle: ScriptedResponse) -> Vec<Duration> {
+/// Sends a request that is throttled with the first response, and four more from 100 ms on. Returns when the later
+/// requests arrived.
+async fn arrivals(builder: StackBuilder, method: Method, throttle: ScriptedResponse) -> Vec<Duration> {
     let script = [throttle].into_iter().chain(std::iter::repeat_n(ScriptedResponse::status(200), 5));
     let service = ScriptedService::new(script);
     let client = builder.client_with_service(service.clone()).unwrap();
     let start = Instant::now();
     let call = async |delay| {
         tokio::time::sleep(Duration::from_millis(delay)).await;
-        assert_eq!(client.post("/v1").body("x").await.unwrap().status(), 200);
+        assert_eq!(client.request(method.clone(), "/v1").body("x").await.unwrap().status(), 200);
     };
     tokio::join!(call(0), call(100), call(100), call(100), call(100));
     service.seen().iter().skip(1).map(|seen| seen.at - start).collect()
@@ -50,7 +50,7 @@ async fn arrivals(builder: StackBuilder, throttle: ScriptedResponse) -> Vec<Dura
 #[tokio::test(start_paused = true)]
 async fn no_request_is_sent_before_the_moment_that_a_service_states() {
     type Case<'a> = (&'a str, u16, &'a [(&'a str, &'a str)]);
-    let cases: [Case<'_>; 27] = [
+    let cases: [Case<'_>; 33] = [
         ("seconds", 429, &[("retry-after", "3")]),
         ("Shopify", 429, &[("retry-after", "3.0"), ("x-shopify-shop-api-call-limit", "40/40")]),
         ("milliseconds", 429, &[("retry-after-ms", "3000")]),
@@ -63,6 +63,16 @@ async fn no_request_is_sent_before_the_moment_that_a_service_states() {
         ("Go duration", 429, &[("retry-after", "0m3s")]),
         ("Zoom", 429, &[("retry-after", "2026-01-01T01:00:03Z")]),
         ("HTTP-date", 429, &[("retry-after", "Thu, 01 Jan 2026 01:00:03 GMT")]),
+        ("RFC 850", 429, &[("retry-after", "Thursday, 01-Jan-26 01:00:03 GMT")]),
+        ("asctime", 429, &[("retry-after", "Thu Jan  1 01:00:03 2026")]),
+        ("RFC 3339 with an offset", 429, &[("retry-after", "2026-01-01T03:30:03+02:30")]),
+        ("draft 7", 429, &[("ratelimit", "limit=9, remaining=0, reset=3")]),
+        ("Auth0", 429, &[("auth0-client-quota-limit", "b=per_hour;q=9;r=0;t=3")]),
+        (
+            "Anthropic's requests",
+            429,
+            &[("retry-after", "3"), ("anthropic-ratelimit-requests-reset", "2026-01-01T01:00:03Z")],
+        ),
         ("GitHub secondary", 403, &[("retry-after", "3")]),
         ("GitHub", 403, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1767229203")]),
         ("Binance", 418, &[("retry-after", "3")]),
@@ -114,7 +124,9 @@ async fn no_request_is_sent_before_the_moment_that_a_service_states() {
     for (service, status, headers) in cases {
         let unlimited = builder().with_limiter(LocalLimiter::unlimited());
         for (limiter, builder) in [("paced", paced()), ("adaptive", builder()), ("unlimited", unlimited)] {
-            let arrivals = arrivals(builder, response(status, headers)).await;
+            let is_rejected = matches!(status, 429 | 529) || headers.iter().any(|(_, value)| *value == "0");
+            let method = if is_rejected { Method::POST } else { Method::PUT };
+            let arrivals = arrivals(builder, method, response(status, headers)).await;
             let least = Duration::from_secs(3);
             assert!(arrivals.iter().all(|at| *at >= least), "{service}, {limiter}: {arrivals:?}");
             assert!(arrivals.iter().any(|at| *at < least * 2), "{service}, {limiter}: {arrivals:?}");
@@ -156,13 +168,16 @@ async fn quota_of_tokens_does_not_limit_requests() {
 async fn dialect_of_the_builder_applies_to_the_limiter_and_to_retries() {
     let header = HeaderName::from_static;
     let credits = QuotaHeaders::new(header("x-credits-left")).with_reset(header("x-credits-renew"));
-    let dialect =
-        Dialect::new().with_quota_headers(credits).unwrap().with_throttle_status(StatusCode::BAD_REQUEST);
+    let dialect = Dialect::new()
+        .with_quota_headers(credits)
+        .unwrap()
+        .with_throttle_status(StatusCode::BAD_REQUEST)
+        .unwrap();
     let throttle = response(400, &[("x-credits-left", "0"), ("x-credits-renew", "3s")]);
     for builder in [paced(), builder()] {
         // Replacing the retry layer keeps the dialect.
         let builder = builder.with_dialect(dialect.clone()).with_retry(super::quick_retry());
-        let arrivals = arrivals(builder, throttle.clone()).await;
+        let arrivals = arrivals(builder, Method::POST, throttle.clone()).await;
         assert!(arrivals.iter().all(|at| *at >= Duration::from_secs(3)), "{arrivals:?}");
         assert_eq!(arrivals.len(), 5);
     }
@@ -175,7 +190,8 @@ async fn signal_decides_whether_a_response_throttles() {
         let throttled = ServerSignal::throttled().with_delay(Duration::from_secs(delay));
         Some(if status == 400 { throttled.with_not_processed() } else { throttled })
     };
-    let rejected = arrivals(paced().with_server_signal(signal), response(400, &[("x-wait", "3")])).await;
+    let throttle = response(400, &[("x-wait", "3")]);
+    let rejected = arrivals(paced().with_server_signal(signal), Method::POST, throttle).await;
     assert!(rejected.iter().all(|at| *at >= Duration::from_secs(3)), "{rejected:?}");
 
     // A POST with a 200 was processed, whatever the signal reports. Only an idempotent request is retried.

@@ -100,17 +100,23 @@ async fn lower_quota_lowers_the_learned_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resume_ends_a_pause_and_keeps_the_learned_rate() {
-    let limiter = LocalLimiter::adaptive([]);
-    let mut headers = quota_headers(102, 1, 90);
-    send(&limiter, 1, 200, &headers).await;
-    headers.insert("retry-after", "60".parse().unwrap());
-    send(&limiter, 1, 429, &headers).await;
-    assert!(limiter.try_acquire().is_err());
-    limiter.resume();
-    let elapsed = send(&limiter, 2, 200, &HeaderMap::new()).await;
-    assert!(elapsed < millis(100), "{elapsed:?}");
-    assert!(limiter.snapshot().learned.is_some());
+async fn resume_ends_a_pause_and_forgets_a_rate_only_if_a_quota_was_reported() {
+    for quota in [HeaderMap::new(), quota_headers(102, 1, 90)] {
+        let limiter = LocalLimiter::adaptive([]);
+        send(&limiter, 20, 200, &quota).await;
+        let mut headers = quota.clone();
+        headers.insert("retry-after", "60".parse().unwrap());
+        send(&limiter, 1, 429, &headers).await;
+        assert!(limiter.try_acquire().is_err());
+        if quota.is_empty() {
+            send(&limiter, 1, 200, &quota).await;
+        }
+        let learned = limiter.snapshot().learned.is_some();
+        limiter.resume();
+        let elapsed = send(&limiter, 2, 200, &HeaderMap::new()).await;
+        assert!(elapsed < seconds(30), "{elapsed:?}");
+        assert_eq!((learned, limiter.snapshot().learned.is_some()), (true, quota.is_empty()));
+    }
 }
 
 #[tokio::test(start_paused = true)]

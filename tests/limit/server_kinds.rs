@@ -98,36 +98,6 @@ async fn unlimited_limiter_uses_the_complete_quota_of_the_server_in_each_window(
     assert!((1_900..=2_100).contains(&accepted) && rejected == 0, "{accepted} accepted, {rejected} rejected");
 }
 
-#[tokio::test(start_paused = true)]
-async fn zz_remaining() {
-    for (limit, window) in [(100, 60), (100, 6), (20, 1)] {
-        for (name, make, _) in SERVERS {
-            for headers in HEADERS {
-                let mut used = vec![];
-                for setting in [false, true] {
-                    let server = make(limit, seconds(window)).with_headers(headers);
-                    let burst = if name == "spacing without burst" { 1 } else { (limit / 50).clamp(2, 5) };
-                    let quota = Quota::new(limit, seconds(window)).unwrap().with_burst(burst).unwrap();
-                    for limiter in [LocalLimiter::paced_window(quota), LocalLimiter::adaptive([])] {
-                        let limiter = if setting { limiter.with_server_remaining() } else { limiter };
-                        let traffic = Traffic::new(quota.margin().mul_f64(0.01), 7);
-                        let counts =
-                            traffic.run(&limiter, &server, seconds(window) * 12, seconds(window)).await;
-                        used.push((
-                            100 * (counts[11].accepted - counts[1].accepted) / (10 * u64::from(limit)),
-                            counts[11].rejected,
-                        ));
-                    }
-                }
-                println!(
-                    "{limit}/{window} {name} {headers:?}: paced {:?} {:?}, adaptive {:?} {:?}",
-                    used[0], used[2], used[1], used[3]
-                );
-            }
-        }
-    }
-}
-
 /// A reset is a whole number of seconds, and the server `estimate` reports no remaining requests half of the time. The
 /// callers of such a server, and of one that spaces requests without a burst, use only half of the quota.
 #[tokio::test(start_paused = true)]

@@ -166,9 +166,10 @@ async fn pushback_of_a_throttled_grpc_server_pauses_the_shared_limiter() {
         // The gRPC status determines whether the limiter pauses. The HTTP status has no effect.
         (Headers(503, PUSHBACK_5_S), 5_000),
         (Headers(403, PUSHBACK_5_S), 5_000),
+        // A throttle without a delay.
+        (Headers(200, NEGATIVE_PUSHBACK), 1_000),
         // The limiter does not pause after the following responses, because they delay only one call or no call.
         (Headers(200, ABORTED_WITH_PUSHBACK), 0),
-        (Headers(200, NEGATIVE_PUSHBACK), 0),
         (Headers(200, HEADERS_WITHOUT_STATUS), 0),
         (Headers(200, OK_WITH_PUSHBACK), 0),
     ] {

@@ -131,11 +131,7 @@ impl Core {
             }
             None => {
                 let is_throttled = feedback.acceptance == Acceptance::Throttled;
-                if is_throttled
-                    && !states_end
-                    && self.server.has_quota
-                    && self.server.pause.settings.throttled > 0
-                {
+                if is_throttled && !states_end && self.server.pause.settings.throttled > 0 {
                     is_changed = self.server.pause.throttle(grant.at, now);
                 }
                 // The quota already limits the rate, so other reports do not apply.

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{Core, PATIENCE, queue::Head};
+use super::{Core, queue::Head};
 
 impl Core {
     /// Grants the permits that have become available to the waiters in order. Refuses the first waiters whose permits
@@ -21,7 +21,7 @@ impl Core {
         while let Some(head) = self.queue.head(self.supply.largest()) {
             if head.waiter.is_late && polled != Some(head.slot) {
                 match self.queue.offered_at(&head) {
-                    Some(at) if now.saturating_sub(at) > PATIENCE => {
+                    Some(at) if now.saturating_sub(at) > head.waiter.patience => {
                         self.queue.skip(head.slot);
                         continue;
                     }
@@ -69,7 +69,7 @@ impl Core {
             .map(|(_, _, at)| at.saturating_add(self.longest_uncollected()).saturating_add(1));
         let head = self.queue.head(self.supply.largest()).map(|head| {
             if let Some(at) = self.queue.offered_at(&head) {
-                return at.saturating_add(PATIENCE + 1);
+                return at.saturating_add(head.waiter.patience + 1);
             }
             let due = self.due(&head, now);
             let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());

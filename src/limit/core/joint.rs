@@ -3,14 +3,19 @@
 //! Such a request waits in both queues as a late waiter, so that its turn only wakes it. It takes its permits when they
 //! are available in both.
 
-use super::{Ask, Core, Stage, Ticket};
+use super::{Ask, Core, PATIENCE, Stage, Ticket};
 use crate::error::Refusal;
 
+/// How long a request keeps its turn, in which no other request of its queue is served, without reading it again: 1 s in
+/// nanoseconds.
+const KEPT: u64 = 1_000_000_000;
+
 impl Core {
-    /// Queues a request whose permits are granted only by [`status`](Self::status), or refuses it.
-    pub fn join(&mut self, ask: &Ask, now: u64) -> Result<Ticket, Refusal> {
+    /// Queues a request whose permits are granted only by [`status`](Self::status), or refuses it. With `keeps_turn`, the
+    /// request keeps its turn while it reads its [`turn`](Self::turn) at least once per second.
+    pub fn join(&mut self, ask: &Ask, keeps_turn: bool, now: u64) -> Result<Ticket, Refusal> {
         let due = self.foresee(ask, now)?;
-        self.enqueue(ask, due, true, now)
+        self.enqueue(ask, due, (true, if keeps_turn { KEPT } else { PATIENCE }), now)
     }
 
     /// Returns when the permits of a new request are available. Refuses a request that can never be granted, or not
@@ -43,15 +48,21 @@ impl Core {
         self.restore(ticket, now);
         self.advance(now);
         match self.queue.find(ticket) {
+            Some((_, Stage::Refused(_), _)) => Turn::Refused,
+            Some((slot, _, waiter)) if waiter.cost.get() > self.supply.largest() => {
+                let refusal = self.too_costly();
+                self.refuse(slot, refusal, now);
+                Turn::Refused
+            }
             Some((slot, Stage::Offered(_), _)) => {
                 let head = self.queue.head(self.supply.largest()).filter(|head| head.slot == slot);
                 if head.is_some_and(|head| self.has_permits(&head, now)) {
+                    self.queue.keep_turn(slot, now);
                     return Turn::Now;
                 }
                 self.queue.withdraw_offer(slot);
                 Turn::Later
             }
-            Some((_, Stage::Refused(_), _)) => Turn::Refused,
             _ => Turn::Later,
         }
     }

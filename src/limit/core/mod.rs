@@ -148,11 +148,17 @@ impl Core {
             Ok(grant) => return Ok(Submitted::Granted(grant)),
             Err(due) => due,
         };
-        Ok(Submitted::Queued(self.enqueue(&ask, due, false, now)?))
+        Ok(Submitted::Queued(self.enqueue(&ask, due, (false, PATIENCE), now)?))
     }
 
     /// Queues a request whose permits are expected at `due`, or refuses it because of its bounds.
-    fn enqueue(&mut self, ask: &Ask, due: u64, is_late: bool, now: u64) -> Result<Ticket, Refusal> {
+    fn enqueue(
+        &mut self,
+        ask: &Ask,
+        due: u64,
+        (is_late, patience): (bool, u64),
+        now: u64,
+    ) -> Result<Ticket, Refusal> {
         let rank = ask.priority.rank();
         let reason = if self.queue.len(rank) >= ask.max_queue {
             Some(Reason::QueueFull)
@@ -162,7 +168,8 @@ impl Core {
         if let Some(reason) = reason {
             return Err(self.count_refused(reason, due, now));
         }
-        let ticket = self.queue.insert(Waiter { cost: ask.cost, rank, latest: ask.latest, is_late });
+        let ticket =
+            self.queue.insert(Waiter { cost: ask.cost, rank, latest: ask.latest, is_late, patience });
         self.overtake(rank + 1, now);
         self.hold_head(now);
         Ok(ticket)

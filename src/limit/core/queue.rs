@@ -156,6 +156,13 @@ impl Queue {
         }
     }
 
+    /// Records that a late waiter was polled, and still waits for the permits of another limiter.
+    pub(super) fn keep_turn(&mut self, slot: u32, now: u64) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.stage = Stage::Offered(now);
+        }
+    }
+
     /// Records that a late waiter was polled, and that its permits are not available any more.
     pub(super) fn withdraw_offer(&mut self, slot: u32) {
         if let Some(slot) = self.slots.get_mut(slot).filter(|slot| matches!(slot.stage, Stage::Offered(_))) {

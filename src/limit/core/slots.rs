@@ -34,8 +34,11 @@ pub(super) struct Waiter {
     pub(super) cost: NonZeroU32,
     pub(super) rank: usize,
     pub(super) latest: Latest,
-    /// Whether the waiter was polled too late after a grant. Permits are granted to it only when it is polled.
+    /// Whether permits are granted to the waiter only when it is polled, because it was once polled too late, or because
+    /// it needs those of another limiter as well.
     pub(super) is_late: bool,
+    /// How long the waiter may hold up the waiters behind it after it was woken, in nanoseconds.
+    pub(super) patience: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

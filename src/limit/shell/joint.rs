@@ -7,7 +7,7 @@ use std::{
 
 use super::{Shared, driver, waiting::Wakes};
 use crate::{
-    error::Refusal,
+    error::{Reason, Refusal},
     limit::{
         core::{Core, End, Status, Ticket, Turn},
         permit_request::PermitRequest,
@@ -24,9 +24,14 @@ pub(in crate::limit) struct Place {
 }
 
 impl Place {
-    /// Joins the queue, or refuses the request.
-    pub(in crate::limit) fn join(limiter: &Arc<Shared>, request: &PermitRequest) -> Result<Self, Refusal> {
-        let ticket = limiter.locked(|core, now| core.join(&limiter.ask(request, now), now))?;
+    /// Joins the queue, or refuses the request. With `keeps_turn`, the request keeps its turn while it is polled at least
+    /// once per second.
+    pub(in crate::limit) fn join(
+        limiter: &Arc<Shared>,
+        request: &PermitRequest,
+        keeps_turn: bool,
+    ) -> Result<Self, Refusal> {
+        let ticket = limiter.locked(|core, now| core.join(&limiter.ask(request, now), keeps_turn, now))?;
         Ok(Self { limiter: Arc::clone(limiter), ticket })
     }
 
@@ -66,14 +71,26 @@ impl Place {
                 (Turn::Refused, _) => own.status(self.ticket, own_now).refusal().map(Err),
                 (_, Turn::Refused) => its.status(other.ticket, its_now).refusal().map(Err),
                 (Turn::Later, _) | (_, Turn::Later) => None,
-                // Both are available at these times, so both are granted.
+                // Both are available at these times, so both are granted, unless a store changes its mind.
                 (Turn::Now, Turn::Now) => {
-                    let granted = (own.status(self.ticket, own_now), its.status(other.ticket, its_now));
-                    let (Status::Granted(first), Status::Granted(second)) = granted else { return None };
-                    Some(Ok([first.at, second.at]))
+                    match (own.status(self.ticket, own_now), its.status(other.ticket, its_now)) {
+                        (Status::Granted(first), Status::Granted(second)) => Some(Ok([first.at, second.at])),
+                        (first, second) => {
+                            waste(own, first, own_now);
+                            waste(its, second, its_now);
+                            Some(Err(Refusal::new(Reason::Unavailable, None)))
+                        }
+                    }
                 }
             }
         })
+    }
+}
+
+/// Ends the permits of a request that is not sent.
+fn waste(core: &mut Core, status: Status, now: u64) {
+    if let Status::Granted(grant) = status {
+        core.finished(grant, End::Unsent, now);
     }
 }
 
@@ -95,7 +112,7 @@ impl Shared {
             match own.grant_now(&first, own_now) {
                 Some(first) => Some([first.at, second.at]),
                 None => {
-                    its.finished(second, End::Unsent, its_now);
+                    waste(its, Status::Granted(second), its_now);
                     None
                 }
             }
@@ -107,10 +124,16 @@ impl Shared {
         self.locked(|core, now| core.foresee(&self.ask(request, now), now).map(|_| ()))
     }
 
-    /// Calls `work` with both cores and their presents. The order of the locks is the order of the arguments, so every
-    /// caller passes the account's limiter first.
+    /// Calls `work` with both cores and their presents. The order of the locks is that of the addresses, so that two
+    /// callers never wait for each other.
     fn locked_with<T>(&self, other: &Self, work: impl FnOnce((&mut Core, u64), (&mut Core, u64)) -> T) -> T {
-        let (mut own_guard, mut other_guard) = (self.lock(), other.lock());
+        let (mut own_guard, mut other_guard) = if std::ptr::from_ref(self) < std::ptr::from_ref(other) {
+            let own = self.lock();
+            (own, other.lock())
+        } else {
+            let other = other.lock();
+            (self.lock(), other)
+        };
         let (own, own_now) = self.enter(&mut own_guard, None);
         let (its, its_now) = other.enter(&mut other_guard, None);
         let outcome = work((&mut own.core, own_now), (&mut its.core, its_now));

@@ -27,6 +27,10 @@ impl Shared {
         sent_at: Option<Instant>,
         response: &ResponseInfo<'_>,
     ) -> Effect {
+        if response.is_permanent() {
+            self.dropped((cost, at), true);
+            return Effect::default();
+        }
         if self.is_ordinary(response) {
             self.release(cost);
             return Effect::default();

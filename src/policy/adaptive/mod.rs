@@ -396,7 +396,7 @@ impl Learner {
         self.lift_pause();
         let had_quota = self.quotas.slowest().is_some();
         self.quotas = ServerQuotas::default();
-        if had_quota && self.source != LearnedFrom::Throttling {
+        if had_quota {
             self.put(None, LearnedFrom::Headers);
         }
     }

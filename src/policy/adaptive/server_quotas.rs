@@ -1,7 +1,10 @@
 //! The quotas of a server, as its rate-limit headers report them.
 
 use super::observation::SECOND;
-use crate::policy::{nanos, rate_limit::Remaining};
+use crate::policy::{
+    nanos,
+    rate_limit::{Remaining, Unit},
+};
 
 /// Lengthens the window of a quota by 2 %, so that no window exceeds the limit with a burst of a fiftieth of it.
 const MARGIN: f64 = 1.02;
@@ -14,6 +17,9 @@ const USED_UP_PART: u64 = 20;
 /// The average rate of a longer window would delay a burst beyond that timeout although most of the quota remains. Such
 /// a quota applies only through throttled responses.
 const LONGEST_WINDOW: u64 = 120 * SECOND;
+
+/// A quota with more than a request per microsecond is not real, and determines no rate.
+const LEAST_INTERVAL: u64 = 1_000;
 
 /// The maximum number of quotas that are stored.
 const MAX_QUOTAS: usize = 8;
@@ -31,6 +37,7 @@ struct ServerQuota {
     limit: u64,
     window: u64,
     is_exact: bool,
+    is_of_resource: bool,
     reset_at: u64,
 }
 
@@ -38,7 +45,9 @@ impl ServerQuota {
     /// Returns the pace if the quota determines a rate. Resets are whole seconds, so a shorter window comes from
     /// rounding or from a difference between the clocks.
     fn pace(&self) -> Option<Pace> {
-        let is_usable = self.limit >= 2 && (SECOND..=LONGEST_WINDOW).contains(&self.window);
+        let is_usable = self.limit >= 2
+            && (SECOND..=LONGEST_WINDOW).contains(&self.window)
+            && self.limit <= self.window / LEAST_INTERVAL;
         is_usable.then_some(Pace { limit: self.limit, window: self.window, is_exact: self.is_exact })
     }
 
@@ -96,7 +105,8 @@ impl ServerQuotas {
 
     /// Reads the headers of a response, and adds to the usage. Returns whether the slowest quota has changed.
     pub(super) fn read(&mut self, reported: &[Remaining], usage: &mut Usage, now: u64) -> bool {
-        for reported in reported {
+        // A quota of tokens determines no rate of requests, even if it has caused a rejection.
+        for reported in reported.iter().filter(|reported| reported.unit() == Unit::Requests) {
             let reset_after = nanos(reported.reset_after());
             let reset_at = now.saturating_add(reset_after);
             let Some(quota) = self.of_policy(reported.policy(), reset_at) else { continue };
@@ -108,7 +118,7 @@ impl ServerQuotas {
             let longest = if limit == quota.limit { quota.window.max(reset_after) } else { reset_after };
             quota.window = reported.window().map_or(longest, nanos);
             quota.is_exact = reported.window().is_some();
-            quota.limit = limit;
+            (quota.limit, quota.is_of_resource) = (limit, reported.is_of_resource());
             if quota.pace().is_some() {
                 usage.is_half |= reported.left() < quota.limit / 2;
                 usage.is_used_up |= reported.left() < (quota.limit / USED_UP_PART).max(1);
@@ -126,7 +136,10 @@ impl ServerQuotas {
         self.quotas.retain(|quota| {
             reported.iter().any(|reported| reported.policy() == quota.policy) || !quota.is_expired(now)
         });
-        let paces = self.quotas.iter().filter_map(ServerQuota::pace);
+        // The quota of one resource must not pace the requests to another.
+        let is_alone = self.quotas.len() == 1;
+        let of_all = self.quotas.iter().filter(|quota| is_alone || !quota.is_of_resource);
+        let paces = of_all.filter_map(ServerQuota::pace);
         let slowest = paces.min_by(|one, other| one.rate().total_cmp(&other.rate()));
         let is_changed = slowest != self.slowest;
         self.slowest = slowest;
@@ -137,7 +150,14 @@ impl ServerQuotas {
         let known = self.quotas.iter().position(|quota| quota.policy == policy);
         let place = known.or_else(|| {
             (self.quotas.len() < MAX_QUOTAS).then(|| {
-                self.quotas.push(ServerQuota { policy, limit: 0, window: 0, is_exact: false, reset_at });
+                self.quotas.push(ServerQuota {
+                    policy,
+                    limit: 0,
+                    window: 0,
+                    is_exact: false,
+                    is_of_resource: false,
+                    reset_at,
+                });
                 self.quotas.len() - 1
             })
         });

@@ -347,6 +347,52 @@ fn rate_of_a_header_quota_ends_when_the_quota_expires() {
     assert_eq!((learner.rate, learner.quota()), (None, None));
 }
 
+/// The quotas that a server reports in these headers.
+fn reported(fields: &[(&'static str, &[u8])]) -> Vec<Remaining> {
+    remaining(&head_of(fields.iter().copied()), &[], || panic!("the clock was read"))
+}
+
+/// Returns the rate after an accepted response with each list of quotas.
+fn rate_after(responses: &[Vec<Remaining>]) -> Option<f64> {
+    let mut learner = Learner::new(f64::INFINITY);
+    for remaining in responses {
+        learner.observe(&Observation { remaining, ..response(Acceptance::Accepted, 0) }, progress(1, 0), 0);
+    }
+    learner.rate.map(f64::round)
+}
+
+#[test]
+fn only_a_real_quota_of_requests_sets_a_rate() {
+    let tokens: [(_, &[u8]); 3] = [
+        ("x-ratelimit-limit-tokens", b"30000"),
+        ("x-ratelimit-remaining-tokens", b"0"),
+        ("x-ratelimit-reset-tokens", b"30s"),
+    ];
+    assert_eq!(rate_after(&[reported(&tokens)]), None);
+    for (limit, is_real) in [(1_000_000, true), (1_000_001, false), (u64::MAX, false)] {
+        assert_eq!(rate_after(&[quota(limit, 1, 1)]).is_some(), is_real, "{limit}");
+    }
+}
+
+#[test]
+fn quota_of_one_resource_sets_no_rate_beside_another_quota() {
+    let resource = |name: &'static str, limit: &'static [u8]| {
+        reported(&[
+            ("x-ratelimit-limit", limit),
+            ("x-ratelimit-remaining", b"1"),
+            ("x-ratelimit-reset", b"60"),
+            ("x-ratelimit-resource", name.as_bytes()),
+        ])
+    };
+    let [core, search, code] =
+        [resource("core", b"5999"), resource("search", b"30"), resource("code", b"10")];
+    assert_eq!(rate_after(&[search.clone()]), Some(0.0));
+    assert_eq!(rate_after(&[search.clone(), code.clone()]), None);
+    // A rate that follows from resets at most doubles.
+    assert_eq!(rate_after(&[search.clone(), core.clone(), code]), Some(1.0));
+    assert_eq!(rate_after(&[core, search]), Some(98.0));
+}
+
 #[test]
 fn quota_of_a_long_window_neither_sets_a_rate_nor_prevents_a_raise() {
     for (window, is_rate) in [(120, true), (121, false), (3_600, false)] {

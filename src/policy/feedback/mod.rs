@@ -78,12 +78,17 @@ fn is_relevant(name: &str) -> bool {
 ///   in this way.
 /// - If the header appears several times, the longest delay is used.
 /// - A delay longer than [`MAX_REQUESTED_DELAY`](super::header_values::MAX_REQUESTED_DELAY) is capped at it.
+/// - A negative number is not valid.
 ///
 /// A moment is compared to the response's own `Date` header, because the clocks of server and client differ. Without a
 /// `Date` header it is compared to `wall`, which is called at most once.
 pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
     let served = LazyCell::new(|| served(headers, wall));
     let longest = |text: &str, scale| {
+        // A negative number states no delay, so that the next header counts.
+        if text.starts_with('-') && !text.contains(',') {
+            return None;
+        }
         let mut delays = each_until(text, scale, || *served);
         delays.try_fold(Duration::ZERO, |longest, delay| Some(longest.max(delay?)))
     };
@@ -202,7 +207,8 @@ impl<'a> Reading<'a> {
         if self.has_no_permits() { Acceptance::Throttled } else { Acceptance::Unavailable }
     }
 
-    /// Returns whether the server states that it did not process the request.
+    /// Returns whether the server states that it did not process the request: with a 429, a 529, a status of the dialect,
+    /// or another throttle that reports a quota without permits. A 403, 418, 420 or 509 alone may have another meaning.
     ///
     /// The status 503 is no such statement, because a server may send it after it started to process the request.
     pub(crate) fn is_rejected(&self) -> bool {
@@ -210,9 +216,19 @@ impl<'a> Reading<'a> {
             Some(signal) => signal.not_processed && self.status.as_u16() >= 400,
             None => {
                 let grpc = self.has_headers.then(|| grpc::is_rejected(self.headers)).flatten();
-                grpc.unwrap_or_else(|| self.is_rejecting())
+                grpc.unwrap_or_else(|| {
+                    let is_throttle = matches!(self.status.as_u16(), 429 | 529);
+                    let is_stated = is_throttle || self.dialect.throttles_with(self.status);
+                    is_stated || self.is_rejecting() && self.has_no_permits()
+                })
             }
         }
+    }
+
+    /// Returns whether another attempt fails until somebody changes something.
+    #[inline]
+    pub(crate) fn is_permanent(&self) -> bool {
+        self.signal.is_some_and(|signal| signal.is_permanent)
     }
 
     /// Returns whether the server rejects requests because there are too many. A 503 may have another cause.
@@ -251,8 +267,7 @@ impl<'a> Reading<'a> {
 
     /// Returns the delay for all requests: that of a throttled response.
     pub(crate) fn pause(&self) -> Option<Duration> {
-        if !self.has_limits() || !self.is_throttled() || self.signal.is_some_and(|signal| signal.is_permanent)
-        {
+        if !self.has_limits() || !self.is_throttled() || self.is_permanent() {
             return None;
         }
         self.stated_delay().filter(|delay| !delay.is_zero())

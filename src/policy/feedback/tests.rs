@@ -41,7 +41,7 @@ fn reads_the_retry_after_header_as_a_list_or_as_one_value() {
         ("Sunday, 06-Nov-94 08:50:00 GMT", millis(23_000)),
         ("1994-11-06T08:50:00Z", millis(23_000)),
         ("Sun, 06 Nov 1994 08:49:36 GMT", millis(0)),
-        ("-1", millis(0)),
+        ("-1", None),
         ("1.5", millis(1_500)),
         ("1m30s", millis(90_000)),
         ("3, 9", millis(9_000)),
@@ -71,7 +71,8 @@ fn reads_the_retry_after_header_as_a_list_or_as_one_value() {
 #[test]
 fn prefers_a_valid_retry_after_ms_header_to_retry_after() {
     type Case<'a> = (&'a [(&'static str, &'a [u8])], Option<Duration>);
-    let cases: [Case<'_>; 11] = [
+    let cases: [Case<'_>; 12] = [
+        (&[("retry-after", b"2"), ("x-ms-retry-after-ms", b"-1")], millis(2_000)),
         (&[("retry-after", b"1"), ("retry-after-ms", b"1500")], millis(1_500)),
         (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"10")], millis(10)),
         (

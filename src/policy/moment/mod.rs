@@ -36,10 +36,10 @@ const END_OF_MILLIS: u64 = 1_000_000_000_000_000;
 ///
 /// | text | meaning |
 /// |---|---|
-/// | `30`, `2.5` | up to 10^9: a duration, in seconds or in milliseconds as `scale` says |
+/// | `30`, `2.5` | up to 10^9: a duration, in the unit of `scale` |
 /// | `1767229500`, `1767229500.25` | up to 10^12: a Unix time in seconds, unless `scale` is milliseconds |
 /// | `1767229500000` | below 10^15: a Unix time in milliseconds |
-/// | a larger number | [`MAX_REQUESTED_DELAY`], because no server means it |
+/// | a larger number | [`MAX_REQUESTED_DELAY`], because its unit is unknown |
 /// | a negative number | zero |
 /// | `6m0s`, `2m52.8s`, `547ms` | a duration with the units `d`, `h`, `m`, `s`, `ms`, `us` and `ns` |
 /// | `Sun, 06 Nov 1994 08:49:37 GMT` | an HTTP-date, in one of its three forms |

@@ -88,13 +88,13 @@ impl QuotaHeaders {
         let mut names: Vec<_> = all.iter().flat_map(|one| one.fields.iter().map(|(name, _)| name)).collect();
         names.sort_unstable_by_key(|name| name.as_str());
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            let expected = "a header that no other field of the quota headers names";
+            let expected = "a header that appears only once in the dialect";
             return Err(InvalidConfig::new("quota header", pair[0].to_string(), expected));
         }
         let has_reset = |one: &Self| one.fields.iter().any(|(_, field)| *field == Field::Reset);
         match all.iter().find(|one| one.row.window.is_none() && !has_reset(one)) {
             Some(one) => {
-                let expected = "a header with its reset, or a window";
+                let expected = "a header with the reset, or a window, for this quota";
                 Err(InvalidConfig::new("quota header", one.row.name.clone(), expected))
             }
             None => Ok(()),

@@ -22,6 +22,9 @@ use crate::policy::{
     structured::{members, natural},
 };
 
+/// GitHub's name for the resource of all requests but a few, such as searches.
+const ACCOUNT: [&str; 1] = ["core"];
+
 /// A header that a row reads.
 #[derive(Clone, Copy)]
 pub(super) struct Hit<'a> {
@@ -127,6 +130,7 @@ impl Row {
         let mut stated = texts(hits, Field::Window).filter_map(|text| until(text, Scale::Millis, &served));
         let window = stated.next().or(self.window.filter(|_| !has_reset));
         let scope: Vec<_> = texts(hits, Field::Scope).collect();
+        let scope_hash = policy("", scope.iter().map(|scope| scope.as_bytes())).to_be_bytes();
         let name = QuotaName::of(&scope.join("/"), &self.name);
         let mut quotas = Vec::new();
         for (place, amount) in (0u64..).zip(amounts) {
@@ -135,13 +139,10 @@ impl Row {
             let index = place.to_be_bytes();
             let window = limit.and_then(|limit| windows.get(&limit).copied()).or(window);
             quotas.push(Remaining {
-                policy: policy(
-                    &self.name,
-                    once(&index[..]).chain(scope.iter().map(|scope| scope.as_bytes())),
-                ),
+                policy: policy(&self.name, [&index[..], &scope_hash]),
                 name,
                 unit: self.unit,
-                is_of_resource: !scope.is_empty(),
+                is_of_resource: !scope.is_empty() && scope != ACCOUNT,
                 left,
                 reset_after: if has_reset { resets.next()?? } else { window? },
                 limit,
@@ -188,7 +189,11 @@ impl Row {
                     "r" => left = Some(whole_number(value)?),
                     "t" => reset_after = Some(Duration::from_secs(whole_number(value)?)),
                     // The burst of Salesforce has no documented window.
-                    "api-usage" => quotas.push(self.bucket(key, value)?),
+                    // The window slides, and does not refill evenly.
+                    "api-usage" => {
+                        let bucket = self.bucket(key, value)?;
+                        quotas.push(Remaining { reset_after: self.window?, ..bucket });
+                    }
                     _ => {}
                 }
             }

@@ -106,7 +106,7 @@ fn dictionary(row: &Row, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
     let (left, reset_after) = (natural(left?)?, Duration::from_secs(natural(reset_after?)?));
     Some(vec![Remaining {
         policy: policy(&row.name, None),
-        name: QuotaName::new(&row.name),
+        name: QuotaName::of_header(&row.name),
         unit: row.unit,
         is_of_resource: false,
         left,

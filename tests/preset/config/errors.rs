@@ -160,11 +160,15 @@ fn construction_errors_name_the_path_of_the_field() {
         ("timeout.total = '0s'", "timeout.total: invalid total timeout `0ns`: expected more than zero"),
         (
             "dialect.quotas = [{ remaining = 'x-left', window = '1s' }, { remaining = 'x-more', reset = 'x-left' }]",
-            "dialect.quotas[1]: invalid quota header `x-left`: expected a header that no other field of the quota headers names",
+            "dialect.quotas[1]: invalid quota header `x-left`: expected a header that appears only once in the dialect",
+        ),
+        (
+            "dialect.throttle_statuses = [418, 302]",
+            "dialect.throttle_statuses[1]: invalid throttle status `302`: expected at least 400",
         ),
         (
             "dialect.quotas = [{ remaining = 'x-left' }]",
-            "dialect.quotas[0]: invalid quota header `x-left`: expected a header with its reset, or a window",
+            "dialect.quotas[0]: invalid quota header `x-left`: expected a header with the reset, or a window, for this quota",
         ),
         (
             "timeout.attempt = '61s'",

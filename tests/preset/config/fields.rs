@@ -102,7 +102,7 @@ fn every_field_has_the_same_effect_as_its_setter() {
         .with_limit(header("x-limit"))
         .with_resource(header("x-pool"))
         .with_window(9 * SECOND);
-    let dialect = Dialect::new().with_throttle_status(StatusCode::BAD_REQUEST);
+    let dialect = Dialect::new().with_throttle_status(StatusCode::BAD_REQUEST).unwrap();
     let dialect = dialect.with_quota_headers(credits).unwrap();
     let quotas = [
         Quota::per_second(10).unwrap(),

@@ -23,8 +23,8 @@ use tower_outbound::{
     },
     error::{DeliveryError, Reason, Refusal},
     limit::{
-        AnyLimiter, Dialect, Effect, Keyed, Learned, Limiter, LocalLimiter, PermitCost, PermitRequest,
-        Priority, QuotaHeaders, RateLimitLayer, ResponseInfo, ServerSignal, Unit,
+        AnyLimiter, Dialect, Effect, Joint, Keyed, Learned, Limiter, LocalLimiter, PermitCost, PermitRequest,
+        Priority, QuotaHeaders, RateLimitLayer, ResponseInfo, Scope, ServerSignal, Unit,
     },
     request_id::{RequestId, RequestIdLayer},
     retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
@@ -150,14 +150,18 @@ fn layers(coverage: &Coverage) {
     coverage.debug(&keyed());
     coverage.debug(&AnyLimiter::new(keyed()));
     coverage.layer(RateLimitLayer::new(keyed()));
+    coverage.debug(&Joint::new(bucket.clone(), keyed()));
     coverage.layer(RateLimitLayer::new(bucket));
     let headers = HeaderMap::from_iter([
-        (HeaderName::from_static("ratelimit"), HeaderValue::from_static(r#""burst";r=50;t=30"#)),
-        (HeaderName::from_static("x-echo"), key().header_value()),
+        (HeaderName::from_static("x-ratelimit-remaining"), HeaderValue::from_static("0")),
+        (HeaderName::from_static("x-ratelimit-reset"), HeaderValue::from_static("30")),
+        (HeaderName::from_static("x-ratelimit-bucket"), key().header_value()),
     ]);
     let response = ResponseInfo::new(StatusCode::OK, &headers);
     coverage.debug(&response);
     coverage.debug(&response.remaining()[0]);
+    coverage.debug(&response.remaining()[0].name());
+    coverage.debug(&Scope::Account);
     let quota = QuotaHeaders::new(HeaderName::from_static("x-left"));
     coverage.debug(&quota);
     let signal = |_: StatusCode, _: &HeaderMap| Some(ServerSignal::accepted());

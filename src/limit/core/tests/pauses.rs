@@ -218,8 +218,8 @@ fn pause_after_a_throttled_response_can_be_set_and_switched_off() {
 }
 
 #[test]
-fn limiter_without_a_quota_and_other_responses_do_not_pause_without_a_delay() {
-    assert_eq!(throttle_bare(&mut core(BUCKET, &[]), 0, 0), 0);
+fn only_throttled_responses_pause_without_a_delay() {
+    assert_eq!(throttle_bare(&mut core(BUCKET, &[]), 0, 0), 1_000, "also without a quota");
     assert_eq!(
         throttle_bare(&mut core(Rule::Learned, &[]), 0, 0),
         100,

@@ -161,7 +161,7 @@ fn reads_the_headers_of_every_service() {
         (
             "Salesforce",
             &[("sforce-limit-info", "api-usage=10018/100000; api-bursts=1/750")],
-            &[(Requests, 89_982, 0.864, Some(100_000), Some(86_400))],
+            &[(Requests, 89_982, 86_400.0, Some(100_000), Some(86_400))],
         ),
         (
             "Auth0",
@@ -227,7 +227,7 @@ fn quota_has_the_name_of_its_resource_or_policy_or_else_of_its_header() {
         ),
         (&[("x-shopify-shop-api-call-limit", "39/40")], &["x-shopify-shop-api-call-limit"]),
     ] {
-        let found: Vec<_> = list(lines).iter().map(|quota| quota.name().to_string()).collect();
+        let found: Vec<_> = list(lines).iter().map(|quota| quota.name().as_str().to_owned()).collect();
         assert_eq!(found, names, "{lines:?}");
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 fn gate(left: u64, until: u64) -> Gate {
     Gate {
         policy: left,
-        name: QuotaName::new(""),
+        name: QuotaName::of_header(""),
         left,
         until,
         shut: false,
