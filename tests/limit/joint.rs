@@ -368,7 +368,7 @@ async fn quota_of_a_resource_does_not_pace_the_others() {
         let response = response.header("x-ratelimit-limit", limit).header("x-ratelimit-remaining", limit);
         ready(response.header("x-ratelimit-reset", reset).body(()))
     });
-    let service = RateLimitLayer::new(joint.clone()).layer(api.clone());
+    let service = RateLimitLayer::new(joint.clone()).layer(api);
     for part in [0, 1, 0, 1] {
         service.clone().oneshot(to(part)).await.unwrap();
     }

@@ -386,7 +386,7 @@ fn quota_of_one_resource_sets_no_rate_beside_another_quota() {
     };
     let [core, search, code] =
         [resource("core", b"5999"), resource("search", b"30"), resource("code", b"10")];
-    assert_eq!(rate_after(&[search.clone()]), Some(0.0));
+    assert_eq!(rate_after(std::slice::from_ref(&search)), Some(0.0));
     assert_eq!(rate_after(&[search.clone(), code.clone()]), None);
     // A rate that follows from resets at most doubles.
     assert_eq!(rate_after(&[search.clone(), core.clone(), code]), Some(1.0));

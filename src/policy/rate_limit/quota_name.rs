@@ -44,7 +44,10 @@ impl QuotaName {
 
     /// Returns the name.
     pub fn as_str(&self) -> &str {
-        self.text.get(..self.length.into()).and_then(|text| str::from_utf8(text).ok()).unwrap_or_default()
+        self.text
+            .get(..self.length.into())
+            .and_then(|text| std::str::from_utf8(text).ok())
+            .unwrap_or_default()
     }
 }
 
