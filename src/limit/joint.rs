@@ -40,7 +40,7 @@ use crate::{call::RequestHead, clock, error::Refusal, policy::dialect::Scope};
 /// A request first waits in the queue of its part. The first request of each part then waits in the queue of the account.
 /// It holds no permit while it waits. A part that may not send therefore delays no other part, and parts with many
 /// requests take turns with those with few. Two limiters in two layers, or composed in a
-/// [`Limiter`](super::Limiter) of one's own, cannot do this: the permit of one expires, or is used late, while the
+/// custom [`Limiter`](super::Limiter), cannot do this: the permit of one expires, or is used late, while the
 /// request waits for the other.
 ///
 /// # Responses
@@ -49,10 +49,10 @@ use crate::{call::RequestHead, clock, error::Refusal, policy::dialect::Scope};
 /// |---|---|
 /// | concerns the part: `X-RateLimit-Scope: user`, a bucket, `Stripe-Rate-Limited-Reason: endpoint-rate` | the part |
 /// | concerns the account: `X-RateLimit-Scope: global`, `Stripe-Rate-Limited-Reason: global-rate` | the account |
-/// | does not say what it concerns | both |
+/// | states no scope | both |
 ///
-/// A [`ServerSignal`](super::ServerSignal) states the scope of other responses. A quota with a resource or bucket
-/// applies to the part only. The [guide](crate::guide::services) lists the headers.
+/// A [`ServerSignal`](super::ServerSignal) states the scope of other responses. [`Scope::Endpoint`](super::Scope) means
+/// the part. A quota [of a resource](super::Remaining::is_of_resource) applies to the part only. The [guide](crate::guide::services) lists the headers.
 ///
 /// # Cancellation
 ///

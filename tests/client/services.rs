@@ -136,7 +136,7 @@ async fn no_request_is_sent_before_the_moment_that_a_service_states() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn permission_error_is_neither_retried_nor_throttles_other_calls() {
+async fn permission_error_is_not_retried_and_does_not_pause_other_calls() {
     let left = [("x-ratelimit-remaining", "14"), ("x-ratelimit-reset", "1767229203")];
     for headers in [&[][..], &left] {
         let service = ScriptedService::new([response(403, headers), ScriptedResponse::status(200)]);

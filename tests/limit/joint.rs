@@ -388,6 +388,42 @@ async fn quota_of_a_resource_does_not_pace_the_others() {
     assert_eq!(rate(&single), Some(5_882.0));
 }
 
+fn endpoints() -> Keyed<bool> {
+    let search = quota(1, 9_000, 1);
+    Keyed::new(
+        |head| head.uri.path().starts_with("/search"),
+        move |is_search| {
+            if *is_search { LocalLimiter::paced_window(search) } else { LocalLimiter::unlimited() }
+        },
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn builder_limits_an_account_and_its_endpoints() {
+    let builder = preset::currency_rates("https://rates.example.com").unwrap();
+    let builder = builder.with_api_key(ApiKey::new("k3y").unwrap()).with_endpoint_limits(endpoints());
+    // The order of the setters has no effect.
+    let builder = builder.with_quota(Quota::per_second(10).unwrap());
+    let service = builder.layer().unwrap().layer(ScriptedService::new([200; 5]));
+    let (start, mut at) = (Instant::now(), Vec::new());
+    for path in ["/search", "/latest", "/latest", "/search"] {
+        let request = Request::get(format!("https://rates.example.com{path}")).body(Body::empty()).unwrap();
+        service.clone().oneshot(request).await.unwrap();
+        at.push(start.elapsed().as_secs());
+    }
+    assert_eq!(at, [0, 0, 0, 9]);
+    let account: &LocalLimiter = builder.limiter().downcast_ref().unwrap();
+    assert_eq!(account.snapshot().granted, 4);
+}
+
+#[test]
+fn endpoint_limits_need_a_local_limiter() {
+    let builder = preset::currency_rates("https://rates.example.com").unwrap();
+    let builder = builder.with_api_key(ApiKey::new("k3y").unwrap()).with_limiter(endpoints());
+    let error = builder.with_endpoint_limits(endpoints()).layer().unwrap_err();
+    assert_eq!(error.field(), "limiter with endpoint limits");
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// A request to this part, which costs this many permits and is dropped after this many milliseconds.

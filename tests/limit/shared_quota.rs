@@ -1,5 +1,5 @@
 //! Independent clients that share one quota and know nothing of each other, as in arXiv 2510.04516, "Rethinking HTTP API
-//! Rate Limiting: A Client-Side Approach". Each request is sent again until the server accepts it.
+//! Rate Limiting: A Client-Side Approach". Each request is retried until the server accepts it.
 
 use super::*;
 

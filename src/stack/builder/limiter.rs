@@ -99,7 +99,7 @@ impl StackBuilder {
         value: Duration,
         change: impl FnOnce(PauseSettings, Duration) -> Result<PauseSettings, InvalidConfig>,
     ) -> Self {
-        const EXPECTED: &str = "a pause before with_limiter, or a limiter that has the pause";
+        const EXPECTED: &str = "this setter before with_limiter, or the setter of that limiter";
         let pauses = match self.has_given_limiter {
             true => Err(InvalidConfig::new(field, format!("{value:?}"), EXPECTED)),
             false => change(self.pauses, value),
@@ -230,7 +230,9 @@ impl StackBuilder {
 
     /// Sets how the service reports its limits, for the limiter and for retries.
     ///
-    /// The statuses and headers of many services need no setting: see the [guide](crate::guide::services).
+    /// The statuses and headers of many services need no setting: see the [guide](crate::guide::services). This setter
+    /// replaces an earlier dialect, with the function of [`with_server_signal`](Self::with_server_signal), and the dialects
+    /// of [`with_retry`](Self::with_retry) and [`with_limit`](Self::with_limit).
     ///
     /// ```
     /// use http::HeaderName;
