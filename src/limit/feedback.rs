@@ -60,7 +60,7 @@ impl<'a> ResponseInfo<'a> {
 
     /// Returns the name of the quota because of which the server rejected the request, and the time until its reset.
     pub(super) fn rejecting_quota(&self) -> Option<(QuotaName, Duration)> {
-        if self.reading.throttle() != Throttle::Temporary {
+        if !self.has_limits() || self.reading.throttle() != Throttle::Temporary {
             return None;
         }
         let empty = self.limiting().filter(|quota| quota.left() == 0 && !quota.reset_after().is_zero());

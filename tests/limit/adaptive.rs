@@ -153,7 +153,7 @@ impl Case {
             // The reset and the date are whole seconds, so a short window seems up to two seconds longer.
             (_, XRateLimitEpoch) if self.window < seconds(60) => (80.0, 1.0),
             // The reset of the burst rounds 3.6 s up to 4 s, so the reported quota seems a tenth too low.
-            (SpacingWithBurst, XRateLimit) if self.window == seconds(60) => (94.0, 1.0),
+            (SpacingWithBurst, XRateLimit | Draft7) if self.window == seconds(60) => (94.0, 1.0),
             (_, XRateLimitEpoch | GitHub | Anthropic) => (92.0, 1.0),
             (TokenBucket | SpacingWithBurst, _) => (95.0, 1.0),
             _ => (95.0, 0.5),

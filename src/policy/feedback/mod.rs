@@ -114,6 +114,11 @@ pub(crate) enum Throttle {
     Permanent,
 }
 
+/// Returns whether a response with this status is a throttle without any further evidence.
+fn is_throttle_status(dialect: &Dialect, status: StatusCode) -> bool {
+    matches!(status.as_u16(), 420 | 429 | 509 | 529) || dialect.throttles_with(status)
+}
+
 /// A response, as a dialect reads it.
 #[derive(Clone)]
 pub(crate) struct Reading<'a> {
@@ -123,6 +128,8 @@ pub(crate) struct Reading<'a> {
     signal: Option<ServerSignal>,
     /// Whether a header may concern a limit.
     has_headers: bool,
+    /// Whether the status, a header or the signal may concern a limit. Most responses need no other check.
+    has_limits: bool,
     wall: fn() -> SystemTime,
     /// Parsed when it is first read.
     remaining: OnceCell<Vec<Remaining>>,
@@ -141,7 +148,8 @@ impl<'a> Reading<'a> {
     ) -> Self {
         let signal = mark.or_else(|| dialect.signal(status, headers));
         let has_headers = has_limits(headers) || dialect.reads_any(headers);
-        Self { status, headers, dialect, signal, has_headers, wall, remaining: OnceCell::new() }
+        let has_limits = has_headers || signal.is_some() || is_throttle_status(dialect, status);
+        Self { status, headers, dialect, signal, has_headers, has_limits, wall, remaining: OnceCell::new() }
     }
 
     /// Reads a response with the signal in its extensions.
@@ -154,11 +162,7 @@ impl<'a> Reading<'a> {
     /// Returns whether the status or a header may concern a limit.
     #[inline]
     pub(crate) fn has_limits(&self) -> bool {
-        self.has_throttle_status() || self.has_headers || self.signal.is_some()
-    }
-
-    fn has_throttle_status(&self) -> bool {
-        matches!(self.status.as_u16(), 420 | 429 | 509 | 529) || self.dialect.throttles_with(self.status)
+        self.has_limits
     }
 
     /// Returns whether the server is currently rejecting all requests, not only this one.
@@ -183,7 +187,8 @@ impl<'a> Reading<'a> {
 
     /// Returns whether the status says that the server rejects requests because there are too many.
     fn is_rejecting(&self) -> bool {
-        self.has_throttle_status() || matches!(self.status.as_u16(), 403 | 418) && self.asks_to_wait()
+        is_throttle_status(self.dialect, self.status)
+            || matches!(self.status.as_u16(), 403 | 418) && self.asks_to_wait()
     }
 
     /// Returns whether the headers request a delay, or report a quota without remaining permits.
