@@ -153,7 +153,8 @@ impl LocalLimiter {
     /// - Without a quota, the limiter begins with a slow start: ten requests leave at once, and the total doubles every
     ///   100 ms. The slow start begins again after 2 s without a request.
     /// - Rate-limit headers with a limit, and with a window or a reset, set the rate to 98 % of that quota. A quota
-    ///   whose window is longer than two minutes does not set the rate.
+    ///   whose window is longer than two minutes, or that belongs to one resource beside another quota, does not set the
+    ///   rate.
     /// - A throttled response pauses all callers for the requested delay, or until the reset of a quota without
     ///   remaining permits, for at most the [longest pause](Self::with_longest_pause). Without either, the first pause
     ///   lasts one round trip, but at least the time between two requests, or 100 ms if no rate is known.
@@ -162,7 +163,7 @@ impl LocalLimiter {
     /// - The first pause sets the rate to the recently accepted requests per second if no rate is known. The rate stays
     ///   unknown if fewer than 10 requests were accepted.
     /// - Each further pause lowers the rate by 30 %, or only to 98 % of the last rate that had a complete window
-    ///   without a throttled response.
+    ///   without a throttled response, or to the reported quota.
     /// - The rate rises after a complete window without a throttled response, if the requests used at least 80 % of it.
     ///   It doubles until a throttled response lowers it, then rises by 2 %, 6 %, 18 % and 50 %. After a pause of more
     ///   than a minute, it rises by a quarter instead of doubling. A raise that the requests do not use is taken back.

@@ -4,7 +4,7 @@
 //!
 //! | event | new rate |
 //! |---|---|
-//! | a throttled response | the higher of 0.98 of the last clean rate and 0.7 of the rate, at most the rate |
+//! | a throttled response | the highest of 0.98 of the last clean rate, 0.7 of the rate and a reported quota whose window is an estimate, at most the rate |
 //! | the end of a pause before which no rate was known | the recently accepted requests per second |
 //! | rate-limit headers with another quota | 98 % of that quota |
 //! | a complete run without a throttled response | twice as much in the slow start, then 2 % more, 6 %, 18 %, 50 % |
