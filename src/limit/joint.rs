@@ -52,7 +52,8 @@ use crate::{call::RequestHead, clock, error::Refusal, policy::dialect::Scope};
 /// | states no scope | both |
 ///
 /// A [`ServerSignal`](super::ServerSignal) states the scope of other responses. [`Scope::Endpoint`](super::Scope) means
-/// the part. A quota [of a resource](super::Remaining::is_of_resource) applies to the part only. The [guide](crate::guide::services) lists the headers.
+/// the part. A quota [of a resource](super::Remaining::is_of_resource) applies to the part only. The
+/// [guide](crate::guide::services) lists the headers.
 ///
 /// # Cancellation
 ///

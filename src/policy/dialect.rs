@@ -134,8 +134,8 @@ pub enum Scope {
 /// it.
 ///
 /// An inner layer that has read the body inserts the signal into the extensions of the response. This signal takes
-/// precedence over the function, and both take precedence over the status and the headers. The rate-limit layer and the retry layer act
-/// on it:
+/// precedence over the function, and both take precedence over the status and the headers. The rate-limit layer and the
+/// retry layer act on it:
 ///
 /// | signal | limiter | retry |
 /// |---|---|---|

@@ -72,7 +72,8 @@ fn is_relevant(name: &str) -> bool {
 /// applies.
 ///
 /// Reads the first of these headers that has a valid value: `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After` (RFC
-/// 9110 §10.2.3), and those of single services. Its value has one of the forms of [`until`](super::moment::until), and is rounded up:
+/// 9110 §10.2.3), and those of single services. Its value has one of the forms of [`until`](super::moment::until), and is
+/// rounded up:
 ///
 /// - Of a comma-separated list, the longest delay is used: `3, 9` is 9 s. Proxies join several headers of the same name
 ///   in this way.
