@@ -116,3 +116,16 @@ async fn waiter_is_refused_as_soon_as_the_limits_of_a_server_make_it_late() {
         }
     }
 }
+
+/// The quota of tokens resets after six minutes.
+#[tokio::test(start_paused = true)]
+async fn stated_delay_takes_precedence_over_the_reset_of_a_quota_of_tokens() {
+    let tokens = [("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "6m0s")];
+    for (delay, at) in [(Some(("retry-after", "2")), 2.0), (None, 360.0)] {
+        let headers: Vec<_> = tokens.into_iter().chain(delay).collect();
+        let (server, service) = Server::behind(&ample_limiter());
+        server.respond_once(&service, response(429, &headers)).await;
+        assert_all_succeed(spawn_calls(&service, 1).await).await;
+        server.assert_arrivals([at]);
+    }
+}
