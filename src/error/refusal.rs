@@ -8,7 +8,8 @@ use crate::policy::QuotaName;
 pub struct Refusal {
     reason: Reason,
     wait: Option<Duration>,
-    quota: Option<QuotaName>,
+    // Boxed, because few refusals have one, and each pending request has room for a refusal.
+    quota: Option<Box<QuotaName>>,
     cause: Option<Cause>,
 }
 
@@ -69,7 +70,7 @@ impl Refusal {
     }
 
     pub(crate) fn with_quota(mut self, quota: QuotaName) -> Self {
-        self.quota = Some(quota);
+        self.quota = Some(Box::new(quota));
         self
     }
 
@@ -85,7 +86,7 @@ impl Refusal {
 
     /// Returns the name of the server's quota that delays the queue, if the server reported one.
     pub fn quota(&self) -> Option<&str> {
-        self.quota.as_ref().map(QuotaName::as_str)
+        self.quota.as_deref().map(QuotaName::as_str)
     }
 }
 

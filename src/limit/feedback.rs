@@ -19,7 +19,6 @@ use crate::{
 pub struct ResponseInfo<'a> {
     reading: Reading<'a>,
     received_at: Option<Instant>,
-    pause: Option<Duration>,
     /// Whether the quotas of a resource do not apply, because this part of the response concerns the account.
     is_of_account: bool,
     /// The call whose keys the names of quotas must not contain.
@@ -38,20 +37,21 @@ impl<'a> ResponseInfo<'a> {
     ///   the services that the [guide](crate::guide::services) lists.
     #[inline]
     pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
-        Self::of(Reading::new(&STANDARD, status, headers, None, clock::wall))
+        Self::of_call(Reading::new(&STANDARD, status, headers, None, clock::wall), None)
     }
 
     /// Reads the rate-limit headers of a response that has just arrived from a service with this dialect. A
     /// [`ServerSignal`](super::ServerSignal) in the extensions of the response takes precedence.
     #[inline]
     pub fn with_dialect<B>(dialect: &'a Dialect, response: &'a Response<B>) -> Self {
-        Self::of(Reading::of(dialect, response, clock::wall))
+        Self::of_call(Reading::of(dialect, response, clock::wall), None)
     }
 
     /// Shows the names of quotas, except those that contain a key of this call. Logs and errors show them. Without a call
     /// the keys are unknown, and no name that is a text of the server is shown.
-    pub(super) fn of_call(self, call: Option<&'a CallContext>) -> Self {
-        Self { call, ..self }
+    #[inline]
+    pub(super) fn of_call(reading: Reading<'a>, call: Option<&'a CallContext>) -> Self {
+        Self { reading, received_at: None, is_of_account: false, call }
     }
 
     fn shown_name(&self, quota: &Remaining) -> QuotaName {
@@ -66,11 +66,6 @@ impl<'a> ResponseInfo<'a> {
         let empty = self.limiting().filter(|quota| quota.left() == 0 && !quota.reset_after().is_zero());
         let last = empty.max_by_key(Remaining::reset_after)?;
         Some((self.shown_name(&last), last.reset_after()))
-    }
-
-    #[inline]
-    fn of(reading: Reading<'a>) -> Self {
-        Self { pause: reading.pause(), reading, received_at: None, is_of_account: false, call: None }
     }
 
     /// Sets when the response arrived. Default: the time at which [`received_at`](Self::received_at) is called.
@@ -95,8 +90,9 @@ impl<'a> ResponseInfo<'a> {
     }
 
     /// Returns the delay that the server requested for all requests, counted from the arrival of this response.
+    #[inline]
     pub fn requested_pause(&self) -> Option<Duration> {
-        self.pause
+        self.reading.pause()
     }
 
     /// Returns the part of this response that concerns the limits of one scope. Returns `None` if the server throttles
@@ -131,11 +127,11 @@ impl<'a> ResponseInfo<'a> {
     /// Returns the quotas that limit the next requests. A quota of tokens or points does not limit them, unless it
     /// caused the rejection.
     pub(crate) fn limiting(&self) -> impl Iterator<Item = Remaining> {
-        let is_rejected = LazyCell::new(|| self.acceptance() != Acceptance::Accepted);
         // A stated delay takes precedence over the reset of a quota in another unit.
-        let limits = move |quota: &&Remaining| {
-            quota.unit() == Unit::Requests || quota.left() == 0 && self.pause.is_none() && *is_rejected
-        };
+        let rejects =
+            LazyCell::new(|| self.requested_pause().is_none() && self.acceptance() != Acceptance::Accepted);
+        let limits =
+            move |quota: &&Remaining| quota.unit() == Unit::Requests || quota.left() == 0 && *rejects;
         let applies = |quota: &&Remaining| !(self.is_of_account && quota.is_of_resource());
         self.remaining().iter().filter(limits).filter(applies).copied()
     }
@@ -156,7 +152,7 @@ impl fmt::Debug for ResponseInfo<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseInfo")
             .field("status", &self.status())
-            .field("requested_pause", &self.pause)
+            .field("requested_pause", &self.requested_pause())
             .field("remaining", &self.remaining().len())
             .finish_non_exhaustive()
     }

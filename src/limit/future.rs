@@ -18,7 +18,7 @@ use crate::{
     call::{CallContext, RequestHead},
     clock,
     error::{BoxError, Error, Refusal, polled_after_completion, take_once},
-    policy::dialect::Dialect,
+    policy::{dialect::Dialect, feedback::Reading},
     telemetry::{self, Waiting},
 };
 
@@ -275,8 +275,15 @@ fn complete<R>(
     if !trusted {
         return permit.release();
     }
-    let info = ResponseInfo::with_dialect(dialect, response).of_call(call);
-    let effect = permit.report(&info);
+    let reading = Reading::of(dialect, response, clock::wall);
+    if reading.has_limits() || !permit.end_ordinary() {
+        report(permit, &ResponseInfo::of_call(reading, call), call);
+    }
+}
+
+#[inline(never)]
+fn report(mut permit: Permit<'_>, info: &ResponseInfo<'_>, call: Option<&CallContext>) {
+    let effect = permit.report(info);
     if let Some(pause) = effect.pause.or(info.requested_pause()) {
         telemetry::paused(call, pause, effect.probe_after, None);
     } else if let Some((quota, pause)) = info.rejecting_quota() {

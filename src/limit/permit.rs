@@ -134,14 +134,25 @@ impl<'a> Permit<'a> {
     /// Reports the response to the limiter. Call this for every response, including those without rate-limit headers.
     #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
-        if let Issuer::Borrowed(limiter, _) = self.issuer {
-            if !response.has_limits() && limiter.release_ordinary(self.cost) {
-                // Dropping the permit would release it again. A grant with its completion takes about 80 instructions
-                // less than through `report` (callgrind).
-                return std::mem::forget(self);
-            }
+        if !response.has_limits() && self.end_ordinary() {
+            // The permit owns nothing any more.
+            return std::mem::forget(self);
         }
         self.report(response);
+    }
+
+    /// Ends the request of a response that states no limit. Returns `false` if the limiter still needs the response.
+    #[inline]
+    pub(super) fn end_ordinary(&mut self) -> bool {
+        let is_ended = match &self.issuer {
+            Issuer::Borrowed(limiter, _) => limiter.release_ordinary(self.cost),
+            Issuer::Shared(limiter, _) => limiter.release_ordinary(self.cost),
+            Issuer::None(_) | Issuer::Ended | Issuer::Custom(..) => false,
+        };
+        if is_ended {
+            self.issuer = Issuer::Ended;
+        }
+        is_ended
     }
 
     /// Reports the response, and returns what it changed.

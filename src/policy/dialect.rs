@@ -92,21 +92,26 @@ impl Dialect {
         self
     }
 
+    #[inline]
     pub(crate) fn quotas(&self) -> &[QuotaHeaders] {
         self.0.as_ref().map_or(&[], |custom| &custom.quotas)
     }
 
+    #[inline]
     pub(super) fn throttles_with(&self, status: StatusCode) -> bool {
         self.0.as_ref().is_some_and(|custom| custom.statuses.contains(&status))
     }
 
+    #[inline]
     pub(crate) fn signal(&self, status: StatusCode, headers: &HeaderMap) -> Option<ServerSignal> {
         (self.0.as_ref()?.signal.as_ref()?)(status, headers)
     }
 
     /// Returns whether a header states a quota of this dialect.
+    #[inline]
     pub(super) fn reads_any(&self, headers: &HeaderMap) -> bool {
-        self.quotas().iter().any(|quota| headers.keys().any(|name| quota.field(name).is_some()))
+        let is_read = |quota: &QuotaHeaders| headers.keys().any(|name| quota.field(name).is_some());
+        self.0.as_ref().is_some_and(|custom| custom.quotas.iter().any(is_read))
     }
 }
 

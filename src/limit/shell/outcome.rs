@@ -54,18 +54,17 @@ impl Shared {
     fn is_ordinary(&self, response: &ResponseInfo<'_>) -> bool {
         let flags = self.flags.load(Ordering::Acquire);
         let learns = flags & flags::LEARNS != 0;
-        if flags & flags::READS_ALL != 0 || response.requested_pause().is_some() {
+        if flags & flags::READS_ALL != 0 {
             return false;
-        }
-        if !learns && !response.has_limits() {
-            return true;
         }
         match response.acceptance() {
             Acceptance::Accepted => {
                 flags & flags::READS_REMAINING == 0 || response.limiting().next().is_none()
             }
             Acceptance::Throttled => false,
-            Acceptance::Unavailable => !learns && response.limiting().next().is_none(),
+            Acceptance::Unavailable => {
+                !learns && response.requested_pause().is_none() && response.limiting().next().is_none()
+            }
         }
     }
 

@@ -33,27 +33,6 @@ static DELAYS: [(HeaderName, Scale); 6] = [
     (HeaderName::from_static("requestlimit-default-retryafter"), Scale::Millis),
 ];
 
-/// The prefixes of all header names that this module, [`rate_limit`] and [`grpc`] read, by their first character, which
-/// excludes most names.
-const PREFIXES: [(u8, &[&str]); 6] = [
-    (b'r', &["retry-after", "ratelimit", "requestlimit-"]),
-    (
-        b'x',
-        &[
-            "x-ratelimit",
-            "x-rate-limit",
-            "x-ms-retry-after",
-            "x-sib-ratelimit",
-            "x-hubspot-ratelimit",
-            "x-shopify-shop-api-call-limit",
-        ],
-    ),
-    (b'g', &["grpc-"]),
-    (b'a', &["anthropic-ratelimit", "auth0-client-quota-limit"]),
-    (b'b', &["beta-r"]),
-    (b's', &["sforce-limit-info"]),
-];
-
 /// Returns whether the response has a header that this module, [`rate_limit`] or [`grpc`] reads. Few responses have
 /// such a header. A single scan over all names costs less than a dozen lookups.
 pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
@@ -61,9 +40,29 @@ pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
 }
 
 fn is_relevant(name: &str) -> bool {
-    let of_first = |(first, _): &&(u8, _)| name.as_bytes().first() == Some(first);
-    let known = PREFIXES.iter().find(of_first);
-    known.is_some_and(|(_, prefixes)| prefixes.iter().any(|prefix| name.starts_with(prefix)))
+    let prefixes = name.as_bytes().first().map_or(&[][..], |first| prefixes(*first));
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Returns the prefixes of all header names that this module, [`rate_limit`] and [`grpc`] read and that begin with this
+/// character, which excludes most names.
+fn prefixes(first: u8) -> &'static [&'static str] {
+    match first {
+        b'r' => &["retry-after", "ratelimit", "requestlimit-"],
+        b'x' => &[
+            "x-ratelimit",
+            "x-rate-limit",
+            "x-ms-retry-after",
+            "x-sib-ratelimit",
+            "x-hubspot-ratelimit",
+            "x-shopify-shop-api-call-limit",
+        ],
+        b'g' => &["grpc-"],
+        b'a' => &["anthropic-ratelimit", "auth0-client-quota-limit"],
+        b'b' => &["beta-r"],
+        b's' => &["sforce-limit-info"],
+        _ => &[],
+    }
 }
 
 /// Returns the delay that the server requested, counted from the receipt of the response.
@@ -116,8 +115,11 @@ pub(crate) enum Throttle {
 }
 
 /// Returns whether a response with this status is a throttle without any further evidence.
+#[inline]
 fn is_throttle_status(dialect: &Dialect, status: StatusCode) -> bool {
-    matches!(status.as_u16(), 420 | 429 | 509 | 529) || dialect.throttles_with(status)
+    // No dialect throttles with a status below 400, which most responses have.
+    status.as_u16() >= 400
+        && (matches!(status.as_u16(), 420 | 429 | 509 | 529) || dialect.throttles_with(status))
 }
 
 /// A response, as a dialect reads it.
@@ -126,7 +128,8 @@ pub(crate) struct Reading<'a> {
     pub(crate) status: StatusCode,
     pub(crate) headers: &'a HeaderMap,
     dialect: &'a Dialect,
-    signal: Option<ServerSignal>,
+    /// Boxed, because few responses have a signal, and copies of it cost each response 5 ns (`--bench limiter`).
+    signal: Option<Box<ServerSignal>>,
     /// Whether a header may concern a limit.
     has_headers: bool,
     /// Whether the status, a header or the signal may concern a limit. Most responses need no other check.
@@ -147,7 +150,7 @@ impl<'a> Reading<'a> {
         mark: Option<ServerSignal>,
         wall: fn() -> SystemTime,
     ) -> Self {
-        let signal = mark.or_else(|| dialect.signal(status, headers));
+        let signal = mark.or_else(|| dialect.signal(status, headers)).map(Box::new);
         let has_headers = has_limits(headers) || dialect.reads_any(headers);
         let has_limits = has_headers || signal.is_some() || is_throttle_status(dialect, status);
         Self { status, headers, dialect, signal, has_headers, has_limits, wall, remaining: OnceCell::new() }
@@ -180,13 +183,14 @@ impl<'a> Reading<'a> {
     /// between a CDN and its origin. These statuses also delay only one call, because one slow resource must not stop
     /// all callers.
     pub(crate) fn is_throttled(&self) -> bool {
-        if let Some(signal) = self.signal {
+        if let Some(signal) = &self.signal {
             return signal.is_throttled;
         }
         self.status == 503 || self.is_rejecting() || self.has_headers && grpc::is_throttled(self.headers)
     }
 
     /// Returns whether the status says that the server rejects requests because there are too many.
+    #[inline]
     fn is_rejecting(&self) -> bool {
         is_throttle_status(self.dialect, self.status)
             || matches!(self.status.as_u16(), 403 | 418) && self.asks_to_wait()
@@ -199,7 +203,7 @@ impl<'a> Reading<'a> {
 
     /// Returns whether the server accepted the request, with regard to its rate limit.
     pub(crate) fn acceptance(&self) -> Acceptance {
-        if let Some(signal) = self.signal {
+        if let Some(signal) = &self.signal {
             let is_throttled = signal.is_throttled && !signal.is_permanent;
             return if is_throttled { Acceptance::Throttled } else { Acceptance::Accepted };
         }
@@ -218,7 +222,7 @@ impl<'a> Reading<'a> {
     ///
     /// The status 503 is no such statement, because a server may send it after it started to process the request.
     pub(crate) fn is_rejected(&self) -> bool {
-        match self.signal {
+        match &self.signal {
             Some(signal) => signal.not_processed && self.status.as_u16() >= 400,
             None => {
                 let grpc = self.has_headers.then(|| grpc::is_rejected(self.headers)).flatten();
@@ -234,12 +238,12 @@ impl<'a> Reading<'a> {
     /// Returns whether another attempt fails until somebody changes something.
     #[inline]
     pub(crate) fn is_permanent(&self) -> bool {
-        self.signal.is_some_and(|signal| signal.is_permanent)
+        self.signal.as_ref().is_some_and(|signal| signal.is_permanent)
     }
 
     /// Returns whether the server rejects requests because there are too many. A 503 may have another cause.
     pub(crate) fn throttle(&self) -> Throttle {
-        match self.signal {
+        match &self.signal {
             Some(signal) if signal.is_permanent => Throttle::Permanent,
             Some(signal) if signal.is_throttled => Throttle::Temporary,
             Some(_) => Throttle::No,
@@ -253,7 +257,7 @@ impl<'a> Reading<'a> {
     /// Without a statement, a throttle concerns the resource or bucket whose quota is empty. GitHub throttles an account
     /// with the headers of a resource that has remaining permits.
     pub(crate) fn scope(&self) -> Option<Scope> {
-        if let Some(signal) = self.signal {
+        if let Some(signal) = &self.signal {
             return signal.scope;
         }
         if !self.has_limits() || self.acceptance() == Acceptance::Accepted {
@@ -272,8 +276,13 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the delay for all requests: that of a throttled response.
+    #[inline]
     pub(crate) fn pause(&self) -> Option<Duration> {
-        if !self.has_limits() || !self.is_throttled() || self.is_permanent() {
+        if self.has_limits() { self.throttled_pause() } else { None }
+    }
+
+    fn throttled_pause(&self) -> Option<Duration> {
+        if !self.is_throttled() || self.is_permanent() {
             return None;
         }
         self.stated_delay().filter(|delay| !delay.is_zero())
@@ -282,7 +291,7 @@ impl<'a> Reading<'a> {
     /// Returns the delay that the server states: that of the signal, or the longer of [`retry_after`] and a failed gRPC
     /// call's [delay](grpc::requested_delay).
     fn stated_delay(&self) -> Option<Duration> {
-        let of_signal = self.signal.and_then(|signal| signal.delay);
+        let of_signal = self.signal.as_ref().and_then(|signal| signal.delay);
         of_signal.or_else(|| retry_after(self.headers, self.wall).max(grpc::requested_delay(self.headers)))
     }
 
