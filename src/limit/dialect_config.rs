@@ -17,8 +17,8 @@ use crate::config::{
 /// |---|---|
 /// | `throttle_statuses` | `[]`: statuses that are read like a 429, such as `[430]` |
 /// | `quotas` | `[]`: the headers of single quotas |
-/// | `quotas.remaining` | required. The header with the remaining permits |
-/// | `quotas.reset`, `quotas.limit`, `quotas.resource` | none. Other headers of the quota: see [`QuotaHeaders`] |
+/// | `quotas.remaining` or `quotas.used` | one is required. The header with the remaining or the used permits |
+/// | `quotas.reset`, `quotas.limit`, `quotas.resource`, `quotas.window_header` | none. Other headers of the quota: see [`QuotaHeaders`] |
 /// | `quotas.unit` | `requests`. Other values are `tokens`, `points`, `bytes` and `concurrency` |
 /// | `quotas.window` | none. The window, if no header states the reset |
 ///
@@ -45,13 +45,18 @@ pub struct DialectConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct QuotaConfig {
-    remaining: Written<HeaderName>,
+    #[serde(default)]
+    remaining: Option<Written<HeaderName>>,
+    #[serde(default)]
+    used: Option<Written<HeaderName>>,
     #[serde(default)]
     reset: Option<Written<HeaderName>>,
     #[serde(default)]
     limit: Option<Written<HeaderName>>,
     #[serde(default)]
     resource: Option<Written<HeaderName>>,
+    #[serde(default)]
+    window_header: Option<Written<HeaderName>>,
     #[serde(default)]
     unit: Option<Written<Unit>>,
     #[serde(default)]
@@ -63,8 +68,8 @@ impl DialectConfig {
     ///
     /// # Errors
     ///
-    /// Returns an error with its [path](InvalidConfig::path) if two quotas name the same header, if a quota has neither a
-    /// reset nor a window, or if a status is below 400.
+    /// Returns an error with its [path](InvalidConfig::path) if two quotas name the same header, if a quota has neither or
+    /// both of `remaining` and `used`, if it has neither a reset nor a window, or if a status is below 400.
     pub fn dialect(&self) -> Result<Dialect, InvalidConfig> {
         let mut dialect = Dialect::new();
         for (place, status) in self.throttle_statuses.0.iter().enumerate() {
@@ -72,7 +77,7 @@ impl DialectConfig {
             dialect = added.map_err(|error| error.within(&format!("throttle_statuses[{place}]")))?;
         }
         for (place, quota) in self.quotas.iter().enumerate() {
-            let added = dialect.with_quota_headers(quota.headers());
+            let added = quota.headers().and_then(|headers| dialect.with_quota_headers(headers));
             dialect = added.map_err(|error| error.within(&format!("quotas[{place}]")))?;
         }
         Ok(dialect)
@@ -84,8 +89,16 @@ impl DialectConfig {
 }
 
 impl QuotaConfig {
-    fn headers(&self) -> QuotaHeaders {
-        let mut headers = QuotaHeaders::new(self.remaining.0.clone());
+    fn headers(&self) -> Result<QuotaHeaders, InvalidConfig> {
+        let mut headers = match (&self.remaining, &self.used) {
+            (Some(Written(name)), None) => QuotaHeaders::new(name.clone()),
+            (None, Some(Written(name))) => QuotaHeaders::of_used(name.clone()),
+            (remaining, _) => {
+                let expected = "either a header with the remaining permits, or one with the `used` permits";
+                let value = if remaining.is_some() { "both" } else { "none" };
+                return Err(InvalidConfig::new("remaining", value, expected));
+            }
+        };
         if let Some(Written(unit)) = self.unit {
             headers = headers.with_unit(unit);
         }
@@ -98,9 +111,12 @@ impl QuotaConfig {
         if let Some(Written(name)) = &self.resource {
             headers = headers.with_resource(name.clone());
         }
-        match self.window {
+        if let Some(Written(name)) = &self.window_header {
+            headers = headers.with_window_header(name.clone());
+        }
+        Ok(match self.window {
             Some(Written(window)) => headers.with_window(window),
             None => headers,
-        }
+        })
     }
 }

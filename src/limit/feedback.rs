@@ -124,25 +124,36 @@ impl<'a> ResponseInfo<'a> {
         self.reading.remaining()
     }
 
-    /// Returns the quotas that limit the next requests. A quota of tokens or points does not limit them, unless it
-    /// caused the rejection.
+    /// Returns the quotas that concern this part of the response.
+    pub(super) fn quotas(&self) -> impl Iterator<Item = Remaining> {
+        let applies = |quota: &&Remaining| !(self.is_of_account && quota.is_of_resource());
+        self.remaining().iter().filter(applies).copied()
+    }
+
+    /// Returns the quotas that limit the next requests.
     pub(crate) fn limiting(&self) -> impl Iterator<Item = Remaining> {
+        self.quotas().filter(self.limits())
+    }
+
+    /// Returns whether a quota limits the next requests. A quota of tokens or points does not limit them, unless it caused
+    /// the rejection.
+    fn limits(&self) -> impl Fn(&Remaining) -> bool {
         // A stated delay takes precedence over the reset of a quota in another unit.
         let rejects =
             LazyCell::new(|| self.requested_pause().is_none() && self.acceptance() != Acceptance::Accepted);
-        let limits =
-            move |quota: &&Remaining| quota.unit() == Unit::Requests || quota.left() == 0 && *rejects;
-        let applies = |quota: &&Remaining| !(self.is_of_account && quota.is_of_resource());
-        self.remaining().iter().filter(limits).filter(applies).copied()
+        move |quota| quota.unit() == Unit::Requests || quota.left() == 0 && *rejects
     }
 }
 
 impl From<&ResponseInfo<'_>> for Feedback {
     fn from(response: &ResponseInfo<'_>) -> Self {
+        let named = response.quotas().map(|quota| quota.named(response.shown_name(&quota)));
+        let (remaining, others) = named.partition(response.limits());
         Self {
             acceptance: response.acceptance(),
             pause: response.requested_pause().map(policy::nanos),
-            remaining: response.limiting().map(|quota| quota.named(response.shown_name(&quota))).collect(),
+            remaining,
+            others,
         }
     }
 }

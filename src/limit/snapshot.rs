@@ -1,10 +1,13 @@
 use std::time::Duration;
 
 pub use crate::policy::adaptive::LearnedFrom;
-use crate::{clock::Instant, policy::QuotaName};
+use crate::{
+    clock::Instant,
+    policy::{QuotaName, Remaining},
+};
 
 /// The state of a limiter at one point in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
     /// The number of available permits. `u32::MAX` if neither a quota nor a server limit applies.
@@ -21,6 +24,10 @@ pub struct Snapshot {
     /// quota, if a pause lasts longer, or if the limiter does not obey the remaining permits. The name is `redacted` if it
     /// is a text of the server that contains the key, or whose call is unknown.
     pub quota: Option<QuotaName>,
+    /// The server's quotas of tokens, points and other units, as the last response reported them. They do not limit the
+    /// requests. Their resets are counted from this snapshot. A limiter with a quota reads them only from a response that
+    /// rejects requests, unless [`with_server_remaining`](crate::limit::LocalLimiter::with_server_remaining) is set.
+    pub other_quotas: Vec<Remaining>,
     /// The number of permits granted since the limiter was created.
     pub granted: u64,
     /// The number of requests refused since the limiter was created.

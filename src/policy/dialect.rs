@@ -147,6 +147,7 @@ pub enum Scope {
 /// | [`accepted`](Self::accepted) | as after a 200 | by status |
 /// | [`throttled`](Self::throttled) | as after a 429 | with the throttled backoff |
 /// | with a [delay](Self::with_delay) | if throttled, pauses all requests for it | waits as long |
+/// | with [remaining](Self::with_remaining) permits | as if the headers reported them | if throttled, waits for the reset of an empty quota |
 /// | with a [scope](Self::with_scope) | of a [`Joint`](crate::limit::Joint), only the limiter of this scope | |
 /// | [permanent](Self::with_permanent) | does not change its rate, and does not pause | no retry |
 /// | [not processed](Self::with_not_processed) | | any method, because the request was rejected |
@@ -171,12 +172,20 @@ pub struct ServerSignal {
     pub(crate) delay: Option<Duration>,
     pub(crate) is_permanent: bool,
     pub(crate) not_processed: bool,
+    pub(crate) remaining: Option<(u64, Duration)>,
 }
 
 impl ServerSignal {
     /// Returns a signal that the server accepted the request, whatever its status.
     pub const fn accepted() -> Self {
-        Self { scope: None, is_throttled: false, delay: None, is_permanent: false, not_processed: false }
+        Self {
+            scope: None,
+            is_throttled: false,
+            delay: None,
+            is_permanent: false,
+            not_processed: false,
+            remaining: None,
+        }
     }
 
     /// Returns a signal that the server rejects requests because there are too many.
@@ -188,6 +197,13 @@ impl ServerSignal {
     /// headers state, if any.
     pub const fn with_delay(mut self, delay: Duration) -> Self {
         self.delay = Some(delay);
+        self
+    }
+
+    /// States how many requests the server still accepts before `reset_after`, counted from the arrival of the response.
+    /// The limiter applies it like remaining permits in the headers, and in addition to them.
+    pub const fn with_remaining(mut self, left: u64, reset_after: Duration) -> Self {
+        self.remaining = Some((left, reset_after));
         self
     }
 
@@ -254,6 +270,34 @@ mod tests {
         let (one, other) = (read("a"), read("b"));
         assert_eq!(one.iter().map(|quota| (quota.0, quota.1)).collect::<Vec<_>>(), [(7, 60), (8, 60)]);
         assert!(one[0].2 != one[1].2 && one[0].2 != other[0].2, "{one:?} {other:?}");
+    }
+
+    #[test]
+    fn used_permits_are_read_with_the_limit_in_the_same_or_another_header() {
+        let header = HeaderName::from_static;
+        let [used, second] =
+            [QuotaHeaders::of_used(header("x-used")), QuotaHeaders::of_used(header("x-both"))];
+        let used = used.with_limit(header("x-most")).with_window_header(header("x-window"));
+        let dialect = Dialect::new().with_quota_headers(used).unwrap();
+        let dialect = dialect.with_quota_headers(second.with_window(Duration::from_secs(20))).unwrap();
+        let read = |fields: &[(&'static str, &[u8])]| {
+            let headers = head_of(fields.iter().copied());
+            let reading = Reading::new(&dialect, StatusCode::OK, &headers, None, || SystemTime::UNIX_EPOCH);
+            let quotas = reading.remaining().iter();
+            quotas
+                .map(|quota| (quota.left(), quota.limit(), quota.reset_after().as_millis()))
+                .collect::<Vec<_>>()
+        };
+        let with_window = |window| read(&[("x-used", b"30"), ("x-most", b"40"), ("x-window", window)]);
+        assert_eq!(with_window(b"60".as_slice()), [(10, Some(40), 60_000)]);
+        assert_eq!(with_window(b"2m"), [(10, Some(40), 120_000)]);
+        assert_eq!(with_window(b"0"), [], "no window");
+        assert_eq!(read(&[("x-both", b"30/40")]), [(10, Some(40), 500)], "the refill of one permit");
+        assert_eq!(read(&[("x-used", b"30"), ("x-window", b"60")]), [], "no limit");
+        let error = Dialect::new().with_quota_headers(QuotaHeaders::of_used(header("x-used"))).unwrap_err();
+        let text =
+            "invalid quota header `x-used`: expected a header with the limit, or a window, for this quota";
+        assert_eq!(error.to_string(), text);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tower::ServiceBuilder;
 use tower_outbound::{
     ApiKey, Body, Client, Quota,
     call::{Outcome, StopReason},
-    limit::{Dialect, LocalLimiter, QuotaHeaders, ServerSignal},
+    limit::{Dialect, LocalLimiter, QuotaHeaders, ServerSignal, Unit},
     stack::StackBuilder,
     test_util::{ScriptedResponse, ScriptedService},
 };
@@ -151,6 +151,30 @@ async fn permission_error_is_not_retried_and_does_not_pause_other_calls() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn quotas_of_tokens_are_in_the_snapshot_until_their_reset() {
+    let limiter = LocalLimiter::unlimited();
+    let ok = [
+        ("x-ratelimit-remaining-requests", "59"),
+        ("x-ratelimit-reset-requests", "1s"),
+        ("x-ratelimit-remaining-tokens", "149984"),
+        ("x-ratelimit-limit-tokens", "150000"),
+        ("x-ratelimit-reset-tokens", "6m0s"),
+    ];
+    let service = ScriptedService::new([response(200, &ok), ScriptedResponse::status(200)]);
+    let client = builder().with_limiter(limiter.clone()).client_with_service(service).unwrap();
+    client.get("/v1").await.unwrap();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    client.get("/v1").await.unwrap();
+    let others = limiter.snapshot().other_quotas;
+    let [tokens] = others.as_slice() else { panic!("{others:?}") };
+    assert_eq!((tokens.unit(), tokens.left(), tokens.limit()), (Unit::Tokens, 149_984, Some(150_000)));
+    assert_eq!(tokens.name().as_str(), "x-ratelimit-remaining-tokens");
+    assert_eq!(tokens.reset_after(), Duration::from_secs(300));
+    tokio::time::advance(Duration::from_secs(300)).await;
+    assert_eq!(limiter.snapshot().other_quotas, []);
+}
+
+#[tokio::test(start_paused = true)]
 async fn quota_of_tokens_does_not_limit_requests() {
     let tokens = [("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "6m0s")];
     for builder in [builder(), paced()] {
@@ -206,6 +230,30 @@ async fn signal_decides_whether_a_response_throttles() {
         assert_eq!(request.await.unwrap().status(), 200);
         assert_eq!(service.calls(), attempts);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn remaining_permits_of_a_signal_limit_later_calls() {
+    let signal = |status: StatusCode, _: &http::HeaderMap| {
+        let left = if status == 429 { 0 } else { 2 };
+        let signal = if status == 429 { ServerSignal::throttled() } else { ServerSignal::accepted() };
+        Some(signal.with_remaining(left, Duration::from_secs(3)))
+    };
+    for builder in [paced(), builder()] {
+        let builder = builder.with_server_signal(signal);
+        let arrivals = arrivals(builder, Method::GET, response(429, &[])).await;
+        assert!(arrivals.iter().all(|at| *at >= Duration::from_secs(3)), "{arrivals:?}");
+    }
+    // An accepted response states two more requests. The limiter without a quota obeys it.
+    let service = ScriptedService::new(std::iter::repeat_n(ScriptedResponse::status(200), 4));
+    let builder = builder().with_limiter(LocalLimiter::unlimited()).with_server_signal(signal);
+    let client = builder.client_with_service(service.clone()).unwrap();
+    for _ in 0..4 {
+        client.get("/v1").await.unwrap();
+    }
+    let seen = service.seen();
+    let gaps: Vec<_> = seen.windows(2).map(|pair| (pair[1].at - pair[0].at).as_secs()).collect();
+    assert_eq!(gaps, [0, 0, 3]);
 }
 
 #[tokio::test(start_paused = true)]

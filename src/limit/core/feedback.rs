@@ -19,7 +19,10 @@ pub struct Feedback {
     pub acceptance: Acceptance,
     /// The delay that the server requested for all requests, in nanoseconds.
     pub pause: Option<u64>,
+    /// The quotas that limit the next requests.
     pub remaining: Vec<Remaining>,
+    /// The other quotas.
+    pub others: Vec<Remaining>,
 }
 
 impl Feedback {
@@ -92,6 +95,7 @@ impl Core {
     }
 
     fn respond(&mut self, grant: Grant, feedback: &Feedback, sent_at: u64, now: u64) {
+        self.server.report_others(&feedback.others, now);
         let is_accepted = feedback.acceptance == Acceptance::Accepted;
         let states_end = feedback.states_end();
         if self.server.pause.is_probe(grant.at) && (is_accepted || states_end) {

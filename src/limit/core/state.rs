@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Core, Ticket};
 use crate::policy::{
-    Priority, QuotaName,
+    Priority, QuotaName, Remaining,
     adaptive::{LearnedFrom, Progress},
 };
 
@@ -20,13 +20,14 @@ pub struct LearnedRate {
 }
 
 /// The state of a core at one point in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     pub available: u32,
     pub queued: usize,
     pub paused_until: Option<u64>,
     pub probe_at: Option<u64>,
     pub quota: Option<QuotaName>,
+    pub other_quotas: Vec<Remaining>,
     pub granted: u64,
     pub refused: u64,
     pub in_flight: u64,
@@ -76,6 +77,7 @@ impl Core {
             paused_until: self.server.pause.end(now),
             probe_at: self.server.pause.probe_at(now),
             quota: self.server.delaying(now, self.queue.total().max(1)),
+            other_quotas: self.server.others(now),
             granted: self.granted,
             refused: self.refused,
             in_flight: self.in_flight(),

@@ -130,6 +130,7 @@ impl Shared {
             paused_until: snapshot.paused_until.map(|until| self.setup.clock.timer(until)),
             probe_at: snapshot.probe_at.map(|at| self.setup.clock.timer(at)),
             quota: snapshot.quota,
+            other_quotas: snapshot.other_quotas,
             granted: snapshot.granted,
             refused: snapshot.refused + self.refused.sum(),
             in_flight: snapshot.in_flight,

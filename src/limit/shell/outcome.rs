@@ -58,12 +58,10 @@ impl Shared {
             return false;
         }
         match response.acceptance() {
-            Acceptance::Accepted => {
-                flags & flags::READS_REMAINING == 0 || response.limiting().next().is_none()
-            }
+            Acceptance::Accepted => flags & flags::READS_REMAINING == 0 || response.quotas().next().is_none(),
             Acceptance::Throttled => false,
             Acceptance::Unavailable => {
-                !learns && response.requested_pause().is_none() && response.limiting().next().is_none()
+                !learns && response.requested_pause().is_none() && response.quotas().next().is_none()
             }
         }
     }

@@ -314,8 +314,16 @@ impl<'a> Reading<'a> {
 
     /// Returns the remaining permits that the headers report.
     pub(crate) fn remaining(&self) -> &[Remaining] {
-        let read = || rate_limit::remaining(self.headers, self.dialect.quotas(), self.wall);
-        if self.has_headers { self.remaining.get_or_init(read) } else { &[] }
+        let of_signal = self.signal.as_ref().and_then(|signal| signal.remaining);
+        if !self.has_headers && of_signal.is_none() {
+            return &[];
+        }
+        self.remaining.get_or_init(|| {
+            let mut list = rate_limit::remaining(self.headers, self.dialect.quotas(), self.wall);
+            let of_signal = of_signal.map(|(left, reset_after)| Remaining::of_signal(left, reset_after));
+            of_signal.into_iter().for_each(|quota| rate_limit::add(&mut list, quota));
+            list
+        })
     }
 
     fn has_no_permits(&self) -> bool {

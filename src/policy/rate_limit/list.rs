@@ -69,6 +69,27 @@ impl Remaining {
         Self { name, ..self }
     }
 
+    /// Returns the quota some time after the response, or `None` after its reset.
+    pub(crate) fn after(self, elapsed: Duration) -> Option<Self> {
+        let reset_after = self.reset_after.checked_sub(elapsed).filter(|rest| !rest.is_zero())?;
+        Some(Self { reset_after, ..self })
+    }
+
+    /// The quota of requests that a signal states.
+    pub(in crate::policy) fn of_signal(left: u64, reset_after: Duration) -> Self {
+        let name = "signal";
+        Self {
+            policy: super::read::policy(name, []),
+            name: QuotaName::of_header(name),
+            unit: Unit::Requests,
+            is_of_resource: false,
+            left,
+            reset_after,
+            limit: None,
+            window: None,
+        }
+    }
+
     /// Returns what the quota counts. A limiter applies only quotas of requests to its rate.
     pub const fn unit(&self) -> Unit {
         self.unit
@@ -85,8 +106,9 @@ impl Remaining {
         self.left
     }
 
-    /// Returns the time from the receipt of the response until more permits become available, at most 30 years. Returns
-    /// zero if more permits should already be available. The rest of the quota may become available later.
+    /// Returns the time from the receipt of the response, or from the [`Snapshot`](crate::limit::Snapshot), until more
+    /// permits become available, at most 30 years. Returns zero if more permits should already be available. The rest of
+    /// the quota may become available later.
     pub const fn reset_after(&self) -> Duration {
         self.reset_after
     }
@@ -106,7 +128,7 @@ impl Remaining {
 /// of [`remaining()`]. Keeps at most [`MAX_POLICIES`] quotas, so each insertion takes constant time.
 ///
 /// [`remaining()`]: super::remaining()
-pub(super) fn add(list: &mut Vec<Remaining>, new: Remaining) {
+pub(in crate::policy) fn add(list: &mut Vec<Remaining>, new: Remaining) {
     let longest = new.window.unwrap_or(MAX_REQUESTED_DELAY).min(MAX_REQUESTED_DELAY);
     let new = Remaining { reset_after: new.reset_after.min(longest), ..new };
     let rank = |item: &Remaining| (item.left, Reverse(item.reset_after));

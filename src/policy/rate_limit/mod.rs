@@ -11,6 +11,7 @@ mod tests;
 
 #[cfg(any(test, fuzzing))]
 pub use self::list::MAX_POLICIES;
+pub(in crate::policy) use self::list::add;
 pub(crate) use self::read::remaining;
 #[cfg(test)]
 pub(crate) use self::rows::names;

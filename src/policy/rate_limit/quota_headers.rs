@@ -8,7 +8,7 @@ use super::{
 };
 use crate::config::InvalidConfig;
 
-/// The headers in which a service reports the remaining permits of one quota.
+/// The headers in which a service reports the remaining or the used permits of one quota.
 ///
 /// The headers of the IETF drafts, `X-RateLimit-*` and those of the services that the [guide](crate::guide::services)
 /// lists need no setting.
@@ -32,7 +32,7 @@ use crate::config::InvalidConfig;
 /// each member belongs to another quota.
 ///
 /// Without a header that states the reset, more permits are expected after the [window](Self::with_window). A quota with
-/// neither is ignored.
+/// neither is rejected.
 #[derive(Debug, Clone)]
 pub struct QuotaHeaders {
     pub(super) row: Row,
@@ -42,8 +42,19 @@ pub struct QuotaHeaders {
 impl QuotaHeaders {
     /// Reads the remaining permits from the header `remaining`.
     pub fn new(remaining: HeaderName) -> Self {
-        let row = Row { name: remaining.to_string(), unit: Unit::Requests, window: None, is_form: false };
-        Self { row, fields: vec![(remaining, Field::Remaining)] }
+        Self::of(remaining, Field::Remaining)
+    }
+
+    /// Reads the used permits from the header `used`, and the limit from the header of [`with_limit`](Self::with_limit).
+    /// Without the latter, `used` states both, as in `32/40`. The service is then expected to refill its permits evenly
+    /// over the [window](Self::with_window), which is required.
+    pub fn of_used(used: HeaderName) -> Self {
+        Self::of(used, Field::UsedOfLimit)
+    }
+
+    fn of(name: HeaderName, field: Field) -> Self {
+        let row = Row { name: name.to_string(), unit: Unit::Requests, window: None, is_form: false };
+        Self { row, fields: vec![(name, field)] }
     }
 
     /// Reads from this header when more permits become available.
@@ -52,7 +63,9 @@ impl QuotaHeaders {
     }
 
     /// Reads from this header how many permits each window has.
-    pub fn with_limit(self, name: HeaderName) -> Self {
+    pub fn with_limit(mut self, name: HeaderName) -> Self {
+        let used = self.fields.iter_mut().filter(|(_, field)| *field == Field::UsedOfLimit);
+        used.for_each(|(_, field)| *field = Field::Used);
         self.with(name, Field::Limit)
     }
 
@@ -65,6 +78,11 @@ impl QuotaHeaders {
     pub fn with_unit(mut self, unit: Unit) -> Self {
         self.row.unit = unit;
         self
+    }
+
+    /// Reads the window from this header, in seconds or with a unit, as in `60` and `1m`.
+    pub fn with_window_header(self, name: HeaderName) -> Self {
+        self.with(name, Field::Window)
     }
 
     /// Sets the window that the service documents. It applies if no header states the reset.
@@ -91,13 +109,16 @@ impl QuotaHeaders {
             let expected = "a header that appears only once in the dialect";
             return Err(InvalidConfig::new("quota header", pair[0].to_string(), expected));
         }
-        let has_reset = |one: &Self| one.fields.iter().any(|(_, field)| *field == Field::Reset);
-        match all.iter().find(|one| one.row.window.is_none() && !has_reset(one)) {
-            Some(one) => {
-                let expected = "a header with the reset, or a window, for this quota";
-                Err(InvalidConfig::new("quota header", one.row.name.clone(), expected))
+        let has = |one: &Self, field| one.fields.iter().any(|(_, known)| *known == field);
+        let incomplete = all.iter().filter(|one| one.row.window.is_none()).find_map(|one| {
+            if has(one, Field::UsedOfLimit) {
+                return Some((one, "a header with the limit, or a window, for this quota"));
             }
-            None => Ok(()),
-        }
+            let has_reset = has(one, Field::Reset) || has(one, Field::Window);
+            (!has_reset).then_some((one, "a header with the reset, or a window, for this quota"))
+        });
+        incomplete.map_or(Ok(()), |(one, expected)| {
+            Err(InvalidConfig::new("quota header", one.row.name.clone(), expected))
+        })
     }
 }

@@ -127,8 +127,10 @@ impl Row {
         let (has_reset, mut resets) =
             (has(hits, reset), texts(hits, reset).flat_map(|text| each_until(text, Scale::Seconds, &served)));
         let windows = LazyCell::new(|| windows(lines(hits, Field::Windows)));
-        let mut stated = texts(hits, Field::Window).filter_map(|text| until(text, Scale::Millis, &served));
-        let window = stated.next().or(self.window.filter(|_| !has_reset));
+        let window = |field, scale| texts(hits, field).find_map(|text| until(text, scale, &served));
+        let stated = window(Field::Window, Scale::Seconds);
+        let stated = stated.or_else(|| window(Field::WindowMillis, Scale::Millis));
+        let window = stated.filter(|window| !window.is_zero()).or(self.window.filter(|_| !has_reset));
         let scope: Vec<_> = texts(hits, Field::Scope).collect();
         let scope_hash = policy("", scope.iter().map(|scope| scope.as_bytes())).to_be_bytes();
         let name = QuotaName::of(&scope.join("/"), &self.name);

@@ -16,8 +16,9 @@ pub(in crate::policy) enum Field {
     Reset,
     /// The same, but more precise than `Reset`.
     ResetAfter,
-    /// The window in milliseconds.
     Window,
+    /// The window in milliseconds.
+    WindowMillis,
     /// The windows of the limits, as in `100;w=60`.
     Windows,
     /// A name that distinguishes this quota from others that use the same headers.
@@ -53,7 +54,9 @@ const FORMS: usize = 4;
 
 /// The services in the order of their precedence.
 const SERVICES: [Service; 22] = {
-    use Field::{Limit, Lists, Policies, ResetAfter, Scope, Structured, Used, UsedOfLimit, Window, Windows};
+    use Field::{
+        Limit, Lists, Policies, ResetAfter, Scope, Structured, Used, UsedOfLimit, WindowMillis, Windows,
+    };
     use Unit::{Points, Requests, Tokens};
     [
         // draft-ietf-httpapi-ratelimit-headers -07 to -11. monday.com and Cloudflare send them.
@@ -93,7 +96,10 @@ const SERVICES: [Service; 22] = {
             "",
             Requests,
             None,
-            &[("x-hubspot-ratelimit-max", Limit), ("x-hubspot-ratelimit-interval-milliseconds", Window)],
+            &[
+                ("x-hubspot-ratelimit-max", Limit),
+                ("x-hubspot-ratelimit-interval-milliseconds", WindowMillis),
+            ],
         ),
         ("x-hubspot-ratelimit-daily-", "", Requests, Some(86_400), &[("x-hubspot-ratelimit-daily", Limit)]),
         ("x-hubspot-ratelimit-secondly-", "", Requests, Some(1), &[("x-hubspot-ratelimit-secondly", Limit)]),

@@ -171,6 +171,18 @@ fn construction_errors_name_the_path_of_the_field() {
             "dialect.quotas[0]: invalid quota header `x-left`: expected a header with the reset, or a window, for this quota",
         ),
         (
+            "dialect.quotas = [{ used = 'x-used', window_header = 'x-window' }]",
+            "dialect.quotas[0]: invalid quota header `x-used`: expected a header with the limit, or a window, for this quota",
+        ),
+        (
+            "dialect.quotas = [{ unit = 'tokens' }]",
+            "dialect.quotas[0]: invalid remaining `none`: expected either a header with the remaining permits, or one with the `used` permits",
+        ),
+        (
+            "dialect.quotas = [{ remaining = 'x-left', used = 'x-used', window = '1s' }]",
+            "dialect.quotas[0]: invalid remaining `both`: expected either a header with the remaining permits, or one with the `used` permits",
+        ),
+        (
             "timeout.attempt = '61s'",
             "timeout.attempt: invalid attempt timeout `61s`: expected at most 60s (the total timeout)",
         ),

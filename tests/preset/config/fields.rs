@@ -67,7 +67,7 @@ fn every_field_has_the_same_effect_as_its_setter() {
         timeout = { total = '50s', attempt = '5s', body_idle = '6s' }
         attempt_span.header = 'x-attempt'
         request_id = { header = 'x-id', server_headers = ['x-a', 'x-b'] }
-        dialect = { throttle_statuses = [400], quotas = [{ remaining = 'x-left', window = '9s', unit = 'points', reset = 'x-reset', limit = 'x-limit', resource = 'x-pool' }] }
+        dialect = { throttle_statuses = [400], quotas = [{ remaining = 'x-left', window = '9s', unit = 'points', reset = 'x-reset', limit = 'x-limit', resource = 'x-pool' }, { used = 'x-used', limit = 'x-most', window_header = 'x-window' }] }
         [retry]
         max_attempts = 7
         max_retry_after = '8s'
@@ -103,7 +103,9 @@ fn every_field_has_the_same_effect_as_its_setter() {
         .with_resource(header("x-pool"))
         .with_window(9 * SECOND);
     let dialect = Dialect::new().with_throttle_status(StatusCode::BAD_REQUEST).unwrap();
-    let dialect = dialect.with_quota_headers(credits).unwrap();
+    let used = QuotaHeaders::of_used(header("x-used")).with_limit(header("x-most"));
+    let used = used.with_window_header(header("x-window"));
+    let dialect = dialect.with_quota_headers(credits).unwrap().with_quota_headers(used).unwrap();
     let quotas = [
         Quota::per_second(10).unwrap(),
         Quota::per_minute(100).unwrap().with_burst(20).unwrap().with_margin(2 * SECOND).unwrap(),

@@ -20,7 +20,7 @@ const EVERY_FIELD: &str = "
     request_id = { header = 'x-id', server_headers = ['x-a', 'x-b'] }
     attempt_span.header = 'x-attempt'
     transport = { connect_timeout = '1s', idle_timeout = '2s', http = 'http2' }
-    dialect = { throttle_statuses = [400], quotas = [{ remaining = 'x-left', window = '9s', unit = 'points' }] }
+    dialect = { throttle_statuses = [400], quotas = [{ remaining = 'x-left', window = '9s', unit = 'points' }, { used = 'x-used', limit = 'x-most', window_header = 'x-window' }] }
     [retry]
     max_attempts = 5
     max_retry_after = '8s'

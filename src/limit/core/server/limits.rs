@@ -1,5 +1,7 @@
 //! The server limits in force: a pause, and the remaining permits of the server's quotas.
 
+use std::time::Duration;
+
 use super::{
     pause::{Pause, PauseSettings},
     slow_start::SlowStart,
@@ -15,6 +17,8 @@ const MAX_GATES: usize = 8;
 pub(in crate::limit::core) struct ServerLimits {
     pub(in crate::limit::core) pause: Pause,
     gates: Vec<Gate>,
+    /// The quotas that do not limit requests, and when they were reported.
+    others: (Vec<Remaining>, u64),
     /// The slow start after the last pause.
     slow_start: Option<SlowStart>,
     /// Whether the limiter has a quota. A quota spreads queued requests after a pause, so no slow start is needed.
@@ -52,6 +56,7 @@ impl ServerLimits {
         Self {
             pause: Pause::new(PauseSettings::DEFAULT),
             gates: Vec::new(),
+            others: (Vec::new(), 0),
             slow_start: None,
             has_quota,
             unconfirmed,
@@ -61,6 +66,21 @@ impl ServerLimits {
     /// Discards what the server reported.
     pub(in crate::limit::core) fn reset(&mut self) {
         (self.pause, self.gates, self.slow_start) = (Pause::new(self.pause.settings), Vec::new(), None);
+        self.others = (Vec::new(), 0);
+    }
+
+    /// Stores the quotas that do not limit requests.
+    pub(in crate::limit::core) fn report_others(&mut self, others: &[Remaining], now: u64) {
+        if !others.is_empty() {
+            self.others = (others.to_vec(), now);
+        }
+    }
+
+    /// Returns the quotas that do not limit requests, whose resets are counted from now.
+    pub(in crate::limit::core) fn others(&self, now: u64) -> Vec<Remaining> {
+        let (others, reported_at) = &self.others;
+        let elapsed = Duration::from_nanos(now.saturating_sub(*reported_at));
+        others.iter().filter_map(|quota| quota.after(elapsed)).collect()
     }
 
     fn slow_start(&self) -> Option<SlowStart> {

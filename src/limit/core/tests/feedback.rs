@@ -6,11 +6,11 @@ use crate::test_util::{ServerLimit, limiter::remaining};
 use std::collections::VecDeque;
 
 pub(super) fn accepted(remaining: Vec<Remaining>) -> Feedback {
-    Feedback { acceptance: Acceptance::Accepted, pause: None, remaining }
+    Feedback { acceptance: Acceptance::Accepted, pause: None, remaining, others: Vec::new() }
 }
 
 pub(super) fn throttled(pause: Option<u64>, remaining: Vec<Remaining>) -> Feedback {
-    Feedback { acceptance: Acceptance::Throttled, pause, remaining }
+    Feedback { acceptance: Acceptance::Throttled, pause, remaining, others: Vec::new() }
 }
 
 fn taken(core: &mut Core, now: u64) -> u32 {
