@@ -69,7 +69,7 @@ impl DialectConfig {
     /// # Errors
     ///
     /// Returns an error with its [path](InvalidConfig::path) if two quotas name the same header, if a quota has neither or
-    /// both of `remaining` and `used`, if it has neither a reset nor a window, or if a status is below 400.
+    /// both of `remaining` and `used`, if it lacks another header or a window that it needs, or if a status is below 400.
     pub fn dialect(&self) -> Result<Dialect, InvalidConfig> {
         let mut dialect = Dialect::new();
         for (place, status) in self.throttle_statuses.0.iter().enumerate() {

@@ -109,7 +109,7 @@ impl<'a> ResponseInfo<'a> {
     }
 
     /// Returns whether further attempts fail until the account changes, so that the response says nothing about the rate.
-    pub(super) fn is_permanent(&self) -> bool {
+    pub(crate) fn is_permanent(&self) -> bool {
         self.reading.is_permanent()
     }
 
@@ -148,7 +148,10 @@ impl<'a> ResponseInfo<'a> {
 impl From<&ResponseInfo<'_>> for Feedback {
     fn from(response: &ResponseInfo<'_>) -> Self {
         let named = response.quotas().map(|quota| quota.named(response.shown_name(&quota)));
-        let (remaining, others) = named.partition(response.limits());
+        let named: Vec<_> = named.collect();
+        let limits = response.limits();
+        let remaining = named.iter().filter(|quota| limits(quota)).copied().collect();
+        let others = named.into_iter().filter(|quota| quota.unit() != Unit::Requests).collect();
         Self {
             acceptance: response.acceptance(),
             pause: response.requested_pause().map(policy::nanos),

@@ -24,9 +24,10 @@ pub struct Snapshot {
     /// quota, if a pause lasts longer, or if the limiter does not obey the remaining permits. The name is `redacted` if it
     /// is a text of the server that contains the key, or whose call is unknown.
     pub quota: Option<QuotaName>,
-    /// The server's quotas of tokens, points and other units, as the last response reported them. They do not limit the
-    /// requests. Their resets are counted from this snapshot. A limiter with a quota reads them only from a response that
-    /// rejects requests, unless [`with_server_remaining`](crate::limit::LocalLimiter::with_server_remaining) is set.
+    /// The server's quotas of tokens, points and other units, as the last response with such quotas reported them. An
+    /// empty one limits requests only if it caused a rejection. Their resets are counted from this snapshot. Except for an
+    /// adaptive limiter, a limiter with a quota reads them only from a response that rejects requests, unless
+    /// [`with_server_remaining`](crate::limit::LocalLimiter::with_server_remaining) is set.
     pub other_quotas: Vec<Remaining>,
     /// The number of permits granted since the limiter was created.
     pub granted: u64,

@@ -55,8 +55,7 @@ impl Dialect {
     ///
     /// # Errors
     ///
-    /// Returns an error if two quotas name the same header, or if the quota has neither a header with its reset nor a
-    /// window.
+    /// Returns an error if two quotas name the same header, or if the quota lacks a header or a window that it needs.
     pub fn with_quota_headers(self, quota: QuotaHeaders) -> Result<Self, InvalidConfig> {
         let added = self.set(|custom| custom.quotas.push(quota));
         QuotaHeaders::check(added.quotas()).map(|()| added)
@@ -201,7 +200,8 @@ impl ServerSignal {
     }
 
     /// States how many requests the server still accepts before `reset_after`, counted from the arrival of the response.
-    /// The limiter applies it like remaining permits in the headers, and in addition to them.
+    /// The limiter applies it like remaining permits in the headers, and in addition to them. With the
+    /// [scope](Self::with_scope) of an endpoint, it applies only to the limiter of this endpoint.
     pub const fn with_remaining(mut self, left: u64, reset_after: Duration) -> Self {
         self.remaining = Some((left, reset_after));
         self
@@ -234,7 +234,7 @@ mod tests {
     use http::HeaderName;
 
     use super::*;
-    use crate::policy::{Unit, feedback::Reading, head_of};
+    use crate::policy::{Unit, feedback::Reading, head_of, header_values::MAX_REQUESTED_DELAY};
 
     fn quota(name: &'static str) -> QuotaHeaders {
         QuotaHeaders::new(HeaderName::from_static(name))
@@ -294,10 +294,49 @@ mod tests {
         assert_eq!(with_window(b"0"), [], "no window");
         assert_eq!(read(&[("x-both", b"30/40")]), [(10, Some(40), 500)], "the refill of one permit");
         assert_eq!(read(&[("x-used", b"30"), ("x-window", b"60")]), [], "no limit");
+        assert_eq!(with_window(b"0, 60"), [], "the first quota has no window");
+        let list = [("x-used", b"35, 999.5".as_slice()), ("x-most", b"40, 1000"), ("x-window", b"60, 3600")];
+        assert_eq!(read(&list), [(0, Some(1_000), 3_600_000), (5, Some(40), 60_000)]);
         let error = Dialect::new().with_quota_headers(QuotaHeaders::of_used(header("x-used"))).unwrap_err();
         let text =
             "invalid quota header `x-used`: expected a header with the limit, or a window, for this quota";
         assert_eq!(error.to_string(), text);
+        let both = || QuotaHeaders::of_used(header("x-both"));
+        let minute = Duration::from_secs(60);
+        for quota in [
+            both().with_window(minute).with_reset(header("x-reset")),
+            both().with_window(minute).with_resource(header("x-pool")),
+            both().with_window(minute).with_window_header(header("x-window")),
+            both().with_window(Duration::ZERO),
+            quota("x-left").with_reset(header("x-reset")).with_window(Duration::ZERO),
+        ] {
+            assert!(Dialect::new().with_quota_headers(quota.clone()).is_err(), "{quota:?}");
+        }
+    }
+
+    #[test]
+    fn longest_window_of_a_dialect_is_capped() {
+        let quota = QuotaHeaders::of_used(HeaderName::from_static("x-both")).with_window(Duration::MAX);
+        let dialect = Dialect::new().with_quota_headers(quota).unwrap();
+        let headers = head_of([("x-both", b"0/1".as_slice())]);
+        let reading = Reading::new(&dialect, StatusCode::OK, &headers, None, || SystemTime::UNIX_EPOCH);
+        let [quota] = reading.remaining() else { panic!("{:?}", reading.remaining()) };
+        assert_eq!(quota.reset_after(), MAX_REQUESTED_DELAY);
+    }
+
+    /// A server may report as many quotas as a limiter reads, and one with the name of the signal's quota.
+    #[test]
+    fn quota_of_a_signal_applies_beside_those_of_the_headers() {
+        let signal = ServerSignal::accepted().with_remaining(50, Duration::from_secs(60));
+        let many = (0..9).map(|name| format!("\"{name}\";r=1;t=1")).collect::<Vec<_>>().join(", ");
+        for (header, count) in [(many.as_str(), 8), ("signal;r=10;t=5", 2)] {
+            let headers = head_of([("ratelimit", header.as_bytes())]);
+            let reading =
+                Reading::new(&STANDARD, StatusCode::OK, &headers, Some(signal), || SystemTime::UNIX_EPOCH);
+            let quotas = reading.remaining();
+            let names: std::collections::HashSet<_> = quotas.iter().map(|quota| quota.policy()).collect();
+            assert_eq!((quotas.len(), names.len(), quotas[count - 1].left()), (count, count, 50), "{header}");
+        }
     }
 
     #[test]

@@ -160,8 +160,11 @@ async fn quotas_of_tokens_are_in_the_snapshot_until_their_reset() {
         ("x-ratelimit-limit-tokens", "150000"),
         ("x-ratelimit-reset-tokens", "6m0s"),
     ];
-    let service = ScriptedService::new([response(200, &ok), ScriptedResponse::status(200)]);
-    let client = builder().with_limiter(limiter.clone()).client_with_service(service).unwrap();
+    let empty = [("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "6m0s")];
+    let responses = [response(200, &ok), ScriptedResponse::status(200), response(429, &empty)];
+    let service = ScriptedService::new(responses);
+    let builder = builder().with_limiter(limiter.clone()).with_max_attempts(1).unwrap();
+    let client = builder.client_with_service(service).unwrap();
     client.get("/v1").await.unwrap();
     tokio::time::advance(Duration::from_secs(60)).await;
     client.get("/v1").await.unwrap();
@@ -170,7 +173,11 @@ async fn quotas_of_tokens_are_in_the_snapshot_until_their_reset() {
     assert_eq!((tokens.unit(), tokens.left(), tokens.limit()), (Unit::Tokens, 149_984, Some(150_000)));
     assert_eq!(tokens.name().as_str(), "x-ratelimit-remaining-tokens");
     assert_eq!(tokens.reset_after(), Duration::from_secs(300));
-    tokio::time::advance(Duration::from_secs(300)).await;
+    // An empty quota of tokens that has caused a rejection also limits the requests.
+    client.get("/v1").await.unwrap();
+    let others = limiter.snapshot().other_quotas;
+    assert_eq!(others.iter().map(|quota| quota.left()).collect::<Vec<_>>(), [0]);
+    tokio::time::advance(Duration::from_secs(360)).await;
     assert_eq!(limiter.snapshot().other_quotas, []);
 }
 

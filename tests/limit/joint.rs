@@ -357,6 +357,29 @@ async fn signal_states_the_scope() {
     }
 }
 
+/// The account's limiter also learns that the server accepted the request.
+#[tokio::test(start_paused = true)]
+async fn remaining_permits_of_a_signal_apply_to_its_scope() {
+    let accepted = ServerSignal::accepted().with_remaining(2, seconds(9));
+    for (signal, available) in [
+        (accepted, [2, 2]),
+        (accepted.with_scope(Scope::Endpoint), [u32::MAX, 2]),
+        (accepted.with_scope(Scope::Account), [2, 2]),
+    ] {
+        let joint = joint(LocalLimiter::unlimited(), |_| LocalLimiter::unlimited());
+        let api = tower::service_fn(move |_: Request<()>| {
+            let mut response = Response::new(());
+            response.extensions_mut().insert(signal);
+            ready(Ok::<_, Infallible>(response))
+        });
+        RateLimitLayer::new(joint.clone()).layer(api).oneshot(to(0)).await.unwrap();
+        let limiters = [joint.account().clone(), joint.parts().limiter(&0).unwrap()];
+        let snapshots = limiters.map(|limiter| limiter.snapshot());
+        assert_eq!(snapshots.each_ref().map(|snapshot| snapshot.available), available, "{signal:?}");
+        assert_eq!(snapshots.map(|snapshot| snapshot.in_flight), [0, 0]);
+    }
+}
+
 /// GitHub allows 5,000 requests per hour, and 30 searches per minute.
 #[tokio::test(start_paused = true)]
 async fn quota_of_a_resource_does_not_pace_the_others() {

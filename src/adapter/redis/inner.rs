@@ -90,6 +90,9 @@ impl PermitIssuer for Inner {
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
         let effect = self.limiter.completed(permit, response);
+        if response.is_permanent() {
+            return effect;
+        }
         let mut limiting = response.limiting().peekable();
         if limiting.peek().is_some() {
             let uncounted = self.limiter.demand().uncounted;

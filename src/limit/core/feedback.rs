@@ -21,7 +21,7 @@ pub struct Feedback {
     pub pause: Option<u64>,
     /// The quotas that limit the next requests.
     pub remaining: Vec<Remaining>,
-    /// The other quotas.
+    /// The quotas of tokens, points and other units.
     pub others: Vec<Remaining>,
 }
 
@@ -95,7 +95,9 @@ impl Core {
     }
 
     fn respond(&mut self, grant: Grant, feedback: &Feedback, sent_at: u64, now: u64) {
-        self.server.report_others(&feedback.others, now);
+        if !feedback.others.is_empty() {
+            self.server.others = (feedback.others.clone(), now);
+        }
         let is_accepted = feedback.acceptance == Acceptance::Accepted;
         let states_end = feedback.states_end();
         if self.server.pause.is_probe(grant.at) && (is_accepted || states_end) {

@@ -77,7 +77,7 @@ impl Core {
             paused_until: self.server.pause.end(now),
             probe_at: self.server.pause.probe_at(now),
             quota: self.server.delaying(now, self.queue.total().max(1)),
-            other_quotas: self.server.others(now),
+            other_quotas: self.server.others_at(now),
             granted: self.granted,
             refused: self.refused,
             in_flight: self.in_flight(),

@@ -11,7 +11,7 @@ use super::{Shared, attempt::Attempt, driver};
 use crate::{
     error::{Refusal, polled_after_completion},
     limit::{
-        core::{Status, Submitted, Ticket},
+        core::{Core, Status, Submitted, Ticket},
         permit::Permit,
         permit_request::PermitRequest,
     },
@@ -162,15 +162,28 @@ impl Shared {
         }
     }
 
-    /// Returns the outcome of a queued request. While it waits, stores its waker and returns whether the current
-    /// runtime has a driver.
+    /// Returns the outcome of a queued request, or else whether the current runtime has a driver.
     fn status(&self, ticket: Ticket, waker: &Waker) -> Result<Result<u64, Refusal>, bool> {
+        self.watch(ticket, waker, |core, now| match core.status(ticket, now) {
+            Status::Granted(grant) => Some((Ok(grant.at), false)),
+            Status::Refused(refusal) => Some((Err(refusal), true)),
+            Status::Waiting => None,
+        })
+    }
+
+    /// Returns what `decide` decides about a queued request. Otherwise stores the waker of the request, and returns whether
+    /// the current runtime has a driver. `decide` also returns whether the next wake-up may be earlier.
+    pub(super) fn watch<T>(
+        &self,
+        ticket: Ticket,
+        waker: &Waker,
+        decide: impl FnOnce(&mut Core, u64) -> Option<(T, bool)>,
+    ) -> Result<T, bool> {
         let mut guard = self.lock();
         let (state, now) = self.enter(&mut guard, None);
-        let (outcome, may_hurry, replaced) = match state.core.status(ticket, now) {
-            Status::Granted(grant) => (Ok(Ok(grant.at)), false, state.waiting().wakers.take(ticket)),
-            Status::Refused(refusal) => (Ok(Err(refusal)), true, state.waiting().wakers.take(ticket)),
-            Status::Waiting => {
+        let (outcome, may_hurry, replaced) = match decide(&mut state.core, now) {
+            Some((decision, may_hurry)) => (Ok(decision), may_hurry, state.waiting().wakers.take(ticket)),
+            None => {
                 let replaced = state.waiting().wakers.keep(ticket, waker);
                 (Err(state.has_driver()), true, replaced)
             }

@@ -41,27 +41,21 @@ impl Place {
     ///
     /// Panics if it has to wait without a tokio runtime, or if its timer is disabled.
     pub(in crate::limit) fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Result<(), Refusal>> {
-        let mut guard = self.limiter.lock();
-        let (state, now) = self.limiter.enter(&mut guard, None);
-        let outcome = match state.core.turn(self.ticket, now) {
-            Turn::Now => Some(Ok(())),
-            Turn::Refused => state.core.status(self.ticket, now).refusal().map(Err),
-            Turn::Later => None,
-        };
-        if let Some(outcome) = outcome {
-            let waker = state.waiting().wakers.take(self.ticket);
-            self.limiter.unlock(guard, true);
-            drop(waker);
-            return Poll::Ready(outcome);
+        let outcome =
+            self.limiter.watch(self.ticket, cx.waker(), |core, now| match core.turn(self.ticket, now) {
+                Turn::Now => Some((Ok(()), true)),
+                Turn::Refused => core.status(self.ticket, now).refusal().map(|refusal| (Err(refusal), true)),
+                Turn::Later => None,
+            });
+        match outcome {
+            Ok(outcome) => Poll::Ready(outcome),
+            Err(has_driver) => {
+                if !has_driver {
+                    driver::start(&self.limiter);
+                }
+                Poll::Pending
+            }
         }
-        let replaced = state.waiting().wakers.keep(self.ticket, cx.waker());
-        let has_driver = state.has_driver();
-        self.limiter.unlock(guard, true);
-        drop(replaced);
-        if !has_driver {
-            driver::start(&self.limiter);
-        }
-        Poll::Pending
     }
 
     /// Takes the permits of two requests that are due. Returns `None` if those of one are not available any more.

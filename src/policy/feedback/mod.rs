@@ -135,6 +135,8 @@ pub(crate) struct Reading<'a> {
     /// Whether the status, a header or the signal may concern a limit. Most responses need no other check.
     has_limits: bool,
     wall: fn() -> SystemTime,
+    /// Read when it is first needed, because the delay until a moment becomes shorter.
+    pause: OnceCell<Option<Duration>>,
     /// Parsed when it is first read.
     remaining: OnceCell<Vec<Remaining>>,
 }
@@ -153,7 +155,17 @@ impl<'a> Reading<'a> {
         let signal = mark.or_else(|| dialect.signal(status, headers)).map(Box::new);
         let has_headers = has_limits(headers) || dialect.reads_any(headers);
         let has_limits = has_headers || signal.is_some() || is_throttle_status(dialect, status);
-        Self { status, headers, dialect, signal, has_headers, has_limits, wall, remaining: OnceCell::new() }
+        Self {
+            status,
+            headers,
+            dialect,
+            signal,
+            has_headers,
+            has_limits,
+            wall,
+            pause: OnceCell::new(),
+            remaining: OnceCell::new(),
+        }
     }
 
     /// Reads a response with the signal in its extensions.
@@ -257,11 +269,11 @@ impl<'a> Reading<'a> {
     /// Without a statement, a throttle concerns the resource or bucket whose quota is empty. GitHub throttles an account
     /// with the headers of a resource that has remaining permits.
     pub(crate) fn scope(&self) -> Option<Scope> {
-        if let Some(signal) = &self.signal {
-            return signal.scope;
-        }
         if !self.has_limits() || self.acceptance() == Acceptance::Accepted {
             return None;
+        }
+        if let Some(signal) = &self.signal {
+            return signal.scope;
         }
         let stated = SCOPES.iter().find_map(|(name, account)| {
             let value = self.headers.get(name)?.to_str().ok()?;
@@ -278,7 +290,7 @@ impl<'a> Reading<'a> {
     /// Returns the delay for all requests: that of a throttled response.
     #[inline]
     pub(crate) fn pause(&self) -> Option<Duration> {
-        if self.has_limits() { self.throttled_pause() } else { None }
+        if self.has_limits() { *self.pause.get_or_init(|| self.throttled_pause()) } else { None }
     }
 
     fn throttled_pause(&self) -> Option<Duration> {
@@ -320,8 +332,12 @@ impl<'a> Reading<'a> {
         }
         self.remaining.get_or_init(|| {
             let mut list = rate_limit::remaining(self.headers, self.dialect.quotas(), self.wall);
-            let of_signal = of_signal.map(|(left, reset_after)| Remaining::of_signal(left, reset_after));
-            of_signal.into_iter().for_each(|quota| rate_limit::add(&mut list, quota));
+            if let Some((left, reset_after)) = of_signal {
+                list.truncate(rate_limit::MAX_POLICIES - 1);
+                let is_of_resource =
+                    self.signal.as_ref().is_some_and(|signal| signal.scope == Some(Scope::Endpoint));
+                rate_limit::add(&mut list, rate_limit::of_signal(left, reset_after, is_of_resource));
+            }
             list
         })
     }

@@ -1,6 +1,6 @@
 //! The remaining permits of one quota, and the order of several quotas.
 
-use std::{cmp::Reverse, time::Duration};
+use std::{cmp::Reverse, fmt, time::Duration};
 
 use super::quota_name::QuotaName;
 use crate::policy::header_values::MAX_REQUESTED_DELAY;
@@ -40,7 +40,7 @@ pub enum Unit {
 ///     assert_eq!((quota.left(), quota.reset_after()), (50, Duration::from_secs(30)));
 /// }
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
     pub(super) policy: u64,
     pub(super) name: QuotaName,
@@ -70,24 +70,9 @@ impl Remaining {
     }
 
     /// Returns the quota some time after the response, or `None` after its reset.
-    pub(crate) fn after(self, elapsed: Duration) -> Option<Self> {
-        let reset_after = self.reset_after.checked_sub(elapsed).filter(|rest| !rest.is_zero())?;
+    pub(crate) fn after(self, time: Duration) -> Option<Self> {
+        let reset_after = self.reset_after.checked_sub(time).filter(|rest| !rest.is_zero())?;
         Some(Self { reset_after, ..self })
-    }
-
-    /// The quota of requests that a signal states.
-    pub(in crate::policy) fn of_signal(left: u64, reset_after: Duration) -> Self {
-        let name = "signal";
-        Self {
-            policy: super::read::policy(name, []),
-            name: QuotaName::of_header(name),
-            unit: Unit::Requests,
-            is_of_resource: false,
-            left,
-            reset_after,
-            limit: None,
-            window: None,
-        }
     }
 
     /// Returns what the quota counts. A limiter applies only quotas of requests to its rate.
@@ -121,6 +106,20 @@ impl Remaining {
     /// Returns the window of the quota, if the headers report it or if the service documents it.
     pub const fn window(&self) -> Option<Duration> {
         self.window
+    }
+}
+
+impl fmt::Debug for Remaining {
+    // Does not write the number of the quota, which is a hash of texts of the server.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remaining")
+            .field("name", &self.name)
+            .field("unit", &self.unit)
+            .field("left", &self.left)
+            .field("reset_after", &self.reset_after)
+            .field("limit", &self.limit)
+            .field("window", &self.window)
+            .finish_non_exhaustive()
     }
 }
 

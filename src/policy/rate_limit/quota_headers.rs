@@ -47,7 +47,7 @@ impl QuotaHeaders {
 
     /// Reads the used permits from the header `used`, and the limit from the header of [`with_limit`](Self::with_limit).
     /// Without the latter, `used` states both, as in `32/40`. The service is then expected to refill its permits evenly
-    /// over the [window](Self::with_window), which is required.
+    /// over the [window](Self::with_window), which is required, and no other header is allowed.
     pub fn of_used(used: HeaderName) -> Self {
         Self::of(used, Field::UsedOfLimit)
     }
@@ -80,7 +80,8 @@ impl QuotaHeaders {
         self
     }
 
-    /// Reads the window from this header, in seconds or with a unit, as in `60` and `1m`.
+    /// Reads the window from this header, in seconds or with a unit, as in `60` and `1m`. A single window applies to all
+    /// quotas of a list.
     pub fn with_window_header(self, name: HeaderName) -> Self {
         self.with(name, Field::Window)
     }
@@ -101,7 +102,7 @@ impl QuotaHeaders {
         self.fields.iter().find_map(|(known, field)| (known == name).then_some(*field))
     }
 
-    /// Returns an error if a header has two meanings, or if a quota can never be read.
+    /// Returns an error if a header has two meanings, if it is never read, or if a quota can never be read.
     pub(crate) fn check(all: &[Self]) -> Result<(), InvalidConfig> {
         let mut names: Vec<_> = all.iter().flat_map(|one| one.fields.iter().map(|(name, _)| name)).collect();
         names.sort_unstable_by_key(|name| name.as_str());
@@ -109,16 +110,24 @@ impl QuotaHeaders {
             let expected = "a header that appears only once in the dialect";
             return Err(InvalidConfig::new("quota header", pair[0].to_string(), expected));
         }
-        let has = |one: &Self, field| one.fields.iter().any(|(_, known)| *known == field);
-        let incomplete = all.iter().filter(|one| one.row.window.is_none()).find_map(|one| {
-            if has(one, Field::UsedOfLimit) {
-                return Some((one, "a header with the limit, or a window, for this quota"));
-            }
-            let has_reset = has(one, Field::Reset) || has(one, Field::Window);
-            (!has_reset).then_some((one, "a header with the reset, or a window, for this quota"))
-        });
-        incomplete.map_or(Ok(()), |(one, expected)| {
+        let invalid = all.iter().find_map(|one| Some((one, one.missing()?)));
+        invalid.map_or(Ok(()), |(one, expected)| {
             Err(InvalidConfig::new("quota header", one.row.name.clone(), expected))
         })
+    }
+
+    /// Returns what the quota lacks.
+    fn missing(&self) -> Option<&'static str> {
+        let has = |field| self.fields.iter().any(|(_, known)| *known == field);
+        match self.row.window {
+            Some(window) if window.is_zero() => Some("a window of more than zero, for this quota"),
+            Some(_) if has(Field::UsedOfLimit) && self.fields.len() > 1 => {
+                Some("a header with the limit, or no other header, for this quota")
+            }
+            Some(_) => None,
+            None if has(Field::UsedOfLimit) => Some("a header with the limit, or a window, for this quota"),
+            None if has(Field::Reset) || has(Field::Window) => None,
+            None => Some("a header with the reset, or a window, for this quota"),
+        }
     }
 }

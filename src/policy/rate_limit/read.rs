@@ -10,15 +10,15 @@ use std::{
 use http::{HeaderMap, HeaderValue, header::AGE};
 
 use super::{
-    list::{Remaining, add},
+    list::{Remaining, Unit, add},
     quota_headers::QuotaHeaders,
     quota_name::QuotaName,
     rows::{Field, Row, of_header, row},
     structured_quotas,
 };
 use crate::policy::{
-    header_values::{number, served, values, whole_number},
-    moment::{Scale, each_until, until},
+    header_values::{MAX_REQUESTED_DELAY, number, served, values, whole_number},
+    moment::{Scale, each_until},
     structured::{members, natural},
 };
 
@@ -120,17 +120,21 @@ impl Row {
     /// Brave's `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`.
     fn numbers(&self, hits: &[Hit<'_>], served: impl Fn() -> SystemTime) -> Option<Vec<Remaining>> {
         let has_left = has(hits, Field::Remaining);
-        let counts = |field| texts(hits, field).flat_map(|text| text.split(',')).map(count);
+        let counts = |field| {
+            let members = texts(hits, field).flat_map(|text| text.split(','));
+            members.map(move |text| count(text, field == Field::Used))
+        };
         let amounts = counts(if has_left { Field::Remaining } else { Field::Used });
         let mut limits = counts(Field::Limit);
         let reset = if has(hits, Field::ResetAfter) { Field::ResetAfter } else { Field::Reset };
         let (has_reset, mut resets) =
             (has(hits, reset), texts(hits, reset).flat_map(|text| each_until(text, Scale::Seconds, &served)));
         let windows = LazyCell::new(|| windows(lines(hits, Field::Windows)));
-        let window = |field, scale| texts(hits, field).find_map(|text| until(text, scale, &served));
-        let stated = window(Field::Window, Scale::Seconds);
-        let stated = stated.or_else(|| window(Field::WindowMillis, Scale::Millis));
-        let window = stated.filter(|window| !window.is_zero()).or(self.window.filter(|_| !has_reset));
+        let mut stated = Vec::new();
+        for (field, scale) in [(Field::Window, Scale::Seconds), (Field::WindowMillis, Scale::Millis)] {
+            stated.extend(texts(hits, field).flat_map(|text| each_until(text, scale, &served)));
+        }
+        let documented = self.window.filter(|_| !has_reset);
         let scope: Vec<_> = texts(hits, Field::Scope).collect();
         let scope_hash = policy("", scope.iter().map(|scope| scope.as_bytes())).to_be_bytes();
         let name = QuotaName::of(&scope.join("/"), &self.name);
@@ -139,7 +143,10 @@ impl Row {
             let (amount, limit) = (amount?, limits.next().flatten());
             let left = if has_left { amount } else { limit?.saturating_sub(amount) };
             let index = place.to_be_bytes();
-            let window = limit.and_then(|limit| windows.get(&limit).copied()).or(window);
+            // One window applies to all quotas of a list.
+            let stated = if let [one] = stated[..] { Some(one) } else { stated.get(place as usize).copied() };
+            let stated = stated.flatten().filter(|window| !window.is_zero());
+            let window = limit.and_then(|limit| windows.get(&limit).copied()).or(stated).or(documented);
             quotas.push(Remaining {
                 policy: policy(&self.name, [&index[..], &scope_hash]),
                 name,
@@ -163,8 +170,8 @@ impl Row {
     /// Returns the quota of `used/limit`, a bucket that refills evenly.
     fn bucket(&self, name: &str, text: &str) -> Option<Remaining> {
         let (used, limit) = text.split_once('/')?;
-        let (used, limit, window) =
-            (whole_number(used)?, whole_number(limit).filter(|limit| *limit > 0)?, self.window?);
+        let window = self.window?.min(MAX_REQUESTED_DELAY);
+        let (used, limit) = (whole_number(used)?, whole_number(limit).filter(|limit| *limit > 0)?);
         Some(Remaining {
             policy: policy(&self.name, [name.as_bytes()]),
             name: QuotaName::of(name, &self.name),
@@ -231,13 +238,15 @@ fn texts<'a>(hits: &[Hit<'a>], field: Field) -> impl Iterator<Item = &'a str> {
     lines(hits, field).map(|value| value.to_str().unwrap_or_default().trim_matches([' ', '\t']))
 }
 
-/// Parses a number of permits, and rounds it down. Reddit sends fractions, as in `X-Ratelimit-Remaining: 599.0`, and
-/// Azure negative numbers.
-fn count(text: &str) -> Option<u64> {
+/// Parses a number of permits, and rounds it down, or up if they are used. Reddit sends fractions, as in
+/// `X-Ratelimit-Remaining: 599.0`, and Azure negative numbers.
+fn count(text: &str, is_used: bool) -> Option<u64> {
     let text = text.trim_matches([' ', '\t']);
     match text.strip_prefix('-') {
         Some(rest) => number(rest).map(|_| 0),
-        None => Some(number(text)?.0),
+        None => {
+            number(text).map(|(whole, fraction)| whole.saturating_add(u64::from(is_used && fraction > 0)))
+        }
     }
 }
 
@@ -252,6 +261,21 @@ pub(super) fn windows<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> HashM
         Some(())
     });
     read.map(|()| windows).unwrap_or_default()
+}
+
+/// Returns the remaining requests that a signal states.
+pub fn of_signal(left: u64, reset_after: Duration, is_of_resource: bool) -> Remaining {
+    Remaining {
+        // No header contains this character.
+        policy: policy("\n", []),
+        name: QuotaName::of_header("signal"),
+        unit: Unit::Requests,
+        is_of_resource,
+        left,
+        reset_after: reset_after.min(MAX_REQUESTED_DELAY),
+        limit: None,
+        window: None,
+    }
 }
 
 /// Returns the 64-bit FNV-1a hash (<http://www.isthe.com/chongo/tech/comp/fnv/>), which is the same in every build and

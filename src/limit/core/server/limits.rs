@@ -17,8 +17,8 @@ const MAX_GATES: usize = 8;
 pub(in crate::limit::core) struct ServerLimits {
     pub(in crate::limit::core) pause: Pause,
     gates: Vec<Gate>,
-    /// The quotas that do not limit requests, and when they were reported.
-    others: (Vec<Remaining>, u64),
+    /// The quotas of tokens, points and other units, and when they were reported.
+    pub(in crate::limit::core) others: (Vec<Remaining>, u64),
     /// The slow start after the last pause.
     slow_start: Option<SlowStart>,
     /// Whether the limiter has a quota. A quota spreads queued requests after a pause, so no slow start is needed.
@@ -69,15 +69,8 @@ impl ServerLimits {
         self.others = (Vec::new(), 0);
     }
 
-    /// Stores the quotas that do not limit requests.
-    pub(in crate::limit::core) fn report_others(&mut self, others: &[Remaining], now: u64) {
-        if !others.is_empty() {
-            self.others = (others.to_vec(), now);
-        }
-    }
-
-    /// Returns the quotas that do not limit requests, whose resets are counted from now.
-    pub(in crate::limit::core) fn others(&self, now: u64) -> Vec<Remaining> {
+    /// Returns the quotas of other units, whose resets are counted from now.
+    pub(in crate::limit::core) fn others_at(&self, now: u64) -> Vec<Remaining> {
         let (others, reported_at) = &self.others;
         let elapsed = Duration::from_nanos(now.saturating_sub(*reported_at));
         others.iter().filter_map(|quota| quota.after(elapsed)).collect()
@@ -241,6 +234,9 @@ impl ServerLimits {
         }
         self.gates.retain(|gate| now < gate.until);
         self.pause.tidy(now);
+        if !self.others.0.is_empty() && self.others_at(now).is_empty() {
+            self.others.0 = Vec::new();
+        }
         self.slow_start = self.slow_start.filter(|start| !start.is_over(now));
         self.any()
     }
