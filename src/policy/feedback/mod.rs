@@ -135,6 +135,8 @@ pub(crate) struct Reading<'a> {
     /// Whether the status, a header or the signal may concern a limit. Most responses need no other check.
     has_limits: bool,
     wall: fn() -> SystemTime,
+    /// Read when it is first needed, like the pause and the remaining permits.
+    acceptance: OnceCell<Acceptance>,
     /// Read when it is first needed, because the delay until a moment becomes shorter.
     pause: OnceCell<Option<Duration>>,
     /// Parsed when it is first read.
@@ -163,6 +165,7 @@ impl<'a> Reading<'a> {
             has_headers,
             has_limits,
             wall,
+            acceptance: OnceCell::new(),
             pause: OnceCell::new(),
             remaining: OnceCell::new(),
         }
@@ -195,10 +198,10 @@ impl<'a> Reading<'a> {
     /// between a CDN and its origin. These statuses also delay only one call, because one slow resource must not stop
     /// all callers.
     pub(crate) fn is_throttled(&self) -> bool {
-        if let Some(signal) = &self.signal {
-            return signal.is_throttled;
+        match &self.signal {
+            Some(signal) => signal.is_throttled,
+            None => self.acceptance() != Acceptance::Accepted,
         }
-        self.status == 503 || self.is_rejecting() || self.has_headers && grpc::is_throttled(self.headers)
     }
 
     /// Returns whether the status says that the server rejects requests because there are too many.
@@ -214,7 +217,12 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns whether the server accepted the request, with regard to its rate limit.
+    #[inline]
     pub(crate) fn acceptance(&self) -> Acceptance {
+        *self.acceptance.get_or_init(|| self.read_acceptance())
+    }
+
+    fn read_acceptance(&self) -> Acceptance {
         if let Some(signal) = &self.signal {
             let is_throttled = signal.is_throttled && !signal.is_permanent;
             return if is_throttled { Acceptance::Throttled } else { Acceptance::Accepted };
@@ -290,14 +298,10 @@ impl<'a> Reading<'a> {
     /// Returns the delay for all requests: that of a throttled response.
     #[inline]
     pub(crate) fn pause(&self) -> Option<Duration> {
-        if self.has_limits() { *self.pause.get_or_init(|| self.throttled_pause()) } else { None }
-    }
-
-    fn throttled_pause(&self) -> Option<Duration> {
-        if !self.is_throttled() || self.is_permanent() {
+        if !self.has_limits() || self.acceptance() == Acceptance::Accepted {
             return None;
         }
-        self.stated_delay().filter(|delay| !delay.is_zero())
+        *self.pause.get_or_init(|| self.stated_delay().filter(|delay| !delay.is_zero()))
     }
 
     /// Returns the delay that the server states: that of the signal, or the longer of [`retry_after`] and a failed gRPC

@@ -142,11 +142,6 @@ pub(crate) fn classify(status: StatusCode, headers: &HeaderMap, codes: &[Code]) 
     }
 }
 
-/// Returns whether the server is currently rejecting all requests, not only this one.
-pub(super) fn is_throttled(headers: &HeaderMap) -> bool {
-    Code::in_head(headers).is_some_and(|code| TEMPORARY.contains(&code))
-}
-
 /// Returns whether the server states that it did not process the call: `RESOURCE_EXHAUSTED` with a delay, unless a
 /// negative pushback forbids a retry. Returns `None` if the response headers have no `grpc-status`.
 pub(super) fn is_rejected(headers: &HeaderMap) -> Option<bool> {
