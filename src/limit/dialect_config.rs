@@ -18,9 +18,9 @@ use crate::config::{
 /// | `throttle_statuses` | `[]`: statuses that are read like a 429, such as `[430]` |
 /// | `quotas` | `[]`: the headers of single quotas |
 /// | `quotas.remaining` or `quotas.used` | one is required. The header with the remaining or the used permits |
-/// | `quotas.reset`, `quotas.limit`, `quotas.resource`, `quotas.window_header` | none. Other headers of the quota: see [`QuotaHeaders`] |
+/// | `quotas.reset`, `.limit`, `.resource`, `.window_header` | none. Other headers of the quota: see [`QuotaHeaders`] |
 /// | `quotas.unit` | `requests`. Other values are `tokens`, `points`, `bytes` and `concurrency` |
-/// | `quotas.window` | none. The window, if no header states the reset |
+/// | `quotas.window` | none. The window, if no header states the reset or the window |
 ///
 /// ```
 /// use tower_outbound::limit::DialectConfig;
@@ -68,8 +68,9 @@ impl DialectConfig {
     ///
     /// # Errors
     ///
-    /// Returns an error with its [path](InvalidConfig::path) if two quotas name the same header, if a quota has neither or
-    /// both of `remaining` and `used`, if it lacks another header or a window that it needs, or if a status is below 400.
+    /// Returns an error with its [path](InvalidConfig::path) if two quotas name the same header, if a quota has neither
+    /// or both of `remaining` and `used`, if it lacks another header or a window that it needs, if its window is zero,
+    /// or if a status is below 400.
     pub fn dialect(&self) -> Result<Dialect, InvalidConfig> {
         let mut dialect = Dialect::new();
         for (place, status) in self.throttle_statuses.0.iter().enumerate() {
@@ -94,9 +95,9 @@ impl QuotaConfig {
             (Some(Written(name)), None) => QuotaHeaders::new(name.clone()),
             (None, Some(Written(name))) => QuotaHeaders::of_used(name.clone()),
             (remaining, _) => {
-                let expected = "either a header with the remaining permits, or one with the `used` permits";
+                let expected = "either `remaining` or `used`";
                 let value = if remaining.is_some() { "both" } else { "none" };
-                return Err(InvalidConfig::new("remaining", value, expected));
+                return Err(InvalidConfig::new("quota", value, expected));
             }
         };
         if let Some(Written(unit)) = self.unit {

@@ -47,8 +47,8 @@ impl<'a> ResponseInfo<'a> {
         Self::of_call(Reading::of(dialect, response, clock::wall), None)
     }
 
-    /// Shows the names of quotas, except those that contain a key of this call. Logs and errors show them. Without a call
-    /// the keys are unknown, and no name that is a text of the server is shown.
+    /// Creates the info of a response to `call`. Redacts the name of each quota that contains a key of the call.
+    /// Without a call the keys are unknown, so every name that is a text of the server is redacted.
     #[inline]
     pub(super) fn of_call(reading: Reading<'a>, call: Option<&'a CallContext>) -> Self {
         Self { reading, received_at: None, is_of_account: false, call }
@@ -108,7 +108,8 @@ impl<'a> ResponseInfo<'a> {
         self.reading.has_limits()
     }
 
-    /// Returns whether further attempts fail until the account changes, so that the response says nothing about the rate.
+    /// Returns whether further attempts fail until the account changes, so that the response says nothing about the
+    /// rate.
     pub(crate) fn is_permanent(&self) -> bool {
         self.reading.is_permanent()
     }
@@ -135,8 +136,8 @@ impl<'a> ResponseInfo<'a> {
         self.quotas().filter(self.limits())
     }
 
-    /// Returns whether a quota limits the next requests. A quota of tokens or points does not limit them, unless it caused
-    /// the rejection.
+    /// Returns a predicate for the quotas that limit the next requests. A quota of tokens or points does not limit
+    /// them, unless it caused a rejection without a stated delay.
     fn limits(&self) -> impl Fn(&Remaining) -> bool {
         // A stated delay takes precedence over the reset of a quota in another unit.
         let rejects =

@@ -135,13 +135,14 @@ impl<'a> Permit<'a> {
     #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
         if !response.has_limits() && self.end_ordinary() {
-            // The permit owns nothing any more.
+            // Skips `drop`, because the ended permit owns nothing.
             return std::mem::forget(self);
         }
         self.report(response);
     }
 
-    /// Ends the request of a response that states no limit. Returns `false` if the limiter still needs the response.
+    /// Ends the permit of a request whose response states no limit. Returns `false` if the response must still be
+    /// reported.
     #[inline]
     pub(super) fn end_ordinary(&mut self) -> bool {
         let is_ended = match &self.issuer {

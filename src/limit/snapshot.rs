@@ -20,14 +20,17 @@ pub struct Snapshot {
     /// requests again. `None` unless the server stated a delay beyond the
     /// [longest pause](crate::limit::LocalLimiter::with_longest_pause).
     pub probe_at: Option<Instant>,
-    /// The quota of the server that delays the queue, or that has no permits left. `None` if the server reported no such
-    /// quota, if a pause lasts longer, or if the limiter does not obey the remaining permits. The name is `redacted` if it
-    /// is a text of the server that contains the key, or whose call is unknown.
+    /// The quota of the server that delays the queue, or that has no permits left. `None` if the server reported no
+    /// such quota, if a pause lasts longer, or if the limiter does not obey the remaining permits. The name is
+    /// `redacted` if it is a text of the server that contains the key, or whose call is unknown.
     pub quota: Option<QuotaName>,
-    /// The server's quotas of tokens, points and other units, as the last response with such quotas reported them. An
-    /// empty one limits requests only if it caused a rejection. Their resets are counted from this snapshot. Except for an
-    /// adaptive limiter, a limiter with a quota reads them only from a response that rejects requests, unless
-    /// [`with_server_remaining`](crate::limit::LocalLimiter::with_server_remaining) is set.
+    /// The server's quotas of tokens, points and other units that have not reset, from the last response that the
+    /// limiter read and that reported any. Their resets are counted from this snapshot. An empty quota limits requests
+    /// only if it caused a rejection without a stated delay.
+    ///
+    /// A limiter with a quota reads them from rejected requests and from the responses that end a pause, unless
+    /// [`with_server_remaining`](crate::limit::LocalLimiter::with_server_remaining) is set. An adaptive limiter with a
+    /// quota reads them from the first throttled response on.
     pub other_quotas: Vec<Remaining>,
     /// The number of permits granted since the limiter was created.
     pub granted: u64,

@@ -55,7 +55,8 @@ impl Dialect {
     ///
     /// # Errors
     ///
-    /// Returns an error if two quotas name the same header, or if the quota lacks a header or a window that it needs.
+    /// Returns an error if a header appears twice in the dialect, or is never read, if the quota lacks a header or a
+    /// window that it needs, or if its window is zero.
     pub fn with_quota_headers(self, quota: QuotaHeaders) -> Result<Self, InvalidConfig> {
         let added = self.set(|custom| custom.quotas.push(quota));
         QuotaHeaders::check(added.quotas()).map(|()| added)
@@ -63,8 +64,8 @@ impl Dialect {
 
     /// Treats a response with this status like a 429: the server rejected the request without processing it.
     ///
-    /// Use only a status that the service sends for no other error, because the limiter pauses, and the request is retried
-    /// with any method.
+    /// Use only a status that the service sends for no other error, because the limiter pauses, and the request is
+    /// retried with any method.
     ///
     /// # Errors
     ///
@@ -77,8 +78,8 @@ impl Dialect {
     }
 
     /// Sets a function that reads the server's signal from the status and the headers. If it returns `None`, the status
-    /// and the headers have their usual meaning. The rate-limit layer and the retry layer each call it once for a response,
-    /// so it should be fast.
+    /// and the headers have their usual meaning. The rate-limit layer and the retry layer each call it once for a
+    /// response, so it should be fast.
     pub fn with_signal(
         self,
         signal: impl Fn(StatusCode, &HeaderMap) -> Option<ServerSignal> + Send + Sync + 'static,
@@ -134,8 +135,8 @@ pub enum Scope {
     Endpoint,
 }
 
-/// Describes a response with regard to the limits of its server. The function of a [`Dialect`] or an inner layer returns
-/// it.
+/// Describes a response with regard to the limits of its server. The function of a [`Dialect`] or an inner layer
+/// returns it.
 ///
 /// An inner layer that has read the body inserts the signal into the extensions of the response. This signal takes
 /// precedence over the function, and both take precedence over the status and the headers. The rate-limit layer and the
@@ -146,8 +147,8 @@ pub enum Scope {
 /// | [`accepted`](Self::accepted) | as after a 200 | by status |
 /// | [`throttled`](Self::throttled) | as after a 429 | with the throttled backoff |
 /// | with a [delay](Self::with_delay) | if throttled, pauses all requests for it | waits as long |
-/// | with [remaining](Self::with_remaining) permits | as if the headers reported them | if throttled, waits for the reset of an empty quota |
-/// | with a [scope](Self::with_scope) | of a [`Joint`](crate::limit::Joint), only the limiter of this scope | |
+/// | with [remaining](Self::with_remaining) permits | as if the headers reported them | if throttled without a delay, waits for the reset of an empty quota |
+/// | with a [scope](Self::with_scope) | if throttled, only the limiter of this scope of a [`Joint`](crate::limit::Joint) | |
 /// | [permanent](Self::with_permanent) | does not change its rate, and does not pause | no retry |
 /// | [not processed](Self::with_not_processed) | | any method, because the request was rejected |
 ///
@@ -199,15 +200,16 @@ impl ServerSignal {
         self
     }
 
-    /// States how many requests the server still accepts before `reset_after`, counted from the arrival of the response.
-    /// The limiter applies it like remaining permits in the headers, and in addition to them. With the
+    /// States that the server accepts `left` more requests until `reset_after` has passed since the response arrived.
+    /// The limiter applies this quota like those of the headers, and in addition to them. With the
     /// [scope](Self::with_scope) of an endpoint, it applies only to the limiter of this endpoint.
     pub const fn with_remaining(mut self, left: u64, reset_after: Duration) -> Self {
         self.remaining = Some((left, reset_after));
         self
     }
 
-    /// Limits the signal to this scope. A [`Joint`](crate::limit::Joint) applies it only to the limiter of this scope.
+    /// Limits a throttled signal to this scope: a [`Joint`](crate::limit::Joint) applies it only to the limiter of this
+    /// scope. A signal that the server accepted the request applies to both limiters.
     pub const fn with_scope(mut self, scope: Scope) -> Self {
         self.scope = Some(scope);
         self
@@ -298,8 +300,7 @@ mod tests {
         let list = [("x-used", b"35, 999.5".as_slice()), ("x-most", b"40, 1000"), ("x-window", b"60, 3600")];
         assert_eq!(read(&list), [(0, Some(1_000), 3_600_000), (5, Some(40), 60_000)]);
         let error = Dialect::new().with_quota_headers(QuotaHeaders::of_used(header("x-used"))).unwrap_err();
-        let text =
-            "invalid quota header `x-used`: expected a header with the limit, or a window, for this quota";
+        let text = "invalid quota header `x-used`: expected a header with the limit, or a documented window and no other header";
         assert_eq!(error.to_string(), text);
         let both = || QuotaHeaders::of_used(header("x-both"));
         let minute = Duration::from_secs(60);
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn longest_window_of_a_dialect_is_capped() {
+    fn window_of_a_dialect_is_capped_at_30_years() {
         let quota = QuotaHeaders::of_used(HeaderName::from_static("x-both")).with_window(Duration::MAX);
         let dialect = Dialect::new().with_quota_headers(quota).unwrap();
         let headers = head_of([("x-both", b"0/1".as_slice())]);
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!(quota.reset_after(), MAX_REQUESTED_DELAY);
     }
 
-    /// A server may report as many quotas as a limiter reads, and one with the name of the signal's quota.
+    /// The headers may report eight quotas, which is the maximum, or a quota named `signal`.
     #[test]
     fn quota_of_a_signal_applies_beside_those_of_the_headers() {
         let signal = ServerSignal::accepted().with_remaining(50, Duration::from_secs(60));

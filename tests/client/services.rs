@@ -173,7 +173,7 @@ async fn quotas_of_tokens_are_in_the_snapshot_until_their_reset() {
     assert_eq!((tokens.unit(), tokens.left(), tokens.limit()), (Unit::Tokens, 149_984, Some(150_000)));
     assert_eq!(tokens.name().as_str(), "x-ratelimit-remaining-tokens");
     assert_eq!(tokens.reset_after(), Duration::from_secs(300));
-    // An empty quota of tokens that has caused a rejection also limits the requests.
+    // A later report replaces the earlier one.
     client.get("/v1").await.unwrap();
     let others = limiter.snapshot().other_quotas;
     assert_eq!(others.iter().map(|quota| quota.left()).collect::<Vec<_>>(), [0]);

@@ -259,7 +259,8 @@ async fn key_whose_limiter_is_that_of_the_account_takes_one_permit() {
     assert_eq!(joint.account().snapshot().granted, 1);
 }
 
-/// Sends one request to part 0 through a layer. Returns how long the account and the part are paused after the response.
+/// Sends one request to part 0 through a layer. Returns how long the account and the part are paused after the
+/// response.
 async fn pauses_after(response: ScriptedResponse) -> [u64; 2] {
     let joint = joint(LocalLimiter::paced_window(quota(100, 1_000, 99)), |_| {
         LocalLimiter::paced_window(quota(100, 1_000, 99))
@@ -357,9 +358,9 @@ async fn signal_states_the_scope() {
     }
 }
 
-/// The account's limiter also learns that the server accepted the request.
+/// Both limiters release the permit, because the server accepted the request.
 #[tokio::test(start_paused = true)]
-async fn remaining_permits_of_a_signal_apply_to_its_scope() {
+async fn remaining_permits_of_an_endpoint_do_not_limit_the_account() {
     let accepted = ServerSignal::accepted().with_remaining(2, seconds(9));
     for (signal, available) in [
         (accepted, [2, 2]),

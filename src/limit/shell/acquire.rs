@@ -162,7 +162,8 @@ impl Shared {
         }
     }
 
-    /// Returns the outcome of a queued request, or else whether the current runtime has a driver.
+    /// Returns the outcome of a queued request. While it waits, stores its waker and returns whether the current
+    /// runtime has a driver.
     fn status(&self, ticket: Ticket, waker: &Waker) -> Result<Result<u64, Refusal>, bool> {
         self.watch(ticket, waker, |core, now| match core.status(ticket, now) {
             Status::Granted(grant) => Some((Ok(grant.at), false)),
@@ -171,8 +172,8 @@ impl Shared {
         })
     }
 
-    /// Returns what `decide` decides about a queued request. Otherwise stores the waker of the request, and returns whether
-    /// the current runtime has a driver. `decide` also returns whether the next wake-up may be earlier.
+    /// Returns the decision of `decide` on a queued request. Without a decision, stores the waker of the request and
+    /// returns whether the current runtime has a driver. `decide` also returns whether the next wake-up may be earlier.
     pub(super) fn watch<T>(
         &self,
         ticket: Ticket,

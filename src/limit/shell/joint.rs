@@ -24,8 +24,8 @@ pub(in crate::limit) struct Place {
 }
 
 impl Place {
-    /// Joins the queue, or refuses the request. With `keeps_turn`, the request keeps its turn while it is polled at least
-    /// once per second.
+    /// Joins the queue, or refuses the request. With `keeps_turn`, the request keeps its turn while it is polled at
+    /// least once per second.
     pub(in crate::limit) fn join(
         limiter: &Arc<Shared>,
         request: &PermitRequest,

@@ -71,8 +71,8 @@ fn prefixes(first: u8) -> &'static [&'static str] {
 /// applies.
 ///
 /// Reads the first of these headers that has a valid value: `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After` (RFC
-/// 9110 §10.2.3), and those of single services. Its value has one of the forms of [`until`](super::moment::until), and is
-/// rounded up:
+/// 9110 §10.2.3), and those of single services. Its value has one of the forms of [`until`](super::moment::until), and
+/// is rounded up:
 ///
 /// - Of a comma-separated list, the longest delay is used: `3, 9` is 9 s. Proxies join several headers of the same name
 ///   in this way.
@@ -128,24 +128,24 @@ pub(crate) struct Reading<'a> {
     pub(crate) status: StatusCode,
     pub(crate) headers: &'a HeaderMap,
     dialect: &'a Dialect,
-    /// Boxed, because few responses have a signal, and copies of it cost each response 5 ns (`--bench limiter`).
+    /// Boxed, because few responses have a signal, and copies of it cost each response 5 ns.
     signal: Option<Box<ServerSignal>>,
     /// Whether a header may concern a limit.
     has_headers: bool,
     /// Whether the status, a header or the signal may concern a limit. Most responses need no other check.
     has_limits: bool,
     wall: fn() -> SystemTime,
-    /// Read when it is first needed, like the pause and the remaining permits.
+    /// Computed at most once, because several checks need it.
     acceptance: OnceCell<Acceptance>,
-    /// Read when it is first needed, because the delay until a moment becomes shorter.
+    /// Computed at most once, because without a `Date` a later reading of the clock gives a shorter delay.
     pause: OnceCell<Option<Duration>>,
     /// Parsed when it is first read.
     remaining: OnceCell<Vec<Remaining>>,
 }
 
 impl<'a> Reading<'a> {
-    /// Reads a response. `mark` is the signal of an inner layer. A response without a `Date` was sent at the time of the
-    /// clock `wall`.
+    /// Reads a response. `mark` is the signal of an inner layer. A response without a `Date` was sent at the time of
+    /// the clock `wall`.
     #[inline]
     pub(crate) fn new(
         dialect: &'a Dialect,
@@ -237,8 +237,9 @@ impl<'a> Reading<'a> {
         if self.has_no_permits() { Acceptance::Throttled } else { Acceptance::Unavailable }
     }
 
-    /// Returns whether the server states that it did not process the request: with a 429, a 529, a status of the dialect,
-    /// or another throttle that reports a quota without permits. A 403, 418, 420 or 509 alone may have another meaning.
+    /// Returns whether the server states that it did not process the request: with a 429, a 529, a status of the
+    /// dialect, or another throttle that reports a quota without permits. A 403, 418, 420 or 509 alone may have another
+    /// meaning.
     ///
     /// The status 503 is no such statement, because a server may send it after it started to process the request.
     pub(crate) fn is_rejected(&self) -> bool {
@@ -272,10 +273,10 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Returns which limits the response concerns, if the server states it.
+    /// Returns which limits the response concerns, if the server states it. Returns `None` for an accepted response.
     ///
-    /// Without a statement, a throttle concerns the resource or bucket whose quota is empty. GitHub throttles an account
-    /// with the headers of a resource that has remaining permits.
+    /// Without a statement, a throttle concerns the resource or bucket whose quota is empty. GitHub throttles an
+    /// account with the headers of a resource that has remaining permits.
     pub(crate) fn scope(&self) -> Option<Scope> {
         if !self.has_limits() || self.acceptance() == Acceptance::Accepted {
             return None;
@@ -328,7 +329,7 @@ impl<'a> Reading<'a> {
         delay.filter(|delay| !delay.is_zero())
     }
 
-    /// Returns the remaining permits that the headers report.
+    /// Returns the remaining permits that the headers and the signal report.
     pub(crate) fn remaining(&self) -> &[Remaining] {
         let of_signal = self.signal.as_ref().and_then(|signal| signal.remaining);
         if !self.has_headers && of_signal.is_none() {
@@ -337,6 +338,7 @@ impl<'a> Reading<'a> {
         self.remaining.get_or_init(|| {
             let mut list = rate_limit::remaining(self.headers, self.dialect.quotas(), self.wall);
             if let Some((left, reset_after)) = of_signal {
+                // Leaves room for the quota of the signal.
                 list.truncate(rate_limit::MAX_POLICIES - 1);
                 let is_of_resource =
                     self.signal.as_ref().is_some_and(|signal| signal.scope == Some(Scope::Endpoint));

@@ -69,7 +69,7 @@ impl Remaining {
         Self { name, ..self }
     }
 
-    /// Returns the quota some time after the response, or `None` after its reset.
+    /// Returns the quota as it is `time` after the response, or `None` if it has reset by then.
     pub(crate) fn after(self, time: Duration) -> Option<Self> {
         let reset_after = self.reset_after.checked_sub(time).filter(|rest| !rest.is_zero())?;
         Some(Self { reset_after, ..self })
@@ -80,8 +80,8 @@ impl Remaining {
         self.unit
     }
 
-    /// Returns whether the headers name the resource or bucket to which the quota belongs. The quota then does not apply
-    /// to the other requests of the account.
+    /// Returns whether the headers name the resource or bucket to which the quota belongs. The quota then does not
+    /// apply to the other requests of the account.
     pub const fn is_of_resource(&self) -> bool {
         self.is_of_resource
     }
@@ -92,8 +92,8 @@ impl Remaining {
     }
 
     /// Returns the time from the receipt of the response, or from the [`Snapshot`](crate::limit::Snapshot), until more
-    /// permits become available, at most 30 years. Returns zero if more permits should already be available. The rest of
-    /// the quota may become available later.
+    /// permits become available, at most 30 years. Returns zero if more permits should already be available. The rest
+    /// of the quota may become available later.
     pub const fn reset_after(&self) -> Duration {
         self.reset_after
     }
@@ -110,7 +110,7 @@ impl Remaining {
 }
 
 impl fmt::Debug for Remaining {
-    // Does not write the number of the quota, which is a hash of texts of the server.
+    // Omits `policy`, because it is a hash of a text of the server, which may contain the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Remaining")
             .field("name", &self.name)
@@ -123,8 +123,8 @@ impl fmt::Debug for Remaining {
     }
 }
 
-/// Inserts a quota into a list. A reset after more than a window counts as a window. The list is ordered like the result
-/// of [`remaining()`]. Keeps at most [`MAX_POLICIES`] quotas, so each insertion takes constant time.
+/// Inserts a quota into a list. A reset after more than a window counts as a window. The list is ordered like the
+/// result of [`remaining()`]. Keeps at most [`MAX_POLICIES`] quotas, so each insertion takes constant time.
 ///
 /// [`remaining()`]: super::remaining()
 pub(in crate::policy) fn add(list: &mut Vec<Remaining>, new: Remaining) {

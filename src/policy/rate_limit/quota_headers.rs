@@ -27,12 +27,13 @@ use crate::config::InvalidConfig;
 ///
 /// # Forms
 ///
-/// Permits are numbers. A reset is a duration or a moment: seconds with or without a fraction, a Unix time in seconds or
-/// milliseconds, `1m30s`, an HTTP-date, or a time of RFC 3339. A header may contain a comma-separated list, in which
-/// each member belongs to another quota.
+/// Permits are numbers, except in the form `32/40` of [`of_used`](Self::of_used). A reset is a duration or a moment:
+/// seconds with or without a fraction, a Unix time in seconds or milliseconds, `1m30s`, an HTTP-date, or a time of RFC
+/// 3339. A header may contain a comma-separated list, in which each member belongs to another quota.
 ///
-/// Without a header that states the reset, more permits are expected after the [window](Self::with_window). A quota with
-/// neither is rejected.
+/// Without a header that states the reset, more permits are expected after the window of the
+/// [header](Self::with_window_header), otherwise after the [documented one](Self::with_window). A dialect rejects a
+/// quota without any of the three.
 #[derive(Debug, Clone)]
 pub struct QuotaHeaders {
     pub(super) row: Row,
@@ -45,9 +46,10 @@ impl QuotaHeaders {
         Self::of(remaining, Field::Remaining)
     }
 
-    /// Reads the used permits from the header `used`, and the limit from the header of [`with_limit`](Self::with_limit).
-    /// Without the latter, `used` states both, as in `32/40`. The service is then expected to refill its permits evenly
-    /// over the [window](Self::with_window), which is required, and no other header is allowed.
+    /// Reads the used permits from the header `used`, and the limit from the header of
+    /// [`with_limit`](Self::with_limit). Without a header with the limit, `used` states both, as in `32/40`. The
+    /// service is then expected to refill its permits evenly over the [window](Self::with_window). The window is
+    /// required, and no other header is allowed.
     pub fn of_used(used: HeaderName) -> Self {
         Self::of(used, Field::UsedOfLimit)
     }
@@ -80,13 +82,14 @@ impl QuotaHeaders {
         self
     }
 
-    /// Reads the window from this header, in seconds or with a unit, as in `60` and `1m`. A single window applies to all
-    /// quotas of a list.
+    /// Reads the window from this header, in seconds or with a unit, as in `60` and `1m`. A single window applies to
+    /// all quotas of a list. It takes precedence over [`with_window`](Self::with_window).
     pub fn with_window_header(self, name: HeaderName) -> Self {
         self.with(name, Field::Window)
     }
 
-    /// Sets the window that the service documents. It applies if no header states the reset.
+    /// Sets the window that the service documents. It applies if no header states the reset or
+    /// the window.
     pub fn with_window(mut self, window: Duration) -> Self {
         self.row.window = Some(window);
         self
@@ -102,7 +105,7 @@ impl QuotaHeaders {
         self.fields.iter().find_map(|(known, field)| (known == name).then_some(*field))
     }
 
-    /// Returns an error if a header has two meanings, if it is never read, or if a quota can never be read.
+    /// Returns an error if a header has two meanings or is never read, or if a quota can never be read.
     pub(crate) fn check(all: &[Self]) -> Result<(), InvalidConfig> {
         let mut names: Vec<_> = all.iter().flat_map(|one| one.fields.iter().map(|(name, _)| name)).collect();
         names.sort_unstable_by_key(|name| name.as_str());
@@ -116,18 +119,20 @@ impl QuotaHeaders {
         })
     }
 
-    /// Returns what the quota lacks.
+    /// Returns the requirement that the quota violates.
     fn missing(&self) -> Option<&'static str> {
         let has = |field| self.fields.iter().any(|(_, known)| *known == field);
         match self.row.window {
-            Some(window) if window.is_zero() => Some("a window of more than zero, for this quota"),
+            Some(window) if window.is_zero() => Some("a window of more than zero"),
             Some(_) if has(Field::UsedOfLimit) && self.fields.len() > 1 => {
-                Some("a header with the limit, or no other header, for this quota")
+                Some("a header with the limit, because the quota has other headers")
             }
             Some(_) => None,
-            None if has(Field::UsedOfLimit) => Some("a header with the limit, or a window, for this quota"),
+            None if has(Field::UsedOfLimit) => {
+                Some("a header with the limit, or a documented window and no other header")
+            }
             None if has(Field::Reset) || has(Field::Window) => None,
-            None => Some("a header with the reset, or a window, for this quota"),
+            None => Some("a header with the reset or the window, or a documented window"),
         }
     }
 }

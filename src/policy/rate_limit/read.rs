@@ -52,8 +52,9 @@ pub(super) struct Hit<'a> {
 ///
 /// In all rows but the first two forms:
 ///
-/// - A reset has any form of [`until`]. A reset that is a moment is compared to the response's own `Date`, because the
-///   clocks of server and client differ. Without a `Date` it is compared to `wall`, which is called at most once.
+/// - A reset has any form of [`until`](crate::policy::moment::until). A reset that is a moment is compared to the
+///   response's own `Date`, because the clocks of server and client differ. Without a `Date` it is compared to `wall`,
+///   which is called at most once.
 /// - Each number of a list belongs to a different quota.
 /// - Remaining permits are rounded down, and resets are rounded up, so that no request is sent early. Remaining permits
 ///   below zero are zero.
@@ -238,7 +239,7 @@ fn texts<'a>(hits: &[Hit<'a>], field: Field) -> impl Iterator<Item = &'a str> {
     lines(hits, field).map(|value| value.to_str().unwrap_or_default().trim_matches([' ', '\t']))
 }
 
-/// Parses a number of permits, and rounds it down, or up if they are used. Reddit sends fractions, as in
+/// Parses a number of permits. Rounds used permits up, and others down. Reddit sends fractions, as in
 /// `X-Ratelimit-Remaining: 599.0`, and Azure negative numbers.
 fn count(text: &str, is_used: bool) -> Option<u64> {
     let text = text.trim_matches([' ', '\t']);
@@ -266,7 +267,7 @@ pub(super) fn windows<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> HashM
 /// Returns the remaining requests that a signal states.
 pub fn of_signal(left: u64, reset_after: Duration, is_of_resource: bool) -> Remaining {
     Remaining {
-        // No header contains this character.
+        // No header contains a newline, so no quota of a header has this identity.
         policy: policy("\n", []),
         name: QuotaName::of_header("signal"),
         unit: Unit::Requests,

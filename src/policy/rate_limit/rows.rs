@@ -45,8 +45,8 @@ pub(super) struct Row {
     pub(super) is_form: bool,
 }
 
-/// The text before and after `remaining`, `reset` and `limit` in the names of three headers, the unit, the seconds of the
-/// window, and other headers.
+/// The text before and after `remaining`, `reset` and `limit` in the names of three headers, the unit, the seconds of
+/// the window, and other headers.
 type Service = (&'static str, &'static str, Unit, Option<u64>, &'static [(&'static str, Field)]);
 
 /// The number of forms, at the start of [`SERVICES`].

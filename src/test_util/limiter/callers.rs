@@ -120,7 +120,8 @@ impl Sim<'_> {
             Status::Refused(refusal) => {
                 self.by_slot.remove(&ticket.slot());
                 if was_waiting {
-                    // A late waiter is refused while it is polled. No copy of the core can tell when it would be granted.
+                    // A late waiter is refused while it is polled. No copy of the core can tell when it would be
+                    // granted.
                     self.report.refused += 1;
                     self.checks.left(&self.callers[caller]);
                     self.checks.refused(&refusal, || None, self.time)?;

@@ -168,19 +168,19 @@ fn construction_errors_name_the_path_of_the_field() {
         ),
         (
             "dialect.quotas = [{ remaining = 'x-left' }]",
-            "dialect.quotas[0]: invalid quota header `x-left`: expected a header with the reset, or a window, for this quota",
+            "dialect.quotas[0]: invalid quota header `x-left`: expected a header with the reset or the window, or a documented window",
         ),
         (
             "dialect.quotas = [{ used = 'x-used', window_header = 'x-window' }]",
-            "dialect.quotas[0]: invalid quota header `x-used`: expected a header with the limit, or a window, for this quota",
+            "dialect.quotas[0]: invalid quota header `x-used`: expected a header with the limit, or a documented window and no other header",
         ),
         (
             "dialect.quotas = [{ unit = 'tokens' }]",
-            "dialect.quotas[0]: invalid remaining `none`: expected either a header with the remaining permits, or one with the `used` permits",
+            "dialect.quotas[0]: invalid quota `none`: expected either `remaining` or `used`",
         ),
         (
             "dialect.quotas = [{ remaining = 'x-left', used = 'x-used', window = '1s' }]",
-            "dialect.quotas[0]: invalid remaining `both`: expected either a header with the remaining permits, or one with the `used` permits",
+            "dialect.quotas[0]: invalid quota `both`: expected either `remaining` or `used`",
         ),
         (
             "timeout.attempt = '61s'",

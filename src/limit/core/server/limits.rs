@@ -69,7 +69,7 @@ impl ServerLimits {
         self.others = (Vec::new(), 0);
     }
 
-    /// Returns the quotas of other units, whose resets are counted from now.
+    /// Returns the quotas of other units that have not reset, with their resets counted from `now`.
     pub(in crate::limit::core) fn others_at(&self, now: u64) -> Vec<Remaining> {
         let (others, reported_at) = &self.others;
         let elapsed = Duration::from_nanos(now.saturating_sub(*reported_at));
