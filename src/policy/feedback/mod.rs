@@ -338,11 +338,9 @@ impl<'a> Reading<'a> {
         self.remaining.get_or_init(|| {
             let mut list = rate_limit::remaining(self.headers, self.dialect.quotas(), self.wall);
             if let Some((left, reset_after)) = of_signal {
-                // Leaves room for the quota of the signal.
-                list.truncate(rate_limit::MAX_POLICIES - 1);
                 let is_of_resource =
                     self.signal.as_ref().is_some_and(|signal| signal.scope == Some(Scope::Endpoint));
-                rate_limit::add(&mut list, rate_limit::of_signal(left, reset_after, is_of_resource));
+                rate_limit::add_signal(&mut list, left, reset_after, is_of_resource);
             }
             list
         })

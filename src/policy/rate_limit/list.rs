@@ -127,7 +127,7 @@ impl fmt::Debug for Remaining {
 /// result of [`remaining()`]. Keeps at most [`MAX_POLICIES`] quotas, so each insertion takes constant time.
 ///
 /// [`remaining()`]: super::remaining()
-pub(in crate::policy) fn add(list: &mut Vec<Remaining>, new: Remaining) {
+pub(super) fn add(list: &mut Vec<Remaining>, new: Remaining) {
     let longest = new.window.unwrap_or(MAX_REQUESTED_DELAY).min(MAX_REQUESTED_DELAY);
     let new = Remaining { reset_after: new.reset_after.min(longest), ..new };
     let rank = |item: &Remaining| (item.left, Reverse(item.reset_after));

@@ -9,11 +9,11 @@ mod structured_quotas;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, fuzzing))]
 pub use self::list::MAX_POLICIES;
-pub(crate) use self::read::remaining;
+pub(crate) use self::read::{add_signal, remaining};
 #[cfg(test)]
 pub(crate) use self::rows::names;
-pub(in crate::policy) use self::{list::add, read::of_signal};
 pub use self::{
     list::{Remaining, Unit},
     quota_headers::QuotaHeaders,

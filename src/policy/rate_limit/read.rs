@@ -10,7 +10,7 @@ use std::{
 use http::{HeaderMap, HeaderValue, header::AGE};
 
 use super::{
-    list::{Remaining, Unit, add},
+    list::{MAX_POLICIES, Remaining, Unit, add},
     quota_headers::QuotaHeaders,
     quota_name::QuotaName,
     rows::{Field, Row, of_header, row},
@@ -264,9 +264,10 @@ pub(super) fn windows<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> HashM
     read.map(|()| windows).unwrap_or_default()
 }
 
-/// Returns the remaining requests that a signal states.
-pub fn of_signal(left: u64, reset_after: Duration, is_of_resource: bool) -> Remaining {
-    Remaining {
+/// Adds the remaining requests that a signal states.
+pub fn add_signal(list: &mut Vec<Remaining>, left: u64, reset_after: Duration, is_of_resource: bool) {
+    list.truncate(MAX_POLICIES - 1);
+    let quota = Remaining {
         // No header contains a newline, so no quota of a header has this identity.
         policy: policy("\n", []),
         name: QuotaName::of_header("signal"),
@@ -276,7 +277,8 @@ pub fn of_signal(left: u64, reset_after: Duration, is_of_resource: bool) -> Rema
         reset_after: reset_after.min(MAX_REQUESTED_DELAY),
         limit: None,
         window: None,
-    }
+    };
+    add(list, quota);
 }
 
 /// Returns the 64-bit FNV-1a hash (<http://www.isthe.com/chongo/tech/comp/fnv/>), which is the same in every build and
