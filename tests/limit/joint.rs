@@ -333,6 +333,19 @@ async fn throttle_pauses_the_scope_that_it_names() {
     }
 }
 
+/// Sends one request to part 0 through a layer, which receives `signal`. Returns the snapshots of the account and the
+/// part.
+async fn snapshots_after(signal: ServerSignal, limiter: fn() -> LocalLimiter) -> [Snapshot; 2] {
+    let joint = joint(limiter(), move |_| limiter());
+    let api = tower::service_fn(move |_: Request<()>| {
+        let mut response = Response::new(());
+        response.extensions_mut().insert(signal);
+        ready(Ok::<_, Infallible>(response))
+    });
+    RateLimitLayer::new(joint.clone()).layer(api).oneshot(to(0)).await.unwrap();
+    [joint.account().snapshot(), joint.parts().limiter(&0).unwrap().snapshot()]
+}
+
 #[tokio::test(start_paused = true)]
 async fn signal_states_the_scope() {
     let throttled = ServerSignal::throttled().with_delay(seconds(9));
@@ -341,19 +354,9 @@ async fn signal_states_the_scope() {
         (throttled.with_scope(Scope::Endpoint), [0, 9]),
         (throttled.with_scope(Scope::Account), [9, 0]),
     ] {
-        let joint = joint(LocalLimiter::paced_window(quota(100, 1_000, 9)), |_| {
-            LocalLimiter::paced_window(quota(100, 1_000, 9))
-        });
-        let api = tower::service_fn(move |_: Request<()>| {
-            let mut response = Response::new(());
-            response.extensions_mut().insert(signal);
-            ready(Ok::<_, Infallible>(response))
-        });
-        RateLimitLayer::new(joint.clone()).layer(api).oneshot(to(0)).await.unwrap();
-        let limiters = [joint.account().clone(), joint.parts().limiter(&0).unwrap()];
-        let pauses = limiters.map(|limiter| {
-            limiter.snapshot().paused_until.map_or(0, |until| (until - Instant::now()).as_secs())
-        });
+        let snapshots = snapshots_after(signal, || LocalLimiter::paced_window(quota(100, 1_000, 9))).await;
+        let pauses = snapshots
+            .map(|snapshot| snapshot.paused_until.map_or(0, |until| (until - Instant::now()).as_secs()));
         assert_eq!(pauses, paused, "{signal:?}");
     }
 }
@@ -367,15 +370,7 @@ async fn remaining_permits_of_an_endpoint_do_not_limit_the_account() {
         (accepted.with_scope(Scope::Endpoint), [u32::MAX, 2]),
         (accepted.with_scope(Scope::Account), [2, 2]),
     ] {
-        let joint = joint(LocalLimiter::unlimited(), |_| LocalLimiter::unlimited());
-        let api = tower::service_fn(move |_: Request<()>| {
-            let mut response = Response::new(());
-            response.extensions_mut().insert(signal);
-            ready(Ok::<_, Infallible>(response))
-        });
-        RateLimitLayer::new(joint.clone()).layer(api).oneshot(to(0)).await.unwrap();
-        let limiters = [joint.account().clone(), joint.parts().limiter(&0).unwrap()];
-        let snapshots = limiters.map(|limiter| limiter.snapshot());
+        let snapshots = snapshots_after(signal, LocalLimiter::unlimited).await;
         assert_eq!(snapshots.each_ref().map(|snapshot| snapshot.available), available, "{signal:?}");
         assert_eq!(snapshots.map(|snapshot| snapshot.in_flight), [0, 0]);
     }

@@ -96,7 +96,7 @@ impl Core {
 
     fn respond(&mut self, grant: Grant, feedback: &Feedback, sent_at: u64, now: u64) {
         if !feedback.others.is_empty() {
-            self.server.others = (feedback.others.clone(), now);
+            self.server.report_others(&feedback.others, now);
         }
         let is_accepted = feedback.acceptance == Acceptance::Accepted;
         let states_end = feedback.states_end();

@@ -69,10 +69,8 @@ impl Remaining {
         Self { name, ..self }
     }
 
-    /// Returns the quota as it is `time` after the response, or `None` if it has reset by then.
-    pub(crate) fn after(self, time: Duration) -> Option<Self> {
-        let reset_after = self.reset_after.checked_sub(time).filter(|rest| !rest.is_zero())?;
-        Some(Self { reset_after, ..self })
+    pub(crate) fn resetting_after(self, reset_after: Duration) -> Self {
+        Self { reset_after, ..self }
     }
 
     /// Returns what the quota counts. A limiter applies only quotas of requests to its rate.

@@ -88,8 +88,7 @@ impl QuotaHeaders {
         self.with(name, Field::Window)
     }
 
-    /// Sets the window that the service documents. It applies if no header states the reset or
-    /// the window.
+    /// Sets the window that the service documents. It applies if no header states the reset or the window.
     pub fn with_window(mut self, window: Duration) -> Self {
         self.row.window = Some(window);
         self

@@ -17,8 +17,8 @@ const MAX_GATES: usize = 8;
 pub(in crate::limit::core) struct ServerLimits {
     pub(in crate::limit::core) pause: Pause,
     gates: Vec<Gate>,
-    /// The quotas of tokens, points and other units, and when they were reported.
-    pub(in crate::limit::core) others: (Vec<Remaining>, u64),
+    /// The quotas of tokens, points and other units, and their resets.
+    others: Vec<(Remaining, u64)>,
     /// The slow start after the last pause.
     slow_start: Option<SlowStart>,
     /// Whether the limiter has a quota. A quota spreads queued requests after a pause, so no slow start is needed.
@@ -56,7 +56,7 @@ impl ServerLimits {
         Self {
             pause: Pause::new(PauseSettings::DEFAULT),
             gates: Vec::new(),
-            others: (Vec::new(), 0),
+            others: Vec::new(),
             slow_start: None,
             has_quota,
             unconfirmed,
@@ -66,14 +66,19 @@ impl ServerLimits {
     /// Discards what the server reported.
     pub(in crate::limit::core) fn reset(&mut self) {
         (self.pause, self.gates, self.slow_start) = (Pause::new(self.pause.settings), Vec::new(), None);
-        self.others = (Vec::new(), 0);
+        self.others = Vec::new();
+    }
+
+    /// Replaces the quotas of other units.
+    pub(in crate::limit::core) fn report_others(&mut self, others: &[Remaining], now: u64) {
+        let reset_at = |quota: &Remaining| now.saturating_add(nanos(quota.reset_after()));
+        self.others = others.iter().map(|quota| (*quota, reset_at(quota))).collect();
     }
 
     /// Returns the quotas of other units that have not reset, with their resets counted from `now`.
     pub(in crate::limit::core) fn others_at(&self, now: u64) -> Vec<Remaining> {
-        let (others, reported_at) = &self.others;
-        let elapsed = Duration::from_nanos(now.saturating_sub(*reported_at));
-        others.iter().filter_map(|quota| quota.after(elapsed)).collect()
+        let others = self.others.iter().filter(|(_, reset_at)| now < *reset_at);
+        others.map(|(quota, reset_at)| quota.resetting_after(Duration::from_nanos(reset_at - now))).collect()
     }
 
     fn slow_start(&self) -> Option<SlowStart> {
@@ -234,9 +239,7 @@ impl ServerLimits {
         }
         self.gates.retain(|gate| now < gate.until);
         self.pause.tidy(now);
-        if !self.others.0.is_empty() && self.others_at(now).is_empty() {
-            self.others.0 = Vec::new();
-        }
+        self.others.retain(|(_, reset_at)| now < *reset_at);
         self.slow_start = self.slow_start.filter(|start| !start.is_over(now));
         self.any()
     }
