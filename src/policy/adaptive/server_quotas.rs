@@ -92,13 +92,15 @@ impl ServerQuotas {
         self.slowest
     }
 
-    /// Returns the latest reset of the reported quotas without remaining permits, if it lies in the future.
+    /// Returns the latest reset of the reported quotas without remaining permits, if it lies in the future. An earlier
+    /// report is more exact by up to a second, the unit of most resets.
     pub(super) fn reset_at(&self, reported: &[Remaining], now: u64) -> Option<u64> {
         let empty = reported.iter().filter(|reported| reported.left() == 0);
         let resets = empty.map(|reported| {
+            let reset_at = now.saturating_add(nanos(reported.reset_after()));
             let known = self.quotas.iter().find(|quota| quota.policy == reported.policy());
-            let known = known.map(|quota| quota.reset_at).filter(|reset_at| *reset_at > now);
-            known.unwrap_or_else(|| now.saturating_add(nanos(reported.reset_after())))
+            let known = known.map(|quota| quota.reset_at).filter(|known| *known > now);
+            known.map_or(reset_at, |known| known.min(reset_at.saturating_add(SECOND)))
         });
         resets.max().filter(|reset_at| *reset_at > now)
     }

@@ -210,6 +210,21 @@ fn reset_of_a_used_up_quota_is_the_earliest_that_the_server_reported() {
 }
 
 #[test]
+fn another_reset_of_the_same_quota_delays_the_reset_of_a_used_up_one_by_at_most_a_second() {
+    for list in [r#""q";r=0;t=0, "q";r=9;t=946080000"#, r#""q";r=9;t=946080000, "q";r=0;t=0"#] {
+        let remaining = &reported(&[("ratelimit", list.as_bytes())])[..];
+        assert_eq!(remaining.len(), 2, "{list}");
+        let mut learner = Learner::new(f64::INFINITY);
+        let until = learner.observe(
+            &Observation { remaining, ..response(Acceptance::Throttled, 1) },
+            progress(1, 0),
+            SECOND,
+        );
+        assert!(until.is_some_and(|until| until <= 2 * SECOND), "{list}: {until:?}");
+    }
+}
+
+#[test]
 fn lost_probe_is_followed_by_another_after_the_pause() {
     let mut learner = throttled();
     learner.grant(1, progress(100, 0), 2 * SECOND);
