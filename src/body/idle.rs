@@ -44,7 +44,7 @@ impl<B> IdleBody<B> {
 
     /// Replaces the body and keeps the limit.
     #[cfg(feature = "hyper")]
-    pub(super) fn map<C>(self, change: impl FnOnce(B) -> C) -> IdleBody<C> {
+    pub(crate) fn map<C>(self, change: impl FnOnce(B) -> C) -> IdleBody<C> {
         IdleBody { body: self.body.map(change), limit: self.limit, timer: self.timer, armed: self.armed }
     }
 
@@ -56,6 +56,11 @@ impl<B> IdleBody<B> {
     #[cfg(feature = "hyper")]
     pub(super) fn with_limit(self, limit: Option<Duration>) -> Self {
         Self { limit, ..self }
+    }
+
+    #[cfg(feature = "client")]
+    pub(crate) fn get_ref(&self) -> Option<&B> {
+        self.body.as_ref()
     }
 
     #[cfg(feature = "client")]

@@ -16,6 +16,7 @@ use crate::{
     body::{Body, IdleBody, ReplayBody},
     config::InvalidConfig,
     error::{BoxError, Error},
+    limit::InFlightBody,
     stack::{BaseUrl, StackBuilder, TransportService},
     transport::TransportConfig,
 };
@@ -152,7 +153,7 @@ impl StackBuilder {
         R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let stack = ServiceBuilder::new()
-            .map_response(|response: Response<IdleBody<R>>| response.map(Body::new))
+            .map_response(|response: Response<IdleBody<InFlightBody<R>>>| response.map(unwrapped))
             .layer(self.whole_layer()?)
             .service(service);
         let inner = Inner {
@@ -166,6 +167,17 @@ impl StackBuilder {
         };
         Ok(Client { inner: Arc::new(inner) })
     }
+}
+
+/// Removes the wrapper of a body that is not counted, or that has ended, because [`Body::new`] does not box the inner body.
+fn unwrapped<R>(body: IdleBody<InFlightBody<R>>) -> Body
+where
+    R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    if body.get_ref().is_some_and(InFlightBody::is_counted) && !http_body::Body::is_end_stream(&body) {
+        return Body::new(body);
+    }
+    Body::new(body.map(InFlightBody::into_inner))
 }
 
 impl Client {

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use crate::policy::QuotaName;
 
@@ -9,8 +9,15 @@ pub struct Refusal {
     reason: Reason,
     wait: Option<Duration>,
     // Boxed, because few refusals have one, and each pending request has room for a refusal.
-    quota: Option<Box<QuotaName>>,
+    delay: Option<Box<Delay>>,
     cause: Option<Cause>,
+}
+
+/// What delays the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delay {
+    Quota(QuotaName),
+    InFlight(NonZeroU32),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +67,7 @@ impl Reason {
 impl Refusal {
     /// Creates a refusal. `wait` is the wait that the request would have needed, if it is known.
     pub fn new(reason: Reason, wait: impl Into<Option<Duration>>) -> Self {
-        Self { reason, wait: wait.into(), quota: None, cause: None }
+        Self { reason, wait: wait.into(), delay: None, cause: None }
     }
 
     /// Adds the cause, such as the failure of the store. It must not contain a secret, because errors show it.
@@ -70,7 +77,12 @@ impl Refusal {
     }
 
     pub(crate) fn with_quota(mut self, quota: QuotaName) -> Self {
-        self.quota = Some(Box::new(quota));
+        self.delay = Some(Box::new(Delay::Quota(quota)));
+        self
+    }
+
+    pub(crate) fn with_max_in_flight(mut self, max: NonZeroU32) -> Self {
+        self.delay = Some(Box::new(Delay::InFlight(max)));
         self
     }
 
@@ -86,7 +98,19 @@ impl Refusal {
 
     /// Returns the name of the server's quota that delays the queue, if the server reported one.
     pub fn quota(&self) -> Option<&str> {
-        self.quota.as_deref().map(QuotaName::as_str)
+        match self.delay.as_deref()? {
+            Delay::Quota(quota) => Some(quota.as_str()),
+            Delay::InFlight(_) => None,
+        }
+    }
+
+    /// Returns the limit of the requests in flight, if as many are in flight and no other limit delays the queue. When
+    /// one of them ends cannot be forecast, so [`wait`](Self::wait) is `None`.
+    pub fn max_in_flight(&self) -> Option<u32> {
+        match self.delay.as_deref()? {
+            Delay::InFlight(max) => Some(max.get()),
+            Delay::Quota(_) => None,
+        }
     }
 }
 
@@ -95,6 +119,9 @@ impl fmt::Display for Refusal {
         f.write_str(self.reason.texts().1)?;
         if let Reason::TooCostly { largest } = self.reason {
             write!(f, " (at most {largest})")?;
+        }
+        if let Some(max) = self.max_in_flight() {
+            return write!(f, " (requests in flight: {max} of {max})");
         }
         match (self.wait, self.quota()) {
             (Some(wait), Some(quota)) => {

@@ -1,7 +1,7 @@
 use std::{any::Any, fmt, sync::Arc};
 
 use super::{
-    core::PauseSettings, limiter::SelectLimiter, local_limiter::LocalLimiter, permit::Permit,
+    core::CoreSettings, limiter::SelectLimiter, local_limiter::LocalLimiter, permit::Permit,
     permit_request::PermitRequest, shell::acquire::Acquire,
 };
 use crate::{call::RequestHead, error::Refusal, policy::Quota};
@@ -67,7 +67,7 @@ impl AnyLimiter {
 
     /// Creates the limiter of a stack builder. Without a quota, it is adaptive. If no limit exceeds 10,000, it is a
     /// paced window. Otherwise it is a token bucket, because the log of a paced window would be large.
-    pub(crate) fn of_quotas(quotas: &[Quota], initial_burst: Option<u32>, pauses: PauseSettings) -> Self {
+    pub(crate) fn of_quotas(quotas: &[Quota], settings: CoreSettings) -> Self {
         const LARGEST_LOG: u32 = 10_000;
         let all = quotas.iter().copied();
         let limiter = match quotas.iter().map(Quota::limit).max() {
@@ -75,11 +75,10 @@ impl AnyLimiter {
             Some(..=LARGEST_LOG) => LocalLimiter::paced_window(all),
             Some(_) => LocalLimiter::token_bucket(all),
         };
-        let limiter = limiter.with(|settings| settings.pauses = pauses);
-        Self::new(match initial_burst.filter(|_| !quotas.is_empty()) {
-            Some(permits) => limiter.with_initial_burst(permits),
-            None => limiter,
-        })
+        Self::new(limiter.with(|own| {
+            let initial_burst = settings.initial_burst.filter(|_| !quotas.is_empty());
+            *own = CoreSettings { rule: own.rule, initial_burst, ..settings };
+        }))
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {

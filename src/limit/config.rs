@@ -1,8 +1,11 @@
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
-use super::{LocalLimiter, PermitRequest, RateLimitLayer, SelectLimiter, core::PauseSettings};
+use super::{
+    LocalLimiter, PermitRequest, RateLimitLayer, SelectLimiter,
+    core::{CoreSettings, PauseSettings},
+};
 use crate::{
     config::{
         InvalidConfig,
@@ -20,6 +23,8 @@ use crate::{
 /// | `initial_burst` | the quota's burst, or the whole limit of a [sliding window](crate::limit::LocalLimiter::sliding_window). The number of permits that are available at the start |
 /// | `longest_pause` | `1h`: see [`with_longest_pause`](LocalLimiter::with_longest_pause) |
 /// | `throttle_pause` | `1s`: see [`with_throttle_pause`](LocalLimiter::with_throttle_pause) |
+/// | `max_in_flight` | none: see [`with_max_in_flight`](LocalLimiter::with_max_in_flight) |
+/// | `hold_after_cancel` | `0s`: see [`with_hold_after_cancel`](LocalLimiter::with_hold_after_cancel) |
 /// | `max_wait` | none, so a call may wait until its deadline |
 /// | `max_queue` | 10,000 waiters |
 ///
@@ -42,6 +47,8 @@ pub struct RateLimitConfig {
     longest_pause: Option<Written<Duration>>,
     #[serde(deserialize_with = "throttle_pause")]
     throttle_pause: Option<Written<Duration>>,
+    max_in_flight: Option<NonZeroU32>,
+    hold_after_cancel: Option<Written<Duration>>,
     max_wait: Option<Written<Duration>>,
     max_queue: usize,
 }
@@ -54,6 +61,8 @@ impl Default for RateLimitConfig {
             initial_burst: None,
             longest_pause: None,
             throttle_pause: None,
+            max_in_flight: None,
+            hold_after_cancel: None,
             max_wait: None,
             max_queue,
         }
@@ -91,15 +100,18 @@ impl RateLimitConfig {
         self.quota.as_ref().map_or(&[], |quotas| &quotas.0)
     }
 
-    pub(crate) fn initial_burst(&self) -> Option<u32> {
-        self.initial_burst
-    }
-
-    pub(crate) fn pauses(&self) -> PauseSettings {
+    /// Returns the settings of the limiter. Its rule replaces theirs.
+    pub(crate) fn settings(&self) -> CoreSettings {
         let default = PauseSettings::DEFAULT;
-        PauseSettings {
-            longest: self.longest_pause.map_or(default.longest, |pause| nanos(pause.0)),
-            throttled: self.throttle_pause.map_or(default.throttled, |pause| nanos(pause.0)),
+        CoreSettings {
+            initial_burst: self.initial_burst,
+            pauses: PauseSettings {
+                longest: self.longest_pause.map_or(default.longest, |pause| nanos(pause.0)),
+                throttled: self.throttle_pause.map_or(default.throttled, |pause| nanos(pause.0)),
+            },
+            max_in_flight: self.max_in_flight,
+            hold_after_cancel: self.hold_after_cancel.map_or(0, |hold| nanos(hold.0)),
+            ..CoreSettings::DEFAULT
         }
     }
 
@@ -124,11 +136,7 @@ impl RateLimitConfig {
     }
 
     fn begin(&self, limiter: LocalLimiter) -> LocalLimiter {
-        let limiter = limiter.with(|settings| settings.pauses = self.pauses());
-        match self.initial_burst {
-            Some(permits) => limiter.with_initial_burst(permits),
-            None => limiter,
-        }
+        limiter.with(|own| *own = CoreSettings { rule: own.rule, ..self.settings() })
     }
 }
 

@@ -11,8 +11,13 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    compact_request::CompactRequest, feedback::ResponseInfo, limiter::SelectLimiter, permit::Permit,
-    settings::Settings, shell::acquire::Acquire,
+    compact_request::CompactRequest,
+    feedback::ResponseInfo,
+    in_flight::{InFlight, InFlightBody},
+    limiter::SelectLimiter,
+    permit::Permit,
+    settings::Settings,
+    shell::acquire::Acquire,
 };
 use crate::{
     call::{CallContext, RequestHead},
@@ -108,7 +113,7 @@ where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
     L: SelectLimiter,
 {
-    type Output = Result<Response<R>, Error>;
+    type Output = Result<Response<InFlightBody<R>>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -139,10 +144,17 @@ where
                     };
                     *renewal = None;
                     // Without a response, the permit is dropped, which counts its request as unconfirmed.
-                    if let (Some(permit), Ok(response)) = (permit.take(), &outcome) {
-                        complete(permit, *trusted, &settings.dialect, call, response);
-                    }
-                    return Poll::Ready(outcome);
+                    let mut permit = permit.take();
+                    return Poll::Ready(outcome.map(|response| {
+                        let mut in_flight = permit.as_mut().map_or(InFlight::NOT_COUNTED, Permit::in_flight);
+                        if let Some(permit) = permit.take() {
+                            complete(permit, *trusted, &settings.dialect, call, &response);
+                        }
+                        if settings.in_flight_until_head {
+                            std::mem::replace(&mut in_flight, InFlight::NOT_COUNTED).end();
+                        }
+                        response.map(|body| InFlightBody::new(body, in_flight))
+                    }));
                 }
             };
             // The permit, and whether the inner service was not ready after the grant.

@@ -189,6 +189,12 @@ impl PermitIssuer for JointIssuer {
             limiter.shared.dropped((permit.cost(), *at), permit.sent_at().is_some());
         }
     }
+
+    fn left_flight(&self, is_cancelled: bool) {
+        for (limiter, _) in [&self.account, &self.part] {
+            limiter.shared.end_in_flight(is_cancelled);
+        }
+    }
 }
 
 impl<K> Clone for Joint<K> {

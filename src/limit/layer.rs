@@ -41,8 +41,17 @@ impl<L> RateLimitLayer<L> {
         L: SelectLimiter,
     {
         let bounds = PermitRequest::new();
-        let (cost, priority, feedback_from, dialect) = (None, None, None, Dialect::new());
-        Self { settings: Settings { limiter, bounds, cost, priority, feedback_from, dialect } }
+        Self {
+            settings: Settings {
+                limiter,
+                bounds,
+                cost: None,
+                priority: None,
+                feedback_from: None,
+                dialect: Dialect::new(),
+                in_flight_until_head: false,
+            },
+        }
     }
 
     /// Returns the limiter.
@@ -106,6 +115,14 @@ impl<L> RateLimitLayer<L> {
         self
     }
 
+    /// Counts a request as [in flight](super::LocalLimiter::with_max_in_flight) until the head of its response has
+    /// arrived, instead of until its body has ended. Use this setting if the service limits the requests that it has not
+    /// responded to, for example because responses are streams without an end.
+    pub fn with_in_flight_until_head(mut self) -> Self {
+        self.settings.in_flight_until_head = true;
+        self
+    }
+
     /// Sets how the service reports its limits. Give the retry layer the same dialect.
     pub fn with_dialect(mut self, dialect: Dialect) -> Self {
         self.settings.dialect = dialect;
@@ -114,8 +131,11 @@ impl<L> RateLimitLayer<L> {
 
     /// Replaces the limiter and keeps all other settings.
     pub fn with_limiter<M>(self, limiter: M) -> RateLimitLayer<M> {
-        let Settings { bounds, cost, priority, feedback_from, dialect, .. } = self.settings;
-        RateLimitLayer { settings: Settings { limiter, bounds, cost, priority, feedback_from, dialect } }
+        let Settings { bounds, cost, priority, feedback_from, dialect, in_flight_until_head, .. } =
+            self.settings;
+        let settings =
+            Settings { limiter, bounds, cost, priority, feedback_from, dialect, in_flight_until_head };
+        RateLimitLayer { settings }
     }
 }
 

@@ -219,6 +219,10 @@ impl PermitIssuer for LocalLimiter {
     fn dropped(&self, permit: &Permit<'_>) {
         self.shared.dropped((permit.cost(), self.time(permit)), permit.sent_at().is_some());
     }
+
+    fn left_flight(&self, is_cancelled: bool) {
+        self.shared.end_in_flight(is_cancelled);
+    }
 }
 
 impl LocalLimiter {

@@ -6,7 +6,7 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{future::ResponseFuture, limiter::SelectLimiter, settings::Settings};
+use super::{future::ResponseFuture, in_flight::InFlightBody, limiter::SelectLimiter, settings::Settings};
 use crate::{
     call::CallContext,
     error::{BoxError, Error},
@@ -42,7 +42,7 @@ where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>> + Clone,
     L: SelectLimiter,
 {
-    type Response = Response<R>;
+    type Response = Response<InFlightBody<R>>;
     type Error = Error;
     type Future = ResponseFuture<S, L, B>;
 

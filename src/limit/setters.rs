@@ -1,11 +1,14 @@
 //! The setters of a [`LocalLimiter`]. Each returns a new limiter.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 #[cfg(feature = "quanta")]
 use super::shell::clock::Clock;
 use super::{core::CoreSettings, local_limiter::LocalLimiter, shell::setup::Setup};
-use crate::{config::InvalidConfig, policy::priority::Shares};
+use crate::{
+    config::InvalidConfig,
+    policy::{nanos, priority::Shares},
+};
 
 impl LocalLimiter {
     pub(crate) fn with(self, change: impl FnOnce(&mut CoreSettings)) -> Self {
@@ -117,6 +120,56 @@ impl LocalLimiter {
         let pauses = self.shared.setup.settings.pauses.with_throttled(pause)?;
         Ok(self.with(|settings| settings.pauses = pauses))
     }
+
+    /// Allows at most `max` requests in flight, besides the limiter's quotas. Use it for a service that limits concurrent
+    /// requests. A request is in flight from its grant until its response body has ended, or has been dropped. Each
+    /// attempt of a call counts.
+    ///
+    /// ```
+    /// use tower_outbound::{Quota, limit::LocalLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// // 600 requests per minute, and two at a time.
+    /// let limiter = LocalLimiter::paced_window(Quota::per_minute(600)?).with_max_in_flight(2)?;
+    /// let (first, _second) = (limiter.acquire().await?, limiter.acquire().await?);
+    /// assert_eq!(limiter.try_acquire().unwrap_err().max_in_flight(), Some(2));
+    /// drop(first);
+    /// limiter.acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// - The requests wait in the limiter's queue, by priority and then first in, first out. A request counts once,
+    ///   whatever its cost.
+    /// - The end of a request in flight cannot be forecast. If only this limit delays a request, it is refused when its
+    ///   longest wait or its deadline is reached, up to 10 ms later behind other waiters, and
+    ///   [`Refusal::wait`](crate::error::Refusal::wait) is `None`. A longest wait of zero is refused at once.
+    /// - With [`RateLimitLayer::with_in_flight_until_head`](super::RateLimitLayer::with_in_flight_until_head), the head of
+    ///   the response ends the request.
+    /// - A limiter with this limit takes its lock for each grant.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `max` is zero.
+    pub fn with_max_in_flight(self, max: u32) -> Result<Self, InvalidConfig> {
+        let max = max_in_flight(max)?;
+        Ok(self.with(|settings| settings.max_in_flight = Some(max)))
+    }
+
+    /// Lets a cancelled request count as [in flight](Self::with_max_in_flight) for `hold` after the cancellation. A
+    /// request is cancelled if its call is dropped or times out before the response, or if the response body is dropped
+    /// before it was read to its end. Default: zero.
+    ///
+    /// A server notices a cancellation only after a round trip, and some servers process the request to its end.
+    /// Until then, it counts more requests than the limiter.
+    pub fn with_hold_after_cancel(self, hold: Duration) -> Self {
+        self.with(|settings| settings.hold_after_cancel = nanos(hold))
+    }
+}
+
+pub(crate) fn max_in_flight(max: u32) -> Result<NonZeroU32, InvalidConfig> {
+    NonZeroU32::new(max).ok_or_else(|| InvalidConfig::new("max in flight", "0", "at least 1"))
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub(super) struct Settings<L> {
     pub(super) priority: Option<PriorityOf>,
     pub(super) feedback_from: Option<Trusts>,
     pub(super) dialect: Dialect,
+    /// Whether a request is in flight until the head of its response, instead of the end of its body.
+    pub(super) in_flight_until_head: bool,
 }
 
 impl<L> Settings<L> {

@@ -10,7 +10,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The number of available permits. `u32::MAX` if neither a quota nor a server limit applies.
+    /// The number of available permits. Zero if no further request may be in flight. `u32::MAX` if neither a quota nor a server limit applies.
     pub available: u32,
     /// The number of queued requests.
     pub queued: usize,
@@ -38,6 +38,10 @@ pub struct Snapshot {
     pub refused: u64,
     /// The number of granted permits whose requests are neither completed nor dropped.
     pub in_flight: u64,
+    /// The number of requests in flight, with the cancelled ones that
+    /// [still count](crate::limit::LocalLimiter::with_hold_after_cancel). `None` without a
+    /// [limit](crate::limit::LocalLimiter::with_max_in_flight).
+    pub requests_in_flight: Option<u32>,
     /// The learned rate of an [adaptive](crate::limit::LocalLimiter::adaptive) limiter. `None` for other limiters, and
     /// until the limiter has learned a rate.
     pub learned: Option<Learned>,

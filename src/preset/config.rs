@@ -122,7 +122,7 @@ impl StackBuilder {
         }
         let limit = config.limit.clone().or_quotas(builder.quotas());
         builder = builder
-            .with_own_limiter(limit.quotas().iter().copied(), limit.initial_burst(), limit.pauses())
+            .with_own_limiter(limit.quotas().iter().copied(), limit.settings())
             .with_limit(|layer| RateLimitLayer::from_config(layer.limiter().clone(), &limit))
             .with_retry(config.retry.clone())
             .with_request_id(config.request_id.clone())

@@ -131,6 +131,10 @@ impl Core {
     /// Refuses a request whose permits would be available at `due`. The wait of the queue includes that of the server's
     /// quota that delays it.
     pub(super) fn refusal(&self, reason: Reason, due: u64, now: u64) -> Refusal {
+        // Nobody knows when a request in flight ends.
+        if let Some(max) = self.full_limit().filter(|_| due <= now) {
+            return Refusal::new(reason, None).with_max_in_flight(max);
+        }
         let refusal = Refusal::new(reason, Duration::from_nanos(due.saturating_sub(now)));
         match self.server.delaying(now, self.queue.total().saturating_add(1)) {
             Some(quota) => refusal.with_quota(quota),
@@ -185,14 +189,16 @@ impl Core {
             }
             wanted[rank] = ahead;
         }
+        self.watch_bounds(now);
     }
 
-    /// Returns how long the core may take until it can make a forecast. 1 ns while a probe is in flight, which marks
-    /// the forecast as unknown. A waiter is then refused at its bound.
+    /// Returns how long the core may take until it can make a forecast. 1 ns while a probe is in flight or no further
+    /// request may be in flight, which marks the forecast as unknown. A waiter is then refused at its bound.
     pub(super) fn grace(&self) -> u64 {
+        let is_unknown = u64::from(self.is_full());
         if let Some(source) = self.supply.source() {
-            return source.grace();
+            return source.grace().max(is_unknown);
         }
-        u64::from(self.supply.learner().is_some_and(|learner| learner.probe_ends().is_some()))
+        is_unknown | u64::from(self.supply.learner().is_some_and(|learner| learner.probe_ends().is_some()))
     }
 }

@@ -187,7 +187,7 @@ impl Core {
     /// Opens a block of permits that callers may take without the lock. Returns `None` if a request waits, if a server
     /// limit applies, or if a block would be too small.
     pub fn open_block(&mut self, now: u64) -> Option<Block> {
-        if !self.queue.is_empty() || self.server.any() && self.server.tidy(now) {
+        if self.in_flight.is_some() || !self.queue.is_empty() || self.server.any() && self.server.tidy(now) {
             return None;
         }
         self.blocks.open(|| self.supply.singles(now), now)
@@ -230,6 +230,7 @@ impl Core {
     pub(super) fn expire(&mut self, slot: u32, cost: NonZeroU32, at: u64, now: u64) {
         self.queue.expire(slot);
         self.waste(cost, at, now);
+        self.leave_flight(false, now);
     }
 
     /// Ends permits that were granted at `at` and whose request was not sent.

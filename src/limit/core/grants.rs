@@ -8,6 +8,7 @@ impl Core {
     /// Grants the permits that have become available to the waiters in order. Refuses the first waiters whose permits
     /// cannot become available in time, and expires permits that were not collected.
     pub fn advance(&mut self, now: u64) {
+        self.end_held(now);
         self.expire_uncollected(now);
         self.serve(now, None);
         if self.queue.recheck_at.is_some_and(|at| at <= now) {
@@ -53,6 +54,9 @@ impl Core {
     /// Returns whether the permits of the head are available.
     pub(super) fn has_permits(&mut self, head: &Head, now: u64) -> bool {
         let (cost, progress) = (head.waiter.cost, self.progress());
+        if self.is_full() {
+            return false;
+        }
         if let Some(source) = self.supply.source() {
             return source.available(now) >= cost.get();
         }
@@ -74,6 +78,7 @@ impl Core {
             let due = self.due(&head, now);
             let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());
             let wake = match probe_ends.filter(|_| due <= now) {
+                _ if due <= now && self.is_full() => u64::MAX,
                 Some(ends) => ends,
                 // The store has no forecast. It reports its next permits.
                 None if due <= now && self.supply.source().is_some() => u64::MAX,
@@ -82,7 +87,8 @@ impl Core {
             wake.min(head.waiter.latest.last(self.grace()))
         });
         let recheck = self.queue.recheck_at.filter(|_| self.queue.bounded > 0);
-        [expiry, head, recheck].into_iter().flatten().min()
+        let held = self.next_held().filter(|_| head.is_some());
+        [expiry, head, recheck, held].into_iter().flatten().min()
     }
 
     /// Takes permits if they and `reserve` others are available since `from` or later. Returns whether it took them.
@@ -94,7 +100,7 @@ impl Core {
         if self.server.any() && self.server.tidy(now) && self.server.earliest(now, permits) > now {
             return false;
         }
-        if !self.supply.is_open(cost.get(), now) {
+        if self.is_full() || !self.supply.is_open(cost.get(), now) {
             return false;
         }
         // Permits behind a probe become available at its end.
@@ -105,6 +111,7 @@ impl Core {
         if self.server.any() {
             self.server.spend(permits, now);
         }
+        self.enter_flight();
         self.granted = self.granted.wrapping_add(permits);
         true
     }

@@ -34,7 +34,7 @@ impl Core {
 
     /// Returns whether a new request needs no wait.
     pub fn is_free(&mut self, ask: &Ask, now: u64) -> bool {
-        if self.rejects(ask, now).is_some() || !self.arrive(ask.cost, now) {
+        if self.rejects(ask, now).is_some() || !self.arrive(ask.cost, now) || self.is_full() {
             return false;
         }
         let (cost, progress) = (ask.cost.get(), self.progress());

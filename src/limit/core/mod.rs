@@ -18,6 +18,7 @@ mod feedback;
 mod gcra;
 mod grant_log;
 mod grants;
+mod in_flight;
 #[cfg(any(test, feature = "test-util"))]
 mod inspection;
 mod joint;
@@ -51,6 +52,7 @@ pub use self::{
 };
 use self::{
     block::Blocks,
+    in_flight::InFlight,
     lateness::Lateness,
     lazy::Lazy,
     queue::{EMPTY, Queue},
@@ -75,6 +77,8 @@ pub struct Core {
     server: Lazy<ServerLimits>,
     lateness: Lateness,
     blocks: Blocks,
+    /// `None` unless the number of requests in flight is limited.
+    in_flight: Option<Box<InFlight>>,
     obeys_remaining: bool,
     granted: u64,
     /// The number of permits whose requests have ended.
@@ -118,6 +122,8 @@ impl Core {
         if settings.pauses != PauseSettings::DEFAULT {
             self.server.pause.settings = settings.pauses;
         }
+        let in_flight = |max| Box::new(InFlight::new(max, settings.hold_after_cancel));
+        self.in_flight = settings.max_in_flight.map(in_flight);
     }
 
     /// Takes the store, which leaves a limiter that must not be used.
@@ -133,6 +139,7 @@ impl Core {
             queue: Lazy::new(&EMPTY),
             lateness: Lateness::new(quotas),
             blocks: Blocks::new(quotas),
+            in_flight: None,
             obeys_remaining,
             granted: 0,
             released: 0,
@@ -162,6 +169,8 @@ impl Core {
         let rank = ask.priority.rank();
         let reason = if self.queue.len(rank) >= ask.max_queue {
             Some(Reason::QueueFull)
+        } else if self.is_full() && ask.latest.max_wait <= now {
+            Some(Reason::MaxWait)
         } else {
             ask.latest.missed_by(due, now, self.grace())
         };
@@ -170,6 +179,9 @@ impl Core {
         }
         let ticket =
             self.queue.insert(Waiter { cost: ask.cost, rank, latest: ask.latest, is_late, patience });
+        if ask.latest.is_bounded() {
+            self.watch_bound(ask.latest.last(self.grace()));
+        }
         self.overtake(rank + 1, now);
         self.hold_head(now);
         Ok(ticket)
@@ -221,6 +233,8 @@ impl Core {
     fn arrive(&mut self, cost: NonZeroU32, now: u64) -> bool {
         if !self.queue.is_settled() {
             self.advance(now);
+        } else {
+            self.end_held(now);
         }
         let is_first = self.queue.is_empty();
         let permits = u64::from(cost.get());
@@ -280,6 +294,9 @@ impl Core {
     fn restore(&mut self, ticket: Ticket, now: u64) {
         if let Some((slot, Stage::Absent, waiter)) = self.queue.find(ticket) {
             self.queue.enter(slot);
+            if waiter.latest.is_bounded() {
+                self.watch_bound(waiter.latest.last(self.grace()));
+            }
             self.lateness.hold(now);
             self.overtake(waiter.rank, now);
         }
@@ -290,6 +307,7 @@ impl Core {
         let Some((slot, stage, waiter)) = self.queue.find(ticket) else { return false };
         if let Stage::Granted(at) = *stage {
             self.waste(waiter.cost, at, now);
+            self.leave_flight(false, now);
         }
         self.queue.release(slot);
         self.lateness.hold(now);

@@ -24,13 +24,27 @@ pub struct CoreSettings {
     /// The maximum number of permits that are available at the start. `None` for the burst, or for the whole limit.
     pub initial_burst: Option<u32>,
     pub pauses: PauseSettings,
+    pub max_in_flight: Option<NonZeroU32>,
+    /// How long a cancelled request still counts as in flight, in nanoseconds.
+    pub hold_after_cancel: u64,
 }
 
 impl CoreSettings {
+    /// The default settings of a limiter without a quota, which learns.
+    pub const DEFAULT: Self = Self::new(Rule::Learned);
+
     /// The default settings of a limiter with this rule.
     pub const fn new(rule: Rule) -> Self {
         let pauses = PauseSettings::DEFAULT;
-        Self { rule, obeys_remaining: false, lower_share: None, initial_burst: None, pauses }
+        Self {
+            rule,
+            obeys_remaining: false,
+            lower_share: None,
+            initial_burst: None,
+            pauses,
+            max_in_flight: None,
+            hold_after_cancel: 0,
+        }
     }
 }
 

@@ -31,6 +31,7 @@ pub struct Snapshot {
     pub granted: u64,
     pub refused: u64,
     pub in_flight: u64,
+    pub requests_in_flight: Option<u32>,
     pub learned: Option<LearnedRate>,
 }
 
@@ -53,6 +54,7 @@ impl Core {
             && self.supply.source().is_none()
             && self.supply.learner().is_none()
             && !self.server.pause.is_long()
+            && self.in_flight.is_none()
     }
 
     /// Returns whether the next wake-up may be earlier because of this new waiter.
@@ -66,13 +68,16 @@ impl Core {
             && !(self.server.any() && self.server.tidy(now))
             && self.server.unconfirmed.permits(now) == 0
             && self.queue.len(Priority::COUNT) == 0
+            && self.requests_in_flight(now).is_none_or(|requests| requests == 0)
     }
 
     pub fn snapshot(&self, now: u64) -> Snapshot {
         let left = self.server.left(now).unwrap_or(u64::MAX).min(self.supply.available(now));
         let available = u32::try_from(left).unwrap_or(u32::MAX);
+        let requests_in_flight = self.requests_in_flight(now);
+        let is_full = self.full_limit().is_some_and(|max| requests_in_flight >= Some(max.get()));
         Snapshot {
-            available: if self.server.pause.is_on(now) { 0 } else { available },
+            available: if self.server.pause.is_on(now) || is_full { 0 } else { available },
             queued: self.queue.len(Priority::COUNT),
             paused_until: self.server.pause.end(now),
             probe_at: self.server.pause.probe_at(now),
@@ -80,7 +85,8 @@ impl Core {
             other_quotas: self.server.others_at(now),
             granted: self.granted,
             refused: self.refused,
-            in_flight: self.in_flight(),
+            in_flight: self.permits_in_flight(),
+            requests_in_flight,
             learned: self.learned(),
         }
     }
@@ -95,18 +101,21 @@ impl Core {
         })
     }
 
-    fn in_flight(&self) -> u64 {
+    fn permits_in_flight(&self) -> u64 {
         self.granted.wrapping_sub(self.released)
     }
 
     /// Returns the number of permits whose requests the server may not have subtracted yet from the remaining permits
     /// that it reports.
     pub fn uncounted(&self, now: u64) -> u64 {
-        self.in_flight().saturating_add(self.server.unconfirmed.permits(now))
+        self.permits_in_flight().saturating_add(self.server.unconfirmed.permits(now))
     }
 
     /// Returns the counts of permits that a learner needs.
     pub(super) fn progress(&self) -> Progress {
-        Progress { accepted: self.released.wrapping_sub(self.not_accepted), in_flight: self.in_flight() }
+        Progress {
+            accepted: self.released.wrapping_sub(self.not_accepted),
+            in_flight: self.permits_in_flight(),
+        }
     }
 }

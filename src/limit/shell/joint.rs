@@ -85,6 +85,7 @@ impl Place {
 fn waste(core: &mut Core, status: Status, now: u64) {
     if let Status::Granted(grant) = status {
         core.finished(grant, End::Unsent, now);
+        core.end_in_flight(false, now);
     }
 }
 

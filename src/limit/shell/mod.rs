@@ -134,6 +134,7 @@ impl Shared {
             granted: snapshot.granted,
             refused: snapshot.refused + self.refused.sum(),
             in_flight: snapshot.in_flight,
+            requests_in_flight: snapshot.requests_in_flight,
             learned: snapshot.learned.map(|learned| self.learned(&learned)),
         }
     }

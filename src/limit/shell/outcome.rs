@@ -66,7 +66,21 @@ impl Shared {
         }
     }
 
-    /// Ends a request without a response.
+    /// Returns whether the limiter limits the number of requests in flight.
+    #[inline]
+    pub(in crate::limit) fn limits_in_flight(&self) -> bool {
+        self.setup.settings.max_in_flight.is_some()
+    }
+
+    /// Ends a request in flight, if their number is limited. The server may still process a cancelled one.
+    #[inline]
+    pub(in crate::limit) fn end_in_flight(&self, is_cancelled: bool) {
+        if self.limits_in_flight() {
+            self.locked(|core, now| core.end_in_flight(is_cancelled, now));
+        }
+    }
+
+    /// Releases the permits of a request without a response.
     #[inline]
     pub(in crate::limit) fn dropped(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
         if !was_sent && self.release_ordinary(cost) {

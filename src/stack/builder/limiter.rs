@@ -6,7 +6,8 @@ use super::StackBuilder;
 use crate::{
     config::InvalidConfig,
     limit::{
-        AnyLimiter, Joint, Keyed, LocalLimiter, Priority, RateLimitLayer, SelectLimiter, core::PauseSettings,
+        AnyLimiter, Joint, Keyed, LocalLimiter, Priority, RateLimitLayer, SelectLimiter, core::CoreSettings,
+        max_in_flight,
     },
     policy::{
         Quota,
@@ -48,8 +49,8 @@ impl StackBuilder {
             self.invalid.get_or_insert_with(|| InvalidConfig::new("quota", quotas, EXPECTED));
             return self;
         }
-        let (initial_burst, pauses) = (self.initial_burst, self.pauses);
-        self.with_own_limiter(quotas, initial_burst, pauses)
+        let settings = self.limiter_settings;
+        self.with_own_limiter(quotas, settings)
     }
 
     /// Gives the builder a new limiter of its own, with these quotas. The caller may still replace the quotas or the
@@ -57,17 +58,16 @@ impl StackBuilder {
     pub(crate) fn with_own_limiter(
         mut self,
         quotas: impl IntoIterator<Item = Quota>,
-        initial_burst: Option<u32>,
-        pauses: PauseSettings,
+        settings: CoreSettings,
     ) -> Self {
         self.quotas = quotas.into_iter().collect();
-        (self.initial_burst, self.pauses) = (initial_burst, pauses);
+        self.limiter_settings = settings;
         self.renew_limiter();
         self
     }
 
     pub(super) fn renew_limiter(&mut self) {
-        let limiter = AnyLimiter::of_quotas(&self.quotas, self.initial_burst, self.pauses);
+        let limiter = AnyLimiter::of_quotas(&self.quotas, self.limiter_settings);
         self.limit = self.limit.clone().with_limiter(limiter);
     }
 
@@ -79,7 +79,10 @@ impl StackBuilder {
     /// [`layer`](Self::layer) returns an error if `longest` is zero, or if this method is called after
     /// [`with_limiter`](Self::with_limiter).
     pub fn with_longest_pause(self, longest: Duration) -> Self {
-        self.with_pauses("longest pause", longest, PauseSettings::with_longest)
+        self.with_limiter_setting("longest pause", format!("{longest:?}"), |settings| {
+            settings.pauses = settings.pauses.with_longest(longest)?;
+            Ok(())
+        })
     }
 
     /// Sets the [pause after a throttled response without a delay](crate::limit::LocalLimiter::with_throttle_pause) of
@@ -90,25 +93,48 @@ impl StackBuilder {
     /// [`layer`](Self::layer) returns an error if `pause` is longer than five minutes, or if this method is called
     /// after [`with_limiter`](Self::with_limiter).
     pub fn with_throttle_pause(self, pause: Duration) -> Self {
-        self.with_pauses("throttle pause", pause, PauseSettings::with_throttled)
+        self.with_limiter_setting("throttle pause", format!("{pause:?}"), |settings| {
+            settings.pauses = settings.pauses.with_throttled(pause)?;
+            Ok(())
+        })
     }
 
-    fn with_pauses(
+    /// Lets the builder's own limiter allow at most [`max`](crate::limit::LocalLimiter::with_max_in_flight) requests in
+    /// flight, besides the quota. Default: no limit.
+    ///
+    /// ```
+    /// use tower_outbound::{Client, Quota};
+    ///
+    /// let builder = Client::builder("https://api.example.com")?
+    ///     .with_quota(Quota::per_minute(600)?)
+    ///     .with_max_in_flight(4);
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`layer`](Self::layer) returns an error if `max` is zero, or if this method is called after
+    /// [`with_limiter`](Self::with_limiter).
+    pub fn with_max_in_flight(self, max: u32) -> Self {
+        self.with_limiter_setting("max in flight", max.to_string(), |settings| {
+            settings.max_in_flight = Some(max_in_flight(max)?);
+            Ok(())
+        })
+    }
+
+    fn with_limiter_setting(
         mut self,
         field: &'static str,
-        value: Duration,
-        change: impl FnOnce(PauseSettings, Duration) -> Result<PauseSettings, InvalidConfig>,
+        value: String,
+        change: impl FnOnce(&mut CoreSettings) -> Result<(), InvalidConfig>,
     ) -> Self {
         const EXPECTED: &str = "this setter before with_limiter, or the setter of that limiter";
-        let pauses = match self.has_given_limiter {
-            true => Err(InvalidConfig::new(field, format!("{value:?}"), EXPECTED)),
-            false => change(self.pauses, value),
+        let changed = match self.has_given_limiter {
+            true => Err(InvalidConfig::new(field, value, EXPECTED)),
+            false => change(&mut self.limiter_settings),
         };
-        match pauses {
-            Ok(pauses) => {
-                self.pauses = pauses;
-                self.renew_limiter();
-            }
+        match changed {
+            Ok(()) => self.renew_limiter(),
             Err(error) => _ = self.invalid.get_or_insert(error),
         }
         self

@@ -22,7 +22,7 @@ use crate::{
     auth::{KeyPlacement, Origin},
     config::InvalidConfig,
     config::text::Written,
-    limit::{AnyLimiter, RateLimitLayer, core::PauseSettings},
+    limit::{AnyLimiter, RateLimitLayer, core::CoreSettings},
     policy::{Quota, dialect::Dialect},
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -59,8 +59,7 @@ pub struct StackBuilder {
     allowed: Vec<Origin>,
     pub(crate) headers: DefaultHeadersLayer,
     quotas: Vec<Quota>,
-    initial_burst: Option<u32>,
-    pauses: PauseSettings,
+    limiter_settings: CoreSettings,
     limit: RateLimitLayer<AnyLimiter>,
     /// `true` if the caller has set the limiter, `false` if the builder uses its own.
     has_given_limiter: bool,

@@ -1,0 +1,159 @@
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use super::{permit::PermitIssuer, shell::Shared};
+
+/// A request whose response head has arrived, and whose response body may not have ended. It counts as
+/// [in flight](super::LocalLimiter::with_max_in_flight).
+///
+/// [`Permit::complete_head`](super::Permit::complete_head) returns it.
+///
+/// ```
+/// use http::{HeaderMap, StatusCode};
+/// use tower_outbound::limit::{LocalLimiter, ResponseInfo};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let limiter = LocalLimiter::unlimited().with_max_in_flight(1)?;
+/// let mut permit = limiter.acquire().await?;
+/// permit.mark_sent(tokio::time::Instant::now());
+/// let in_flight = permit.complete_head(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
+/// assert!(limiter.try_acquire().is_err());
+/// // Read the body here.
+/// in_flight.end();
+/// assert!(limiter.try_acquire().is_ok());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancellation
+///
+/// Dropping it means that the body was not read to its end, so the request is cancelled: see
+/// [`with_hold_after_cancel`](super::LocalLimiter::with_hold_after_cancel).
+#[must_use = "the request is cancelled if this is dropped"]
+pub struct InFlight<'a> {
+    counted_by: CountedBy<'a>,
+}
+
+/// What counts a request in flight.
+pub(super) enum CountedBy<'a> {
+    Nothing,
+    Borrowed(&'a Shared),
+    Shared(Arc<Shared>),
+    Custom(Arc<dyn PermitIssuer>),
+}
+
+impl<'a> InFlight<'a> {
+    pub(super) const NOT_COUNTED: Self = Self { counted_by: CountedBy::Nothing };
+
+    pub(super) fn new(counted_by: CountedBy<'a>) -> Self {
+        Self { counted_by }
+    }
+
+    /// Ends the request after the end of its response body.
+    pub fn end(mut self) {
+        self.leave(false);
+    }
+
+    pub(super) fn is_counted(&self) -> bool {
+        !matches!(self.counted_by, CountedBy::Nothing)
+    }
+
+    fn leave(&mut self, is_cancelled: bool) {
+        match std::mem::replace(&mut self.counted_by, CountedBy::Nothing) {
+            CountedBy::Nothing => {}
+            CountedBy::Borrowed(limiter) => limiter.end_in_flight(is_cancelled),
+            CountedBy::Shared(limiter) => limiter.end_in_flight(is_cancelled),
+            CountedBy::Custom(issuer) => issuer.left_flight(is_cancelled),
+        }
+    }
+}
+
+impl Drop for InFlight<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_counted() {
+            self.leave(true);
+        }
+    }
+}
+
+impl fmt::Debug for InFlight<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InFlight").field("is_counted", &self.is_counted()).finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// The response body of a [`RateLimit`](super::RateLimit). Its request counts as
+    /// [in flight](super::LocalLimiter::with_max_in_flight) until the body has ended.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the body before its end cancels the request: see
+    /// [`with_hold_after_cancel`](super::LocalLimiter::with_hold_after_cancel).
+    #[derive(Debug)]
+    pub struct InFlightBody<B> {
+        #[pin]
+        body: B,
+        in_flight: InFlight<'static>,
+    }
+}
+
+impl<B> InFlightBody<B> {
+    pub(super) fn new(body: B, in_flight: InFlight<'static>) -> Self {
+        Self { body, in_flight }
+    }
+
+    /// Returns a reference to the inner body.
+    pub fn get_ref(&self) -> &B {
+        &self.body
+    }
+
+    /// Returns the inner body. Its request is no longer in flight.
+    pub fn into_inner(self) -> B {
+        self.in_flight.end();
+        self.body
+    }
+
+    pub(crate) fn is_counted(&self) -> bool {
+        self.in_flight.is_counted()
+    }
+}
+
+impl<B: Body> Body for InFlightBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        let mut body = this.body;
+        let frame = ready!(body.as_mut().poll_frame(cx));
+        if this.in_flight.is_counted() {
+            match &frame {
+                Some(Err(_)) => this.in_flight.leave(true),
+                Some(Ok(_)) if !body.is_end_stream() => {}
+                _ => this.in_flight.leave(false),
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
