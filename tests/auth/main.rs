@@ -202,9 +202,10 @@ async fn send(client: &Client) -> Result<Response<Content>, Error> {
 
 /// Sends a request through a retry layer that makes no retries. After a 401, the layer still resends the request if the
 /// auth layer has replaced the key.
-async fn send_with_resend<S>(service: S) -> Result<Response<Content>, Error>
+async fn send_with_resend<S, R>(service: S) -> Result<Response<R>, Error>
 where
-    S: Service<Request<ReplayBody<Content>>, Response = Response<Content>, Error = Error> + Clone,
+    S: Service<Request<ReplayBody<Content>>, Response = Response<R>, Error = Error> + Clone,
+    R: http_body::Body,
 {
     RetryLayer::new().with_max_attempts(1).unwrap().layer(service).oneshot(get(URI)).await
 }

@@ -63,8 +63,9 @@ use tower_outbound::{
     call::{CallContext, RequestHead},
     error::{Reason, Refusal},
     limit::{
-        Acquire, AnyLimiter, Effect, Keyed, Limiter, LocalLimiter, Permit, PermitCost, PermitIssuer,
-        PermitRequest, Priority, RateLimit, RateLimitLayer, ResponseInfo, SelectLimiter, Snapshot,
+        Acquire, AnyLimiter, Effect, InFlightBody, Keyed, Limiter, LocalLimiter, Permit, PermitCost,
+        PermitIssuer, PermitRequest, Priority, RateLimit, RateLimitLayer, ResponseInfo, SelectLimiter,
+        Snapshot,
     },
     preset,
     request_id::RequestIdLayer,

@@ -25,6 +25,7 @@ use tower_outbound::{
     auth::KeyPlacement,
     body::{IdleBody, ReplayBody},
     call::{Outcome, StopReason},
+    limit::InFlightBody,
     preset,
     retry::RetryLayer,
     stack::StackBuilder,
@@ -97,7 +98,7 @@ fn throttled(retry_after: &str) -> ScriptedResponse {
     ScriptedResponse::status(429).with_header("retry-after", retry_after)
 }
 
-type Stack = BoxCloneService<Request<Empty<Bytes>>, Response<IdleBody<Body>>, Error>;
+type Stack = BoxCloneService<Request<Empty<Bytes>>, Response<IdleBody<InFlightBody<Body>>>, Error>;
 
 /// Returns a stack of the preset's layer and a scripted service. The scripted service repeats its last response.
 fn stack<const N: usize>(preset: &StackBuilder, script: [ScriptedResponse; N]) -> (Stack, ScriptedService) {

@@ -25,6 +25,7 @@ use tower_outbound::{
     auth::{FreshKey, RefreshingKey},
     body::{IdleBody, ReplayBody},
     call::{Outcome, StopReason},
+    limit::InFlightBody,
     preset,
     retry::{IdempotencyKey, RetryLayer, RetryRejected},
     stack::StackBuilder,
@@ -53,7 +54,7 @@ impl Received {
     }
 }
 
-type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<IdleBody<Body>>, Error>;
+type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<IdleBody<InFlightBody<Body>>>, Error>;
 
 /// Builds the stack over a service that records each request. `respond` receives the number of the request, counted
 /// from 0.

@@ -22,7 +22,7 @@ pub(crate) fn remaining(left: u64, seconds: u64) -> Vec<Remaining> {
 impl Sim<'_> {
     pub(super) fn call(&mut self, call: Call) -> Result<(), Violation> {
         let caller = self.callers.len();
-        self.callers.push(Caller { call, state: State::Ended, joined: 0 });
+        self.callers.push(Caller { call, state: State::Ended, joined: 0, bound: u64::MAX });
         if let Some((block, takers)) = &mut self.block {
             let has_room = takers.len() < block.permits as usize && self.time < block.end;
             if has_room && call.cost.get() == 1 {
@@ -41,6 +41,7 @@ impl Sim<'_> {
     fn submit(&mut self, caller: usize, latest: Latest, max_queue: usize) -> Result<(), Violation> {
         let Call { cost, priority, .. } = self.callers[caller].call;
         let ask = Ask { cost, priority, latest, max_queue };
+        self.callers[caller].bound = latest.last(0);
         match self.core.submit(ask, self.time) {
             Ok(Submitted::Granted(grant)) => {
                 self.collect_woken()?;
@@ -152,6 +153,7 @@ impl Sim<'_> {
             self.close_block();
             self.report.expired += 1;
             self.core.finished(grant, End::Unsent, self.time);
+            self.end_in_flight(caller, false);
             self.collect_woken()?;
             self.callers[caller].joined = 0;
             return self.submit(caller, Latest { max_wait: u64::MAX, deadline: u64::MAX }, usize::MAX);
@@ -166,7 +168,7 @@ impl Sim<'_> {
     pub(super) fn reply(&mut self, caller: usize) {
         let State::Sent(grant, sent_at) = self.callers[caller].state else { return };
         self.close_block();
-        self.callers[caller].state = State::Ended;
+        self.callers[caller].state = State::Reading;
         let response =
             |acceptance, pause| Feedback { acceptance, pause, remaining: Vec::new(), others: Vec::new() };
         let feedback = match self.callers[caller].call.reply {
@@ -184,9 +186,10 @@ impl Sim<'_> {
             }
             Reply::Nothing => {
                 self.core.finished(grant, End::Unconfirmed, self.time);
-                return;
+                return self.end_in_flight(caller, true);
             }
         };
         self.core.finished(grant, End::Response(&feedback, sent_at), self.time);
+        self.schedule(self.time.saturating_add(self.callers[caller].call.body), Event::BodyEnd(caller));
     }
 }

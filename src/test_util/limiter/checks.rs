@@ -1,6 +1,6 @@
 //! The guarantees that a simulation checks.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, num::NonZeroU32};
 
 use super::{
     script::Script,
@@ -39,7 +39,16 @@ pub(super) struct Checks {
     /// How long a permit may be held.
     slack: u64,
     costliest: u64,
+    max_in_flight: Option<u32>,
+    hold_after_cancel: u64,
+    /// When the cancelled requests stop counting.
+    held: Vec<u64>,
+    /// How late a waiter may be refused.
+    lateness: u64,
 }
+
+/// How late a waiter behind others may be refused: 10 ms in nanoseconds.
+const LATE_REFUSAL: u64 = 10_000_000;
 
 impl Checks {
     pub(super) fn new(script: &Script) -> Self {
@@ -67,6 +76,10 @@ impl Checks {
             slack: script.slack(),
             share: script.settings.lower_share.unwrap_or(10).into(),
             costliest: costliest.into(),
+            max_in_flight: script.settings.max_in_flight.map(NonZeroU32::get),
+            hold_after_cancel: script.settings.hold_after_cancel,
+            held: Vec::new(),
+            lateness: script.lateness + LATE_REFUSAL,
         }
     }
 
@@ -74,6 +87,11 @@ impl Checks {
         if until > now {
             self.paused_until = self.paused_until.max(until);
         }
+    }
+
+    /// Records that a request in flight was cancelled.
+    pub(super) fn cancelled(&mut self, now: u64) {
+        self.held.push(now + self.hold_after_cancel);
     }
 
     pub(super) fn resume(&mut self) {
@@ -225,14 +243,17 @@ impl Checks {
         now: u64,
     ) -> Result<(), Violation> {
         let in_block = block.map_or(0, |(_, takers)| takers.len() as u64);
-        let (mut waiters, mut in_flight, mut queued) = (0, 0, 0);
+        let (mut waiters, mut in_flight, mut queued, mut requests) = (0, 0, 0, 0);
         for caller in callers {
             let cost = u64::from(caller.call.cost.get());
             match caller.state {
                 State::Waiting(ticket) | State::Woken(ticket) => {
                     waiters += 1;
                     match core.stage(ticket) {
-                        Some(Stage::Granted(_)) => in_flight += cost,
+                        Some(Stage::Granted(_)) => (in_flight, requests) = (in_flight + cost, requests + 1),
+                        Some(Stage::Waiting) if self.is_overdue(caller, now) => {
+                            return Err(Violation(format!("a waiter was not refused by {now}: {caller:?}")));
+                        }
                         Some(Stage::Waiting | Stage::Offered(_) | Stage::Absent) => queued += 1,
                         Some(Stage::Refused(_)) => {}
                         Some(Stage::Free) | None => {
@@ -240,7 +261,8 @@ impl Checks {
                         }
                     }
                 }
-                State::Held(_) | State::Sent(..) => in_flight += cost,
+                State::Held(_) | State::Sent(..) => (in_flight, requests) = (in_flight + cost, requests + 1),
+                State::Reading => requests += 1,
                 State::Ended => {}
             }
         }
@@ -253,6 +275,13 @@ impl Checks {
                 "{snapshot:?} at {now}, expected {in_flight} in flight, {queued} queued"
             )));
         }
+        self.held.retain(|until| now < *until);
+        if let Some(max) = self.max_in_flight {
+            let requests = requests + self.held.len() as u32;
+            if requests > max || snapshot.requests_in_flight != Some(requests) {
+                return Err(Violation(format!("{requests} requests in flight at {now}: {snapshot:?}")));
+            }
+        }
         let is_waiting = self.waiting.iter().any(|waiting| !waiting.is_empty());
         if is_waiting && core.next_wake(now).is_none() {
             return Err(Violation(format!("waiters without a timer at {now}")));
@@ -263,6 +292,11 @@ impl Checks {
             return Err(Violation(format!("{slots} slots for {} waiters", self.most_waiters)));
         }
         Ok(())
+    }
+
+    /// Returns whether the limit of requests in flight holds up a waiter for longer than its bound.
+    fn is_overdue(&self, caller: &Caller, now: u64) -> bool {
+        self.max_in_flight.is_some() && caller.bound.saturating_add(self.lateness) < now
     }
 
     /// Checks that nothing remains after the last event.

@@ -47,6 +47,7 @@ enum Event {
     /// The inner service is ready for the request.
     Ready(usize),
     Reply(usize),
+    BodyEnd(usize),
 }
 
 /// The figures of a simulation.
@@ -148,7 +149,8 @@ impl<'a> Sim<'a> {
             return;
         }
         self.timer = (self.timer.0 + 1, wake);
-        if let Some(wake) = wake {
+        // At this time, the core waits for the end of a request in flight.
+        if let Some(wake) = wake.filter(|wake| *wake < u64::MAX) {
             let late = self.random.up_to(self.script.lateness);
             self.schedule(wake.max(self.time).saturating_add(late), Event::Timer(self.timer.0));
         }
@@ -180,6 +182,11 @@ impl<'a> Sim<'a> {
             Event::Poll(caller) => self.poll(caller)?,
             Event::Ready(caller) => self.ready(caller)?,
             Event::Reply(caller) => self.reply(caller),
+            Event::BodyEnd(caller) => {
+                if let State::Reading = self.callers[caller].state {
+                    self.end_in_flight(caller, false);
+                }
+            }
         }
         Ok(())
     }
@@ -196,8 +203,15 @@ impl<'a> Sim<'a> {
                         self.checks.left(found);
                         self.core.cancel(ticket, now);
                     }
-                    State::Held(grant) => _ = self.core.finished(grant, End::Unsent, now),
-                    State::Sent(grant, _) => _ = self.core.finished(grant, End::Unconfirmed, now),
+                    State::Held(grant) => {
+                        self.core.finished(grant, End::Unsent, now);
+                        self.end_in_flight(*caller, false);
+                    }
+                    State::Sent(grant, _) => {
+                        self.core.finished(grant, End::Unconfirmed, now);
+                        self.end_in_flight(*caller, true);
+                    }
+                    State::Reading => self.end_in_flight(*caller, true),
                     State::Ended => {}
                 }
             }
@@ -216,6 +230,14 @@ impl<'a> Sim<'a> {
             }
         }
         Ok(())
+    }
+
+    fn end_in_flight(&mut self, caller: usize, is_cancelled: bool) {
+        self.callers[caller].state = State::Ended;
+        if is_cancelled {
+            self.checks.cancelled(self.time);
+        }
+        self.core.end_in_flight(is_cancelled, self.time);
     }
 
     fn open_block(&mut self) {

@@ -54,6 +54,8 @@ pub struct Call {
     /// The time from the poll until the inner service is ready.
     pub ready: u64,
     pub network: u64,
+    /// The time from the head of the response until the end of its body.
+    pub body: u64,
     pub reply: Reply,
 }
 
@@ -86,7 +88,15 @@ impl Script {
         let slack = slack.unwrap_or(if quotas.is_empty() { 200 * MS } else { 0 });
         let lower_share = random.pick(&[None, None, Some(0), Some(25)]);
         let obeys_remaining = random.percent(30);
-        let settings = CoreSettings { obeys_remaining, lower_share, ..CoreSettings::new(rule) };
+        let max_in_flight = if random.percent(30) { NonZeroU32::new(random.pick(&[1, 2, 5])) } else { None };
+        let hold_after_cancel = random.pick(&[0, 50 * MS]);
+        let settings = CoreSettings {
+            obeys_remaining,
+            lower_share,
+            max_in_flight,
+            hold_after_cancel,
+            ..CoreSettings::new(rule)
+        };
         let lateness = random.pick(&[0, MS, 20 * MS]);
         let mut script =
             Self { seed, quotas, settings, lateness, has_blocks: random.percent(30), steps: Vec::new() };
@@ -142,6 +152,7 @@ impl Script {
                     is_always_late: random.percent(30),
                     ready: delay(random),
                     network: if slack > 0 { random.up_to(slack) } else { 0 },
+                    body: if self.settings.max_in_flight.is_some() { random.up_to(100 * MS) } else { 0 },
                     reply: match random.up_to(100) {
                         0 if disturbance > 0 => {
                             Reply::Throttles(if random.percent(80) { random.up_to(window) } else { 0 })
@@ -251,6 +262,7 @@ impl fmt::Display for Script {
                         ("poll", Some(call.poll).filter(|poll| *poll > 0)),
                         ("ready", Some(call.ready).filter(|ready| *ready > 0)),
                         ("network", Some(call.network).filter(|network| *network > 0)),
+                        ("body", Some(call.body).filter(|body| *body > 0)),
                     ] {
                         value.map_or(Ok(()), |value| write!(f, ", {name} {}", Millis(value)))?;
                     }

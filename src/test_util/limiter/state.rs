@@ -11,6 +11,8 @@ pub(super) enum State {
     Woken(Ticket),
     Held(Grant),
     Sent(Grant, u64),
+    /// The head of the response has arrived, and its body has not ended.
+    Reading,
     Ended,
 }
 
@@ -20,6 +22,8 @@ pub(super) struct Caller {
     pub(super) state: State,
     /// The order in which the caller joined the queue.
     pub(super) joined: u64,
+    /// The earlier of its bounds.
+    pub(super) bound: u64,
 }
 
 /// A violated guarantee.

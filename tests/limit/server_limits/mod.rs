@@ -16,7 +16,7 @@ struct Server {
 }
 
 type Limited = RateLimit<ScriptedService, LocalLimiter>;
-type Call = JoinHandle<Result<Response<Body>, Error>>;
+type Call = JoinHandle<Result<Response<InFlightBody<Body>>, Error>>;
 
 impl Server {
     /// Starts a server, and returns it with a service that sends requests to it through `limiter`.

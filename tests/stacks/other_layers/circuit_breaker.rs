@@ -7,7 +7,7 @@ use tower_outbound::{
     Body, Error, Report,
     call::{Outcome, StopReason},
     error::DeliveryError,
-    limit::RateLimitLayer,
+    limit::{InFlightBody, RateLimitLayer},
     retry::RetryLayer,
 };
 use tower_resilience_circuitbreaker::{CircuitBreakerError, CircuitBreakerLayer};
@@ -115,7 +115,7 @@ async fn breaker_around_a_stack_needs_a_classifier_for_refusals_and_failed_respo
     type CallResult<B> = Result<http::Response<B>, Error>;
     let builder = || CircuitBreakerLayer::builder().sliding_window_size(2).minimum_number_of_calls(2);
     let limit = || RateLimitLayer::new(bucket(2)).with_max_wait(Duration::ZERO);
-    let is_failure = |result: &CallResult<Body>| match result {
+    let is_failure = |result: &CallResult<InFlightBody<Body>>| match result {
         Ok(response) => response.status().is_server_error(),
         Err(error) => !error.is_rate_limited(),
     };

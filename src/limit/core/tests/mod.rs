@@ -5,6 +5,7 @@ mod changes;
 mod feedback;
 mod gathering;
 mod hostile;
+mod in_flight;
 mod pauses;
 mod priorities;
 mod queue;

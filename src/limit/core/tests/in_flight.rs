@@ -1,0 +1,106 @@
+//! Tests of the limit of requests in flight.
+
+use super::*;
+
+fn limited(max: u32, hold: u64, quotas: &[Quota]) -> Core {
+    let max_in_flight = NonZeroU32::new(max);
+    Core::new(quotas, CoreSettings { max_in_flight, hold_after_cancel: hold, ..CoreSettings::new(BUCKET) })
+}
+
+fn requests(core: &Core, now: u64) -> u32 {
+    core.snapshot(now).requests_in_flight.unwrap()
+}
+
+#[test]
+fn next_request_leaves_when_one_in_flight_ends_first_in_first_out_and_by_priority() {
+    let mut core = limited(2, 0, &[]);
+    assert!(core.takes(costing(7), 0) && core.takes(one(), 0), "a request counts once, whatever its cost");
+    assert_eq!((requests(&core, 0), core.snapshot(0).available), (2, 0));
+    let tickets = [one(), one(), of(1, Priority::High)].map(|ask| core.queued(ask, 0));
+    assert_eq!(core.run(0, 60 * SECOND), []);
+    let order = [1, 2, 3].map(|at| {
+        core.end_in_flight(false, at * SECOND);
+        let woken = core.pop_woken().unwrap();
+        assert!(matches!(core.status(woken, at * SECOND), Status::Granted(_)));
+        tickets.iter().position(|ticket| *ticket == woken).unwrap()
+    });
+    assert_eq!(order, [2, 0, 1]);
+    assert_eq!(requests(&core, 3 * SECOND), 2);
+}
+
+#[test]
+fn unsent_cancelled_and_uncollected_requests_leave_their_places() {
+    let mut core = limited(1, 0, &[]);
+    let grant = core.try_submit(one(), 0).unwrap();
+    let (first, second) = (core.queued(one(), 0), core.queued(one(), 0));
+    core.finished(grant, End::Unsent, 0);
+    core.end_in_flight(false, 0);
+    assert_eq!(core.pop_woken(), Some(first));
+    core.cancel(first, 1);
+    assert_eq!(core.pop_woken(), Some(second), "a grant that was cancelled before it was collected");
+    let third = core.queued(one(), 1);
+    core.advance(2 * SECOND);
+    assert_eq!(core.pop_woken(), Some(third), "a grant that was not collected in time");
+    assert_eq!(requests(&core, 2 * SECOND), 1);
+}
+
+#[test]
+fn cancelled_request_counts_until_its_hold_ends() {
+    let mut core = limited(1, SECOND, &[]);
+    assert!(core.takes(one(), 0));
+    core.end_in_flight(true, 0);
+    assert!(!core.takes(one(), SECOND - 1) && !core.is_idle(SECOND - 1));
+    let ticket = core.queued(one(), SECOND - 1);
+    assert_eq!(core.next_wake(SECOND - 1), Some(SECOND));
+    assert_eq!(core.run(SECOND - 1, 2 * SECOND), [(SECOND, ticket)]);
+    assert!(matches!(core.status(ticket, SECOND), Status::Granted(_)));
+    core.end_in_flight(false, SECOND);
+    assert!(core.is_idle(SECOND));
+    assert!(core.takes(one(), SECOND));
+    core.end_in_flight(true, SECOND);
+    assert!(core.takes(one(), 2 * SECOND), "without a waiter, a hold needs no timer");
+}
+
+#[test]
+fn waiter_is_refused_at_its_bound_because_no_forecast_tells_when_a_request_ends() {
+    let mut core = limited(1, 0, &[]);
+    assert!(core.takes(one(), 0));
+    let refusal = core.submit(one().within(0, 0), 0).unwrap_err();
+    assert_eq!((refused(&refusal), refusal.max_in_flight()), ((Reason::MaxWait, None), Some(1)));
+    let bounds = [one(), one().within(0, 3 * SECOND), one().by(2 * SECOND), one().by(2 * SECOND + MS)];
+    let tickets = bounds.map(|ask| core.queued(ask, 0));
+    let refused: Vec<_> = core.run(0, 9 * SECOND).iter().map(|(at, ticket)| (*at / MS, *ticket)).collect();
+    assert_eq!(refused, [(2_000, tickets[2]), (2_010, tickets[3]), (3_000, tickets[1])]);
+    let Status::Refused(refusal) = core.status(tickets[2], 9 * SECOND) else { panic!("not refused") };
+    assert_eq!(
+        (refusal.reason(), refusal.wait(), refusal.max_in_flight()),
+        (Reason::Deadline, None, Some(1))
+    );
+}
+
+#[test]
+fn rate_limits_beside_the_requests_in_flight_and_its_waits_are_forecast() {
+    // One permit per second, and a burst of three.
+    let mut core = limited(2, 0, &[quota(13, 10_000, 3)]);
+    assert!(core.takes(one(), 0) && core.takes(one(), 0) && !core.takes(one(), 0));
+    (0..2).for_each(|_| core.end_in_flight(false, 0));
+    assert!(core.takes(one(), 0));
+    let refusal = core.try_submit(one(), 0).unwrap_err();
+    assert_eq!((refused(&refusal), refusal.max_in_flight()), ((Reason::MaxWait, Some(1_000)), None));
+    core.queued(one(), 0);
+    assert_eq!(core.refused(one().within(0, SECOND), 0), (Reason::MaxWait, Some(2_000)));
+}
+
+#[test]
+fn grant_is_not_backdated_to_a_time_at_which_another_request_was_in_flight() {
+    let quota = Quota::new(2, Duration::from_secs(1)).unwrap().with_margin(Duration::from_secs(1)).unwrap();
+    let mut core = limited(1, 0, &[quota]);
+    core.supply.quotas.leave(1, 0);
+    assert!(core.takes(one(), 0));
+    let due = core.try_submit(one(), 0).unwrap_err();
+    assert_eq!(due.max_in_flight(), None, "the permits are not available either");
+    core.queued(one(), 0);
+    let ended = 10 * SECOND;
+    core.end_in_flight(false, ended);
+    assert_eq!(core.lateness.taken_at, ended);
+}
