@@ -112,6 +112,8 @@ impl Sim<'_> {
             Status::Waiting => {
                 self.report.expired += 1;
                 self.callers[caller].state = State::Waiting(ticket);
+                // A waiter that was absent until after its bound is refused at the next event.
+                self.callers[caller].bound = self.callers[caller].bound.max(self.time);
                 self.checks.returned(&self.callers[caller]);
             }
             Status::Granted(grant) => {
