@@ -11,6 +11,7 @@ mod clock_jumps;
 mod custom_limiter;
 mod expiry;
 mod fifo;
+mod in_flight;
 mod joint;
 mod keyed;
 mod layer;

@@ -6,6 +6,8 @@ mod contract;
 mod guarantees;
 #[cfg(feature = "client")]
 mod hostile;
+#[cfg(feature = "client")]
+mod in_flight;
 mod module_order;
 #[cfg(feature = "client")]
 mod soak;

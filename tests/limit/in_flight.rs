@@ -1,0 +1,171 @@
+//! Tests of the limit of requests in flight at the layer: when a request is no longer in flight.
+
+use super::*;
+use bytes::Bytes;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use tower_outbound::limit::Joint;
+
+/// A body of two frames, which ends with an error if the request asks for one.
+type Streamed = UnsyncBoxBody<Bytes, std::io::Error>;
+
+async fn respond(request: Request<()>) -> Result<Response<Streamed>, Infallible> {
+    assert!(request.uri().path() != "/panic", "the inner service panics");
+    if request.uri().path() == "/pending" {
+        std::future::pending::<()>().await;
+    }
+    let last = match request.uri().path() {
+        "/broken" => Err(std::io::Error::other("broken")),
+        _ => Ok(Frame::data(Bytes::from_static(b"last"))),
+    };
+    let frames = [Ok(Frame::data(Bytes::from_static(b"first"))), last];
+    Ok(Response::new(UnsyncBoxBody::new(StreamBody::new(futures_util::stream::iter(frames)))))
+}
+
+type Limited =
+    RateLimit<tower::util::BoxCloneSyncService<Request<()>, Response<Streamed>, Infallible>, AnyLimiter>;
+
+fn limited(layer: RateLimitLayer<AnyLimiter>) -> Limited {
+    layer.layer(tower::util::BoxCloneSyncService::new(tower::service_fn(respond)))
+}
+
+fn over<L>(limiter: L) -> Limited
+where
+    L: SelectLimiter + std::fmt::Debug + Send + Sync + 'static,
+{
+    limited(RateLimitLayer::new(AnyLimiter::new(limiter)))
+}
+
+fn to(path: &str) -> Request<()> {
+    Request::get(format!("https://api.example.com{path}")).body(()).unwrap()
+}
+
+fn one_at_a_time() -> LocalLimiter {
+    LocalLimiter::unlimited().with_max_in_flight(1).unwrap()
+}
+
+/// Asserts whether the limiter allows another request.
+#[track_caller]
+fn assert_free(service: &Limited, is_free: bool) {
+    let mut next = task::spawn(service.clone().oneshot(to("/next")));
+    assert_eq!(next.poll().is_ready(), is_free);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_is_in_flight_until_its_body_ends_is_dropped_or_breaks() {
+    let keyed = Keyed::new(|_| 0, |_: &u32| one_at_a_time());
+    let part = Joint::new(LocalLimiter::unlimited(), keyed.clone());
+    let account = Joint::new(one_at_a_time(), Keyed::new(|_| 0, |_: &u32| LocalLimiter::unlimited()));
+    let untrusted = RateLimitLayer::new(AnyLimiter::new(one_at_a_time())).with_feedback_from(|_| false);
+    let adaptive = LocalLimiter::adaptive([]).with_max_in_flight(1).unwrap();
+    for service in [
+        over(one_at_a_time()),
+        over(LocalLimiter::paced_window(Quota::per_minute(100).unwrap()).with_max_in_flight(1).unwrap()),
+        over(adaptive),
+        over(keyed),
+        over(part),
+        over(account),
+        limited(untrusted),
+    ] {
+        let send = |path| service.clone().oneshot(to(path));
+        let mut body = send("/").await.unwrap().into_body();
+        assert_free(&service, false);
+        body.frame().await.unwrap().unwrap();
+        assert_free(&service, false);
+        body.frame().await.unwrap().unwrap();
+        assert!(body.frame().await.is_none());
+        assert_free(&service, true);
+        drop(body);
+
+        let mut body = send("/broken").await.unwrap().into_body();
+        body.frame().await.unwrap().unwrap();
+        assert_free(&service, false);
+        body.frame().await.unwrap().unwrap_err();
+        assert_free(&service, true);
+
+        let unread = send("/").await.unwrap();
+        assert_free(&service, false);
+        drop(unread);
+        assert_free(&service, true);
+        assert_eq!(send("/").await.unwrap().into_body().collect().await.unwrap().to_bytes(), "firstlast");
+        assert_free(&service, true);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_and_panicking_calls_are_no_longer_in_flight() {
+    let service = over(one_at_a_time());
+    let mut pending = task::spawn(service.clone().oneshot(to("/pending")));
+    assert_pending!(pending.poll());
+    let mut queued = task::spawn(service.clone().oneshot(to("/")));
+    assert_pending!(queued.poll());
+    drop(pending);
+    assert!(queued.is_woken());
+    // A granted call that was never polled again.
+    drop(queued);
+    assert_free(&service, true);
+    tokio::spawn(service.clone().oneshot(to("/panic"))).await.unwrap_err();
+    assert_free(&service, true);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_request_counts_for_the_hold_and_one_read_to_its_end_does_not() {
+    let service = over(one_at_a_time().with_hold_after_cancel(seconds(5)));
+    service.clone().oneshot(to("/")).await.unwrap().into_body().collect().await.unwrap();
+    assert_free(&service, true);
+    for cancel in ["before the response", "during the body"] {
+        // `assert_free` has dropped an unread body.
+        advance(seconds(5)).await;
+        match cancel {
+            "before the response" => {
+                let mut pending = task::spawn(service.clone().oneshot(to("/pending")));
+                assert_pending!(pending.poll());
+            }
+            _ => drop(service.clone().oneshot(to("/")).await.unwrap()),
+        }
+        advance(seconds(5) - millis(1)).await;
+        assert_free(&service, false);
+        advance(millis(1)).await;
+        assert_free(&service, true);
+    }
+    advance(seconds(5)).await;
+    let start = Instant::now();
+    drop(service.clone().oneshot(to("/")).await.unwrap());
+    service.oneshot(to("/")).await.unwrap();
+    assert_eq!(start.elapsed(), seconds(5), "a queued call leaves when the hold ends");
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_is_in_flight_until_the_head_of_its_response_by_choice() {
+    let limiter = AnyLimiter::new(one_at_a_time());
+    let service = limited(RateLimitLayer::new(limiter.clone()).with_in_flight_until_head());
+    let _unread = service.clone().oneshot(to("/")).await.unwrap();
+    assert_free(&service, true);
+    let mut pending = task::spawn(service.clone().oneshot(to("/pending")));
+    assert_pending!(pending.poll());
+    assert_free(&service, false);
+    let snapshot = limiter.downcast_ref::<LocalLimiter>().unwrap().snapshot();
+    assert_eq!((snapshot.requests_in_flight, snapshot.available), (Some(1), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn permit_without_a_layer_is_in_flight_until_it_completes_or_its_in_flight_ends() {
+    let limiter = one_at_a_time();
+    let (ok, headers) = (http::StatusCode::OK, HeaderMap::new());
+    let response = ResponseInfo::new(ok, &headers);
+    limiter.try_acquire().unwrap().complete(&response);
+    let in_flight = limiter.try_acquire().unwrap().complete_head(&response);
+    assert_eq!(limiter.try_acquire().unwrap_err().max_in_flight(), Some(1));
+    in_flight.end();
+    let owned = limiter.acquire().await.unwrap();
+    let error = limiter.try_acquire().unwrap_err().to_string();
+    assert_eq!(error, "the wait would exceed the allowed maximum (requests in flight: 1 of 1)");
+    owned.release();
+    limiter.acquire().await.unwrap();
+}
+
+#[test]
+fn limit_of_zero_is_rejected() {
+    let error = LocalLimiter::unlimited().with_max_in_flight(0).unwrap_err();
+    assert_eq!(error.to_string(), "invalid max in flight `0`: expected at least 1");
+}
