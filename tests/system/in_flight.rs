@@ -1,6 +1,7 @@
 //! Tests of the limit of requests in flight at real servers, which count the requests themselves.
 
 use std::{
+    future::Future,
     io,
     sync::{
         Arc,
@@ -14,10 +15,10 @@ use futures_util::{StreamExt, future, stream};
 use http::Response;
 use http_body_util::{StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
-use tokio::task::JoinSet;
+use tokio::sync::Semaphore;
 use tower_outbound::{Client, limit::LocalLimiter, transport::TransportConfig};
 
-use crate::support::server::{Reply, Server, Wire, within};
+use crate::support::server::{Reply, Seen, Server, Wire, reply, within};
 
 const MAX: u32 = 4;
 
@@ -64,82 +65,103 @@ async fn respond(counted: Counted, number: usize) -> Option<Reply> {
     Some(Response::new(UnsyncBoxBody::new(StreamBody::new(frames))))
 }
 
-/// Sends `calls` requests from 16 callers. `cancels` returns after how many polls the caller of a request drops it.
-async fn call_from_16(client: Client, calls: usize, cancels: fn(usize) -> Option<usize>) {
-    let (mut callers, next) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
-    for _ in 0..16 {
-        let (client, next) = (client.clone(), Arc::clone(&next));
-        callers.spawn(async move {
-            loop {
-                let number = next.fetch_add(1, Ordering::SeqCst);
-                if number >= calls {
-                    break;
-                }
-                let call = async {
-                    let response = client.get("/").await.unwrap();
-                    response.into_body().collect(1024).await.unwrap();
-                };
-                match cancels(number) {
-                    Some(polls) => _ = future::select(Box::pin(call), Box::pin(yields(polls))).await,
-                    None => call.await,
-                }
-            }
-        });
-    }
-    while let Some(caller) = callers.join_next().await {
-        caller.unwrap();
-    }
+/// Sends `calls` requests from 16 callers.
+async fn call_from_16<F>(client: &Client, calls: usize, call: impl Fn(Client, usize) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let calls = stream::iter(0..calls).map(|number| tokio::spawn(call(client.clone(), number)));
+    within(calls.buffer_unordered(16).for_each(|outcome| async { outcome.unwrap() })).await;
 }
 
-async fn most_at_the_server(
-    wire: Wire,
-    limiter: LocalLimiter,
-    calls: usize,
-    cancels: fn(usize) -> Option<usize>,
-) -> usize {
-    let counter = Arc::new(Counter::default());
-    let counting = Arc::clone(&counter);
+fn client(server: &Server, limiter: &LocalLimiter, wire: &Wire) -> Client {
     let transport = match wire {
         Wire::Http2 => TransportConfig::new().with_http2_prior_knowledge(),
         _ => TransportConfig::new(),
     };
-    let server = Server::start(wire, move |number, _| respond(Counted::new(&counting), number)).await;
-    let builder = Client::builder(server.url()).unwrap();
-    let client =
-        builder.without_credential().with_limiter(limiter.clone()).client_with_transport(transport).unwrap();
-    within(call_from_16(client, calls, cancels)).await;
-    assert_eq!(limiter.snapshot().queued, 0);
-    counter.most.load(Ordering::SeqCst)
+    let builder = Client::builder(server.url()).unwrap().without_credential();
+    builder.with_limiter(limiter.clone()).client_with_transport(transport).unwrap()
+}
+
+fn limiter() -> LocalLimiter {
+    LocalLimiter::unlimited().with_max_in_flight(MAX).unwrap()
+}
+
+async fn read(client: Client, path: &'static str) {
+    let response = client.get(path).await.unwrap();
+    response.into_body().collect(1024).await.unwrap();
 }
 
 #[tokio::test]
 async fn server_never_counts_more_requests_than_the_limit() {
     for wire in [Wire::Http1, Wire::Http2] {
-        let limiter = LocalLimiter::unlimited().with_max_in_flight(MAX).unwrap();
-        let most = most_at_the_server(wire, limiter.clone(), 5_000, |_| None).await;
-        assert_eq!(most, MAX as usize);
+        let (counter, limiter) = (Arc::new(Counter::default()), limiter());
+        let counting = Arc::clone(&counter);
+        let handler = move |number, _| respond(Counted::new(&counting), number);
+        let server = Server::start(wire.clone(), handler).await;
+        call_from_16(&client(&server, &limiter, &wire), 5_000, |client, _| read(client, "/")).await;
+        assert_eq!(counter.most.load(Ordering::SeqCst), MAX as usize);
         assert_eq!(limiter.snapshot().requests_in_flight, Some(0));
-    }
-}
-
-/// The hold is longer than any server needs to notice a cancellation. Without it, the server counts more requests.
-#[tokio::test]
-async fn cancelled_requests_cause_no_excess_if_they_are_held() {
-    for wire in [Wire::Http1, Wire::Http2] {
-        let limiter = LocalLimiter::unlimited().with_max_in_flight(MAX).unwrap();
-        let limiter = limiter.with_hold_after_cancel(Duration::from_secs(1));
-        let cancels = |number: usize| (number % 100 == 7).then_some(number / 100 + 1);
-        let most = most_at_the_server(wire, limiter.clone(), 1_000, cancels).await;
-        assert_eq!(most, MAX as usize);
     }
 }
 
 #[tokio::test]
 async fn cancelled_requests_leak_no_place() {
     for wire in [Wire::Http1, Wire::Http2] {
-        let limiter = LocalLimiter::unlimited().with_max_in_flight(MAX).unwrap();
-        most_at_the_server(wire, limiter.clone(), 2_000, |number| (number % 3 == 0).then_some(number % 40))
-            .await;
+        let limiter = limiter();
+        let counter = Arc::new(Counter::default());
+        let server =
+            Server::start(wire.clone(), move |number, _| respond(Counted::new(&counter), number)).await;
+        call_from_16(&client(&server, &limiter, &wire), 2_000, |client, number| async move {
+            if number % 3 == 0 {
+                future::select(Box::pin(read(client, "/")), Box::pin(yields(number % 40))).await;
+            } else {
+                read(client, "/").await;
+            }
+        })
+        .await;
         assert_eq!(limiter.snapshot().requests_in_flight, Some(0));
+    }
+}
+
+/// The server processes each request to its end, even if the client has cancelled it.
+#[tokio::test]
+async fn cancelled_requests_cause_no_excess_at_a_server_if_they_are_held() {
+    for (wire, is_held) in
+        [(Wire::Http1, true), (Wire::Http2, true), (Wire::Http1, false), (Wire::Http2, false)]
+    {
+        let (counter, arrived) = (Arc::new(Counter::default()), Arc::new(Semaphore::new(0)));
+        let (counting, arrives) = (Arc::clone(&counter), Arc::clone(&arrived));
+        let handler = move |_, request: Seen| {
+            let counted = Counted::new(&counting);
+            if request.path_and_query() == "/cancelled" {
+                arrives.add_permits(1);
+            }
+            async move {
+                let processing = async move {
+                    yields(500).await;
+                    drop(counted);
+                };
+                tokio::spawn(processing).await.unwrap();
+                Some(reply(200, ""))
+            }
+        };
+        let server = Server::start(wire.clone(), handler).await;
+        let limiter =
+            if is_held { limiter().with_hold_after_cancel(Duration::from_secs(1)) } else { limiter() };
+        call_from_16(&client(&server, &limiter, &wire), 300, |client, number| {
+            let arrived = Arc::clone(&arrived);
+            async move {
+                if number % 50 == 7 {
+                    let cancel = async { arrived.acquire().await.unwrap().forget() };
+                    future::select(Box::pin(read(client, "/cancelled")), Box::pin(cancel)).await;
+                } else {
+                    read(client, "/").await;
+                }
+            }
+        })
+        .await;
+        let most = counter.most.load(Ordering::SeqCst);
+        assert_eq!(most > MAX as usize, !is_held, "{most} requests");
     }
 }
