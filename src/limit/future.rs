@@ -23,7 +23,7 @@ use crate::{
     call::{CallContext, RequestHead},
     clock,
     error::{BoxError, Error, Refusal, polled_after_completion, take_once},
-    policy::{dialect::Dialect, feedback::Reading},
+    policy::feedback::Reading,
     telemetry::{self, Waiting},
 };
 
@@ -144,15 +144,10 @@ where
                     };
                     *renewal = None;
                     // Without a response, the permit is dropped, which counts its request as unconfirmed.
-                    let mut permit = permit.take();
+                    let permit = permit.take();
                     return Poll::Ready(outcome.map(|response| {
-                        let mut in_flight = permit.as_mut().map_or(InFlight::NOT_COUNTED, Permit::in_flight);
-                        if let Some(permit) = permit.take() {
-                            complete(permit, *trusted, &settings.dialect, call, &response);
-                        }
-                        if settings.in_flight_until_head {
-                            std::mem::replace(&mut in_flight, InFlight::NOT_COUNTED).end();
-                        }
+                        let complete = |permit| complete(permit, *trusted, settings, call, &response);
+                        let in_flight = permit.map_or(InFlight::none(), complete);
                         response.map(|body| InFlightBody::new(body, in_flight))
                     }));
                 }
@@ -275,26 +270,32 @@ fn poll_renewal(
     Poll::Ready(Ok(()))
 }
 
-/// Reports the response to the limiter.
+/// Reports the response to the limiter. The request stays in flight.
 #[inline]
-fn complete<R>(
-    mut permit: Permit<'_>,
+fn complete<'a, L, R>(
+    mut permit: Permit<'a>,
     trusted: bool,
-    dialect: &Dialect,
+    settings: &Settings<L>,
     call: Option<&CallContext>,
     response: &Response<R>,
-) {
-    if !trusted {
-        return permit.release();
+) -> InFlight<'a> {
+    if trusted {
+        let reading = Reading::of(&settings.dialect, response, clock::wall);
+        if reading.has_limits() || !permit.end_ordinary() {
+            report(&mut permit, &ResponseInfo::of_call(reading, call), call);
+        }
+    } else {
+        permit.report_unrelated();
     }
-    let reading = Reading::of(dialect, response, clock::wall);
-    if reading.has_limits() || !permit.end_ordinary() {
-        report(permit, &ResponseInfo::of_call(reading, call), call);
+    if settings.in_flight_until_head {
+        permit.release();
+        return InFlight::none();
     }
+    InFlight::new(permit)
 }
 
 #[inline(never)]
-fn report(mut permit: Permit<'_>, info: &ResponseInfo<'_>, call: Option<&CallContext>) {
+fn report(permit: &mut Permit<'_>, info: &ResponseInfo<'_>, call: Option<&CallContext>) {
     let effect = permit.report(info);
     if let Some(pause) = effect.pause.or(info.requested_pause()) {
         telemetry::paused(call, pause, effect.probe_after, None);

@@ -1,14 +1,13 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{permit::PermitIssuer, shell::Shared};
+use super::{feedback::ResponseInfo, permit::Permit};
 
 /// A request whose response head has arrived, and whose response body may not have ended. It counts as
 /// [in flight](super::LocalLimiter::with_max_in_flight).
@@ -39,22 +38,20 @@ use super::{permit::PermitIssuer, shell::Shared};
 /// [`with_hold_after_cancel`](super::LocalLimiter::with_hold_after_cancel).
 #[must_use = "the request is cancelled if this is dropped"]
 pub struct InFlight<'a> {
-    counted_by: CountedBy<'a>,
-}
-
-/// What counts a request in flight.
-pub(super) enum CountedBy<'a> {
-    Nothing,
-    Borrowed(&'a Shared),
-    Shared(Arc<Shared>),
-    Custom(Arc<dyn PermitIssuer>),
+    /// The reported permit. `None` if the limiter does not count requests in flight. Boxed, because most bodies have none.
+    permit: Option<Box<Permit<'a>>>,
 }
 
 impl<'a> InFlight<'a> {
-    pub(super) const NOT_COUNTED: Self = Self { counted_by: CountedBy::Nothing };
+    /// Keeps the request of a reported permit in flight.
+    #[inline]
+    pub(super) fn new(permit: Permit<'a>) -> Self {
+        Self { permit: permit.counts_in_flight().then(|| Box::new(permit)) }
+    }
 
-    pub(super) fn new(counted_by: CountedBy<'a>) -> Self {
-        Self { counted_by }
+    /// A request that is not counted.
+    pub(super) const fn none() -> Self {
+        Self { permit: None }
     }
 
     /// Ends the request after the end of its response body.
@@ -62,26 +59,24 @@ impl<'a> InFlight<'a> {
         self.leave(false);
     }
 
-    pub(super) fn is_counted(&self) -> bool {
-        !matches!(self.counted_by, CountedBy::Nothing)
+    fn is_counted(&self) -> bool {
+        self.permit.is_some()
     }
 
     fn leave(&mut self, is_cancelled: bool) {
-        match std::mem::replace(&mut self.counted_by, CountedBy::Nothing) {
-            CountedBy::Nothing => {}
-            CountedBy::Borrowed(limiter) => limiter.end_in_flight(is_cancelled),
-            CountedBy::Shared(limiter) => limiter.end_in_flight(is_cancelled),
-            CountedBy::Custom(issuer) => issuer.left_flight(is_cancelled),
+        match self.permit.take() {
+            Some(permit) if !is_cancelled => permit.release(),
+            _ => {}
         }
     }
 }
 
-impl Drop for InFlight<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.is_counted() {
-            self.leave(true);
-        }
+impl<'a> Permit<'a> {
+    /// As [`complete`](Self::complete), but the request stays [in flight](super::LocalLimiter::with_max_in_flight) until
+    /// the [`InFlight`] ends.
+    pub fn complete_head(mut self, response: &ResponseInfo<'_>) -> InFlight<'a> {
+        self.report(response);
+        InFlight::new(self)
     }
 }
 
@@ -99,7 +94,6 @@ pin_project! {
     ///
     /// Dropping the body before its end cancels the request: see
     /// [`with_hold_after_cancel`](super::LocalLimiter::with_hold_after_cancel).
-    #[derive(Debug)]
     pub struct InFlightBody<B> {
         #[pin]
         body: B,
@@ -155,5 +149,12 @@ impl<B: Body> Body for InFlightBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// Shows whether the request is in flight, but never the content of the body.
+impl<B> fmt::Debug for InFlightBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InFlightBody").field("in_flight", &self.in_flight).finish_non_exhaustive()
     }
 }

@@ -190,6 +190,10 @@ impl PermitIssuer for JointIssuer {
         }
     }
 
+    fn counts_in_flight(&self) -> bool {
+        [&self.account, &self.part].iter().any(|(limiter, _)| limiter.shared.limits_in_flight())
+    }
+
     fn left_flight(&self, is_cancelled: bool) {
         for (limiter, _) in [&self.account, &self.part] {
             limiter.shared.end_in_flight(is_cancelled);

@@ -220,6 +220,10 @@ impl PermitIssuer for LocalLimiter {
         self.shared.dropped((permit.cost(), self.time(permit)), permit.sent_at().is_some());
     }
 
+    fn counts_in_flight(&self) -> bool {
+        self.shared.limits_in_flight()
+    }
+
     fn left_flight(&self, is_cancelled: bool) {
         self.shared.end_in_flight(is_cancelled);
     }

@@ -1,11 +1,6 @@
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
-use super::{
-    feedback::ResponseInfo,
-    in_flight::{CountedBy, InFlight},
-    shell::Shared,
-    snapshot::Effect,
-};
+use super::{feedback::ResponseInfo, shell::Shared, snapshot::Effect};
 use crate::clock::{self, Instant};
 
 /// The right to send one request, granted by a limiter.
@@ -36,8 +31,8 @@ use crate::clock::{self, Instant};
 pub struct Permit<'a> {
     issuer: Issuer<'a>,
     cost: NonZeroU32,
-    /// Whether the request is no longer in flight when the permit ends. Otherwise an [`InFlight`] determines that.
-    ends_flight: bool,
+    /// Whether the response was reported. Its request may still be in flight.
+    is_reported: bool,
     sent_at: Option<Instant>,
 }
 
@@ -46,7 +41,7 @@ pub struct Permit<'a> {
 enum Issuer<'a> {
     /// The permit reports its outcome to no limiter.
     None(Instant),
-    /// The permit has reported its outcome, and is about to be dropped.
+    /// The permit has reported its outcome, and its request is not in flight.
     Ended,
     Borrowed(&'a Shared, u64),
     Shared(Arc<Shared>, u64),
@@ -75,19 +70,25 @@ pub trait PermitIssuer: Send + Sync {
     /// default.
     fn dropped(&self, _permit: &Permit<'_>) {}
 
+    /// Returns whether the issuer counts requests in flight, so that [`left_flight`](Self::left_flight) is called.
+    /// `false` by default.
+    ///
+    /// An issuer that passes the outcomes to a [`LocalLimiter`](super::LocalLimiter) must pass both methods if that
+    /// limiter [limits the requests in flight](super::LocalLimiter::with_max_in_flight).
+    fn counts_in_flight(&self) -> bool {
+        false
+    }
+
     /// Called once for each permit, after [`completed`](Self::completed) or [`dropped`](Self::dropped), when its request
     /// is no longer in flight: at the end of the response body, or if there is none. The server may still process a
     /// request that `is_cancelled`. Does nothing by default.
-    ///
-    /// An issuer that passes the outcomes to a [`LocalLimiter`](super::LocalLimiter) must pass this call as well, if that
-    /// limiter has a [limit of requests in flight](super::LocalLimiter::with_max_in_flight).
     fn left_flight(&self, _is_cancelled: bool) {}
 }
 
 impl<'a> Permit<'a> {
     /// Creates a permit of `cost` for a custom limiter, granted at the current time.
     pub fn new(cost: NonZeroU32) -> Self {
-        Self { issuer: Issuer::None(clock::now()), cost, ends_flight: true, sent_at: None }
+        Self { issuer: Issuer::None(clock::now()), cost, is_reported: false, sent_at: None }
     }
 
     /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it.
@@ -98,12 +99,12 @@ impl<'a> Permit<'a> {
 
     #[inline]
     pub(super) fn borrowed(limiter: &'a Shared, cost: NonZeroU32, at: u64) -> Self {
-        Self { issuer: Issuer::Borrowed(limiter, at), cost, ends_flight: true, sent_at: None }
+        Self { issuer: Issuer::Borrowed(limiter, at), cost, is_reported: false, sent_at: None }
     }
 
     #[inline]
     pub(super) fn shared(limiter: Arc<Shared>, cost: NonZeroU32, at: u64) -> Self {
-        Self { issuer: Issuer::Shared(limiter, at), cost, ends_flight: true, sent_at: None }
+        Self { issuer: Issuer::Shared(limiter, at), cost, is_reported: false, sent_at: None }
     }
 
     /// Returns the cost of the request: how many permits of the quota it takes.
@@ -150,54 +151,27 @@ impl<'a> Permit<'a> {
     /// request is then no longer [in flight](super::LocalLimiter::with_max_in_flight).
     #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
-        let in_flight = self.in_flight();
-        self.report_all(response);
-        in_flight.end();
-    }
-
-    /// As [`complete`](Self::complete), but the request stays [in flight](super::LocalLimiter::with_max_in_flight) until
-    /// the [`InFlight`] ends.
-    pub fn complete_head(mut self, response: &ResponseInfo<'_>) -> InFlight<'a> {
-        let in_flight = self.in_flight();
-        self.report_all(response);
-        in_flight
-    }
-
-    /// Leaves it to the `InFlight` when the request is no longer in flight.
-    #[inline]
-    pub(super) fn in_flight(&mut self) -> InFlight<'a> {
-        let counted_by = match &self.issuer {
-            Issuer::Borrowed(limiter, _) if limiter.limits_in_flight() => CountedBy::Borrowed(limiter),
-            Issuer::Shared(limiter, _) if limiter.limits_in_flight() => {
-                CountedBy::Shared(Arc::clone(limiter))
-            }
-            Issuer::Custom(issuer, _) => CountedBy::Custom(Arc::clone(issuer)),
-            _ => return InFlight::NOT_COUNTED,
-        };
-        self.ends_flight = false;
-        InFlight::new(counted_by)
-    }
-
-    #[inline]
-    fn report_all(mut self, response: &ResponseInfo<'_>) {
-        if !response.has_limits() && self.end_ordinary() {
+        if response.has_limits() || !self.end_ordinary() {
+            self.report(response);
+        } else if let Issuer::Ended = self.issuer {
             // Skips `drop`, because the ended permit owns nothing. A grant with its completion then takes 12 % fewer
             // instructions (callgrind).
             return std::mem::forget(self);
         }
-        self.report(response);
+        self.sent_at = None;
     }
 
     /// Ends the permit of a request whose response states no limit. Returns `false` if the response must still be
     /// reported.
     #[inline]
     pub(super) fn end_ordinary(&mut self) -> bool {
-        let is_ended = match &self.issuer {
-            Issuer::Borrowed(limiter, _) => limiter.release_ordinary(self.cost),
-            Issuer::Shared(limiter, _) => limiter.release_ordinary(self.cost),
-            Issuer::None(_) | Issuer::Ended | Issuer::Custom(..) => false,
+        let (is_ended, counts) = match &self.issuer {
+            Issuer::Borrowed(limiter, _) => (limiter.release_ordinary(self.cost), limiter.limits_in_flight()),
+            Issuer::Shared(limiter, _) => (limiter.release_ordinary(self.cost), limiter.limits_in_flight()),
+            Issuer::None(_) | Issuer::Ended | Issuer::Custom(..) => return false,
         };
-        if is_ended {
+        self.is_reported = is_ended;
+        if is_ended && !counts {
             self.issuer = Issuer::Ended;
         }
         is_ended
@@ -206,14 +180,12 @@ impl<'a> Permit<'a> {
     /// Reports the response, and returns what it changed.
     #[inline]
     pub(super) fn report(&mut self, response: &ResponseInfo<'_>) -> Effect {
-        match std::mem::replace(&mut self.issuer, Issuer::Ended) {
+        self.is_reported = true;
+        match &self.issuer {
             Issuer::None(_) | Issuer::Ended => Effect::default(),
-            Issuer::Borrowed(limiter, at) => limiter.completed((self.cost, at), self.sent_at, response),
-            Issuer::Shared(limiter, at) => limiter.completed((self.cost, at), self.sent_at, response),
-            Issuer::Custom(issuer, at) => {
-                self.issuer = Issuer::None(at);
-                issuer.completed(self, response)
-            }
+            Issuer::Borrowed(limiter, at) => limiter.completed((self.cost, *at), self.sent_at, response),
+            Issuer::Shared(limiter, at) => limiter.completed((self.cost, *at), self.sent_at, response),
+            Issuer::Custom(issuer, _) => issuer.completed(self, response),
         }
     }
 
@@ -222,31 +194,54 @@ impl<'a> Permit<'a> {
     pub fn release(mut self) {
         self.sent_at = None;
     }
+
+    /// Reports that the response does not concern this limiter. The request stays in flight.
+    pub(super) fn report_unrelated(&mut self) {
+        let sent_at = self.sent_at.take();
+        self.report_dropped();
+        (self.is_reported, self.sent_at) = (true, sent_at);
+    }
+
+    /// Returns whether the limiter counts the requests in flight.
+    #[inline]
+    pub(super) fn counts_in_flight(&self) -> bool {
+        match &self.issuer {
+            Issuer::None(_) | Issuer::Ended => false,
+            Issuer::Borrowed(limiter, _) => limiter.limits_in_flight(),
+            Issuer::Shared(limiter, _) => limiter.limits_in_flight(),
+            Issuer::Custom(issuer, _) => issuer.counts_in_flight(),
+        }
+    }
+
+    #[inline]
+    fn report_dropped(&self) {
+        match &self.issuer {
+            Issuer::None(_) | Issuer::Ended => {}
+            Issuer::Borrowed(limiter, at) => limiter.dropped((self.cost, *at), self.sent_at.is_some()),
+            Issuer::Shared(limiter, at) => limiter.dropped((self.cost, *at), self.sent_at.is_some()),
+            Issuer::Custom(issuer, _) => issuer.dropped(self),
+        }
+    }
 }
 
 impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
-        match &self.issuer {
-            Issuer::None(_) | Issuer::Ended => {}
-            Issuer::Borrowed(limiter, at) => self.drop_at(limiter, *at),
-            Issuer::Shared(limiter, at) => self.drop_at(limiter, *at),
-            Issuer::Custom(issuer, _) => {
-                issuer.dropped(self);
-                if self.ends_flight {
-                    issuer.left_flight(self.sent_at.is_some());
-                }
-            }
+        if let Issuer::Ended = self.issuer {
+            return;
         }
-    }
-}
-
-impl Permit<'_> {
-    #[inline]
-    fn drop_at(&self, limiter: &Shared, at: u64) {
-        limiter.dropped((self.cost, at), self.sent_at.is_some());
-        if self.ends_flight {
-            limiter.end_in_flight(self.sent_at.is_some());
+        if !self.is_reported {
+            self.report_dropped();
+        }
+        if self.counts_in_flight() {
+            // Nobody knows when the server notices that a request was cancelled.
+            let is_cancelled = self.sent_at.is_some();
+            match &self.issuer {
+                Issuer::None(_) | Issuer::Ended => {}
+                Issuer::Borrowed(limiter, _) => limiter.end_in_flight(is_cancelled),
+                Issuer::Shared(limiter, _) => limiter.end_in_flight(is_cancelled),
+                Issuer::Custom(issuer, _) => issuer.left_flight(is_cancelled),
+            }
         }
     }
 }

@@ -87,7 +87,8 @@ impl Core {
             wake.min(head.waiter.latest.last(self.grace()))
         });
         let recheck = self.queue.recheck_at.filter(|_| self.queue.bounded > 0);
-        let held = self.next_held().filter(|_| head.is_some());
+        let held =
+            self.in_flight.as_ref().and_then(|in_flight| in_flight.next_held()).filter(|_| head.is_some());
         [expiry, head, recheck, held].into_iter().flatten().min()
     }
 
@@ -111,7 +112,7 @@ impl Core {
         if self.server.any() {
             self.server.spend(permits, now);
         }
-        self.enter_flight();
+        self.in_flight.iter_mut().for_each(|in_flight| in_flight.enter());
         self.granted = self.granted.wrapping_add(permits);
         true
     }

@@ -19,6 +19,7 @@ mod gcra;
 mod grant_log;
 mod grants;
 mod in_flight;
+mod in_flight_limit;
 #[cfg(any(test, feature = "test-util"))]
 mod inspection;
 mod joint;

@@ -75,7 +75,7 @@ impl Core {
         let left = self.server.left(now).unwrap_or(u64::MAX).min(self.supply.available(now));
         let available = u32::try_from(left).unwrap_or(u32::MAX);
         let requests_in_flight = self.requests_in_flight(now);
-        let is_full = self.full_limit().is_some_and(|max| requests_in_flight >= Some(max.get()));
+        let is_full = self.in_flight.as_ref().is_some_and(|it| it.requests(now) >= it.max.get());
         Snapshot {
             available: if self.server.pause.is_on(now) || is_full { 0 } else { available },
             queued: self.queue.len(Priority::COUNT),

@@ -47,7 +47,7 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
         ),
         (
             "limit = { quota = '100/60s', margin = '250ms' }",
-            "unknown field `margin`, expected one of `quota`, `initial_burst`, `longest_pause`, `throttle_pause`, `max_wait`, `max_queue`",
+            "unknown field `margin`, expected one of `quota`, `initial_burst`, `longest_pause`, `throttle_pause`, `max_in_flight`, `hold_after_cancel`, `max_wait`, `max_queue`",
         ),
         ("limit.longest_pause = '0s'", "invalid longest pause `0ns`: expected more than zero"),
         ("limit.throttle_pause = '301s'", "invalid throttle pause `301s`: expected at most 300s"),

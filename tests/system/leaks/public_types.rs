@@ -159,6 +159,7 @@ fn layers(coverage: &Coverage) {
     ]);
     let response = ResponseInfo::new(StatusCode::OK, &headers);
     coverage.debug(&response);
+    coverage.debug(&LocalLimiter::unlimited().try_acquire().unwrap().complete_head(&response));
     coverage.debug(&response.remaining()[0]);
     coverage.debug(&response.remaining()[0].name());
     coverage.debug(&Scope::Account);
@@ -296,6 +297,13 @@ fn bodies(coverage: &Coverage) {
     let mut collect = task::spawn(Body::from(KEY).collect(1));
     let Poll::Ready(Err(error)) = collect.poll() else { panic!("expected an error") };
     coverage.error(error.downcast_ref::<BodyTooLarge>().unwrap());
+    let limited = RateLimitLayer::new(LocalLimiter::unlimited());
+    let echo = tower::service_fn(|_: http::Request<()>| async {
+        Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(KEY)))
+    });
+    let mut response = task::spawn(limited.layer(echo).oneshot(http::Request::new(())));
+    let Poll::Ready(Ok(response)) = response.poll() else { panic!("expected a response") };
+    coverage.debug(response.body());
 }
 
 fn retry_settings(coverage: &Coverage) {

@@ -1,0 +1,63 @@
+//! Applies the limit of requests in flight.
+
+use std::num::NonZeroU32;
+
+use super::Core;
+
+/// Waiters whose bounds pass within this time are refused together: 10 ms in nanoseconds.
+const TOGETHER: u64 = 10_000_000;
+
+impl Core {
+    /// Ends a request in flight. A cancelled one still counts for a while.
+    pub fn end_in_flight(&mut self, is_cancelled: bool, now: u64) {
+        self.leave_flight(is_cancelled, now);
+        self.advance(now);
+    }
+
+    /// As [`end_in_flight`](Self::end_in_flight), without serving a waiter.
+    pub(super) fn leave_flight(&mut self, is_cancelled: bool, now: u64) {
+        if self.in_flight.as_mut().is_some_and(|in_flight| in_flight.leave(is_cancelled, now)) {
+            // The next grant is not backdated to a time at which the request was in flight.
+            self.lateness.hold(now);
+        }
+    }
+
+    /// Ends the cancelled requests that have counted long enough.
+    pub(super) fn end_held(&mut self, now: u64) {
+        if self.in_flight.as_mut().is_some_and(|in_flight| in_flight.end_held(now)) {
+            self.lateness.hold(now);
+        }
+    }
+
+    /// Returns whether as many requests are in flight as allowed. No forecast includes when one of them ends.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.in_flight.as_ref().is_some_and(|in_flight| in_flight.is_full())
+    }
+
+    /// Returns the limit if it is reached.
+    pub(super) fn full_limit(&self) -> Option<NonZeroU32> {
+        self.in_flight.as_ref().filter(|in_flight| in_flight.is_full()).map(|in_flight| in_flight.max)
+    }
+
+    /// Schedules the refusal of a waiter at its bound, because no forecast refuses it earlier.
+    pub(super) fn watch_bound(&mut self, bound: u64) {
+        if self.in_flight.is_some() {
+            self.queue.recheck_at = Some(self.queue.recheck_at.map_or(bound, |known| known.min(bound)));
+        }
+    }
+
+    /// Schedules the refusal of the next waiter, after those whose bounds have passed were refused.
+    pub(super) fn watch_bounds(&mut self, now: u64) {
+        if self.in_flight.is_some() && self.queue.bounded > 0 {
+            let grace = self.grace();
+            let next = self.queue.iter().map(|waiter| waiter.latest.last(grace)).min();
+            self.watch_bound(next.unwrap_or(u64::MAX).max(now.saturating_add(TOGETHER)));
+        }
+    }
+
+    /// Returns the number of requests in flight, if it is limited.
+    pub(super) fn requests_in_flight(&self, now: u64) -> Option<u32> {
+        self.in_flight.as_ref().map(|in_flight| in_flight.requests(now))
+    }
+}
