@@ -145,11 +145,16 @@ where
                     *renewal = None;
                     // Without a response, the permit is dropped, which counts its request as unconfirmed.
                     let permit = permit.take();
-                    return Poll::Ready(outcome.map(|response| {
-                        let complete = |permit| complete(permit, *trusted, settings, call, &response);
-                        let in_flight = permit.map_or(InFlight::none(), complete);
-                        response.map(|body| InFlightBody::new(body, in_flight))
-                    }));
+                    return Poll::Ready(match outcome {
+                        Ok(response) => {
+                            let in_flight = match permit {
+                                Some(permit) => complete(permit, *trusted, settings, call, &response),
+                                None => InFlight::none(),
+                            };
+                            Ok(response.map(|body| InFlightBody::new(body, in_flight)))
+                        }
+                        Err(error) => Err(error),
+                    });
                 }
             };
             // The permit, and whether the inner service was not ready after the grant.

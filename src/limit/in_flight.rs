@@ -117,6 +117,7 @@ impl<B> InFlightBody<B> {
         self.body
     }
 
+    #[cfg(feature = "client")]
     pub(crate) fn is_counted(&self) -> bool {
         self.in_flight.is_counted()
     }

@@ -151,13 +151,12 @@ impl<'a> Permit<'a> {
     /// request is then no longer [in flight](super::LocalLimiter::with_max_in_flight).
     #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
-        if response.has_limits() || !self.end_ordinary() {
-            self.report(response);
-        } else if let Issuer::Ended = self.issuer {
+        if !response.has_limits() && self.end_ordinary() {
             // Skips `drop`, because the ended permit owns nothing. A grant with its completion then takes 12 % fewer
             // instructions (callgrind).
             return std::mem::forget(self);
         }
+        self.report(response);
         self.sent_at = None;
     }
 
@@ -165,13 +164,12 @@ impl<'a> Permit<'a> {
     /// reported.
     #[inline]
     pub(super) fn end_ordinary(&mut self) -> bool {
-        let (is_ended, counts) = match &self.issuer {
-            Issuer::Borrowed(limiter, _) => (limiter.release_ordinary(self.cost), limiter.limits_in_flight()),
-            Issuer::Shared(limiter, _) => (limiter.release_ordinary(self.cost), limiter.limits_in_flight()),
-            Issuer::None(_) | Issuer::Ended | Issuer::Custom(..) => return false,
+        let is_ended = match &self.issuer {
+            Issuer::Borrowed(limiter, _) => limiter.release_ordinary(self.cost),
+            Issuer::Shared(limiter, _) => limiter.release_ordinary(self.cost),
+            Issuer::None(_) | Issuer::Ended | Issuer::Custom(..) => false,
         };
-        self.is_reported = is_ended;
-        if is_ended && !counts {
+        if is_ended {
             self.issuer = Issuer::Ended;
         }
         is_ended

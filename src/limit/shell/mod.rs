@@ -67,6 +67,8 @@ mod flags {
     pub(super) const READS_ALL: u8 = 2;
     /// The limiter learns from responses.
     pub(super) const LEARNS: u8 = 4;
+    /// The limiter counts the requests in flight.
+    pub(super) const COUNTS: u8 = 8;
 }
 
 /// The state under the lock.
@@ -91,6 +93,7 @@ impl Shared {
             false if reads_remaining => flags::READS_REMAINING,
             false => 0,
         };
+        let flags = if setup.counts() { flags | flags::COUNTS } else { flags };
         Self {
             block: BlockWord::new(),
             released: AtomicU64::new(0),
@@ -220,6 +223,9 @@ impl Shared {
         let mut new = if core.reads_remaining() { flags::READS_REMAINING } else { 0 };
         if self.setup.learns() {
             new |= flags::LEARNS;
+        }
+        if self.setup.counts() {
+            new |= flags::COUNTS;
         }
         if core.reads_all(state.now) {
             new |= flags::READS_ALL;

@@ -69,7 +69,7 @@ impl Shared {
     /// Returns whether the limiter limits the number of requests in flight.
     #[inline]
     pub(in crate::limit) fn limits_in_flight(&self) -> bool {
-        self.setup.settings.max_in_flight.is_some()
+        self.setup.counts()
     }
 
     /// Ends a request in flight, if their number is limited. The server may still process a cancelled one.
@@ -90,11 +90,12 @@ impl Shared {
         self.locked(|core, now| core.finished(Grant { at, cost }, end, now));
     }
 
-    /// Ends a request whose end does not change the limiter. Returns `false` if the limiter learns from each end, or
-    /// waits for an accepted response.
+    /// Ends a request whose end does not change the limiter. Returns `false` if the limiter learns from each end, waits
+    /// for an accepted response, or counts the requests in flight.
     #[inline]
     pub(in crate::limit) fn release_ordinary(&self, cost: NonZeroU32) -> bool {
-        let is_ordinary = self.flags.load(Ordering::Relaxed) & (flags::LEARNS | flags::READS_ALL) == 0;
+        const SPECIAL: u8 = flags::LEARNS | flags::READS_ALL | flags::COUNTS;
+        let is_ordinary = self.flags.load(Ordering::Relaxed) & SPECIAL == 0;
         if is_ordinary {
             self.release(cost);
         }

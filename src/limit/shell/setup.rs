@@ -27,6 +27,12 @@ impl Setup {
         self.settings.rule == Rule::Learned
     }
 
+    /// Returns whether the limiter counts the requests in flight.
+    #[inline]
+    pub(super) fn counts(&self) -> bool {
+        self.settings.max_in_flight.is_some()
+    }
+
     /// Returns whether a limiter with this setup can use the other one. A limiter that starts with fewer permits
     /// refills them from its own start.
     pub(in crate::limit) fn is_same(&self, other: &Self) -> bool {
