@@ -70,10 +70,11 @@ impl AnyLimiter {
     pub(crate) fn of_quotas(quotas: &[Quota], settings: CoreSettings) -> Self {
         const LARGEST_LOG: u32 = 10_000;
         let all = quotas.iter().copied();
-        let limiter = match quotas.iter().map(Quota::limit).max() {
-            None => LocalLimiter::adaptive([]),
-            Some(..=LARGEST_LOG) => LocalLimiter::paced_window(all),
-            Some(_) => LocalLimiter::token_bucket(all),
+        let windows = quotas.iter().filter(|quota| quota.refill().is_none());
+        let limiter = match windows.map(Quota::limit).max() {
+            _ if quotas.is_empty() => LocalLimiter::adaptive([]),
+            Some(limit) if limit > LARGEST_LOG => LocalLimiter::token_bucket(all),
+            _ => LocalLimiter::paced_window(all),
         };
         Self::new(limiter.with(|own| {
             let initial_burst = settings.initial_burst.filter(|_| !quotas.is_empty());

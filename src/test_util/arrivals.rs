@@ -5,7 +5,7 @@ use std::{
 
 use super::{
     arrival::Arrival,
-    window::{describe, fullest},
+    window::{describe, fullest, highest_level},
 };
 use crate::{
     clock::{self, Instant},
@@ -85,15 +85,19 @@ impl Arrivals {
         fullest(&self.noted(), window).map_or(0, |(permits, _)| permits)
     }
 
-    /// Asserts that no window of the quota's length contains more permits than the quota's limit. The quota's margin is
-    /// ignored, because delayed requests may use it up.
+    /// Asserts that no window of the quota's length contains more permits than the quota's limit, or that a
+    /// [bucket](Quota::bucket) never overflows. The quota's margin is ignored, because delayed requests may use it up.
     ///
     /// # Panics
     ///
-    /// Panics if a window contains more permits than the limit. The message describes that window.
+    /// Panics if a window contains more permits than the limit, and describes that window, or if the bucket overflows.
     #[track_caller]
     pub fn assert_within(&self, quota: Quota) {
         let arrivals = self.noted().clone();
+        if let Some(refill) = quota.refill() {
+            let level = highest_level(&arrivals, refill);
+            return assert!(level <= quota.limit().into(), "{level} permits in a bucket: {quota}");
+        }
         let Some((permits, start)) = fullest(&arrivals, quota.window()) else { return };
         assert!(permits <= u64::from(quota.limit()), "{}", describe(quota, &arrivals, permits, start));
     }

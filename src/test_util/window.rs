@@ -38,6 +38,34 @@ pub(super) fn fullest(arrivals: &[Arrival], length: Duration) -> Option<(u64, In
     fullest
 }
 
+/// Returns the highest level of a bucket that these arrivals fill, in whole permits, and that drains as many permits in
+/// each time.
+///
+/// An arrival counts in the times that contain both its earliest and its latest time.
+pub(super) fn highest_level(arrivals: &[Arrival], (refill, per): (u32, Duration)) -> u64 {
+    let Some(start) = arrivals.iter().map(|arrival| arrival.earliest).min() else { return 0 };
+    // In parts of which a permit has as many as `per` has nanoseconds.
+    let drained = |at: Instant| at.duration_since(start).as_nanos() as i128 * i128::from(refill);
+    let filled = |permits: u64| i128::from(permits) * per.as_nanos() as i128;
+    let mut ends: Vec<_> = arrivals.iter().map(|arrival| (arrival.latest, arrival.permits)).collect();
+    let mut begins: Vec<_> = arrivals.iter().map(|arrival| (arrival.earliest, arrival.permits)).collect();
+    ends.sort_unstable();
+    begins.sort_unstable();
+    let (mut begun, mut ended, mut next) = (0, 0, 0);
+    // The level is the largest difference between what arrived and what drained since any arrival.
+    let (mut best, mut highest) = (i128::MIN, 0);
+    for (end, permits) in ends {
+        while let Some((begin, more)) = begins.get(next).filter(|(begin, _)| *begin <= end) {
+            best = best.max(drained(*begin) - filled(begun));
+            begun += u64::from(*more);
+            next += 1;
+        }
+        ended += u64::from(permits);
+        highest = highest.max(best.saturating_add(filled(ended) - drained(end)));
+    }
+    highest.unsigned_abs().div_ceil(per.as_nanos().max(1)) as u64
+}
+
 /// Describes a window with more permits than the quota allows.
 pub(super) fn describe(quota: Quota, arrivals: &[Arrival], permits: u64, start: Instant) -> String {
     const SHOWN: usize = 20;

@@ -7,6 +7,7 @@ mod absent_waiters;
 mod adaptive;
 mod adaptive_probe;
 mod batches;
+mod bucket_quota;
 mod clock_jumps;
 mod custom_limiter;
 mod expiry;

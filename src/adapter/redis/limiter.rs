@@ -158,8 +158,8 @@ impl RedisLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if `url` is not a Redis URL, if the URL needs TLS but the feature `rustls` is disabled, or if
-    /// `quotas` is empty.
+    /// Returns an error if `url` is not a Redis URL, if the URL needs TLS but the feature `rustls` is disabled, if
+    /// `quotas` is empty, or if one of them is a [bucket](Quota::bucket).
     pub fn token_bucket(
         url: &str,
         name: &str,

@@ -39,6 +39,9 @@ impl Settings {
         let expected = "at least one quota to share";
         let shortest = quotas.iter().map(Quota::window).min();
         let shortest = shortest.ok_or_else(|| InvalidConfig::new("quotas", "none", expected))?;
+        if let Some(bucket) = quotas.iter().find(|quota| quota.refill().is_some()) {
+            return Err(InvalidConfig::new("quotas", format!("{bucket:#}"), "quotas with a window"));
+        }
         Ok(Self {
             info,
             name: name.to_owned(),

@@ -36,6 +36,8 @@ pub(super) struct QuotaState {
 impl QuotaState {
     /// Creates the state with all permits available.
     fn new(quota: Quota, spread: Spread) -> Self {
+        // A bucket has no window with a fixed limit.
+        let spread = if quota.refill().is_some() { Spread::TokenBucket } else { spread };
         let log = (spread != Spread::TokenBucket).then(|| GrantLog::new(&quota));
         let pace = match (spread, &log) {
             (Spread::SlidingWindow, _) => None,
@@ -197,8 +199,11 @@ impl Quotas {
         let longest = old.iter().filter_map(|state| state.log.as_ref()).max_by_key(|log| log.len());
         let state = |quota: &Quota| {
             let mut state = QuotaState::new(*quota, self.spread);
-            if let (Some(log), Some(longest)) = (&mut state.log, longest) {
-                *log = longest.clone().under(quota);
+            match (&mut state.log, longest) {
+                (Some(log), Some(longest)) => *log = longest.clone().under(quota),
+                // Nobody knows when the permits of a bucket were granted.
+                (Some(log), None) if !old.is_empty() => log.grant(now, quota.limit().into()),
+                _ => {}
             }
             state.pace.iter_mut().for_each(|pace| pace.replace(&paces, now));
             state

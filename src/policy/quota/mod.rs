@@ -4,7 +4,7 @@
 mod tests;
 mod text;
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use super::{LONGEST, nanos};
 use crate::config::InvalidConfig;
@@ -32,7 +32,7 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 /// `burst` requests may be sent back to back. A bucket that holds the whole limit and refills it once per window would
 /// admit nearly twice the limit in one window. A [paced window](crate::limit::LocalLimiter::paced_window) delays the
 /// requests that would exceed the limit. A [token bucket](crate::limit::LocalLimiter::token_bucket) refills only `limit
-/// - burst` requests per `window + margin`.
+/// - burst` requests per `window + margin`. For a server that has a bucket itself, see [`bucket`](Self::bucket).
 ///
 /// # Default
 ///
@@ -56,8 +56,12 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 /// distant server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
+    /// The capacity of a bucket.
     limit: u32,
+    /// The time in which a bucket refills `refill` requests.
     window: Duration,
+    /// `None` unless the quota is a bucket.
+    refill: Option<NonZeroU32>,
     burst: u32,
     margin: Duration,
 }
@@ -98,6 +102,7 @@ impl Quota {
         Ok(Self {
             limit,
             window,
+            refill: None,
             burst: (limit / 10).max(1),
             margin: LARGEST_DEFAULT_MARGIN.min(window / 16),
         })
@@ -139,14 +144,68 @@ impl Quota {
         Self::new(limit, Duration::from_secs(3_600))
     }
 
+    /// Creates the quota of a server that has a bucket of `capacity` requests, and refills `refill` of them in each
+    /// `per`. Shopify's "40, leaks 2 per second" is such a bucket.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_outbound::Quota;
+    ///
+    /// let shop = Quota::bucket(40, 2, Duration::from_secs(1))?;
+    /// assert_eq!((shop.burst(), shop.refill_interval()), (38, Duration::from_millis(500)));
+    /// assert_eq!(format!("{shop:#}"), "bucket 40, 2/1s, margin 1s");
+    /// assert_eq!("bucket 40, 2/1s".parse::<Quota>()?, shop);
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    ///
+    /// - Any time of length `t` contains at most `capacity + refill × t / per` requests. A window therefore has no fixed
+    ///   limit: a minute of this shop contains up to 160 requests after an idle time, and 120 otherwise.
+    /// - Every limiter applies it as a [token bucket](crate::limit::LocalLimiter::token_bucket), also a paced or a sliding
+    ///   window. Other quotas may apply besides it.
+    /// - The [margin](#margin) lowers the burst, and not the rate. If the capacity is too small for that, the burst is 1,
+    ///   and the rest of the margin extends the interval.
+    /// - The default margin is a sixteenth of the time in which the bucket fills up, at most 1 s.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the capacity or the refill is 0, if `per` is 0 or longer than 366 days, or if the bucket takes
+    /// longer than 366 days to fill up.
+    pub fn bucket(capacity: u32, refill: u32, per: Duration) -> Result<Self, InvalidConfig> {
+        let quota = Self::new(capacity, per)?;
+        let Some(refill) = NonZeroU32::new(refill) else {
+            return Err(InvalidConfig::new("quota refill", "0", "at least 1"));
+        };
+        let quota = Self { refill: Some(refill), ..quota };
+        let fill = quota.window();
+        if fill > LONGEST {
+            let expected = "a bucket that fills up within 366 days";
+            return Err(InvalidConfig::new("quota limit", capacity.to_string(), expected));
+        }
+        Ok(quota.with_bucket_margin(LARGEST_DEFAULT_MARGIN.min(fill / 16)))
+    }
+
+    /// Sets the margin of a bucket, and its burst.
+    fn with_bucket_margin(self, margin: Duration) -> Self {
+        let kept = nanos(margin).div_ceil(self.server_interval());
+        let burst = u64::from(self.limit).saturating_sub(kept).max(1);
+        Self { burst: u32::try_from(burst).unwrap_or(self.limit), margin, ..self }
+    }
+
+    /// Returns the nanoseconds in which the server's bucket refills one request.
+    fn server_interval(&self) -> u64 {
+        nanos(self.window).div_ceil(self.refill.map_or(1, NonZeroU32::get).into())
+    }
+
     /// Sets how many requests may be sent back to back. A larger burst lowers the sustained rate of a
-    /// [token bucket](crate::limit::LocalLimiter::token_bucket).
+    /// [token bucket](crate::limit::LocalLimiter::token_bucket). A paced window refills its burst at the rate of the full
+    /// limit. For the bucket of a server, use [`bucket`](Self::bucket).
     ///
     /// # Errors
     ///
     /// Returns an error if the burst
     ///
     /// - is 0 or above the limit;
+    /// - belongs to a [bucket](Self::bucket), whose capacity and margin determine it;
     /// - equals the limit, unless both are 1, because no permits would remain for the refill;
     /// - takes more than 146 years to refill.
     ///
@@ -161,6 +220,11 @@ impl Quota {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_burst(mut self, burst: u32) -> Result<Self, InvalidConfig> {
+        if self.refill.is_some() {
+            let expected =
+                "a quota with a window: the capacity and the margin of a bucket determine its burst";
+            return Err(InvalidConfig::new("quota burst", burst.to_string(), expected));
+        }
         let most = (self.limit - 1).max(1);
         if burst == 0 || burst > most {
             let expected = if burst == self.limit {
@@ -194,9 +258,12 @@ impl Quota {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_margin(mut self, margin: Duration) -> Result<Self, InvalidConfig> {
-        if margin > self.window {
-            let expected = format!("at most {:?} (the window)", self.window);
+        if margin > self.window() {
+            let expected = format!("at most {:?} (the window)", self.window());
             return Err(InvalidConfig::new("quota margin", format!("{margin:?}"), expected));
+        }
+        if self.refill.is_some() {
+            return Ok(self.with_bucket_margin(margin));
         }
         self.margin = margin;
         self.checked("quota margin", format!("{margin:?}"))
@@ -212,17 +279,27 @@ impl Quota {
     /// - A server that measures its window in whole milliseconds can see more than `limit` requests in a window.
     pub fn without_margin(mut self) -> Self {
         self.margin = Duration::ZERO;
-        self
+        if self.refill.is_some() { self.with_bucket_margin(Duration::ZERO) } else { self }
     }
 
-    /// Returns the maximum number of requests in any window.
+    /// Returns the maximum number of requests in any window, or the capacity of a [bucket](Self::bucket).
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Returns the window of the limit, without the margin.
+    /// Returns the window of the limit, without the margin. For a [bucket](Self::bucket), returns the time in which it
+    /// fills up.
     pub fn window(&self) -> Duration {
-        self.window
+        match self.refill {
+            None => self.window,
+            Some(_) => Duration::from_nanos(self.server_interval().saturating_mul(self.limit.into())),
+        }
+    }
+
+    /// Returns how many requests a [bucket](Self::bucket) refills, and in which time. Returns `None` for a quota with a
+    /// window.
+    pub fn refill(&self) -> Option<(u32, Duration)> {
+        self.refill.map(|refill| (refill.get(), self.window))
     }
 
     /// Returns the maximum number of requests that may be sent back to back.
@@ -239,7 +316,8 @@ impl Quota {
     ///
     /// The interval is `(window + margin) / (limit - burst)`, rounded up to the nanosecond. For a limit of 1, the
     /// interval is 1 ns more than `window + margin`. A bucket of [`burst`](Self::burst) requests with this interval
-    /// admits at most [`limit`](Self::limit) requests in any closed window of `window + margin`.
+    /// admits at most [`limit`](Self::limit) requests in any closed window of `window + margin`. The interval of a
+    /// [bucket](Self::bucket) is that of the server.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -249,6 +327,12 @@ impl Quota {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn refill_interval(&self) -> Duration {
+        if self.refill.is_some() {
+            let interval = self.server_interval();
+            // The part of the margin that the burst does not cover.
+            let covered = interval.saturating_mul((self.limit - self.burst).into());
+            return Duration::from_nanos(interval.saturating_add(nanos(self.margin).saturating_sub(covered)));
+        }
         // The sum is at most 732 days, which fits into 64 bits of nanoseconds.
         let length = nanos(self.window).saturating_add(nanos(self.margin));
         let interval = match self.limit - self.burst {
@@ -258,7 +342,8 @@ impl Quota {
         Duration::from_nanos(interval)
     }
 
-    /// Returns the number of requests per second that the quota sustains: `limit / (window + margin)`.
+    /// Returns the number of requests per second that the quota sustains: `limit / (window + margin)`, or the refill of a
+    /// [bucket](Self::bucket).
     ///
     /// A [token bucket](crate::limit::LocalLimiter::token_bucket) sustains one request per
     /// [`refill_interval`](Self::refill_interval).
@@ -269,6 +354,9 @@ impl Quota {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sustained(&self) -> f64 {
+        if self.refill.is_some() {
+            return 1.0 / self.refill_interval().as_secs_f64();
+        }
         f64::from(self.limit) / self.window.saturating_add(self.margin).as_secs_f64()
     }
 

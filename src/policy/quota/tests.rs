@@ -120,6 +120,72 @@ fn bucket_that_holds_the_whole_limit_admits_nearly_twice_the_quota() {
     assert_eq!(most_in_window(&ours, minute), 99); // would be 100 without rounding
 }
 
+/// The level of a server's bucket, whose arithmetic is exact.
+#[derive(Default)]
+struct ServerBucket {
+    level: u128,
+    at: u64,
+}
+
+impl ServerBucket {
+    /// Returns whether the bucket has room for a request that arrives at `at`.
+    fn accepts(&mut self, at: u64, quota: &Quota) -> bool {
+        let (refill, per) = quota.refill().unwrap();
+        self.level = self.level.saturating_sub(u128::from(at - self.at) * u128::from(refill));
+        (self.level, self.at) = (self.level + per.as_nanos(), at);
+        self.level <= u128::from(quota.limit()) * per.as_nanos()
+    }
+}
+
+proptest! {
+    /// Also the requests of other users of a connection may be delayed: by up to the margin.
+    #[test]
+    fn bucket_of_a_server_accepts_every_request_that_is_delayed_by_at_most_the_margin(
+        (capacity, refill, per) in (1u32..50, 1u32..50, 1u64..10_000_000_000),
+        margin in 0u64..=100,
+        gaps in prop::collection::vec((any::<bool>(), 0u64..1_000, 0u64..=1_000), 200),
+    ) {
+        let quota = Quota::bucket(capacity, refill, Duration::from_nanos(per)).unwrap();
+        let margin = nanos(quota.window()) / 100 * margin;
+        let quota = quota.with_margin(Duration::from_nanos(margin)).unwrap();
+        let mut gcra = Gcra::new(quota.refill_interval(), quota.burst());
+        let (mut now, mut arrivals) = (0, Vec::new());
+        for (waits, gap, delay) in gaps {
+            now = if waits { now.max(gcra.earliest()) } else { now + gcra.interval / 100 * gap };
+            if gcra.admit(now) {
+                arrivals.push(now + (u128::from(margin) * u128::from(delay) / 1_000) as u64);
+            }
+        }
+        arrivals.sort_unstable();
+        let mut server = ServerBucket::default();
+        for at in arrivals {
+            prop_assert!(server.accepts(at, &quota), "{quota:#} at {at}");
+        }
+        prop_assert_eq!(format!("{quota:#}").parse::<Quota>().unwrap(), quota);
+    }
+}
+
+#[test]
+fn bucket_keeps_the_rate_of_the_server_and_its_margin_lowers_the_burst() {
+    let shown = |quota: &str| quota.parse::<Quota>().unwrap().to_string();
+    for (bucket, expected) in [
+        ("bucket 40, 2/1s", "bucket 40, 2 per 1s, burst 38, margin 1s, sustains 2 per second"),
+        ("bucket 40, 2/1s, margin 0s", "bucket 40, 2 per 1s, burst 40, margin 0s, sustains 2 per second"),
+        ("bucket 1000, 50/1s", "bucket 1000, 50 per 1s, burst 950, margin 1s, sustains 50 per second"),
+        ("bucket 10, 3/1s", "bucket 10, 3 per 1s, burst 9, margin 208333333ns, sustains 3 per second"),
+        // The burst covers none of the margin, or a part of it.
+        ("bucket 1, 1/1s", "bucket 1, 1 per 1s, burst 1, margin 62500us, sustains 0.9412 per second"),
+        ("bucket 2, 1/1s, margin 2s", "bucket 2, 1 per 1s, burst 1, margin 2s, sustains 0.5 per second"),
+    ] {
+        assert_eq!(shown(bucket), expected);
+    }
+    let second = Duration::from_secs(1);
+    let bucket = Quota::bucket(40, 2, second).unwrap();
+    assert_eq!((bucket.limit(), bucket.window(), bucket.refill()), (40, 20 * second, Some((2, second))));
+    assert_eq!(Quota::per_second(2).unwrap().refill(), None);
+    assert_ne!(bucket.without_margin(), Quota::bucket(40, 4, 2 * second).unwrap().without_margin());
+}
+
 #[test]
 fn quota_error_names_the_field_and_the_valid_values() {
     let quota = Quota::per_minute(100).unwrap();
@@ -132,6 +198,23 @@ fn quota_error_names_the_field_and_the_valid_values() {
         (quota.with_burst(101), "invalid quota burst `101`: expected 1 to 99"),
         (quota.with_burst(100), "invalid quota burst `100`: expected at most 99: a burst equal to the limit"),
         (quota.with_margin(second * 61), "invalid quota margin `61s`: expected at most 60s (the window)"),
+        (Quota::bucket(0, 1, second), "invalid quota limit `0`: expected at least 1"),
+        (Quota::bucket(1, 0, second), "invalid quota refill `0`: expected at least 1"),
+        (Quota::bucket(1, 1, Duration::ZERO), "invalid quota window `0ns`: expected more than zero"),
+        (
+            Quota::bucket(2, 1, LONGEST),
+            "invalid quota limit `2`: expected a bucket that fills up within 366 days",
+        ),
+        (
+            Quota::bucket(9, 1, second).and_then(|it| it.with_burst(2)),
+            "invalid quota burst `2`: expected a quota with",
+        ),
+        (
+            Quota::bucket(9, 1, second).and_then(|it| it.with_margin(10 * second)),
+            "invalid quota margin `10s`: expected at most 9s",
+        ),
+        ("bucket 9".parse(), "invalid quota `bucket 9`: expected LIMIT/WINDOW"),
+        ("bucket 9, 1/1s, burst 2".parse(), "invalid quota burst `2`: expected a quota with a window"),
     ];
     for (result, text) in cases {
         let error = result.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Quotas as text: `100/60s, burst 10, margin 1s`.
+//! Quotas as text: `100/60s, burst 10, margin 1s`, or `bucket 40, 2/1s, margin 1s`.
 
 use std::{fmt, str::FromStr};
 
@@ -12,13 +12,19 @@ use crate::{
 };
 
 /// `{}` formats the quota for people: `100 per 60s, burst 10, margin 1s, sustains 1.639 per second`. `{:#}` formats it
-/// for configuration files: `100/60s, burst 10, margin 1s`. Parsing the second form returns an equal quota.
+/// for configuration files: `100/60s, burst 10, margin 1s`. Parsing the second form returns an equal quota. A bucket is
+/// `bucket 40, 2 per 1s, burst 38, margin 1s, sustains 2 per second` or `bucket 40, 2/1s, margin 1s`.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, window, burst, margin } = *self;
+        let Self { limit, window, refill, burst, margin } = *self;
         let (per, window, margin) =
             (if f.alternate() { "/" } else { " per " }, DurationText(window), DurationText(margin));
-        write!(f, "{limit}{per}{window}, burst {burst}, margin {margin}")?;
+        match refill {
+            None => write!(f, "{limit}{per}{window}, burst {burst}")?,
+            Some(refill) if f.alternate() => write!(f, "bucket {limit}, {refill}{per}{window}")?,
+            Some(refill) => write!(f, "bucket {limit}, {refill}{per}{window}, burst {burst}")?,
+        }
+        write!(f, ", margin {margin}")?;
         if f.alternate() {
             return Ok(());
         }
@@ -37,7 +43,8 @@ impl fmt::Display for Rounded {
     }
 }
 
-/// Parses a quota in the form that `{:#}` writes: `LIMIT/WINDOW`, then optionally a burst and a margin.
+/// Parses a quota in the form that `{:#}` writes: `LIMIT/WINDOW`, then optionally a burst and a margin. A bucket is
+/// `bucket CAPACITY, REFILL/TIME`, and optionally a margin.
 ///
 /// ```
 /// use tower_outbound::Quota;
@@ -57,14 +64,21 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
         let invalid = || {
-            let expected = "LIMIT/WINDOW, such as 100/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s";
+            let expected = "LIMIT/WINDOW, such as 100/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s. Or a bucket: bucket 40, 2/1s";
             InvalidConfig::new("quota", text.escape_debug().to_string(), expected)
         };
         let mut parts = text.split(',').map(str::trim);
-        let rate = parts.next().unwrap_or_default();
-        let (limit, window) = rate.split_once('/').ok_or_else(invalid)?;
         let number = |text: &str| whole_number(text.trim())?.try_into().ok();
-        let mut quota = Self::new(number(limit).ok_or_else(invalid)?, parse_duration(window.trim())?)?;
+        let first = parts.next().unwrap_or_default();
+        let capacity =
+            first.strip_prefix("bucket ").map(|text| number(text).ok_or_else(invalid)).transpose()?;
+        let rate = if capacity.is_some() { parts.next().unwrap_or_default() } else { first };
+        let (limit, window) = rate.split_once('/').ok_or_else(invalid)?;
+        let (limit, window) = (number(limit).ok_or_else(invalid)?, parse_duration(window.trim())?);
+        let mut quota = match capacity {
+            Some(capacity) => Self::bucket(capacity, limit, window)?,
+            None => Self::new(limit, window)?,
+        };
         let (mut burst, mut margin) = (None, None);
         for part in parts {
             match part.split_once(' ') {

@@ -106,7 +106,7 @@ impl Script {
 
     fn fill(&mut self, random: &mut Random, slack: u64) {
         let largest = match self.settings.rule {
-            Rule::Quotas(Spread::SlidingWindow) => self.quotas.iter().map(Quota::limit).min(),
+            Rule::Quotas(Spread::SlidingWindow) => self.quotas.iter().map(largest_at_once).min(),
             _ => self.quotas.iter().map(Quota::burst).min(),
         };
         let largest = largest.unwrap_or(10);
@@ -125,8 +125,8 @@ impl Script {
                     0..=3 => Action::Drop(random.up_to(calls as u64 - 1) as usize),
                     4..=5 => Action::Poll(random.up_to(calls as u64 - 1) as usize),
                     6..=7 => Action::Pause(random.up_to(window)),
-                    8 => Action::Resume,
-                    _ => Action::SetQuotas(self.changed(random)),
+                    9 if !self.has_bucket() => Action::SetQuotas(self.changed(random)),
+                    _ => Action::Resume,
                 }
             } else {
                 calls += 1;
@@ -165,6 +165,10 @@ impl Script {
             };
             self.steps.push(Step { at, action });
         }
+    }
+
+    fn has_bucket(&self) -> bool {
+        self.quotas.iter().any(|quota| quota.refill().is_some())
     }
 
     /// Returns quotas with other limits and the same windows and margins.
@@ -220,6 +224,11 @@ impl Script {
     }
 }
 
+/// Returns the largest cost of a request to a sliding window.
+fn largest_at_once(quota: &Quota) -> u32 {
+    if quota.refill().is_some() { quota.burst() } else { quota.limit() }
+}
+
 fn is_numbered(step: &Step) -> bool {
     matches!(step.action, Action::Drop(_) | Action::Poll(_))
 }
@@ -227,6 +236,11 @@ fn is_numbered(step: &Step) -> bool {
 fn quota(random: &mut Random, has_margin: bool) -> Option<Quota> {
     let limit = 1 + random.up_to(60) as u32;
     let window = random.pick(&[100, 1_000, 1_000, 10_000]) * MS + random.up_to(1_000);
+    if random.percent(15) {
+        let refill = 1 + random.up_to(30) as u32;
+        let bucket = Quota::bucket(limit, refill, Duration::from_nanos(window)).ok()?;
+        return Some(if has_margin { bucket } else { bucket.without_margin() });
+    }
     let quota = Quota::new(limit, Duration::from_nanos(window)).ok()?;
     let burst = (1 + random.up_to(u64::from(limit) / 2) as u32).min(limit.saturating_sub(1)).max(1);
     let quota = quota.with_burst(burst).ok()?;

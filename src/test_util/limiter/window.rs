@@ -7,13 +7,16 @@ use crate::policy::{Quota, nanos};
 pub(super) struct Window {
     limit: u64,
     length: u64,
+    /// The permits that a bucket refills, and in which time.
+    refill: Option<(u64, u64)>,
     /// In the order of their times.
     times: Vec<(u64, u64)>,
 }
 
 impl Window {
     pub(super) fn new(quota: &Quota) -> Self {
-        Self { limit: quota.limit().into(), length: nanos(quota.window()), times: Vec::new() }
+        let refill = quota.refill().map(|(refill, per)| (refill.into(), nanos(per)));
+        Self { limit: quota.limit().into(), length: nanos(quota.window()), refill, times: Vec::new() }
     }
 
     /// Replaces the limit. Earlier permits count only if `keeps` is set.
@@ -24,10 +27,14 @@ impl Window {
         }
     }
 
-    /// Adds permits at `at`. Returns the number of permits in the fullest closed window that contains them.
+    /// Adds permits at `at`. Returns the number of permits in the fullest closed window that contains them. For a bucket,
+    /// returns the number of permits that it would have to hold.
     pub(super) fn add(&mut self, at: u64, cost: u64) -> u64 {
         let place = self.times.partition_point(|(time, _)| *time <= at);
         self.times.insert(place, (at, cost));
+        if let Some((refill, per)) = self.refill {
+            return self.fullest_bucket(refill, per);
+        }
         let from = self.times.partition_point(|(time, _)| time.saturating_add(self.length) < at);
         let mut fullest = 0;
         for start in from..=place {
@@ -36,6 +43,17 @@ impl Window {
             fullest = fullest.max(within.map(|(_, cost)| cost).sum());
         }
         fullest
+    }
+
+    fn fullest_bucket(&self, refill: u64, per: u64) -> u64 {
+        // The level of the bucket, in parts of which a permit has `per`.
+        let (mut level, mut fullest, mut before) = (0_u128, 0_u128, 0);
+        for (at, cost) in &self.times {
+            level = level.saturating_sub(u128::from(at - before) * u128::from(refill));
+            level += u128::from(*cost) * u128::from(per);
+            (fullest, before) = (fullest.max(level), *at);
+        }
+        u64::try_from(fullest.div_ceil(per.into())).unwrap_or(u64::MAX)
     }
 
     pub(super) fn limit(&self) -> u64 {

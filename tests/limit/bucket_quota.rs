@@ -1,0 +1,49 @@
+//! Tests of quotas that describe a server's bucket.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn every_limiter_uses_the_bucket_of_a_server_whole_and_no_request_is_rejected() {
+    let quota = Quota::bucket(40, 2, seconds(1)).unwrap();
+    let kinds: [fn(Quota) -> LocalLimiter; 3] =
+        [LocalLimiter::token_bucket, LocalLimiter::paced_window, LocalLimiter::sliding_window];
+    for limiter in kinds {
+        // Forty requests at once, and one per 500 ms.
+        let server = ServerLimit::spacing(120, seconds(60), 39);
+        let traffic = Traffic::new(millis(200), 7);
+        let counts = traffic.run(&limiter(quota), &server, seconds(600), seconds(600)).await;
+        let Count { accepted, rejected } = *counts.last().unwrap();
+        assert_eq!(rejected, 0);
+        assert!(accepted >= 38 + 1_200 - 10, "{accepted} of 1,240");
+    }
+}
+
+#[test]
+fn builder_with_a_bucket_has_a_limiter_for_it() {
+    let builder = tower_outbound::stack::StackBuilder::new("https://api.example.com").unwrap();
+    let builder = builder.with_quota(Quota::bucket(20_000, 100, seconds(1)).unwrap());
+    let limiter = builder.limiter().downcast_ref::<LocalLimiter>().unwrap().snapshot();
+    assert_eq!(limiter.available, 20_000 - 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn window_that_replaces_a_bucket_starts_without_permits() {
+    let limiter = LocalLimiter::paced_window(Quota::bucket(100, 10, seconds(1)).unwrap());
+    let taken = (0..60).filter(|_| limiter.try_acquire().is_ok()).count();
+    assert_eq!(taken, 60);
+    limiter.set_quotas(Quota::per_minute(60).unwrap().without_margin());
+    assert!(limiter.try_acquire().is_err());
+    advance(seconds(61)).await;
+    assert!(limiter.try_acquire().is_ok());
+}
+
+#[test]
+fn bucket_of_arrivals_overflows_only_with_more_permits_than_its_capacity() {
+    let quota = Quota::bucket(2, 1, seconds(1)).unwrap();
+    let start = Instant::now();
+    let arrivals = |times: &[u64]| times.iter().map(|time| start + millis(*time)).collect::<Arrivals>();
+    arrivals(&[0, 0, 1_000, 2_000, 5_000, 5_000]).assert_within(quota);
+    for over in [&[0, 0, 999][..], &[5, 5, 5], &[0, 500, 999, 1_000], &[0, 0, 1_000, 1_999]] {
+        assert!(std::panic::catch_unwind(|| arrivals(over).assert_within(quota)).is_err(), "{over:?}");
+    }
+}
