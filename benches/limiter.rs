@@ -26,6 +26,7 @@ use std::{convert::Infallible, future::ready, hint::black_box, io, sync::Arc, ti
 use futures_util::FutureExt;
 use governor::clock::{FakeRelativeClock, MonotonicClock};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use tokio::sync::Semaphore;
 use tower::{Layer, Service, buffer::Buffer, service_fn};
 use tower_outbound::{
     Quota,
@@ -44,6 +45,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The names of the rows that are the bases of the ratios: governor with the standard clock and with quanta's clock.
 const GOVERNOR_STD: &str = "governor check, std clock";
 const GOVERNOR_QUANTA: &str = "governor check, quanta clock";
+
+/// The name of the row that is the base of the limits of requests in flight.
+const SEMAPHORE: &str = "tokio semaphore of 64 try_acquire and drop";
 
 /// The names of the rows of the layer over a service that does nothing.
 const LAYER: &str = "tower-outbound RateLimitLayer";
@@ -128,6 +132,18 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     comparison.row("tower-outbound token bucket of two quotas", GOVERNOR_STD, move || {
         limiter.try_acquire().is_ok()
     });
+
+    // Each permit is dropped at once, so that at most one request of each thread is in flight.
+    let limiter = LocalLimiter::unlimited().with_max_in_flight(64)?;
+    comparison.row("tower-outbound 64 in flight, try_acquire and drop", SEMAPHORE, move || {
+        limiter.try_acquire().is_ok()
+    });
+    let limiter = LocalLimiter::token_bucket(ample).with_max_in_flight(64)?;
+    comparison.row("tower-outbound 64 in flight with a quota, try_acquire and drop", SEMAPHORE, move || {
+        limiter.try_acquire().is_ok()
+    });
+    let peer = Arc::new(Semaphore::new(64));
+    comparison.row(SEMAPHORE, SEMAPHORE, move || peer.try_acquire().is_ok());
 
     for (name, fields) in [(LAYER, ORDINARY_FIELDS), (LAYER_WITH_LIMITS, RATE_LIMIT_FIELDS)] {
         let limiter = LocalLimiter::paced_window(window);

@@ -196,7 +196,12 @@ impl<'a> Permit<'a> {
     /// Reports that the response does not concern this limiter. The request stays in flight.
     pub(super) fn report_unrelated(&mut self) {
         let sent_at = self.sent_at.take();
-        self.report_dropped();
+        match &self.issuer {
+            Issuer::None(_) | Issuer::Ended => {}
+            Issuer::Borrowed(limiter, at) => limiter.dropped((self.cost, *at), false),
+            Issuer::Shared(limiter, at) => limiter.dropped((self.cost, *at), false),
+            Issuer::Custom(issuer, _) => issuer.dropped(self),
+        }
         (self.is_reported, self.sent_at) = (true, sent_at);
     }
 
@@ -210,16 +215,6 @@ impl<'a> Permit<'a> {
             Issuer::Custom(issuer, _) => issuer.counts_in_flight(),
         }
     }
-
-    #[inline]
-    fn report_dropped(&self) {
-        match &self.issuer {
-            Issuer::None(_) | Issuer::Ended => {}
-            Issuer::Borrowed(limiter, at) => limiter.dropped((self.cost, *at), self.sent_at.is_some()),
-            Issuer::Shared(limiter, at) => limiter.dropped((self.cost, *at), self.sent_at.is_some()),
-            Issuer::Custom(issuer, _) => issuer.dropped(self),
-        }
-    }
 }
 
 impl Drop for Permit<'_> {
@@ -228,17 +223,23 @@ impl Drop for Permit<'_> {
         if let Issuer::Ended = self.issuer {
             return;
         }
-        if !self.is_reported {
-            self.report_dropped();
-        }
-        if self.counts_in_flight() {
-            // Nobody knows when the server notices that a request was cancelled.
-            let is_cancelled = self.sent_at.is_some();
-            match &self.issuer {
-                Issuer::None(_) | Issuer::Ended => {}
-                Issuer::Borrowed(limiter, _) => limiter.end_in_flight(is_cancelled),
-                Issuer::Shared(limiter, _) => limiter.end_in_flight(is_cancelled),
-                Issuer::Custom(issuer, _) => issuer.left_flight(is_cancelled),
+        // Nobody knows when the server notices that a request was cancelled.
+        let is_cancelled = self.sent_at.is_some();
+        let end = |limiter: &Shared, at| match self.is_reported {
+            true => limiter.end_in_flight(is_cancelled),
+            false => limiter.ended((self.cost, at), is_cancelled),
+        };
+        match &self.issuer {
+            Issuer::None(_) | Issuer::Ended => {}
+            Issuer::Borrowed(limiter, at) => end(limiter, *at),
+            Issuer::Shared(limiter, at) => end(limiter, *at),
+            Issuer::Custom(issuer, _) => {
+                if !self.is_reported {
+                    issuer.dropped(self);
+                }
+                if issuer.counts_in_flight() {
+                    issuer.left_flight(is_cancelled);
+                }
             }
         }
     }

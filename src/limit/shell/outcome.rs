@@ -86,8 +86,19 @@ impl Shared {
         if !was_sent && self.release_ordinary(cost) {
             return;
         }
-        let end = if was_sent { End::Unconfirmed } else { End::Unsent };
-        self.locked(|core, now| core.finished(Grant { at, cost }, end, now));
+        self.locked(|core, now| core.finished(Grant { at, cost }, unreported(was_sent), now));
+    }
+
+    /// Releases the permits of a request without a response, which is no longer in flight.
+    #[inline]
+    pub(in crate::limit) fn ended(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
+        if !self.limits_in_flight() {
+            return self.dropped((cost, at), was_sent);
+        }
+        self.locked(|core, now| {
+            core.finished(Grant { at, cost }, unreported(was_sent), now);
+            core.end_in_flight(was_sent, now);
+        });
     }
 
     /// Ends a request whose end does not change the limiter. Returns `false` if the limiter learns from each end, waits
@@ -106,4 +117,9 @@ impl Shared {
     fn release(&self, cost: NonZeroU32) {
         self.released.fetch_add(cost.get().into(), Ordering::AcqRel);
     }
+}
+
+/// Returns the end of a request without a response.
+fn unreported(was_sent: bool) -> End<'static> {
+    if was_sent { End::Unconfirmed } else { End::Unsent }
 }
