@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use super::{
     compact_request::CompactRequest,
-    feedback::ResponseInfo,
+    completion::complete,
     in_flight::{InFlight, InFlightBody},
     limiter::SelectLimiter,
     permit::Permit,
@@ -23,7 +23,6 @@ use crate::{
     call::{CallContext, RequestHead},
     clock,
     error::{BoxError, Error, Refusal, polled_after_completion, take_once},
-    policy::feedback::Reading,
     telemetry::{self, Waiting},
 };
 
@@ -273,43 +272,6 @@ fn poll_renewal(
     granted.mark_sent(granted.granted_at());
     *permit = Some(granted);
     Poll::Ready(Ok(()))
-}
-
-/// Reports the response to the limiter. The request stays in flight.
-#[inline]
-fn complete<'a, L, R>(
-    mut permit: Permit<'a>,
-    trusted: bool,
-    settings: &Settings<L>,
-    call: Option<&CallContext>,
-    response: &Response<R>,
-) -> InFlight<'a> {
-    if trusted {
-        let reading = Reading::of(&settings.dialect, response, clock::wall);
-        if reading.has_limits() || !permit.end_ordinary() {
-            report(&mut permit, &ResponseInfo::of_call(reading, call), call);
-        }
-    } else {
-        permit.report_unrelated();
-    }
-    if settings.in_flight_until_head {
-        permit.release();
-        return InFlight::none();
-    }
-    InFlight::new(permit)
-}
-
-#[inline(never)]
-fn report(permit: &mut Permit<'_>, info: &ResponseInfo<'_>, call: Option<&CallContext>) {
-    let effect = permit.report(info);
-    if let Some(pause) = effect.pause.or(info.requested_pause()) {
-        telemetry::paused(call, pause, effect.probe_after, None);
-    } else if let Some((quota, pause)) = info.rejecting_quota() {
-        telemetry::paused(call, pause, None, Some(quota));
-    }
-    if let Some(learned) = effect.learned {
-        telemetry::learned(call, learned.rate(), learned.source.as_str());
-    }
 }
 
 impl<S: Service<Request<B>>, L, B> fmt::Debug for ResponseFuture<S, L, B> {

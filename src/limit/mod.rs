@@ -106,6 +106,7 @@
 
 mod any;
 mod compact_request;
+mod completion;
 #[cfg(feature = "serde")]
 mod config;
 #[allow(

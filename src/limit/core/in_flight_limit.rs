@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::Core;
+use super::{Core, latest::Latest};
 
 /// Waiters whose bounds pass within this time are refused together: 10 ms in nanoseconds.
 const TOGETHER: u64 = 10_000_000;
@@ -41,10 +41,14 @@ impl Core {
     }
 
     /// Schedules the refusal of a waiter at its bound, because no forecast refuses it earlier.
-    pub(super) fn watch_bound(&mut self, bound: u64) {
-        if self.in_flight.is_some() {
-            self.queue.recheck_at = Some(self.queue.recheck_at.map_or(bound, |known| known.min(bound)));
+    pub(super) fn watch_bound(&mut self, latest: Latest) {
+        if self.in_flight.is_some() && latest.is_bounded() {
+            self.recheck_by(latest.last(self.grace()));
         }
+    }
+
+    fn recheck_by(&mut self, bound: u64) {
+        self.queue.recheck_at = Some(self.queue.recheck_at.map_or(bound, |known| known.min(bound)));
     }
 
     /// Schedules the refusal of the next waiter, after those whose bounds have passed were refused.
@@ -52,7 +56,7 @@ impl Core {
         if self.in_flight.is_some() && self.queue.bounded > 0 {
             let grace = self.grace();
             let next = self.queue.iter().map(|waiter| waiter.latest.last(grace)).min();
-            self.watch_bound(next.unwrap_or(u64::MAX).max(now.saturating_add(TOGETHER)));
+            self.recheck_by(next.unwrap_or(u64::MAX).max(now.saturating_add(TOGETHER)));
         }
     }
 

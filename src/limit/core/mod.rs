@@ -180,9 +180,7 @@ impl Core {
         }
         let ticket =
             self.queue.insert(Waiter { cost: ask.cost, rank, latest: ask.latest, is_late, patience });
-        if ask.latest.is_bounded() {
-            self.watch_bound(ask.latest.last(self.grace()));
-        }
+        self.watch_bound(ask.latest);
         self.overtake(rank + 1, now);
         self.hold_head(now);
         Ok(ticket)
@@ -295,9 +293,7 @@ impl Core {
     fn restore(&mut self, ticket: Ticket, now: u64) {
         if let Some((slot, Stage::Absent, waiter)) = self.queue.find(ticket) {
             self.queue.enter(slot);
-            if waiter.latest.is_bounded() {
-                self.watch_bound(waiter.latest.last(self.grace()));
-            }
+            self.watch_bound(waiter.latest);
             self.lateness.hold(now);
             self.overtake(waiter.rank, now);
         }

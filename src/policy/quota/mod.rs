@@ -1,5 +1,6 @@
 //! The quota of a server, and the refill interval with which a token bucket enforces the quota in every window.
 
+mod bucket;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -144,58 +145,6 @@ impl Quota {
         Self::new(limit, Duration::from_secs(3_600))
     }
 
-    /// Creates the quota of a server that has a bucket of `capacity` requests, and refills `refill` of them in each
-    /// `per`. Shopify's "40, leaks 2 per second" is such a bucket.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_outbound::Quota;
-    ///
-    /// let shop = Quota::bucket(40, 2, Duration::from_secs(1))?;
-    /// assert_eq!((shop.burst(), shop.refill_interval()), (38, Duration::from_millis(500)));
-    /// assert_eq!(format!("{shop:#}"), "bucket 40, 2/1s, margin 1s");
-    /// assert_eq!("bucket 40, 2/1s".parse::<Quota>()?, shop);
-    /// # Ok::<(), tower_outbound::InvalidConfig>(())
-    /// ```
-    ///
-    /// - Any time of length `t` contains at most `capacity + refill × t / per` requests. A window therefore has no fixed
-    ///   limit: a minute of this shop contains up to 160 requests after an idle time, and 120 otherwise.
-    /// - Every limiter applies it as a [token bucket](crate::limit::LocalLimiter::token_bucket), also a paced or a sliding
-    ///   window. Other quotas may apply besides it.
-    /// - The [margin](#margin) lowers the burst, and not the rate. If the capacity is too small for that, the burst is 1,
-    ///   and the rest of the margin extends the interval.
-    /// - The default margin is a sixteenth of the time in which the bucket fills up, at most 1 s.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the capacity or the refill is 0, if `per` is 0 or longer than 366 days, or if the bucket takes
-    /// longer than 366 days to fill up.
-    pub fn bucket(capacity: u32, refill: u32, per: Duration) -> Result<Self, InvalidConfig> {
-        let quota = Self::new(capacity, per)?;
-        let Some(refill) = NonZeroU32::new(refill) else {
-            return Err(InvalidConfig::new("quota refill", "0", "at least 1"));
-        };
-        let quota = Self { refill: Some(refill), ..quota };
-        let fill = quota.window();
-        if fill > LONGEST {
-            let expected = "a bucket that fills up within 366 days";
-            return Err(InvalidConfig::new("quota limit", capacity.to_string(), expected));
-        }
-        Ok(quota.with_bucket_margin(LARGEST_DEFAULT_MARGIN.min(fill / 16)))
-    }
-
-    /// Sets the margin of a bucket, and its burst.
-    fn with_bucket_margin(self, margin: Duration) -> Self {
-        let kept = nanos(margin).div_ceil(self.server_interval());
-        let burst = u64::from(self.limit).saturating_sub(kept).max(1);
-        Self { burst: u32::try_from(burst).unwrap_or(self.limit), margin, ..self }
-    }
-
-    /// Returns the nanoseconds in which the server's bucket refills one request.
-    fn server_interval(&self) -> u64 {
-        nanos(self.window).div_ceil(self.refill.map_or(1, NonZeroU32::get).into())
-    }
-
     /// Sets how many requests may be sent back to back. A larger burst lowers the sustained rate of a
     /// [token bucket](crate::limit::LocalLimiter::token_bucket). A paced window refills its burst at the rate of the full
     /// limit. For the bucket of a server, use [`bucket`](Self::bucket).
@@ -294,12 +243,6 @@ impl Quota {
             None => self.window,
             Some(_) => Duration::from_nanos(self.server_interval().saturating_mul(self.limit.into())),
         }
-    }
-
-    /// Returns how many requests a [bucket](Self::bucket) refills, and in which time. Returns `None` for a quota with a
-    /// window.
-    pub fn refill(&self) -> Option<(u32, Duration)> {
-        self.refill.map(|refill| (refill.get(), self.window))
     }
 
     /// Returns the maximum number of requests that may be sent back to back.
