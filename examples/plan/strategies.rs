@@ -104,7 +104,13 @@ impl Limiter {
         }
         close(core, block, now);
         let latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
-        let ask = Ask { cost: NonZeroU32::MIN, priority: Priority::Normal, latest, max_queue: usize::MAX };
+        let ask = Ask {
+            cost: NonZeroU32::MIN,
+            priority: Priority::Normal,
+            latest,
+            max_queue: usize::MAX,
+            is_in_flight: false,
+        };
         // No request is refused, because it may wait forever.
         let is_granted = matches!(core.submit(ask, now), Ok(Submitted::Granted(_)));
         *block = core.open_block(now);

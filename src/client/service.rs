@@ -105,7 +105,8 @@ impl StackBuilder {
 
     /// Creates a client over a custom service, such as another HTTP client or a test double.
     ///
-    /// A response body costs one allocation, unless its type is hyper's.
+    /// A response body costs one allocation, unless its type is hyper's and the limiter does not
+    /// [limit the requests in flight](crate::limit::LocalLimiter::with_max_in_flight).
     ///
     /// ```
     /// use std::convert::Infallible;
@@ -169,7 +170,7 @@ impl StackBuilder {
     }
 }
 
-/// Removes the wrapper of a body that is not counted, or that has ended, because [`Body::new`] does not box the inner body.
+/// Unwraps a body that is not counted or has ended, because [`Body::new`] would box the wrapper.
 fn unwrapped<R>(body: IdleBody<InFlightBody<R>>) -> Body
 where
     R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,

@@ -108,6 +108,11 @@ impl Error {
         self.inner.not_sent
     }
 
+    /// Returns whether the error proves that the request was not sent.
+    pub(crate) fn proves_not_sent(&self) -> bool {
+        self.is_not_sent() || matches!(self.failed(), Failed::Service(proof) if proof.not_sent)
+    }
+
     /// Creates the error of a request that is invalid and was not sent.
     pub(crate) fn invalid_request(source: impl Into<BoxError>) -> Self {
         Self::new(ErrorKind::InvalidRequest, None, Some(source.into()))

@@ -104,8 +104,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the limit of the requests in flight, if as many are in flight and no other limit delays the queue. When
-    /// one of them ends cannot be forecast, so [`wait`](Self::wait) is `None`.
+    /// Returns the limit of requests in flight if it is reached and no other limit delays the queue.
+    /// [`wait`](Self::wait) is then `None`, because the end of a request in flight cannot be forecast.
     pub fn max_in_flight(&self) -> Option<u32> {
         match self.delay.as_deref()? {
             Delay::InFlight(max) => Some(max.get()),

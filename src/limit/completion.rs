@@ -1,11 +1,11 @@
 //! Reports a response to the limiter.
 
-use http::Response;
+use http::{Response, StatusCode, header::CONTENT_LENGTH};
 
 use super::{feedback::ResponseInfo, in_flight::InFlight, permit::Permit, settings::Settings};
 use crate::{call::CallContext, clock, policy::feedback::Reading, telemetry};
 
-/// Reports the response to the limiter. The request stays in flight.
+/// Reports the response to the limiter. The request stays in flight until its body ends, unless it ends with the head.
 #[inline]
 pub(super) fn complete<'a, L, R>(
     mut permit: Permit<'a>,
@@ -22,7 +22,7 @@ pub(super) fn complete<'a, L, R>(
     } else {
         permit.report_unrelated();
     }
-    if settings.in_flight_until_head {
+    if settings.in_flight_until_head || permit.counts_in_flight() && has_no_body(response) {
         permit.release();
         return InFlight::none();
     }
@@ -40,4 +40,10 @@ fn report(permit: &mut Permit<'_>, info: &ResponseInfo<'_>, call: Option<&CallCo
     if let Some(learned) = effect.learned {
         telemetry::learned(call, learned.rate(), learned.source.as_str());
     }
+}
+
+/// Returns whether the head of a response shows that it has no body.
+fn has_no_body<R>(response: &Response<R>) -> bool {
+    matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+        || response.headers().get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() == b"0")
 }

@@ -100,7 +100,7 @@ impl RateLimitConfig {
         self.quota.as_ref().map_or(&[], |quotas| &quotas.0)
     }
 
-    /// Returns the settings of the limiter. Its rule replaces theirs.
+    /// Returns the settings of the limiter, which keeps its own rule.
     pub(crate) fn settings(&self) -> CoreSettings {
         let default = PauseSettings::DEFAULT;
         CoreSettings {

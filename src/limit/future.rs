@@ -49,9 +49,17 @@ pin_project! {
             permit: Option<Permit<'static>>,
             trusted: bool,
             // Boxed, because few requests wait for a connection until their permit has expired.
-            renewal: Option<Box<(Acquire, Waiting)>>,
+            renewal: Option<Box<Renewal>>,
         },
     }
+}
+
+/// The wait of a request for another permit, while it holds a connection.
+struct Renewal {
+    acquire: Acquire,
+    waiting: Waiting,
+    /// The place of the expired permit.
+    expired: InFlight<'static>,
 }
 
 /// A request that has not been sent.
@@ -66,7 +74,8 @@ enum Wait {
     Permit {
         acquire: Acquire,
         waiting: Option<Waiting>,
-        renewed: bool,
+        /// The place of an expired permit, if the request had one.
+        expired: Option<InFlight<'static>>,
     },
     /// The permit is granted, but the inner service was not ready.
     Service(Option<Permit<'static>>),
@@ -117,7 +126,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let (call, settings) = (this.call.as_ref(), &**this.settings);
-        let mut renewed = false;
+        let mut expired: Option<InFlight<'static>> = None;
         loop {
             let (inner, unsent) = match this.state.as_mut().project() {
                 StateProj::Before { unsent, inner } => (inner, unsent),
@@ -152,7 +161,13 @@ where
                             };
                             Ok(response.map(|body| InFlightBody::new(body, in_flight)))
                         }
-                        Err(error) => Err(error),
+                        Err(error) => {
+                            let counted = permit.filter(|permit| permit.counts_in_flight());
+                            if let Some(permit) = counted.filter(|_| error.proves_not_sent()) {
+                                permit.release();
+                            }
+                            Err(error)
+                        }
                     });
                 }
             };
@@ -162,8 +177,8 @@ where
                     let Some(request) = request else { polled_after_completion() };
                     let head = RequestHead::of(request);
                     let mut permit_request = settings.permit_request(head, call);
-                    if renewed {
-                        permit_request = permit_request.admitted();
+                    if let Some(expired) = &expired {
+                        permit_request = permit_request.admitted(expired.is_counted());
                     }
                     let granted = match settings.limiter.try_acquire_for(head, &permit_request) {
                         Some(granted) => granted,
@@ -172,7 +187,8 @@ where
                             let Poll::Ready(granted) = Pin::new(&mut acquire).poll(cx) else {
                                 // The clock is read only for a request that has to wait.
                                 let waiting = Some(Waiting::begin(call));
-                                unsent.suspend(Wait::Permit { acquire, waiting, renewed }, call);
+                                let expired = expired.take();
+                                unsent.suspend(Wait::Permit { acquire, waiting, expired }, call);
                                 return Poll::Pending;
                             };
                             granted
@@ -180,11 +196,11 @@ where
                     };
                     (granted, false)
                 }
-                Unsent::Waiting(_, Wait::Permit { acquire, waiting, renewed: was_renewed }) => {
+                Unsent::Waiting(_, Wait::Permit { acquire, waiting, expired: earlier }) => {
                     let granted = ready!(Pin::new(acquire).poll(cx));
                     let Some(waiting) = waiting.take() else { polled_after_completion() };
                     waiting.over(call);
-                    renewed = *was_renewed;
+                    expired = earlier.take();
                     (granted, false)
                 }
                 Unsent::Waiting(_, Wait::Service(permit)) => {
@@ -200,7 +216,8 @@ where
                 }
             };
             // A renewed permit replaces an expired one. The metrics have already counted its request.
-            if !waited && !renewed {
+            let is_renewed = expired.take().map(InFlight::hand_over).is_some();
+            if !waited && !is_renewed {
                 telemetry::granted(call);
             }
             let Poll::Ready(ready) = inner.poll_ready(cx) else {
@@ -215,7 +232,7 @@ where
             if waited && permit.is_expired() {
                 // The permit has expired unused. The request keeps the ready inner service while it waits for another
                 // permit, because the service might not be ready again by then.
-                renewed = true;
+                expired = Some(InFlight::of_expired(permit));
                 continue;
             }
             let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
@@ -242,33 +259,34 @@ fn renew<L: SelectLimiter>(
     settings: &Settings<L>,
     head: &Request<()>,
     call: Option<&CallContext>,
-) -> Option<Box<(Acquire, Waiting)>> {
-    match permit.take_if(|permit| permit.is_expired()) {
-        Some(expired) => expired.release(),
-        None => {
-            call.inspect(|call| call.renewed());
-            return None;
-        }
-    }
+) -> Option<Box<Renewal>> {
+    let Some(expired) = permit.take_if(|permit| permit.is_expired()) else {
+        call.inspect(|call| call.renewed());
+        return None;
+    };
+    let expired = InFlight::of_expired(expired);
     let head = RequestHead::of(head);
-    let request = settings.permit_request(head, call).admitted();
-    Some(Box::new((settings.limiter.acquire_for(head, &request), Waiting::begin(call))))
+    let request = settings.permit_request(head, call).admitted(expired.is_counted());
+    let acquire = settings.limiter.acquire_for(head, &request);
+    Some(Box::new(Renewal { acquire, waiting: Waiting::begin(call), expired }))
 }
 
 /// Waits for the other permit, and lets the transport send the request.
 fn poll_renewal(
     permit: &mut Option<Permit<'static>>,
-    renewal: &mut Option<Box<(Acquire, Waiting)>>,
+    renewal: &mut Option<Box<Renewal>>,
     call: Option<&CallContext>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), Refusal>> {
-    let Some((acquire, _)) = renewal.as_deref_mut() else { return Poll::Ready(Ok(())) };
+    let Some(Renewal { acquire, .. }) = renewal.as_deref_mut() else { return Poll::Ready(Ok(())) };
     let granted = ready!(Pin::new(acquire).poll(cx));
-    if let Some((_, waiting)) = renewal.take().map(|renewal| *renewal) {
-        waiting.over(call);
-    }
+    let Some(Renewal { waiting, expired, .. }) = renewal.take().map(|renewal| *renewal) else {
+        return Poll::Ready(Ok(()));
+    };
+    waiting.over(call);
     call.inspect(|call| call.renewed());
     let mut granted = granted?;
+    expired.hand_over();
     granted.mark_sent(granted.granted_at());
     *permit = Some(granted);
     Poll::Ready(Ok(()))

@@ -34,11 +34,12 @@ use super::{feedback::ResponseInfo, permit::Permit};
 ///
 /// # Cancellation
 ///
-/// Dropping it means that the body was not read to its end, so the request is cancelled: see
+/// Dropping it counts the request as cancelled if the permit was [marked as sent](super::Permit::mark_sent): see
 /// [`with_hold_after_cancel`](super::LocalLimiter::with_hold_after_cancel).
 #[must_use = "the request is cancelled if this is dropped"]
 pub struct InFlight<'a> {
-    /// The reported permit. `None` if the limiter does not count requests in flight. Boxed, because most bodies have none.
+    /// The reported permit. `None` if the limiter does not count requests in flight. Boxed, because most bodies have
+    /// none.
     permit: Option<Box<Permit<'a>>>,
 }
 
@@ -47,6 +48,12 @@ impl<'a> InFlight<'a> {
     #[inline]
     pub(super) fn new(permit: Permit<'a>) -> Self {
         Self { permit: permit.counts_in_flight().then(|| Box::new(permit)) }
+    }
+
+    /// Keeps the request of an expired permit in flight until it has another permit.
+    pub(super) fn of_expired(mut permit: Permit<'a>) -> Self {
+        permit.report_unsent();
+        Self::new(permit)
     }
 
     /// A request that is not counted.
@@ -59,8 +66,13 @@ impl<'a> InFlight<'a> {
         self.leave(false);
     }
 
-    fn is_counted(&self) -> bool {
+    pub(super) fn is_counted(&self) -> bool {
         self.permit.is_some()
+    }
+
+    /// Ends this value but not the request, because the request has another permit.
+    pub(super) fn hand_over(self) {
+        self.permit.into_iter().for_each(|permit| permit.end());
     }
 
     fn leave(&mut self, is_cancelled: bool) {
@@ -92,7 +104,7 @@ pin_project! {
     ///
     /// # Cancellation
     ///
-    /// Dropping the body before its end cancels the request: see
+    /// Dropping the body before its end counts the request as cancelled: see
     /// [`with_hold_after_cancel`](super::LocalLimiter::with_hold_after_cancel).
     pub struct InFlightBody<B> {
         #[pin]
@@ -134,10 +146,11 @@ impl<B: Body> Body for InFlightBody<B> {
         let this = self.project();
         let mut body = this.body;
         let frame = ready!(body.as_mut().poll_frame(cx));
+        let is_last = |frame: &Frame<_>| frame.is_trailers() || body.is_end_stream();
         if this.in_flight.is_counted() {
             match &frame {
                 Some(Err(_)) => this.in_flight.leave(true),
-                Some(Ok(_)) if !body.is_end_stream() => {}
+                Some(Ok(frame)) if !is_last(frame) => {}
                 _ => this.in_flight.leave(false),
             }
         }
@@ -153,7 +166,7 @@ impl<B: Body> Body for InFlightBody<B> {
     }
 }
 
-/// Shows whether the request is in flight, but never the content of the body.
+/// Shows whether the limiter counts the request, but never the content of the body.
 impl<B> fmt::Debug for InFlightBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InFlightBody").field("in_flight", &self.in_flight).finish_non_exhaustive()

@@ -116,8 +116,8 @@ impl<L> RateLimitLayer<L> {
     }
 
     /// Counts a request as [in flight](super::LocalLimiter::with_max_in_flight) until the head of its response has
-    /// arrived, instead of until its body has ended. Use this setting if the service limits the requests that it has not
-    /// responded to, for example because responses are streams without an end.
+    /// arrived, instead of until its body has ended. Use this setting if the service counts a request only until it
+    /// responds, for example because responses are endless streams.
     pub fn with_in_flight_until_head(mut self) -> Self {
         self.settings.in_flight_until_head = true;
         self

@@ -79,9 +79,10 @@ pub trait PermitIssuer: Send + Sync {
         false
     }
 
-    /// Called once for each permit, after [`completed`](Self::completed) or [`dropped`](Self::dropped), when its request
-    /// is no longer in flight: at the end of the response body, or if there is none. The server may still process a
-    /// request that `is_cancelled`. Does nothing by default.
+    /// Called once for each permit if [`counts_in_flight`](Self::counts_in_flight) returns `true`, after
+    /// [`completed`](Self::completed) or [`dropped`](Self::dropped), when its request is no longer in flight.
+    /// `is_cancelled` is `true` if the request was sent and ended before its response did, so that the server may still
+    /// process it. Does nothing by default.
     fn left_flight(&self, _is_cancelled: bool) {}
 }
 
@@ -91,7 +92,9 @@ impl<'a> Permit<'a> {
         Self { issuer: Issuer::None(clock::now()), cost, is_reported: false, sent_at: None }
     }
 
-    /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it.
+    /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it. The earlier issuer
+    /// learns nothing of the permit, so the new one must pass every call to it, also
+    /// [`left_flight`](PermitIssuer::left_flight).
     pub fn with_issuer(mut self, issuer: Arc<dyn PermitIssuer>) -> Self {
         self.issuer = Issuer::Custom(issuer, self.granted_at());
         self
@@ -193,16 +196,28 @@ impl<'a> Permit<'a> {
         self.sent_at = None;
     }
 
+    /// Ends the permit, but not its request.
+    pub(super) fn end(mut self) {
+        self.issuer = Issuer::Ended;
+    }
+
     /// Reports that the response does not concern this limiter. The request stays in flight.
     pub(super) fn report_unrelated(&mut self) {
         let sent_at = self.sent_at.take();
+        self.report_unsent();
+        self.sent_at = sent_at;
+    }
+
+    /// Reports that the request was not sent. It stays in flight.
+    pub(super) fn report_unsent(&mut self) {
+        self.sent_at = None;
         match &self.issuer {
             Issuer::None(_) | Issuer::Ended => {}
             Issuer::Borrowed(limiter, at) => limiter.dropped((self.cost, *at), false),
             Issuer::Shared(limiter, at) => limiter.dropped((self.cost, *at), false),
             Issuer::Custom(issuer, _) => issuer.dropped(self),
         }
-        (self.is_reported, self.sent_at) = (true, sent_at);
+        self.is_reported = true;
     }
 
     /// Returns whether the limiter counts the requests in flight.
@@ -223,7 +238,7 @@ impl Drop for Permit<'_> {
         if let Issuer::Ended = self.issuer {
             return;
         }
-        // Nobody knows when the server notices that a request was cancelled.
+        // The server may still process a request that was sent.
         let is_cancelled = self.sent_at.is_some();
         let end = |limiter: &Shared, at| match self.is_reported {
             true => limiter.end_in_flight(is_cancelled),

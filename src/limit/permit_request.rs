@@ -18,6 +18,7 @@ pub struct PermitRequest {
     deadline: Option<Instant>,
     max_wait: Option<Duration>,
     max_queue: usize,
+    is_in_flight: bool,
 }
 
 impl PermitRequest {
@@ -34,6 +35,7 @@ impl PermitRequest {
             deadline: None,
             max_wait: None,
             max_queue: Self::DEFAULT_MAX_QUEUE,
+            is_in_flight: false,
         }
     }
 
@@ -102,15 +104,21 @@ impl PermitRequest {
         self.max_queue
     }
 
+    /// Returns whether the request already counts as [in flight](super::LocalLimiter::with_max_in_flight), because an
+    /// earlier permit of it has expired before it was sent. Its new permit takes over that place.
+    pub const fn is_in_flight(&self) -> bool {
+        self.is_in_flight
+    }
+
     /// Returns this request as it is after a part of its wait.
     pub(super) fn after(self, waited: Duration) -> Self {
         Self { max_wait: self.max_wait.map(|wait| wait.saturating_sub(waited)), ..self }
     }
 
     /// Returns this request with its deadline, but without a limit on the wait or the queue. Used for a second wait
-    /// after the limiter has admitted the request.
-    pub(super) const fn admitted(self) -> Self {
-        Self { max_wait: None, max_queue: usize::MAX, ..self }
+    /// after the limiter has admitted the request. It may still be in flight.
+    pub(super) const fn admitted(self, is_in_flight: bool) -> Self {
+        Self { max_wait: None, max_queue: usize::MAX, is_in_flight, ..self }
     }
 }
 

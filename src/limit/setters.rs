@@ -140,11 +140,12 @@ impl LocalLimiter {
     /// # }
     /// ```
     ///
-    /// - The requests wait in the limiter's queue, by priority and then first in, first out. A request counts once,
-    ///   whatever its cost.
-    /// - The end of a request in flight cannot be forecast. If only this limit delays a request, it is refused when its
-    ///   longest wait or its deadline is reached, up to 10 ms later behind other waiters, and
-    ///   [`Refusal::wait`](crate::error::Refusal::wait) is `None`. A longest wait of zero is refused at once.
+    /// - Requests beyond the limit are queued, by priority and then first in, first out. A request counts once, whatever
+    ///   its cost.
+    /// - The end of a request in flight cannot be forecast. If only this limit delays a request, it is refused at its longest
+    ///   wait or its deadline, and [`Refusal::wait`](crate::error::Refusal::wait) is `None`. Waiters whose bounds pass within
+    ///   10 ms may be refused together, at the last of these. A longest wait of zero is refused immediately.
+    /// - A request whose permit [expires](super#expiry) stays in flight while it waits for another permit.
     /// - With [`RateLimitLayer::with_in_flight_until_head`](super::RateLimitLayer::with_in_flight_until_head), the head of
     ///   the response ends the request.
     /// - A limiter with this limit takes its lock for each grant.
@@ -158,11 +159,11 @@ impl LocalLimiter {
     }
 
     /// Lets a cancelled request count as [in flight](Self::with_max_in_flight) for `hold` after the cancellation. A
-    /// request is cancelled if its call is dropped or times out before the response, or if the response body is dropped
-    /// before it was read to its end. Default: zero.
+    /// request is cancelled if it was sent and its call is dropped, times out or fails without a response, or if its
+    /// response body fails or is dropped before its end. Default: zero.
     ///
-    /// A server notices a cancellation only after a round trip, and some servers process the request to its end.
-    /// Until then, it counts more requests than the limiter.
+    /// The server counts a cancelled request until it notices the cancellation. Some servers process it to its end. Without
+    /// a hold, the server can count more requests than the limiter. Has no effect without `with_max_in_flight`.
     pub fn with_hold_after_cancel(self, hold: Duration) -> Self {
         self.with(|settings| settings.hold_after_cancel = nanos(hold))
     }

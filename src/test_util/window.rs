@@ -38,13 +38,11 @@ pub(super) fn fullest(arrivals: &[Arrival], length: Duration) -> Option<(u64, In
     fullest
 }
 
-/// Returns the highest level of a bucket that these arrivals fill, in whole permits, and that drains as many permits in
-/// each time.
-///
-/// An arrival counts in the times that contain both its earliest and its latest time.
+/// Returns the highest level, in whole permits, of a bucket that these arrivals fill and that drains `refill` permits per
+/// `per`. Counts an arrival in an interval only if the interval contains its earliest and its latest time.
 pub(super) fn highest_level(arrivals: &[Arrival], (refill, per): (u32, Duration)) -> u64 {
     let Some(start) = arrivals.iter().map(|arrival| arrival.earliest).min() else { return 0 };
-    // In parts of which a permit has as many as `per` has nanoseconds.
+    // One permit is as many units as `per` has nanoseconds, so that the arithmetic is exact.
     let drained = |at: Instant| at.duration_since(start).as_nanos() as i128 * i128::from(refill);
     let filled = |permits: u64| i128::from(permits) * per.as_nanos() as i128;
     let mut ends: Vec<_> = arrivals.iter().map(|arrival| (arrival.latest, arrival.permits)).collect();

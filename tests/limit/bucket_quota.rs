@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn every_limiter_uses_the_bucket_of_a_server_whole_and_no_request_is_rejected() {
+async fn local_limiters_use_the_full_bucket_of_a_server_without_rejections() {
     let quota = Quota::bucket(40, 2, seconds(1)).unwrap();
     let kinds: [fn(Quota) -> LocalLimiter; 3] =
         [LocalLimiter::token_bucket, LocalLimiter::paced_window, LocalLimiter::sliding_window];

@@ -136,7 +136,7 @@ async fn cancelled_request_counts_for_the_hold_and_one_read_to_its_end_does_not(
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_is_in_flight_until_the_head_of_its_response_by_choice() {
+async fn layer_can_end_requests_at_the_head_of_the_response() {
     let limiter = AnyLimiter::new(one_at_a_time());
     let service = limited(RateLimitLayer::new(limiter.clone()).with_in_flight_until_head());
     let _unread = service.clone().oneshot(to("/")).await.unwrap();
@@ -162,6 +162,85 @@ async fn permit_without_a_layer_is_in_flight_until_it_completes_or_its_in_flight
     assert_eq!(error, "the wait would exceed the allowed maximum (requests in flight: 1 of 1)");
     owned.release();
     limiter.acquire().await.unwrap();
+}
+
+/// The request keeps the ready inner service while it waits for another permit. If a queued request left first,
+/// both would wait for each other.
+#[tokio::test(start_paused = true)]
+async fn request_whose_permit_has_expired_stays_in_flight() {
+    let slots = Arc::new(Semaphore::new(1));
+    let inner = ConcurrencyLimit::with_semaphore(tower::service_fn(respond), Arc::clone(&slots));
+    let limiter = LocalLimiter::token_bucket(quota(2, 1_000, 1)).with_max_in_flight(1).unwrap();
+    let service = RateLimitLayer::new(limiter.clone()).layer(inner);
+    let busy = slots.acquire().await.unwrap();
+    let calls = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(to("/"))));
+    sleep(millis(500)).await;
+    drop(busy);
+    for call in calls {
+        drop(tokio::time::timeout(seconds(60), call).await.unwrap().unwrap().unwrap());
+    }
+    assert_eq!((limiter.snapshot().granted, limiter.snapshot().requests_in_flight), (3, Some(0)));
+}
+
+/// The waiters behind the first one of a part, which waits for the account.
+#[tokio::test(start_paused = true)]
+async fn request_to_a_part_is_refused_at_its_bound_while_the_account_is_full() {
+    let joint = Joint::new(one_at_a_time(), Keyed::new(|_| 0, |_: &u32| LocalLimiter::unlimited()));
+    let service = limited(RateLimitLayer::new(AnyLimiter::new(joint)).with_max_wait(seconds(2)));
+    let _unread = service.clone().oneshot(to("/")).await.unwrap();
+    let start = Instant::now();
+    let calls = [(); 3].map(|()| tokio::spawn(service.clone().oneshot(to("/"))));
+    for call in calls {
+        let error = call.await.unwrap().unwrap_err();
+        assert!(error.is_rate_limited());
+        let waited = start.elapsed();
+        assert!((seconds(2)..seconds(2) + millis(25)).contains(&waited), "{waited:?}");
+    }
+    let service = limited_without_wait(one_at_a_time());
+    let _unread = service.clone().oneshot(to("/")).await.unwrap();
+    let start = Instant::now();
+    assert!(service.oneshot(to("/")).await.unwrap_err().is_rate_limited());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+fn limited_without_wait(account: LocalLimiter) -> Limited {
+    let joint = Joint::new(account, Keyed::new(|_| 0, |_: &u32| LocalLimiter::unlimited()));
+    limited(RateLimitLayer::new(AnyLimiter::new(joint)).with_max_wait(Duration::ZERO))
+}
+
+/// Such a response has no body, so nobody has to read it.
+#[tokio::test(start_paused = true)]
+async fn response_without_a_body_ends_its_request() {
+    for (status, field) in [(204, None), (304, None), (503, Some("0"))] {
+        let inner = ScriptedService::new([match field {
+            Some(length) => ScriptedResponse::status(status).with_header("content-length", length),
+            None => ScriptedResponse::status(status),
+        }]);
+        let limiter = one_at_a_time().with_hold_after_cancel(seconds(60));
+        let service = RateLimitLayer::new(limiter.clone()).layer(inner);
+        let _unread = service
+            .oneshot(Request::get("https://api.example.com/").body(Body::empty()).unwrap())
+            .await
+            .unwrap();
+        assert_eq!(limiter.snapshot().requests_in_flight, Some(0), "{status}");
+    }
+}
+
+/// The server has not received such a request, so it counts no longer.
+#[tokio::test(start_paused = true)]
+async fn request_that_was_not_sent_is_not_held() {
+    for (response, requests) in [
+        (ScriptedResponse::refused(), 0),
+        (ScriptedResponse::io_error(std::io::ErrorKind::ConnectionReset), 1),
+    ] {
+        let limiter = one_at_a_time().with_hold_after_cancel(seconds(60));
+        let service = RateLimitLayer::new(limiter.clone()).layer(ScriptedService::new([response]));
+        service
+            .oneshot(Request::get("https://api.example.com/").body(Body::empty()).unwrap())
+            .await
+            .unwrap_err();
+        assert_eq!(limiter.snapshot().requests_in_flight, Some(requests));
+    }
 }
 
 #[test]

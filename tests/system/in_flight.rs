@@ -106,7 +106,7 @@ async fn server_never_counts_more_requests_than_the_limit() {
 }
 
 #[tokio::test]
-async fn cancelled_requests_leak_no_place() {
+async fn cancelled_requests_do_not_stay_in_flight() {
     for wire in [Wire::Http1, Wire::Http2] {
         let limiter = limiter();
         let counter = Arc::new(Counter::default());

@@ -30,7 +30,7 @@ impl Core {
 
     /// Returns whether `total` permits are those of the first request.
     fn is_first(&self, total: u64) -> bool {
-        let head = self.queue.head(self.supply.largest());
+        let head = self.head();
         head.is_none_or(|head| total <= head.waiter.cost.get().into())
     }
 
@@ -65,7 +65,7 @@ impl Core {
         let grace = self.grace();
         Demand {
             permits: self.queue.total(),
-            head: self.queue.head(self.supply.largest()).map(|head| head.waiter.cost),
+            head: self.head().map(|head| head.waiter.cost),
             last: self.queue.iter().map(|waiter| waiter.latest.last(grace)).min(),
             uncounted: self.uncounted(now),
         }
@@ -75,7 +75,7 @@ impl Core {
     /// be polled, so that it fetches them.
     pub fn unserved(&self, now: u64) -> Option<Ticket> {
         self.supply.source()?;
-        let head = self.queue.head(self.supply.largest()).filter(|head| self.due(head, now) <= now)?;
+        let head = self.head().filter(|head| self.due(head, now) <= now)?;
         self.queue.ticket(head.slot)
     }
 
@@ -131,7 +131,7 @@ impl Core {
     /// Refuses a request whose permits would be available at `due`. The wait of the queue includes that of the server's
     /// quota that delays it.
     pub(super) fn refusal(&self, reason: Reason, due: u64, now: u64) -> Refusal {
-        // Nobody knows when a request in flight ends.
+        // The end of a request in flight cannot be forecast.
         if let Some(max) = self.full_limit().filter(|_| due <= now) {
             return Refusal::new(reason, None).with_max_in_flight(max);
         }

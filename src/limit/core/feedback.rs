@@ -228,9 +228,10 @@ impl Core {
 
     /// Takes the permits from a waiter that has not collected them in time, and sets it aside.
     pub(super) fn expire(&mut self, slot: u32, cost: NonZeroU32, at: u64, now: u64) {
+        let is_in_flight = self.queue.slots.get(slot).is_some_and(|slot| slot.waiter.is_in_flight);
         self.queue.expire(slot);
         self.waste(cost, at, now);
-        self.leave_flight(false, now);
+        self.leave_queue(is_in_flight, now);
     }
 
     /// Ends permits that were granted at `at` and whose request was not sent.

@@ -19,7 +19,7 @@ impl Core {
 
     /// Serves the waiters in order. `polled` is the waiter that is being polled.
     pub(super) fn serve(&mut self, now: u64, polled: Option<u32>) {
-        while let Some(head) = self.queue.head(self.supply.largest()) {
+        while let Some(head) = self.head() {
             if head.waiter.is_late && polled != Some(head.slot) {
                 match self.queue.offered_at(&head) {
                     Some(at) if now.saturating_sub(at) > head.waiter.patience => {
@@ -33,7 +33,8 @@ impl Core {
                     break;
                 }
             }
-            if self.take(head.waiter.cost, head.reserve, self.lateness.start(now), now) {
+            let needed = (head.waiter.cost, head.waiter.is_in_flight);
+            if self.take(needed, head.reserve, self.lateness.start(now), now) {
                 self.queue.grant(&head, now);
             } else if let Some(refusal) = self.missed(&head, now) {
                 self.refuse(head.slot, refusal, now);
@@ -46,7 +47,7 @@ impl Core {
 
     /// Records until when the server's limits hold up the first waiter, so that its grant is not backdated further.
     pub(super) fn hold_head(&mut self, now: u64) {
-        if let Some(head) = self.queue.head(self.supply.largest()) {
+        if let Some(head) = self.head() {
             self.lateness.hold(self.server.earliest(now, head.waiter.cost.get().into()));
         }
     }
@@ -54,7 +55,7 @@ impl Core {
     /// Returns whether the permits of the head are available.
     pub(super) fn has_permits(&mut self, head: &Head, now: u64) -> bool {
         let (cost, progress) = (head.waiter.cost, self.progress());
-        if self.is_full() {
+        if self.is_full_for(head.waiter.is_in_flight) {
             return false;
         }
         if let Some(source) = self.supply.source() {
@@ -71,14 +72,14 @@ impl Core {
             .queue
             .uncollected()
             .map(|(_, _, at)| at.saturating_add(self.longest_uncollected()).saturating_add(1));
-        let head = self.queue.head(self.supply.largest()).map(|head| {
+        let head = self.head().map(|head| {
             if let Some(at) = self.queue.offered_at(&head) {
                 return at.saturating_add(head.waiter.patience + 1);
             }
             let due = self.due(&head, now);
             let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());
             let wake = match probe_ends.filter(|_| due <= now) {
-                _ if due <= now && self.is_full() => u64::MAX,
+                _ if due <= now && self.is_full_for(head.waiter.is_in_flight) => u64::MAX,
                 Some(ends) => ends,
                 // The store has no forecast. It reports its next permits.
                 None if due <= now && self.supply.source().is_some() => u64::MAX,
@@ -92,16 +93,23 @@ impl Core {
         [expiry, head, recheck, held].into_iter().flatten().min()
     }
 
-    /// Takes permits if they and `reserve` others are available since `from` or later. Returns whether it took them.
+    /// Takes permits if they and `reserve` others are available since `from` or later. Returns whether it took them. The
+    /// request may already be in flight.
     #[inline]
-    pub(super) fn take(&mut self, cost: NonZeroU32, reserve: u64, from: u64, now: u64) -> bool {
+    pub(super) fn take(
+        &mut self,
+        (cost, is_in_flight): (NonZeroU32, bool),
+        reserve: u64,
+        from: u64,
+        now: u64,
+    ) -> bool {
         let (permits, progress) = (u64::from(cost.get()), self.progress());
         self.supply.progress(progress, cost.get(), now);
         // The server's limits come first, so that no slow start begins while they hold up the grants.
         if self.server.any() && self.server.tidy(now) && self.server.earliest(now, permits) > now {
             return false;
         }
-        if self.is_full() || !self.supply.is_open(cost.get(), now) {
+        if self.is_full_for(is_in_flight) || !self.supply.is_open(cost.get(), now) {
             return false;
         }
         // Permits behind a probe become available at its end.
@@ -112,7 +120,9 @@ impl Core {
         if self.server.any() {
             self.server.spend(permits, now);
         }
-        self.in_flight.iter_mut().for_each(|in_flight| in_flight.enter());
+        if !is_in_flight {
+            self.in_flight.iter_mut().for_each(|in_flight| in_flight.enter());
+        }
         self.granted = self.granted.wrapping_add(permits);
         true
     }

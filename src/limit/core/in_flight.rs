@@ -8,7 +8,7 @@ pub(super) struct InFlight {
     pub(super) max: NonZeroU32,
     /// How long a cancelled request still counts, in nanoseconds.
     hold: u64,
-    /// With the cancelled ones that still count.
+    /// The number of requests, including the cancelled ones that still count.
     requests: u32,
     /// When the cancelled requests stop counting, in order.
     held: VecDeque<u64>,
@@ -28,14 +28,15 @@ impl InFlight {
         self.requests += 1;
     }
 
-    /// Ends a request. Returns `false` if it still counts, because it was cancelled.
+    /// Ends a request. Returns whether another one may take its place that could not before.
     pub(super) fn leave(&mut self, is_cancelled: bool, now: u64) -> bool {
         if is_cancelled && self.hold > 0 {
             self.held.push_back(now.saturating_add(self.hold));
             return false;
         }
+        let was_full = self.is_full();
         self.requests = self.requests.saturating_sub(1);
-        true
+        was_full
     }
 
     /// Ends the cancelled requests that have counted long enough. Returns whether there were any.

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{Core, latest::Latest};
+use super::{Core, latest::Latest, queue::Head};
 
 /// Waiters whose bounds pass within this time are refused together: 10 ms in nanoseconds.
 const TOGETHER: u64 = 10_000_000;
@@ -22,6 +22,13 @@ impl Core {
         }
     }
 
+    /// Ends a request whose permits were not collected, unless it was in flight before.
+    pub(super) fn leave_queue(&mut self, was_in_flight: bool, now: u64) {
+        if !was_in_flight {
+            self.leave_flight(false, now);
+        }
+    }
+
     /// Ends the cancelled requests that have counted long enough.
     pub(super) fn end_held(&mut self, now: u64) {
         if self.in_flight.as_mut().is_some_and(|in_flight| in_flight.end_held(now)) {
@@ -29,10 +36,24 @@ impl Core {
         }
     }
 
-    /// Returns whether as many requests are in flight as allowed. No forecast includes when one of them ends.
+    /// Returns whether the limit of requests in flight is reached. Forecasts ignore it.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.in_flight.as_ref().is_some_and(|in_flight| in_flight.is_full())
+    }
+
+    /// Returns whether a request must wait until another one ends. One that is already in flight need not.
+    #[inline]
+    pub(super) fn is_full_for(&self, is_in_flight: bool) -> bool {
+        !is_in_flight && self.is_full()
+    }
+
+    /// Returns the waiter that is served next. While no further request may be in flight, those that already are go
+    /// first: they may hold a connection for which the others wait.
+    pub(super) fn head(&self) -> Option<Head> {
+        let head = self.queue.head(self.supply.largest())?;
+        let in_flight = if self.is_full() { self.queue.head_in_flight() } else { None };
+        in_flight.or(Some(head))
     }
 
     /// Returns the limit if it is reached.
@@ -42,9 +63,14 @@ impl Core {
 
     /// Schedules the refusal of a waiter at its bound, because no forecast refuses it earlier.
     pub(super) fn watch_bound(&mut self, latest: Latest) {
-        if self.in_flight.is_some() && latest.is_bounded() {
+        if self.watches_bounds() && latest.is_bounded() {
             self.recheck_by(latest.last(self.grace()));
         }
+    }
+
+    /// Returns whether waiters are refused at their bounds even if nothing changes.
+    fn watches_bounds(&self) -> bool {
+        self.in_flight.is_some() || self.queue.has_joint
     }
 
     fn recheck_by(&mut self, bound: u64) {
@@ -53,7 +79,7 @@ impl Core {
 
     /// Schedules the refusal of the next waiter, after those whose bounds have passed were refused.
     pub(super) fn watch_bounds(&mut self, now: u64) {
-        if self.in_flight.is_some() && self.queue.bounded > 0 {
+        if self.watches_bounds() && self.queue.bounded > 0 {
             let grace = self.grace();
             let next = self.queue.iter().map(|waiter| waiter.latest.last(grace)).min();
             self.recheck_by(next.unwrap_or(u64::MAX).max(now.saturating_add(TOGETHER)));

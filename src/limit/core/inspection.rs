@@ -47,7 +47,7 @@ impl Core {
             if granted_at.is_some() {
                 return granted_at.filter(|_| self.refused == refused);
             }
-            let head = self.queue.head(self.supply.largest())?;
+            let head = self.head()?;
             let due = self.due(&head, now);
             if due <= now {
                 return None;
@@ -59,7 +59,7 @@ impl Core {
 
     /// Polls the late waiters that were woken at once, as a forecast assumes. Returns the time of the grant of `ticket`.
     fn poll_offered(&mut self, ticket: Ticket, now: u64) -> Option<u64> {
-        while let Some(head) = self.queue.head(self.supply.largest()) {
+        while let Some(head) = self.head() {
             self.queue.offered_at(&head)?;
             let offered = self.queue.ticket(head.slot)?;
             if let (Status::Granted(grant), true) = (self.status(offered, now), offered == ticket) {

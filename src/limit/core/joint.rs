@@ -4,7 +4,7 @@
 //! are available in both.
 
 use super::{Ask, Core, PATIENCE, Stage, Ticket};
-use crate::error::Refusal;
+use crate::error::{Reason, Refusal};
 
 /// How long a request keeps its turn, in which no other request of its queue is served, without reading it again: 1 s in
 /// nanoseconds.
@@ -15,6 +15,8 @@ impl Core {
     /// request keeps its turn while it reads its [`turn`](Self::turn) at least once per second.
     pub fn join(&mut self, ask: &Ask, keeps_turn: bool, now: u64) -> Result<Ticket, Refusal> {
         let due = self.foresee(ask, now)?;
+        // While the request waits for the other limiter, no forecast refuses the waiters behind it.
+        self.queue.has_joint |= keeps_turn;
         self.enqueue(ask, due, (true, if keeps_turn { KEPT } else { PATIENCE }), now)
     }
 
@@ -26,7 +28,8 @@ impl Core {
         }
         self.arrive(ask.cost, now);
         let due = self.due_of_new(ask, now);
-        match ask.latest.missed_by(due, now, self.grace()) {
+        let is_full = self.is_full_for(ask.is_in_flight) && ask.latest.max_wait <= now;
+        match ask.latest.missed_by(due, now, self.grace()).or(is_full.then_some(Reason::MaxWait)) {
             Some(reason) => Err(self.count_refused(reason, due, now)),
             None => Ok(due),
         }
@@ -34,7 +37,10 @@ impl Core {
 
     /// Returns whether a new request needs no wait.
     pub fn is_free(&mut self, ask: &Ask, now: u64) -> bool {
-        if self.rejects(ask, now).is_some() || !self.arrive(ask.cost, now) || self.is_full() {
+        if self.rejects(ask, now).is_some() || !self.arrive(ask.cost, now) {
+            return false;
+        }
+        if self.is_full_for(ask.is_in_flight) {
             return false;
         }
         let (cost, progress) = (ask.cost.get(), self.progress());
@@ -55,7 +61,7 @@ impl Core {
                 Turn::Refused
             }
             Some((slot, Stage::Offered(_), _)) => {
-                let head = self.queue.head(self.supply.largest()).filter(|head| head.slot == slot);
+                let head = self.head().filter(|head| head.slot == slot);
                 if head.is_some_and(|head| self.has_permits(&head, now)) {
                     self.queue.keep_turn(slot, now);
                     return Turn::Now;

@@ -170,7 +170,7 @@ impl Core {
         let rank = ask.priority.rank();
         let reason = if self.queue.len(rank) >= ask.max_queue {
             Some(Reason::QueueFull)
-        } else if self.is_full() && ask.latest.max_wait <= now {
+        } else if self.is_full_for(ask.is_in_flight) && ask.latest.max_wait <= now {
             Some(Reason::MaxWait)
         } else {
             ask.latest.missed_by(due, now, self.grace())
@@ -178,8 +178,8 @@ impl Core {
         if let Some(reason) = reason {
             return Err(self.count_refused(reason, due, now));
         }
-        let ticket =
-            self.queue.insert(Waiter { cost: ask.cost, rank, latest: ask.latest, is_late, patience });
+        let (cost, latest, is_in_flight) = (ask.cost, ask.latest, ask.is_in_flight);
+        let ticket = self.queue.insert(Waiter { cost, rank, latest, is_in_flight, is_late, patience });
         self.watch_bound(ask.latest);
         self.overtake(rank + 1, now);
         self.hold_head(now);
@@ -214,9 +214,11 @@ impl Core {
     fn grant(&mut self, ask: &Ask, now: u64) -> Result<Grant, u64> {
         let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.largest());
         let is_first = self.arrive(cost, now);
-        let reserve = if is_first { Some(0) } else { self.queue.reserve_of_new(rank, cost, largest) };
+        // While no further request may be in flight, those that already are go first.
+        let goes_first = is_first || ask.is_in_flight && self.is_full() && self.queue.in_flight == 0;
+        let reserve = if goes_first { Some(0) } else { self.queue.reserve_of_new(rank, cost, largest) };
         if let Some(reserve) = reserve {
-            if self.take(cost, reserve, now, now) {
+            if self.take((cost, ask.is_in_flight), reserve, now, now) {
                 if !is_first {
                     self.queue.grant_new(rank, cost);
                     self.overtake(rank + 1, now);
@@ -304,7 +306,7 @@ impl Core {
         let Some((slot, stage, waiter)) = self.queue.find(ticket) else { return false };
         if let Stage::Granted(at) = *stage {
             self.waste(waiter.cost, at, now);
-            self.leave_flight(false, now);
+            self.leave_queue(waiter.is_in_flight, now);
         }
         self.queue.release(slot);
         self.lateness.hold(now);

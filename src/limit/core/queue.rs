@@ -30,6 +30,10 @@ pub(super) struct Queue {
     pub(super) shares: Shares,
     /// The number of waiters with a bound, without the absent ones.
     pub(super) bounded: usize,
+    /// Whether a request has waited that keeps its turn while it waits for another limiter.
+    pub(super) has_joint: bool,
+    /// The number of waiters that are in flight, without the absent ones.
+    pub(super) in_flight: usize,
     woken: VecDeque<Ticket>,
     /// The highest cost of any request since the queue was last empty.
     pub(super) costliest: u64,
@@ -48,6 +52,8 @@ impl Queue {
             wanted: [0; Priority::COUNT],
             shares: Shares::new(),
             bounded: 0,
+            has_joint: false,
+            in_flight: 0,
             woken: VecDeque::new(),
             costliest: 1,
             recheck_at: None,
@@ -115,6 +121,18 @@ impl Queue {
         };
         let (slot, found) = self.slots.first(turn.rank)?;
         Some(Head { slot, waiter: found.waiter, reserve: turn.reserve })
+    }
+
+    /// Returns the first waiter that is already in flight.
+    pub(super) fn head_in_flight(&self) -> Option<Head> {
+        (0..Priority::COUNT).filter(|_| self.in_flight > 0).find_map(|rank| {
+            let mut next = self.slots.first(rank);
+            while let Some((slot, found)) = next.filter(|(_, found)| !found.waiter.is_in_flight) {
+                let _ = slot;
+                next = self.slots.next(found);
+            }
+            next.map(|(slot, found)| Head { slot, waiter: found.waiter, reserve: 0 })
+        })
     }
 
     /// Returns the number of permits that must remain if a new request is served before all waiters. Returns `None` if
@@ -215,6 +233,7 @@ impl Queue {
         let waiter = slot.waiter;
         self.wanted[waiter.rank] += u64::from(waiter.cost.get());
         self.bounded += usize::from(waiter.latest.is_bounded());
+        self.in_flight += usize::from(waiter.is_in_flight);
         self.slots.link(index, waiter.rank);
     }
 
@@ -284,10 +303,11 @@ impl Queue {
 
     /// Removes a waiter from the list of its priority, and returns its rank.
     fn remove(&mut self, index: u32) -> Option<usize> {
-        let Waiter { cost, rank, latest, .. } = self.slots.get(index)?.waiter;
+        let Waiter { cost, rank, latest, is_in_flight, .. } = self.slots.get(index)?.waiter;
         self.queued[rank] -= 1;
         self.wanted[rank] -= u64::from(cost.get());
         self.bounded -= usize::from(latest.is_bounded());
+        self.in_flight -= usize::from(is_in_flight);
         self.slots.unlink(index, rank);
         Some(rank)
     }

@@ -201,7 +201,7 @@ impl Quotas {
             let mut state = QuotaState::new(*quota, self.spread);
             match (&mut state.log, longest) {
                 (Some(log), Some(longest)) => *log = longest.clone().under(quota),
-                // Nobody knows when the permits of a bucket were granted.
+                // A bucket has no log of its grants, so the limit counts as spent now.
                 (Some(log), None) if !old.is_empty() => log.grant(now, quota.limit().into()),
                 _ => {}
             }

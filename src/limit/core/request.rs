@@ -56,6 +56,8 @@ pub struct Ask {
     pub latest: Latest,
     /// The maximum number of other waiters of the same or a higher priority.
     pub max_queue: usize,
+    /// Whether the request is already in flight, because its permits have expired before it was sent.
+    pub is_in_flight: bool,
 }
 
 /// Permits that were granted, and the time at which their caller learned of it.

@@ -34,6 +34,8 @@ pub(super) struct Waiter {
     pub(super) cost: NonZeroU32,
     pub(super) rank: usize,
     pub(super) latest: Latest,
+    /// Whether the request is already in flight.
+    pub(super) is_in_flight: bool,
     /// Whether permits are granted to the waiter only when it is polled, because it was once polled too late, or because
     /// it needs those of another limiter as well.
     pub(super) is_late: bool,

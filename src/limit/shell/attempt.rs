@@ -75,7 +75,7 @@ impl Shared {
     #[inline(never)]
     fn try_take_locked(&self, cost: NonZeroU32, read: u64) -> Result<u64, Refusal> {
         let latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
-        let ask = Ask { cost, priority: Priority::Normal, latest, max_queue: 0 };
+        let ask = Ask { cost, priority: Priority::Normal, latest, max_queue: 0, is_in_flight: false };
         let mut guard = match self.lock_or_take(&ask, read) {
             Ok(guard) => guard,
             Err(at) => return Ok(at),
@@ -100,7 +100,13 @@ impl Shared {
 
     pub(super) fn ask(&self, request: &PermitRequest, now: u64) -> Ask {
         let latest = self.latest(request, now);
-        Ask { cost: request.cost(), priority: request.priority(), latest, max_queue: request.max_queue() }
+        Ask {
+            cost: request.cost(),
+            priority: request.priority(),
+            latest,
+            max_queue: request.max_queue(),
+            is_in_flight: request.is_in_flight(),
+        }
     }
 
     #[cold]

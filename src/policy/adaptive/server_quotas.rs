@@ -92,8 +92,8 @@ impl ServerQuotas {
         self.slowest
     }
 
-    /// Returns the latest reset of the reported quotas without remaining permits, if it lies in the future. An earlier
-    /// report is more exact by up to a second, the unit of most resets.
+    /// Returns the latest reset of the reported quotas without remaining permits, if it lies in the future. Uses the known
+    /// reset of a quota, but at most one second after the reported one, because most resets are rounded to seconds.
     pub(super) fn reset_at(&self, reported: &[Remaining], now: u64) -> Option<u64> {
         let empty = reported.iter().filter(|reported| reported.left() == 0);
         let resets = empty.map(|reported| {

@@ -210,7 +210,7 @@ fn reset_of_a_used_up_quota_is_the_earliest_that_the_server_reported() {
 }
 
 #[test]
-fn another_reset_of_the_same_quota_delays_the_reset_of_a_used_up_one_by_at_most_a_second() {
+fn duplicate_quota_in_a_list_delays_its_reset_by_at_most_a_second() {
     for list in [r#""q";r=0;t=0, "q";r=9;t=946080000"#, r#""q";r=9;t=946080000, "q";r=0;t=0"#] {
         let remaining = &reported(&[("ratelimit", list.as_bytes())])[..];
         assert_eq!(remaining.len(), 2, "{list}");

@@ -25,8 +25,8 @@ impl Quota {
     ///
     /// - Any time of length `t` contains at most `capacity + refill × t / per` requests. A window therefore has no fixed
     ///   limit: a minute of this shop contains up to 160 requests after an idle time, and 120 otherwise.
-    /// - Every limiter applies it as a [token bucket](crate::limit::LocalLimiter::token_bucket), also a paced or a sliding
-    ///   window. Other quotas may apply besides it.
+    /// - Every `LocalLimiter` applies it as a [token bucket](crate::limit::LocalLimiter::token_bucket), including a paced or
+    ///   sliding window, alone or together with other quotas. A `RedisLimiter` rejects it.
     /// - The [margin](#margin) lowers the burst, and not the rate. If the capacity is too small for that, the burst is 1,
     ///   and the rest of the margin extends the interval.
     /// - The default margin is a sixteenth of the time in which the bucket fills up, at most 1 s.

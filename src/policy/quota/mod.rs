@@ -154,7 +154,7 @@ impl Quota {
     /// Returns an error if the burst
     ///
     /// - is 0 or above the limit;
-    /// - belongs to a [bucket](Self::bucket), whose capacity and margin determine it;
+    /// - is set on a [bucket](Self::bucket), whose capacity and margin determine its burst;
     /// - equals the limit, unless both are 1, because no permits would remain for the refill;
     /// - takes more than 146 years to refill.
     ///
@@ -170,8 +170,7 @@ impl Quota {
     /// ```
     pub fn with_burst(mut self, burst: u32) -> Result<Self, InvalidConfig> {
         if self.refill.is_some() {
-            let expected =
-                "a quota with a window: the capacity and the margin of a bucket determine its burst";
+            let expected = "no burst for a bucket: its capacity and margin determine it";
             return Err(InvalidConfig::new("quota burst", burst.to_string(), expected));
         }
         let most = (self.limit - 1).max(1);
@@ -208,7 +207,9 @@ impl Quota {
     /// ```
     pub fn with_margin(mut self, margin: Duration) -> Result<Self, InvalidConfig> {
         if margin > self.window() {
-            let expected = format!("at most {:?} (the window)", self.window());
+            let what =
+                if self.refill.is_some() { "the time in which the bucket fills up" } else { "the window" };
+            let expected = format!("at most {:?} ({what})", self.window());
             return Err(InvalidConfig::new("quota margin", format!("{margin:?}"), expected));
         }
         if self.refill.is_some() {
@@ -259,8 +260,8 @@ impl Quota {
     ///
     /// The interval is `(window + margin) / (limit - burst)`, rounded up to the nanosecond. For a limit of 1, the
     /// interval is 1 ns more than `window + margin`. A bucket of [`burst`](Self::burst) requests with this interval
-    /// admits at most [`limit`](Self::limit) requests in any closed window of `window + margin`. The interval of a
-    /// [bucket](Self::bucket) is that of the server.
+    /// admits at most [`limit`](Self::limit) requests in any closed window of `window + margin`. For a
+    /// [bucket](Self::bucket), returns the server's interval, plus the part of the margin that the burst does not cover.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -285,8 +286,8 @@ impl Quota {
         Duration::from_nanos(interval)
     }
 
-    /// Returns the number of requests per second that the quota sustains: `limit / (window + margin)`, or the refill of a
-    /// [bucket](Self::bucket).
+    /// Returns the number of requests per second that the quota sustains: `limit / (window + margin)`. For a
+    /// [bucket](Self::bucket), one request per [`refill_interval`](Self::refill_interval).
     ///
     /// A [token bucket](crate::limit::LocalLimiter::token_bucket) sustains one request per
     /// [`refill_interval`](Self::refill_interval).

@@ -168,7 +168,7 @@ proptest! {
 }
 
 #[test]
-fn bucket_keeps_the_rate_of_the_server_and_its_margin_lowers_the_burst() {
+fn margin_of_a_bucket_lowers_its_burst_before_its_rate() {
     let shown = |quota: &str| quota.parse::<Quota>().unwrap().to_string();
     for (bucket, expected) in [
         ("bucket 40, 2/1s", "bucket 40, 2 per 1s, burst 38, margin 1s, sustains 2 per second"),
@@ -209,14 +209,14 @@ fn quota_error_names_the_field_and_the_valid_values() {
         ),
         (
             Quota::bucket(9, 1, second).and_then(|it| it.with_burst(2)),
-            "invalid quota burst `2`: expected a quota with",
+            "invalid quota burst `2`: expected no burst for a bucket",
         ),
         (
             Quota::bucket(9, 1, second).and_then(|it| it.with_margin(10 * second)),
-            "invalid quota margin `10s`: expected at most 9s",
+            "invalid quota margin `10s`: expected at most 9s (the time in which",
         ),
         ("bucket 9".parse(), "invalid quota `bucket 9`: expected LIMIT/WINDOW"),
-        ("bucket 9, 1/1s, burst 2".parse(), "invalid quota burst `2`: expected a quota with a window"),
+        ("bucket 9, 1/1s, burst 2".parse(), "invalid quota burst `2`: expected no burst for a bucket"),
     ];
     for (result, text) in cases {
         let error = result.unwrap_err().to_string();

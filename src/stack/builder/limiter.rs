@@ -128,7 +128,7 @@ impl StackBuilder {
         value: String,
         change: impl FnOnce(&mut CoreSettings) -> Result<(), InvalidConfig>,
     ) -> Self {
-        const EXPECTED: &str = "this setter before with_limiter, or the setter of that limiter";
+        const EXPECTED: &str = "the setter of the limiter that with_limiter has set";
         let changed = match self.has_given_limiter {
             true => Err(InvalidConfig::new(field, value, EXPECTED)),
             false => change(&mut self.limiter_settings),

@@ -22,7 +22,13 @@ pub(crate) fn remaining(left: u64, seconds: u64) -> Vec<Remaining> {
 impl Sim<'_> {
     pub(super) fn call(&mut self, call: Call) -> Result<(), Violation> {
         let caller = self.callers.len();
-        self.callers.push(Caller { call, state: State::Ended, joined: 0, bound: u64::MAX });
+        self.callers.push(Caller {
+            call,
+            state: State::Ended,
+            joined: 0,
+            is_in_flight: false,
+            bound: u64::MAX,
+        });
         if let Some((block, takers)) = &mut self.block {
             let has_room = takers.len() < block.permits as usize && self.time < block.end;
             if has_room && call.cost.get() == 1 {
@@ -40,7 +46,8 @@ impl Sim<'_> {
 
     fn submit(&mut self, caller: usize, latest: Latest, max_queue: usize) -> Result<(), Violation> {
         let Call { cost, priority, .. } = self.callers[caller].call;
-        let ask = Ask { cost, priority, latest, max_queue };
+        let is_in_flight = self.callers[caller].is_in_flight;
+        let ask = Ask { cost, priority, latest, max_queue, is_in_flight };
         self.callers[caller].bound = latest.last(0);
         match self.core.submit(ask, self.time) {
             Ok(Submitted::Granted(grant)) => {
@@ -58,7 +65,7 @@ impl Sim<'_> {
                 self.report.refused += 1;
                 let exact = || self.core.grant_of_new(ask, self.time);
                 self.report.exact_waits += self.checks.refused(&refusal, exact, self.time)?;
-                self.callers[caller].state = State::Ended;
+                self.end_refused(caller);
                 Ok(())
             }
         }
@@ -129,7 +136,7 @@ impl Sim<'_> {
                     self.checks.left(&self.callers[caller]);
                     self.checks.refused(&refusal, || None, self.time)?;
                 }
-                self.callers[caller].state = State::Ended;
+                self.end_refused(caller);
             }
         }
         Ok(())
@@ -139,6 +146,7 @@ impl Sim<'_> {
         if is_new {
             self.checks.granted(&mut self.callers[caller], false, self.time)?;
         }
+        self.callers[caller].is_in_flight = false;
         self.report.granted += u64::from(grant.cost.get());
         self.callers[caller].state = State::Held(grant);
         let ready = self.callers[caller].call.ready;
@@ -155,8 +163,8 @@ impl Sim<'_> {
             self.close_block();
             self.report.expired += 1;
             self.core.finished(grant, End::Unsent, self.time);
-            self.end_in_flight(caller, false);
             self.collect_woken()?;
+            self.callers[caller].is_in_flight = true;
             self.callers[caller].joined = 0;
             return self.submit(caller, Latest { max_wait: u64::MAX, deadline: u64::MAX }, usize::MAX);
         }

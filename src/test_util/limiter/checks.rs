@@ -155,8 +155,8 @@ impl Checks {
         if was_queued && !waiting.contains(&caller.joined) {
             return Err(Violation(format!("a second grant at {now}: {caller:?}")));
         }
-        // A new request has not joined the queue.
-        if first.is_some_and(|first| caller.joined == 0 || first < caller.joined) {
+        // A new request has not joined the queue. While no further request may be in flight, those that are go first.
+        if !caller.is_in_flight && first.is_some_and(|first| caller.joined == 0 || first < caller.joined) {
             return Err(Violation(format!("a grant out of order at {now}: {caller:?}")));
         }
         waiting.remove(&caller.joined);
@@ -249,8 +249,12 @@ impl Checks {
             match caller.state {
                 State::Waiting(ticket) | State::Woken(ticket) => {
                     waiters += 1;
+                    requests += u32::from(caller.is_in_flight);
                     match core.stage(ticket) {
-                        Some(Stage::Granted(_)) => (in_flight, requests) = (in_flight + cost, requests + 1),
+                        Some(Stage::Granted(_)) => {
+                            in_flight += cost;
+                            requests += u32::from(!caller.is_in_flight);
+                        }
                         Some(Stage::Waiting) if self.is_overdue(caller, now) => {
                             return Err(Violation(format!("a waiter was not refused by {now}: {caller:?}")));
                         }

@@ -149,7 +149,7 @@ impl<'a> Sim<'a> {
             return;
         }
         self.timer = (self.timer.0 + 1, wake);
-        // At this time, the core waits for the end of a request in flight.
+        // Without a timer, the end of a request in flight serves the next waiter.
         if let Some(wake) = wake.filter(|wake| *wake < u64::MAX) {
             let late = self.random.up_to(self.script.lateness);
             self.schedule(wake.max(self.time).saturating_add(late), Event::Timer(self.timer.0));
@@ -202,6 +202,7 @@ impl<'a> Sim<'a> {
                         self.by_slot.remove(&ticket.slot());
                         self.checks.left(found);
                         self.core.cancel(ticket, now);
+                        self.end_refused(*caller);
                     }
                     State::Held(grant) => {
                         self.core.finished(grant, End::Unsent, now);
@@ -230,6 +231,14 @@ impl<'a> Sim<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Ends a call that got no permits.
+    fn end_refused(&mut self, caller: usize) {
+        self.callers[caller].state = State::Ended;
+        if std::mem::take(&mut self.callers[caller].is_in_flight) {
+            self.core.end_in_flight(false, self.time);
+        }
     }
 
     fn end_in_flight(&mut self, caller: usize, is_cancelled: bool) {

@@ -22,6 +22,8 @@ pub(super) struct Caller {
     pub(super) state: State,
     /// The order in which the caller joined the queue.
     pub(super) joined: u64,
+    /// Whether it waits again after its permits have expired, and is still in flight.
+    pub(super) is_in_flight: bool,
     /// The earlier of its bounds.
     pub(super) bound: u64,
 }

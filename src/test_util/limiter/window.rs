@@ -46,7 +46,7 @@ impl Window {
     }
 
     fn fullest_bucket(&self, refill: u64, per: u64) -> u64 {
-        // The level of the bucket, in parts of which a permit has `per`.
+        // One permit is `per` units, so that the arithmetic is exact.
         let (mut level, mut fullest, mut before) = (0_u128, 0_u128, 0);
         for (at, cost) in &self.times {
             level = level.saturating_sub(u128::from(at - before) * u128::from(refill));

@@ -29,7 +29,7 @@ fn next_request_leaves_when_one_in_flight_ends_first_in_first_out_and_by_priorit
 }
 
 #[test]
-fn unsent_cancelled_and_uncollected_requests_leave_their_places() {
+fn unsent_cancelled_and_uncollected_requests_are_no_longer_in_flight() {
     let mut core = limited(1, 0, &[]);
     let grant = core.try_submit(one(), 0).unwrap();
     let (first, second) = (core.queued(one(), 0), core.queued(one(), 0));
@@ -62,7 +62,7 @@ fn cancelled_request_counts_until_its_hold_ends() {
 }
 
 #[test]
-fn waiter_is_refused_at_its_bound_because_no_forecast_tells_when_a_request_ends() {
+fn waiter_for_a_request_in_flight_is_refused_at_its_bound() {
     let mut core = limited(1, 0, &[]);
     assert!(core.takes(one(), 0));
     let refusal = core.submit(one().within(0, 0), 0).unwrap_err();
@@ -79,7 +79,7 @@ fn waiter_is_refused_at_its_bound_because_no_forecast_tells_when_a_request_ends(
 }
 
 #[test]
-fn rate_limits_beside_the_requests_in_flight_and_its_waits_are_forecast() {
+fn quota_also_applies_and_its_waits_are_forecast() {
     // One permit per second, and a burst of three.
     let mut core = limited(2, 0, &[quota(13, 10_000, 3)]);
     assert!(core.takes(one(), 0) && core.takes(one(), 0) && !core.takes(one(), 0));
@@ -103,4 +103,23 @@ fn grant_is_not_backdated_to_a_time_at_which_another_request_was_in_flight() {
     let ended = 10 * SECOND;
     core.end_in_flight(false, ended);
     assert_eq!(core.lateness.taken_at, ended);
+}
+
+/// Such a request may hold a connection for which the request in flight waits.
+#[test]
+fn request_that_is_in_flight_gets_its_new_permits_before_waiters_that_are_not() {
+    // Ten permits per second.
+    let mut core = limited(1, 0, &[quota(13, 1_000, 3)]);
+    core.supply.quotas.leave(1, 0);
+    let expired = core.try_submit(one(), 0).unwrap();
+    let waiter = core.queued(one(), 0);
+    core.finished(expired, End::Unsent, 0);
+    let renewed = core.queued(Ask { is_in_flight: true, ..one() }, 0);
+    assert_eq!(core.run(0, 100 * MS), [(100 * MS, renewed)]);
+    assert!(matches!(core.status(renewed, 100 * MS), Status::Granted(_)));
+    // Without a wait, the permits are granted at once.
+    assert!(core.takes(Ask { is_in_flight: true, ..one() }, SECOND));
+    assert_eq!(requests(&core, SECOND), 1);
+    core.end_in_flight(false, SECOND);
+    assert_eq!(core.pop_woken(), Some(waiter));
 }

@@ -41,7 +41,8 @@ fn quota(limit: u32, window: u64, burst: u32) -> Quota {
 }
 
 fn of(cost: u32, priority: Priority) -> Ask {
-    Ask { cost: NonZeroU32::new(cost).unwrap(), priority, latest: UNBOUNDED, max_queue: 10_000 }
+    let cost = NonZeroU32::new(cost).unwrap();
+    Ask { cost, priority, latest: UNBOUNDED, max_queue: 10_000, is_in_flight: false }
 }
 
 fn one() -> Ask {
