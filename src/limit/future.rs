@@ -216,7 +216,7 @@ where
                 }
             };
             // A renewed permit replaces an expired one. The metrics have already counted its request.
-            let is_renewed = expired.take().map(InFlight::hand_over).is_some();
+            let is_renewed = expired.take().map(|expired| expired.hand_over(&permit)).is_some();
             if !waited && !is_renewed {
                 telemetry::granted(call);
             }
@@ -286,7 +286,7 @@ fn poll_renewal(
     waiting.over(call);
     call.inspect(|call| call.renewed());
     let mut granted = granted?;
-    expired.hand_over();
+    expired.hand_over(&granted);
     granted.mark_sent(granted.granted_at());
     *permit = Some(granted);
     Poll::Ready(Ok(()))

@@ -71,8 +71,8 @@ impl<'a> InFlight<'a> {
     }
 
     /// Ends this value but not the request, because the request has another permit.
-    pub(super) fn hand_over(self) {
-        self.permit.into_iter().for_each(|permit| permit.end());
+    pub(super) fn hand_over(self, to: &Permit<'_>) {
+        self.permit.into_iter().for_each(|expired| to.replace(*expired));
     }
 
     fn leave(&mut self, is_cancelled: bool) {

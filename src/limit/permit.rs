@@ -196,9 +196,15 @@ impl<'a> Permit<'a> {
         self.sent_at = None;
     }
 
-    /// Ends the permit, but not its request.
-    pub(super) fn end(mut self) {
-        self.issuer = Issuer::Ended;
+    /// Ends the `expired` permit of this request, which stays in flight.
+    pub(super) fn replace(&self, mut expired: Permit<'_>) {
+        if let (Issuer::Shared(own, _), Issuer::Shared(other, _)) = (&self.issuer, &expired.issuer) {
+            if !Arc::ptr_eq(own, other) {
+                // Another limiter was selected this time. It does not count the request yet.
+                return own.enter_flight();
+            }
+        }
+        expired.issuer = Issuer::Ended;
     }
 
     /// Reports that the response does not concern this limiter. The request stays in flight.

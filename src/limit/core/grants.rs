@@ -121,7 +121,7 @@ impl Core {
             self.server.spend(permits, now);
         }
         if !is_in_flight {
-            self.in_flight.iter_mut().for_each(|in_flight| in_flight.enter());
+            self.enter_flight();
         }
         self.granted = self.granted.wrapping_add(permits);
         true

@@ -8,6 +8,11 @@ use super::{Core, latest::Latest, queue::Head};
 const TOGETHER: u64 = 10_000_000;
 
 impl Core {
+    /// Counts a request in flight, even beyond the limit.
+    pub fn enter_flight(&mut self) {
+        self.in_flight.iter_mut().for_each(|in_flight| in_flight.enter());
+    }
+
     /// Ends a request in flight. A cancelled one still counts for a while.
     pub fn end_in_flight(&mut self, is_cancelled: bool, now: u64) {
         self.leave_flight(is_cancelled, now);

@@ -127,8 +127,7 @@ impl Queue {
     pub(super) fn head_in_flight(&self) -> Option<Head> {
         (0..Priority::COUNT).filter(|_| self.in_flight > 0).find_map(|rank| {
             let mut next = self.slots.first(rank);
-            while let Some((slot, found)) = next.filter(|(_, found)| !found.waiter.is_in_flight) {
-                let _ = slot;
+            while let Some((_, found)) = next.filter(|(_, found)| !found.waiter.is_in_flight) {
                 next = self.slots.next(found);
             }
             next.map(|(slot, found)| Head { slot, waiter: found.waiter, reserve: 0 })

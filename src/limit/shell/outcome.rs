@@ -72,6 +72,11 @@ impl Shared {
         self.setup.counts()
     }
 
+    /// Counts a request that is already in flight, even beyond the limit.
+    pub(in crate::limit) fn enter_flight(&self) {
+        self.locked(|core, _| core.enter_flight());
+    }
+
     /// Ends a request in flight, if their number is limited. The server may still process a cancelled one.
     #[inline]
     pub(in crate::limit) fn end_in_flight(&self, is_cancelled: bool) {
