@@ -183,8 +183,8 @@ async fn request_whose_permit_has_expired_stays_in_flight() {
 }
 
 /// Selects the two limiters in turn.
-#[derive(Debug)]
-struct InTurn([LocalLimiter; 2], AtomicUsize);
+#[derive(Debug, Clone)]
+struct InTurn([LocalLimiter; 2], Arc<AtomicUsize>);
 
 impl SelectLimiter for InTurn {
     fn acquire_for(&self, _: RequestHead<'_>, request: &PermitRequest) -> Acquire {
@@ -198,7 +198,7 @@ async fn request_whose_new_permit_comes_from_another_limiter_counts_there() {
         [(); 2].map(|()| LocalLimiter::token_bucket(quota(2, 1_000, 1)).with_max_in_flight(1).unwrap());
     let slots = Arc::new(Semaphore::new(1));
     let inner = ConcurrencyLimit::with_semaphore(tower::service_fn(respond), Arc::clone(&slots));
-    let service = RateLimitLayer::new(InTurn(limiters.clone(), AtomicUsize::new(0))).layer(inner);
+    let service = RateLimitLayer::new(InTurn(limiters.clone(), Arc::default())).layer(inner);
     let busy = slots.acquire().await.unwrap();
     let call = tokio::spawn(service.oneshot(to("/")));
     sleep(millis(500)).await;
