@@ -70,8 +70,8 @@ async fn call_from_16<F>(client: &Client, calls: usize, call: impl Fn(Client, us
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let calls = stream::iter(0..calls).map(|number| tokio::spawn(call(client.clone(), number)));
-    within(calls.buffer_unordered(16).for_each(|outcome| async { outcome.unwrap() })).await;
+    let calls = stream::iter(0..calls).map(|number| tokio::spawn(within(call(client.clone(), number))));
+    calls.buffer_unordered(16).for_each(|outcome| async { outcome.unwrap() }).await;
 }
 
 fn client(server: &Server, limiter: &LocalLimiter, wire: &Wire) -> Client {
