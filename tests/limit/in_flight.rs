@@ -6,7 +6,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use tower_outbound::limit::Joint;
 
-/// A body of two frames, which ends with an error if the request asks for one.
+/// A body of two frames. The second one is an error if the path of the request is `/broken`.
 type Streamed = UnsyncBoxBody<Bytes, std::io::Error>;
 
 async fn respond(request: Request<()>) -> Result<Response<Streamed>, Infallible> {

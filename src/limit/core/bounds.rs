@@ -13,8 +13,9 @@ use crate::{
     limit::source::Demand,
 };
 
-/// Waiters that others have overtaken are checked again after this time: 10 ms in nanoseconds.
-const RECHECK: u64 = 10_000_000;
+/// Waiters that others have overtaken are checked again after this time, and those whose bounds pass within it are refused
+/// together: 10 ms in nanoseconds.
+pub(super) const RECHECK: u64 = 10_000_000;
 
 impl Core {
     /// Returns when the last of `total` permits can be granted. In a long pause, only the probe that may leave now is
@@ -90,6 +91,15 @@ impl Core {
         self.advance(now);
     }
 
+    /// Returns the bound that a new request misses, whose permits are expected at `due`. Without a forecast, a request that
+    /// must not wait misses its longest wait at once.
+    pub(super) fn missed_by_new(&self, ask: &Ask, due: u64, now: u64) -> Option<Reason> {
+        if self.is_full_for(ask.is_in_flight) && ask.latest.max_wait <= now {
+            return Some(Reason::MaxWait);
+        }
+        ask.latest.missed_by(due, now, self.grace())
+    }
+
     pub(super) fn missed(&self, head: &Head, now: u64) -> Option<Refusal> {
         if !head.waiter.latest.is_bounded() {
             return None;
@@ -119,8 +129,7 @@ impl Core {
     /// Schedules a check of the waiters that others have overtaken, or that a returning waiter delays.
     pub(super) fn overtake(&mut self, rank: usize, now: u64) {
         if self.queue.bounded > 0 && self.queue.wanted.iter().skip(rank).any(|wanted| *wanted > 0) {
-            let at = now.saturating_add(RECHECK);
-            self.queue.recheck_at = Some(self.queue.recheck_at.map_or(at, |known| known.min(at)));
+            self.recheck_by(now.saturating_add(RECHECK));
         }
     }
 

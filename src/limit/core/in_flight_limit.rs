@@ -2,10 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{Core, latest::Latest, queue::Head};
-
-/// Waiters whose bounds pass within this time are refused together: 10 ms in nanoseconds.
-const TOGETHER: u64 = 10_000_000;
+use super::{Core, bounds::RECHECK, latest::Latest, queue::Head};
 
 impl Core {
     /// Counts a request in flight, even beyond the limit.
@@ -44,7 +41,7 @@ impl Core {
     /// Returns whether the limit of requests in flight is reached. Forecasts ignore it.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.in_flight.as_ref().is_some_and(|in_flight| in_flight.is_full())
+        self.full_limit().is_some()
     }
 
     /// Returns whether a request must wait until another one ends. One that is already in flight need not.
@@ -78,7 +75,8 @@ impl Core {
         self.in_flight.is_some() || self.queue.has_joint
     }
 
-    fn recheck_by(&mut self, bound: u64) {
+    /// Checks the bounds of all waiters at this time or earlier.
+    pub(super) fn recheck_by(&mut self, bound: u64) {
         self.queue.recheck_at = Some(self.queue.recheck_at.map_or(bound, |known| known.min(bound)));
     }
 
@@ -87,7 +85,7 @@ impl Core {
         if self.watches_bounds() && self.queue.bounded > 0 {
             let grace = self.grace();
             let next = self.queue.iter().map(|waiter| waiter.latest.last(grace)).min();
-            self.recheck_by(next.unwrap_or(u64::MAX).max(now.saturating_add(TOGETHER)));
+            self.recheck_by(next.unwrap_or(u64::MAX).max(now.saturating_add(RECHECK)));
         }
     }
 

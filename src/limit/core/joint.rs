@@ -4,7 +4,7 @@
 //! are available in both.
 
 use super::{Ask, Core, PATIENCE, Stage, Ticket};
-use crate::error::{Reason, Refusal};
+use crate::error::Refusal;
 
 /// How long a request keeps its turn, in which no other request of its queue is served, without reading it again: 1 s in
 /// nanoseconds.
@@ -28,8 +28,7 @@ impl Core {
         }
         self.arrive(ask.cost, now);
         let due = self.due_of_new(ask, now);
-        let is_full = self.is_full_for(ask.is_in_flight) && ask.latest.max_wait <= now;
-        match ask.latest.missed_by(due, now, self.grace()).or(is_full.then_some(Reason::MaxWait)) {
+        match self.missed_by_new(ask, due, now) {
             Some(reason) => Err(self.count_refused(reason, due, now)),
             None => Ok(due),
         }

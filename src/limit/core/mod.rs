@@ -170,10 +170,8 @@ impl Core {
         let rank = ask.priority.rank();
         let reason = if self.queue.len(rank) >= ask.max_queue {
             Some(Reason::QueueFull)
-        } else if self.is_full_for(ask.is_in_flight) && ask.latest.max_wait <= now {
-            Some(Reason::MaxWait)
         } else {
-            ask.latest.missed_by(due, now, self.grace())
+            self.missed_by_new(ask, due, now)
         };
         if let Some(reason) = reason {
             return Err(self.count_refused(reason, due, now));

@@ -147,7 +147,7 @@ impl Quota {
 
     /// Sets how many requests may be sent back to back. A larger burst lowers the sustained rate of a
     /// [token bucket](crate::limit::LocalLimiter::token_bucket). A paced window refills its burst at the rate of the full
-    /// limit. For the bucket of a server, use [`bucket`](Self::bucket).
+    /// limit. [`bucket`](Self::bucket) describes the bucket of a server.
     ///
     /// # Errors
     ///
@@ -237,8 +237,7 @@ impl Quota {
         self.limit
     }
 
-    /// Returns the window of the limit, without the margin. For a [bucket](Self::bucket), returns the time in which it
-    /// fills up.
+    /// Returns the window of the limit, without the margin, or the time in which a [bucket](Self::bucket) fills up.
     pub fn window(&self) -> Duration {
         match self.refill {
             None => self.window,
@@ -260,8 +259,8 @@ impl Quota {
     ///
     /// The interval is `(window + margin) / (limit - burst)`, rounded up to the nanosecond. For a limit of 1, the
     /// interval is 1 ns more than `window + margin`. A bucket of [`burst`](Self::burst) requests with this interval
-    /// admits at most [`limit`](Self::limit) requests in any closed window of `window + margin`. For a
-    /// [bucket](Self::bucket), returns the server's interval, plus the part of the margin that the burst does not cover.
+    /// admits at most [`limit`](Self::limit) requests in any closed window of `window + margin`. The
+    /// interval of a [bucket](Self::bucket) is the server's, plus the part of the margin that the burst does not cover.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -286,8 +285,8 @@ impl Quota {
         Duration::from_nanos(interval)
     }
 
-    /// Returns the number of requests per second that the quota sustains: `limit / (window + margin)`. For a
-    /// [bucket](Self::bucket), one request per [`refill_interval`](Self::refill_interval).
+    /// Returns the number of requests per second that the quota sustains: `limit / (window + margin)`. A
+    /// [bucket](Self::bucket) sustains one request per [`refill_interval`](Self::refill_interval).
     ///
     /// A [token bucket](crate::limit::LocalLimiter::token_bucket) sustains one request per
     /// [`refill_interval`](Self::refill_interval).
