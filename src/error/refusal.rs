@@ -1,6 +1,6 @@
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
-use crate::policy::QuotaName;
+use crate::policy::{QuotaName, Unit};
 
 /// The error of a limiter that refused a request. The request took no permits. `source()` returns the
 /// [cause](Self::with_cause), if the limiter states one.
@@ -18,6 +18,7 @@ pub struct Refusal {
 enum Delay {
     Quota(QuotaName),
     InFlight(NonZeroU32),
+    Unit(Unit),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +87,11 @@ impl Refusal {
         self
     }
 
+    pub(crate) fn with_unit(mut self, unit: Unit) -> Self {
+        self.delay = Some(Box::new(Delay::Unit(unit)));
+        self
+    }
+
     /// Returns why the limiter refused the request.
     pub fn reason(&self) -> Reason {
         self.reason
@@ -100,7 +106,15 @@ impl Refusal {
     pub fn quota(&self) -> Option<&str> {
         match self.delay.as_deref()? {
             Delay::Quota(quota) => Some(quota.as_str()),
-            Delay::InFlight(_) => None,
+            Delay::InFlight(_) | Delay::Unit(_) => None,
+        }
+    }
+
+    /// Returns the unit whose quota delays the queue, if it is not that of requests.
+    pub fn unit(&self) -> Option<Unit> {
+        match self.delay.as_deref()? {
+            Delay::Unit(unit) => Some(*unit),
+            Delay::Quota(_) | Delay::InFlight(_) => None,
         }
     }
 
@@ -109,7 +123,7 @@ impl Refusal {
     pub fn max_in_flight(&self) -> Option<u32> {
         match self.delay.as_deref()? {
             Delay::InFlight(max) => Some(max.get()),
-            Delay::Quota(_) => None,
+            Delay::Quota(_) | Delay::Unit(_) => None,
         }
     }
 }
@@ -122,6 +136,9 @@ impl fmt::Display for Refusal {
         }
         if let Some(max) = self.max_in_flight() {
             return write!(f, " (requests in flight: {max} of {max})");
+        }
+        if let (Some(wait), Some(unit)) = (self.wait, self.unit()) {
+            return write!(f, " (required wait: {wait:?}, quota of {unit})");
         }
         match (self.wait, self.quota()) {
             (Some(wait), Some(quota)) => {

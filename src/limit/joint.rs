@@ -1,4 +1,4 @@
-use std::{fmt, future::poll_fn, hash::Hash, num::NonZeroU32, sync::Arc, task::Poll, time::Duration};
+use std::{fmt, future::poll_fn, hash::Hash, sync::Arc, task::Poll, time::Duration};
 
 use tokio::time::interval;
 
@@ -12,7 +12,12 @@ use super::{
     shell::{acquire::Acquire, joint::Place},
     snapshot::Effect,
 };
-use crate::{call::RequestHead, clock, error::Refusal, policy::dialect::Scope};
+use crate::{
+    call::RequestHead,
+    clock::{self, Instant},
+    error::Refusal,
+    policy::{Amounts, dialect::Scope},
+};
 
 /// The limiter of an account together with the limiters of its parts, such as endpoints or tenants. A request takes its
 /// permits from both at once, or from neither.
@@ -102,7 +107,7 @@ impl<K: Hash + Eq + Clone> SelectLimiter for Joint<K> {
     ) -> Option<Result<Permit<'static>, Refusal>> {
         let pair = self.pair(head).ok().filter(|pair| !pair.is_one())?;
         let granted = pair.account.shared.grant_both(&pair.part.shared, request)?;
-        Some(Ok(pair.permit(request.cost(), granted)))
+        Some(Ok(pair.permit(request, granted)))
     }
 }
 
@@ -149,15 +154,15 @@ impl Pair {
             .await?;
             // If the part has begun a pause meanwhile, the request waits for its end outside the account's queue.
             if let Some(granted) = place.take_both(&turn) {
-                return granted.map(|granted| self.permit(request.cost(), granted));
+                return granted.map(|granted| self.permit(&request, granted));
             }
         }
     }
 
-    fn permit(self, cost: NonZeroU32, granted: [u64; 2]) -> Permit<'static> {
+    fn permit(self, request: &PermitRequest, granted: [u64; 2]) -> Permit<'static> {
         let [of_account, of_part] = granted;
         let issuer = JointIssuer { account: (self.account, of_account), part: (self.part, of_part) };
-        Permit::new(cost).with_issuer(Arc::new(issuer))
+        Permit::new(request.cost()).with_issuer(Arc::new(issuer)).with_amounts(request.amounts())
     }
 }
 
@@ -197,6 +202,12 @@ impl PermitIssuer for JointIssuer {
     fn left_flight(&self, is_cancelled: bool) {
         for (limiter, _) in [&self.account, &self.part] {
             limiter.shared.end_in_flight(is_cancelled);
+        }
+    }
+
+    fn settled(&self, _: Instant, charged: &Amounts, actual: &Amounts) {
+        for (limiter, at) in [&self.account, &self.part] {
+            limiter.shared.settle(*at, charged, actual);
         }
     }
 }

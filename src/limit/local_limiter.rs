@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    core::Core,
+    core::{Core, Grant, LONGEST_UNCOLLECTED},
     feedback::ResponseInfo,
     limiter::Limiter,
     permit::{Permit, PermitIssuer},
@@ -17,7 +17,11 @@ use super::{
     snapshot::{Effect, Snapshot},
     source::{Demand, PermitSource},
 };
-use crate::{clock::Instant, error::Refusal, policy::Quota};
+use crate::{
+    clock::Instant,
+    error::Refusal,
+    policy::{Amounts, Quota},
+};
 
 /// An in-process limiter: a queue with priorities in front of a rule that grants permits. The rule is one of four:
 ///
@@ -130,7 +134,8 @@ impl LocalLimiter {
     /// needed.
     pub fn try_acquire_owned(&self) -> Result<Permit<'static>, Refusal> {
         let granted_at = self.shared.try_take(NonZeroU32::MIN)?;
-        Ok(Permit::shared(Arc::clone(&self.shared), NonZeroU32::MIN, granted_at))
+        let grant = Grant::new(granted_at, NonZeroU32::MIN);
+        Ok(Permit::shared(Arc::clone(&self.shared), grant, &Amounts::default()))
     }
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
@@ -202,7 +207,11 @@ impl Limiter for LocalLimiter {
 
     fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
         let granted = self.shared.grant_now(request)?;
-        Some(granted.map(|at| Permit::shared(Arc::clone(&self.shared), request.cost(), at)))
+        let permit = |at| {
+            let grant = Grant::new(at, request.cost());
+            Permit::shared(Arc::clone(&self.shared), grant, &request.amounts())
+        };
+        Some(granted.map(permit))
     }
 }
 
@@ -226,6 +235,12 @@ impl PermitIssuer for LocalLimiter {
 
     fn left_flight(&self, is_cancelled: bool) {
         self.shared.end_in_flight(is_cancelled);
+    }
+
+    fn settled(&self, granted_at: Instant, charged: &Amounts, actual: &Amounts) {
+        // The amounts were taken up to this time before the permit was collected.
+        let taken_at = self.shared.setup.clock.since_origin(granted_at).saturating_sub(LONGEST_UNCOLLECTED);
+        self.shared.settle(taken_at, charged, actual);
     }
 }
 

@@ -131,6 +131,7 @@ mod rules;
 mod service;
 mod setters;
 mod settings;
+mod settlement;
 mod shell;
 mod snapshot;
 mod source;
@@ -152,11 +153,12 @@ pub use self::permit::{Permit, PermitIssuer};
 pub use self::permit_request::{PermitCost, PermitRequest};
 pub use self::service::RateLimit;
 pub(crate) use self::setters::max_in_flight;
+pub use self::settlement::Settlement;
 pub use self::shell::acquire::Acquire;
-pub use self::snapshot::{Effect, Learned, LearnedFrom, Snapshot};
+pub use self::snapshot::{Effect, Learned, LearnedFrom, Snapshot, UnitState};
 pub use self::source::{Demand, PermitSource};
 pub use crate::policy::{
-    Priority, QuotaName, Remaining, Unit,
+    Amounts, Priority, QuotaName, Remaining, Unit,
     dialect::{Dialect, Scope, ServerSignal},
     rate_limit::QuotaHeaders,
 };

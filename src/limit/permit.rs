@@ -1,7 +1,10 @@
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
-use super::{feedback::ResponseInfo, shell::Shared, snapshot::Effect};
-use crate::clock::{self, Instant};
+use super::{core::Grant, feedback::ResponseInfo, settlement::Settlement, shell::Shared, snapshot::Effect};
+use crate::{
+    clock::{self, Instant},
+    policy::Amounts,
+};
 
 /// The right to send one request, granted by a limiter.
 ///
@@ -34,6 +37,8 @@ pub struct Permit<'a> {
     /// Whether the response was reported. Its request may still be in flight.
     is_reported: bool,
     sent_at: Option<Instant>,
+    /// The amounts of other units. `None` if the request takes none.
+    settlement: Option<Settlement>,
 }
 
 /// The issuer of a permit, and the time of the grant. The times of a [`LocalLimiter`](super::LocalLimiter) are those of
@@ -84,12 +89,20 @@ pub trait PermitIssuer: Send + Sync {
     /// `is_cancelled` is `true` if the request was sent and ended before its response did, so that the server may still
     /// process it. Does nothing by default.
     fn left_flight(&self, _is_cancelled: bool) {}
+
+    /// Called when the amounts of other units that the request takes are known, and each time they change. The permit was
+    /// granted at `granted_at`. `charged` are the amounts so far, at first those of
+    /// [`with_amounts`](Permit::with_amounts). Does nothing by default.
+    ///
+    /// A [`LocalLimiter`](super::LocalLimiter) that receives this call returns amounts to its quota as if they were taken
+    /// up to 1 s earlier.
+    fn settled(&self, _granted_at: Instant, _charged: &Amounts, _actual: &Amounts) {}
 }
 
 impl<'a> Permit<'a> {
     /// Creates a permit of `cost` for a custom limiter, granted at the current time.
     pub fn new(cost: NonZeroU32) -> Self {
-        Self { issuer: Issuer::None(clock::now()), cost, is_reported: false, sent_at: None }
+        Self { issuer: Issuer::None(clock::now()), cost, is_reported: false, sent_at: None, settlement: None }
     }
 
     /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it. The earlier issuer
@@ -102,12 +115,46 @@ impl<'a> Permit<'a> {
 
     #[inline]
     pub(super) fn borrowed(limiter: &'a Shared, cost: NonZeroU32, at: u64) -> Self {
-        Self { issuer: Issuer::Borrowed(limiter, at), cost, is_reported: false, sent_at: None }
+        Self {
+            issuer: Issuer::Borrowed(limiter, at),
+            cost,
+            is_reported: false,
+            sent_at: None,
+            settlement: None,
+        }
     }
 
     #[inline]
-    pub(super) fn shared(limiter: Arc<Shared>, cost: NonZeroU32, at: u64) -> Self {
-        Self { issuer: Issuer::Shared(limiter, at), cost, is_reported: false, sent_at: None }
+    pub(super) fn shared(limiter: Arc<Shared>, grant: Grant, amounts: &Amounts) -> Self {
+        let Grant { at, cost, taken_at } = grant;
+        let settlement =
+            if amounts.is_empty() { None } else { Some(Settlement::of_shared(&limiter, taken_at, *amounts)) };
+        Self { issuer: Issuer::Shared(limiter, at), cost, is_reported: false, sent_at: None, settlement }
+    }
+
+    /// Sets the amounts of other units that a custom limiter has taken for the request. Call it after
+    /// [`with_issuer`](Self::with_issuer), whose [`settled`](PermitIssuer::settled) learns the real amounts.
+    pub fn with_amounts(mut self, amounts: Amounts) -> Self {
+        self.settlement = if amounts.is_empty() { None } else { self.new_settlement(amounts) };
+        self
+    }
+
+    fn new_settlement(&self, amounts: Amounts) -> Option<Settlement> {
+        match &self.issuer {
+            // A limiter that is not shared learns nothing after the permit.
+            Issuer::None(_) | Issuer::Ended | Issuer::Borrowed(..) => None,
+            Issuer::Shared(limiter, at) => Some(Settlement::of_shared(limiter, *at, amounts)),
+            Issuer::Custom(issuer, at) => Some(Settlement::of_issuer(Arc::clone(issuer), *at, amounts)),
+        }
+    }
+
+    /// Returns the handle with which the real amounts of other units are reported, even after the permit. Returns `None`
+    /// for a permit of [`try_acquire`](super::LocalLimiter::try_acquire), and for one without an issuer.
+    pub fn settlement(&mut self) -> Option<&Settlement> {
+        if self.settlement.is_none() {
+            self.settlement = self.new_settlement(Amounts::default());
+        }
+        self.settlement.as_ref()
     }
 
     /// Returns the cost of the request: how many permits of the quota it takes.
@@ -217,6 +264,7 @@ impl<'a> Permit<'a> {
     /// Reports that the request was not sent. It stays in flight.
     pub(super) fn report_unsent(&mut self) {
         self.sent_at = None;
+        self.settlement.iter().for_each(|settlement| settlement.settle(Amounts::default()));
         match &self.issuer {
             Issuer::None(_) | Issuer::Ended => {}
             Issuer::Borrowed(limiter, at) => limiter.dropped((self.cost, *at), false),
@@ -243,6 +291,12 @@ impl Drop for Permit<'_> {
     fn drop(&mut self) {
         if let Issuer::Ended = self.issuer {
             return;
+        }
+        // The amounts of a request that was not sent are available again.
+        if let Some(settlement) =
+            self.settlement.as_ref().filter(|_| self.sent_at.is_none() && !self.is_reported)
+        {
+            settlement.settle(Amounts::default());
         }
         // The server may still process a request that was sent.
         let is_cancelled = self.sent_at.is_some();

@@ -1,6 +1,9 @@
 use std::{num::NonZeroU32, time::Duration};
 
-use crate::{clock::Instant, policy::Priority};
+use crate::{
+    clock::Instant,
+    policy::{Amounts, Priority},
+};
 
 /// The permits that one request needs, and how long it may wait for them.
 ///
@@ -9,7 +12,7 @@ use crate::{clock::Instant, policy::Priority};
 ///
 /// # Default
 ///
-/// One permit, [`Priority::Normal`], no deadline, no limit on the wait, and at most
+/// One permit, no amounts of other units, [`Priority::Normal`], no deadline, no limit on the wait, and at most
 /// [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) other waiters of the same or a higher priority.
 #[derive(Debug, Clone, Copy)]
 pub struct PermitRequest {
@@ -19,6 +22,7 @@ pub struct PermitRequest {
     max_wait: Option<Duration>,
     max_queue: usize,
     is_in_flight: bool,
+    amounts: Amounts,
 }
 
 impl PermitRequest {
@@ -28,7 +32,7 @@ impl PermitRequest {
     pub const DEFAULT_MAX_QUEUE: usize = 10_000;
 
     /// Creates a request for one permit with the default bounds.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             cost: NonZeroU32::MIN,
             priority: Priority::Normal,
@@ -36,12 +40,20 @@ impl PermitRequest {
             max_wait: None,
             max_queue: Self::DEFAULT_MAX_QUEUE,
             is_in_flight: false,
+            amounts: Amounts::default(),
         }
     }
 
     /// Sets the number of permits. They are granted together.
     pub const fn with_cost(mut self, cost: NonZeroU32) -> Self {
         self.cost = cost;
+        self
+    }
+
+    /// Sets the estimated amounts of other units, such as tokens. They are granted together with the permits, and
+    /// [settled](super::Settlement) when the real amounts are known. Default: none.
+    pub const fn with_amounts(mut self, amounts: Amounts) -> Self {
+        self.amounts = amounts;
         self
     }
 
@@ -82,6 +94,11 @@ impl PermitRequest {
     /// Returns the number of permits.
     pub const fn cost(&self) -> NonZeroU32 {
         self.cost
+    }
+
+    /// Returns the estimated amounts of other units.
+    pub const fn amounts(&self) -> Amounts {
+        self.amounts
     }
 
     /// Returns the priority.

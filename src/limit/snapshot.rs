@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+pub use super::core::UnitState;
 pub use crate::policy::adaptive::LearnedFrom;
 use crate::{
     clock::Instant,
@@ -42,6 +43,8 @@ pub struct Snapshot {
     /// [still count](crate::limit::LocalLimiter::with_hold_after_cancel). `None` without a
     /// [limit](crate::limit::LocalLimiter::with_max_in_flight).
     pub requests_in_flight: Option<u32>,
+    /// The state of each quota that counts another unit than requests.
+    pub units: Vec<UnitState>,
     /// The learned rate of an [adaptive](crate::limit::LocalLimiter::adaptive) limiter. `None` for other limiters, and
     /// until the limiter has learned a rate.
     pub learned: Option<Learned>,

@@ -27,6 +27,7 @@
 use std::time::Duration;
 
 pub(crate) mod adaptive;
+mod amounts;
 pub(crate) mod backoff;
 mod budget;
 mod calendar;
@@ -48,15 +49,17 @@ mod structured;
 #[cfg(feature = "serde")]
 mod text;
 
-pub(crate) use self::{
-    backoff::{ExponentialBackoff, Jitter},
-    retry_decision::RetryDecision,
-};
 pub use self::{
+    amounts::Amounts,
     budget::Budget,
     priority::Priority,
     quota::Quota,
     rate_limit::{QuotaName, Remaining, Unit},
+};
+pub(crate) use self::{
+    amounts::Totals,
+    backoff::{ExponentialBackoff, Jitter},
+    retry_decision::RetryDecision,
 };
 #[cfg(fuzzing)]
 pub use self::{

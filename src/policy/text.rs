@@ -16,7 +16,7 @@ crate::config::text::text! {
     Jitter, "a jitter percentage such as 50%", str::parse, Jitter::to_string;
     RetryRejected, "any_method or idempotent", |text: &str| RETRY_REJECTED.read(text),
         |it: &RetryRejected| RETRY_REJECTED.name(it);
-    Unit, "requests, tokens, points, bytes or concurrency", |text: &str| UNITS.read(text),
+    Unit, "requests, tokens, input_tokens, output_tokens, points, bytes or concurrency", |text: &str| UNITS.read(text),
         |it: &Unit| UNITS.name(it);
 }
 
@@ -24,16 +24,7 @@ const RETRY_REJECTED: Names<RetryRejected, 2> = Names(
     "retry rejected",
     [(RetryRejected::AnyMethod, "any_method"), (RetryRejected::Idempotent, "idempotent")],
 );
-const UNITS: Names<Unit, 5> = Names(
-    "unit",
-    [
-        (Unit::Requests, "requests"),
-        (Unit::Tokens, "tokens"),
-        (Unit::Points, "points"),
-        (Unit::Bytes, "bytes"),
-        (Unit::Concurrency, "concurrency"),
-    ],
-);
+const UNITS: Names<Unit, 7> = Names("unit", Unit::NAMES);
 
 /// The name of a field, and its values with their names.
 struct Names<T: 'static, const N: usize>(&'static str, [(T, &'static str); N]);

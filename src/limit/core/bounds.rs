@@ -11,6 +11,7 @@ use super::{
 use crate::{
     error::{Reason, Refusal},
     limit::source::Demand,
+    policy::Totals,
 };
 
 /// Waiters that others have overtaken are checked again after this time, and those whose bounds pass within it are refused
@@ -41,7 +42,8 @@ impl Core {
         // The server's limits apply only to the permits that the head takes.
         let needed = cost.saturating_add(head.reserve);
         let by_server = self.server.forecast(|start, total| self.supply.due(start, total, cost), now, cost);
-        by_server.max(self.supply.due(now, needed, needed))
+        let due = by_server.max(self.supply.due(now, needed, needed));
+        if self.units.is_none() { due } else { self.due_of_head_units(due, head.slot, now) }
     }
 
     /// Returns why the store grants no request of this cost.
@@ -115,7 +117,7 @@ impl Core {
         let needed = u64::from(head.waiter.cost.get()).saturating_add(head.reserve);
         let wanted = self.queue.total();
         let has_own_time = self.supply.learner().is_some() || self.supply.source().is_some();
-        let is_exact = self.server.any() || has_own_time || self.queue.is_alone(head);
+        let is_exact = self.server.any() || has_own_time || self.units.is_some() || self.queue.is_alone(head);
         if wanted <= needed || is_exact {
             return due;
         }
@@ -145,6 +147,9 @@ impl Core {
             return Refusal::new(reason, None).with_max_in_flight(max);
         }
         let refusal = Refusal::new(reason, Duration::from_nanos(due.saturating_sub(now)));
+        if let Some(unit) = self.units.as_ref().and_then(|units| units.delaying(due)) {
+            return refusal.with_unit(unit);
+        }
         match self.server.delaying(now, self.queue.total().saturating_add(1)) {
             Some(quota) => refusal.with_quota(quota),
             None => refusal,
@@ -174,6 +179,7 @@ impl Core {
         self.queue.recheck_at = None;
         let (largest, grace) = (self.supply.largest(), self.grace());
         let mut wanted = self.queue.wanted;
+        let mut taken = Totals::NONE;
         for rank in 0..wanted.len() {
             let (mut ahead, mut next) = (0, self.queue.slots.first(rank).map(|(slot, _)| slot));
             while let Some((slot, found)) = next.and_then(|slot| Some((slot, self.queue.slots.get(slot)?))) {
@@ -186,6 +192,7 @@ impl Core {
                     Some(refusal)
                 } else if waiter.latest.is_bounded() {
                     let due = self.forecast(now, self.queue.shares.total(rank, own, &wanted, 0));
+                    let due = self.due_behind(due, &taken, &self.queue.amounts_of(slot), now);
                     let reason = waiter.latest.missed_by(due, now, grace);
                     reason.map(|reason| self.refusal(reason, due, now))
                 } else {
@@ -193,7 +200,10 @@ impl Core {
                 };
                 match refusal {
                     Some(refusal) => self.refuse(slot, refusal, now),
-                    None => ahead = own,
+                    None => {
+                        ahead = own;
+                        taken.add(&self.queue.amounts_of(slot));
+                    }
                 }
             }
             wanted[rank] = ahead;

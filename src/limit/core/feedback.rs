@@ -5,10 +5,12 @@ use std::num::NonZeroU32;
 use super::{
     BegunPause, Core, Grant, LearnedRate,
     block::{Block, Blocks},
+    has_quota,
     lateness::LONGEST_UNCOLLECTED,
+    units::Units,
 };
 use crate::policy::{
-    Quota, Remaining,
+    Amounts, Quota, Remaining,
     adaptive::{Acceptance, Learner, Observation},
 };
 
@@ -97,6 +99,7 @@ impl Core {
     fn respond(&mut self, grant: Grant, feedback: &Feedback, sent_at: u64, now: u64) {
         if !feedback.others.is_empty() {
             self.server.report_others(&feedback.others, now);
+            self.report_units(&feedback.others, sent_at, now);
         }
         let is_accepted = feedback.acceptance == Acceptance::Accepted;
         let states_end = feedback.states_end();
@@ -162,6 +165,7 @@ impl Core {
     /// Discards the server limits, and the rate that follows from the server's quotas.
     pub fn resume(&mut self, now: u64) {
         self.server.reset();
+        self.units.iter_mut().for_each(|units| units.forget_reports());
         self.supply.learner_mut().into_iter().for_each(Learner::resume);
         self.lateness.hold(now);
         self.advance(now);
@@ -170,12 +174,18 @@ impl Core {
     /// Replaces the quotas. Spent permits still count. No block may be open.
     pub fn set_quotas(&mut self, quotas: &[Quota], now: u64) {
         self.supply.change(quotas, now);
+        Units::change(&mut self.units, quotas, self.supply.quotas.spread(), now);
+        let limits = self.units.as_ref().map_or_else(Amounts::default, |units| units.limits());
+        if self.queue.amounts.is_some() {
+            self.queue.limit_amounts(limits);
+        }
         let delay = self.lateness.change(quotas);
         if delay > 0 {
             self.supply.quotas.postpone(delay);
+            self.units.iter_mut().for_each(|units| units.postpone(delay));
         }
         self.blocks = Blocks::new(quotas);
-        let has_quota = self.supply.learner().is_some() || !quotas.is_empty();
+        let has_quota = self.supply.learner().is_some() || has_quota(quotas);
         if has_quota != self.server.has_quota {
             self.server.has_quota = has_quota;
         }
@@ -187,7 +197,11 @@ impl Core {
     /// Opens a block of permits that callers may take without the lock. Returns `None` if a request waits, if a server
     /// limit applies, or if a block would be too small.
     pub fn open_block(&mut self, now: u64) -> Option<Block> {
-        if self.in_flight.is_some() || !self.queue.is_empty() || self.server.any() && self.server.tidy(now) {
+        if self.in_flight.is_some()
+            || self.units.is_some()
+            || !self.queue.is_empty()
+            || self.server.any() && self.server.tidy(now)
+        {
             return None;
         }
         self.blocks.open(|| self.supply.singles(now), now)
@@ -230,7 +244,7 @@ impl Core {
     pub(super) fn expire(&mut self, slot: u32, cost: NonZeroU32, at: u64, now: u64) {
         let is_in_flight = self.queue.slots.get(slot).is_some_and(|slot| slot.waiter.is_in_flight);
         self.queue.expire(slot);
-        self.waste(cost, at, now);
+        self.waste_queued(slot, cost, at, now);
         self.leave_queue(is_in_flight, now);
     }
 

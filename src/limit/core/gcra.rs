@@ -31,6 +31,11 @@ impl Gcra {
         self.arrival = arrival.min(at.saturating_add(FARTHEST));
     }
 
+    /// Returns permits. Those that have been refilled meanwhile are available twice.
+    pub(super) fn give_back(&mut self, cost: u64) {
+        self.arrival = self.arrival.saturating_sub(self.interval.saturating_mul(cost));
+    }
+
     /// Returns the number of permits that are available at `now`.
     pub(super) fn available(&self, now: u64) -> u64 {
         self.whole.saturating_sub(self.arrival.saturating_sub(now)) / self.interval

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::{Core, queue::Head};
+use crate::policy::{Amounts, Totals};
 
 impl Core {
     /// Grants the permits that have become available to the waiters in order. Refuses the first waiters whose permits
@@ -33,8 +34,9 @@ impl Core {
                     break;
                 }
             }
-            let needed = (head.waiter.cost, head.waiter.is_in_flight);
-            if self.take(needed, head.reserve, self.lateness.start(now), now) {
+            let (needed, amounts) =
+                ((head.waiter.cost, head.waiter.is_in_flight), self.queue.amounts_of(head.slot));
+            if self.take(needed, &amounts, head.reserve, self.lateness.start(now), now) {
                 self.queue.grant(&head, now);
             } else if let Some(refusal) = self.missed(&head, now) {
                 self.refuse(head.slot, refusal, now);
@@ -99,6 +101,7 @@ impl Core {
     pub(super) fn take(
         &mut self,
         (cost, is_in_flight): (NonZeroU32, bool),
+        amounts: &Amounts,
         reserve: u64,
         from: u64,
         now: u64,
@@ -115,7 +118,12 @@ impl Core {
         // Permits behind a probe become available at its end.
         let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());
         let from = probe_ends.map_or(from, |ends| from.max(ends.min(now)));
+        let from = self.units.as_ref().map_or(from, |units| units.due(from, &Totals::NONE, amounts));
+        if from > now {
+            return false;
+        }
         let Some(at) = self.supply.take(cost, (reserve, from), progress, now) else { return false };
+        self.units.iter_mut().for_each(|units| units.take(at, amounts, now));
         self.lateness.taken_at = at;
         if self.server.any() {
             self.server.spend(permits, now);

@@ -47,6 +47,7 @@ impl Core {
             if granted_at.is_some() {
                 return granted_at.filter(|_| self.refused == refused);
             }
+            self.collect(now);
             let head = self.head()?;
             let due = self.due(&head, now);
             if due <= now {
@@ -55,6 +56,13 @@ impl Core {
             now = due;
         }
         None
+    }
+
+    /// Collects all granted permits, because those that are not collected return their amounts.
+    fn collect(&mut self, now: u64) {
+        while let Some(ticket) = self.queue.uncollected().and_then(|(slot, ..)| self.queue.ticket(slot)) {
+            self.status(ticket, now);
+        }
     }
 
     /// Polls the late waiters that were woken at once, as a forecast assumes. Returns the time of the grant of `ticket`.

@@ -12,6 +12,7 @@
 //! A grant to a waiter that does not collect it expires, and the next permits go to the waiter behind it. The absent
 //! waiter keeps its position, and returns to it when its status is read.
 
+mod amount_log;
 mod block;
 mod bounds;
 mod feedback;
@@ -35,6 +36,8 @@ mod state;
 mod supply;
 #[cfg(test)]
 mod tests;
+mod unit_limits;
+mod units;
 
 use std::num::NonZeroU32;
 
@@ -44,12 +47,14 @@ pub use self::{
     block::Block,
     feedback::{End, Feedback},
     joint::Turn,
+    lateness::LONGEST_UNCOLLECTED,
     latest::Latest,
     quotas::Spread,
     request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},
     server::pause::{BegunPause, PauseSettings},
     slots::{Stage, Ticket},
     state::LearnedRate,
+    units::UnitState,
 };
 use self::{
     block::Blocks,
@@ -60,15 +65,21 @@ use self::{
     server::limits::{ServerLimits, WITH_QUOTA, WITHOUT_QUOTA},
     slots::Waiter,
     supply::Supply,
+    units::Units,
 };
 use crate::{
     error::{Reason, Refusal},
     limit::source::PermitSource,
-    policy::Quota,
+    policy::{Quota, Unit},
 };
 
 /// How long a late waiter that was woken may hold up the waiters behind it: 50 ms in nanoseconds.
 pub const PATIENCE: u64 = 50_000_000;
+
+/// Returns whether a quota counts requests.
+pub fn has_quota(quotas: &[Quota]) -> bool {
+    quotas.iter().any(|quota| quota.unit() == Unit::Requests)
+}
 
 /// The state of one limiter.
 #[derive(Debug, Clone)]
@@ -80,6 +91,8 @@ pub struct Core {
     blocks: Blocks,
     /// `None` unless the number of requests in flight is limited.
     in_flight: Option<Box<InFlight>>,
+    /// `None` unless a quota counts another unit than requests.
+    units: Option<Box<Units>>,
     obeys_remaining: bool,
     granted: u64,
     /// The number of permits whose requests have ended.
@@ -94,6 +107,7 @@ impl Core {
     pub fn new(quotas: &[Quota], settings: CoreSettings) -> Self {
         let mut core = Self::of(Supply::new(quotas, settings.rule), quotas, settings.obeys_remaining);
         core.configure(settings);
+        core.units = Units::new(quotas, settings.rule.spread());
         if let Some(permits) = settings.initial_burst {
             core.supply.quotas.leave(permits, 0);
         }
@@ -133,7 +147,7 @@ impl Core {
     }
 
     fn of(supply: Supply, quotas: &[Quota], obeys_remaining: bool) -> Self {
-        let has_quota = supply.learner().is_some() || !quotas.is_empty();
+        let has_quota = supply.learner().is_some() || has_quota(quotas);
         Self {
             server: Lazy::new(if has_quota { &WITH_QUOTA } else { &WITHOUT_QUOTA }),
             supply,
@@ -141,6 +155,7 @@ impl Core {
             lateness: Lateness::new(quotas),
             blocks: Blocks::new(quotas),
             in_flight: None,
+            units: None,
             obeys_remaining,
             granted: 0,
             released: 0,
@@ -177,7 +192,9 @@ impl Core {
             return Err(self.count_refused(reason, due, now));
         }
         let (cost, latest, is_in_flight) = (ask.cost, ask.latest, ask.is_in_flight);
-        let ticket = self.queue.insert(Waiter { cost, rank, latest, is_in_flight, is_late, patience });
+        let waiter = Waiter { cost, rank, latest, is_in_flight, is_late, patience };
+        let amounts = self.units.as_ref().map(|units| units.of_waiter(ask.amounts));
+        let ticket = self.queue.insert(waiter, amounts);
         self.watch_bound(ask.latest);
         self.overtake(rank + 1, now);
         self.hold_head(now);
@@ -216,12 +233,12 @@ impl Core {
         let goes_first = is_first || ask.is_in_flight && self.is_full() && self.queue.in_flight == 0;
         let reserve = if goes_first { Some(0) } else { self.queue.reserve_of_new(rank, cost, largest) };
         if let Some(reserve) = reserve {
-            if self.take((cost, ask.is_in_flight), reserve, now, now) {
+            if self.take((cost, ask.is_in_flight), &ask.amounts, reserve, now, now) {
                 if !is_first {
                     self.queue.grant_new(rank, cost);
                     self.overtake(rank + 1, now);
                 }
-                return Ok(Grant { at: now, cost });
+                return Ok(Grant::new(now, cost));
             }
         }
         Err(self.due_of_new(ask, now))
@@ -248,7 +265,8 @@ impl Core {
     fn due_of_new(&self, ask: &Ask, now: u64) -> u64 {
         let (rank, wanted) = (ask.priority.rank(), &self.queue.wanted);
         let own = wanted[rank].saturating_add(ask.cost.get().into());
-        self.forecast(now, self.queue.shares.total(rank, own, wanted, 0))
+        let due = self.forecast(now, self.queue.shares.total(rank, own, wanted, 0));
+        if self.units.is_none() { due } else { self.due_of_units(due, rank, &ask.amounts, now) }
     }
 
     /// Returns what became of a waiter. Any result but `Waiting` ends the ticket. Permits that were granted too long
@@ -260,9 +278,9 @@ impl Core {
         let cost = waiter.cost;
         match *stage {
             Stage::Granted(at) if self.is_expired(at, now) => self.expire(slot, cost, at, now),
-            Stage::Granted(_) => {
+            Stage::Granted(taken_at) => {
                 self.queue.release(slot);
-                return Status::Granted(Grant { at: now, cost });
+                return Status::Granted(Grant { at: now, cost, taken_at });
             }
             Stage::Refused(ref refusal) => {
                 let refusal = refusal.clone();
@@ -303,7 +321,7 @@ impl Core {
     pub fn cancel(&mut self, ticket: Ticket, now: u64) -> bool {
         let Some((slot, stage, waiter)) = self.queue.find(ticket) else { return false };
         if let Stage::Granted(at) = *stage {
-            self.waste(waiter.cost, at, now);
+            self.waste_queued(slot, waiter.cost, at, now);
             self.leave_queue(waiter.is_in_flight, now);
         }
         self.queue.release(slot);

@@ -2,11 +2,14 @@
 
 use std::{collections::VecDeque, num::NonZeroU32};
 
-use super::slots::{GRANTED, Slots, Stage, Ticket, Waiter};
+use super::{
+    slots::{GRANTED, Slots, Stage, Ticket, Waiter},
+    units::{QueuedAmounts, WaiterAmounts},
+};
 use crate::{
     error::Refusal,
     policy::{
-        Priority,
+        Amounts, Priority,
         priority::{Heads, Shares, Turn},
     },
 };
@@ -34,6 +37,8 @@ pub(super) struct Queue {
     pub(super) has_joint: bool,
     /// The number of waiters that are in flight, without the absent ones.
     pub(super) in_flight: usize,
+    /// `None` until a request with an amount of another unit waits.
+    pub(super) amounts: Option<Box<QueuedAmounts>>,
     woken: VecDeque<Ticket>,
     /// The highest cost of any request since the queue was last empty.
     pub(super) costliest: u64,
@@ -54,6 +59,7 @@ impl Queue {
             bounded: 0,
             has_joint: false,
             in_flight: 0,
+            amounts: None,
             woken: VecDeque::new(),
             costliest: 1,
             recheck_at: None,
@@ -218,11 +224,27 @@ impl Queue {
     }
 
     /// Queues a new request behind all others of its priority.
-    pub(super) fn insert(&mut self, waiter: Waiter) -> Ticket {
+    pub(super) fn insert(&mut self, waiter: Waiter, amounts: Option<WaiterAmounts>) -> Ticket {
         let ticket = self.slots.add(waiter);
+        if let Some(WaiterAmounts { own, limits }) = amounts {
+            self.amounts.get_or_insert_with(|| Box::new(QueuedAmounts::new(limits))).set(ticket.slot, own);
+        }
         self.queued[waiter.rank] += 1;
         self.enter(ticket.slot);
         ticket
+    }
+
+    /// Changes the limits of the amounts of all waiters.
+    pub(super) fn limit_amounts(&mut self, limits: Amounts) {
+        let Some(amounts) = &mut self.amounts else { return };
+        amounts.begin(limits);
+        for rank in 0..Priority::COUNT {
+            let mut next = self.slots.first(rank);
+            while let Some((index, found)) = next {
+                amounts.enter(index, rank);
+                next = self.slots.next(found);
+            }
+        }
     }
 
     /// Puts an [absent](Stage::Absent) waiter back at its position.
@@ -233,6 +255,7 @@ impl Queue {
         self.wanted[waiter.rank] += u64::from(waiter.cost.get());
         self.bounded += usize::from(waiter.latest.is_bounded());
         self.in_flight += usize::from(waiter.is_in_flight);
+        self.amounts.iter_mut().for_each(|amounts| amounts.enter(index, waiter.rank));
         self.slots.link(index, waiter.rank);
     }
 
@@ -275,6 +298,9 @@ impl Queue {
             Stage::Free => return,
         }
         self.slots.free(index);
+        if self.slots.is_unused() {
+            self.amounts = None;
+        }
     }
 
     /// Returns the slot, the stage and the request of a ticket, unless the ticket has ended.
@@ -286,6 +312,12 @@ impl Queue {
 
     pub(super) fn pop_woken(&mut self) -> Option<Ticket> {
         self.woken.pop_front()
+    }
+
+    /// Returns the amounts of other units that a waiter takes.
+    #[inline]
+    pub(super) fn amounts_of(&self, slot: u32) -> Amounts {
+        self.amounts.as_ref().map_or_else(Amounts::default, |amounts| amounts.of(slot))
     }
 
     /// Returns the waiters of all priorities.
@@ -307,6 +339,7 @@ impl Queue {
         self.wanted[rank] -= u64::from(cost.get());
         self.bounded -= usize::from(latest.is_bounded());
         self.in_flight -= usize::from(is_in_flight);
+        self.amounts.iter_mut().for_each(|amounts| amounts.leave(index, rank));
         self.slots.unlink(index, rank);
         Some(rank)
     }

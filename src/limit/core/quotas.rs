@@ -1,7 +1,7 @@
 //! When permits are available under the configured quotas.
 
 use super::{gcra::Gcra, grant_log::GrantLog};
-use crate::policy::{Quota, nanos};
+use crate::policy::{Quota, Unit, nanos};
 
 /// 2 ms in nanoseconds, which is twice the delay of a late timer. Waiters are served at least this long before a bucket
 /// is full.
@@ -18,7 +18,7 @@ pub enum Spread {
     SlidingWindow,
 }
 
-/// All quotas of a limiter. A request takes its permits from each quota.
+/// All quotas of a limiter that count requests. A request takes its permits from each quota.
 #[derive(Debug, Clone)]
 pub struct Quotas {
     spread: Spread,
@@ -116,8 +116,12 @@ impl QuotaState {
 }
 
 impl Quotas {
+    pub(super) fn spread(&self) -> Spread {
+        self.spread
+    }
+
     pub fn new(quotas: &[Quota], spread: Spread) -> Self {
-        let states = quotas.iter().map(|quota| QuotaState::new(*quota, spread)).collect();
+        let states = requests(quotas).map(|quota| QuotaState::new(*quota, spread)).collect();
         Self { spread, states }
     }
 
@@ -190,7 +194,7 @@ impl Quotas {
 
     /// Replaces the quotas. Spent permits still count, so the change does not make more permits available at once.
     pub(super) fn change(&mut self, quotas: &[Quota], now: u64) {
-        if quotas.iter().eq(self.states.iter().map(|state| &state.quota)) {
+        if requests(quotas).eq(self.states.iter().map(|state| &state.quota)) {
             return;
         }
         let old = std::mem::take(&mut self.states);
@@ -208,6 +212,11 @@ impl Quotas {
             state.pace.iter_mut().for_each(|pace| pace.replace(&paces, now));
             state
         };
-        self.states = quotas.iter().map(state).collect();
+        self.states = requests(quotas).map(state).collect();
     }
+}
+
+/// Returns the quotas that count requests.
+fn requests(quotas: &[Quota]) -> impl Iterator<Item = &Quota> {
+    quotas.iter().filter(|quota| quota.unit() == Unit::Requests)
 }

@@ -3,7 +3,10 @@
 use std::num::NonZeroU32;
 
 use super::{latest::Latest, quotas::Spread, server::pause::PauseSettings, slots::Ticket};
-use crate::{error::Refusal, policy::Priority};
+use crate::{
+    error::Refusal,
+    policy::{Amounts, Priority},
+};
 
 /// How a limiter grants permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +15,16 @@ pub enum Rule {
     Quotas(Spread),
     /// A rate learned from the server, below the configured quotas.
     Learned,
+}
+
+impl Rule {
+    /// Returns how the quotas are spread.
+    pub(super) const fn spread(self) -> Spread {
+        match self {
+            Self::Quotas(spread) => spread,
+            Self::Learned => Spread::PacedWindow,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +71,8 @@ pub struct Ask {
     pub max_queue: usize,
     /// Whether the request is already in flight, because its permits have expired before it was sent.
     pub is_in_flight: bool,
+    /// What the request takes of the quotas of other units.
+    pub amounts: Amounts,
 }
 
 /// Permits that were granted, and the time at which their caller learned of it.
@@ -65,6 +80,15 @@ pub struct Ask {
 pub struct Grant {
     pub at: u64,
     pub cost: NonZeroU32,
+    /// When the amounts of other units were taken.
+    pub taken_at: u64,
+}
+
+impl Grant {
+    /// Creates the grant of a request that did not wait.
+    pub const fn new(at: u64, cost: NonZeroU32) -> Self {
+        Self { at, cost, taken_at: at }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Core, Ticket};
+use super::{Core, Ticket, units::UnitState};
 use crate::policy::{
     Priority, QuotaName, Remaining,
     adaptive::{LearnedFrom, Progress},
@@ -32,6 +32,7 @@ pub struct Snapshot {
     pub refused: u64,
     pub in_flight: u64,
     pub requests_in_flight: Option<u32>,
+    pub units: Vec<UnitState>,
     pub learned: Option<LearnedRate>,
 }
 
@@ -55,6 +56,7 @@ impl Core {
             && self.supply.learner().is_none()
             && !self.server.pause.is_long()
             && self.in_flight.is_none()
+            && self.units.is_none()
     }
 
     /// Returns whether the next wake-up may be earlier because of this new waiter.
@@ -68,6 +70,7 @@ impl Core {
             && !(self.server.any() && self.server.tidy(now))
             && self.server.unconfirmed.permits(now) == 0
             && self.queue.len(Priority::COUNT) == 0
+            && self.units.as_ref().is_none_or(|units| units.is_whole(now))
             && self.requests_in_flight(now).is_none_or(|requests| requests == 0)
     }
 
@@ -87,6 +90,7 @@ impl Core {
             refused: self.refused,
             in_flight: self.permits_in_flight(),
             requests_in_flight,
+            units: self.units.iter().flat_map(|units| units.states(now)).collect(),
             learned: self.learned(),
         }
     }

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     limit::source::PermitSource,
     policy::{
-        Quota,
+        Quota, Unit,
         adaptive::{IDLE, Learner, Progress},
     },
 };
@@ -57,7 +57,8 @@ pub(super) struct Learned {
 
 /// Returns the requests per second of the slowest quota.
 fn pace(quotas: &[Quota]) -> f64 {
-    quotas.iter().map(Quota::sustained).fold(f64::INFINITY, f64::min)
+    let requests = quotas.iter().filter(|quota| quota.unit() == Unit::Requests);
+    requests.map(Quota::sustained).fold(f64::INFINITY, f64::min)
 }
 
 impl Learned {
@@ -123,11 +124,8 @@ impl Supply {
     }
 
     pub(super) fn new(quotas: &[Quota], rule: Rule) -> Self {
-        let (spread, learned) = match rule {
-            Rule::Quotas(spread) => (spread, None),
-            Rule::Learned => (Spread::PacedWindow, Some(Box::new(Learned::new(quotas)))),
-        };
-        Self { quotas: Quotas::new(quotas, spread), learned, source: None }
+        let learned = (rule == Rule::Learned).then(|| Box::new(Learned::new(quotas)));
+        Self { quotas: Quotas::new(quotas, rule.spread()), learned, source: None }
     }
 
     pub(super) fn learner(&self) -> Option<&Learner> {

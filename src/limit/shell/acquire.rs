@@ -1,7 +1,6 @@
 use std::{
     fmt,
     future::Future,
-    num::NonZeroU32,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -11,10 +10,11 @@ use super::{Shared, attempt::Attempt, driver};
 use crate::{
     error::{Refusal, polled_after_completion},
     limit::{
-        core::{Core, Status, Submitted, Ticket},
+        core::{Core, Grant, Status, Submitted, Ticket},
         permit::Permit,
         permit_request::PermitRequest,
     },
+    policy::Amounts,
 };
 
 /// The future of a limiter. It resolves to the permit of one request, or to a refusal.
@@ -36,7 +36,7 @@ pub struct Acquire {
 enum Stage {
     /// The future was not polled yet.
     New(Option<Arc<Shared>>, PermitRequest),
-    Queued(Option<Arc<Shared>>, Ticket, NonZeroU32),
+    Queued(Option<Arc<Shared>>, Ticket, Amounts),
     /// `None` after the outcome was returned.
     Ready(Option<Result<Permit<'static>, Refusal>>),
     Custom(Pin<Box<dyn Future<Output = Result<Permit<'static>, Refusal>> + Send>>),
@@ -68,36 +68,36 @@ impl Future for Acquire {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let stage = &mut self.get_mut().stage;
-        let (limiter, cost, outcome) = match stage {
+        let (limiter, amounts, outcome) = match stage {
             Stage::Ready(outcome) => {
                 return Poll::Ready(outcome.take().unwrap_or_else(|| polled_after_completion()));
             }
             Stage::Custom(future) => return future.as_mut().poll(cx),
             Stage::New(limiter, request) => {
                 let Some(joined) = limiter else { polled_after_completion() };
-                let cost = request.cost();
-                match joined.attempt(request) {
-                    Attempt::Granted(at) => (limiter, cost, Ok(at)),
-                    Attempt::Refused(refusal) => (limiter, cost, Err(refusal)),
+                let (cost, amounts) = (request.cost(), request.amounts());
+                let outcome = match joined.attempt(request) {
+                    Attempt::Granted(at) => Ok(Grant::new(at, cost)),
+                    Attempt::Refused(refusal) => Err(refusal),
                     Attempt::NeedsLock(read) => match joined.submit(request, read, cx.waker()) {
-                        Ok(Joined::Granted(at)) => (limiter, cost, Ok(at)),
+                        Ok(Joined::Granted(at)) => Ok(Grant::new(at, cost)),
                         Ok(Joined::Queued(ticket, has_driver)) => {
                             let limiter = limiter.take();
-                            *stage = Stage::Queued(limiter.clone(), ticket, cost);
+                            *stage = Stage::Queued(limiter.clone(), ticket, amounts);
                             if let Some(limiter) = limiter.filter(|_| !has_driver) {
                                 driver::start(&limiter);
                             }
                             return Poll::Pending;
                         }
-                        Err(refusal) => (limiter, cost, Err(refusal)),
+                        Err(refusal) => Err(refusal),
                     },
-                }
+                };
+                (limiter, amounts, outcome)
             }
-            Stage::Queued(limiter, ticket, cost) => {
+            Stage::Queued(limiter, ticket, amounts) => {
                 let Some(joined) = limiter else { polled_after_completion() };
                 match joined.status(*ticket, cx.waker()) {
-                    Ok(Ok(at)) => (limiter, *cost, Ok(at)),
-                    Ok(Err(refusal)) => (limiter, *cost, Err(refusal)),
+                    Ok(outcome) => (limiter, *amounts, outcome),
                     Err(has_driver) => {
                         if !has_driver {
                             driver::start(joined);
@@ -109,7 +109,7 @@ impl Future for Acquire {
         };
         // Moves the limiter into the permit, which saves a change of its reference count.
         let Some(limiter) = limiter.take() else { polled_after_completion() };
-        Poll::Ready(outcome.map(|at| Permit::shared(limiter, cost, at)))
+        Poll::Ready(outcome.map(|grant| Permit::shared(limiter, grant, &amounts)))
     }
 }
 
@@ -164,9 +164,9 @@ impl Shared {
 
     /// Returns the outcome of a queued request. While it waits, stores its waker and returns whether the current
     /// runtime has a driver.
-    fn status(&self, ticket: Ticket, waker: &Waker) -> Result<Result<u64, Refusal>, bool> {
+    fn status(&self, ticket: Ticket, waker: &Waker) -> Result<Result<Grant, Refusal>, bool> {
         self.watch(ticket, waker, |core, now| match core.status(ticket, now) {
-            Status::Granted(grant) => Some((Ok(grant.at), false)),
+            Status::Granted(grant) => Some((Ok(grant), false)),
             Status::Refused(refusal) => Some((Err(refusal), true)),
             Status::Waiting => None,
         })

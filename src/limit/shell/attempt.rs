@@ -9,7 +9,7 @@ use crate::{
         core::{Ask, Latest},
         permit_request::PermitRequest,
     },
-    policy::{Priority, nanos},
+    policy::{Amounts, Priority, nanos},
 };
 
 pub(super) enum Attempt {
@@ -75,7 +75,14 @@ impl Shared {
     #[inline(never)]
     fn try_take_locked(&self, cost: NonZeroU32, read: u64) -> Result<u64, Refusal> {
         let latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
-        let ask = Ask { cost, priority: Priority::Normal, latest, max_queue: 0, is_in_flight: false };
+        let ask = Ask {
+            cost,
+            priority: Priority::Normal,
+            latest,
+            max_queue: 0,
+            is_in_flight: false,
+            amounts: Amounts::default(),
+        };
         let mut guard = match self.lock_or_take(&ask, read) {
             Ok(guard) => guard,
             Err(at) => return Ok(at),
@@ -106,6 +113,7 @@ impl Shared {
             latest,
             max_queue: request.max_queue(),
             is_in_flight: request.is_in_flight(),
+            amounts: request.amounts(),
         }
     }
 

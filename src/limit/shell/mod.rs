@@ -29,7 +29,7 @@ use self::{
     waiting::{Waiting, Wakes},
 };
 use super::{
-    core::{Core, LearnedRate},
+    core::{Core, LearnedRate, has_quota},
     snapshot::{Learned, Snapshot},
     source::PermitSource,
 };
@@ -87,7 +87,7 @@ type Guard<'a> = MutexGuard<'a, Option<Box<State>>>;
 
 impl Shared {
     pub(super) fn new(setup: Arc<Setup>) -> Self {
-        let reads_remaining = setup.settings.obeys_remaining || setup.quotas.is_empty();
+        let reads_remaining = setup.settings.obeys_remaining || !has_quota(&setup.quotas);
         let flags = match setup.learns() {
             true => flags::LEARNS | flags::READS_ALL,
             false if reads_remaining => flags::READS_REMAINING,
@@ -138,6 +138,7 @@ impl Shared {
             refused: snapshot.refused + self.refused.sum(),
             in_flight: snapshot.in_flight,
             requests_in_flight: snapshot.requests_in_flight,
+            units: snapshot.units,
             learned: snapshot.learned.map(|learned| self.learned(&learned)),
         }
     }

@@ -10,7 +10,7 @@ use crate::{
         feedback::ResponseInfo,
         snapshot::Effect,
     },
-    policy::adaptive::Acceptance,
+    policy::{Amounts, adaptive::Acceptance},
 };
 
 impl Shared {
@@ -39,7 +39,7 @@ impl Shared {
         let feedback = Feedback::from(response);
         let end = End::Response(&feedback, sent_at);
         let (learned, begun) = self.locked(|core, now| {
-            let learned = core.finished(Grant { at, cost }, end, now);
+            let learned = core.finished(Grant::new(at, cost), end, now);
             (learned, core.take_begun_pause())
         });
         Effect {
@@ -85,13 +85,18 @@ impl Shared {
         }
     }
 
+    /// Replaces the amounts that a request took at `taken_at`.
+    pub(in crate::limit) fn settle(&self, taken_at: u64, charged: &Amounts, actual: &Amounts) {
+        self.locked(|core, now| core.settle(taken_at, charged, actual, now));
+    }
+
     /// Releases the permits of a request without a response.
     #[inline]
     pub(in crate::limit) fn dropped(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
         if !was_sent && self.release_ordinary(cost) {
             return;
         }
-        self.locked(|core, now| core.finished(Grant { at, cost }, unreported(was_sent), now));
+        self.locked(|core, now| core.finished(Grant::new(at, cost), unreported(was_sent), now));
     }
 
     /// Releases the permits of a request without a response, which is no longer in flight.
@@ -101,7 +106,7 @@ impl Shared {
             return self.dropped((cost, at), was_sent);
         }
         self.locked(|core, now| {
-            core.finished(Grant { at, cost }, unreported(was_sent), now);
+            core.finished(Grant::new(at, cost), unreported(was_sent), now);
             core.end_in_flight(was_sent, now);
         });
     }

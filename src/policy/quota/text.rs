@@ -6,6 +6,7 @@ use super::Quota;
 use crate::{
     config::InvalidConfig,
     policy::{
+        Unit,
         duration_text::{DurationText, parse_duration},
         header_values::whole_number,
     },
@@ -13,13 +14,15 @@ use crate::{
 
 /// `{}` formats the quota for people: `100 per 60s, burst 10, margin 1s, sustains 1.639 per second`. `{:#}` formats it
 /// for configuration files: `100/60s, burst 10, margin 1s`. Parsing the second form returns an equal quota. A bucket is
-/// `bucket 40, 2 per 1s, burst 38, margin 1s, sustains 2 per second` or `bucket 40, 2/1s, margin 1s`.
+/// `bucket 40, 2 per 1s, burst 38, margin 1s, sustains 2 per second` or `bucket 40, 2/1s, margin 1s`. A unit other than
+/// requests follows the limit: `30000 tokens/60s`.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, window, refill, burst, margin } = *self;
+        let Self { limit, window, refill, burst, margin, unit } = *self;
         let (per, window, margin) =
             (if f.alternate() { "/" } else { " per " }, DurationText(window), DurationText(margin));
         match refill {
+            None if unit != Unit::Requests => write!(f, "{limit} {unit}{per}{window}, burst {burst}")?,
             None => write!(f, "{limit}{per}{window}, burst {burst}")?,
             Some(refill) if f.alternate() => write!(f, "bucket {limit}, {refill}{per}{window}")?,
             Some(refill) => write!(f, "bucket {limit}, {refill}{per}{window}, burst {burst}")?,
@@ -43,7 +46,8 @@ impl fmt::Display for Rounded {
     }
 }
 
-/// Parses a quota in the form that `{:#}` writes: `LIMIT/WINDOW`, then optionally a burst and a margin. A bucket is
+/// Parses a quota in the form that `{:#}` writes: `LIMIT/WINDOW` or `LIMIT UNIT/WINDOW`, then optionally a burst and a
+/// margin. A bucket is
 /// `bucket CAPACITY, REFILL/TIME`, and optionally a margin.
 ///
 /// ```
@@ -64,7 +68,7 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
         let invalid = || {
-            let expected = "LIMIT/WINDOW, such as 100/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s. Or a bucket: bucket 40, 2/1s";
+            let expected = "LIMIT/WINDOW, such as 100/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s. Or a unit: 30000 tokens/60s. Or a bucket: bucket 40, 2/1s";
             InvalidConfig::new("quota", text.escape_debug().to_string(), expected)
         };
         let mut parts = text.split(',').map(str::trim);
@@ -74,11 +78,18 @@ impl FromStr for Quota {
             first.strip_prefix("bucket ").map(|text| number(text).ok_or_else(invalid)).transpose()?;
         let rate = if capacity.is_some() { parts.next().unwrap_or_default() } else { first };
         let (limit, window) = rate.split_once('/').ok_or_else(invalid)?;
+        let (limit, unit) = match limit.trim().split_once(' ') {
+            Some((limit, unit)) => {
+                (limit, Unit::NAMES.iter().find(|(_, name)| *name == unit.trim()).ok_or_else(invalid)?.0)
+            }
+            None => (limit, Unit::Requests),
+        };
         let (limit, window) = (number(limit).ok_or_else(invalid)?, parse_duration(window.trim())?);
         let mut quota = match capacity {
             Some(capacity) => Self::bucket(capacity, limit, window)?,
             None => Self::new(limit, window)?,
-        };
+        }
+        .with_unit(unit)?;
         let (mut burst, mut margin) = (None, None);
         for part in parts {
             match part.split_once(' ') {

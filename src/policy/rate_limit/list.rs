@@ -17,14 +17,42 @@ pub const MAX_POLICIES: usize = 8;
 pub enum Unit {
     /// Requests.
     Requests,
-    /// Tokens of a language model.
+    /// Tokens of a language model, those of the prompt and of the response together.
     Tokens,
+    /// Tokens of the prompt.
+    InputTokens,
+    /// Tokens of the response.
+    OutputTokens,
     /// Points or complexity: the cost of a request, which depends on its content.
     Points,
     /// Bytes of content.
     Bytes,
     /// Requests that are in progress at the same time.
     Concurrency,
+}
+
+impl Unit {
+    /// The units with their names.
+    pub(crate) const NAMES: [(Self, &'static str); 7] = [
+        (Self::Requests, "requests"),
+        (Self::Tokens, "tokens"),
+        (Self::InputTokens, "input_tokens"),
+        (Self::OutputTokens, "output_tokens"),
+        (Self::Points, "points"),
+        (Self::Bytes, "bytes"),
+        (Self::Concurrency, "concurrency"),
+    ];
+
+    /// Returns the name in lowercase, such as `input_tokens`. Logs, metrics and configuration files use it.
+    pub fn as_str(self) -> &'static str {
+        Self::NAMES.iter().find(|(unit, _)| *unit == self).map_or("", |(_, name)| name)
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// The remaining permits of one quota of the server, and the time until more become available.

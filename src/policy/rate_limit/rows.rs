@@ -57,7 +57,7 @@ const SERVICES: [Service; 22] = {
     use Field::{
         Limit, Lists, Policies, ResetAfter, Scope, Structured, Used, UsedOfLimit, WindowMillis, Windows,
     };
-    use Unit::{Points, Requests, Tokens};
+    use Unit::{InputTokens, OutputTokens, Points, Requests, Tokens};
     [
         // draft-ietf-httpapi-ratelimit-headers -07 to -11. monday.com and Cloudflare send them.
         ("", "", Requests, None, &[("ratelimit", Structured), ("ratelimit-policy", Policies)]),
@@ -87,8 +87,8 @@ const SERVICES: [Service; 22] = {
         ("x-ratelimit-", "-tokens", Tokens, None, &[]),
         ("anthropic-ratelimit-requests-", "", Requests, None, &[]),
         ("anthropic-ratelimit-tokens-", "", Tokens, None, &[]),
-        ("anthropic-ratelimit-input-tokens-", "", Tokens, None, &[]),
-        ("anthropic-ratelimit-output-tokens-", "", Tokens, None, &[]),
+        ("anthropic-ratelimit-input-tokens-", "", InputTokens, None, &[]),
+        ("anthropic-ratelimit-output-tokens-", "", OutputTokens, None, &[]),
         // Brevo.
         ("x-sib-ratelimit-", "", Requests, None, &[]),
         (

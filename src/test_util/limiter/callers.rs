@@ -4,9 +4,9 @@ use std::time::SystemTime;
 
 use http::HeaderMap;
 
-use super::{Call, Caller, Event, Reply, Sim, State, Violation};
+use super::{Call, Caller, Event, Reply, Sim, State, Violation, state::Tokens};
 use crate::limit::core::{Ask, End, Feedback, Grant, Latest, PATIENCE, Stage, Status, Submitted};
-use crate::policy::{Remaining, adaptive::Acceptance, rate_limit};
+use crate::policy::{Amounts, Remaining, Unit, adaptive::Acceptance, rate_limit};
 
 /// The time in which the server processes a request: 20 ms in nanoseconds. Each response closes a block.
 const PROCESSING: u64 = 20_000_000;
@@ -27,13 +27,14 @@ impl Sim<'_> {
             state: State::Ended,
             joined: 0,
             is_in_flight: false,
+            tokens: Tokens::default(),
             bound: u64::MAX,
         });
         if let Some((block, takers)) = &mut self.block {
             let has_room = takers.len() < block.permits as usize && self.time < block.end;
             if has_room && call.cost.get() == 1 {
                 takers.push(caller);
-                return self.granted(caller, Grant { at: self.time, cost: call.cost }, true);
+                return self.granted(caller, Grant::new(self.time, call.cost), true);
             }
             self.close_block();
         }
@@ -47,7 +48,8 @@ impl Sim<'_> {
     fn submit(&mut self, caller: usize, latest: Latest, max_queue: usize) -> Result<(), Violation> {
         let Call { cost, priority, .. } = self.callers[caller].call;
         let is_in_flight = self.callers[caller].is_in_flight;
-        let ask = Ask { cost, priority, latest, max_queue, is_in_flight };
+        let amounts = Amounts::of(Unit::Tokens, self.callers[caller].call.tokens.0);
+        let ask = Ask { cost, priority, latest, max_queue, is_in_flight, amounts };
         self.callers[caller].bound = latest.last(0);
         match self.core.submit(ask, self.time) {
             Ok(Submitted::Granted(grant)) => {
@@ -162,6 +164,7 @@ impl Sim<'_> {
         if is_expired {
             self.close_block();
             self.report.expired += 1;
+            self.settle(caller, 0);
             self.core.finished(grant, End::Unsent, self.time);
             self.collect_woken()?;
             self.callers[caller].is_in_flight = true;
@@ -200,6 +203,9 @@ impl Sim<'_> {
             }
         };
         self.core.finished(grant, End::Response(&feedback, sent_at), self.time);
+        if let Some(after) = self.callers[caller].call.settles_after {
+            self.schedule(self.time.saturating_add(after), Event::Settle(caller));
+        }
         self.schedule(self.time.saturating_add(self.callers[caller].call.body), Event::BodyEnd(caller));
     }
 }

@@ -4,13 +4,13 @@ use std::{collections::BTreeSet, num::NonZeroU32};
 
 use super::{
     script::Script,
-    state::{Caller, State, Violation},
+    state::{Caller, State, Tokens, Violation},
     window::Window,
 };
 use crate::limit::core::{Block, Core, Grant, Rule, Spread, Stage};
 use crate::{
     error::Refusal,
-    policy::{Priority, Quota},
+    policy::{Priority, Quota, Unit, nanos},
 };
 
 pub(super) struct Checks {
@@ -32,6 +32,12 @@ pub(super) struct Checks {
     gate: Option<(u64, u64, bool)>,
     /// Whether reports of the server apply.
     obeys_reports: bool,
+    /// The limit and the window of the quota of tokens.
+    tokens: Option<(u32, u64)>,
+    /// Whether a request has taken tokens in the current event.
+    has_new_tokens: bool,
+    /// The real tokens of the arrivals, if no request takes more than its estimate.
+    arrived_tokens: Option<Window>,
     permits: u64,
     /// The permits of each priority since all priorities wait, in a script without costs.
     taken: [u64; Priority::COUNT],
@@ -52,25 +58,30 @@ const LATE_REFUSAL: u64 = 10_000_000;
 
 impl Checks {
     pub(super) fn new(script: &Script) -> Self {
-        let windows = || script.quotas.iter().map(Window::new).collect();
+        let windows = || script.requests().map(Window::new).collect();
         let costliest = script.calls().map(|call| call.cost.get()).max().unwrap_or(1);
         // Forecasts are too inexact for a check if a rate is learned, or if priorities share the permits.
         let is_learned = script.settings.rule == Rule::Learned;
         let is_paced = script.settings.rule == Rule::Quotas(Spread::PacedWindow);
         let has_reports = script.calls().any(|call| matches!(call.reply, super::Reply::Reports(..)));
+        let has_upper_bounds = script.calls().all(|call| call.tokens.1 <= call.tokens.0);
         let has_ranks = script.calls().any(|call| call.priority != Priority::Normal);
         Self {
             granted: windows(),
             arrived: windows(),
             keeps_log: script.settings.rule != Rule::Quotas(Spread::TokenBucket),
-            is_exact: costliest == 1 && !is_paced && script.quotas.len() < 2,
+            is_exact: costliest == 1 && !is_paced && script.quotas.len() < 2 && script.tokens().is_none(),
             forecasts: !is_learned && !has_ranks && !has_reports,
             waiting: Default::default(),
             joined: 0,
             most_waiters: 0,
             paused_until: 0,
             gate: None,
-            obeys_reports: !is_learned && (script.settings.obeys_remaining || script.quotas.is_empty()),
+            obeys_reports: !is_learned
+                && (script.settings.obeys_remaining || script.requests().next().is_none()),
+            tokens: script.tokens().map(|quota| (quota.limit(), nanos(quota.window()))),
+            has_new_tokens: false,
+            arrived_tokens: script.tokens().filter(|_| has_upper_bounds).map(Window::new),
             permits: 0,
             taken: [0; Priority::COUNT],
             slack: script.slack(),
@@ -113,7 +124,12 @@ impl Checks {
     }
 
     pub(super) fn change(&mut self, quotas: &[Quota]) {
-        for (index, quota) in quotas.iter().enumerate() {
+        let (own, tokens): (Vec<&Quota>, Vec<_>) =
+            quotas.iter().partition(|quota| quota.unit() == Unit::Requests);
+        if let (Some((limit, _)), Some(new)) = (&mut self.tokens, tokens.first()) {
+            (*limit, self.arrived_tokens) = (new.limit(), None);
+        }
+        for (index, quota) in own.iter().enumerate() {
             let limit = u64::from(quota.limit());
             if let Some(window) = self.granted.get_mut(index) {
                 window.change(limit, self.keeps_log);
@@ -170,6 +186,8 @@ impl Checks {
             *left = rest;
         }
         self.permits += cost;
+        caller.tokens = Tokens { taken_at: now, charged: caller.call.tokens.0 };
+        self.has_new_tokens |= caller.tokens.charged > 0;
         let is_saturated = self.waiting.iter().all(|waiting| !waiting.is_empty());
         self.taken[rank] = if is_saturated && self.costliest == 1 { self.taken[rank] + cost } else { 0 };
         if !is_saturated {
@@ -207,6 +225,12 @@ impl Checks {
                 return Err(Violation(format!("{fullest} arrivals in a window at {now}")));
             }
         }
+        if let Some(window) = &mut self.arrived_tokens {
+            let fullest = window.add(now + caller.call.network, caller.call.tokens.1.into());
+            if fullest > window.limit() {
+                return Err(Violation(format!("{fullest} tokens arrive in a window at {now}")));
+            }
+        }
         Ok(())
     }
 
@@ -222,7 +246,7 @@ impl Checks {
         if !self.forecasts {
             return Ok(0);
         }
-        let forecast = now.saturating_add(crate::policy::nanos(wait));
+        let forecast = now.saturating_add(nanos(wait));
         match exact() {
             Some(granted) if forecast > granted || self.is_exact && forecast != granted => {
                 Err(Violation(format!(
@@ -238,12 +262,13 @@ impl Checks {
     pub(super) fn after(
         &mut self,
         core: &Core,
-        callers: &[Caller],
+        callers: &mut [Caller],
         block: Option<&(Block, Vec<usize>)>,
         now: u64,
     ) -> Result<(), Violation> {
         let in_block = block.map_or(0, |(_, takers)| takers.len() as u64);
         let (mut waiters, mut in_flight, mut queued, mut requests) = (0, 0, 0, 0);
+        let mut tokens = 0;
         for caller in callers {
             let cost = u64::from(caller.call.cost.get());
             match caller.state {
@@ -258,7 +283,10 @@ impl Checks {
                         Some(Stage::Waiting) if self.is_overdue(caller, now) => {
                             return Err(Violation(format!("a waiter was not refused by {now}: {caller:?}")));
                         }
-                        Some(Stage::Waiting | Stage::Offered(_) | Stage::Absent) => queued += 1,
+                        Some(Stage::Waiting | Stage::Offered(_) | Stage::Absent) => {
+                            queued += 1;
+                            caller.tokens.charged = 0;
+                        }
                         Some(Stage::Refused(_)) => {}
                         Some(Stage::Free) | None => {
                             return Err(Violation(format!("a waiter was lost by {now}: {caller:?}")));
@@ -268,6 +296,15 @@ impl Checks {
                 State::Held(_) | State::Sent(..) => (in_flight, requests) = (in_flight + cost, requests + 1),
                 State::Reading => requests += 1,
                 State::Ended => {}
+            }
+            if let Some((limit, window)) = self.tokens {
+                let is_recent = now - caller.tokens.taken_at <= window;
+                tokens += u64::from(if is_recent { caller.tokens.charged.min(limit) } else { 0 });
+            }
+        }
+        if let Some((limit, _)) = self.tokens.filter(|_| std::mem::take(&mut self.has_new_tokens)) {
+            if tokens > limit.into() {
+                return Err(Violation(format!("{tokens} of {limit} tokens in a window at {now}")));
             }
         }
         let snapshot = core.snapshot(now);

@@ -22,7 +22,7 @@ pub(crate) use self::callers::remaining;
 use self::{
     checks::Checks,
     random::Random,
-    state::{Caller, State},
+    state::{Caller, State, Tokens},
 };
 pub use self::{
     script::{Action, Call, Reply, Script, Step},
@@ -33,6 +33,7 @@ pub use crate::limit::core::{
     Status, Submitted, Ticket,
 };
 pub use crate::policy::adaptive::Acceptance;
+use crate::policy::{Amounts, Unit};
 
 /// The maximum number of events of a script. More mean that time does not proceed.
 const MOST_EVENTS: usize = 20_000;
@@ -47,6 +48,7 @@ enum Event {
     /// The inner service is ready for the request.
     Ready(usize),
     Reply(usize),
+    Settle(usize),
     BodyEnd(usize),
 }
 
@@ -127,7 +129,7 @@ impl<'a> Sim<'a> {
             self.time = at.max(self.time);
             self.apply(event)?;
             self.collect_woken()?;
-            self.checks.after(&self.core, &self.callers, self.block.as_ref(), self.time)?;
+            self.checks.after(&self.core, &mut self.callers, self.block.as_ref(), self.time)?;
             self.set_timer();
         }
         let waiting = self.callers.iter().position(|caller| !matches!(caller.state, State::Ended));
@@ -182,6 +184,10 @@ impl<'a> Sim<'a> {
             Event::Poll(caller) => self.poll(caller)?,
             Event::Ready(caller) => self.ready(caller)?,
             Event::Reply(caller) => self.reply(caller),
+            Event::Settle(caller) => {
+                self.close_block();
+                self.settle(caller, self.callers[caller].call.tokens.1);
+            }
             Event::BodyEnd(caller) => {
                 if let State::Reading = self.callers[caller].state {
                     self.end_in_flight(caller, false);
@@ -205,6 +211,7 @@ impl<'a> Sim<'a> {
                         self.end_refused(*caller);
                     }
                     State::Held(grant) => {
+                        self.settle(*caller, 0);
                         self.core.finished(grant, End::Unsent, now);
                         self.end_in_flight(*caller, false);
                     }
@@ -233,9 +240,19 @@ impl<'a> Sim<'a> {
         Ok(())
     }
 
+    /// Replaces the tokens of a call.
+    fn settle(&mut self, caller: usize, actual: u32) {
+        let Some(found) = self.callers.get_mut(caller) else { return };
+        let Tokens { taken_at, charged } = found.tokens;
+        found.tokens.charged = actual;
+        let [charged, actual] = [charged, actual].map(|tokens| Amounts::of(Unit::Tokens, tokens));
+        self.core.settle(taken_at, &charged, &actual, self.time);
+    }
+
     /// Ends a call that got no permits.
     fn end_refused(&mut self, caller: usize) {
         self.callers[caller].state = State::Ended;
+        self.callers[caller].tokens.charged = 0;
         if std::mem::take(&mut self.callers[caller].is_in_flight) {
             self.core.end_in_flight(false, self.time);
         }

@@ -4,7 +4,7 @@ use std::{fmt, num::NonZeroU32, time::Duration};
 
 use super::random::Random;
 use crate::limit::core::{CoreSettings, Rule, Spread};
-use crate::policy::{Priority, Quota, nanos};
+use crate::policy::{Priority, Quota, Unit, nanos};
 
 /// A millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
@@ -57,6 +57,10 @@ pub struct Call {
     /// The time from the head of the response until the end of its body.
     pub body: u64,
     pub reply: Reply,
+    /// The estimated and the real tokens.
+    pub tokens: (u32, u32),
+    /// The time from the head of the response until the real tokens are known, if they ever are.
+    pub settles_after: Option<u64>,
 }
 
 /// The server's reaction to a request.
@@ -83,7 +87,10 @@ impl Script {
         };
         let has_margin = random.percent(60);
         let number = random.pick(&[1, 1, 1, 1, 2, 0]);
-        let quotas: Vec<_> = (0..number).filter_map(|_| quota(&mut random, has_margin)).collect();
+        let mut quotas: Vec<_> = (0..number).filter_map(|_| quota(&mut random, has_margin)).collect();
+        if random.percent(25) {
+            quotas.extend(tokens(&mut random, has_margin));
+        }
         let slack = quotas.iter().map(|quota| quota.margin().as_nanos() as u64 / 4).min();
         let slack = slack.unwrap_or(if quotas.is_empty() { 200 * MS } else { 0 });
         let lower_share = random.pick(&[None, None, Some(0), Some(25)]);
@@ -106,12 +113,14 @@ impl Script {
 
     fn fill(&mut self, random: &mut Random, slack: u64) {
         let largest = match self.settings.rule {
-            Rule::Quotas(Spread::SlidingWindow) => self.quotas.iter().map(largest_at_once).min(),
-            _ => self.quotas.iter().map(Quota::burst).min(),
+            Rule::Quotas(Spread::SlidingWindow) => self.requests().map(largest_at_once).min(),
+            _ => self.requests().map(Quota::burst).min(),
         };
         let largest = largest.unwrap_or(10);
         let (has_costs, has_ranks) = (random.percent(40), random.percent(50));
         let is_bounded = random.percent(50);
+        let tokens = self.tokens().map_or(0, |tokens| u64::from(tokens.limit()) / 3);
+        let (most_tokens, exceeds) = (random.pick(&[0, 1, 2, 2]) * tokens, random.percent(50));
         let window = self.quotas.iter().map(|quota| quota.window().as_nanos() as u64).max();
         let window = window.unwrap_or(1_000 * MS);
         let gaps = if self.has_blocks { [4_000, 1_500, 400, 15] } else { [400, 100, 40, 15] };
@@ -138,6 +147,8 @@ impl Script {
                     if random.percent(60) { random.up_to(most) } else { 0 }
                 };
                 let absent = slack > 0 && random.percent(6);
+                let estimate = if most_tokens > 0 { random.up_to(most_tokens) } else { 0 };
+                let actual = random.up_to(if exceeds { 2 * estimate } else { estimate });
                 Action::Call(Call {
                     cost: NonZeroU32::new(cost).unwrap_or(NonZeroU32::MIN),
                     priority: match if has_ranks { random.up_to(2) } else { 1 } {
@@ -151,6 +162,8 @@ impl Script {
                     poll: if absent { random.up_to(2 * window) } else { delay(random) },
                     is_always_late: random.percent(30),
                     ready: delay(random),
+                    tokens: (estimate as u32, actual as u32),
+                    settles_after: random.percent(80).then(|| random.up_to(window / 2)),
                     network: if slack > 0 { random.up_to(slack) } else { 0 },
                     body: if self.settings.max_in_flight.is_some() { random.up_to(100 * MS) } else { 0 },
                     reply: match random.up_to(100) {
@@ -167,6 +180,16 @@ impl Script {
         }
     }
 
+    /// Returns the quotas that count requests.
+    pub(super) fn requests(&self) -> impl Iterator<Item = &Quota> {
+        self.quotas.iter().filter(|quota| quota.unit() == Unit::Requests)
+    }
+
+    /// Returns the quota of tokens.
+    pub(super) fn tokens(&self) -> Option<&Quota> {
+        self.quotas.iter().find(|quota| quota.unit() == Unit::Tokens)
+    }
+
     fn has_bucket(&self) -> bool {
         self.quotas.iter().any(|quota| quota.refill().is_some())
     }
@@ -175,7 +198,7 @@ impl Script {
     fn changed(&self, random: &mut Random) -> Vec<Quota> {
         let changed = |quota: &Quota| {
             let limit = 2 + random.up_to(60) as u32;
-            let new = Quota::new(limit, quota.window()).ok()?;
+            let new = Quota::new(limit, quota.window()).ok()?.with_unit(quota.unit()).ok()?;
             let burst = (1 + random.up_to(u64::from(limit) / 2) as u32).min(limit - 1).max(1);
             new.with_burst(burst).ok()?.with_margin(quota.margin()).ok()
         };
@@ -193,7 +216,7 @@ impl Script {
 
     /// Returns the shortest pause after a throttled response that requests no delay.
     pub(super) fn shortest_pause(&self) -> u64 {
-        let has_pause = !self.quotas.is_empty() && self.settings.rule != Rule::Learned;
+        let has_pause = self.requests().next().is_some() && self.settings.rule != Rule::Learned;
         if has_pause { self.settings.pauses.throttled } else { 0 }
     }
 
@@ -247,6 +270,13 @@ fn quota(random: &mut Random, has_margin: bool) -> Option<Quota> {
     Some(if has_margin { quota } else { quota.without_margin() })
 }
 
+fn tokens(random: &mut Random, has_margin: bool) -> Option<Quota> {
+    let limit = 10 + random.up_to(2_000) as u32;
+    let window = random.pick(&[100, 1_000, 10_000]) * MS;
+    let quota = Quota::new(limit, Duration::from_nanos(window)).ok()?.with_unit(Unit::Tokens).ok()?;
+    Some(if has_margin { quota } else { quota.without_margin() })
+}
+
 /// Writes a duration in nanoseconds as milliseconds.
 pub(super) struct Millis(pub(super) u64);
 
@@ -282,6 +312,12 @@ impl fmt::Display for Script {
                     }
                     if call.max_queue < 1_000 {
                         write!(f, ", max_queue {}", call.max_queue)?;
+                    }
+                    if call.tokens != (0, 0) {
+                        let (estimate, actual) = call.tokens;
+                        write!(f, ", tokens {estimate} -> {actual}")?;
+                        let after = call.settles_after.map(Millis);
+                        after.map_or(Ok(()), |after| write!(f, " after {after}"))?;
                     }
                     if call.reply != Reply::Accepts {
                         write!(f, ", {:?}", call.reply)?;

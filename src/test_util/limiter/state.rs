@@ -24,8 +24,16 @@ pub(super) struct Caller {
     pub(super) joined: u64,
     /// Whether it waits again after its permits have expired, and is still in flight.
     pub(super) is_in_flight: bool,
+    /// When its tokens were taken, and how many it takes so far.
+    pub(super) tokens: Tokens,
     /// The earlier of its bounds.
     pub(super) bound: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Tokens {
+    pub(super) taken_at: u64,
+    pub(super) charged: u32,
 }
 
 /// A violated guarantee.

@@ -81,6 +81,11 @@ impl ServerLimits {
         others.map(|(quota, reset_at)| quota.resetting_after(Duration::from_nanos(reset_at - now))).collect()
     }
 
+    /// Returns when the pause ends, or its next probe may leave.
+    pub(in crate::limit::core) fn opens_at(&self, now: u64) -> u64 {
+        self.pause.until.max(now)
+    }
+
     fn slow_start(&self) -> Option<SlowStart> {
         self.slow_start.filter(|_| !self.has_quota)
     }

@@ -1,0 +1,107 @@
+//! The exact log of recent amounts of one unit.
+
+use std::collections::VecDeque;
+
+use crate::policy::{Quota, nanos};
+
+/// A window is divided into this many parts. The amounts of one part share an entry with the time of the last of them, so
+/// that the log has a bounded length. Each amount then counts for at most 0.1 % longer.
+const PARTS: u64 = 1_024;
+
+/// The amounts of recent grants, oldest first. The sum may exceed the limit, because requests may turn out to be more
+/// expensive than estimated.
+#[derive(Debug, Clone)]
+pub(super) struct AmountLog {
+    /// The time and the sum of each entry.
+    entries: VecDeque<(u64, u64)>,
+    /// The sum of all entries.
+    held: u64,
+    pub(super) limit: u64,
+    /// How long an amount counts: the window, its margin, and 1 ns, because a window includes both of its ends.
+    pub(super) window: u64,
+}
+
+impl AmountLog {
+    pub(super) fn new(quota: &Quota) -> Self {
+        Self { entries: VecDeque::new(), held: 0, limit: 0, window: 0 }.under(quota)
+    }
+
+    /// Changes the quota of the log.
+    pub(super) fn under(mut self, quota: &Quota) -> Self {
+        self.limit = u64::from(quota.limit());
+        self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
+        self
+    }
+
+    /// Returns when `total` is available, because enough old amounts have left the window. Never too late, but too early if
+    /// several grants leave gaps.
+    pub(super) fn due(&self, start: u64, total: u64) -> u64 {
+        let (windows, rest) = match total {
+            total if total <= self.limit => (0, total),
+            total => ((total - 1) / self.limit, (total - 1) % self.limit + 1),
+        };
+        let mut excess = (self.held + rest).saturating_sub(self.limit);
+        let mut due = start;
+        for (at, amount) in &self.entries {
+            if excess == 0 {
+                break;
+            }
+            due = at.saturating_add(self.window).max(start);
+            excess = excess.saturating_sub(*amount);
+        }
+        due.saturating_add(windows.saturating_mul(self.window))
+    }
+
+    /// Adds an amount, even beyond the limit.
+    pub(super) fn add(&mut self, now: u64, amount: u64) {
+        self.forget(now);
+        if amount == 0 {
+            return;
+        }
+        self.held += amount;
+        let part = (self.window / PARTS).max(1);
+        match self.entries.back_mut() {
+            Some((at, sum)) if now / part <= *at / part => (*at, *sum) = (now.max(*at), *sum + amount),
+            _ => self.entries.push_back((now, amount)),
+        }
+    }
+
+    /// Returns a part of the amount that was added at `added`, if it is still in the window. An entry that later amounts
+    /// have joined has a later time.
+    pub(super) fn give_back(&mut self, added: u64, amount: u64, now: u64) {
+        if added.saturating_add(self.window) <= now {
+            return;
+        }
+        let index = self.entries.partition_point(|(at, _)| *at < added);
+        if let Some((_, sum)) = self.entries.get_mut(index) {
+            let amount = amount.min(*sum);
+            *sum -= amount;
+            self.held -= amount;
+        }
+    }
+
+    /// Returns the sum of the amounts since `from`.
+    pub(super) fn since(&self, from: u64) -> u64 {
+        self.entries.iter().rev().take_while(|(at, _)| *at >= from).map(|(_, sum)| sum).sum()
+    }
+
+    pub(super) fn available(&self, now: u64) -> u64 {
+        let left = self.entries.iter().take_while(|(at, _)| at.saturating_add(self.window) <= now);
+        let held = self.held - left.map(|(_, sum)| sum).sum::<u64>();
+        self.limit.saturating_sub(held)
+    }
+
+    /// Adds `delay` to the times of all amounts.
+    pub(super) fn postpone(&mut self, delay: u64) {
+        self.entries.iter_mut().for_each(|(at, _)| *at = at.saturating_add(delay));
+    }
+
+    fn forget(&mut self, now: u64) {
+        while let Some((_, sum)) =
+            self.entries.front().filter(|(at, _)| at.saturating_add(self.window) <= now)
+        {
+            self.held -= sum;
+            self.entries.pop_front();
+        }
+    }
+}

@@ -1,0 +1,101 @@
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::{permit::PermitIssuer, shell::Shared};
+use crate::{clock::Instant, policy::Amounts};
+
+/// Reports the real amounts of a request, such as its tokens, to the limiter that granted the estimate.
+///
+/// A [`RateLimit`](super::RateLimit) inserts it into the extensions of a response if its request takes amounts of other
+/// units than requests. [`Permit::settlement`](super::Permit::settlement) returns it without the layer.
+///
+/// ```
+/// use tower_outbound::{Quota, limit::{Amounts, Limiter, LocalLimiter, PermitRequest, Unit}};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let limiter = LocalLimiter::paced_window(Quota::per_minute(30_000)?.with_unit(Unit::Tokens)?);
+/// let estimate = Amounts::of(Unit::Tokens, 1_000);
+/// let mut permit = limiter.acquire_with(&PermitRequest::new().with_amounts(estimate)).await?;
+/// permit.mark_sent(tokio::time::Instant::now());
+/// // Send the request and read its response here.
+/// if let Some(settlement) = permit.settlement() {
+///     settlement.settle(Amounts::of(Unit::Tokens, 640));
+/// }
+/// assert_eq!(limiter.snapshot().units[0].available, 29_360);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Guarantee
+///
+/// In any window, the settled amounts of the requests that left in it exceed the limit at most by what the requests that
+/// were not settled in it turned out to take beyond their estimates. With estimates that are upper bounds, they never
+/// exceed the limit.
+///
+/// - If a request takes more than its estimate, the rest counts from the moment of the settlement, and delays the next
+///   requests.
+/// - If it takes less, the rest is returned at once.
+///
+/// # Cancellation
+///
+/// A request that is never settled keeps its estimate. One that was not sent returns it.
+///
+/// # Clone
+///
+/// All clones settle the same request.
+#[derive(Clone)]
+pub struct Settlement(Arc<Mutex<Charge>>);
+
+/// What a request takes so far.
+struct Charge {
+    amounts: Amounts,
+    limiter: Limiter,
+}
+
+/// The limiter, and when it took the amounts or granted the permit.
+enum Limiter {
+    Shared(Arc<Shared>, u64),
+    Custom(Arc<dyn PermitIssuer>, Instant),
+}
+
+impl Settlement {
+    pub(super) fn of_shared(limiter: &Arc<Shared>, taken_at: u64, amounts: Amounts) -> Self {
+        Self::new(Limiter::Shared(Arc::clone(limiter), taken_at), amounts)
+    }
+
+    pub(super) fn of_issuer(issuer: Arc<dyn PermitIssuer>, granted_at: Instant, amounts: Amounts) -> Self {
+        Self::new(Limiter::Custom(issuer, granted_at), amounts)
+    }
+
+    fn new(limiter: Limiter, amounts: Amounts) -> Self {
+        Self(Arc::new(Mutex::new(Charge { amounts, limiter })))
+    }
+
+    /// Reports the real amounts. They replace the estimate, or the amounts of an earlier call. A stream can therefore
+    /// report its sum so far several times. Zero is valid, for example if the service does not count a 304.
+    pub fn settle(&self, actual: Amounts) {
+        let mut charge = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let charged = std::mem::replace(&mut charge.amounts, actual);
+        if charged == actual {
+            return;
+        }
+        match &charge.limiter {
+            Limiter::Shared(limiter, taken_at) => limiter.settle(*taken_at, &charged, &actual),
+            Limiter::Custom(issuer, granted_at) => issuer.settled(*granted_at, &charged, &actual),
+        }
+    }
+
+    /// Returns the amounts that the request takes so far: the estimate until the first [`settle`](Self::settle).
+    pub fn amounts(&self) -> Amounts {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).amounts
+    }
+}
+
+impl fmt::Debug for Settlement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settlement").field("amounts", &self.amounts()).finish_non_exhaustive()
+    }
+}
