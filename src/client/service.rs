@@ -175,7 +175,7 @@ fn unwrapped<R>(body: IdleBody<InFlightBody<R>>) -> Body
 where
     R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    if body.get_ref().is_some_and(InFlightBody::is_counted) && !http_body::Body::is_end_stream(&body) {
+    if body.get_ref().is_some_and(InFlightBody::is_watched) && !http_body::Body::is_end_stream(&body) {
         return Body::new(body);
     }
     Body::new(body.map(InFlightBody::into_inner))

@@ -2,8 +2,32 @@
 
 use http::{Response, StatusCode, header::CONTENT_LENGTH};
 
-use super::{feedback::ResponseInfo, in_flight::InFlight, permit::Permit, settings::Settings};
+use super::{
+    feedback::ResponseInfo,
+    in_flight::{InFlight, Metering},
+    permit::Permit,
+    settings::Settings,
+};
 use crate::{call::CallContext, clock, policy::feedback::Reading, telemetry};
+
+/// Inserts the [`Settlement`] of a request with amounts into its response, and settles it as far as the head tells. Returns
+/// the meter of the body.
+pub(super) fn settle<L, R>(
+    permit: &mut Permit<'_>,
+    settings: &Settings<L>,
+    response: &mut Response<R>,
+) -> Option<Box<Metering>> {
+    if settings.actual.is_none() && settings.meter.is_none() && !permit.has_amounts() {
+        return None;
+    }
+    let settlement = permit.settlement()?.clone();
+    let (status, headers) = (response.status(), response.headers());
+    let actual = settings.actual.as_ref().and_then(|actual| actual(status, headers));
+    let meter = settings.meter.as_ref().map(|meter| meter(status, headers));
+    actual.into_iter().for_each(|actual| settlement.settle(actual));
+    response.extensions_mut().insert(settlement.clone());
+    meter.map(|meter| Box::new(Metering { meter, settlement }))
+}
 
 /// Reports the response to the limiter. The request stays in flight until its body ends, unless it ends with the head.
 #[inline]

@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use super::{
     compact_request::CompactRequest,
-    completion::complete,
+    completion::{complete, settle},
     in_flight::{InFlight, InFlightBody},
     limiter::SelectLimiter,
     permit::Permit,
@@ -154,17 +154,20 @@ where
                     // Without a response, the permit is dropped, which counts its request as unconfirmed.
                     let permit = permit.take();
                     return Poll::Ready(match outcome {
-                        Ok(response) => {
-                            let in_flight = match permit {
-                                Some(permit) => complete(permit, *trusted, settings, call, &response),
-                                None => InFlight::none(),
+                        Ok(mut response) => {
+                            let (in_flight, metering) = match permit {
+                                Some(mut permit) => {
+                                    let metering = settle(&mut permit, settings, &mut response);
+                                    (complete(permit, *trusted, settings, call, &response), metering)
+                                }
+                                None => (InFlight::none(), None),
                             };
-                            Ok(response.map(|body| InFlightBody::new(body, in_flight)))
+                            Ok(response.map(|body| InFlightBody::new(body, in_flight, metering)))
                         }
                         Err(error) => {
-                            let counted = permit.filter(|permit| permit.counts_in_flight());
+                            let counted = permit.filter(|it| it.counts_in_flight() || it.has_amounts());
                             if let Some(permit) = counted.filter(|_| error.proves_not_sent()) {
-                                permit.release();
+                                permit.release_unsent();
                             }
                             Err(error)
                         }

@@ -1,13 +1,15 @@
 use std::{
     fmt,
+    io::IoSlice,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
+use bytes::Buf;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{feedback::ResponseInfo, permit::Permit};
+use super::{feedback::ResponseInfo, permit::Permit, settings::Meter, settlement::Settlement};
 
 /// A request whose response head has arrived, and whose response body may not have ended. It counts as
 /// [in flight](super::LocalLimiter::with_max_in_flight).
@@ -52,6 +54,7 @@ impl<'a> InFlight<'a> {
 
     /// Keeps the request of an expired permit in flight until it has another permit.
     pub(super) fn of_expired(mut permit: Permit<'a>) -> Self {
+        permit.return_amounts();
         permit.report_unsent();
         Self::new(permit)
     }
@@ -110,12 +113,34 @@ pin_project! {
         #[pin]
         body: B,
         in_flight: InFlight<'static>,
+        metering: Option<Box<Metering>>,
     }
 }
 
+/// Reads the real amounts of a request from its response body.
+pub(super) struct Metering {
+    pub(super) meter: Meter,
+    pub(super) settlement: Settlement,
+}
+
+impl Metering {
+    fn read(&mut self, data: &impl Buf) {
+        let mut parts = [IoSlice::new(&[]); MOST_PARTS];
+        let number = data.chunks_vectored(&mut parts);
+        for part in parts.iter().take(number) {
+            if let Some(actual) = (self.meter)(part) {
+                self.settlement.settle(actual);
+            }
+        }
+    }
+}
+
+/// The maximum number of parts of one frame that a meter reads. A frame of `Bytes` has one.
+const MOST_PARTS: usize = 64;
+
 impl<B> InFlightBody<B> {
-    pub(super) fn new(body: B, in_flight: InFlight<'static>) -> Self {
-        Self { body, in_flight }
+    pub(super) fn new(body: B, in_flight: InFlight<'static>, metering: Option<Box<Metering>>) -> Self {
+        Self { body, in_flight, metering }
     }
 
     /// Returns a reference to the inner body.
@@ -123,15 +148,17 @@ impl<B> InFlightBody<B> {
         &self.body
     }
 
-    /// Returns the inner body. Its request is no longer in flight.
+    /// Returns the inner body. Its request is no longer in flight, and its
+    /// [meter](super::RateLimitLayer::with_meter) reads no more data.
     pub fn into_inner(self) -> B {
         self.in_flight.end();
         self.body
     }
 
+    /// Returns whether the limiter needs to see the body.
     #[cfg(feature = "client")]
-    pub(crate) fn is_counted(&self) -> bool {
-        self.in_flight.is_counted()
+    pub(crate) fn is_watched(&self) -> bool {
+        self.in_flight.is_counted() || self.metering.is_some()
     }
 }
 
@@ -146,6 +173,9 @@ impl<B: Body> Body for InFlightBody<B> {
         let this = self.project();
         let mut body = this.body;
         let frame = ready!(body.as_mut().poll_frame(cx));
+        if let (Some(metering), Some(Ok(frame))) = (this.metering, &frame) {
+            frame.data_ref().into_iter().for_each(|data| metering.read(data));
+        }
         let is_last = |frame: &Frame<_>| frame.is_trailers() || body.is_end_stream();
         if this.in_flight.is_counted() {
             match &frame {

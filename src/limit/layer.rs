@@ -1,11 +1,12 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
+use http::{HeaderMap, StatusCode};
 use tower_layer::Layer;
 
 use super::{limiter::SelectLimiter, permit_request::PermitRequest, service::RateLimit, settings::Settings};
 use crate::{
     call::RequestHead,
-    policy::{Priority, dialect::Dialect},
+    policy::{Amounts, Priority, dialect::Dialect},
 };
 
 /// Queues each request until its permit is granted. Refuses a request immediately if it would miss its deadline or
@@ -46,6 +47,9 @@ impl<L> RateLimitLayer<L> {
                 limiter,
                 bounds,
                 cost: None,
+                estimate: None,
+                actual: None,
+                meter: None,
                 priority: None,
                 feedback_from: None,
                 dialect: Dialect::new(),
@@ -80,6 +84,79 @@ impl<L> RateLimitLayer<L> {
     /// a request.
     pub fn with_cost(mut self, cost: impl Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
         self.settings.cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// Sets the function that estimates how much a request takes of units such as tokens. Default: the [`Amounts`] in the
+    /// request's extensions, otherwise nothing. The layer calls the function at the same times as that of
+    /// [`with_cost`](Self::with_cost).
+    ///
+    /// Without [`with_actual`](Self::with_actual), [`with_meter`](Self::with_meter) and a
+    /// [`Settlement`](super::Settlement), the estimate counts as the real amount.
+    ///
+    /// ```
+    /// use tower_outbound::{Quota, limit::{Amounts, LocalLimiter, RateLimitLayer, Unit}};
+    ///
+    /// let quotas = [Quota::per_minute(500)?, Quota::per_minute(30_000)?.with_unit(Unit::Tokens)?];
+    /// let layer = RateLimitLayer::new(LocalLimiter::paced_window(quotas))
+    ///     // A token has about four bytes. The response may take 1,000 tokens.
+    ///     .with_estimate(|head| {
+    ///         let length = head.headers.get("content-length").and_then(|length| length.to_str().ok()?.parse().ok());
+    ///         Amounts::of(Unit::Tokens, length.unwrap_or(4_000) / 4 + 1_000)
+    ///     })
+    ///     .with_actual(|_, headers| {
+    ///         let tokens = headers.get("x-tokens-used")?.to_str().ok()?.parse().ok()?;
+    ///         Some(Amounts::of(Unit::Tokens, tokens))
+    ///     });
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn with_estimate(
+        mut self,
+        estimate: impl Fn(RequestHead<'_>) -> Amounts + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.estimate = Some(Arc::new(estimate));
+        self
+    }
+
+    /// Sets the function that reads from the status and the headers of a response how much its request really took.
+    /// `None` keeps the estimate. See [`Settlement`](super::Settlement).
+    pub fn with_actual(
+        mut self,
+        actual: impl Fn(StatusCode, &HeaderMap) -> Option<Amounts> + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.actual = Some(Arc::new(actual));
+        self
+    }
+
+    /// Sets the function that creates the meter of each response body. The meter receives each part of the body as it is
+    /// read, and returns how much the request has really taken so far, as soon as it knows. A later result replaces an
+    /// earlier one, so that a stream can report its sum several times.
+    ///
+    /// ```
+    /// use tower_outbound::{Quota, limit::{Amounts, LocalLimiter, RateLimitLayer, Unit}};
+    ///
+    /// // The service takes a point for each kilobyte of its response.
+    /// let limiter = LocalLimiter::paced_window(Quota::per_minute(1_000)?.with_unit(Unit::Points)?);
+    /// let layer = RateLimitLayer::new(limiter).with_estimate(|_| Amounts::of(Unit::Points, 10)).with_meter(|_, _| {
+    ///     let mut bytes = 0;
+    ///     move |data: &[u8]| {
+    ///         bytes += data.len();
+    ///         Some(Amounts::of(Unit::Points, (bytes / 1_024) as u32))
+    ///     }
+    /// });
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    ///
+    /// A body that is dropped before its end keeps the last amount. The meter receives the data as the service sends it, so
+    /// that of a compressed response is compressed.
+    pub fn with_meter<M>(
+        mut self,
+        meter: impl Fn(StatusCode, &HeaderMap) -> M + Send + Sync + 'static,
+    ) -> Self
+    where
+        M: FnMut(&[u8]) -> Option<Amounts> + Send + Sync + 'static,
+    {
+        self.settings.meter = Some(Arc::new(move |status, headers| Box::new(meter(status, headers))));
         self
     }
 
@@ -131,11 +208,22 @@ impl<L> RateLimitLayer<L> {
 
     /// Replaces the limiter and keeps all other settings.
     pub fn with_limiter<M>(self, limiter: M) -> RateLimitLayer<M> {
-        let Settings { bounds, cost, priority, feedback_from, dialect, in_flight_until_head, .. } =
-            self.settings;
-        let settings =
-            Settings { limiter, bounds, cost, priority, feedback_from, dialect, in_flight_until_head };
-        RateLimitLayer { settings }
+        let Settings { bounds, cost, estimate, actual, meter, priority, feedback_from, .. } = self.settings;
+        let Settings { dialect, in_flight_until_head, .. } = self.settings;
+        RateLimitLayer {
+            settings: Settings {
+                limiter,
+                bounds,
+                cost,
+                estimate,
+                actual,
+                meter,
+                priority,
+                feedback_from,
+                dialect,
+                in_flight_until_head,
+            },
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
+use http::{HeaderMap, StatusCode};
+
 use super::permit_request::{PermitCost, PermitRequest};
 use crate::{
     call::{CallContext, Deadline, RequestHead, extension_beside},
-    policy::{Priority, dialect::Dialect},
+    policy::{Amounts, Priority, dialect::Dialect},
 };
 
 /// The settings of a [`RateLimitLayer`](super::RateLimitLayer), shared by its services.
@@ -12,6 +14,9 @@ pub(super) struct Settings<L> {
     pub(super) limiter: L,
     pub(super) bounds: PermitRequest,
     pub(super) cost: Option<CostOf>,
+    pub(super) estimate: Option<EstimateOf>,
+    pub(super) actual: Option<ActualOf>,
+    pub(super) meter: Option<MeterOf>,
     pub(super) priority: Option<PriorityOf>,
     pub(super) feedback_from: Option<Trusts>,
     pub(super) dialect: Dialect,
@@ -30,7 +35,11 @@ impl<L> Settings<L> {
             Some(priority) => priority(head),
             None => extension_beside(call, head.extensions).copied().unwrap_or_default(),
         };
-        let request = self.bounds.with_cost(cost).with_priority(priority);
+        let amounts = match &self.estimate {
+            Some(estimate) => estimate(head),
+            None => extension_beside(call, head.extensions).copied().unwrap_or_default(),
+        };
+        let request = self.bounds.with_cost(cost).with_amounts(amounts).with_priority(priority);
         match Deadline::of(call, head.extensions) {
             Some(deadline) => request.with_deadline(deadline),
             None => request,
@@ -49,6 +58,18 @@ impl<L: fmt::Debug> fmt::Debug for Settings<L> {
 
 /// Computes the number of permits that a request takes.
 type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
+
+/// Estimates the amounts that a request takes of other units.
+type EstimateOf = Arc<dyn Fn(RequestHead<'_>) -> Amounts + Send + Sync>;
+
+/// Reads the real amounts of a request from the head of its response.
+type ActualOf = Arc<dyn Fn(StatusCode, &HeaderMap) -> Option<Amounts> + Send + Sync>;
+
+/// Creates the meter of a response body.
+type MeterOf = Arc<dyn Fn(StatusCode, &HeaderMap) -> Meter + Send + Sync>;
+
+/// Reads the real amounts of a request from the data of its response body. It receives each part of the data once.
+pub(super) type Meter = Box<dyn FnMut(&[u8]) -> Option<Amounts> + Send + Sync>;
 
 /// Returns the priority of a request.
 type PriorityOf = Arc<dyn Fn(RequestHead<'_>) -> Priority + Send + Sync>;

@@ -16,6 +16,7 @@ mod in_flight;
 mod joint;
 mod keyed;
 mod layer;
+mod llm_server;
 mod local_limiter;
 mod margin;
 mod memory;
@@ -26,6 +27,7 @@ mod simulation;
 #[path = "../support/mod.rs"]
 mod support;
 mod traffic;
+mod units;
 
 use std::{
     cell::Cell,

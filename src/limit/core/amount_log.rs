@@ -80,9 +80,9 @@ impl AmountLog {
         }
     }
 
-    /// Returns the sum of the amounts since `from`.
+    /// Returns the sum of the amounts after `from`.
     pub(super) fn since(&self, from: u64) -> u64 {
-        self.entries.iter().rev().take_while(|(at, _)| *at >= from).map(|(_, sum)| sum).sum()
+        self.entries.iter().rev().take_while(|(at, _)| *at > from).map(|(_, sum)| sum).sum()
     }
 
     pub(super) fn available(&self, now: u64) -> u64 {

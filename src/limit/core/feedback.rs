@@ -34,6 +34,12 @@ impl Feedback {
         let is_empty = |quota: &Remaining| quota.left() == 0 && !quota.reset_after().is_zero();
         self.pause.is_some() || self.remaining.iter().any(is_empty)
     }
+
+    /// Returns whether only quotas of other units are used up.
+    fn rejects_by_unit(&self) -> bool {
+        self.remaining.iter().all(|quota| quota.left() > 0)
+            && self.others.iter().any(|quota| quota.left() == 0)
+    }
 }
 
 /// How a request ended.
@@ -144,7 +150,8 @@ impl Core {
                     is_changed = self.server.pause.throttle(grant.at, now);
                 }
                 // The quota already limits the rate, so other reports do not apply.
-                self.obeys_remaining || !is_accepted || !self.server.has_quota
+                let is_explained = is_accepted || feedback.rejects_by_unit();
+                self.obeys_remaining || !is_explained || !self.server.has_quota
             }
         };
         let remaining = if obeys_remaining { &feedback.remaining[..] } else { &[] };

@@ -47,7 +47,6 @@ pub use self::{
     block::Block,
     feedback::{End, Feedback},
     joint::Turn,
-    lateness::LONGEST_UNCOLLECTED,
     latest::Latest,
     quotas::Spread,
     request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},

@@ -22,7 +22,7 @@ pub enum Spread {
 #[derive(Debug, Clone)]
 pub struct Quotas {
     spread: Spread,
-    states: Vec<QuotaState>,
+    states: Box<[QuotaState]>,
 }
 
 /// The permits of one quota.

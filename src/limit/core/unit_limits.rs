@@ -43,10 +43,9 @@ impl Core {
         self.waste(cost, at, now);
     }
 
-    /// Applies the remaining amounts that the server reports, unless the quotas suffice.
+    /// Applies the remaining amounts that the server reports, if the limiter obeys them.
     pub(super) fn report_units(&mut self, others: &[Remaining], sent_at: u64, now: u64) {
-        let learns = self.supply.learner().is_some_and(|learner| learner.reads_headers());
-        if learns || self.obeys_remaining {
+        if self.obeys_remaining {
             self.units.iter_mut().for_each(|units| units.report(others, sent_at, now));
         }
     }

@@ -12,6 +12,7 @@ use crate::{
         core::{Core, End, Status, Ticket, Turn},
         permit_request::PermitRequest,
     },
+    policy::Amounts,
 };
 
 /// The times of the grants of two limiters, or the refusal of one.
@@ -21,6 +22,7 @@ type Outcome = Result<[u64; 2], Refusal>;
 pub(in crate::limit) struct Place {
     limiter: Arc<Shared>,
     ticket: Ticket,
+    amounts: Amounts,
 }
 
 impl Place {
@@ -32,7 +34,7 @@ impl Place {
         keeps_turn: bool,
     ) -> Result<Self, Refusal> {
         let ticket = limiter.locked(|core, now| core.join(&limiter.ask(request, now), keeps_turn, now))?;
-        Ok(Self { limiter: Arc::clone(limiter), ticket })
+        Ok(Self { limiter: Arc::clone(limiter), ticket, amounts: request.amounts() })
     }
 
     /// Waits until the permits are available.
@@ -70,8 +72,8 @@ impl Place {
                     match (own.status(self.ticket, own_now), its.status(other.ticket, its_now)) {
                         (Status::Granted(first), Status::Granted(second)) => Some(Ok([first.at, second.at])),
                         (first, second) => {
-                            waste(own, first, own_now);
-                            waste(its, second, its_now);
+                            waste(own, first, &self.amounts, own_now);
+                            waste(its, second, &self.amounts, its_now);
                             Some(Err(Refusal::new(Reason::Unavailable, None)))
                         }
                     }
@@ -82,8 +84,9 @@ impl Place {
 }
 
 /// Ends the permits of a request that is not sent.
-fn waste(core: &mut Core, status: Status, now: u64) {
+fn waste(core: &mut Core, status: Status, amounts: &Amounts, now: u64) {
     if let Status::Granted(grant) = status {
+        core.settle(grant.taken_at, amounts, &Amounts::default(), now);
         core.finished(grant, End::Unsent, now);
         core.end_in_flight(false, now);
     }
@@ -107,7 +110,7 @@ impl Shared {
             match own.grant_now(&first, own_now) {
                 Some(first) => Some([first.at, second.at]),
                 None => {
-                    waste(its, Status::Granted(second), its_now);
+                    waste(its, Status::Granted(second), &request.amounts(), its_now);
                     None
                 }
             }

@@ -1,0 +1,396 @@
+//! Tests of quotas that count tokens, points and other units.
+
+use super::*;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use tower_outbound::limit::{Amounts, Joint, Settlement, Unit};
+
+fn tokens(limit: u32) -> Quota {
+    Quota::per_minute(limit).unwrap().with_unit(Unit::Tokens).unwrap()
+}
+
+fn of(amount: u32) -> Amounts {
+    Amounts::of(Unit::Tokens, amount)
+}
+
+fn asking(amount: u32) -> PermitRequest {
+    PermitRequest::new().with_amounts(of(amount))
+}
+
+/// Takes permits now.
+fn take(limiter: &LocalLimiter, amount: u32) -> Option<Permit<'static>> {
+    let mut permit = task::spawn(limiter.acquire_with(&asking(amount)));
+    match permit.poll() {
+        Poll::Ready(permit) => Some(permit.unwrap()),
+        Poll::Pending => None,
+    }
+}
+
+/// Takes permits and sends the request.
+fn send(limiter: &LocalLimiter, amount: u32) -> Settlement {
+    let mut permit = take(limiter, amount).unwrap();
+    permit.mark_sent(Instant::now());
+    permit.settlement().unwrap().clone()
+}
+
+#[track_caller]
+fn assert_available(limiter: &LocalLimiter, available: u32) {
+    assert_eq!(limiter.snapshot().units[0].available, available);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_takes_all_units_together_or_none() {
+    let quotas = [Quota::per_minute(500).unwrap(), tokens(1_000)];
+    let limiter = LocalLimiter::sliding_window(quotas);
+    let _held = take(&limiter, 900).unwrap();
+    assert!(take(&limiter, 101).is_none());
+    assert_eq!((limiter.snapshot().available, limiter.snapshot().units[0].available), (499, 100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn real_amount_replaces_the_estimate_in_the_window_of_the_grant() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin());
+    let settlement = send(&limiter, 400);
+    assert_available(&limiter, 600);
+    advance(seconds(30)).await;
+    // Less is returned, and counts from the grant.
+    settlement.settle(of(100));
+    assert_available(&limiter, 900);
+    // A later amount replaces the earlier one. The rest counts from the settlement.
+    settlement.settle(of(500));
+    assert_eq!(settlement.amounts(), of(500));
+    assert_available(&limiter, 500);
+    settlement.settle(of(500));
+    assert_available(&limiter, 500);
+    advance(seconds(31)).await;
+    assert_available(&limiter, 600);
+    // The grant has left the window, and only its rest is there.
+    settlement.settle(of(0));
+    assert_available(&limiter, 600);
+    advance(seconds(30)).await;
+    assert_available(&limiter, 1_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_take_more_than_estimated_delay_the_next_ones() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin());
+    let sent = [(); 5].map(|()| send(&limiter, 200));
+    sent.iter().for_each(|settlement| settlement.settle(of(400)));
+    assert_available(&limiter, 0);
+    let mut next = task::spawn(limiter.acquire_with(&asking(1)));
+    assert_pending!(next.poll());
+    let refused = limiter.acquire_with(&asking(1).with_max_wait(seconds(59))).await.unwrap_err();
+    assert_eq!(refused.unit(), Some(Unit::Tokens));
+    assert!(refused.to_string().ends_with("(required wait: 60.000000001s, quota of tokens)"), "{refused}");
+    advance(seconds(61)).await;
+    assert_ready_ok!(next.poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn returned_amounts_serve_the_waiters_at_once() {
+    for limiter in [LocalLimiter::sliding_window(tokens(1_000)), LocalLimiter::paced_window(tokens(1_000))] {
+        let settlement = send(&limiter, 1_000);
+        let mut next = task::spawn(limiter.acquire_with(&asking(600)));
+        assert_pending!(next.poll());
+        settlement.settle(of(0));
+        assert!(next.is_woken());
+        assert_ready_ok!(next.poll());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_that_a_settlement_delays_beyond_its_bound_is_refused_within_ten_milliseconds() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin());
+    let first = send(&limiter, 500);
+    advance(seconds(10)).await;
+    let second = send(&limiter, 400);
+    let patient = asking(200).with_max_wait(seconds(55));
+    let mut waiter = task::spawn(limiter.acquire_with(&patient));
+    assert_pending!(waiter.poll());
+    second.settle(of(1_000));
+    drop(first);
+    sleep(millis(20)).await;
+    assert!(waiter.is_woken());
+    let refused = assert_ready!(waiter.poll()).unwrap_err();
+    assert_eq!((refused.reason(), refused.unit()), (Reason::MaxWait, Some(Unit::Tokens)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn amounts_of_a_request_that_was_not_sent_are_available_again() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    drop(take(&limiter, 700));
+    assert_available(&limiter, 1_000);
+    // A waiter that is never polled.
+    let held = send(&limiter, 600);
+    let mut waiter = task::spawn(limiter.acquire_with(&asking(600)));
+    assert_pending!(waiter.poll());
+    held.settle(of(0));
+    assert_available(&limiter, 400);
+    drop(waiter);
+    assert_available(&limiter, 1_000);
+    // A sent request keeps its estimate, even if its call is dropped.
+    let mut permit = take(&limiter, 300).unwrap();
+    permit.mark_sent(Instant::now());
+    drop(permit);
+    assert_available(&limiter, 700);
+    let mut permit = take(&limiter, 300).unwrap();
+    permit.mark_sent(Instant::now());
+    permit.release();
+    assert_available(&limiter, 400);
+    let mut permit = take(&limiter, 300).unwrap();
+    permit.mark_sent(Instant::now());
+    permit.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
+    assert_available(&limiter, 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn amount_above_the_limit_counts_as_the_limit() {
+    for limiter in [LocalLimiter::sliding_window(tokens(1_000)), LocalLimiter::paced_window(tokens(1_000))] {
+        let settlement = send(&limiter, 50_000);
+        assert_available(&limiter, 0);
+        settlement.settle(of(70_000));
+        assert_available(&limiter, 0);
+        settlement.settle(of(400));
+        assert_available(&limiter, 600);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiter_without_a_quota_of_the_unit_ignores_its_amounts() {
+    let limiter = LocalLimiter::paced_window(Quota::per_minute(100).unwrap());
+    send(&limiter, 50_000).settle(of(90_000));
+    assert!(limiter.snapshot().units.is_empty());
+    assert_eq!(limiter.snapshot().available, 9);
+    let points = Quota::per_minute(10).unwrap().with_unit(Unit::Points).unwrap();
+    let limiter = LocalLimiter::unlimited();
+    limiter.set_quotas([points]);
+    send(&limiter, 50_000);
+    assert_available(&limiter, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_quota_still_counts_the_amounts_taken_before() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    send(&limiter, 700);
+    limiter.set_quotas(tokens(2_000));
+    assert_available(&limiter, 1_300);
+    limiter.set_quotas(tokens(500));
+    assert_available(&limiter, 0);
+    // A waiter takes at most the new limit.
+    let mut waiter = task::spawn(limiter.acquire_with(&asking(900)));
+    assert_pending!(waiter.poll());
+    advance(seconds(62)).await;
+    assert_ready_ok!(waiter.poll());
+    limiter.set_quotas(Quota::per_minute(10).unwrap());
+    assert!(limiter.snapshot().units.is_empty());
+}
+
+#[test]
+fn quota_in_another_unit_has_a_text_and_rejects_what_it_cannot_limit() {
+    for (unit, name) in [
+        (Unit::Tokens, "tokens"),
+        (Unit::InputTokens, "input_tokens"),
+        (Unit::OutputTokens, "output_tokens"),
+        (Unit::Points, "points"),
+        (Unit::Bytes, "bytes"),
+    ] {
+        let quota = Quota::per_minute(1_000).unwrap().with_unit(unit).unwrap();
+        let text = format!("1000 {name}/60s, burst 100, margin 1s");
+        assert_eq!((format!("{quota:#}"), text.parse::<Quota>()), (text.clone(), Ok(quota)));
+    }
+    let requests = Quota::per_minute(10).unwrap();
+    assert_eq!(requests.with_unit(Unit::Requests), Ok(requests));
+    assert_eq!("10 requests/60s".parse::<Quota>(), Ok(requests));
+    let bucket = Quota::bucket(40, 2, seconds(1)).unwrap();
+    for (quota, unit, error) in [
+        (requests, Unit::Concurrency, "expected a unit other than concurrency: see with_max_in_flight"),
+        (bucket, Unit::Tokens, "expected requests for a bucket, or a quota with a window"),
+    ] {
+        assert!(quota.with_unit(unit).unwrap_err().to_string().ends_with(error));
+    }
+    for text in
+        ["10 pages/60s", "10 concurrency/60s", "tokens/60s", "10 tokens 5/60s", "bucket 40, 2 tokens/1s"]
+    {
+        assert!(text.parse::<Quota>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn amounts_of_requests_and_concurrency_are_ignored() {
+    let amounts = Amounts::of(Unit::Requests, 5).with(Unit::Concurrency, 5);
+    assert!(amounts.is_empty());
+    assert_eq!(format!("{:?}", amounts.with(Unit::Bytes, 7)), "{\"bytes\": 7}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiter_that_obeys_the_server_applies_its_remaining_tokens() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000)).with_server_remaining();
+    let report = |left: &'static str| {
+        let name = HeaderName::from_static;
+        HeaderMap::from_iter([
+            (name("x-ratelimit-remaining-tokens"), HeaderValue::from_static(left)),
+            (name("x-ratelimit-reset-tokens"), HeaderValue::from_static("20s")),
+        ])
+    };
+    let mut first = take(&limiter, 100).unwrap();
+    first.mark_sent(Instant::now());
+    advance(seconds(1)).await;
+    let unreported = send(&limiter, 50);
+    // The server has not counted the second request.
+    first.complete(&ResponseInfo::new(StatusCode::OK, &report("300")));
+    assert_available(&limiter, 250);
+    unreported.settle(of(150));
+    assert_available(&limiter, 150);
+    assert!(take(&limiter, 151).is_none());
+    advance(seconds(20)).await;
+    assert_available(&limiter, 750);
+    limiter.resume();
+    // Without the setting, the limiter's own quota suffices.
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    let mut first = take(&limiter, 100).unwrap();
+    first.mark_sent(Instant::now());
+    first.complete(&ResponseInfo::new(StatusCode::OK, &report("300")));
+    assert_available(&limiter, 900);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_because_of_tokens_does_not_limit_the_requests() {
+    let limiter = LocalLimiter::sliding_window([Quota::per_minute(100).unwrap(), tokens(1_000)]);
+    let reported = |name: &str, value: &str| {
+        let name = HeaderName::from_bytes(format!("x-ratelimit-{name}").as_bytes()).unwrap();
+        (name, HeaderValue::from_str(value).unwrap())
+    };
+    let headers = HeaderMap::from_iter([
+        reported("remaining-requests", "3"),
+        reported("reset-requests", "50s"),
+        reported("remaining-tokens", "0"),
+        reported("reset-tokens", "50s"),
+        (http::header::RETRY_AFTER, HeaderValue::from_static("2")),
+    ]);
+    let mut permit = take(&limiter, 100).unwrap();
+    permit.mark_sent(Instant::now());
+    permit.complete(&ResponseInfo::new(StatusCode::TOO_MANY_REQUESTS, &headers));
+    assert_eq!(limiter.snapshot().available, 0);
+    advance(seconds(2)).await;
+    assert_eq!(limiter.snapshot().available, 99);
+}
+
+/// Responds with two frames, of which the second one has the tokens.
+async fn respond(request: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let status = if request.uri().path() == "/cached" { 304 } else { 200 };
+    let text = format!("tokens={}", request.uri().query().unwrap_or("0"));
+    Ok(Response::builder().status(status).body(Full::new(Bytes::from(text))).unwrap())
+}
+
+fn to(path: &str) -> Request<()> {
+    Request::get(format!("https://api.example.com{path}")).body(()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn layer_settles_by_the_head_the_extension_or_the_meter() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    let layer = RateLimitLayer::new(limiter.clone()).with_estimate(|_| of(400));
+    let heads = layer.clone().with_actual(|status, _| (status == 304).then(Amounts::default));
+    let heads = heads.layer(tower::service_fn(respond));
+    let response = heads.clone().oneshot(to("/cached")).await.unwrap();
+    assert_available(&limiter, 1_000);
+    drop(response);
+    // Without an actual amount, the estimate stays.
+    let response = heads.oneshot(to("/")).await.unwrap();
+    assert_available(&limiter, 600);
+    response.extensions().get::<Settlement>().unwrap().settle(of(50));
+    assert_available(&limiter, 950);
+
+    let metered = layer.with_meter(|_, _| {
+        |data: &[u8]| Some(of(std::str::from_utf8(data).ok()?.strip_prefix("tokens=")?.parse().ok()?))
+    });
+    let metered = metered.layer(tower::service_fn(respond));
+    let response = metered.clone().oneshot(to("/?150")).await.unwrap();
+    assert_available(&limiter, 550);
+    response.into_body().collect().await.unwrap();
+    assert_available(&limiter, 800);
+    drop(metered.oneshot(to("/?150")).await.unwrap());
+    assert_available(&limiter, 400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn layer_takes_the_amounts_from_the_extensions_of_a_request() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    let service = RateLimitLayer::new(limiter.clone()).layer(tower::service_fn(respond));
+    let mut request = to("/");
+    request.extensions_mut().insert(of(300));
+    let response = service.clone().oneshot(request).await.unwrap();
+    assert_available(&limiter, 700);
+    response.extensions().get::<Settlement>().unwrap().settle(of(100));
+    assert_available(&limiter, 900);
+    let response = service.oneshot(to("/")).await.unwrap();
+    assert!(response.extensions().get::<Settlement>().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn joint_limiters_settle_both_quotas() {
+    let account = LocalLimiter::sliding_window(tokens(1_000));
+    let part = LocalLimiter::sliding_window(tokens(600));
+    let own = part.clone();
+    let joint = Joint::new(account.clone(), Keyed::new(|_| 0, move |_: &u32| own.clone()));
+    let layer = RateLimitLayer::new(joint).with_estimate(|_| of(500));
+    let service = layer.layer(tower::service_fn(respond));
+    let response = service.clone().oneshot(to("/")).await.unwrap();
+    assert_available(&account, 500);
+    assert_available(&part, 100);
+    let mut waiter = task::spawn(service.clone().oneshot(to("/")));
+    assert_pending!(waiter.poll());
+    assert_available(&account, 500);
+    response.extensions().get::<Settlement>().unwrap().settle(of(20));
+    assert!(waiter.is_woken());
+    let second = assert_ready!(waiter.poll()).unwrap();
+    assert_available(&account, 480);
+    assert_available(&part, 80);
+    second.extensions().get::<Settlement>().unwrap().settle(of(560));
+    assert_available(&account, 420);
+    assert_available(&part, 20);
+}
+
+/// A limiter of one's own that passes the outcomes to the limiter that it wraps.
+#[derive(Clone)]
+struct Wrapped(LocalLimiter);
+
+impl Limiter for Wrapped {
+    fn acquire_with(&self, request: &PermitRequest) -> Acquire {
+        let (own, request) = (self.clone(), *request);
+        Acquire::new(async move {
+            let permit = own.0.acquire_with(&request).await?;
+            Ok(permit.with_issuer(Arc::new(own.0)))
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrapped_limiter_settles_too() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    let layer = RateLimitLayer::new(Wrapped(limiter.clone())).with_estimate(|_| of(500));
+    let service = layer.layer(tower::service_fn(respond));
+    let response = service.clone().oneshot(to("/")).await.unwrap();
+    assert_available(&limiter, 500);
+    let settlement = response.extensions().get::<Settlement>().unwrap();
+    settlement.settle(of(700));
+    assert_available(&limiter, 300);
+    settlement.settle(of(100));
+    assert_available(&limiter, 900);
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_with_a_recent_amount_is_not_forgotten() {
+    let path = |head: RequestHead<'_>| head.uri.path().to_owned();
+    // One key for each of 16 shards.
+    let keyed = Keyed::with_max_keys(16, path, |_: &String| LocalLimiter::sliding_window(tokens(100)));
+    let layer = RateLimitLayer::new(keyed.clone()).with_estimate(|_| of(60));
+    let service = layer.layer(tower::service_fn(respond));
+    service.clone().oneshot(to("/a")).await.unwrap();
+    for key in 0..200 {
+        _ = service.clone().oneshot(to(&format!("/{key}"))).await;
+    }
+    assert_available(&keyed.limiter(&"/a".to_owned()).unwrap(), 40);
+    advance(seconds(62)).await;
+    assert!((0..200).all(|key| keyed.limiter(&format!("/{key}")).is_ok()));
+}
