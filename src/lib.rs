@@ -227,8 +227,9 @@
 //! - Call an API: [your own](guide::own_api), [with reqwest](mod@guide::reqwest), [with gRPC](guide::grpc), [with
 //!   kube or octocrab](guide::kube_octocrab).
 //! - Compose layers: [order](guide::stack), [layers of other crates](guide::other_layers).
-//! - Keep to a quota: [limiters](guide::limits), [learned quotas](guide::adaptive_limits),
-//!   [priorities](guide::priorities), [several processes](guide::shared_quota).
+//! - Keep to a quota: [limiters](guide::limits), [tokens of language models](guide::llm_services),
+//!   [learned quotas](guide::adaptive_limits), [priorities](guide::priorities), [several
+//!   processes](guide::shared_quota).
 //! - Handle failures: [retries](guide::retries), [timeouts](guide::timeouts), [networks](guide::networks),
 //!   [keys](guide::credentials).
 //! - Run it: [configuration](guide::configuration), [log and metrics](guide::observability), [tests](guide::testing).

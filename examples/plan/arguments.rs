@@ -2,6 +2,7 @@ use std::{fmt::Write, path::PathBuf, time::Duration};
 
 use tower_outbound::{
     Quota,
+    limit::Unit,
     test_util::{LimitHeaders, ServerLimit},
 };
 use tower_outbound_examples::{ArgumentError, options};
@@ -175,6 +176,9 @@ impl Arguments {
 fn quota(text: &str) -> Result<Quota, ArgumentError> {
     let quota: Quota = text.parse().map_err(|error| ArgumentError::invalid("--quota", text, &error))?;
     let per_second = f64::from(quota.limit()) / quota.window().as_secs_f64();
+    if quota.unit() != Unit::Requests {
+        return Err(ArgumentError::new("--quota", text, "a quota of requests"));
+    }
     if quota.limit() > MAX_LIMIT || per_second > MAX_PER_SECOND {
         let expected = format!("at most {MAX_LIMIT} requests per window and {MAX_PER_SECOND} per second");
         return Err(ArgumentError::new("--quota", text, &expected));

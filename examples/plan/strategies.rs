@@ -11,7 +11,7 @@ use governor::{
 };
 use tower_outbound::{
     BoxError, Quota,
-    limit::Priority,
+    limit::{Amounts, Priority},
     test_util::limiter::{
         Acceptance, Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, Rule, Spread, Status,
         Submitted,
@@ -110,6 +110,7 @@ impl Limiter {
             latest,
             max_queue: usize::MAX,
             is_in_flight: false,
+            amounts: Amounts::default(),
         };
         // No request is refused, because it may wait forever.
         let is_granted = matches!(core.submit(ask, now), Ok(Submitted::Granted(_)));
@@ -160,7 +161,7 @@ impl Limiter {
             return false;
         }
         close(core, block, now);
-        let grant = Grant { at: sent_at, cost: NonZeroU32::MIN };
+        let grant = Grant::new(sent_at, NonZeroU32::MIN);
         core.finished(grant, End::Response(feedback, sent_at), now);
         true
     }

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | call an API | [`own_api`], [`reqwest`](mod@reqwest), [`grpc`], [`kube_octocrab`] |
 //! | compose layers | [`stack`], [`other_layers`] |
-//! | keep to a quota | [`limits`], [`services`], [`adaptive_limits`], [`priorities`], [`shared_quota`] |
+//! | keep to a quota | [`limits`], [`services`], [`llm_services`], [`adaptive_limits`], [`priorities`], [`shared_quota`] |
 //! | handle failures | [`retries`], [`timeouts`], [`networks`], [`credentials`] |
 //! | run it | [`configuration`], [`observability`], [`testing`] |
 //! | look something up | [`migration`], [`faq`], [`glossary`] |
@@ -27,6 +27,8 @@ pub mod grpc {}
 pub mod kube_octocrab {}
 #[doc = include_str!("limits.md")]
 pub mod limits {}
+#[doc = include_str!("llm_services.md")]
+pub mod llm_services {}
 #[doc = include_str!("migration.md")]
 pub mod migration {}
 #[doc = include_str!("networks.md")]

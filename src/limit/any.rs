@@ -1,10 +1,18 @@
 use std::{any::Any, fmt, sync::Arc};
 
 use super::{
-    core::CoreSettings, limiter::SelectLimiter, local_limiter::LocalLimiter, permit::Permit,
-    permit_request::PermitRequest, shell::acquire::Acquire,
+    core::{CoreSettings, has_quota},
+    limiter::SelectLimiter,
+    local_limiter::LocalLimiter,
+    permit::Permit,
+    permit_request::PermitRequest,
+    shell::acquire::Acquire,
 };
-use crate::{call::RequestHead, error::Refusal, policy::Quota};
+use crate::{
+    call::RequestHead,
+    error::Refusal,
+    policy::{Quota, Unit},
+};
 
 /// Erases the type of a limiter, or of a [`SelectLimiter`] such as a [`Keyed`](super::Keyed). A request needs no
 /// additional allocation.
@@ -70,14 +78,16 @@ impl AnyLimiter {
     pub(crate) fn of_quotas(quotas: &[Quota], settings: CoreSettings) -> Self {
         const LARGEST_LOG: u32 = 10_000;
         let all = quotas.iter().copied();
-        let windows = quotas.iter().filter(|quota| quota.refill().is_none());
+        let has_quota = has_quota(quotas);
+        let windows =
+            quotas.iter().filter(|quota| quota.refill().is_none() && quota.unit() == Unit::Requests);
         let limiter = match windows.map(Quota::limit).max() {
-            _ if quotas.is_empty() => LocalLimiter::adaptive([]),
+            _ if !has_quota => LocalLimiter::adaptive(all),
             Some(limit) if limit > LARGEST_LOG => LocalLimiter::token_bucket(all),
             _ => LocalLimiter::paced_window(all),
         };
         Self::new(limiter.with(|own| {
-            let initial_burst = settings.initial_burst.filter(|_| !quotas.is_empty());
+            let initial_burst = settings.initial_burst.filter(|_| has_quota);
             *own = CoreSettings { rule: own.rule, initial_burst, ..settings };
         }))
     }

@@ -78,7 +78,7 @@
 //!   poll;
 //! - the limiter pauses, or the server reports no remaining permits.
 //!
-//! A request whose permit expired waits for another permit. A request that is still queued keeps its position. A
+//! The amounts of other units that an unused permit took are available again. A request whose permit expired waits for another permit. A request that is still queued keeps its position. A
 //! request that has left the queue waits again, and holds the inner service ready, or the connection. See
 //! [`Quota`](crate::Quota#margin).
 //!

@@ -200,7 +200,11 @@ pub(crate) fn granted(call: Option<&CallContext>) {
 
 /// Counts a refusal of the limiter. A refusal has no event of its own, because the call's event shows it.
 pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
-    metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str())]);
+    let reason = ("reason", refusal.reason().as_str());
+    match refusal.unit() {
+        Some(unit) => metric::count(REFUSALS, call, &[reason, ("unit", unit.as_str())]),
+        None => metric::count(REFUSALS, call, &[reason]),
+    }
 }
 
 /// Emits the event for a pause. `probe_after` is the longest pause, if the pause is longer. `quota` is the empty quota

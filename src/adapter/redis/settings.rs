@@ -6,7 +6,11 @@ use redis::{Cmd, ConnectionInfo};
 use sha2::{Digest, Sha256};
 
 use super::protocol::{Kind, Query, micros};
-use crate::{config::InvalidConfig, limit::core::PauseSettings, policy::Quota};
+use crate::{
+    config::InvalidConfig,
+    limit::core::PauseSettings,
+    policy::{Quota, Unit},
+};
 
 /// A store that does not reply is queried again after a random time of 50 to 250 ms.
 pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(50);
@@ -41,6 +45,9 @@ impl Settings {
         let shortest = shortest.ok_or_else(|| InvalidConfig::new("quotas", "none", expected))?;
         if let Some(bucket) = quotas.iter().find(|quota| quota.refill().is_some()) {
             return Err(InvalidConfig::new("quotas", format!("{bucket:#}"), "quotas with a window"));
+        }
+        if let Some(quota) = quotas.iter().find(|quota| quota.unit() != Unit::Requests) {
+            return Err(InvalidConfig::new("quotas", format!("{quota:#}"), "quotas of requests"));
         }
         Ok(Self {
             info,

@@ -76,7 +76,7 @@ use crate::{
 pub const PATIENCE: u64 = 50_000_000;
 
 /// Returns whether a quota counts requests.
-pub fn has_quota(quotas: &[Quota]) -> bool {
+pub(crate) fn has_quota(quotas: &[Quota]) -> bool {
     quotas.iter().any(|quota| quota.unit() == Unit::Requests)
 }
 

@@ -23,8 +23,8 @@ use tower_outbound::{
     },
     error::{DeliveryError, Reason, Refusal},
     limit::{
-        AnyLimiter, Dialect, Effect, Joint, Keyed, Learned, Limiter, LocalLimiter, PermitCost, PermitRequest,
-        Priority, QuotaHeaders, RateLimitLayer, ResponseInfo, Scope, ServerSignal, Unit,
+        Amounts, AnyLimiter, Dialect, Effect, Joint, Keyed, Learned, Limiter, LocalLimiter, PermitCost,
+        PermitRequest, Priority, QuotaHeaders, RateLimitLayer, ResponseInfo, Scope, ServerSignal, Unit,
     },
     request_id::{RequestId, RequestIdLayer},
     retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
@@ -169,6 +169,12 @@ fn layers(coverage: &Coverage) {
     coverage.debug(&Dialect::new().with_signal(signal));
     coverage.debug(&ServerSignal::accepted());
     coverage.debug(&Unit::Requests);
+    let tokens = LocalLimiter::unlimited();
+    tokens.set_quotas([Quota::per_minute(9).unwrap().with_unit(Unit::Tokens).unwrap()]);
+    let mut permit = tokens.try_acquire_owned().unwrap();
+    coverage.debug(permit.settlement().unwrap());
+    coverage.debug(&Amounts::of(Unit::Tokens, 5));
+    coverage.debug(&tokens.snapshot().units[0]);
     coverage.debug(&Effect::default());
     let mut request = get(URI);
     request.headers_mut().insert(AUTHORIZATION, key().header_value());

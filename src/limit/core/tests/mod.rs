@@ -13,7 +13,7 @@ mod queue;
 use std::{num::NonZeroU32, time::Duration};
 
 use super::*;
-use crate::policy::Priority;
+use crate::policy::{Amounts, Priority};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -42,7 +42,14 @@ fn quota(limit: u32, window: u64, burst: u32) -> Quota {
 
 fn of(cost: u32, priority: Priority) -> Ask {
     let cost = NonZeroU32::new(cost).unwrap();
-    Ask { cost, priority, latest: UNBOUNDED, max_queue: 10_000, is_in_flight: false }
+    Ask {
+        cost,
+        priority,
+        latest: UNBOUNDED,
+        max_queue: 10_000,
+        is_in_flight: false,
+        amounts: Amounts::default(),
+    }
 }
 
 fn one() -> Ask {

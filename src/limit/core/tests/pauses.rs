@@ -112,7 +112,7 @@ fn waiters_without_bounds_wait_for_the_probe_and_leave_after_it() {
         let waiters = [(); 3].map(|()| core.queued(one(), SECOND));
         let bounded = core.queued(one().by(11 * HOUR), SECOND);
         assert_eq!(core.serve_until(SECOND, HOUR + SECOND), [(HOUR, waiters[0])], "one probe");
-        let probe = Grant { at: HOUR, cost: NonZeroU32::MIN };
+        let probe = Grant::new(HOUR, NonZeroU32::MIN);
         respond(&mut core, probe, &accepted(Vec::new()), HOUR + SECOND);
         let served: Vec<_> = core.serve_until(HOUR + SECOND, 2 * HOUR).iter().map(|(_, it)| *it).collect();
         assert_eq!(served, [waiters[1], waiters[2], bounded]);

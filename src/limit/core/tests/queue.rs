@@ -108,7 +108,7 @@ fn permits_of_a_waiter_expire_over_time_and_with_a_pause() {
     core.pause(at + 60 * SECOND, at + 50 * MS);
     assert_eq!(core.status(waiters[1], at + 50 * MS), Status::Waiting);
     assert_eq!(core.serve_until(at, 99 * SECOND), [(at + 60 * SECOND, waiters[1])]);
-    let grant = Grant { at, cost: NonZeroU32::MIN };
+    let grant = Grant::new(at, NonZeroU32::MIN);
     assert!(!core.is_expired(at + 90 * SECOND, at + 90 * SECOND + 50 * MS));
     assert!(core.is_expired(at + 90 * SECOND, at + 90 * SECOND + 50 * MS + 1));
     core.finished(grant, End::Unsent, at + 90 * SECOND);
