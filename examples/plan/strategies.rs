@@ -110,7 +110,7 @@ impl Limiter {
             latest,
             max_queue: usize::MAX,
             is_in_flight: false,
-            amounts: Amounts::default(),
+            amounts: &Amounts::NONE,
         };
         // No request is refused, because it may wait forever.
         let is_granted = matches!(core.submit(ask, now), Ok(Submitted::Granted(_)));

@@ -29,7 +29,7 @@
 //! | `tower_outbound.limit.wait.duration` | histogram | the wait of a request for its permit | `service` |
 //! | `tower_outbound.limit.queue` | gauge | requests in the queue | `service` |
 //! | `tower_outbound.limit.grants` | counter | requests that were granted their permits, each counted once | `service` |
-//! | `tower_outbound.limit.refusals` | counter | requests that the limiter refused | `service` `reason`, and `unit` if a quota of another unit than requests delays the queue |
+//! | `tower_outbound.limit.refusals` | counter | requests that the limiter refused | `service` `reason` `unit` |
 //! | `tower_outbound.limit.pause.duration` | histogram | the pause that a response requested | `service` |
 //! | `tower_outbound.limit.learned_rate` | gauge | the requests per second that an adaptive limiter has learned | `service` |
 //! | `tower_outbound.limit.store.duration` | histogram | a query that a shared limiter sends to its store | `outcome` |
@@ -47,6 +47,7 @@
 //! - `service` is the name from the [`request_id`](crate::request_id) layer or from the preset.
 //! - `reason` is the name of a [`Reason`](crate::error::Reason), [`DelayReason`](crate::call::DelayReason) or
 //!   [`StopReason`](crate::call::StopReason).
+//! - `unit` is that of the quota that delays the queue, by default `requests`.
 //! - `outcome` of a key refresh is `refreshed` or `failed`.
 //! - `outcome` of a query to a store is `replied`, `late` or `failed`. A reply is `late` if its permits had expired
 //!   when it arrived.

@@ -110,7 +110,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the unit whose quota delays the queue, if it is not that of requests.
+    /// Returns the unit of the quota that delays the queue. Returns `None` if no quota does, or if it counts requests.
     pub fn unit(&self) -> Option<Unit> {
         match self.delay.as_deref()? {
             Delay::Unit(unit) => Some(*unit),

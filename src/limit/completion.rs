@@ -10,21 +10,20 @@ use super::{
 };
 use crate::{call::CallContext, clock, policy::feedback::Reading, telemetry};
 
-/// Inserts the [`Settlement`] of a request with amounts into its response, and settles it as far as the head tells. Returns
+/// Inserts the [`Settlement`] of a request with amounts into its response, and settles it if the head has the amounts. Returns
 /// the meter of the body.
+#[inline(never)]
 pub(super) fn settle<L, R>(
     permit: &mut Permit<'_>,
     settings: &Settings<L>,
     response: &mut Response<R>,
 ) -> Option<Box<Metering>> {
-    if settings.actual.is_none() && settings.meter.is_none() && !permit.has_amounts() {
-        return None;
-    }
     let settlement = permit.settlement()?.clone();
     let (status, headers) = (response.status(), response.headers());
-    let actual = settings.actual.as_ref().and_then(|actual| actual(status, headers));
-    let meter = settings.meter.as_ref().map(|meter| meter(status, headers));
-    actual.into_iter().for_each(|actual| settlement.settle(actual));
+    let actual = settings.actual.as_ref();
+    let read = actual.and_then(|actual| actual.head.as_ref()).and_then(|head| head(status, headers));
+    let meter = actual.and_then(|actual| actual.meter.as_ref()).map(|meter| meter(status, headers));
+    read.into_iter().for_each(|amounts| settlement.settle(amounts));
     response.extensions_mut().insert(settlement.clone());
     meter.map(|meter| Box::new(Metering { meter, settlement }))
 }

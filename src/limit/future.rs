@@ -157,7 +157,11 @@ where
                         Ok(mut response) => {
                             let (in_flight, metering) = match permit {
                                 Some(mut permit) => {
-                                    let metering = settle(&mut permit, settings, &mut response);
+                                    let is_settled = permit.has_amounts() || settings.actual.is_some();
+                                    let metering = match is_settled {
+                                        true => settle(&mut permit, settings, &mut response),
+                                        false => None,
+                                    };
                                     (complete(permit, *trusted, settings, call, &response), metering)
                                 }
                                 None => (InFlight::none(), None),

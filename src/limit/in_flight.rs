@@ -117,7 +117,7 @@ pin_project! {
     }
 }
 
-/// Reads the real amounts of a request from its response body.
+/// Reads the actual amounts of a request from its response body.
 pub(super) struct Metering {
     pub(super) meter: Meter,
     pub(super) settlement: Settlement,

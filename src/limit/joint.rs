@@ -7,7 +7,8 @@ use super::{
     keyed::Keyed,
     limiter::{Limiter, SelectLimiter},
     local_limiter::LocalLimiter,
-    permit::{Permit, PermitIssuer},
+    permit::Permit,
+    permit_issuer::PermitIssuer,
     permit_request::PermitRequest,
     shell::{acquire::Acquire, joint::Place},
     snapshot::Effect,
@@ -162,7 +163,7 @@ impl Pair {
     fn permit(self, request: &PermitRequest, granted: [u64; 2]) -> Permit<'static> {
         let [of_account, of_part] = granted;
         let issuer = JointIssuer { account: (self.account, of_account), part: (self.part, of_part) };
-        Permit::new(request.cost()).with_issuer(Arc::new(issuer)).with_amounts(request.amounts())
+        Permit::new(request.cost()).with_issuer(Arc::new(issuer)).with_amounts(*request.amounts())
     }
 }
 

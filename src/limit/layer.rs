@@ -3,7 +3,12 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use http::{HeaderMap, StatusCode};
 use tower_layer::Layer;
 
-use super::{limiter::SelectLimiter, permit_request::PermitRequest, service::RateLimit, settings::Settings};
+use super::{
+    limiter::SelectLimiter,
+    permit_request::PermitRequest,
+    service::RateLimit,
+    settings::{Meter, Settings},
+};
 use crate::{
     call::RequestHead,
     policy::{Amounts, Priority, dialect::Dialect},
@@ -49,7 +54,6 @@ impl<L> RateLimitLayer<L> {
                 cost: None,
                 estimate: None,
                 actual: None,
-                meter: None,
                 priority: None,
                 feedback_from: None,
                 dialect: Dialect::new(),
@@ -87,12 +91,12 @@ impl<L> RateLimitLayer<L> {
         self
     }
 
-    /// Sets the function that estimates how much a request takes of units such as tokens. Default: the [`Amounts`] in the
-    /// request's extensions, otherwise nothing. The layer calls the function at the same times as that of
-    /// [`with_cost`](Self::with_cost).
+    /// Sets the function that estimates the [`Amounts`] of a request, such as its tokens. It takes precedence over
+    /// [`Amounts`] in the request's extensions. Default: these [`Amounts`], otherwise zero. The layer calls the function at
+    /// the same times as that of [`with_cost`](Self::with_cost).
     ///
-    /// Without [`with_actual`](Self::with_actual), [`with_meter`](Self::with_meter) and a
-    /// [`Settlement`](super::Settlement), the estimate counts as the real amount.
+    /// The estimate counts until [`with_actual`](Self::with_actual), [`with_meter`](Self::with_meter) or a
+    /// [`Settlement`](super::Settlement) reports the actual amounts.
     ///
     /// ```
     /// use tower_outbound::{Quota, limit::{Amounts, LocalLimiter, RateLimitLayer, Unit}};
@@ -118,19 +122,19 @@ impl<L> RateLimitLayer<L> {
         self
     }
 
-    /// Sets the function that reads from the status and the headers of a response how much its request really took.
-    /// `None` keeps the estimate. See [`Settlement`](super::Settlement).
+    /// Sets the function that reads the actual amounts of a request from the status and the headers of its response. The
+    /// estimate remains if it returns `None`. See [`Settlement`](super::Settlement).
     pub fn with_actual(
         mut self,
         actual: impl Fn(StatusCode, &HeaderMap) -> Option<Amounts> + Send + Sync + 'static,
     ) -> Self {
-        self.settings.actual = Some(Arc::new(actual));
+        self.settings.actual.get_or_insert_default().head = Some(Arc::new(actual));
         self
     }
 
     /// Sets the function that creates the meter of each response body. The meter receives each part of the body as it is
-    /// read, and returns how much the request has really taken so far, as soon as it knows. A later result replaces an
-    /// earlier one, so that a stream can report its sum several times.
+    /// read. It returns the actual amounts so far, or `None` if it has no new amounts. Each result replaces the previous
+    /// one, so return totals, not increments.
     ///
     /// ```
     /// use tower_outbound::{Quota, limit::{Amounts, LocalLimiter, RateLimitLayer, Unit}};
@@ -147,8 +151,8 @@ impl<L> RateLimitLayer<L> {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     ///
-    /// A body that is dropped before its end keeps the last amount. The meter receives the data as the service sends it, so
-    /// that of a compressed response is compressed.
+    /// If the body is dropped before its end, the last amounts count. The meter receives the bytes as the service sends
+    /// them. A compressed body is not decompressed.
     pub fn with_meter<M>(
         mut self,
         meter: impl Fn(StatusCode, &HeaderMap) -> M + Send + Sync + 'static,
@@ -156,7 +160,9 @@ impl<L> RateLimitLayer<L> {
     where
         M: FnMut(&[u8]) -> Option<Amounts> + Send + Sync + 'static,
     {
-        self.settings.meter = Some(Arc::new(move |status, headers| Box::new(meter(status, headers))));
+        let meter =
+            move |status: StatusCode, headers: &HeaderMap| -> Meter { Box::new(meter(status, headers)) };
+        self.settings.actual.get_or_insert_default().meter = Some(Arc::new(meter));
         self
     }
 
@@ -208,7 +214,7 @@ impl<L> RateLimitLayer<L> {
 
     /// Replaces the limiter and keeps all other settings.
     pub fn with_limiter<M>(self, limiter: M) -> RateLimitLayer<M> {
-        let Settings { bounds, cost, estimate, actual, meter, priority, feedback_from, .. } = self.settings;
+        let Settings { bounds, cost, estimate, actual, priority, feedback_from, .. } = self.settings;
         let Settings { dialect, in_flight_until_head, .. } = self.settings;
         RateLimitLayer {
             settings: Settings {
@@ -217,7 +223,6 @@ impl<L> RateLimitLayer<L> {
                 cost,
                 estimate,
                 actual,
-                meter,
                 priority,
                 feedback_from,
                 dialect,

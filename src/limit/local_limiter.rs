@@ -11,7 +11,8 @@ use super::{
     core::{Core, Grant},
     feedback::ResponseInfo,
     limiter::Limiter,
-    permit::{Permit, PermitIssuer},
+    permit::Permit,
+    permit_issuer::PermitIssuer,
     permit_request::PermitRequest,
     shell::{Shared, acquire::Acquire, setup::Setup},
     snapshot::{Effect, Snapshot},
@@ -135,7 +136,7 @@ impl LocalLimiter {
     pub fn try_acquire_owned(&self) -> Result<Permit<'static>, Refusal> {
         let granted_at = self.shared.try_take(NonZeroU32::MIN)?;
         let grant = Grant::new(granted_at, NonZeroU32::MIN);
-        Ok(Permit::shared(Arc::clone(&self.shared), grant, &Amounts::default()))
+        Ok(Permit::shared(Arc::clone(&self.shared), grant, &Amounts::NONE))
     }
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
@@ -209,7 +210,7 @@ impl Limiter for LocalLimiter {
         let granted = self.shared.grant_now(request)?;
         let permit = |at| {
             let grant = Grant::new(at, request.cost());
-            Permit::shared(Arc::clone(&self.shared), grant, &request.amounts())
+            Permit::shared(Arc::clone(&self.shared), grant, request.amounts())
         };
         Some(granted.map(permit))
     }

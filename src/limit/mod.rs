@@ -78,9 +78,9 @@
 //!   poll;
 //! - the limiter pauses, or the server reports no remaining permits.
 //!
-//! The amounts of other units that an unused permit took are available again. A request whose permit expired waits for another permit. A request that is still queued keeps its position. A
-//! request that has left the queue waits again, and holds the inner service ready, or the connection. See
-//! [`Quota`](crate::Quota#margin).
+//! A request whose permit expired waits for another permit. A request that is still queued keeps its position. A
+//! request that has left the queue waits again, and holds the inner service ready, or the connection. The
+//! [`Amounts`] of an expired permit are available again. See [`Quota`](crate::Quota#margin).
 //!
 //! # Server limits
 //!
@@ -126,6 +126,7 @@ mod layer;
 mod limiter;
 mod local_limiter;
 mod permit;
+mod permit_issuer;
 mod permit_request;
 mod rules;
 mod service;
@@ -149,7 +150,8 @@ pub use self::keyed::Keyed;
 pub use self::layer::RateLimitLayer;
 pub use self::limiter::{Limiter, SelectLimiter};
 pub use self::local_limiter::LocalLimiter;
-pub use self::permit::{Permit, PermitIssuer};
+pub use self::permit::Permit;
+pub use self::permit_issuer::PermitIssuer;
 pub use self::permit_request::{PermitCost, PermitRequest};
 pub use self::service::RateLimit;
 pub(crate) use self::setters::max_in_flight;

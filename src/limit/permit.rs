@@ -1,6 +1,9 @@
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
-use super::{core::Grant, feedback::ResponseInfo, settlement::Settlement, shell::Shared, snapshot::Effect};
+use super::{
+    core::Grant, feedback::ResponseInfo, permit_issuer::PermitIssuer, settlement::Settlement, shell::Shared,
+    snapshot::Effect,
+};
 use crate::{
     clock::{self, Instant},
     policy::Amounts,
@@ -37,7 +40,7 @@ pub struct Permit<'a> {
     /// Whether the response was reported. Its request may still be in flight.
     is_reported: bool,
     sent_at: Option<Instant>,
-    /// The amounts of other units. `None` if the request takes none.
+    /// The amounts. `None` if the request takes none.
     settlement: Option<Settlement>,
 }
 
@@ -53,49 +56,6 @@ enum Issuer<'a> {
     Custom(Arc<dyn PermitIssuer>, Instant),
 }
 
-/// Receives the outcome of each permit of a limiter, and determines whether a permit has expired.
-pub trait PermitIssuer: Send + Sync {
-    /// Returns whether `permit` can no longer be used. The layer calls this method if the inner service was not ready
-    /// right after the grant, or if the request then waited for a connection of this crate's `transport`.
-    ///
-    /// By default, a permit expires as soon as the clock advances after the grant, because a request sent later could
-    /// be in another window.
-    fn is_expired(&self, permit: &Permit<'_>) -> bool {
-        permit.is_older_than_now()
-    }
-
-    /// Called when the request of `permit` received a response. Returns what the response changed, which the rate-limit
-    /// layer logs. Does nothing and returns no change by default.
-    fn completed(&self, _permit: &Permit<'_>, _response: &ResponseInfo<'_>) -> Effect {
-        Effect::default()
-    }
-
-    /// Called when the request of `permit` ended without a response, or with a response that does not concern this
-    /// limiter. The request may still reach the server if [`sent_at`](Permit::sent_at) is `Some`. Does nothing by
-    /// default.
-    fn dropped(&self, _permit: &Permit<'_>) {}
-
-    /// Returns whether the issuer counts requests in flight, so that [`left_flight`](Self::left_flight) is called.
-    /// `false` by default.
-    ///
-    /// An issuer that passes the outcomes to a [`LocalLimiter`](super::LocalLimiter) must pass both methods if that
-    /// limiter [limits the requests in flight](super::LocalLimiter::with_max_in_flight).
-    fn counts_in_flight(&self) -> bool {
-        false
-    }
-
-    /// Called once for each permit if [`counts_in_flight`](Self::counts_in_flight) returns `true`, after
-    /// [`completed`](Self::completed) or [`dropped`](Self::dropped), when its request is no longer in flight.
-    /// `is_cancelled` is `true` if the request was sent and ended before its response did, so that the server may still
-    /// process it. Does nothing by default.
-    fn left_flight(&self, _is_cancelled: bool) {}
-
-    /// Called when the amounts of other units that the request takes are known, and each time they change. The permit was
-    /// granted at `granted_at`. `charged` are the amounts so far, at first those of
-    /// [`with_amounts`](Permit::with_amounts). Does nothing by default.
-    fn settled(&self, _granted_at: Instant, _charged: &Amounts, _actual: &Amounts) {}
-}
-
 impl<'a> Permit<'a> {
     /// Creates a permit of `cost` for a custom limiter, granted at the current time.
     pub fn new(cost: NonZeroU32) -> Self {
@@ -104,8 +64,8 @@ impl<'a> Permit<'a> {
 
     /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it. The earlier issuer
     /// learns nothing of the permit, so the new one must pass every call to it, also
-    /// [`left_flight`](PermitIssuer::left_flight). Only the amounts of other units are still settled with the earlier
-    /// issuer.
+    /// [`left_flight`](PermitIssuer::left_flight). An existing [`settlement`](Self::settlement) still reports to the earlier
+    /// issuer, unless [`with_amounts`](Self::with_amounts) replaces it.
     pub fn with_issuer(mut self, issuer: Arc<dyn PermitIssuer>) -> Self {
         self.issuer = Issuer::Custom(issuer, self.granted_at());
         self
@@ -130,8 +90,8 @@ impl<'a> Permit<'a> {
         Self { issuer: Issuer::Shared(limiter, at), cost, is_reported: false, sent_at: None, settlement }
     }
 
-    /// Sets the amounts of other units that a custom limiter has taken for the request. Call it after
-    /// [`with_issuer`](Self::with_issuer), whose [`settled`](PermitIssuer::settled) learns the real amounts.
+    /// Sets the amounts that a custom limiter has taken for the request. Call it after
+    /// [`with_issuer`](Self::with_issuer), whose [`settled`](PermitIssuer::settled) receives the actual amounts.
     pub fn with_amounts(mut self, amounts: Amounts) -> Self {
         self.settlement = if amounts.is_empty() { None } else { self.new_settlement(amounts) };
         self
@@ -146,11 +106,11 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// Returns the handle with which the real amounts of other units are reported, even after the permit. Returns `None`
-    /// for a permit of [`try_acquire`](super::LocalLimiter::try_acquire), and for one without an issuer.
+    /// Returns the handle that reports the actual amounts. The handle also works after the permit has ended. Returns `None`
+    /// for a permit of [`try_acquire`](super::LocalLimiter::try_acquire) or without an issuer.
     pub fn settlement(&mut self) -> Option<&Settlement> {
         if self.settlement.is_none() {
-            self.settlement = self.new_settlement(Amounts::default());
+            self.settlement = self.new_settlement(Amounts::NONE);
         }
         self.settlement.as_ref()
     }
@@ -186,7 +146,7 @@ impl<'a> Permit<'a> {
         }
     }
 
-    fn is_older_than_now(&self) -> bool {
+    pub(super) fn is_older_than_now(&self) -> bool {
         !self.granted_at().elapsed().is_zero()
     }
 
@@ -243,10 +203,11 @@ impl<'a> Permit<'a> {
 
     /// Returns the amounts of a request that was not sent.
     pub(super) fn return_amounts(&mut self) {
-        self.settlement.take().into_iter().for_each(|settlement| settlement.settle(Amounts::default()));
+        self.settlement.take().into_iter().for_each(|settlement| settlement.settle(Amounts::NONE));
     }
 
-    /// Returns whether the request takes amounts of other units.
+    /// Returns whether the request takes amounts.
+    #[inline]
     pub(super) fn has_amounts(&self) -> bool {
         self.settlement.is_some()
     }
@@ -306,7 +267,7 @@ impl Drop for Permit<'_> {
         if let Issuer::Ended = self.issuer {
             return;
         }
-        if self.sent_at.is_none() && !self.is_reported {
+        if self.settlement.is_some() && self.sent_at.is_none() && !self.is_reported {
             self.return_amounts();
         }
         // The server may still process a request that was sent.

@@ -12,7 +12,7 @@ use crate::{
 ///
 /// # Default
 ///
-/// One permit, no amounts of other units, [`Priority::Normal`], no deadline, no limit on the wait, and at most
+/// One permit, no amounts, [`Priority::Normal`], no deadline, no limit on the wait, and at most
 /// [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) other waiters of the same or a higher priority.
 #[derive(Debug, Clone, Copy)]
 pub struct PermitRequest {
@@ -32,7 +32,7 @@ impl PermitRequest {
     pub const DEFAULT_MAX_QUEUE: usize = 10_000;
 
     /// Creates a request for one permit with the default bounds.
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Self {
             cost: NonZeroU32::MIN,
             priority: Priority::Normal,
@@ -40,7 +40,7 @@ impl PermitRequest {
             max_wait: None,
             max_queue: Self::DEFAULT_MAX_QUEUE,
             is_in_flight: false,
-            amounts: Amounts::default(),
+            amounts: Amounts::NONE,
         }
     }
 
@@ -50,8 +50,8 @@ impl PermitRequest {
         self
     }
 
-    /// Sets the estimated amounts of other units, such as tokens. They are granted together with the permits, and
-    /// [settled](super::Settlement) when the real amounts are known. Default: none.
+    /// Sets the estimated amounts, such as tokens. They are granted together with the permits, and
+    /// [settled](super::Settlement) when the actual amounts are known. Default: none.
     pub const fn with_amounts(mut self, amounts: Amounts) -> Self {
         self.amounts = amounts;
         self
@@ -96,9 +96,9 @@ impl PermitRequest {
         self.cost
     }
 
-    /// Returns the estimated amounts of other units.
-    pub const fn amounts(&self) -> Amounts {
-        self.amounts
+    /// Returns the estimated amounts.
+    pub const fn amounts(&self) -> &Amounts {
+        &self.amounts
     }
 
     /// Returns the priority.

@@ -15,8 +15,8 @@ pub(super) struct Settings<L> {
     pub(super) bounds: PermitRequest,
     pub(super) cost: Option<CostOf>,
     pub(super) estimate: Option<EstimateOf>,
-    pub(super) actual: Option<ActualOf>,
-    pub(super) meter: Option<MeterOf>,
+    /// `None` unless the layer reads the actual amounts.
+    pub(super) actual: Option<Actual>,
     pub(super) priority: Option<PriorityOf>,
     pub(super) feedback_from: Option<Trusts>,
     pub(super) dialect: Dialect,
@@ -35,11 +35,12 @@ impl<L> Settings<L> {
             Some(priority) => priority(head),
             None => extension_beside(call, head.extensions).copied().unwrap_or_default(),
         };
-        let amounts = match &self.estimate {
-            Some(estimate) => estimate(head),
-            None => extension_beside(call, head.extensions).copied().unwrap_or_default(),
-        };
-        let request = self.bounds.with_cost(cost).with_amounts(amounts).with_priority(priority);
+        let mut request = self.bounds.with_cost(cost).with_priority(priority);
+        if let Some(estimate) = &self.estimate {
+            request = request.with_amounts(estimate(head));
+        } else if let Some(amounts) = extension_beside(call, head.extensions) {
+            request = request.with_amounts(*amounts);
+        }
         match Deadline::of(call, head.extensions) {
             Some(deadline) => request.with_deadline(deadline),
             None => request,
@@ -62,13 +63,20 @@ type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
 /// Estimates the amounts that a request takes of other units.
 type EstimateOf = Arc<dyn Fn(RequestHead<'_>) -> Amounts + Send + Sync>;
 
-/// Reads the real amounts of a request from the head of its response.
+/// How a layer reads the actual amounts of a request.
+#[derive(Clone, Default)]
+pub(super) struct Actual {
+    pub(super) head: Option<ActualOf>,
+    pub(super) meter: Option<MeterOf>,
+}
+
+/// Reads the actual amounts of a request from the head of its response.
 type ActualOf = Arc<dyn Fn(StatusCode, &HeaderMap) -> Option<Amounts> + Send + Sync>;
 
 /// Creates the meter of a response body.
 type MeterOf = Arc<dyn Fn(StatusCode, &HeaderMap) -> Meter + Send + Sync>;
 
-/// Reads the real amounts of a request from the data of its response body. It receives each part of the data once.
+/// Reads the actual amounts of a request from the data of its response body. It receives each part of the data once.
 pub(super) type Meter = Box<dyn FnMut(&[u8]) -> Option<Amounts> + Send + Sync>;
 
 /// Returns the priority of a request.

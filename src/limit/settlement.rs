@@ -3,13 +3,15 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{permit::PermitIssuer, shell::Shared};
+use super::{permit_issuer::PermitIssuer, shell::Shared};
 use crate::{clock::Instant, policy::Amounts};
 
-/// Reports the real amounts of a request, such as its tokens, to the limiter that granted the estimate.
+/// Reports the actual amounts of a request, such as its tokens, to the limiter that counts the estimate.
 ///
-/// A [`RateLimit`](super::RateLimit) inserts it into the extensions of a response if its request takes amounts of other
-/// units than requests. [`Permit::settlement`](super::Permit::settlement) returns it without the layer.
+/// A [`RateLimit`](super::RateLimit) inserts it into the extensions of the response if the request has [`Amounts`], or if
+/// the layer has [`with_actual`](super::RateLimitLayer::with_actual) or
+/// [`with_meter`](super::RateLimitLayer::with_meter). Without the layer,
+/// [`Permit::settlement`](super::Permit::settlement) returns it.
 ///
 /// ```
 /// use tower_outbound::{Quota, limit::{Amounts, Limiter, LocalLimiter, PermitRequest, Unit}};
@@ -31,17 +33,17 @@ use crate::{clock::Instant, policy::Amounts};
 ///
 /// # Guarantee
 ///
-/// In any window, the settled amounts of the requests that left in it exceed the limit at most by what the requests that
-/// were not settled in it turned out to take beyond their estimates. With estimates that are upper bounds, they never
-/// exceed the limit.
+/// The actual amounts of the requests in any window exceed the limit only by the excess of requests that were not settled
+/// when the last request of the window was granted. The excess of a request is its actual amount minus its estimate. The
+/// limit always holds if no request takes more than its estimate, and no amount is above the limit.
 ///
-/// - If a request takes more than its estimate, the rest counts from the moment of the settlement, and delays the next
-///   requests.
-/// - If it takes less, the rest is returned at once.
+/// - If a request takes more than its estimate, the excess counts from the settlement on, and delays the next requests.
+/// - If it takes less, the difference is available again at once.
 ///
 /// # Cancellation
 ///
-/// A request that is never settled keeps its estimate. One that was not sent returns it.
+/// The estimate of a sent request counts until it is settled. The estimate of a request that was not sent is available
+/// again.
 ///
 /// # Clone
 ///
@@ -74,7 +76,7 @@ impl Settlement {
         Self(Arc::new(Mutex::new(Charge { amounts, limiter })))
     }
 
-    /// Reports the real amounts. They replace the estimate, or the amounts of an earlier call. A stream can therefore
+    /// Reports the actual amounts. They replace the estimate, or the amounts of an earlier call. A stream can therefore
     /// report its sum so far several times. Zero is valid, for example if the service does not count a 304.
     pub fn settle(&self, actual: Amounts) {
         let mut charge = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -27,7 +27,8 @@ pub struct Snapshot {
     pub quota: Option<QuotaName>,
     /// The server's quotas of tokens, points and other units that have not reset, from the last response that the
     /// limiter read and that reported any. Their resets are counted from this snapshot. An empty quota limits requests
-    /// only if it caused a rejection without a stated delay.
+    /// if it caused a rejection without a stated delay, or if the limiter has a quota in the same unit and
+    /// [`with_server_remaining`](crate::limit::LocalLimiter::with_server_remaining) is set.
     ///
     /// A limiter with a quota reads them from rejected requests and from the responses that end a pause, unless
     /// [`with_server_remaining`](crate::limit::LocalLimiter::with_server_remaining) is set. An adaptive limiter with a
@@ -43,7 +44,7 @@ pub struct Snapshot {
     /// [still count](crate::limit::LocalLimiter::with_hold_after_cancel). `None` without a
     /// [limit](crate::limit::LocalLimiter::with_max_in_flight).
     pub requests_in_flight: Option<u32>,
-    /// The state of each quota that counts another unit than requests.
+    /// The state of each quota that counts a unit other than requests.
     pub units: Vec<UnitState>,
     /// The learned rate of an [adaptive](crate::limit::LocalLimiter::adaptive) limiter. `None` for other limiters, and
     /// until the limiter has learned a rate.

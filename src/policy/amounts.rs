@@ -4,12 +4,12 @@ use std::fmt;
 
 use super::Unit;
 
-/// The number of units that a request takes amounts of.
+/// The number of units that have amounts.
 const UNITS: usize = 5;
 
 /// How much a request takes of each unit other than requests, such as tokens and points. Insert this value into the
 /// request's extensions, or compute it with
-/// [`with_estimate`](crate::limit::RateLimitLayer::with_estimate). Default: nothing of any unit.
+/// [`with_estimate`](crate::limit::RateLimitLayer::with_estimate). Default: zero for each unit.
 ///
 /// ```
 /// use tower_outbound::limit::{Amounts, Unit};
@@ -27,6 +27,9 @@ const UNITS: usize = 5;
 pub struct Amounts([u32; UNITS]);
 
 impl Amounts {
+    /// No amount of any unit.
+    pub const NONE: Self = Self([0; UNITS]);
+
     /// Creates an amount of one unit.
     pub fn of(unit: Unit, amount: u32) -> Self {
         Self::default().with(unit, amount)
@@ -57,7 +60,7 @@ impl Amounts {
     }
 }
 
-/// Returns the place of a unit.
+/// Returns the index of a unit. `None` if the unit has no amounts.
 fn index(unit: Unit) -> Option<usize> {
     match unit {
         Unit::Tokens => Some(0),

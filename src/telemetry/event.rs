@@ -12,7 +12,7 @@ use crate::{
     call::{CallContext, DelayReason, Outcome, StopReason},
     clock::{self, Instant},
     error::{Error, Refusal},
-    policy::QuotaName,
+    policy::{QuotaName, Unit},
 };
 
 pub(crate) const GRANTS: &str = "tower_outbound.limit.grants";
@@ -200,11 +200,8 @@ pub(crate) fn granted(call: Option<&CallContext>) {
 
 /// Counts a refusal of the limiter. A refusal has no event of its own, because the call's event shows it.
 pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
-    let reason = ("reason", refusal.reason().as_str());
-    match refusal.unit() {
-        Some(unit) => metric::count(REFUSALS, call, &[reason, ("unit", unit.as_str())]),
-        None => metric::count(REFUSALS, call, &[reason]),
-    }
+    let unit = refusal.unit().unwrap_or(Unit::Requests);
+    metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str()), ("unit", unit.as_str())]);
 }
 
 /// Emits the event for a pause. `probe_after` is the longest pause, if the pause is longer. `quota` is the empty quota

@@ -1,5 +1,5 @@
-//! A limiter with quotas of requests and tokens against a scripted server of a language model. The server knows the
-//! tokens of a request only at the end of its response, as the limiter does.
+//! A limiter with quotas of requests and tokens against a scripted server of a language model. The limiter
+//! learns the tokens of a request at the end of its response. The server counts them on arrival or at the end.
 
 use super::{shared_quota::Random, *};
 use bytes::Bytes;
@@ -145,7 +145,7 @@ fn usage(data: &[u8]) -> Option<Amounts> {
 #[derive(Clone, Copy)]
 struct Estimate(u32);
 
-/// Lets all callers send prompts for `time`. `estimate` computes the estimate from the real tokens and a random number.
+/// Lets all callers send prompts for `time`. `estimate` computes the estimate from the actual tokens and a random number.
 async fn run(
     limiter: LocalLimiter,
     server: &Arc<Mutex<LlmServer>>,

@@ -13,13 +13,13 @@ fn of(amount: u32) -> Amounts {
     Amounts::of(Unit::Tokens, amount)
 }
 
-fn asking(amount: u32) -> PermitRequest {
+fn requesting(amount: u32) -> PermitRequest {
     PermitRequest::new().with_amounts(of(amount))
 }
 
 /// Takes permits now.
 fn take(limiter: &LocalLimiter, amount: u32) -> Option<Permit<'static>> {
-    let mut permit = task::spawn(limiter.acquire_with(&asking(amount)));
+    let mut permit = task::spawn(limiter.acquire_with(&requesting(amount)));
     match permit.poll() {
         Poll::Ready(permit) => Some(permit.unwrap()),
         Poll::Pending => None,
@@ -56,7 +56,7 @@ async fn real_amount_replaces_the_estimate_in_the_window_of_the_grant() {
     // Less is returned, and counts from the grant.
     settlement.settle(of(100));
     assert_available(&limiter, 900);
-    // A later amount replaces the earlier one. The rest counts from the settlement.
+    // A later amount replaces the earlier one. The excess counts from the settlement.
     settlement.settle(of(500));
     assert_eq!(settlement.amounts(), of(500));
     assert_available(&limiter, 500);
@@ -64,7 +64,7 @@ async fn real_amount_replaces_the_estimate_in_the_window_of_the_grant() {
     assert_available(&limiter, 500);
     advance(seconds(31)).await;
     assert_available(&limiter, 600);
-    // The grant has left the window, and only its rest is there.
+    // The grant has left the window. Only its excess still counts.
     settlement.settle(of(0));
     assert_available(&limiter, 600);
     advance(seconds(30)).await;
@@ -77,9 +77,9 @@ async fn requests_that_take_more_than_estimated_delay_the_next_ones() {
     let sent = [(); 5].map(|()| send(&limiter, 200));
     sent.iter().for_each(|settlement| settlement.settle(of(400)));
     assert_available(&limiter, 0);
-    let mut next = task::spawn(limiter.acquire_with(&asking(1)));
+    let mut next = task::spawn(limiter.acquire_with(&requesting(1)));
     assert_pending!(next.poll());
-    let refused = limiter.acquire_with(&asking(1).with_max_wait(seconds(59))).await.unwrap_err();
+    let refused = limiter.acquire_with(&requesting(1).with_max_wait(seconds(59))).await.unwrap_err();
     assert_eq!(refused.unit(), Some(Unit::Tokens));
     assert!(refused.to_string().ends_with("(required wait: 60.000000001s, quota of tokens)"), "{refused}");
     advance(seconds(61)).await;
@@ -90,7 +90,7 @@ async fn requests_that_take_more_than_estimated_delay_the_next_ones() {
 async fn returned_amounts_serve_the_waiters_at_once() {
     for limiter in [LocalLimiter::sliding_window(tokens(1_000)), LocalLimiter::paced_window(tokens(1_000))] {
         let settlement = send(&limiter, 1_000);
-        let mut next = task::spawn(limiter.acquire_with(&asking(600)));
+        let mut next = task::spawn(limiter.acquire_with(&requesting(600)));
         assert_pending!(next.poll());
         settlement.settle(of(0));
         assert!(next.is_woken());
@@ -99,12 +99,12 @@ async fn returned_amounts_serve_the_waiters_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_that_a_settlement_delays_beyond_its_bound_is_refused_within_ten_milliseconds() {
+async fn waiter_that_a_settlement_delays_beyond_its_bound_is_refused() {
     let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin());
     let first = send(&limiter, 500);
     advance(seconds(10)).await;
     let second = send(&limiter, 400);
-    let patient = asking(200).with_max_wait(seconds(55));
+    let patient = requesting(200).with_max_wait(seconds(55));
     let mut waiter = task::spawn(limiter.acquire_with(&patient));
     assert_pending!(waiter.poll());
     second.settle(of(1_000));
@@ -122,7 +122,7 @@ async fn amounts_of_a_request_that_was_not_sent_are_available_again() {
     assert_available(&limiter, 1_000);
     // A waiter that is never polled.
     let held = send(&limiter, 600);
-    let mut waiter = task::spawn(limiter.acquire_with(&asking(600)));
+    let mut waiter = task::spawn(limiter.acquire_with(&requesting(600)));
     assert_pending!(waiter.poll());
     held.settle(of(0));
     assert_available(&limiter, 400);
@@ -177,7 +177,7 @@ async fn changed_quota_still_counts_the_amounts_taken_before() {
     limiter.set_quotas(tokens(500));
     assert_available(&limiter, 0);
     // A waiter takes at most the new limit.
-    let mut waiter = task::spawn(limiter.acquire_with(&asking(900)));
+    let mut waiter = task::spawn(limiter.acquire_with(&requesting(900)));
     assert_pending!(waiter.poll());
     advance(seconds(62)).await;
     assert_ready_ok!(waiter.poll());
@@ -186,7 +186,7 @@ async fn changed_quota_still_counts_the_amounts_taken_before() {
 }
 
 #[test]
-fn quota_in_another_unit_has_a_text_and_rejects_what_it_cannot_limit() {
+fn quota_in_another_unit_round_trips_as_text_and_rejects_unsupported_units() {
     for (unit, name) in [
         (Unit::Tokens, "tokens"),
         (Unit::InputTokens, "input_tokens"),
@@ -203,8 +203,12 @@ fn quota_in_another_unit_has_a_text_and_rejects_what_it_cannot_limit() {
     assert_eq!("10 requests/60s".parse::<Quota>(), Ok(requests));
     let bucket = Quota::bucket(40, 2, seconds(1)).unwrap();
     for (quota, unit, error) in [
-        (requests, Unit::Concurrency, "expected a unit other than concurrency: see with_max_in_flight"),
-        (bucket, Unit::Tokens, "expected requests for a bucket, or a quota with a window"),
+        (
+            requests,
+            Unit::Concurrency,
+            "expected a unit other than concurrency, which with_max_in_flight limits",
+        ),
+        (bucket, Unit::Tokens, "expected requests, because the quota is a bucket"),
     ] {
         assert!(quota.with_unit(unit).unwrap_err().to_string().ends_with(error));
     }
@@ -275,7 +279,7 @@ async fn rejection_because_of_tokens_does_not_limit_the_requests() {
     assert_eq!(limiter.snapshot().available, 99);
 }
 
-/// Responds with two frames, of which the second one has the tokens.
+/// Responds with the tokens in the body, and with a 304 for `/cached`.
 async fn respond(request: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
     let status = if request.uri().path() == "/cached" { 304 } else { 200 };
     let text = format!("tokens={}", request.uri().query().unwrap_or("0"));
@@ -351,7 +355,7 @@ async fn joint_limiters_settle_both_quotas() {
     assert_available(&part, 20);
 }
 
-/// A limiter of one's own that passes the outcomes to the limiter that it wraps.
+/// A custom limiter that passes outcomes to the limiter that it wraps.
 #[derive(Clone)]
 struct Wrapped(LocalLimiter);
 

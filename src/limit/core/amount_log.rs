@@ -33,8 +33,8 @@ impl AmountLog {
         self
     }
 
-    /// Returns when `total` is available, because enough old amounts have left the window. Never too late, but too early if
-    /// several grants leave gaps.
+    /// Returns when `total` is available, because enough old amounts have left the window. The forecast is never too
+    /// late. It can be too early, because several grants may not fill each window exactly.
     pub(super) fn due(&self, start: u64, total: u64) -> u64 {
         let (windows, rest) = match total {
             total if total <= self.limit => (0, total),
@@ -66,8 +66,8 @@ impl AmountLog {
         }
     }
 
-    /// Returns a part of the amount that was added at `added`, if it is still in the window. An entry that later amounts
-    /// have joined has a later time.
+    /// Subtracts a part of the amount that was added at `added`, if it still counts. Its entry has a later time if later
+    /// amounts share it.
     pub(super) fn give_back(&mut self, added: u64, amount: u64, now: u64) {
         if added.saturating_add(self.window) <= now {
             return;

@@ -53,7 +53,7 @@ impl Core {
 
     /// Returns why a new request can never be granted.
     #[inline]
-    pub(super) fn rejects(&self, ask: &Ask, now: u64) -> Option<Refusal> {
+    pub(super) fn rejects(&self, ask: &Ask<'_>, now: u64) -> Option<Refusal> {
         if ask.latest.deadline < now {
             Some(self.refusal(Reason::Deadline, now, now))
         } else if ask.cost.get() > self.supply.largest() {
@@ -95,7 +95,7 @@ impl Core {
 
     /// Returns the bound that a new request misses, whose permits are expected at `due`. Without a forecast, a request that
     /// must not wait misses its longest wait at once.
-    pub(super) fn missed_by_new(&self, ask: &Ask, due: u64, now: u64) -> Option<Reason> {
+    pub(super) fn missed_by_new(&self, ask: &Ask<'_>, due: u64, now: u64) -> Option<Reason> {
         if self.is_full_for(ask.is_in_flight) && ask.latest.max_wait <= now {
             return Some(Reason::MaxWait);
         }

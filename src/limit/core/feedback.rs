@@ -149,7 +149,8 @@ impl Core {
                 if is_throttled && !states_end && self.server.pause.settings.throttled > 0 {
                     is_changed = self.server.pause.throttle(grant.at, now);
                 }
-                // The quota already limits the rate, so other reports do not apply.
+                // The quota of requests applies, so the reported remaining requests do not, unless the server rejects
+                // because of requests.
                 let is_explained = is_accepted || feedback.rejects_by_unit();
                 self.obeys_remaining || !is_explained || !self.server.has_quota
             }

@@ -31,7 +31,7 @@ impl Gcra {
         self.arrival = arrival.min(at.saturating_add(FARTHEST));
     }
 
-    /// Returns permits. Those that have been refilled meanwhile are available twice.
+    /// Adds taken permits back. Permits that were refilled since then are added twice.
     pub(super) fn give_back(&mut self, cost: u64) {
         self.arrival = self.arrival.saturating_sub(self.interval.saturating_mul(cost));
     }

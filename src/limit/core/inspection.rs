@@ -16,7 +16,7 @@ impl Core {
     }
 
     /// Returns when a request that was refused on arrival would have been granted.
-    pub fn grant_of_new(&self, ask: Ask, now: u64) -> Option<u64> {
+    pub fn grant_of_new(&self, ask: Ask<'_>, now: u64) -> Option<u64> {
         let mut core = self.clone();
         let ask = Ask { latest: UNBOUNDED, max_queue: usize::MAX, ..ask };
         match core.submit(ask, now).ok()? {

@@ -13,7 +13,7 @@ const KEPT: u64 = 1_000_000_000;
 impl Core {
     /// Queues a request whose permits are granted only by [`status`](Self::status), or refuses it. With `keeps_turn`, the
     /// request keeps its turn while it reads its [`turn`](Self::turn) at least once per second.
-    pub fn join(&mut self, ask: &Ask, keeps_turn: bool, now: u64) -> Result<Ticket, Refusal> {
+    pub fn join(&mut self, ask: &Ask<'_>, keeps_turn: bool, now: u64) -> Result<Ticket, Refusal> {
         let due = self.foresee(ask, now)?;
         // While the request waits for the other limiter, no forecast refuses the waiters behind it.
         self.queue.has_joint |= keeps_turn;
@@ -22,7 +22,7 @@ impl Core {
 
     /// Returns when the permits of a new request are available. Refuses a request that can never be granted, or not
     /// within its bounds.
-    pub fn foresee(&mut self, ask: &Ask, now: u64) -> Result<u64, Refusal> {
+    pub fn foresee(&mut self, ask: &Ask<'_>, now: u64) -> Result<u64, Refusal> {
         if let Some(refusal) = self.rejects(ask, now) {
             return Err(self.count(refusal));
         }
@@ -35,7 +35,7 @@ impl Core {
     }
 
     /// Returns whether a new request needs no wait.
-    pub fn is_free(&mut self, ask: &Ask, now: u64) -> bool {
+    pub fn is_free(&mut self, ask: &Ask<'_>, now: u64) -> bool {
         if self.rejects(ask, now).is_some() || !self.arrive(ask.cost, now) {
             return false;
         }

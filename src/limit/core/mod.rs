@@ -28,6 +28,7 @@ mod lateness;
 mod latest;
 mod lazy;
 mod queue;
+mod queued_amounts;
 pub mod quotas;
 mod request;
 mod server;
@@ -38,9 +39,11 @@ mod supply;
 mod tests;
 mod unit_limits;
 mod units;
+mod waiters;
 
 use std::num::NonZeroU32;
 
+pub(crate) use self::quotas::has_quota;
 #[cfg(feature = "test-util")]
 pub use self::state::Snapshot;
 pub use self::{
@@ -69,16 +72,11 @@ use self::{
 use crate::{
     error::{Reason, Refusal},
     limit::source::PermitSource,
-    policy::{Quota, Unit},
+    policy::Quota,
 };
 
 /// How long a late waiter that was woken may hold up the waiters behind it: 50 ms in nanoseconds.
 pub const PATIENCE: u64 = 50_000_000;
-
-/// Returns whether a quota counts requests.
-pub(crate) fn has_quota(quotas: &[Quota]) -> bool {
-    quotas.iter().any(|quota| quota.unit() == Unit::Requests)
-}
 
 /// The state of one limiter.
 #[derive(Debug, Clone)]
@@ -90,7 +88,7 @@ pub struct Core {
     blocks: Blocks,
     /// `None` unless the number of requests in flight is limited.
     in_flight: Option<Box<InFlight>>,
-    /// `None` unless a quota counts another unit than requests.
+    /// `None` unless a quota counts a unit other than requests.
     units: Option<Box<Units>>,
     obeys_remaining: bool,
     granted: u64,
@@ -165,7 +163,7 @@ impl Core {
 
     /// Grants the permits of a new request now, or queues the request, or refuses it because its wait would exceed its
     /// bounds.
-    pub fn submit(&mut self, ask: Ask, now: u64) -> Result<Submitted, Refusal> {
+    pub fn submit(&mut self, ask: Ask<'_>, now: u64) -> Result<Submitted, Refusal> {
         let due = match self.decide(&ask, now)? {
             Ok(grant) => return Ok(Submitted::Granted(grant)),
             Err(due) => due,
@@ -176,7 +174,7 @@ impl Core {
     /// Queues a request whose permits are expected at `due`, or refuses it because of its bounds.
     fn enqueue(
         &mut self,
-        ask: &Ask,
+        ask: &Ask<'_>,
         due: u64,
         (is_late, patience): (bool, u64),
         now: u64,
@@ -192,7 +190,7 @@ impl Core {
         }
         let (cost, latest, is_in_flight) = (ask.cost, ask.latest, ask.is_in_flight);
         let waiter = Waiter { cost, rank, latest, is_in_flight, is_late, patience };
-        let amounts = self.units.as_ref().map(|units| units.of_waiter(ask.amounts));
+        let amounts = self.units.as_ref().map(|units| units.of_waiter(*ask.amounts));
         let ticket = self.queue.insert(waiter, amounts);
         self.watch_bound(ask.latest);
         self.overtake(rank + 1, now);
@@ -201,7 +199,7 @@ impl Core {
     }
 
     /// Grants the permits of a new request now, or refuses it with the wait that it would need.
-    pub fn try_submit(&mut self, ask: Ask, now: u64) -> Result<Grant, Refusal> {
+    pub fn try_submit(&mut self, ask: Ask<'_>, now: u64) -> Result<Grant, Refusal> {
         match self.decide(&ask, now)? {
             Ok(grant) => Ok(grant),
             Err(due) => Err(self.count_refused(Reason::MaxWait, due, now)),
@@ -209,14 +207,14 @@ impl Core {
     }
 
     /// Grants the permits of a new request now. Returns `None`, and counts no refusal, if it cannot.
-    pub fn grant_now(&mut self, ask: &Ask, now: u64) -> Option<Grant> {
+    pub fn grant_now(&mut self, ask: &Ask<'_>, now: u64) -> Option<Grant> {
         if self.rejects(ask, now).is_some() { None } else { self.grant(ask, now).ok() }
     }
 
     /// Grants the permits of a new request, or returns when they would be available. Refuses a request that can never be
     /// granted.
     #[inline]
-    fn decide(&mut self, ask: &Ask, now: u64) -> Result<Result<Grant, u64>, Refusal> {
+    fn decide(&mut self, ask: &Ask<'_>, now: u64) -> Result<Result<Grant, u64>, Refusal> {
         match self.rejects(ask, now) {
             Some(refusal) => Err(self.count(refusal)),
             None => Ok(self.grant(ask, now)),
@@ -225,14 +223,14 @@ impl Core {
 
     /// Grants the permits of a new request, or returns when they would be available.
     #[inline]
-    fn grant(&mut self, ask: &Ask, now: u64) -> Result<Grant, u64> {
+    fn grant(&mut self, ask: &Ask<'_>, now: u64) -> Result<Grant, u64> {
         let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.largest());
         let is_first = self.arrive(cost, now);
         // While no further request may be in flight, those that already are go first.
         let goes_first = is_first || ask.is_in_flight && self.is_full() && self.queue.in_flight == 0;
         let reserve = if goes_first { Some(0) } else { self.queue.reserve_of_new(rank, cost, largest) };
         if let Some(reserve) = reserve {
-            if self.take((cost, ask.is_in_flight), &ask.amounts, reserve, now, now) {
+            if self.take((cost, ask.is_in_flight), ask.amounts, reserve, now, now) {
                 if !is_first {
                     self.queue.grant_new(rank, cost);
                     self.overtake(rank + 1, now);
@@ -261,76 +259,10 @@ impl Core {
     }
 
     /// Returns when the permits of a new request are available, behind those of the waiters.
-    fn due_of_new(&self, ask: &Ask, now: u64) -> u64 {
+    fn due_of_new(&self, ask: &Ask<'_>, now: u64) -> u64 {
         let (rank, wanted) = (ask.priority.rank(), &self.queue.wanted);
         let own = wanted[rank].saturating_add(ask.cost.get().into());
         let due = self.forecast(now, self.queue.shares.total(rank, own, wanted, 0));
-        if self.units.is_none() { due } else { self.due_of_units(due, rank, &ask.amounts, now) }
-    }
-
-    /// Returns what became of a waiter. Any result but `Waiting` ends the ticket. Permits that were granted too long
-    /// ago, or before a pause, have expired: the waiter then returns to its position.
-    pub fn status(&mut self, ticket: Ticket, now: u64) -> Status {
-        let Some((slot, stage, waiter)) = self.queue.find(ticket) else {
-            return Status::Refused(Refusal::new(Reason::MaxWait, None));
-        };
-        let cost = waiter.cost;
-        match *stage {
-            Stage::Granted(at) if self.is_expired(at, now) => self.expire(slot, cost, at, now),
-            Stage::Granted(taken_at) => {
-                self.queue.release(slot);
-                return Status::Granted(Grant { at: now, cost, taken_at });
-            }
-            Stage::Refused(ref refusal) => {
-                let refusal = refusal.clone();
-                self.queue.release(slot);
-                return Status::Refused(refusal);
-            }
-            Stage::Waiting if !waiter.is_late => return Status::Waiting,
-            Stage::Absent | Stage::Waiting | Stage::Offered(_) | Stage::Free => {}
-        }
-        if cost.get() > self.supply.largest() {
-            // The quotas have changed since the waiter was granted its permits.
-            self.queue.release(slot);
-            let refusal = self.too_costly();
-            return Status::Refused(self.count(refusal));
-        }
-        self.restore(ticket, now);
-        self.serve(now, Some(slot));
-        match self.queue.find(ticket) {
-            Some((_, Stage::Granted(_) | Stage::Refused(_), _)) => self.status(ticket, now),
-            _ => {
-                self.queue.withdraw_offer(slot);
-                Status::Waiting
-            }
-        }
-    }
-
-    /// Puts an absent waiter back at its position.
-    fn restore(&mut self, ticket: Ticket, now: u64) {
-        if let Some((slot, Stage::Absent, waiter)) = self.queue.find(ticket) {
-            self.queue.enter(slot);
-            self.watch_bound(waiter.latest);
-            self.lateness.hold(now);
-            self.overtake(waiter.rank, now);
-        }
-    }
-
-    /// Ends a ticket. Permits that were granted but not collected are wasted. Returns `false` if it has already ended.
-    pub fn cancel(&mut self, ticket: Ticket, now: u64) -> bool {
-        let Some((slot, stage, waiter)) = self.queue.find(ticket) else { return false };
-        if let Stage::Granted(at) = *stage {
-            self.waste_queued(slot, waiter.cost, at, now);
-            self.leave_queue(waiter.is_in_flight, now);
-        }
-        self.queue.release(slot);
-        self.lateness.hold(now);
-        self.advance(now);
-        true
-    }
-
-    /// Returns the next waiter that was granted or refused since the last call. It may have been cancelled since.
-    pub fn pop_woken(&mut self) -> Option<Ticket> {
-        self.queue.pop_woken()
+        if self.units.is_none() { due } else { self.due_of_units(due, rank, ask.amounts, now) }
     }
 }

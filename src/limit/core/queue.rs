@@ -3,13 +3,13 @@
 use std::{collections::VecDeque, num::NonZeroU32};
 
 use super::{
+    queued_amounts::{QueuedAmounts, WaiterAmounts},
     slots::{GRANTED, Slots, Stage, Ticket, Waiter},
-    units::{QueuedAmounts, WaiterAmounts},
 };
 use crate::{
     error::Refusal,
     policy::{
-        Amounts, Priority,
+        Priority,
         priority::{Heads, Shares, Turn},
     },
 };
@@ -234,19 +234,6 @@ impl Queue {
         ticket
     }
 
-    /// Changes the limits of the amounts of all waiters.
-    pub(super) fn limit_amounts(&mut self, limits: Amounts) {
-        let Some(amounts) = &mut self.amounts else { return };
-        amounts.begin(limits);
-        for rank in 0..Priority::COUNT {
-            let mut next = self.slots.first(rank);
-            while let Some((index, found)) = next {
-                amounts.enter(index, rank);
-                next = self.slots.next(found);
-            }
-        }
-    }
-
     /// Puts an [absent](Stage::Absent) waiter back at its position.
     pub(super) fn enter(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index) else { return };
@@ -312,12 +299,6 @@ impl Queue {
 
     pub(super) fn pop_woken(&mut self) -> Option<Ticket> {
         self.woken.pop_front()
-    }
-
-    /// Returns the amounts of other units that a waiter takes.
-    #[inline]
-    pub(super) fn amounts_of(&self, slot: u32) -> Amounts {
-        self.amounts.as_ref().map_or_else(Amounts::default, |amounts| amounts.of(slot))
     }
 
     /// Returns the waiters of all priorities.

@@ -22,7 +22,7 @@ pub enum Spread {
 #[derive(Debug, Clone)]
 pub struct Quotas {
     spread: Spread,
-    states: Box<[QuotaState]>,
+    states: Vec<QuotaState>,
 }
 
 /// The permits of one quota.
@@ -121,8 +121,7 @@ impl Quotas {
     }
 
     pub fn new(quotas: &[Quota], spread: Spread) -> Self {
-        let states = requests(quotas).map(|quota| QuotaState::new(*quota, spread)).collect();
-        Self { spread, states }
+        Self { spread, states: states(quotas, |quota| QuotaState::new(*quota, spread)) }
     }
 
     /// Returns when the last of `total` permits is available, if none is taken before `start`. No request costs more
@@ -212,8 +211,20 @@ impl Quotas {
             state.pace.iter_mut().for_each(|pace| pace.replace(&paces, now));
             state
         };
-        self.states = requests(quotas).map(state).collect();
+        self.states = states(quotas, state);
     }
+}
+
+/// Returns the states of the quotas that count requests, in a list without spare room.
+fn states(quotas: &[Quota], state: impl FnMut(&Quota) -> QuotaState) -> Vec<QuotaState> {
+    let mut states = Vec::with_capacity(requests(quotas).count());
+    states.extend(requests(quotas).map(state));
+    states
+}
+
+/// Returns whether a quota counts requests.
+pub(crate) fn has_quota(quotas: &[Quota]) -> bool {
+    quotas.iter().any(|quota| quota.unit() == Unit::Requests)
 }
 
 /// Returns the quotas that count requests.

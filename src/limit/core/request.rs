@@ -63,7 +63,7 @@ impl CoreSettings {
 
 /// A request for permits.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask {
+pub struct Ask<'a> {
     pub cost: NonZeroU32,
     pub priority: Priority,
     pub latest: Latest,
@@ -72,7 +72,7 @@ pub struct Ask {
     /// Whether the request is already in flight, because its permits have expired before it was sent.
     pub is_in_flight: bool,
     /// What the request takes of the quotas of other units.
-    pub amounts: Amounts,
+    pub amounts: &'a Amounts,
 }
 
 /// Permits that were granted, and the time at which their caller learned of it.
@@ -80,7 +80,7 @@ pub struct Ask {
 pub struct Grant {
     pub at: u64,
     pub cost: NonZeroU32,
-    /// When the amounts of other units were taken.
+    /// When the amounts were taken.
     pub taken_at: u64,
 }
 

@@ -23,8 +23,8 @@ impl Core {
         self.units.as_ref().map_or(due, |units| units.due(start, ahead, amounts).max(due))
     }
 
-    /// Replaces the amounts that a request took at `taken_at`. More than before delays the next requests, and less is
-    /// returned to the quotas.
+    /// Replaces the amounts that a request took at `taken_at`. A larger amount delays the next requests. A smaller
+    /// amount returns the difference to the quotas.
     pub fn settle(&mut self, taken_at: u64, charged: &Amounts, actual: &Amounts, now: u64) {
         let Some(units) = &mut self.units else { return };
         let is_more = units.settle(taken_at, charged, actual, now);
@@ -39,7 +39,7 @@ impl Core {
     /// Ends permits that were granted to a waiter at `at`, and returns its amounts, because its request is not sent.
     pub(super) fn waste_queued(&mut self, slot: u32, cost: NonZeroU32, at: u64, now: u64) {
         let amounts = self.queue.amounts_of(slot);
-        self.units.iter_mut().for_each(|units| _ = units.settle(at, &amounts, &Amounts::default(), now));
+        self.units.iter_mut().for_each(|units| _ = units.settle(at, &amounts, &Amounts::NONE, now));
         self.waste(cost, at, now);
     }
 

@@ -1,10 +1,10 @@
 //! The quotas of tokens, points and other units. A request takes an estimated amount of each, which is settled when its
-//! real amount is known.
+//! actual amount is known.
 
 use std::cell::Cell;
 
-use super::{amount_log::AmountLog, gcra::Gcra, quotas::Spread};
-use crate::policy::{Amounts, Priority, Quota, Remaining, Totals, Unit, nanos};
+use super::{amount_log::AmountLog, gcra::Gcra, queued_amounts::WaiterAmounts, quotas::Spread};
+use crate::policy::{Amounts, Quota, Remaining, Totals, Unit, nanos};
 
 /// The quotas of a limiter that count other units than requests.
 #[derive(Debug, Clone)]
@@ -20,13 +20,13 @@ pub(super) struct Units {
 struct UnitQuota {
     quota: Quota,
     log: AmountLog,
-    /// Spreads the amounts over the window. The log alone keeps the limit, so that returned amounts may refill this bucket.
+    /// Spreads the amounts over the window. The log enforces the limit, so amounts returned to this bucket cannot exceed it.
     pace: Option<Gcra>,
     /// The amount that the server has reported as remaining, and its reset.
     reported: Option<(u64, u64)>,
 }
 
-/// The state of a quota that counts another unit than requests.
+/// The state of a quota that counts a unit other than requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnitState {
@@ -34,7 +34,8 @@ pub struct UnitState {
     pub unit: Unit,
     /// The limit of the quota.
     pub limit: u32,
-    /// The amount that is available now. Zero if requests turned out to be more expensive than estimated.
+    /// The amount that the window still has room for. A burst can allow less at once. Zero if the amounts in the window
+    /// reach or exceed the limit.
     pub available: u32,
 }
 
@@ -63,7 +64,7 @@ impl UnitQuota {
 
     fn take(&mut self, at: u64, own: u64, now: u64) {
         if let Some(pace) = &mut self.pace {
-            // The refill starts when the log has room for this amount, as that of a paced window.
+            // As in a paced window of requests, the refill starts when the log has room for this amount.
             let freed = self.log.due(0, own);
             let spent = pace.interval.saturating_mul(own);
             let refill_from =
@@ -79,8 +80,8 @@ impl UnitQuota {
         self.reported.iter_mut().for_each(|(left, _)| *left = left.saturating_sub(amount));
     }
 
-    /// Applies the remaining amount of a response whose request was sent at `sent_at`. The server may not have counted the
-    /// requests that were granted later. An older report does not raise the amount.
+    /// Applies the remaining amount of a response whose request was sent at `sent_at`. Subtracts the amounts granted later,
+    /// because the server may not have counted them. Until the reset, a report can only lower the amount.
     fn report(&mut self, remaining: &Remaining, sent_at: u64, now: u64) {
         let left = remaining.left().saturating_sub(self.log.since(sent_at));
         let until = now.saturating_add(nanos(remaining.reset_after()));
@@ -93,7 +94,7 @@ impl UnitQuota {
 }
 
 impl Units {
-    /// Returns `None` if no quota counts another unit than requests.
+    /// Returns `None` if no quota counts a unit other than requests.
     pub(super) fn new(quotas: &[Quota], spread: Spread) -> Option<Box<Self>> {
         let own: Vec<_> = quotas.iter().filter(|quota| quota.unit() != Unit::Requests).collect();
         let quotas: Vec<_> = own.iter().map(|quota| UnitQuota::new(**quota, spread)).collect();
@@ -121,7 +122,7 @@ impl Units {
         self.delaying.get().filter(|(last, _)| *last == due).map(|(_, unit)| unit)
     }
 
-    /// Returns the limits of all quotas. Units without a quota have none, and do not count.
+    /// Returns the lowest limit of each unit. The limit is zero for a unit without a quota, so its amounts are ignored.
     pub(super) fn limits(&self) -> Amounts {
         let limit = |limits: Amounts, it: &UnitQuota| {
             let known = Some(limits.get(it.quota.unit())).filter(|known| *known > 0);
@@ -207,62 +208,5 @@ impl Units {
                 pace.replace(&[old], now);
             }
         }
-    }
-}
-
-/// The amounts of a waiter, and the limits of the quotas.
-pub(super) struct WaiterAmounts {
-    pub(super) own: Amounts,
-    pub(super) limits: Amounts,
-}
-
-/// The amounts of the waiters.
-#[derive(Debug, Clone)]
-pub(super) struct QueuedAmounts {
-    by_slot: Vec<Amounts>,
-    /// An amount above the limit counts as the limit.
-    limits: Amounts,
-    wanted: [Totals; Priority::COUNT],
-}
-
-impl QueuedAmounts {
-    pub(super) fn new(limits: Amounts) -> Self {
-        Self { by_slot: Vec::new(), limits, wanted: [Totals::NONE; Priority::COUNT] }
-    }
-
-    /// Changes the limits. All waiters must [enter](Self::enter) again.
-    pub(super) fn begin(&mut self, limits: Amounts) {
-        (self.limits, self.wanted) = (limits, [Totals::NONE; Priority::COUNT]);
-    }
-
-    /// Returns the amounts of the waiter in this slot.
-    pub(super) fn of(&self, slot: u32) -> Amounts {
-        self.by_slot.get(slot as usize).map_or_else(Amounts::default, |own| own.min(&self.limits))
-    }
-
-    pub(super) fn set(&mut self, slot: u32, amounts: Amounts) {
-        let slot = slot as usize;
-        if self.by_slot.len() <= slot {
-            self.by_slot.resize(slot + 1, Amounts::default());
-        }
-        if let Some(own) = self.by_slot.get_mut(slot) {
-            *own = amounts;
-        }
-    }
-
-    /// Adds the waiter in this slot to those that are counted.
-    pub(super) fn enter(&mut self, slot: u32, rank: usize) {
-        let amounts = self.of(slot);
-        self.wanted[rank].add(&amounts);
-    }
-
-    pub(super) fn leave(&mut self, slot: u32, rank: usize) {
-        let amounts = self.of(slot);
-        self.wanted[rank].remove(&amounts);
-    }
-
-    /// Returns the amounts of all waiters of the ranks up to `rank`.
-    pub(super) fn up_to(&self, rank: usize) -> Totals {
-        self.wanted.iter().take(rank + 1).fold(Totals::NONE, |sum, own| sum.plus(own))
     }
 }

@@ -75,7 +75,7 @@ impl Future for Acquire {
             Stage::Custom(future) => return future.as_mut().poll(cx),
             Stage::New(limiter, request) => {
                 let Some(joined) = limiter else { polled_after_completion() };
-                let (cost, amounts) = (request.cost(), request.amounts());
+                let cost = request.cost();
                 let outcome = match joined.attempt(request) {
                     Attempt::Granted(at) => Ok(Grant::new(at, cost)),
                     Attempt::Refused(refusal) => Err(refusal),
@@ -83,7 +83,7 @@ impl Future for Acquire {
                         Ok(Joined::Granted(at)) => Ok(Grant::new(at, cost)),
                         Ok(Joined::Queued(ticket, has_driver)) => {
                             let limiter = limiter.take();
-                            *stage = Stage::Queued(limiter.clone(), ticket, amounts);
+                            *stage = Stage::Queued(limiter.clone(), ticket, *request.amounts());
                             if let Some(limiter) = limiter.filter(|_| !has_driver) {
                                 driver::start(&limiter);
                             }
@@ -92,12 +92,12 @@ impl Future for Acquire {
                         Err(refusal) => Err(refusal),
                     },
                 };
-                (limiter, amounts, outcome)
+                (limiter, request.amounts(), outcome)
             }
             Stage::Queued(limiter, ticket, amounts) => {
                 let Some(joined) = limiter else { polled_after_completion() };
                 match joined.status(*ticket, cx.waker()) {
-                    Ok(outcome) => (limiter, *amounts, outcome),
+                    Ok(outcome) => (limiter, &*amounts, outcome),
                     Err(has_driver) => {
                         if !has_driver {
                             driver::start(joined);
@@ -109,7 +109,7 @@ impl Future for Acquire {
         };
         // Moves the limiter into the permit, which saves a change of its reference count.
         let Some(limiter) = limiter.take() else { polled_after_completion() };
-        Poll::Ready(outcome.map(|grant| Permit::shared(limiter, grant, &amounts)))
+        Poll::Ready(outcome.map(|grant| Permit::shared(limiter, grant, amounts)))
     }
 }
 

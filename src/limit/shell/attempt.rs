@@ -81,7 +81,7 @@ impl Shared {
             latest,
             max_queue: 0,
             is_in_flight: false,
-            amounts: Amounts::default(),
+            amounts: &Amounts::NONE,
         };
         let mut guard = match self.lock_or_take(&ask, read) {
             Ok(guard) => guard,
@@ -99,13 +99,13 @@ impl Shared {
     /// Takes the lock, or takes the permits from a block that another caller has opened meanwhile. Closing that block
     /// at once would make all callers wait for the lock.
     #[inline]
-    pub(super) fn lock_or_take(&self, ask: &Ask, read: u64) -> Result<Guard<'_>, u64> {
+    pub(super) fn lock_or_take(&self, ask: &Ask<'_>, read: u64) -> Result<Guard<'_>, u64> {
         let guard = self.lock();
         let is_taken = ask.latest.deadline >= read && self.block.take(ask.cost.get(), read) == Take::Taken;
         if is_taken { Err(read) } else { Ok(guard) }
     }
 
-    pub(super) fn ask(&self, request: &PermitRequest, now: u64) -> Ask {
+    pub(super) fn ask<'a>(&self, request: &'a PermitRequest, now: u64) -> Ask<'a> {
         let latest = self.latest(request, now);
         Ask {
             cost: request.cost(),

@@ -34,7 +34,7 @@ impl Place {
         keeps_turn: bool,
     ) -> Result<Self, Refusal> {
         let ticket = limiter.locked(|core, now| core.join(&limiter.ask(request, now), keeps_turn, now))?;
-        Ok(Self { limiter: Arc::clone(limiter), ticket, amounts: request.amounts() })
+        Ok(Self { limiter: Arc::clone(limiter), ticket, amounts: *request.amounts() })
     }
 
     /// Waits until the permits are available.
@@ -86,7 +86,7 @@ impl Place {
 /// Ends the permits of a request that is not sent.
 fn waste(core: &mut Core, status: Status, amounts: &Amounts, now: u64) {
     if let Status::Granted(grant) = status {
-        core.settle(grant.taken_at, amounts, &Amounts::default(), now);
+        core.settle(grant.taken_at, amounts, &Amounts::NONE, now);
         core.finished(grant, End::Unsent, now);
         core.end_in_flight(false, now);
     }
@@ -110,7 +110,7 @@ impl Shared {
             match own.grant_now(&first, own_now) {
                 Some(first) => Some([first.at, second.at]),
                 None => {
-                    waste(its, Status::Granted(second), &request.amounts(), its_now);
+                    waste(its, Status::Granted(second), request.amounts(), its_now);
                     None
                 }
             }

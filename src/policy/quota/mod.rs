@@ -4,6 +4,7 @@ mod bucket;
 #[cfg(test)]
 mod tests;
 mod text;
+mod unit;
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -221,35 +222,6 @@ impl Quota {
         self.checked("quota margin", format!("{margin:?}"))
     }
 
-    /// Sets what the quota counts. Default: requests.
-    ///
-    /// A request takes [`Amounts`](crate::limit::Amounts) of the other units. They are estimates until they are
-    /// [settled](crate::limit::Settlement).
-    ///
-    /// ```
-    /// use tower_outbound::{Quota, limit::Unit};
-    ///
-    /// let tokens = Quota::per_minute(30_000)?.with_unit(Unit::Tokens)?;
-    /// assert_eq!(format!("{tokens:#}"), "30000 tokens/60s, burst 3000, margin 1s");
-    /// assert_eq!("30000 tokens/1m".parse::<Quota>()?, tokens);
-    /// # Ok::<(), tower_outbound::InvalidConfig>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the unit is [`Unit::Concurrency`](crate::limit::Unit::Concurrency), which
-    /// [`with_max_in_flight`](crate::limit::LocalLimiter::with_max_in_flight) limits, or if the quota is a
-    /// [bucket](Self::bucket) and does not count requests.
-    pub fn with_unit(self, unit: Unit) -> Result<Self, InvalidConfig> {
-        let expected = match unit {
-            Unit::Requests => return Ok(Self { unit, ..self }),
-            Unit::Concurrency => "a unit other than concurrency: see with_max_in_flight",
-            _ if self.refill.is_some() => "requests for a bucket, or a quota with a window",
-            _ => return Ok(Self { unit, ..self }),
-        };
-        Err(InvalidConfig::new("quota unit", unit.as_str(), expected))
-    }
-
     /// Sets the safety margin to zero. Use it for a server in the same process, or to compare rates.
     ///
     /// # Notes
@@ -263,7 +235,7 @@ impl Quota {
         if self.refill.is_some() { self.with_bucket_margin(Duration::ZERO) } else { self }
     }
 
-    /// Returns the maximum number of requests in any window, or the capacity of a [bucket](Self::bucket).
+    /// Returns the maximum number of requests, or of the [unit](Self::unit), in any window, or the capacity of a [bucket](Self::bucket).
     pub fn limit(&self) -> u32 {
         self.limit
     }
@@ -274,11 +246,6 @@ impl Quota {
             None => self.window,
             Some(_) => Duration::from_nanos(self.server_interval().saturating_mul(self.limit.into())),
         }
-    }
-
-    /// Returns what the quota counts.
-    pub fn unit(&self) -> Unit {
-        self.unit
     }
 
     /// Returns the maximum number of requests that may be sent back to back.

@@ -47,8 +47,7 @@ impl fmt::Display for Rounded {
 }
 
 /// Parses a quota in the form that `{:#}` writes: `LIMIT/WINDOW` or `LIMIT UNIT/WINDOW`, then optionally a burst and a
-/// margin. A bucket is
-/// `bucket CAPACITY, REFILL/TIME`, and optionally a margin.
+/// margin. A bucket is `bucket CAPACITY, REFILL/TIME`, and optionally a margin.
 ///
 /// ```
 /// use tower_outbound::Quota;
@@ -68,7 +67,7 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
         let invalid = || {
-            let expected = "LIMIT/WINDOW, such as 100/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s. Or a unit: 30000 tokens/60s. Or a bucket: bucket 40, 2/1s";
+            let expected = "LIMIT/WINDOW, such as 100/60s, or LIMIT UNIT/WINDOW, such as 30000 tokens/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s. Or a bucket: bucket 40, 2/1s";
             InvalidConfig::new("quota", text.escape_debug().to_string(), expected)
         };
         let mut parts = text.split(',').map(str::trim);

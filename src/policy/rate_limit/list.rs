@@ -11,7 +11,7 @@ use crate::policy::header_values::MAX_REQUESTED_DELAY;
 /// Most services report one or two quotas. Brave, for example, has one quota per second and one per month.
 pub const MAX_POLICIES: usize = 8;
 
-/// What a quota of a server counts.
+/// What a quota counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unit {

@@ -36,7 +36,7 @@ pub(super) struct Checks {
     tokens: Option<(u32, u64)>,
     /// Whether a request has taken tokens in the current event.
     has_new_tokens: bool,
-    /// The real tokens of the arrivals, if no request takes more than its estimate.
+    /// The actual tokens of the arrivals, if no request takes more than its estimate.
     arrived_tokens: Option<Window>,
     permits: u64,
     /// The permits of each priority since all priorities wait, in a script without costs.

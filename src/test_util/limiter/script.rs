@@ -57,9 +57,9 @@ pub struct Call {
     /// The time from the head of the response until the end of its body.
     pub body: u64,
     pub reply: Reply,
-    /// The estimated and the real tokens.
+    /// The estimated and the actual tokens.
     pub tokens: (u32, u32),
-    /// The time from the head of the response until the real tokens are known, if they ever are.
+    /// The time from the head of the response until the actual tokens are known, if they ever are.
     pub settles_after: Option<u64>,
 }
 

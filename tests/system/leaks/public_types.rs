@@ -168,7 +168,7 @@ fn layers(coverage: &Coverage) {
     let signal = |_: StatusCode, _: &HeaderMap| Some(ServerSignal::accepted());
     coverage.debug(&Dialect::new().with_signal(signal));
     coverage.debug(&ServerSignal::accepted());
-    coverage.debug(&Unit::Requests);
+    coverage.debug_and_display(&Unit::Requests);
     let tokens = LocalLimiter::unlimited();
     tokens.set_quotas([Quota::per_minute(9).unwrap().with_unit(Unit::Tokens).unwrap()]);
     let mut permit = tokens.try_acquire_owned().unwrap();

@@ -40,27 +40,20 @@ fn quota(limit: u32, window: u64, burst: u32) -> Quota {
     quota.with_burst(burst).unwrap().without_margin()
 }
 
-fn of(cost: u32, priority: Priority) -> Ask {
+fn of(cost: u32, priority: Priority) -> Ask<'static> {
     let cost = NonZeroU32::new(cost).unwrap();
-    Ask {
-        cost,
-        priority,
-        latest: UNBOUNDED,
-        max_queue: 10_000,
-        is_in_flight: false,
-        amounts: Amounts::default(),
-    }
+    Ask { cost, priority, latest: UNBOUNDED, max_queue: 10_000, is_in_flight: false, amounts: &Amounts::NONE }
 }
 
-fn one() -> Ask {
+fn one() -> Ask<'static> {
     of(1, Priority::Normal)
 }
 
-fn costing(cost: u32) -> Ask {
+fn costing(cost: u32) -> Ask<'static> {
     of(cost, Priority::Normal)
 }
 
-impl Ask {
+impl Ask<'_> {
     fn by(self, deadline: u64) -> Self {
         Self { latest: Latest { deadline, ..self.latest }, ..self }
     }

@@ -22,7 +22,7 @@ fn read(lines: Lines<'_>) -> Vec<Quota> {
 
 #[test]
 fn reads_the_headers_of_every_service() {
-    use Unit::{Points, Requests, Tokens};
+    use Unit::{InputTokens, Points, Requests, Tokens};
     type Case<'a> = (&'a str, Lines<'a>, &'a [Quota]);
     let cases: [Case<'_>; 21] = [
         (
@@ -92,7 +92,7 @@ fn reads_the_headers_of_every_service() {
                 ("anthropic-ratelimit-input-tokens-remaining", "80000"),
                 ("anthropic-ratelimit-input-tokens-reset", "2026-01-01T01:00:05Z"),
             ],
-            &[(Requests, 0, 25.0, Some(600), None), (Tokens, 80_000, 5.0, None, None)],
+            &[(Requests, 0, 25.0, Some(600), None), (InputTokens, 80_000, 5.0, None, None)],
         ),
         (
             "Discord",

@@ -1,0 +1,82 @@
+//! The amounts that the waiters take.
+
+use super::queue::Queue;
+use crate::policy::{Amounts, Priority, Totals};
+
+/// The amounts of a waiter, and the limits of the quotas.
+pub(super) struct WaiterAmounts {
+    pub(super) own: Amounts,
+    pub(super) limits: Amounts,
+}
+
+/// The amounts of the waiters.
+#[derive(Debug, Clone)]
+pub(super) struct QueuedAmounts {
+    by_slot: Vec<Amounts>,
+    /// An amount above the limit counts as the limit.
+    limits: Amounts,
+    wanted: [Totals; Priority::COUNT],
+}
+
+impl QueuedAmounts {
+    pub(super) fn new(limits: Amounts) -> Self {
+        Self { by_slot: Vec::new(), limits, wanted: [Totals::NONE; Priority::COUNT] }
+    }
+
+    /// Changes the limits. All waiters must [enter](Self::enter) again.
+    pub(super) fn begin(&mut self, limits: Amounts) {
+        (self.limits, self.wanted) = (limits, [Totals::NONE; Priority::COUNT]);
+    }
+
+    /// Returns the amounts of the waiter in this slot.
+    pub(super) fn of(&self, slot: u32) -> Amounts {
+        self.by_slot.get(slot as usize).map_or_else(Amounts::default, |own| own.min(&self.limits))
+    }
+
+    pub(super) fn set(&mut self, slot: u32, amounts: Amounts) {
+        let slot = slot as usize;
+        if self.by_slot.len() <= slot {
+            self.by_slot.resize(slot + 1, Amounts::default());
+        }
+        if let Some(own) = self.by_slot.get_mut(slot) {
+            *own = amounts;
+        }
+    }
+
+    /// Adds the amounts of the waiter in this slot to the sums.
+    pub(super) fn enter(&mut self, slot: u32, rank: usize) {
+        let amounts = self.of(slot);
+        self.wanted[rank].add(&amounts);
+    }
+
+    pub(super) fn leave(&mut self, slot: u32, rank: usize) {
+        let amounts = self.of(slot);
+        self.wanted[rank].remove(&amounts);
+    }
+
+    /// Returns the amounts of all waiters of the ranks up to `rank`.
+    pub(super) fn up_to(&self, rank: usize) -> Totals {
+        self.wanted.iter().take(rank + 1).fold(Totals::NONE, |sum, own| sum.plus(own))
+    }
+}
+
+impl Queue {
+    /// Changes the limits of the amounts of all waiters.
+    pub(super) fn limit_amounts(&mut self, limits: Amounts) {
+        let Some(amounts) = &mut self.amounts else { return };
+        amounts.begin(limits);
+        for rank in 0..Priority::COUNT {
+            let mut next = self.slots.first(rank);
+            while let Some((index, found)) = next {
+                amounts.enter(index, rank);
+                next = self.slots.next(found);
+            }
+        }
+    }
+
+    /// Returns the amounts that a waiter takes.
+    #[inline]
+    pub(super) fn amounts_of(&self, slot: u32) -> Amounts {
+        self.amounts.as_ref().map_or_else(Amounts::default, |amounts| amounts.of(slot))
+    }
+}
