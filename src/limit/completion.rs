@@ -25,7 +25,7 @@ pub(super) fn settle<L, R>(
     let meter = actual.and_then(|actual| actual.meter.as_ref()).map(|meter| meter(status, headers));
     read.into_iter().for_each(|amounts| settlement.settle(amounts));
     response.extensions_mut().insert(settlement.clone());
-    meter.map(|meter| Box::new(Metering { meter, settlement }))
+    meter.map(|meter| Box::new(Metering::new(meter, settlement)))
 }
 
 /// Reports the response to the limiter. The request stays in flight until its body ends, unless it ends with the head.

@@ -10,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::{feedback::ResponseInfo, permit::Permit, settings::Meter, settlement::Settlement};
+use crate::policy::Amounts;
 
 /// A request whose response head has arrived, and whose response body may not have ended. It counts as
 /// [in flight](super::LocalLimiter::with_max_in_flight).
@@ -119,19 +120,32 @@ pin_project! {
 
 /// Reads the actual amounts of a request from its response body.
 pub(super) struct Metering {
-    pub(super) meter: Meter,
-    pub(super) settlement: Settlement,
+    meter: Meter,
+    settlement: Settlement,
+    estimate: Amounts,
+    /// The last amounts of the meter.
+    actual: Option<Amounts>,
 }
 
 impl Metering {
+    pub(super) fn new(meter: Meter, settlement: Settlement) -> Self {
+        Self { meter, estimate: settlement.charged(), settlement, actual: None }
+    }
+
+    /// Passes data to the meter. Until the end of the body, at least the estimate counts, because more data may follow.
     fn read(&mut self, data: &impl Buf) {
         let mut parts = [IoSlice::new(&[]); MOST_PARTS];
         let number = data.chunks_vectored(&mut parts);
         for part in parts.iter().take(number) {
             if let Some(actual) = (self.meter)(part) {
-                self.settlement.settle(actual);
+                self.actual = Some(actual);
+                self.settlement.settle(actual.max(&self.estimate));
             }
         }
+    }
+
+    fn end(&mut self) {
+        self.actual.into_iter().for_each(|actual| self.settlement.settle(actual));
     }
 }
 
@@ -173,8 +187,17 @@ impl<B: Body> Body for InFlightBody<B> {
         let this = self.project();
         let mut body = this.body;
         let frame = ready!(body.as_mut().poll_frame(cx));
-        if let (Some(metering), Some(Ok(frame))) = (this.metering, &frame) {
-            frame.data_ref().into_iter().for_each(|data| metering.read(data));
+        if let Some(metering) = this.metering {
+            match &frame {
+                Some(Ok(frame)) => {
+                    frame.data_ref().into_iter().for_each(|data| metering.read(data));
+                    if frame.is_trailers() || body.is_end_stream() {
+                        metering.end();
+                    }
+                }
+                Some(Err(_)) => {}
+                None => metering.end(),
+            }
         }
         let is_last = |frame: &Frame<_>| frame.is_trailers() || body.is_end_stream();
         if this.in_flight.is_counted() {

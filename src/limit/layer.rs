@@ -133,8 +133,9 @@ impl<L> RateLimitLayer<L> {
     }
 
     /// Sets the function that creates the meter of each response body. The meter receives each part of the body as it is
-    /// read. It returns the actual amounts so far, or `None` if it has no new amounts. Each result replaces the previous
-    /// one, so return totals, not increments.
+    /// read, in at most 64 pieces. It returns the actual amounts so far, or `None` if it has no new amounts. Each result
+    /// replaces the previous one, so return totals, not increments. Until the end of the body, at least the estimate
+    /// counts.
     ///
     /// ```
     /// use tower_outbound::{Quota, limit::{Amounts, LocalLimiter, RateLimitLayer, Unit}};
@@ -151,8 +152,8 @@ impl<L> RateLimitLayer<L> {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     ///
-    /// If the body is dropped before its end, the last amounts count. The meter receives the bytes as the service sends
-    /// them. A compressed body is not decompressed.
+    /// If the body fails or is dropped before its end, the estimate or the larger amount still counts. The meter receives the
+    /// bytes as the inner service returns them.
     pub fn with_meter<M>(
         mut self,
         meter: impl Fn(StatusCode, &HeaderMap) -> M + Send + Sync + 'static,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    core::{Core, Grant},
+    core::{Core, Grant, LONGEST_UNCOLLECTED},
     feedback::ResponseInfo,
     limiter::Limiter,
     permit::Permit,
@@ -236,6 +236,12 @@ impl PermitIssuer for LocalLimiter {
 
     fn left_flight(&self, is_cancelled: bool) {
         self.shared.end_in_flight(is_cancelled);
+    }
+
+    fn settled(&self, granted_at: Instant, charged: &Amounts, actual: &Amounts) {
+        // The amounts were taken up to this time before the permit was collected.
+        let taken_at = self.shared.setup.clock.since_origin(granted_at).saturating_sub(LONGEST_UNCOLLECTED);
+        self.shared.settle(taken_at, charged, actual);
     }
 }
 

@@ -1,6 +1,6 @@
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use super::{permit_issuer::PermitIssuer, shell::Shared};
@@ -18,7 +18,7 @@ use crate::{clock::Instant, policy::Amounts};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let limiter = LocalLimiter::paced_window(Quota::per_minute(30_000)?.with_unit(Unit::Tokens)?);
+/// let limiter = LocalLimiter::sliding_window(Quota::per_minute(30_000)?.with_unit(Unit::Tokens)?);
 /// let estimate = Amounts::of(Unit::Tokens, 1_000);
 /// let mut permit = limiter.acquire_with(&PermitRequest::new().with_amounts(estimate)).await?;
 /// permit.mark_sent(tokio::time::Instant::now());
@@ -33,9 +33,9 @@ use crate::{clock::Instant, policy::Amounts};
 ///
 /// # Guarantee
 ///
-/// The actual amounts of the requests in any window exceed the limit only by the excess of requests that were not settled
-/// when the last request of the window was granted. The excess of a request is its actual amount minus its estimate. The
-/// limit always holds if no request takes more than its estimate, and no amount is above the limit.
+/// The actual amounts of the requests in any window exceed the limit only by what becomes known after the last request of
+/// the window was granted: for each request, its actual amount minus the amount that it had been charged by then. The limit
+/// always holds if the charged amount of no request rises, and no amount is above the limit.
 ///
 /// - If a request takes more than its estimate, the excess counts from the settlement on, and delays the next requests.
 /// - If it takes less, the difference is available again at once.
@@ -49,11 +49,11 @@ use crate::{clock::Instant, policy::Amounts};
 ///
 /// All clones settle the same request.
 #[derive(Clone)]
-pub struct Settlement(Arc<Mutex<Charge>>);
+pub struct Settlement(Arc<Charge>);
 
 /// What a request takes so far.
 struct Charge {
-    amounts: Amounts,
+    amounts: Mutex<Amounts>,
     limiter: Limiter,
 }
 
@@ -73,31 +73,37 @@ impl Settlement {
     }
 
     fn new(limiter: Limiter, amounts: Amounts) -> Self {
-        Self(Arc::new(Mutex::new(Charge { amounts, limiter })))
+        Self(Arc::new(Charge { amounts: Mutex::new(amounts), limiter }))
     }
 
-    /// Reports the actual amounts. They replace the estimate, or the amounts of an earlier call. A stream can therefore
-    /// report its sum so far several times. Zero is valid, for example if the service does not count a 304.
+    /// Reports the actual amounts. They replace the estimate, or the amounts of an earlier call. A smaller amount is
+    /// available again at once, so report it only if it is final. Zero is valid, for example if the service does not count a
+    /// 304.
     pub fn settle(&self, actual: Amounts) {
-        let mut charge = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let charged = std::mem::replace(&mut charge.amounts, actual);
+        let charged = std::mem::replace(&mut *self.amounts(), actual);
         if charged == actual {
             return;
         }
-        match &charge.limiter {
+        // Outside the lock, because the limiter wakes waiters. Several calls may arrive in any order, because each passes
+        // only its difference.
+        match &self.0.limiter {
             Limiter::Shared(limiter, taken_at) => limiter.settle(*taken_at, &charged, &actual),
             Limiter::Custom(issuer, granted_at) => issuer.settled(*granted_at, &charged, &actual),
         }
     }
 
     /// Returns the amounts that the request takes so far: the estimate until the first [`settle`](Self::settle).
-    pub fn amounts(&self) -> Amounts {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).amounts
+    pub fn charged(&self) -> Amounts {
+        *self.amounts()
+    }
+
+    fn amounts(&self) -> MutexGuard<'_, Amounts> {
+        self.0.amounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Settlement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settlement").field("amounts", &self.amounts()).finish_non_exhaustive()
+        f.debug_struct("Settlement").field("charged", &self.charged()).finish_non_exhaustive()
     }
 }

@@ -54,6 +54,12 @@ impl Amounts {
         self
     }
 
+    /// Returns the larger amount of each unit.
+    pub(crate) fn max(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own = other.max(*own));
+        self
+    }
+
     /// Returns whether all amounts are zero.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

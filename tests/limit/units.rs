@@ -58,7 +58,7 @@ async fn real_amount_replaces_the_estimate_in_the_window_of_the_grant() {
     assert_available(&limiter, 900);
     // A later amount replaces the earlier one. The excess counts from the settlement.
     settlement.settle(of(500));
-    assert_eq!(settlement.amounts(), of(500));
+    assert_eq!(settlement.charged(), of(500));
     assert_available(&limiter, 500);
     settlement.settle(of(500));
     assert_available(&limiter, 500);
@@ -98,21 +98,146 @@ async fn returned_amounts_serve_the_waiters_at_once() {
     }
 }
 
+/// Returns a waiter with a bound behind one without.
+fn second_waiter(limiter: &LocalLimiter, max_wait: u64) -> [task::Spawn<Acquire>; 2] {
+    let bounded = requesting(200).with_max_wait(seconds(max_wait));
+    let [mut first, mut second] =
+        [requesting(200), bounded].map(|request| task::spawn(limiter.acquire_with(&request)));
+    assert_pending!(first.poll());
+    assert_pending!(second.poll());
+    [first, second]
+}
+
 #[tokio::test(start_paused = true)]
 async fn waiter_that_a_settlement_delays_beyond_its_bound_is_refused() {
     let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin());
-    let first = send(&limiter, 500);
+    send(&limiter, 500);
     advance(seconds(10)).await;
-    let second = send(&limiter, 400);
-    let patient = requesting(200).with_max_wait(seconds(55));
-    let mut waiter = task::spawn(limiter.acquire_with(&patient));
-    assert_pending!(waiter.poll());
-    second.settle(of(1_000));
-    drop(first);
+    let settled = send(&limiter, 400);
+    let [_first, mut second] = second_waiter(&limiter, 55);
+    settled.settle(of(1_000));
     sleep(millis(20)).await;
-    assert!(waiter.is_woken());
-    let refused = assert_ready!(waiter.poll()).unwrap_err();
+    assert!(second.is_woken());
+    let refused = assert_ready!(second.poll()).unwrap_err();
     assert_eq!((refused.reason(), refused.unit()), (Reason::MaxWait, Some(Unit::Tokens)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_that_a_report_of_the_server_delays_beyond_its_bound_is_refused() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin()).with_server_remaining();
+    let mut permit = take(&limiter, 1_000).unwrap();
+    permit.mark_sent(Instant::now());
+    advance(seconds(50)).await;
+    let [_first, mut second] = second_waiter(&limiter, 20);
+    permit.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("0", "40s")));
+    sleep(millis(20)).await;
+    let refused = assert_ready!(second.poll()).unwrap_err();
+    assert_eq!((refused.reason(), refused.unit()), (Reason::MaxWait, Some(Unit::Tokens)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_without_tokens_is_refused_behind_one_that_waits_for_them() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    send(&limiter, 1_000);
+    let mut first = task::spawn(limiter.acquire_with(&requesting(500)));
+    assert_pending!(first.poll());
+    let refused = limiter.acquire_with(&PermitRequest::new().with_max_wait(seconds(1))).await.unwrap_err();
+    assert_eq!((refused.reason(), refused.unit()), (Reason::MaxWait, Some(Unit::Tokens)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lower_priority_with_a_share_is_not_refused_because_of_all_higher_ones() {
+    let limiter = LocalLimiter::sliding_window([Quota::per_minute(500).unwrap(), tokens(1_000)]);
+    send(&limiter, 1_000);
+    let high = requesting(500).with_priority(Priority::High);
+    let mut waiters: Vec<_> = (0..20).map(|_| task::spawn(limiter.acquire_with(&high))).collect();
+    waiters.iter_mut().for_each(|waiter| assert_pending!(waiter.poll()));
+    // The 20 requests take ten minutes, and a low priority gets a tenth of the permits.
+    let low = requesting(100).with_priority(Priority::Low).with_max_wait(seconds(450));
+    assert_pending!(task::spawn(limiter.acquire_with(&low)).poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pause_is_not_reported_as_a_delay_by_tokens() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    limiter.pause_until(Instant::now() + seconds(10));
+    let refused = limiter.acquire_with(&requesting(100).with_max_wait(seconds(5))).await.unwrap_err();
+    assert_eq!((refused.unit(), refused.wait()), (None, Some(seconds(10))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn amount_from_before_a_change_of_quotas_is_never_returned() {
+    let requests = Quota::per_minute(100).unwrap();
+    let limiter = LocalLimiter::sliding_window(requests);
+    let early = send(&limiter, 500);
+    limiter.set_quotas([requests, tokens(1_000)]);
+    send(&limiter, 700);
+    early.settle(of(100));
+    assert_available(&limiter, 300);
+    // Other quotas of requests do not change those of tokens.
+    advance(millis(1)).await;
+    let late = send(&limiter, 300);
+    limiter.set_quotas([Quota::per_minute(50).unwrap(), tokens(1_000)]);
+    late.settle(of(0));
+    assert_available(&limiter, 300);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_takes_from_each_quota_of_a_unit_what_an_immediate_request_takes() {
+    let day = Quota::new(100_000, seconds(86_400)).unwrap().with_unit(Unit::Tokens).unwrap();
+    let limiter = LocalLimiter::sliding_window([tokens(1_000).without_margin(), day]);
+    send(&limiter, 10);
+    let mut waiter = task::spawn(limiter.acquire_with(&requesting(5_000)));
+    assert_pending!(waiter.poll());
+    sleep(seconds(61)).await;
+    let mut permit = assert_ready_ok!(waiter.poll());
+    permit.mark_sent(Instant::now());
+    let available = || limiter.snapshot().units.iter().map(|unit| unit.available).collect::<Vec<_>>();
+    assert_eq!(available(), [0, 94_990]);
+    permit.settlement().unwrap().settle(of(200));
+    assert_eq!(available(), [800, 99_790]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_from_before_the_first_quota_of_its_unit_takes_its_amount() {
+    let requests = Quota::per_minute(1).unwrap().without_margin();
+    let limiter = LocalLimiter::sliding_window(requests);
+    send(&limiter, 0);
+    let mut waiter = task::spawn(limiter.acquire_with(&requesting(500)));
+    assert_pending!(waiter.poll());
+    limiter.set_quotas([requests, tokens(1_000)]);
+    sleep(millis(60_005)).await;
+    let mut permit = assert_ready_ok!(waiter.poll());
+    permit.mark_sent(Instant::now());
+    assert_available(&limiter, 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn paced_quota_has_its_burst_available() {
+    let limiter = LocalLimiter::paced_window(tokens(1_000));
+    assert_available(&limiter, 100);
+    send(&limiter, 60).settle(of(40));
+    assert_available(&limiter, 60);
+}
+
+#[tokio::test(start_paused = true)]
+async fn settled_amounts_are_returned_to_the_report_of_the_server() {
+    let limiter = LocalLimiter::sliding_window(tokens(10_000)).with_server_remaining();
+    let mut permit = take(&limiter, 100).unwrap();
+    permit.mark_sent(Instant::now());
+    permit.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("5000", "50s")));
+    advance(millis(10)).await;
+    let sent = [(); 5].map(|()| send(&limiter, 1_000));
+    assert_available(&limiter, 0);
+    sent.iter().for_each(|settlement| settlement.settle(of(100)));
+    assert_available(&limiter, 4_500);
+}
+
+/// Returns OpenAI's headers of a quota of tokens.
+fn remaining_tokens(left: &str, reset: &str) -> HeaderMap {
+    let headers = [("x-ratelimit-remaining-tokens", left), ("x-ratelimit-reset-tokens", reset)];
+    let field = |(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
+    headers.map(field).into_iter().collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,14 +270,20 @@ async fn amounts_of_a_request_that_was_not_sent_are_available_again() {
 
 #[tokio::test(start_paused = true)]
 async fn amount_above_the_limit_counts_as_the_limit() {
-    for limiter in [LocalLimiter::sliding_window(tokens(1_000)), LocalLimiter::paced_window(tokens(1_000))] {
-        let settlement = send(&limiter, 50_000);
-        assert_available(&limiter, 0);
-        settlement.settle(of(70_000));
-        assert_available(&limiter, 0);
-        settlement.settle(of(400));
-        assert_available(&limiter, 600);
-    }
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    let settlement = send(&limiter, 50_000);
+    assert_available(&limiter, 0);
+    settlement.settle(of(70_000));
+    assert_available(&limiter, 0);
+    settlement.settle(of(400));
+    assert_available(&limiter, 600);
+    // A burst delays such a request until it is full, and no longer.
+    let limiter = LocalLimiter::paced_window(tokens(1_000));
+    send(&limiter, 1);
+    let mut waiter = task::spawn(limiter.acquire_with(&requesting(50_000)));
+    assert_pending!(waiter.poll());
+    sleep(seconds(62)).await;
+    assert_ready_ok!(waiter.poll());
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +296,7 @@ async fn limiter_without_a_quota_of_the_unit_ignores_its_amounts() {
     let limiter = LocalLimiter::unlimited();
     limiter.set_quotas([points]);
     send(&limiter, 50_000);
-    assert_available(&limiter, 10);
+    assert_available(&limiter, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,19 +360,12 @@ fn amounts_of_requests_and_concurrency_are_ignored() {
 #[tokio::test(start_paused = true)]
 async fn limiter_that_obeys_the_server_applies_its_remaining_tokens() {
     let limiter = LocalLimiter::sliding_window(tokens(1_000)).with_server_remaining();
-    let report = |left: &'static str| {
-        let name = HeaderName::from_static;
-        HeaderMap::from_iter([
-            (name("x-ratelimit-remaining-tokens"), HeaderValue::from_static(left)),
-            (name("x-ratelimit-reset-tokens"), HeaderValue::from_static("20s")),
-        ])
-    };
     let mut first = take(&limiter, 100).unwrap();
     first.mark_sent(Instant::now());
     advance(seconds(1)).await;
     let unreported = send(&limiter, 50);
     // The server has not counted the second request.
-    first.complete(&ResponseInfo::new(StatusCode::OK, &report("300")));
+    first.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("300", "20s")));
     assert_available(&limiter, 250);
     unreported.settle(of(150));
     assert_available(&limiter, 150);
@@ -253,13 +377,12 @@ async fn limiter_that_obeys_the_server_applies_its_remaining_tokens() {
     let limiter = LocalLimiter::sliding_window(tokens(1_000));
     let mut first = take(&limiter, 100).unwrap();
     first.mark_sent(Instant::now());
-    first.complete(&ResponseInfo::new(StatusCode::OK, &report("300")));
+    first.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("300", "20s")));
     assert_available(&limiter, 900);
 }
 
 #[tokio::test(start_paused = true)]
 async fn rejection_because_of_tokens_does_not_limit_the_requests() {
-    let limiter = LocalLimiter::sliding_window([Quota::per_minute(100).unwrap(), tokens(1_000)]);
     let reported = |name: &str, value: &str| {
         let name = HeaderName::from_bytes(format!("x-ratelimit-{name}").as_bytes()).unwrap();
         (name, HeaderValue::from_str(value).unwrap())
@@ -269,14 +392,19 @@ async fn rejection_because_of_tokens_does_not_limit_the_requests() {
         reported("reset-requests", "50s"),
         reported("remaining-tokens", "0"),
         reported("reset-tokens", "50s"),
-        (http::header::RETRY_AFTER, HeaderValue::from_static("2")),
     ]);
-    let mut permit = take(&limiter, 100).unwrap();
-    permit.mark_sent(Instant::now());
-    permit.complete(&ResponseInfo::new(StatusCode::TOO_MANY_REQUESTS, &headers));
-    assert_eq!(limiter.snapshot().available, 0);
-    advance(seconds(2)).await;
-    assert_eq!(limiter.snapshot().available, 99);
+    let mut with_delay = headers.clone();
+    with_delay.insert(http::header::RETRY_AFTER, HeaderValue::from_static("2"));
+    // Without a delay, the reset of the tokens is the delay.
+    for (headers, delay) in [(with_delay, 2), (headers, 50)] {
+        let limiter = LocalLimiter::sliding_window([Quota::per_minute(100).unwrap(), tokens(1_000)]);
+        let mut permit = take(&limiter, 100).unwrap();
+        permit.mark_sent(Instant::now());
+        permit.complete(&ResponseInfo::new(StatusCode::TOO_MANY_REQUESTS, &headers));
+        assert_eq!(limiter.snapshot().available, 0);
+        advance(seconds(delay)).await;
+        assert_eq!(limiter.snapshot().available, 99);
+    }
 }
 
 /// Responds with the tokens in the body, and with a 304 for `/cached`.
@@ -381,6 +509,10 @@ async fn wrapped_limiter_settles_too() {
     assert_available(&limiter, 300);
     settlement.settle(of(100));
     assert_available(&limiter, 900);
+    // Without an estimate, only the actual amount counts.
+    let layer = RateLimitLayer::new(Wrapped(limiter.clone())).with_actual(|_, _| Some(of(250)));
+    layer.layer(tower::service_fn(respond)).oneshot(to("/")).await.unwrap();
+    assert_available(&limiter, 650);
 }
 
 #[tokio::test(start_paused = true)]

@@ -147,7 +147,7 @@ impl Core {
             return Refusal::new(reason, None).with_max_in_flight(max);
         }
         let refusal = Refusal::new(reason, Duration::from_nanos(due.saturating_sub(now)));
-        if let Some(unit) = self.units.as_ref().and_then(|units| units.delaying(due)) {
+        if let Some(unit) = self.units.as_ref().and_then(|units| units.delaying(due)).filter(|_| due > now) {
             return refusal.with_unit(unit);
         }
         match self.server.delaying(now, self.queue.total().saturating_add(1)) {
@@ -181,6 +181,7 @@ impl Core {
         let mut wanted = self.queue.wanted;
         let mut taken = Totals::NONE;
         for rank in 0..wanted.len() {
+            let (higher, mut of_rank) = (wanted.iter().take(rank).sum::<u64>(), Totals::NONE);
             let (mut ahead, mut next) = (0, self.queue.slots.first(rank).map(|(slot, _)| slot));
             while let Some((slot, found)) = next.and_then(|slot| Some((slot, self.queue.slots.get(slot)?))) {
                 let waiter = found.waiter;
@@ -191,8 +192,12 @@ impl Core {
                 } else if let Some(refusal) = self.unavailable(waiter.cost, now) {
                     Some(refusal)
                 } else if waiter.latest.is_bounded() {
-                    let due = self.forecast(now, self.queue.shares.total(rank, own, &wanted, 0));
-                    let due = self.due_behind(due, &taken, &self.queue.amounts_of(slot), now);
+                    let total = self.queue.shares.total(rank, own, &wanted, 0);
+                    // A lower priority with a share is served before some of the higher ones.
+                    let before =
+                        if total < own.saturating_add(higher) { of_rank } else { taken.plus(&of_rank) };
+                    let due = self.forecast(now, total);
+                    let due = self.due_behind(due, &before, &self.queue.amounts_of(slot), now);
                     let reason = waiter.latest.missed_by(due, now, grace);
                     reason.map(|reason| self.refusal(reason, due, now))
                 } else {
@@ -202,10 +207,11 @@ impl Core {
                     Some(refusal) => self.refuse(slot, refusal, now),
                     None => {
                         ahead = own;
-                        taken.add(&self.queue.amounts_of(slot));
+                        of_rank.add(&self.queue.counted_amounts_of(slot));
                     }
                 }
             }
+            taken = taken.plus(&of_rank);
             wanted[rank] = ahead;
         }
         self.watch_bounds(now);

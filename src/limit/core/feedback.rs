@@ -10,7 +10,7 @@ use super::{
     units::Units,
 };
 use crate::policy::{
-    Amounts, Quota, Remaining,
+    Quota, Remaining, Unit,
     adaptive::{Acceptance, Learner, Observation},
 };
 
@@ -35,9 +35,10 @@ impl Feedback {
         self.pause.is_some() || self.remaining.iter().any(is_empty)
     }
 
-    /// Returns whether only quotas of other units are used up.
+    /// Returns whether only quotas that do not count requests are used up.
     fn rejects_by_unit(&self) -> bool {
-        self.remaining.iter().all(|quota| quota.left() > 0)
+        let requests = |quota: &&Remaining| quota.unit() == Unit::Requests;
+        self.remaining.iter().filter(requests).all(|quota| quota.left() > 0)
             && self.others.iter().any(|quota| quota.left() == 0)
     }
 }
@@ -123,10 +124,13 @@ impl Core {
         let uncounted = self.uncounted(now);
         let progress = self.progress();
         let mut is_changed = false;
+        // A rejection because of a unit that the limiter counts says nothing about the rate of requests.
+        let is_by_unit = self.units.is_some() && feedback.rejects_by_unit();
+        let acceptance = if is_by_unit { Acceptance::Unavailable } else { feedback.acceptance };
         let obeys_remaining = match self.supply.learner_mut() {
             Some(learner) => {
                 let observation = Observation {
-                    acceptance: feedback.acceptance,
+                    acceptance,
                     granted_at: grant.at,
                     sent_at,
                     requested_pause: feedback.pause,
@@ -149,15 +153,17 @@ impl Core {
                 if is_throttled && !states_end && self.server.pause.settings.throttled > 0 {
                     is_changed = self.server.pause.throttle(grant.at, now);
                 }
-                // The quota of requests applies, so the reported remaining requests do not, unless the server rejects
-                // because of requests.
-                let is_explained = is_accepted || feedback.rejects_by_unit();
-                self.obeys_remaining || !is_explained || !self.server.has_quota
+                // The quota already limits the rate, so other reports do not apply.
+                self.obeys_remaining || !is_accepted || !self.server.has_quota
             }
         };
-        let remaining = if obeys_remaining { &feedback.remaining[..] } else { &[] };
+        // A rejection because of another unit says nothing about the requests, which the limiter's quota limits.
+        let ignores_requests = self.server.has_quota && !self.obeys_remaining && feedback.rejects_by_unit();
+        let applies =
+            |quota: &&Remaining| obeys_remaining && !(ignores_requests && quota.unit() == Unit::Requests);
+        let remaining: Vec<_> = feedback.remaining.iter().filter(applies).copied().collect();
         let has_limits = feedback.pause.is_some() || !remaining.is_empty();
-        if has_limits && self.server.apply(feedback.pause, remaining, now, uncounted) || is_changed {
+        if has_limits && self.server.apply(feedback.pause, &remaining, now, uncounted) || is_changed {
             self.refuse_late(now);
         }
     }
@@ -183,8 +189,8 @@ impl Core {
     pub fn set_quotas(&mut self, quotas: &[Quota], now: u64) {
         self.supply.change(quotas, now);
         Units::change(&mut self.units, quotas, self.supply.quotas.spread(), now);
-        let limits = self.units.as_ref().map_or_else(Amounts::default, |units| units.limits());
         if self.queue.amounts.is_some() {
+            let limits = self.unit_limits();
             self.queue.limit_amounts(limits);
         }
         let delay = self.lateness.change(quotas);

@@ -60,6 +60,9 @@ impl Core {
 
     /// Collects all granted permits, because those that are not collected return their amounts.
     fn collect(&mut self, now: u64) {
+        if self.units.is_none() {
+            return;
+        }
         while let Some(ticket) = self.queue.uncollected().and_then(|(slot, ..)| self.queue.ticket(slot)) {
             self.status(ticket, now);
         }

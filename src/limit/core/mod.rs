@@ -50,6 +50,7 @@ pub use self::{
     block::Block,
     feedback::{End, Feedback},
     joint::Turn,
+    lateness::LONGEST_UNCOLLECTED,
     latest::Latest,
     quotas::Spread,
     request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},
@@ -64,6 +65,7 @@ use self::{
     lateness::Lateness,
     lazy::Lazy,
     queue::{EMPTY, Queue},
+    queued_amounts::WaiterAmounts,
     server::limits::{ServerLimits, WITH_QUOTA, WITHOUT_QUOTA},
     slots::Waiter,
     supply::Supply,
@@ -190,7 +192,9 @@ impl Core {
         }
         let (cost, latest, is_in_flight) = (ask.cost, ask.latest, ask.is_in_flight);
         let waiter = Waiter { cost, rank, latest, is_in_flight, is_late, patience };
-        let amounts = self.units.as_ref().map(|units| units.of_waiter(*ask.amounts));
+        // A waiter without amounts replaces those of an earlier one in the same slot.
+        let has_amounts = !ask.amounts.is_empty() || self.queue.amounts.is_some();
+        let amounts = has_amounts.then(|| WaiterAmounts { own: *ask.amounts, limits: self.unit_limits() });
         let ticket = self.queue.insert(waiter, amounts);
         self.watch_bound(ask.latest);
         self.overtake(rank + 1, now);
@@ -262,7 +266,8 @@ impl Core {
     fn due_of_new(&self, ask: &Ask<'_>, now: u64) -> u64 {
         let (rank, wanted) = (ask.priority.rank(), &self.queue.wanted);
         let own = wanted[rank].saturating_add(ask.cost.get().into());
-        let due = self.forecast(now, self.queue.shares.total(rank, own, wanted, 0));
-        if self.units.is_none() { due } else { self.due_of_units(due, rank, ask.amounts, now) }
+        let total = self.queue.shares.total(rank, own, wanted, 0);
+        let due = self.forecast(now, total);
+        if self.units.is_none() { due } else { self.due_of_units(due, (rank, own, total), ask.amounts, now) }
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct WaiterAmounts {
 #[derive(Debug, Clone)]
 pub(super) struct QueuedAmounts {
     by_slot: Vec<Amounts>,
-    /// An amount above the limit counts as the limit.
+    /// The lowest limit of each unit. An amount above it counts as the limit in the sums.
     limits: Amounts,
     wanted: [Totals; Priority::COUNT],
 }
@@ -30,7 +30,12 @@ impl QueuedAmounts {
 
     /// Returns the amounts of the waiter in this slot.
     pub(super) fn of(&self, slot: u32) -> Amounts {
-        self.by_slot.get(slot as usize).map_or_else(Amounts::default, |own| own.min(&self.limits))
+        self.by_slot.get(slot as usize).copied().unwrap_or_default()
+    }
+
+    /// Returns the amounts of the waiter in this slot, up to the limits.
+    pub(super) fn counted(&self, slot: u32) -> Amounts {
+        self.of(slot).min(&self.limits)
     }
 
     pub(super) fn set(&mut self, slot: u32, amounts: Amounts) {
@@ -45,13 +50,18 @@ impl QueuedAmounts {
 
     /// Adds the amounts of the waiter in this slot to the sums.
     pub(super) fn enter(&mut self, slot: u32, rank: usize) {
-        let amounts = self.of(slot);
-        self.wanted[rank].add(&amounts);
+        let counted = self.counted(slot);
+        self.wanted[rank].add(&counted);
     }
 
     pub(super) fn leave(&mut self, slot: u32, rank: usize) {
-        let amounts = self.of(slot);
-        self.wanted[rank].remove(&amounts);
+        let counted = self.counted(slot);
+        self.wanted[rank].remove(&counted);
+    }
+
+    /// Returns the amounts of all waiters of this rank.
+    pub(super) fn of_rank(&self, rank: usize) -> Totals {
+        self.wanted[rank]
     }
 
     /// Returns the amounts of all waiters of the ranks up to `rank`.
@@ -77,6 +87,11 @@ impl Queue {
     /// Returns the amounts that a waiter takes.
     #[inline]
     pub(super) fn amounts_of(&self, slot: u32) -> Amounts {
-        self.amounts.as_ref().map_or_else(Amounts::default, |amounts| amounts.of(slot))
+        self.amounts.as_ref().map_or(Amounts::NONE, |amounts| amounts.of(slot))
+    }
+
+    /// Returns the amounts that a waiter takes, up to the limits.
+    pub(super) fn counted_amounts_of(&self, slot: u32) -> Amounts {
+        self.amounts.as_ref().map_or(Amounts::NONE, |amounts| amounts.counted(slot))
     }
 }

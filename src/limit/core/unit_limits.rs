@@ -6,9 +6,25 @@ use super::{Core, bounds::RECHECK};
 use crate::policy::{Amounts, Remaining, Totals};
 
 impl Core {
-    /// Returns when a new request gets its amounts, at `due` or later. Lower priorities may delay it further.
-    pub(super) fn due_of_units(&self, due: u64, rank: usize, amounts: &Amounts, now: u64) -> u64 {
-        let ahead = self.queue.amounts.as_ref().map_or(Totals::NONE, |queued| queued.up_to(rank));
+    /// Returns the lowest limit of each unit.
+    pub(super) fn unit_limits(&self) -> Amounts {
+        self.units.as_ref().map_or(Amounts::NONE, |units| units.limits())
+    }
+
+    /// Returns when a new request gets its amounts, at `due` or later. It is of this rank, needs the last of `own` permits of
+    /// the rank, and gets it with the last of `total` permits of all ranks.
+    pub(super) fn due_of_units(
+        &self,
+        due: u64,
+        (rank, own, total): (usize, u64, u64),
+        amounts: &Amounts,
+        now: u64,
+    ) -> u64 {
+        let ahead = self.queue.amounts.as_ref().map_or(Totals::NONE, |queued| {
+            let higher: u64 = self.queue.wanted.iter().take(rank).sum();
+            // A lower priority with a share is served before some of the higher ones.
+            if total < own.saturating_add(higher) { queued.of_rank(rank) } else { queued.up_to(rank) }
+        });
         self.due_behind(due, &ahead, amounts, now)
     }
 
@@ -29,9 +45,8 @@ impl Core {
         let Some(units) = &mut self.units else { return };
         let is_more = units.settle(taken_at, charged, actual, now);
         self.lateness.hold(now);
-        if is_more && self.queue.bounded > 0 {
-            // The waiters that are too late now are refused together.
-            self.recheck_by(now.saturating_add(RECHECK));
+        if is_more {
+            self.delay_waiters(now);
         }
         self.advance(now);
     }
@@ -45,8 +60,17 @@ impl Core {
 
     /// Applies the remaining amounts that the server reports, if the limiter obeys them.
     pub(super) fn report_units(&mut self, others: &[Remaining], sent_at: u64, now: u64) {
-        if self.obeys_remaining {
-            self.units.iter_mut().for_each(|units| units.report(others, sent_at, now));
+        let longest = self.server.pause.settings.longest;
+        let units = self.units.as_mut().filter(|_| self.obeys_remaining);
+        if units.is_some_and(|units| units.report(others, sent_at, longest, now)) {
+            self.delay_waiters(now);
+        }
+    }
+
+    /// Schedules the refusal of the waiters that are too late now.
+    fn delay_waiters(&mut self, now: u64) {
+        if self.queue.bounded > 0 {
+            self.recheck_by(now.saturating_add(RECHECK));
         }
     }
 }

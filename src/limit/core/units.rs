@@ -3,14 +3,17 @@
 
 use std::cell::Cell;
 
-use super::{amount_log::AmountLog, gcra::Gcra, queued_amounts::WaiterAmounts, quotas::Spread};
+use super::{amount_log::AmountLog, gcra::Gcra, quotas::Spread};
 use crate::policy::{Amounts, Quota, Remaining, Totals, Unit, nanos};
 
 /// The quotas of a limiter that count other units than requests.
 #[derive(Debug, Clone)]
 pub(super) struct Units {
     quotas: Vec<UnitQuota>,
-    spread: Spread,
+    reports: Vec<Reported>,
+    /// The time of the last change of the quotas. Amounts that were taken before are not returned, because these quotas may
+    /// not contain them.
+    changed_at: Option<u64>,
     /// The unit that determined the last forecast, and the forecast.
     delaying: Cell<Option<(u64, Unit)>>,
 }
@@ -22,9 +25,21 @@ struct UnitQuota {
     log: AmountLog,
     /// Spreads the amounts over the window. The log enforces the limit, so amounts returned to this bucket cannot exceed it.
     pace: Option<Gcra>,
-    /// The amount that the server has reported as remaining, and its reset.
-    reported: Option<(u64, u64)>,
 }
+
+/// The amount that the server has reported as remaining of one of its quotas, until the reset.
+#[derive(Debug, Clone, Copy)]
+struct Reported {
+    policy: u64,
+    unit: Unit,
+    left: u64,
+    until: u64,
+    /// When the request was sent whose response reported it.
+    sent_at: u64,
+}
+
+/// The maximum number of reported quotas that are stored.
+const MOST_REPORTS: usize = 8;
 
 /// The state of a quota that counts a unit other than requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +49,8 @@ pub struct UnitState {
     pub unit: Unit,
     /// The limit of the quota.
     pub limit: u32,
-    /// The amount that the window still has room for. A burst can allow less at once. Zero if the amounts in the window
-    /// reach or exceed the limit.
+    /// The amount that the window and the burst have room for now. Zero if the amounts in the window reach or exceed the
+    /// limit.
     pub available: u32,
 }
 
@@ -44,10 +59,10 @@ impl UnitQuota {
         let log = AmountLog::new(&quota);
         let pace =
             (spread != Spread::SlidingWindow).then(|| Gcra::new(log.window / log.limit, quota.burst()));
-        Self { quota, log, pace, reported: None }
+        Self { quota, log, pace }
     }
 
-    /// Returns the amount that a request of this estimate takes.
+    /// Returns the amount for which a request waits. The log contains its whole amount.
     fn own(&self, amounts: &Amounts) -> u64 {
         u64::from(amounts.get(self.quota.unit())).min(self.log.limit)
     }
@@ -55,14 +70,19 @@ impl UnitQuota {
     /// Returns when `own` is available behind the amounts of `ahead`.
     fn due(&self, start: u64, ahead: u64, own: u64) -> u64 {
         let due = self.log.due(start, ahead.saturating_add(own));
-        // An amount above the burst waits until the bucket is full.
-        let most = own.min(self.quota.burst().into());
-        let paced = self.pace.as_ref().map_or(start, |pace| pace.due(start, ahead.saturating_add(most)));
-        let reported = self.reported.filter(|(left, _)| *left < ahead.saturating_add(own));
-        due.max(paced).max(reported.map_or(start, |(_, until)| until))
+        let burst = u64::from(self.quota.burst());
+        // An amount above the burst waits until the bucket is full. Without an own amount, the last request ahead may be
+        // such a one.
+        let needed = match own {
+            0 => ahead.min(burst.max(ahead.saturating_sub(self.log.limit - burst))),
+            own => ahead.saturating_add(own.min(burst)),
+        };
+        let paced = self.pace.as_ref().map_or(start, |pace| pace.due(start, needed));
+        due.max(paced)
     }
 
-    fn take(&mut self, at: u64, own: u64, now: u64) {
+    fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
+        let own = self.own(amounts);
         if let Some(pace) = &mut self.pace {
             // As in a paced window of requests, the refill starts when the log has room for this amount.
             let freed = self.log.due(0, own);
@@ -71,25 +91,43 @@ impl UnitQuota {
                 if freed > 0 { freed.saturating_add(pace.whole.saturating_sub(spent)) } else { 0 };
             pace.take(at.max(refill_from), own);
         }
-        self.charge(own, now);
+        self.log.add(now, amounts.get(self.quota.unit()).into());
     }
 
-    fn charge(&mut self, amount: u64, now: u64) {
-        self.log.add(now, amount);
-        self.reported = self.reported.filter(|(_, until)| now < *until);
-        self.reported.iter_mut().for_each(|(left, _)| *left = left.saturating_sub(amount));
+    /// Replaces the amount that was taken at `taken`. Returns whether it is larger.
+    fn settle(&mut self, taken: Option<u64>, charged: &Amounts, actual: &Amounts, now: u64) -> bool {
+        let [before, after] = [charged, actual].map(|amounts| self.own(amounts));
+        if let Some(pace) = &mut self.pace {
+            pace.take(now, after.saturating_sub(before));
+            if taken.is_some() {
+                pace.give_back(before.saturating_sub(after));
+            }
+        }
+        let [before, after] = [charged, actual].map(|amounts| u64::from(amounts.get(self.quota.unit())));
+        self.log.add(now, after.saturating_sub(before));
+        taken.into_iter().for_each(|taken| self.log.give_back(taken, before.saturating_sub(after), now));
+        after > before
     }
 
-    /// Applies the remaining amount of a response whose request was sent at `sent_at`. Subtracts the amounts granted later,
-    /// because the server may not have counted them. Until the reset, a report can only lower the amount.
-    fn report(&mut self, remaining: &Remaining, sent_at: u64, now: u64) {
-        let left = remaining.left().saturating_sub(self.log.since(sent_at));
-        let until = now.saturating_add(nanos(remaining.reset_after()));
-        self.reported = match self.reported.filter(|(_, until)| now < *until) {
-            Some((known, end)) if known < left => Some((known, end)),
-            Some((_, end)) => Some((left, end.max(until))),
-            None => Some((left, until)),
-        };
+    fn available(&self, now: u64) -> u64 {
+        let paced = self.pace.as_ref().map_or(u64::MAX, |pace| pace.available(now));
+        self.log.available(now).min(paced)
+    }
+}
+
+impl Reported {
+    /// Updates the report of the same quota. Until the reset, a report can only lower the amount, because one of more may be
+    /// an older one. Returns whether it delays more requests.
+    fn narrow(&mut self, new: Self, now: u64) -> bool {
+        if now >= self.until {
+            *self = new;
+            return true;
+        }
+        let is_narrower = new.left < self.left;
+        if new.left <= self.left {
+            *self = Self { until: self.until.max(new.until), ..new };
+        }
+        is_narrower
     }
 }
 
@@ -98,23 +136,25 @@ impl Units {
     pub(super) fn new(quotas: &[Quota], spread: Spread) -> Option<Box<Self>> {
         let own: Vec<_> = quotas.iter().filter(|quota| quota.unit() != Unit::Requests).collect();
         let quotas: Vec<_> = own.iter().map(|quota| UnitQuota::new(**quota, spread)).collect();
-        (!quotas.is_empty()).then(|| Box::new(Self { quotas, spread, delaying: Cell::new(None) }))
-    }
-
-    /// Returns the amounts of a request that waits.
-    pub(super) fn of_waiter(&self, own: Amounts) -> WaiterAmounts {
-        WaiterAmounts { own, limits: self.limits() }
+        (!quotas.is_empty()).then(|| {
+            Box::new(Self { quotas, reports: Vec::new(), changed_at: None, delaying: Cell::new(None) })
+        })
     }
 
     /// Returns when the amounts of a request are available behind those of `ahead`.
     pub(super) fn due(&self, start: u64, ahead: &Totals, amounts: &Amounts) -> u64 {
-        let due = |it: &UnitQuota| {
+        let quotas = self.quotas.iter().map(|it| {
             let (unit, own) = (it.quota.unit(), it.own(amounts));
-            (own > 0).then(|| (it.due(start, ahead.get(unit), own), unit))
-        };
-        let last = self.quotas.iter().filter_map(due).max_by_key(|(due, _)| *due);
+            let ahead = ahead.get(unit);
+            (if ahead + own > 0 { it.due(start, ahead, own) } else { start }, unit)
+        });
+        let reports = self.reports.iter().filter(|it| start < it.until).map(|it| {
+            let total = ahead.get(it.unit).saturating_add(amounts.get(it.unit).into());
+            (if it.left < total { it.until } else { start }, it.unit)
+        });
+        let last = quotas.chain(reports).filter(|(due, _)| *due > start).max_by_key(|(due, _)| *due);
         self.delaying.set(last);
-        last.map_or(start, |(due, _)| due.max(start))
+        last.map_or(start, |(due, _)| due)
     }
 
     /// Returns the unit that determined the last forecast, if that was `due`.
@@ -133,57 +173,71 @@ impl Units {
 
     /// Takes the amounts of a request that leaves now. The buckets count it as if it left at `at`.
     pub(super) fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
-        for quota in &mut self.quotas {
-            let own = quota.own(amounts);
-            quota.take(at, own, now);
+        self.quotas.iter_mut().for_each(|quota| quota.take(at, amounts, now));
+        for report in &mut self.reports {
+            report.left = report.left.saturating_sub(amounts.get(report.unit).into());
         }
     }
 
     /// Replaces the amounts that a request took at `taken`. Returns whether it takes more of a unit than before.
     pub(super) fn settle(&mut self, taken: u64, charged: &Amounts, actual: &Amounts, now: u64) -> bool {
         let mut is_more = false;
+        let returned =
+            Some(taken).filter(|taken| self.changed_at.is_none_or(|changed_at| changed_at < *taken));
         for quota in &mut self.quotas {
-            let (charged, actual) = (quota.own(charged), quota.own(actual));
-            let (more, less) = (actual.saturating_sub(charged), charged.saturating_sub(actual));
-            if more > 0 {
-                quota.pace.iter_mut().for_each(|pace| pace.take(now, more));
-                quota.charge(more, now);
-                is_more = true;
-            }
-            if less > 0 {
-                quota.log.give_back(taken, less, now);
-                quota.pace.iter_mut().for_each(|pace| pace.give_back(less));
+            is_more |= quota.settle(returned, charged, actual, now);
+        }
+        for report in &mut self.reports {
+            let (charged, actual) = (charged.get(report.unit).into(), u64::from(actual.get(report.unit)));
+            report.left = report.left.saturating_sub(actual.saturating_sub(charged));
+            if taken > report.sent_at {
+                report.left = report.left.saturating_add(charged.saturating_sub(actual));
             }
         }
         is_more
     }
 
-    /// Applies the remaining amounts of a response whose request was sent at `sent_at`.
-    pub(super) fn report(&mut self, remaining: &[Remaining], sent_at: u64, now: u64) {
-        for quota in &mut self.quotas {
-            let unit = quota.quota.unit();
-            let reports = remaining.iter().filter(|reported| reported.unit() == unit);
-            reports.for_each(|reported| quota.report(reported, sent_at, now));
+    /// Applies the remaining amounts of a response whose request was sent at `sent_at`. Subtracts the amounts granted later,
+    /// because the server may not have counted them. Returns whether they delay more requests.
+    pub(super) fn report(&mut self, remaining: &[Remaining], sent_at: u64, longest: u64, now: u64) -> bool {
+        self.reports.retain(|report| now < report.until);
+        let mut is_narrower = false;
+        for reported in remaining {
+            let unit = reported.unit();
+            let same = self.quotas.iter().filter(|quota| quota.quota.unit() == unit);
+            let Some(later) = same.map(|quota| quota.log.since(sent_at)).max() else { continue };
+            let until = now.saturating_add(nanos(reported.reset_after()).min(longest));
+            let left = reported.left().saturating_sub(later);
+            let new = Reported { policy: reported.policy(), unit, left, until, sent_at };
+            if let Some(known) = self.reports.iter_mut().find(|known| known.policy == new.policy) {
+                is_narrower |= known.narrow(new, now);
+            } else if self.reports.len() < MOST_REPORTS {
+                self.reports.push(new);
+                is_narrower = true;
+            }
         }
+        is_narrower
     }
 
     /// Discards what the server reported.
     pub(super) fn forget_reports(&mut self) {
-        self.quotas.iter_mut().for_each(|quota| quota.reported = None);
+        self.reports = Vec::new();
     }
 
     pub(super) fn is_whole(&self, now: u64) -> bool {
         let is_whole = |it: &UnitQuota| {
             it.log.available(now) == it.log.limit && it.pace.as_ref().is_none_or(|pace| pace.arrival <= now)
         };
-        self.quotas.iter().all(is_whole)
+        self.quotas.iter().all(is_whole) && self.reports.iter().all(|report| report.until <= now)
     }
 
     pub(super) fn states(&self, now: u64) -> impl Iterator<Item = UnitState> {
         self.quotas.iter().map(move |it| {
-            let reported = it.reported.filter(|(_, until)| now < *until).map_or(u64::MAX, |(left, _)| left);
-            let available = u32::try_from(it.log.available(now).min(reported)).unwrap_or(u32::MAX);
-            UnitState { unit: it.quota.unit(), limit: it.quota.limit(), available }
+            let unit = it.quota.unit();
+            let reported = self.reports.iter().filter(|report| report.unit == unit && now < report.until);
+            let left = reported.map(|report| report.left).min().unwrap_or(u64::MAX);
+            let available = u32::try_from(it.available(now).min(left)).unwrap_or(u32::MAX);
+            UnitState { unit, limit: it.quota.limit(), available }
         })
     }
 
@@ -197,13 +251,21 @@ impl Units {
 
     /// Replaces the quotas. Amounts already taken still count.
     pub(super) fn change(own: &mut Option<Box<Self>>, quotas: &[Quota], spread: Spread, now: u64) {
-        let new = Self::new(quotas, own.as_ref().map_or(spread, |own| own.spread));
-        let Some(old) = std::mem::replace(own, new) else { return };
-        for quota in own.iter_mut().flat_map(|own| own.quotas.iter_mut()) {
+        let units = || quotas.iter().filter(|quota| quota.unit() != Unit::Requests);
+        if units().eq(own.iter().flat_map(|own| own.quotas.iter()).map(|quota| &quota.quota)) {
+            return;
+        }
+        let old = std::mem::replace(own, Self::new(quotas, spread));
+        let Some(own) = own else { return };
+        own.changed_at = Some(now);
+        let Some(old) = old else { return };
+        own.reports = old.reports;
+        for quota in &mut own.quotas {
+            // The quota with the same window, or else that with the longest one.
             let same = old.quotas.iter().filter(|old| old.quota.unit() == quota.quota.unit());
-            let Some(old) = same.max_by_key(|old| old.log.window) else { continue };
+            let by_window = |old: &&UnitQuota| (old.quota.window() == quota.quota.window(), old.log.window);
+            let Some(old) = same.max_by_key(by_window) else { continue };
             quota.log = old.log.clone().under(&quota.quota);
-            quota.reported = old.reported;
             if let (Some(pace), Some(old)) = (&mut quota.pace, &old.pace) {
                 pace.replace(&[old], now);
             }

@@ -43,7 +43,7 @@ impl Core {
     }
 
     /// Puts an absent waiter back at its position.
-    fn restore(&mut self, ticket: Ticket, now: u64) {
+    pub(super) fn restore(&mut self, ticket: Ticket, now: u64) {
         if let Some((slot, Stage::Absent, waiter)) = self.queue.find(ticket) {
             self.queue.enter(slot);
             self.watch_bound(waiter.latest);
