@@ -21,7 +21,9 @@
 //! | `window` | the most grants in any window: "steady" for a caller that calls continuously, "boundary" for a caller that starts shortly before a window ends. "Refill rate achieved" is the percentage of the limiter's configured refill rate |
 //! | `redis`, `redis-cost` | the bench starts a redis-server, or skips these sections if redis-server is not installed. The base is a bare `INCR` through the same client. "Per second" counts all tasks together |
 
-use std::{convert::Infallible, future::ready, hint::black_box, io, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible, future::ready, hint::black_box, io, num::NonZeroU32, sync::Arc, time::Duration,
+};
 
 use futures_util::FutureExt;
 use governor::clock::{FakeRelativeClock, MonotonicClock};
@@ -30,7 +32,7 @@ use tokio::sync::Semaphore;
 use tower::{Layer, Service, buffer::Buffer, service_fn};
 use tower_outbound::{
     Quota,
-    limit::{Keyed, Limiter, LocalLimiter, PermitRequest, RateLimitLayer, ResponseInfo},
+    limit::{Amounts, Keyed, Limiter, LocalLimiter, PermitRequest, RateLimitLayer, ResponseInfo, Unit},
 };
 use tower_outbound_peers::{
     Arguments, BoxError, Column, Greedy, KeyedComparison, LimiterComparison, Pattern, Report, ServedWaiters,
@@ -48,6 +50,9 @@ const GOVERNOR_QUANTA: &str = "governor check, quanta clock";
 
 /// The name of the row that is the base of the limits of requests in flight.
 const SEMAPHORE: &str = "tokio semaphore of 64 try_acquire and drop";
+
+/// The name of the row that is the base of the limits of requests and tokens.
+const TWO_GOVERNORS: &str = "governor check and check_n of two limiters";
 
 /// The names of the rows of the layer over a service that does nothing.
 const LAYER: &str = "tower-outbound RateLimitLayer";
@@ -144,6 +149,41 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     });
     let peer = Arc::new(Semaphore::new(64));
     comparison.row(SEMAPHORE, SEMAPHORE, move || peer.try_acquire().is_ok());
+
+    // Each request takes one permit and 10 tokens.
+    let tokens = NonZeroU32::new(10).ok_or("not zero")?;
+    let of_tokens = Quota::new(1_000_000_000, Duration::from_millis(10))?.without_margin();
+    let limiter = LocalLimiter::paced_window([window, of_tokens.with_unit(Unit::Tokens)?]);
+    let request = PermitRequest::new().with_amounts(Amounts::of(Unit::Tokens, tokens.get()));
+    comparison.row("tower-outbound requests and tokens, acquire", TWO_GOVERNORS, move || {
+        matches!(poll_once(limiter.acquire_with(&request)), Some(Ok(_)))
+    });
+    let limiter = LocalLimiter::paced_window([window, of_tokens.with_unit(Unit::Tokens)?]);
+    comparison.row(
+        "tower-outbound requests and tokens, acquire, settle and complete",
+        TWO_GOVERNORS,
+        move || {
+            let Some(Ok(mut permit)) = poll_once(limiter.acquire_with(&request)) else { return false };
+            permit.mark_sent(now());
+            permit.settlement().into_iter().for_each(|it| it.settle(Amounts::of(Unit::Tokens, 8)));
+            permit.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
+            true
+        },
+    );
+    // Two limiters hold both quotas, but take from one even if the other refuses.
+    let (per_request, per_token) = (
+        Arc::new(governor::RateLimiter::direct_with_clock(
+            governor_quota(Duration::from_nanos(1), BURST)?,
+            MonotonicClock,
+        )),
+        Arc::new(governor::RateLimiter::direct_with_clock(
+            governor_quota(Duration::from_nanos(1), BURST)?,
+            MonotonicClock,
+        )),
+    );
+    comparison.row(TWO_GOVERNORS, TWO_GOVERNORS, move || {
+        per_request.check().is_ok() && per_token.check_n(tokens).is_ok_and(|checked| checked.is_ok())
+    });
 
     for (name, fields) in [(LAYER, ORDINARY_FIELDS), (LAYER_WITH_LIMITS, RATE_LIMIT_FIELDS)] {
         let limiter = LocalLimiter::paced_window(window);

@@ -1,9 +1,8 @@
+mod end;
+
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
-use super::{
-    core::Grant, feedback::ResponseInfo, permit_issuer::PermitIssuer, settlement::Settlement, shell::Shared,
-    snapshot::Effect,
-};
+use super::{core::Grant, feedback::ResponseInfo, settlement::Settlement, shell::Shared, snapshot::Effect};
 use crate::{
     clock::{self, Instant},
     policy::Amounts,
@@ -54,6 +53,48 @@ enum Issuer<'a> {
     Borrowed(&'a Shared, u64),
     Shared(Arc<Shared>, u64),
     Custom(Arc<dyn PermitIssuer>, Instant),
+}
+
+/// Receives the outcome of each permit of a limiter, and determines whether a permit has expired.
+pub trait PermitIssuer: Send + Sync {
+    /// Returns whether `permit` can no longer be used. The layer calls this method if the inner service was not ready
+    /// right after the grant, or if the request then waited for a connection of this crate's `transport`.
+    ///
+    /// By default, a permit expires as soon as the clock advances after the grant, because a request sent later could
+    /// be in another window.
+    fn is_expired(&self, permit: &Permit<'_>) -> bool {
+        permit.is_older_than_now()
+    }
+
+    /// Called when the request of `permit` received a response. Returns what the response changed, which the rate-limit
+    /// layer logs. Does nothing and returns no change by default.
+    fn completed(&self, _permit: &Permit<'_>, _response: &ResponseInfo<'_>) -> Effect {
+        Effect::default()
+    }
+
+    /// Called when the request of `permit` ended without a response, or with a response that does not concern this
+    /// limiter. The request may still reach the server if [`sent_at`](Permit::sent_at) is `Some`. Does nothing by
+    /// default.
+    fn dropped(&self, _permit: &Permit<'_>) {}
+
+    /// Returns whether the issuer counts requests in flight, so that [`left_flight`](Self::left_flight) is called.
+    /// `false` by default.
+    ///
+    /// An issuer that passes the outcomes to a [`LocalLimiter`](super::LocalLimiter) must pass both methods if that
+    /// limiter [limits the requests in flight](super::LocalLimiter::with_max_in_flight).
+    fn counts_in_flight(&self) -> bool {
+        false
+    }
+
+    /// Called once for each permit if [`counts_in_flight`](Self::counts_in_flight) returns `true`, after
+    /// [`completed`](Self::completed) or [`dropped`](Self::dropped), when its request is no longer in flight.
+    /// `is_cancelled` is `true` if the request was sent and ended before its response did, so that the server may still
+    /// process it. Does nothing by default.
+    fn left_flight(&self, _is_cancelled: bool) {}
+
+    /// Called each time the amounts of the request change. `actual` replaces `charged`. The first `charged` is the estimate
+    /// of [`with_amounts`](Permit::with_amounts). The permit was granted at `granted_at`. Does nothing by default.
+    fn settled(&self, _granted_at: Instant, _charged: &Amounts, _actual: &Amounts) {}
 }
 
 impl<'a> Permit<'a> {
@@ -168,127 +209,11 @@ impl<'a> Permit<'a> {
         self.sent_at = None;
     }
 
-    /// Ends the permit of a request whose response states no limit. Returns `false` if the response must still be
-    /// reported.
-    #[inline]
-    pub(super) fn end_ordinary(&mut self) -> bool {
-        let is_ended = match &self.issuer {
-            Issuer::Borrowed(limiter, _) => limiter.release_ordinary(self.cost),
-            Issuer::Shared(limiter, _) => limiter.release_ordinary(self.cost),
-            Issuer::None(_) | Issuer::Ended | Issuer::Custom(..) => false,
-        };
-        if is_ended {
-            self.issuer = Issuer::Ended;
-        }
-        is_ended
-    }
-
-    /// Reports the response, and returns what it changed.
-    #[inline]
-    pub(super) fn report(&mut self, response: &ResponseInfo<'_>) -> Effect {
-        self.is_reported = true;
-        match &self.issuer {
-            Issuer::None(_) | Issuer::Ended => Effect::default(),
-            Issuer::Borrowed(limiter, at) => limiter.completed((self.cost, *at), self.sent_at, response),
-            Issuer::Shared(limiter, at) => limiter.completed((self.cost, *at), self.sent_at, response),
-            Issuer::Custom(issuer, _) => issuer.completed(self, response),
-        }
-    }
-
-    /// Ends the request of this permit, which was not sent. Its amounts are available again.
-    pub(super) fn release_unsent(mut self) {
-        self.return_amounts();
-        self.release();
-    }
-
-    /// Returns the amounts of a request that was not sent.
-    pub(super) fn return_amounts(&mut self) {
-        self.settlement.take().into_iter().for_each(|settlement| settlement.settle(Amounts::NONE));
-    }
-
-    /// Returns whether the request takes amounts.
-    #[inline]
-    pub(super) fn has_amounts(&self) -> bool {
-        self.settlement.is_some()
-    }
-
     /// Ends the request of this permit without reporting a response. Use this method if the response does not concern
     /// this limiter.
     pub fn release(mut self) {
         self.settlement = None;
         self.sent_at = None;
-    }
-
-    /// Ends the `expired` permit of this request, which stays in flight.
-    pub(super) fn replace(&self, mut expired: Permit<'_>) {
-        if let (Issuer::Shared(own, _), Issuer::Shared(other, _)) = (&self.issuer, &expired.issuer) {
-            if !Arc::ptr_eq(own, other) {
-                // Another limiter was selected this time. It does not count the request yet.
-                return own.enter_flight();
-            }
-        }
-        expired.issuer = Issuer::Ended;
-    }
-
-    /// Reports that the response does not concern this limiter. The request stays in flight.
-    pub(super) fn report_unrelated(&mut self) {
-        let sent_at = self.sent_at.take();
-        self.report_unsent();
-        self.sent_at = sent_at;
-    }
-
-    /// Reports that the request was not sent. It stays in flight.
-    pub(super) fn report_unsent(&mut self) {
-        self.sent_at = None;
-        match &self.issuer {
-            Issuer::None(_) | Issuer::Ended => {}
-            Issuer::Borrowed(limiter, at) => limiter.dropped((self.cost, *at), false),
-            Issuer::Shared(limiter, at) => limiter.dropped((self.cost, *at), false),
-            Issuer::Custom(issuer, _) => issuer.dropped(self),
-        }
-        self.is_reported = true;
-    }
-
-    /// Returns whether the limiter counts the requests in flight.
-    #[inline]
-    pub(super) fn counts_in_flight(&self) -> bool {
-        match &self.issuer {
-            Issuer::None(_) | Issuer::Ended => false,
-            Issuer::Borrowed(limiter, _) => limiter.limits_in_flight(),
-            Issuer::Shared(limiter, _) => limiter.limits_in_flight(),
-            Issuer::Custom(issuer, _) => issuer.counts_in_flight(),
-        }
-    }
-}
-
-impl Drop for Permit<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Issuer::Ended = self.issuer {
-            return;
-        }
-        if self.settlement.is_some() && self.sent_at.is_none() && !self.is_reported {
-            self.return_amounts();
-        }
-        // The server may still process a request that was sent.
-        let is_cancelled = self.sent_at.is_some();
-        let end = |limiter: &Shared, at| match self.is_reported {
-            true => limiter.end_in_flight(is_cancelled),
-            false => limiter.ended((self.cost, at), is_cancelled),
-        };
-        match &self.issuer {
-            Issuer::None(_) | Issuer::Ended => {}
-            Issuer::Borrowed(limiter, at) => end(limiter, *at),
-            Issuer::Shared(limiter, at) => end(limiter, *at),
-            Issuer::Custom(issuer, _) => {
-                if !self.is_reported {
-                    issuer.dropped(self);
-                }
-                if issuer.counts_in_flight() {
-                    issuer.left_flight(is_cancelled);
-                }
-            }
-        }
     }
 }
 

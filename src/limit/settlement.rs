@@ -3,7 +3,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{permit_issuer::PermitIssuer, shell::Shared};
+use super::{permit::PermitIssuer, shell::Shared};
 use crate::{clock::Instant, policy::Amounts};
 
 /// Reports the actual amounts of a request, such as its tokens, to the limiter that counts the estimate.

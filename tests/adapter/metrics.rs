@@ -265,7 +265,7 @@ async fn metrics_count_refusals_and_retries_and_give_ups_by_reason() {
     record_everything().await;
     let series = recorder.series();
     for (name, values) in [
-        ("limit.refusals reason=queue_full service=rates", [1.0]),
+        ("limit.refusals reason=queue_full service=rates unit=requests", [1.0]),
         ("limit.pause.duration service=rates", [3.0]),
         ("retry.retries reason=requested service=rates", [1.0]),
         // One call received a 404, and the limiter refused another call.

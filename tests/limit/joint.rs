@@ -547,3 +547,37 @@ proptest! {
         run_paused(run_script(&steps))?;
     }
 }
+
+/// The bound of the virtual token counter (OSDI 2024) for requests of one permit: two tenants that always have a request
+/// in the queue differ by at most two permits.
+#[tokio::test(start_paused = true)]
+async fn two_thousand_tenants_below_one_quota_are_all_served_in_turns() {
+    const TENANTS: usize = 2_000;
+    let account = LocalLimiter::paced_window(Quota::per_second(200).unwrap());
+    let own = Quota::per_second(10).unwrap();
+    let tenant = |head: RequestHead<'_>| head.uri.path().to_owned();
+    let joint = Joint::new(account, Keyed::new(tenant, move |_: &String| LocalLimiter::paced_window(own)));
+    let service = RateLimitLayer::new(joint)
+        .layer(tower::service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(())))));
+    let served = Arc::new(Mutex::new(vec![0_u32; TENANTS]));
+    let mut calls = JoinSet::new();
+    for tenant in (0..TENANTS).cycle().take(2 * TENANTS) {
+        let (service, served) = (service.clone(), Arc::clone(&served));
+        calls.spawn(async move {
+            loop {
+                let request = Request::get(format!("https://api.example.com/{tenant}")).body(()).unwrap();
+                service.clone().oneshot(request).await.unwrap();
+                served.lock().unwrap()[tenant] += 1;
+            }
+        });
+    }
+    for second in 1..=60 {
+        sleep(seconds(1)).await;
+        let served = served.lock().unwrap();
+        let (fewest, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
+        assert!(most - fewest <= 2, "{fewest} to {most} after {second} s");
+    }
+    let served = served.lock().unwrap();
+    assert!(served.iter().all(|permits| *permits >= 4), "{:?}", served.iter().min());
+    assert!(served.iter().sum::<u32>() >= 60 * 180);
+}

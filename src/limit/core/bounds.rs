@@ -197,7 +197,7 @@ impl Core {
                     let before =
                         if total < own.saturating_add(higher) { of_rank } else { taken.plus(&of_rank) };
                     let due = self.forecast(now, total);
-                    let due = self.due_behind(due, &before, &self.queue.amounts_of(slot), now);
+                    let due = self.due_behind(due, &before, &self.amounts_of(slot), now);
                     let reason = waiter.latest.missed_by(due, now, grace);
                     reason.map(|reason| self.refusal(reason, due, now))
                 } else {
@@ -207,7 +207,7 @@ impl Core {
                     Some(refusal) => self.refuse(slot, refusal, now),
                     None => {
                         ahead = own;
-                        of_rank.add(&self.queue.counted_amounts_of(slot));
+                        of_rank.add(&self.counted_amounts_of(slot));
                     }
                 }
             }

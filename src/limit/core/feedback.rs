@@ -189,10 +189,7 @@ impl Core {
     pub fn set_quotas(&mut self, quotas: &[Quota], now: u64) {
         self.supply.change(quotas, now);
         Units::change(&mut self.units, quotas, self.supply.quotas.spread(), now);
-        if self.queue.amounts.is_some() {
-            let limits = self.unit_limits();
-            self.queue.limit_amounts(limits);
-        }
+        self.limit_amounts();
         let delay = self.lateness.change(quotas);
         if delay > 0 {
             self.supply.quotas.postpone(delay);

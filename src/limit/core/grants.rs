@@ -35,7 +35,7 @@ impl Core {
                 }
             }
             let (needed, amounts) =
-                ((head.waiter.cost, head.waiter.is_in_flight), self.queue.amounts_of(head.slot));
+                ((head.waiter.cost, head.waiter.is_in_flight), self.amounts_of(head.slot));
             if self.take(needed, &amounts, head.reserve, self.lateness.start(now), now) {
                 self.queue.grant(&head, now);
             } else if let Some(refusal) = self.missed(&head, now) {

@@ -1,6 +1,5 @@
 //! The amounts that the waiters take.
 
-use super::queue::Queue;
 use crate::policy::{Amounts, Priority, Totals};
 
 /// The amounts of a waiter, and the limits of the quotas.
@@ -67,31 +66,5 @@ impl QueuedAmounts {
     /// Returns the amounts of all waiters of the ranks up to `rank`.
     pub(super) fn up_to(&self, rank: usize) -> Totals {
         self.wanted.iter().take(rank + 1).fold(Totals::NONE, |sum, own| sum.plus(own))
-    }
-}
-
-impl Queue {
-    /// Changes the limits of the amounts of all waiters.
-    pub(super) fn limit_amounts(&mut self, limits: Amounts) {
-        let Some(amounts) = &mut self.amounts else { return };
-        amounts.begin(limits);
-        for rank in 0..Priority::COUNT {
-            let mut next = self.slots.first(rank);
-            while let Some((index, found)) = next {
-                amounts.enter(index, rank);
-                next = self.slots.next(found);
-            }
-        }
-    }
-
-    /// Returns the amounts that a waiter takes.
-    #[inline]
-    pub(super) fn amounts_of(&self, slot: u32) -> Amounts {
-        self.amounts.as_ref().map_or(Amounts::NONE, |amounts| amounts.of(slot))
-    }
-
-    /// Returns the amounts that a waiter takes, up to the limits.
-    pub(super) fn counted_amounts_of(&self, slot: u32) -> Amounts {
-        self.amounts.as_ref().map_or(Amounts::NONE, |amounts| amounts.counted(slot))
     }
 }

@@ -3,12 +3,40 @@
 use std::num::NonZeroU32;
 
 use super::{Core, bounds::RECHECK};
-use crate::policy::{Amounts, Remaining, Totals};
+use crate::policy::{Amounts, Priority, Remaining, Totals};
 
 impl Core {
     /// Returns the lowest limit of each unit.
     pub(super) fn unit_limits(&self) -> Amounts {
         self.units.as_ref().map_or(Amounts::NONE, |units| units.limits())
+    }
+
+    /// Changes the limits of the amounts of all waiters.
+    pub(super) fn limit_amounts(&mut self) {
+        if self.queue.amounts.is_none() {
+            return;
+        }
+        let (limits, queue) = (self.unit_limits(), &mut *self.queue);
+        let Some(amounts) = &mut queue.amounts else { return };
+        amounts.begin(limits);
+        for rank in 0..Priority::COUNT {
+            let mut next = queue.slots.first(rank);
+            while let Some((index, found)) = next {
+                amounts.enter(index, rank);
+                next = queue.slots.next(found);
+            }
+        }
+    }
+
+    /// Returns the amounts that a waiter takes.
+    #[inline]
+    pub(super) fn amounts_of(&self, slot: u32) -> Amounts {
+        self.queue.amounts.as_ref().map_or(Amounts::NONE, |amounts| amounts.of(slot))
+    }
+
+    /// Returns the amounts that a waiter takes, up to the limits.
+    pub(super) fn counted_amounts_of(&self, slot: u32) -> Amounts {
+        self.queue.amounts.as_ref().map_or(Amounts::NONE, |amounts| amounts.counted(slot))
     }
 
     /// Returns when a new request gets its amounts, at `due` or later. It is of this rank, needs the last of `own` permits of
@@ -30,7 +58,7 @@ impl Core {
 
     /// Returns when the head gets its amounts, at `due` or later.
     pub(super) fn due_of_head_units(&self, due: u64, slot: u32, now: u64) -> u64 {
-        self.due_behind(due, &Totals::NONE, &self.queue.amounts_of(slot), now)
+        self.due_behind(due, &Totals::NONE, &self.amounts_of(slot), now)
     }
 
     /// Returns when a request gets its amounts behind those of `ahead`, at `due` or later.
@@ -53,7 +81,7 @@ impl Core {
 
     /// Ends permits that were granted to a waiter at `at`, and returns its amounts, because its request is not sent.
     pub(super) fn waste_queued(&mut self, slot: u32, cost: NonZeroU32, at: u64, now: u64) {
-        let amounts = self.queue.amounts_of(slot);
+        let amounts = self.amounts_of(slot);
         self.units.iter_mut().for_each(|units| _ = units.settle(at, &amounts, &Amounts::NONE, now));
         self.waste(cost, at, now);
     }

@@ -142,7 +142,7 @@ fn parse_errors_name_the_path_of_the_field() {
         ),
         (
             "dialect.quotas = [{ remaining = 'x-left', unit = 'cookies' }]",
-            "dialect.quotas[0].unit: invalid unit `cookies`: expected requests, tokens, points, bytes or concurrency",
+            "dialect.quotas[0].unit: invalid unit `cookies`: expected requests, tokens, input_tokens, output_tokens, points, bytes or concurrency",
         ),
     ] {
         let parsed: Result<StackConfig, _> =
