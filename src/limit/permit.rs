@@ -143,7 +143,11 @@ impl<'a> Permit<'a> {
             // A limiter that is not shared learns nothing after the permit.
             Issuer::None(_) | Issuer::Ended | Issuer::Borrowed(..) => None,
             Issuer::Shared(limiter, at) => Some(Settlement::of_shared(limiter, *at, amounts)),
-            Issuer::Custom(issuer, at) => Some(Settlement::of_issuer(Arc::clone(issuer), *at, amounts)),
+            Issuer::Custom(issuer, at) => {
+                let (issuer, at) = (Arc::clone(issuer), *at);
+                let settled = move |charged: &_, actual: &_| issuer.settled(at, charged, actual);
+                Some(Settlement::of_custom(Box::new(settled), amounts))
+            }
         }
     }
 

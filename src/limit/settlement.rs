@@ -3,8 +3,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{permit::PermitIssuer, shell::Shared};
-use crate::{clock::Instant, policy::Amounts};
+use super::shell::Shared;
+use crate::policy::Amounts;
 
 /// Reports the actual amounts of a request, such as its tokens, to the limiter that counts the estimate.
 ///
@@ -57,19 +57,22 @@ struct Charge {
     limiter: Limiter,
 }
 
-/// The limiter, and when it took the amounts or granted the permit.
 enum Limiter {
+    /// The limiter, and when it took the amounts.
     Shared(Arc<Shared>, u64),
-    Custom(Arc<dyn PermitIssuer>, Instant),
+    Custom(Box<Settled>),
 }
+
+/// Passes the amounts so far and the new ones to a custom limiter.
+type Settled = dyn Fn(&Amounts, &Amounts) + Send + Sync;
 
 impl Settlement {
     pub(super) fn of_shared(limiter: &Arc<Shared>, taken_at: u64, amounts: Amounts) -> Self {
         Self::new(Limiter::Shared(Arc::clone(limiter), taken_at), amounts)
     }
 
-    pub(super) fn of_issuer(issuer: Arc<dyn PermitIssuer>, granted_at: Instant, amounts: Amounts) -> Self {
-        Self::new(Limiter::Custom(issuer, granted_at), amounts)
+    pub(super) fn of_custom(settled: Box<Settled>, amounts: Amounts) -> Self {
+        Self::new(Limiter::Custom(settled), amounts)
     }
 
     fn new(limiter: Limiter, amounts: Amounts) -> Self {
@@ -88,7 +91,7 @@ impl Settlement {
         // only its difference.
         match &self.0.limiter {
             Limiter::Shared(limiter, taken_at) => limiter.settle(*taken_at, &charged, &actual),
-            Limiter::Custom(issuer, granted_at) => issuer.settled(*granted_at, &charged, &actual),
+            Limiter::Custom(settled) => settled(&charged, &actual),
         }
     }
 
