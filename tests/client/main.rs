@@ -17,6 +17,7 @@ mod services;
 mod support;
 #[cfg(feature = "rustls")]
 mod tls;
+mod tokens;
 mod urls;
 
 use std::{error::Error as StdError, time::Duration};

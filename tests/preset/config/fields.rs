@@ -181,6 +181,8 @@ fn config_and_from_str_parse_a_quota_identically() {
         ("100/60s, margin 250ms", "100/60s, burst 10, margin 250ms"),
         ("100/60s, burst 20, margin 2s", "100/60s, burst 20, margin 2s"),
         ("2/200ms", "2/200ms, burst 1, margin 12500us"),
+        ("30000 tokens/60s", "30000 tokens/60s, burst 3000, margin 1s"),
+        ("500 output_tokens/60s, burst 20", "500 output_tokens/60s, burst 20, margin 1s"),
     ] {
         assert_quotas(&parse_with_defaults(&format!("limit.quota = '{text}'")), &[text.parse().unwrap()]);
         assert_eq!(format!("{:#}", text.parse::<Quota>().unwrap()), expected);

@@ -1,0 +1,121 @@
+//! Tests a client with a quota of tokens against a real server: the estimate, the meter of a stream, and the settlement.
+
+use futures_util::stream;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tower_outbound::{
+    Body, Quota,
+    limit::{Amounts, LocalLimiter, Settlement, Unit},
+    transport::TransportConfig,
+};
+
+use super::{
+    support::server::{Reply, Server, Wire, cut_off, reply, within},
+    *,
+};
+
+const LIMIT: u32 = 10_000;
+
+fn of(tokens: u32) -> Amounts {
+    Amounts::of(Unit::Tokens, tokens)
+}
+
+/// Responds with a stream whose last event has the tokens of the request.
+fn streamed() -> Reply {
+    let events = ["data: hello\n\n", "data: {\"total_tokens\":640}\n\n", "data: [DONE]\n\n"];
+    let frames = events.map(|event| Ok(Frame::data(Bytes::from_static(event.as_bytes()))));
+    http::Response::new(http_body_util::combinators::UnsyncBoxBody::new(StreamBody::new(stream::iter(
+        frames,
+    ))))
+}
+
+fn usage(data: &[u8]) -> Option<Amounts> {
+    let (_, rest) = std::str::from_utf8(data).ok()?.split_once("\"total_tokens\":")?;
+    Some(of(rest.split('}').next()?.parse().ok()?))
+}
+
+fn model(server: &Server, transport: TransportConfig) -> (Client, LocalLimiter) {
+    let limiter = LocalLimiter::sliding_window([
+        Quota::per_minute(500).unwrap(),
+        Quota::per_minute(LIMIT).unwrap().with_unit(Unit::Tokens).unwrap(),
+    ]);
+    let builder = preset(&server.url()).with_limiter(limiter.clone());
+    let builder = builder.with_limit(|limit| limit.with_meter(|_, _| usage));
+    (builder.client_with_transport(transport).unwrap(), limiter)
+}
+
+#[track_caller]
+fn assert_used(limiter: &LocalLimiter, used: u32) {
+    assert_eq!(limiter.snapshot().units[0].available, LIMIT - used);
+}
+
+#[tokio::test]
+async fn meter_settles_a_stream_at_its_end_over_both_versions() {
+    for (wire, transport) in [
+        (Wire::Http1, TransportConfig::new()),
+        (Wire::Http2, TransportConfig::new().with_http2_prior_knowledge()),
+    ] {
+        let server = Server::start(wire, |_, _| async { Some(streamed()) }).await;
+        let (client, limiter) = model(&server, transport);
+        let response = within(client.post("/chat").extension(of(1_000))).await.unwrap();
+        assert_used(&limiter, 1_000);
+        assert!(text(response).await.ends_with(b"[DONE]\n\n"));
+        assert_used(&limiter, 640);
+        // A dropped stream keeps its estimate.
+        drop(within(client.post("/chat").extension(of(1_000))).await.unwrap());
+        assert_used(&limiter, 1_640);
+        // As a stream of the caller.
+        let body: Body = within(client.post("/chat").extension(of(1_000))).await.unwrap().into_body();
+        within(body.collect(1_024)).await.unwrap();
+        assert_used(&limiter, 2_280);
+    }
+}
+
+#[tokio::test]
+async fn caller_settles_with_the_extension_of_the_response() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let (client, limiter) = model(&server, TransportConfig::new());
+    let response = within(client.post("/chat").extension(of(1_000))).await.unwrap();
+    let settlement = response.extensions().get::<Settlement>().unwrap().clone();
+    assert_used(&limiter, 1_000);
+    text(response).await;
+    settlement.settle(of(50));
+    assert_used(&limiter, 50);
+}
+
+#[tokio::test]
+async fn each_attempt_takes_its_estimate_and_a_failed_connection_takes_none() {
+    let server = Server::start(Wire::Http1, |number, _| async move {
+        Some(if number == 1 { reply(429, "") } else { streamed() })
+    })
+    .await;
+    let (client, limiter) = model(&server, TransportConfig::new());
+    // The server throttles the first attempt, which keeps its estimate.
+    let builder =
+        preset(&server.url()).with_limiter(limiter.clone().with_throttle_pause(Duration::ZERO).unwrap());
+    drop(client);
+    let limiter = builder.limiter().downcast_ref::<LocalLimiter>().unwrap().clone();
+    let client = builder.with_limit(|limit| limit.with_meter(|_, _| usage)).client().unwrap();
+    let response = within(client.post("/chat").extension(of(1_000))).await.unwrap();
+    assert_eq!(report(&response).attempt_count(), 2);
+    text(response).await;
+    assert_used(&limiter, 1_640);
+
+    let unreachable = server.url();
+    drop(server);
+    let limiter =
+        LocalLimiter::sliding_window(Quota::per_minute(LIMIT).unwrap().with_unit(Unit::Tokens).unwrap());
+    let client = preset(&unreachable).with_limiter(limiter.clone()).client().unwrap();
+    let error = within(client.post("/chat").extension(of(1_000))).await.unwrap_err();
+    assert!(error.report().is_some_and(|report| report.attempt_count() == 3), "{error:?}");
+    assert_used(&limiter, 0);
+}
+
+#[tokio::test]
+async fn broken_stream_keeps_at_least_its_estimate() {
+    let server = Server::start(Wire::Http1, |_, _| async { Some(cut_off(200)) }).await;
+    let (client, limiter) = model(&server, TransportConfig::new());
+    let response = within(client.post("/chat").extension(of(1_000))).await.unwrap();
+    within(response.into_body().collect(1_024)).await.unwrap_err();
+    assert_used(&limiter, 1_000);
+}
