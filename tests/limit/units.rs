@@ -530,3 +530,24 @@ async fn key_with_a_recent_amount_is_not_forgotten() {
     advance(seconds(62)).await;
     assert!((0..200).all(|key| keyed.limiter(&format!("/{key}")).is_ok()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn running_sum_of_a_stream_returns_nothing_before_its_end() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    let layer = RateLimitLayer::new(limiter.clone())
+        .with_estimate(|_| of(100))
+        .with_meter(|_, _| |data: &[u8]| Some(of(std::str::from_utf8(data).ok()?.parse().ok()?)));
+    let service = layer.layer(tower::service_fn(|_: Request<()>| {
+        let frame = |sum| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(sum)));
+        let sums = ["10", "150", "90"].map(frame);
+        let body = http_body_util::StreamBody::new(futures_util::stream::iter(sums));
+        ready(Ok::<_, Infallible>(Response::new(body)))
+    }));
+    let mut body = service.oneshot(to("/")).await.unwrap().into_body();
+    for available in [900, 850, 900] {
+        body.frame().await.unwrap().unwrap();
+        assert_available(&limiter, available);
+    }
+    assert!(body.frame().await.is_none());
+    assert_available(&limiter, 910);
+}
