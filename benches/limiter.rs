@@ -164,7 +164,7 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
         TWO_GOVERNORS,
         move || {
             let Some(Ok(mut permit)) = poll_once(limiter.acquire_with(&request)) else { return false };
-            permit.mark_sent(now());
+            permit.mark_sent(now().into());
             permit.settlement().into_iter().for_each(|it| it.settle(Amounts::of(Unit::Tokens, 8)));
             permit.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
             true

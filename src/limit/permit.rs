@@ -16,6 +16,7 @@ use crate::{
 ///   dropped after `mark_sent`, its request is *unconfirmed*: the request may still reach the server. For 10 s, it
 ///   therefore counts against the remaining permits that the server reports.
 /// - Code that uses a limiter only for its own rate, without server feedback, can drop its permits.
+/// - [`Amounts`] are different: dropping a permit before `mark_sent` returns them, because its request was not sent.
 ///
 /// ```
 /// use http::{HeaderMap, StatusCode};

@@ -34,6 +34,8 @@ impl LocalLimiter {
     /// Starts with at most `permits` available permits. With 0, a restarted process adds no burst to one that the
     /// previous process may have just sent.
     ///
+    /// Has no effect on quotas that do not count requests.
+    ///
     /// Default: the quota's burst, or the whole limit of a [sliding window](Self::sliding_window).
     pub fn with_initial_burst(self, permits: u32) -> Self {
         self.with(|settings| settings.initial_burst = Some(permits))

@@ -1,6 +1,6 @@
 //! Tests a client with a quota of tokens against a real server: the estimate, the meter of a stream, and the settlement.
 
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use tower_outbound::{
@@ -10,7 +10,7 @@ use tower_outbound::{
 };
 
 use super::{
-    support::server::{Reply, Server, Wire, cut_off, reply, within},
+    support::server::{Reply, Server, Wire, reply, settle, within},
     *,
 };
 
@@ -113,7 +113,15 @@ async fn each_attempt_takes_its_estimate_and_a_failed_connection_takes_none() {
 
 #[tokio::test]
 async fn broken_stream_keeps_at_least_its_estimate() {
-    let server = Server::start(Wire::Http1, |_, _| async { Some(cut_off(200)) }).await;
+    let server = Server::start(Wire::Http1, |_, _| async {
+        let usage = Ok(Frame::data(Bytes::from_static(b"data: {\"total_tokens\":640}\n\n")));
+        let frames = stream::iter([usage]).chain(stream::once(async {
+            settle().await;
+            Err(std::io::Error::other("the server breaks the stream"))
+        }));
+        Some(http::Response::new(http_body_util::combinators::UnsyncBoxBody::new(StreamBody::new(frames))))
+    })
+    .await;
     let (client, limiter) = model(&server, TransportConfig::new());
     let response = within(client.post("/chat").extension(of(1_000))).await.unwrap();
     within(response.into_body().collect(1_024)).await.unwrap_err();

@@ -233,6 +233,51 @@ async fn settled_amounts_are_returned_to_the_report_of_the_server() {
     assert_available(&limiter, 4_500);
 }
 
+#[tokio::test(start_paused = true)]
+async fn report_below_the_amounts_taken_since_is_not_raised_by_their_settlement() {
+    let limiter = LocalLimiter::sliding_window(tokens(10_000)).with_server_remaining();
+    let mut first = take(&limiter, 100).unwrap();
+    first.mark_sent(Instant::now());
+    advance(seconds(1)).await;
+    let sent = [(); 5].map(|()| send(&limiter, 1_000));
+    // The server has not counted the five requests, which take 100 each.
+    first.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("600", "50s")));
+    assert_available(&limiter, 0);
+    sent.iter().for_each(|settlement| settlement.settle(of(100)));
+    assert_available(&limiter, 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn returned_amount_may_exceed_the_first_part_of_its_charge() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    let settlement = send(&limiter, 10);
+    advance(seconds(1)).await;
+    settlement.settle(of(600));
+    advance(seconds(1)).await;
+    settlement.settle(of(100));
+    assert_available(&limiter, 900);
+}
+
+#[tokio::test(start_paused = true)]
+async fn adaptive_limiter_obeys_a_rejection_because_of_tokens_and_keeps_its_rate() {
+    let limiter = LocalLimiter::adaptive(tokens(1_000));
+    let respond = |status, left: &str| {
+        let mut permit = take(&limiter, 10).unwrap();
+        permit.mark_sent(Instant::now());
+        let mut headers = remaining_tokens(left, "50s");
+        headers.insert("x-ratelimit-remaining-requests", HeaderValue::from_static("40"));
+        headers.insert("x-ratelimit-reset-requests", HeaderValue::from_static("1s"));
+        permit.complete(&ResponseInfo::new(status, &headers));
+    };
+    // An accepted request that has taken the last tokens.
+    respond(StatusCode::OK, "0");
+    assert!(limiter.snapshot().paused_until.is_none() && limiter.snapshot().available > 0);
+    respond(StatusCode::TOO_MANY_REQUESTS, "0");
+    assert_eq!((limiter.snapshot().available, limiter.snapshot().learned), (0, None));
+    advance(seconds(50)).await;
+    assert!(limiter.snapshot().available > 0);
+}
+
 /// Returns OpenAI's headers of a quota of tokens.
 fn remaining_tokens(left: &str, reset: &str) -> HeaderMap {
     let headers = [("x-ratelimit-remaining-tokens", left), ("x-ratelimit-reset-tokens", reset)];
@@ -372,7 +417,13 @@ async fn limiter_that_obeys_the_server_applies_its_remaining_tokens() {
     assert!(take(&limiter, 151).is_none());
     advance(seconds(20)).await;
     assert_available(&limiter, 750);
+    // `resume` discards a report.
+    let mut last = take(&limiter, 50).unwrap();
+    last.mark_sent(Instant::now());
+    last.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("0", "20s")));
+    assert_available(&limiter, 0);
     limiter.resume();
+    assert_available(&limiter, 700);
     // Without the setting, the limiter's own quota suffices.
     let limiter = LocalLimiter::sliding_window(tokens(1_000));
     let mut first = take(&limiter, 100).unwrap();

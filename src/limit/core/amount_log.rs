@@ -72,12 +72,14 @@ impl AmountLog {
         if added.saturating_add(self.window) <= now {
             return;
         }
-        let index = self.entries.partition_point(|(at, _)| *at < added);
-        if let Some((_, sum)) = self.entries.get_mut(index) {
-            let amount = amount.min(*sum);
-            *sum -= amount;
-            self.held -= amount;
+        let (index, mut rest) = (self.entries.partition_point(|(at, _)| *at < added), amount);
+        // A larger amount was partly added later. The older entries come first, so that no window has room too early.
+        for (_, sum) in self.entries.iter_mut().skip(index) {
+            let part = rest.min(*sum);
+            *sum -= part;
+            rest -= part;
         }
+        self.held -= amount - rest;
     }
 
     /// Returns the sum of the amounts after `from`.

@@ -35,10 +35,11 @@ impl Feedback {
         self.pause.is_some() || self.remaining.iter().any(is_empty)
     }
 
-    /// Returns whether only quotas that do not count requests are used up.
+    /// Returns whether the server rejected the request, and only quotas that do not count requests are used up.
     fn rejects_by_unit(&self) -> bool {
         let requests = |quota: &&Remaining| quota.unit() == Unit::Requests;
-        self.remaining.iter().filter(requests).all(|quota| quota.left() > 0)
+        self.acceptance == Acceptance::Throttled
+            && self.remaining.iter().filter(requests).all(|quota| quota.left() > 0)
             && self.others.iter().any(|quota| quota.left() == 0)
     }
 }
@@ -124,9 +125,9 @@ impl Core {
         let uncounted = self.uncounted(now);
         let progress = self.progress();
         let mut is_changed = false;
-        // A rejection because of a unit that the limiter counts says nothing about the rate of requests.
+        // The quota of requests has accepted a request that was rejected because of a unit that the limiter counts.
         let is_by_unit = self.units.is_some() && feedback.rejects_by_unit();
-        let acceptance = if is_by_unit { Acceptance::Unavailable } else { feedback.acceptance };
+        let acceptance = if is_by_unit { Acceptance::Accepted } else { feedback.acceptance };
         let obeys_remaining = match self.supply.learner_mut() {
             Some(learner) => {
                 let observation = Observation {
@@ -146,7 +147,7 @@ impl Core {
                 if is_changed {
                     self.lateness.hold(now);
                 }
-                self.obeys_remaining
+                self.obeys_remaining || is_by_unit
             }
             None => {
                 let is_throttled = feedback.acceptance == Acceptance::Throttled;

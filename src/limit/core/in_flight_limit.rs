@@ -72,7 +72,7 @@ impl Core {
 
     /// Returns whether waiters are refused at their bounds even if nothing changes.
     fn watches_bounds(&self) -> bool {
-        self.in_flight.is_some() || self.queue.has_joint
+        self.in_flight.is_some() || self.units.is_some() || self.queue.has_joint
     }
 
     /// Checks the bounds of all waiters at this time or earlier.

@@ -33,6 +33,8 @@ struct Reported {
     policy: u64,
     unit: Unit,
     left: u64,
+    /// The amount that was taken since, and is not contained in the report.
+    used: u64,
     until: u64,
     /// When the request was sent whose response reported it.
     sent_at: u64,
@@ -116,18 +118,18 @@ impl UnitQuota {
 }
 
 impl Reported {
+    fn left(&self) -> u64 {
+        self.left.saturating_sub(self.used)
+    }
+
     /// Updates the report of the same quota. Until the reset, a report can only lower the amount, because one of more may be
     /// an older one. Returns whether it delays more requests.
-    fn narrow(&mut self, new: Self, now: u64) -> bool {
-        if now >= self.until {
-            *self = new;
-            return true;
+    fn narrow(&mut self, new: Self) -> bool {
+        let (before, until) = (self.left(), self.until);
+        if new.left() <= before {
+            *self = Self { until: until.max(new.until), ..new };
         }
-        let is_narrower = new.left < self.left;
-        if new.left <= self.left {
-            *self = Self { until: self.until.max(new.until), ..new };
-        }
-        is_narrower
+        self.left() < before || self.until > until
     }
 }
 
@@ -150,7 +152,7 @@ impl Units {
         });
         let reports = self.reports.iter().filter(|it| start < it.until).map(|it| {
             let total = ahead.get(it.unit).saturating_add(amounts.get(it.unit).into());
-            (if it.left < total { it.until } else { start }, it.unit)
+            (if it.left() < total { it.until } else { start }, it.unit)
         });
         let last = quotas.chain(reports).filter(|(due, _)| *due > start).max_by_key(|(due, _)| *due);
         self.delaying.set(last);
@@ -175,7 +177,7 @@ impl Units {
     pub(super) fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
         self.quotas.iter_mut().for_each(|quota| quota.take(at, amounts, now));
         for report in &mut self.reports {
-            report.left = report.left.saturating_sub(amounts.get(report.unit).into());
+            report.used = report.used.saturating_add(amounts.get(report.unit).into());
         }
     }
 
@@ -189,9 +191,9 @@ impl Units {
         }
         for report in &mut self.reports {
             let (charged, actual) = (charged.get(report.unit).into(), u64::from(actual.get(report.unit)));
-            report.left = report.left.saturating_sub(actual.saturating_sub(charged));
+            report.used = report.used.saturating_add(actual.saturating_sub(charged));
             if taken > report.sent_at {
-                report.left = report.left.saturating_add(charged.saturating_sub(actual));
+                report.used = report.used.saturating_sub(charged.saturating_sub(actual));
             }
         }
         is_more
@@ -207,10 +209,10 @@ impl Units {
             let same = self.quotas.iter().filter(|quota| quota.quota.unit() == unit);
             let Some(later) = same.map(|quota| quota.log.since(sent_at)).max() else { continue };
             let until = now.saturating_add(nanos(reported.reset_after()).min(longest));
-            let left = reported.left().saturating_sub(later);
-            let new = Reported { policy: reported.policy(), unit, left, until, sent_at };
+            let (policy, left) = (reported.policy(), reported.left());
+            let new = Reported { policy, unit, left, used: later, until, sent_at };
             if let Some(known) = self.reports.iter_mut().find(|known| known.policy == new.policy) {
-                is_narrower |= known.narrow(new, now);
+                is_narrower |= known.narrow(new);
             } else if self.reports.len() < MOST_REPORTS {
                 self.reports.push(new);
                 is_narrower = true;
@@ -235,7 +237,7 @@ impl Units {
         self.quotas.iter().map(move |it| {
             let unit = it.quota.unit();
             let reported = self.reports.iter().filter(|report| report.unit == unit && now < report.until);
-            let left = reported.map(|report| report.left).min().unwrap_or(u64::MAX);
+            let left = reported.map(Reported::left).min().unwrap_or(u64::MAX);
             let available = u32::try_from(it.available(now).min(left)).unwrap_or(u32::MAX);
             UnitState { unit, limit: it.quota.limit(), available }
         })
@@ -259,7 +261,8 @@ impl Units {
         let Some(own) = own else { return };
         own.changed_at = Some(now);
         let Some(old) = old else { return };
-        own.reports = old.reports;
+        let is_limited = |report: &Reported| own.quotas.iter().any(|quota| quota.quota.unit() == report.unit);
+        own.reports = old.reports.into_iter().filter(is_limited).collect();
         for quota in &mut own.quotas {
             // The quota with the same window, or else that with the longest one.
             let same = old.quotas.iter().filter(|old| old.quota.unit() == quota.quota.unit());
