@@ -43,14 +43,13 @@ mod waiters;
 
 use std::num::NonZeroU32;
 
-pub(crate) use self::quotas::has_quota;
+pub(crate) use self::{lateness::LONGEST_UNCOLLECTED, quotas::has_quota};
 #[cfg(feature = "test-util")]
 pub use self::state::Snapshot;
 pub use self::{
     block::Block,
     feedback::{End, Feedback},
     joint::Turn,
-    lateness::LONGEST_UNCOLLECTED,
     latest::Latest,
     quotas::Spread,
     request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},
