@@ -43,7 +43,6 @@ mod waiters;
 
 use std::num::NonZeroU32;
 
-pub(crate) use self::{lateness::LONGEST_UNCOLLECTED, quotas::has_quota};
 #[cfg(feature = "test-util")]
 pub use self::state::Snapshot;
 pub use self::{
@@ -70,6 +69,7 @@ use self::{
     supply::Supply,
     units::Units,
 };
+pub(crate) use self::{lateness::LONGEST_UNCOLLECTED, quotas::has_quota};
 use crate::{
     error::{Reason, Refusal},
     limit::source::PermitSource,
