@@ -8,11 +8,7 @@ use super::{
     permit_request::PermitRequest,
     shell::acquire::Acquire,
 };
-use crate::{
-    call::RequestHead,
-    error::Refusal,
-    policy::{Quota, Unit},
-};
+use crate::{call::RequestHead, error::Refusal, policy::Quota};
 
 /// Erases the type of a limiter, or of a [`SelectLimiter`] such as a [`Keyed`](super::Keyed). A request needs no
 /// additional allocation.
@@ -79,8 +75,7 @@ impl AnyLimiter {
         const LARGEST_LOG: u32 = 10_000;
         let all = quotas.iter().copied();
         let has_quota = has_quota(quotas);
-        let windows =
-            quotas.iter().filter(|quota| quota.refill().is_none() && quota.unit() == Unit::Requests);
+        let windows = quotas.iter().filter(|quota| quota.refill().is_none() && quota.counts_requests());
         let limiter = match windows.map(Quota::limit).max() {
             _ if !has_quota => LocalLimiter::adaptive(all),
             Some(limit) if limit > LARGEST_LOG => LocalLimiter::token_bucket(all),

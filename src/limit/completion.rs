@@ -12,8 +12,21 @@ use crate::{call::CallContext, clock, policy::feedback::Reading, telemetry};
 
 /// Inserts the [`Settlement`] of a request with amounts into its response, and settles it if the head has the amounts. Returns
 /// the meter of the body.
-#[inline(never)]
+#[inline]
 pub(super) fn settle<L, R>(
+    permit: &mut Permit<'_>,
+    settings: &Settings<L>,
+    response: &mut Response<R>,
+) -> Option<Box<Metering>> {
+    if permit.has_amounts() || settings.actual.is_some() {
+        settle_amounts(permit, settings, response)
+    } else {
+        None
+    }
+}
+
+#[inline(never)]
+fn settle_amounts<L, R>(
     permit: &mut Permit<'_>,
     settings: &Settings<L>,
     response: &mut Response<R>,

@@ -157,11 +157,7 @@ where
                         Ok(mut response) => {
                             let (in_flight, metering) = match permit {
                                 Some(mut permit) => {
-                                    let is_settled = permit.has_amounts() || settings.actual.is_some();
-                                    let metering = match is_settled {
-                                        true => settle(&mut permit, settings, &mut response),
-                                        false => None,
-                                    };
+                                    let metering = settle(&mut permit, settings, &mut response);
                                     (complete(permit, *trusted, settings, call, &response), metering)
                                 }
                                 None => (InFlight::none(), None),

@@ -187,24 +187,19 @@ impl<B: Body> Body for InFlightBody<B> {
         let this = self.project();
         let mut body = this.body;
         let frame = ready!(body.as_mut().poll_frame(cx));
-        if let Some(metering) = this.metering {
-            match &frame {
-                Some(Ok(frame)) => {
-                    frame.data_ref().into_iter().for_each(|data| metering.read(data));
-                    if frame.is_trailers() || body.is_end_stream() {
-                        metering.end();
-                    }
-                }
-                Some(Err(_)) => {}
-                None => metering.end(),
-            }
+        let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+        if let (Some(metering), Some(data)) = (&mut *this.metering, data) {
+            metering.read(data);
         }
-        let is_last = |frame: &Frame<_>| frame.is_trailers() || body.is_end_stream();
-        if this.in_flight.is_counted() {
+        if this.in_flight.is_counted() || this.metering.is_some() {
+            let is_last = |frame: &Frame<_>| frame.is_trailers() || body.is_end_stream();
             match &frame {
                 Some(Err(_)) => this.in_flight.leave(true),
                 Some(Ok(frame)) if !is_last(frame) => {}
-                _ => this.in_flight.leave(false),
+                _ => {
+                    this.in_flight.leave(false);
+                    this.metering.iter_mut().for_each(|metering| metering.end());
+                }
             }
         }
         Poll::Ready(frame)

@@ -101,7 +101,12 @@ pub trait PermitIssuer: Send + Sync {
 impl<'a> Permit<'a> {
     /// Creates a permit of `cost` for a custom limiter, granted at the current time.
     pub fn new(cost: NonZeroU32) -> Self {
-        Self { issuer: Issuer::None(clock::now()), cost, is_reported: false, sent_at: None, settlement: None }
+        Self::of(Issuer::None(clock::now()), cost, None)
+    }
+
+    #[inline]
+    fn of(issuer: Issuer<'a>, cost: NonZeroU32, settlement: Option<Settlement>) -> Self {
+        Self { issuer, cost, is_reported: false, sent_at: None, settlement }
     }
 
     /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it. The earlier issuer
@@ -115,13 +120,7 @@ impl<'a> Permit<'a> {
 
     #[inline]
     pub(super) fn borrowed(limiter: &'a Shared, cost: NonZeroU32, at: u64) -> Self {
-        Self {
-            issuer: Issuer::Borrowed(limiter, at),
-            cost,
-            is_reported: false,
-            sent_at: None,
-            settlement: None,
-        }
+        Self::of(Issuer::Borrowed(limiter, at), cost, None)
     }
 
     #[inline]
@@ -129,7 +128,7 @@ impl<'a> Permit<'a> {
         let Grant { at, cost, taken_at } = grant;
         let settlement =
             if amounts.is_empty() { None } else { Some(Settlement::of_shared(&limiter, taken_at, *amounts)) };
-        Self { issuer: Issuer::Shared(limiter, at), cost, is_reported: false, sent_at: None, settlement }
+        Self::of(Issuer::Shared(limiter, at), cost, settlement)
     }
 
     /// Sets the amounts that a custom limiter has taken for the request. Call it after

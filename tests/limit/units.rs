@@ -27,10 +27,15 @@ fn take(limiter: &LocalLimiter, amount: u32) -> Option<Permit<'static>> {
 }
 
 /// Takes permits and sends the request.
-fn send(limiter: &LocalLimiter, amount: u32) -> Settlement {
+fn sent(limiter: &LocalLimiter, amount: u32) -> Permit<'static> {
     let mut permit = take(limiter, amount).unwrap();
     permit.mark_sent(Instant::now());
-    permit.settlement().unwrap().clone()
+    permit
+}
+
+/// Takes permits and sends the request, whose call is dropped.
+fn send(limiter: &LocalLimiter, amount: u32) -> Settlement {
+    sent(limiter, amount).settlement().unwrap().clone()
 }
 
 #[track_caller]
@@ -125,8 +130,7 @@ async fn waiter_that_a_settlement_delays_beyond_its_bound_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn waiter_that_a_report_of_the_server_delays_beyond_its_bound_is_refused() {
     let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin()).with_server_remaining();
-    let mut permit = take(&limiter, 1_000).unwrap();
-    permit.mark_sent(Instant::now());
+    let permit = sent(&limiter, 1_000);
     advance(seconds(50)).await;
     let [_first, mut second] = second_waiter(&limiter, 20);
     permit.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("0", "40s")));
@@ -223,8 +227,7 @@ async fn paced_quota_has_its_burst_available() {
 #[tokio::test(start_paused = true)]
 async fn settled_amounts_are_returned_to_the_report_of_the_server() {
     let limiter = LocalLimiter::sliding_window(tokens(10_000)).with_server_remaining();
-    let mut permit = take(&limiter, 100).unwrap();
-    permit.mark_sent(Instant::now());
+    let permit = sent(&limiter, 100);
     permit.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("5000", "50s")));
     advance(millis(10)).await;
     let sent = [(); 5].map(|()| send(&limiter, 1_000));
@@ -236,8 +239,7 @@ async fn settled_amounts_are_returned_to_the_report_of_the_server() {
 #[tokio::test(start_paused = true)]
 async fn report_below_the_amounts_taken_since_is_not_raised_by_their_settlement() {
     let limiter = LocalLimiter::sliding_window(tokens(10_000)).with_server_remaining();
-    let mut first = take(&limiter, 100).unwrap();
-    first.mark_sent(Instant::now());
+    let first = sent(&limiter, 100);
     advance(seconds(1)).await;
     let sent = [(); 5].map(|()| send(&limiter, 1_000));
     // The server has not counted the five requests, which take 100 each.
@@ -262,8 +264,7 @@ async fn returned_amount_may_exceed_the_first_part_of_its_charge() {
 async fn adaptive_limiter_obeys_a_rejection_because_of_tokens_and_keeps_its_rate() {
     let limiter = LocalLimiter::adaptive(tokens(1_000));
     let respond = |status, left: &str| {
-        let mut permit = take(&limiter, 10).unwrap();
-        permit.mark_sent(Instant::now());
+        let permit = sent(&limiter, 10);
         let mut headers = remaining_tokens(left, "50s");
         headers.insert("x-ratelimit-remaining-requests", HeaderValue::from_static("40"));
         headers.insert("x-ratelimit-reset-requests", HeaderValue::from_static("1s"));
@@ -299,16 +300,13 @@ async fn amounts_of_a_request_that_was_not_sent_are_available_again() {
     drop(waiter);
     assert_available(&limiter, 1_000);
     // A sent request keeps its estimate, even if its call is dropped.
-    let mut permit = take(&limiter, 300).unwrap();
-    permit.mark_sent(Instant::now());
+    let permit = sent(&limiter, 300);
     drop(permit);
     assert_available(&limiter, 700);
-    let mut permit = take(&limiter, 300).unwrap();
-    permit.mark_sent(Instant::now());
+    let permit = sent(&limiter, 300);
     permit.release();
     assert_available(&limiter, 400);
-    let mut permit = take(&limiter, 300).unwrap();
-    permit.mark_sent(Instant::now());
+    let permit = sent(&limiter, 300);
     permit.complete(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));
     assert_available(&limiter, 100);
 }
@@ -405,8 +403,7 @@ fn amounts_of_requests_and_concurrency_are_ignored() {
 #[tokio::test(start_paused = true)]
 async fn limiter_that_obeys_the_server_applies_its_remaining_tokens() {
     let limiter = LocalLimiter::sliding_window(tokens(1_000)).with_server_remaining();
-    let mut first = take(&limiter, 100).unwrap();
-    first.mark_sent(Instant::now());
+    let first = sent(&limiter, 100);
     advance(seconds(1)).await;
     let unreported = send(&limiter, 50);
     // The server has not counted the second request.
@@ -418,16 +415,14 @@ async fn limiter_that_obeys_the_server_applies_its_remaining_tokens() {
     advance(seconds(20)).await;
     assert_available(&limiter, 750);
     // `resume` discards a report.
-    let mut last = take(&limiter, 50).unwrap();
-    last.mark_sent(Instant::now());
+    let last = sent(&limiter, 50);
     last.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("0", "20s")));
     assert_available(&limiter, 0);
     limiter.resume();
     assert_available(&limiter, 700);
     // Without the setting, the limiter's own quota suffices.
     let limiter = LocalLimiter::sliding_window(tokens(1_000));
-    let mut first = take(&limiter, 100).unwrap();
-    first.mark_sent(Instant::now());
+    let first = sent(&limiter, 100);
     first.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("300", "20s")));
     assert_available(&limiter, 900);
 }
@@ -449,8 +444,7 @@ async fn rejection_because_of_tokens_does_not_limit_the_requests() {
     // Without a delay, the reset of the tokens is the delay.
     for (headers, delay) in [(with_delay, 2), (headers, 50)] {
         let limiter = LocalLimiter::sliding_window([Quota::per_minute(100).unwrap(), tokens(1_000)]);
-        let mut permit = take(&limiter, 100).unwrap();
-        permit.mark_sent(Instant::now());
+        let permit = sent(&limiter, 100);
         permit.complete(&ResponseInfo::new(StatusCode::TOO_MANY_REQUESTS, &headers));
         assert_eq!(limiter.snapshot().available, 0);
         advance(seconds(delay)).await;

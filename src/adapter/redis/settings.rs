@@ -6,11 +6,7 @@ use redis::{Cmd, ConnectionInfo};
 use sha2::{Digest, Sha256};
 
 use super::protocol::{Kind, Query, micros};
-use crate::{
-    config::InvalidConfig,
-    limit::core::PauseSettings,
-    policy::{Quota, Unit},
-};
+use crate::{config::InvalidConfig, limit::core::PauseSettings, policy::Quota};
 
 /// A store that does not reply is queried again after a random time of 50 to 250 ms.
 pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(50);
@@ -46,7 +42,7 @@ impl Settings {
         if let Some(bucket) = quotas.iter().find(|quota| quota.refill().is_some()) {
             return Err(InvalidConfig::new("quotas", format!("{bucket:#}"), "quotas with a window"));
         }
-        if let Some(quota) = quotas.iter().find(|quota| quota.unit() != Unit::Requests) {
+        if let Some(quota) = quotas.iter().find(|quota| !quota.counts_requests()) {
             return Err(InvalidConfig::new("quotas", format!("{quota:#}"), "quotas of requests"));
         }
         Ok(Self {

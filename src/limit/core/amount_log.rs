@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::policy::{Quota, nanos};
+use super::grant_log::{counted_window, whole_windows};
+use crate::policy::Quota;
 
 /// A window is divided into this many parts. The amounts of one part share an entry with the time of the last of them, so
 /// that the log has a bounded length. Each amount then counts for at most 0.1 % longer.
@@ -17,7 +18,7 @@ pub(super) struct AmountLog {
     /// The sum of all entries.
     held: u64,
     pub(super) limit: u64,
-    /// How long an amount counts: the window, its margin, and 1 ns, because a window includes both of its ends.
+    /// How long an amount [counts](counted_window).
     pub(super) window: u64,
 }
 
@@ -29,17 +30,14 @@ impl AmountLog {
     /// Changes the quota of the log.
     pub(super) fn under(mut self, quota: &Quota) -> Self {
         self.limit = u64::from(quota.limit());
-        self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
+        self.window = counted_window(quota);
         self
     }
 
     /// Returns when `total` is available, because enough old amounts have left the window. The forecast is never too
     /// late. It can be too early, because several grants may not fill each window exactly.
     pub(super) fn due(&self, start: u64, total: u64) -> u64 {
-        let (windows, rest) = match total {
-            total if total <= self.limit => (0, total),
-            total => ((total - 1) / self.limit, (total - 1) % self.limit + 1),
-        };
+        let (windows, rest) = whole_windows(total, self.limit);
         let mut excess = (self.held + rest).saturating_sub(self.limit);
         let mut due = start;
         for (at, amount) in &self.entries {

@@ -7,6 +7,7 @@ use super::{
     lateness::{Due, MAX_GATHERED},
     queue::Head,
     slots::Ticket,
+    unit_limits,
 };
 use crate::{
     error::{Reason, Refusal},
@@ -43,7 +44,10 @@ impl Core {
         let needed = cost.saturating_add(head.reserve);
         let by_server = self.server.forecast(|start, total| self.supply.due(start, total, cost), now, cost);
         let due = by_server.max(self.supply.due(now, needed, needed));
-        if self.units.is_none() { due } else { self.due_of_head_units(due, head.slot, now) }
+        match self.units {
+            None => due,
+            Some(_) => self.due_behind(due, &Totals::NONE, &self.amounts_of(head.slot), now),
+        }
     }
 
     /// Returns why the store grants no request of this cost.
@@ -193,9 +197,7 @@ impl Core {
                     Some(refusal)
                 } else if waiter.latest.is_bounded() {
                     let total = self.queue.shares.total(rank, own, &wanted, 0);
-                    // A lower priority with a share is served before some of the higher ones.
-                    let before =
-                        if total < own.saturating_add(higher) { of_rank } else { taken.plus(&of_rank) };
+                    let before = unit_limits::ahead(total, own.saturating_add(higher), of_rank, taken);
                     let due = self.forecast(now, total);
                     let due = self.due_behind(due, &before, &self.amounts_of(slot), now);
                     let reason = waiter.latest.missed_by(due, now, grace);

@@ -162,9 +162,9 @@ impl Core {
         let ignores_requests = self.server.has_quota && !self.obeys_remaining && feedback.rejects_by_unit();
         let applies =
             |quota: &&Remaining| obeys_remaining && !(ignores_requests && quota.unit() == Unit::Requests);
-        let remaining: Vec<_> = feedback.remaining.iter().filter(applies).copied().collect();
-        let has_limits = feedback.pause.is_some() || !remaining.is_empty();
-        if has_limits && self.server.apply(feedback.pause, &remaining, now, uncounted) || is_changed {
+        let remaining = feedback.remaining.iter().filter(applies);
+        let has_limits = feedback.pause.is_some() || remaining.clone().next().is_some();
+        if has_limits && self.server.apply(feedback.pause, remaining, now, uncounted) || is_changed {
             self.refuse_late(now);
         }
     }

@@ -31,6 +31,15 @@ impl Gcra {
         self.arrival = arrival.min(at.saturating_add(FARTHEST));
     }
 
+    /// Takes permits beside a log that has room for them at `freed`, or at once if that is zero. The refill starts then. If
+    /// it started earlier, the bucket would be full by then, and would add its burst to each window.
+    #[inline]
+    pub(super) fn take_beside_log(&mut self, at: u64, cost: u64, freed: u64) {
+        let spent = self.interval.saturating_mul(cost);
+        let refill_from = if freed > 0 { freed.saturating_add(self.whole.saturating_sub(spent)) } else { 0 };
+        self.take(at.max(refill_from), cost);
+    }
+
     /// Adds taken permits back. Permits that were refilled since then are added twice.
     pub(super) fn give_back(&mut self, cost: u64) {
         self.arrival = self.arrival.saturating_sub(self.interval.saturating_mul(cost));

@@ -18,7 +18,7 @@ pub(super) struct GrantLog {
     /// The number of granted permits that are no longer in the log.
     pub(super) forgotten: u64,
     pub(super) limit: u64,
-    /// How long a grant counts: the window, its margin, and 1 ns, because a window includes both of its ends.
+    /// How long a grant [counts](counted_window).
     pub(super) window: u64,
 }
 
@@ -31,6 +31,21 @@ pub(super) struct Entry {
     sum: u64,
 }
 
+/// Returns how long a grant counts: the window, its margin, and 1 ns, because a window includes both of its ends.
+pub(super) fn counted_window(quota: &Quota) -> u64 {
+    nanos(quota.window().saturating_add(quota.margin())).saturating_add(1)
+}
+
+/// Divides `total` into whole windows of `limit`, and the rest of the last one.
+#[inline]
+pub(super) fn whole_windows(total: u64, limit: u64) -> (u64, u64) {
+    match total {
+        // Most requests fit into one window, so the division is skipped for them.
+        total if total <= limit => (0, total),
+        total => ((total - 1) / limit, (total - 1) % limit + 1),
+    }
+}
+
 impl GrantLog {
     pub(super) fn new(quota: &Quota) -> Self {
         Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0 }.under(quota)
@@ -40,7 +55,7 @@ impl GrantLog {
     /// next grant. It is not shortened here, because the limit may be raised before that grant.
     pub(super) fn under(mut self, quota: &Quota) -> Self {
         self.limit = u64::from(quota.limit());
-        self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
+        self.window = counted_window(quota);
         self
     }
 
@@ -78,11 +93,7 @@ impl GrantLog {
     }
 
     fn forecast_many(&self, start: u64, total: u64) -> u64 {
-        let (windows, rest) = match total {
-            // Most requests fit into one window, so the division is skipped for them.
-            total if total <= self.limit => (0, total),
-            total => ((total - 1) / self.limit, (total - 1) % self.limit + 1),
-        };
+        let (windows, rest) = whole_windows(total, self.limit);
         let leaving = (self.len() + rest).saturating_sub(self.limit);
         let first = self.granted_at(leaving).map_or(start, |at| at.saturating_add(self.window).max(start));
         first.saturating_add(windows.saturating_mul(self.window))

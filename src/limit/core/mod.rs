@@ -63,7 +63,7 @@ use self::{
     lateness::Lateness,
     lazy::Lazy,
     queue::{EMPTY, Queue},
-    queued_amounts::WaiterAmounts,
+    queued_amounts::QueuedAmounts,
     server::limits::{ServerLimits, WITH_QUOTA, WITHOUT_QUOTA},
     slots::Waiter,
     supply::Supply,
@@ -191,10 +191,10 @@ impl Core {
         }
         let (cost, latest, is_in_flight) = (ask.cost, ask.latest, ask.is_in_flight);
         let waiter = Waiter { cost, rank, latest, is_in_flight, is_late, patience };
-        // A waiter without amounts replaces those of an earlier one in the same slot.
-        let has_amounts = !ask.amounts.is_empty() || self.queue.amounts.is_some();
-        let amounts = has_amounts.then(|| WaiterAmounts { own: *ask.amounts, limits: self.unit_limits() });
-        let ticket = self.queue.insert(waiter, amounts);
+        if !ask.amounts.is_empty() && self.queue.amounts.is_none() {
+            self.queue.amounts = Some(Box::new(QueuedAmounts::new(self.unit_limits())));
+        }
+        let ticket = self.queue.insert(waiter, ask.amounts);
         self.watch_bound(ask.latest);
         self.overtake(rank + 1, now);
         self.hold_head(now);

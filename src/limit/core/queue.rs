@@ -3,13 +3,13 @@
 use std::{collections::VecDeque, num::NonZeroU32};
 
 use super::{
-    queued_amounts::{QueuedAmounts, WaiterAmounts},
+    queued_amounts::QueuedAmounts,
     slots::{GRANTED, Slots, Stage, Ticket, Waiter},
 };
 use crate::{
     error::Refusal,
     policy::{
-        Priority,
+        Amounts, Priority,
         priority::{Heads, Shares, Turn},
     },
 };
@@ -37,7 +37,7 @@ pub(super) struct Queue {
     pub(super) has_joint: bool,
     /// The number of waiters that are in flight, without the absent ones.
     pub(super) in_flight: usize,
-    /// `None` until a request with an amount of another unit waits.
+    /// `None` until a request with amounts waits.
     pub(super) amounts: Option<Box<QueuedAmounts>>,
     woken: VecDeque<Ticket>,
     /// The highest cost of any request since the queue was last empty.
@@ -224,11 +224,10 @@ impl Queue {
     }
 
     /// Queues a new request behind all others of its priority.
-    pub(super) fn insert(&mut self, waiter: Waiter, amounts: Option<WaiterAmounts>) -> Ticket {
+    pub(super) fn insert(&mut self, waiter: Waiter, amounts: &Amounts) -> Ticket {
         let ticket = self.slots.add(waiter);
-        if let Some(WaiterAmounts { own, limits }) = amounts {
-            self.amounts.get_or_insert_with(|| Box::new(QueuedAmounts::new(limits))).set(ticket.slot, own);
-        }
+        // A waiter without amounts replaces those of an earlier one in the same slot.
+        self.amounts.iter_mut().for_each(|queued| queued.set(ticket.slot, *amounts));
         self.queued[waiter.rank] += 1;
         self.enter(ticket.slot);
         ticket

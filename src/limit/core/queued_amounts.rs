@@ -2,12 +2,6 @@
 
 use crate::policy::{Amounts, Priority, Totals};
 
-/// The amounts of a waiter, and the limits of the quotas.
-pub(super) struct WaiterAmounts {
-    pub(super) own: Amounts,
-    pub(super) limits: Amounts,
-}
-
 /// The amounts of the waiters.
 #[derive(Debug, Clone)]
 pub(super) struct QueuedAmounts {
@@ -29,7 +23,7 @@ impl QueuedAmounts {
 
     /// Returns the amounts of the waiter in this slot.
     pub(super) fn of(&self, slot: u32) -> Amounts {
-        self.by_slot.get(slot as usize).copied().unwrap_or_default()
+        self.by_slot.get(slot as usize).copied().unwrap_or(Amounts::NONE)
     }
 
     /// Returns the amounts of the waiter in this slot, up to the limits.
@@ -40,7 +34,7 @@ impl QueuedAmounts {
     pub(super) fn set(&mut self, slot: u32, amounts: Amounts) {
         let slot = slot as usize;
         if self.by_slot.len() <= slot {
-            self.by_slot.resize(slot + 1, Amounts::default());
+            self.by_slot.resize(slot + 1, Amounts::NONE);
         }
         if let Some(own) = self.by_slot.get_mut(slot) {
             *own = amounts;
@@ -63,8 +57,8 @@ impl QueuedAmounts {
         self.wanted[rank]
     }
 
-    /// Returns the amounts of all waiters of the ranks up to `rank`.
-    pub(super) fn up_to(&self, rank: usize) -> Totals {
-        self.wanted.iter().take(rank + 1).fold(Totals::NONE, |sum, own| sum.plus(own))
+    /// Returns the amounts of all waiters of a higher priority than that of `rank`.
+    pub(super) fn higher(&self, rank: usize) -> Totals {
+        self.wanted.iter().take(rank).fold(Totals::NONE, |sum, own| sum.plus(own))
     }
 }

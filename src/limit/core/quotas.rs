@@ -1,7 +1,7 @@
 //! When permits are available under the configured quotas.
 
 use super::{gcra::Gcra, grant_log::GrantLog};
-use crate::policy::{Quota, Unit, nanos};
+use crate::policy::{Quota, nanos};
 
 /// 2 ms in nanoseconds, which is twice the delay of a late timer. Waiters are served at least this long before a bucket
 /// is full.
@@ -76,13 +76,8 @@ impl QuotaState {
     /// Takes permits that are available at `at`.
     fn take(&mut self, at: u64, cost: u64) {
         if let Some(pace) = &mut self.pace {
-            // The refill starts when the log has room for these permits. If it started earlier, the bucket would be
-            // full by then, and would add its burst to each window.
             let freed = self.log.as_ref().map_or(0, |log| log.forecast(0, cost));
-            let spent = pace.interval.saturating_mul(cost);
-            let refill_from =
-                if freed > 0 { freed.saturating_add(pace.whole.saturating_sub(spent)) } else { 0 };
-            pace.take(at.max(refill_from), cost);
+            pace.take_beside_log(at, cost, freed);
         }
         if let Some(log) = &mut self.log {
             log.grant(at, cost);
@@ -224,10 +219,10 @@ fn states(quotas: &[Quota], state: impl FnMut(&Quota) -> QuotaState) -> Vec<Quot
 
 /// Returns whether a quota counts requests.
 pub(crate) fn has_quota(quotas: &[Quota]) -> bool {
-    quotas.iter().any(|quota| quota.unit() == Unit::Requests)
+    requests(quotas).next().is_some()
 }
 
 /// Returns the quotas that count requests.
-fn requests(quotas: &[Quota]) -> impl Iterator<Item = &Quota> {
-    quotas.iter().filter(|quota| quota.unit() == Unit::Requests)
+pub(super) fn requests(quotas: &[Quota]) -> impl Iterator<Item = &Quota> {
+    quotas.iter().filter(|quota| quota.counts_requests())
 }

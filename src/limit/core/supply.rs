@@ -4,13 +4,13 @@ use std::{fmt, num::NonZeroU32};
 
 use super::{
     Rule,
-    quotas::{Quotas, Spread},
+    quotas::{Quotas, Spread, requests},
     server::slow_start::SlowStart,
 };
 use crate::{
     limit::source::PermitSource,
     policy::{
-        Quota, Unit,
+        Quota,
         adaptive::{IDLE, Learner, Progress},
     },
 };
@@ -57,8 +57,7 @@ pub(super) struct Learned {
 
 /// Returns the requests per second of the slowest quota.
 fn pace(quotas: &[Quota]) -> f64 {
-    let requests = quotas.iter().filter(|quota| quota.unit() == Unit::Requests);
-    requests.map(Quota::sustained).fold(f64::INFINITY, f64::min)
+    requests(quotas).map(Quota::sustained).fold(f64::INFINITY, f64::min)
 }
 
 impl Learned {

@@ -5,6 +5,13 @@ use std::num::NonZeroU32;
 use super::{Core, bounds::RECHECK};
 use crate::policy::{Amounts, Priority, Remaining, Totals};
 
+/// Returns the amounts before those of a request, which gets its permits with the last of `total`. Of these, `needed` are
+/// those of its rank and the higher ones. A lower priority with a share is served before some of the higher ones, whose
+/// amounts then do not count.
+pub(super) fn ahead(total: u64, needed: u64, of_rank: Totals, higher: Totals) -> Totals {
+    if total < needed { of_rank } else { higher.plus(&of_rank) }
+}
+
 impl Core {
     /// Returns the lowest limit of each unit.
     pub(super) fn unit_limits(&self) -> Amounts {
@@ -50,15 +57,9 @@ impl Core {
     ) -> u64 {
         let ahead = self.queue.amounts.as_ref().map_or(Totals::NONE, |queued| {
             let higher: u64 = self.queue.wanted.iter().take(rank).sum();
-            // A lower priority with a share is served before some of the higher ones.
-            if total < own.saturating_add(higher) { queued.of_rank(rank) } else { queued.up_to(rank) }
+            ahead(total, own.saturating_add(higher), queued.of_rank(rank), queued.higher(rank))
         });
         self.due_behind(due, &ahead, amounts, now)
-    }
-
-    /// Returns when the head gets its amounts, at `due` or later.
-    pub(super) fn due_of_head_units(&self, due: u64, slot: u32, now: u64) -> u64 {
-        self.due_behind(due, &Totals::NONE, &self.amounts_of(slot), now)
     }
 
     /// Returns when a request gets its amounts behind those of `ahead`, at `due` or later.

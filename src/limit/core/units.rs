@@ -56,6 +56,11 @@ pub struct UnitState {
     pub available: u32,
 }
 
+/// Returns the quotas that count other units than requests.
+fn others(quotas: &[Quota]) -> impl Iterator<Item = &Quota> {
+    quotas.iter().filter(|quota| !quota.counts_requests())
+}
+
 impl UnitQuota {
     fn new(quota: Quota, spread: Spread) -> Self {
         let log = AmountLog::new(&quota);
@@ -86,12 +91,7 @@ impl UnitQuota {
     fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
         let own = self.own(amounts);
         if let Some(pace) = &mut self.pace {
-            // As in a paced window of requests, the refill starts when the log has room for this amount.
-            let freed = self.log.due(0, own);
-            let spent = pace.interval.saturating_mul(own);
-            let refill_from =
-                if freed > 0 { freed.saturating_add(pace.whole.saturating_sub(spent)) } else { 0 };
-            pace.take(at.max(refill_from), own);
+            pace.take_beside_log(at, own, self.log.due(0, own));
         }
         self.log.add(now, amounts.get(self.quota.unit()).into());
     }
@@ -136,8 +136,7 @@ impl Reported {
 impl Units {
     /// Returns `None` if no quota counts a unit other than requests.
     pub(super) fn new(quotas: &[Quota], spread: Spread) -> Option<Box<Self>> {
-        let own: Vec<_> = quotas.iter().filter(|quota| quota.unit() != Unit::Requests).collect();
-        let quotas: Vec<_> = own.iter().map(|quota| UnitQuota::new(**quota, spread)).collect();
+        let quotas: Vec<_> = others(quotas).map(|quota| UnitQuota::new(*quota, spread)).collect();
         (!quotas.is_empty()).then(|| {
             Box::new(Self { quotas, reports: Vec::new(), changed_at: None, delaying: Cell::new(None) })
         })
@@ -167,10 +166,10 @@ impl Units {
     /// Returns the lowest limit of each unit. The limit is zero for a unit without a quota, so its amounts are ignored.
     pub(super) fn limits(&self) -> Amounts {
         let limit = |limits: Amounts, it: &UnitQuota| {
-            let known = Some(limits.get(it.quota.unit())).filter(|known| *known > 0);
-            limits.with(it.quota.unit(), known.map_or(it.quota.limit(), |known| known.min(it.quota.limit())))
+            let (unit, own) = (it.quota.unit(), it.quota.limit());
+            limits.with(unit, if let known @ 1.. = limits.get(unit) { known.min(own) } else { own })
         };
-        self.quotas.iter().fold(Amounts::default(), limit)
+        self.quotas.iter().fold(Amounts::NONE, limit)
     }
 
     /// Takes the amounts of a request that leaves now. The buckets count it as if it left at `at`.
@@ -253,8 +252,7 @@ impl Units {
 
     /// Replaces the quotas. Amounts already taken still count.
     pub(super) fn change(own: &mut Option<Box<Self>>, quotas: &[Quota], spread: Spread, now: u64) {
-        let units = || quotas.iter().filter(|quota| quota.unit() != Unit::Requests);
-        if units().eq(own.iter().flat_map(|own| own.quotas.iter()).map(|quota| &quota.quota)) {
+        if others(quotas).eq(own.iter().flat_map(|own| own.quotas.iter()).map(|quota| &quota.quota)) {
             return;
         }
         let old = std::mem::replace(own, Self::new(quotas, spread));

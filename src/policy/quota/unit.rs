@@ -33,6 +33,10 @@ impl Quota {
         Err(InvalidConfig::new("quota unit", unit.as_str(), expected))
     }
 
+    pub(crate) fn counts_requests(&self) -> bool {
+        self.unit == Unit::Requests
+    }
+
     /// Returns what the quota counts.
     pub fn unit(&self) -> Unit {
         self.unit

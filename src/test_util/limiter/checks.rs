@@ -10,7 +10,7 @@ use super::{
 use crate::limit::core::{Block, Core, Grant, Rule, Spread, Stage};
 use crate::{
     error::Refusal,
-    policy::{Priority, Quota, Unit, nanos},
+    policy::{Priority, Quota, nanos},
 };
 
 pub(super) struct Checks {
@@ -124,8 +124,7 @@ impl Checks {
     }
 
     pub(super) fn change(&mut self, quotas: &[Quota]) {
-        let (own, tokens): (Vec<&Quota>, Vec<_>) =
-            quotas.iter().partition(|quota| quota.unit() == Unit::Requests);
+        let (own, tokens): (Vec<&Quota>, Vec<_>) = quotas.iter().partition(|quota| quota.counts_requests());
         if let (Some((limit, _)), Some(new)) = (&mut self.tokens, tokens.first()) {
             (*limit, self.arrived_tokens) = (new.limit(), None);
         }

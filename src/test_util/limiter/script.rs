@@ -182,7 +182,7 @@ impl Script {
 
     /// Returns the quotas that count requests.
     pub(super) fn requests(&self) -> impl Iterator<Item = &Quota> {
-        self.quotas.iter().filter(|quota| quota.unit() == Unit::Requests)
+        self.quotas.iter().filter(|quota| quota.counts_requests())
     }
 
     /// Returns the quota of tokens.

@@ -94,16 +94,17 @@ impl ServerLimits {
     /// permits. They are reduced by `in_flight`, the permits that the server may not have counted yet. An empty quota
     /// whose reset is later than the longest pause is a requested delay, and no gate is longer. Returns whether the
     /// limits became stricter.
-    pub(in crate::limit::core) fn apply(
+    pub(in crate::limit::core) fn apply<'a>(
         &mut self,
         pause: Option<u64>,
-        remaining: &[Remaining],
+        remaining: impl IntoIterator<Item = &'a Remaining, IntoIter: Clone>,
         now: u64,
         in_flight: u64,
     ) -> bool {
         self.tidy(now);
         let longest = self.pause.settings.longest;
-        let empty = remaining.iter().filter(|remaining| remaining.left() == 0);
+        let remaining = remaining.into_iter();
+        let empty = remaining.clone().filter(|remaining| remaining.left() == 0);
         let distant = empty.map(|empty| nanos(empty.reset_after())).filter(|reset| *reset > longest);
         let stated = pause.into_iter().chain(distant).max();
         let mut stricter = stated.is_some_and(|delay| self.state_pause(now.saturating_add(delay), now));
