@@ -27,7 +27,7 @@ use tracing_subscriber::{Registry, layer::SubscriberExt};
 use crate::support::{
     Scripted::{self, *},
     ScriptedService,
-    capture::keep_second_dispatcher,
+    capture::keep_dispatchers,
     get, request,
 };
 
@@ -45,7 +45,7 @@ impl Pipeline {
     }
 
     fn with_sampler(sampler: Sampler) -> Self {
-        keep_second_dispatcher();
+        keep_dispatchers();
         let exporter = InMemorySpanExporter::default();
         let provider =
             SdkTracerProvider::builder().with_sampler(sampler).with_simple_exporter(exporter.clone()).build();

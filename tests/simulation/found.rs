@@ -34,6 +34,8 @@ use tower_outbound::{
     transport::{Transport, TransportConfig},
 };
 
+use crate::dispatchers::keep_dispatchers;
+
 type RequestBody = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Returns a transport whose connections are served in memory, and the number of connections that are served.
@@ -86,6 +88,7 @@ async fn serve_http2(stream: DuplexStream, lifetime: Duration) {
 /// Seed 2: the pool did not count a connection that had received GOAWAY, although its streams continued.
 #[tokio::test(start_paused = true)]
 async fn a_connection_with_streams_after_goaway_counts() {
+    keep_dispatchers();
     let config = TransportConfig::new().with_http2_prior_knowledge().with_max_connections(1);
     let (transport, open) = transport(config, |stream| serve_http2(stream, Duration::from_millis(100)));
     call(&transport, Duration::ZERO).await.unwrap();
@@ -104,6 +107,7 @@ async fn a_connection_with_streams_after_goaway_counts() {
 /// All connections have been idle for too long, so no request may use them. They must not keep their places.
 #[tokio::test(start_paused = true)]
 async fn an_expired_http2_connection_does_not_delay_the_next_request() {
+    keep_dispatchers();
     let config = TransportConfig::new()
         .with_http2_prior_knowledge()
         .with_max_connections(1)
@@ -122,6 +126,7 @@ async fn an_expired_http2_connection_does_not_delay_the_next_request() {
 /// The server responds and then stops reading the request. The second response has a body, which the caller drops.
 #[tokio::test(start_paused = true)]
 async fn an_unread_request_body_does_not_keep_a_place_forever() {
+    keep_dispatchers();
     for rest in ["content-length: 0\r\n\r\n", "content-length: 9\r\n\r\npart"] {
         let config = TransportConfig::new().with_max_connections(1);
         let (transport, open) = transport(config, move |mut stream| async move {
@@ -151,6 +156,7 @@ async fn an_unread_request_body_does_not_keep_a_place_forever() {
 /// The connection opens after three windows, when the limiter has granted the permits of all calls.
 #[tokio::test(start_paused = true)]
 async fn requests_that_waited_for_a_connection_leave_at_the_rate_of_the_quota() {
+    keep_dispatchers();
     let quota = Quota::per_second(10).unwrap();
     let arrivals = Arrivals::new();
     let seen = arrivals.clone();
@@ -186,6 +192,7 @@ async fn requests_that_waited_for_a_connection_leave_at_the_rate_of_the_quota() 
 /// The limiter never grants the second permit. The attempt timeout, which is below the limiter, watches the deadline.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_for_another_permit_ends_at_its_deadline() {
+    keep_dispatchers();
     let connector = tower::service_fn(move |_| async move {
         sleep(Duration::from_secs(4)).await;
         let (client, server) = tokio::io::duplex(64 << 10);

@@ -39,6 +39,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod caller;
+#[path = "../support/dispatchers.rs"]
+mod dispatchers;
 mod found;
 mod history;
 mod invariants;
@@ -65,6 +67,7 @@ use tokio::sync::Notify;
 
 use self::{
     caller::Host,
+    dispatchers::keep_dispatchers,
     history::History,
     keys::Keys,
     network::{OpenConnections, client_name, server_name},
@@ -120,6 +123,7 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 #[allow(clippy::disallowed_methods, reason = "the test measures real time")]
 fn guarantees_hold_on_a_faulty_network() {
+    keep_dispatchers();
     let seeds: VecDeque<u64> = match number("SIMULATION_SEED") {
         Some(seed) => [seed].into(),
         None => (0..number("SIMULATION_SEEDS").unwrap_or(SEEDS)).collect(),
@@ -167,6 +171,7 @@ fn guarantees_hold_on_a_faulty_network() {
 
 #[test]
 fn same_seed_gives_the_same_run() {
+    keep_dispatchers();
     for seed in 0..SEEDS.div_ceil(10) {
         let [first, second] = [(); 2].map(|()| run(Plan::new(seed), true).log);
         for (number, (first, second)) in first.iter().zip(&second).enumerate() {

@@ -1,25 +1,29 @@
 //! Captures spans and log events, with their declared fields and recorded values.
 #![allow(dead_code, reason = "each test binary uses some of these items")]
 
+#[path = "dispatchers.rs"]
+mod dispatchers;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::time::Instant;
 use tracing::{
-    Dispatch, Event, Level, Metadata, Subscriber,
+    Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     level_filters::LevelFilter,
     span,
-    subscriber::NoSubscriber,
 };
 use tracing_subscriber::{
     Registry,
     layer::{Context, SubscriberExt},
     registry::LookupSpan,
 };
+
+pub(crate) use self::dispatchers::keep_dispatchers;
 
 pub(crate) const OURS: &str = "tower_outbound";
 
@@ -91,18 +95,10 @@ impl Fields {
     }
 }
 
-/// Creates a second dispatcher that exists until the process ends. With a single dispatcher, the first thread that
-/// reaches a callsite determines whether tracing enables the callsite for all threads. A test thread without a
-/// subscriber would disable the callsite.
-pub(crate) fn keep_second_dispatcher() {
-    static SECOND_DISPATCH: OnceLock<Dispatch> = OnceLock::new();
-    SECOND_DISPATCH.get_or_init(|| Dispatch::new(NoSubscriber::new()));
-}
-
 impl Capture {
     /// Captures the spans and events of this thread at `level`. Dropping the guard restores the previous subscriber.
     pub(crate) fn at(level: LevelFilter) -> (Self, tracing::subscriber::DefaultGuard) {
-        keep_second_dispatcher();
+        keep_dispatchers();
         let (capture, subscriber) = Self::subscriber(level);
         (capture, tracing::subscriber::set_default(subscriber))
     }

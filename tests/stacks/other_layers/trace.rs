@@ -20,7 +20,7 @@ use tracing_subscriber::{
 
 use super::{
     URI,
-    capture::keep_second_dispatcher,
+    capture::keep_dispatchers,
     rates,
     support::{Scripted::*, ScriptedService, get},
 };
@@ -52,7 +52,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
 }
 
 async fn spans(above: bool) -> Vec<Seen> {
-    keep_second_dispatcher();
+    keep_dispatchers();
     let spans = Spans::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans.clone()));
     let layer = rates().with_key_placement("query:key".parse().unwrap()).layer().unwrap();
