@@ -29,6 +29,8 @@ use crate::{config::InvalidConfig, error::BoxError};
 pub struct AuthLayer {
     pub(super) credential: Arc<Credential>,
     pub(super) origins: Arc<[Origin]>,
+    /// The layers of the members of a pool. `None` without a pool.
+    pub(super) members: Option<Arc<[Self]>>,
 }
 
 impl AuthLayer {
@@ -40,7 +42,7 @@ impl AuthLayer {
     /// plaintext](Origin::with_plaintext).
     pub fn new(keys: impl Into<KeySource>, origin: Origin) -> Result<Self, InvalidConfig> {
         let credential = Credential::key(keys.into(), KeyPlacement::default());
-        Ok(Self { credential: Arc::new(credential), origins: [origin.for_credential()?].into() })
+        Self::with_credential(credential, origin)
     }
 
     /// Creates a layer whose closure `authorize` adds the credential to the head of each request to `origin`.
@@ -72,7 +74,19 @@ impl AuthLayer {
         origin: Origin,
     ) -> Result<Self, InvalidConfig> {
         let credential = Credential::Hook(Hook::new(authorize));
-        Ok(Self { credential: Arc::new(credential), origins: [origin.for_credential()?].into() })
+        Self::with_credential(credential, origin)
+    }
+
+    fn with_credential(credential: Credential, origin: Origin) -> Result<Self, InvalidConfig> {
+        let origins = [origin.for_credential()?].into();
+        Ok(Self { credential: Arc::new(credential), origins, members: None })
+    }
+
+    /// Creates a layer that adds the credential of the pool's member to which the request goes. Returns `None` if
+    /// `members` is empty.
+    pub(crate) fn of_members(members: &[Self]) -> Option<Self> {
+        let Self { credential, origins, .. } = members.first()?.clone();
+        Some(Self { credential, origins, members: Some(members.into()) })
     }
 
     /// Sets where the key is placed on the request. Has no effect if a closure adds the credential.

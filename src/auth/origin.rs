@@ -67,6 +67,10 @@ impl Origin {
         self
     }
 
+    pub(crate) fn is_plaintext(&self) -> bool {
+        self.plaintext
+    }
+
     /// Returns whether `uri` has the same scheme, host and port as this origin. Returns `false` if the text of its
     /// authority contains a path, a query or a fragment. Does not allocate.
     pub fn covers(&self, uri: &Uri) -> bool {

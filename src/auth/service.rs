@@ -12,7 +12,10 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{ApiKey, AuthLayer, KeyError, Origin, ResponseFuture, credential::Credential, refresh::Refresh};
-use crate::error::{BoxError, Error, MaybeRejected};
+use crate::{
+    call::CallContext,
+    error::{BoxError, Error, MaybeRejected},
+};
 
 /// The service of [`AuthLayer`](super::AuthLayer).
 ///
@@ -31,13 +34,42 @@ pub struct Auth<S> {
 }
 
 /// The key with which the service is ready. A call takes the key out of the service.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Readiness {
+    #[default]
     NotPolled,
     /// If a permit expires during this wait, the rate limit layer acquires another permit. The future is boxed because
     /// each call clones the service, and most keys are available immediately.
     Refreshing(Box<Refresh>),
     Ready(Result<ApiKey, KeyError>),
+    /// The readiness of each member of a pool. Its request goes to one of them, which is not known before the call.
+    Members(Vec<Readiness>),
+}
+
+impl Readiness {
+    /// Waits until the key source of the layer, or that of each member of a pool, has a key or has failed.
+    fn poll(&mut self, layer: &AuthLayer, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(layers) = &layer.members {
+            if let Self::NotPolled = self {
+                *self = Self::Members(layers.iter().map(|_| Self::NotPolled).collect());
+            }
+            let Self::Members(members) = self else { return Poll::Ready(()) };
+            let polled = layers.iter().zip(members).map(|(layer, member)| member.poll(layer, cx));
+            return if polled.filter(Poll::is_pending).count() > 0 { Poll::Pending } else { Poll::Ready(()) };
+        }
+        if let Credential::Changing(changing) = &*layer.credential {
+            if let Self::NotPolled = self {
+                *self = match changing.keys.lease() {
+                    Either::Left(key) => Self::Ready(key.into_inner()),
+                    Either::Right(refresh) => Self::Refreshing(Box::new(refresh)),
+                };
+            }
+            if let Self::Refreshing(refresh) = self {
+                *self = Self::Ready(ready!(Pin::new(refresh).poll(cx)));
+            }
+        }
+        Poll::Ready(())
+    }
 }
 
 impl<S> Auth<S> {
@@ -77,28 +109,26 @@ where
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        if let Credential::Changing(changing) = &*self.layer.credential {
-            if let Readiness::NotPolled = self.ready {
-                self.ready = match changing.keys.lease() {
-                    Either::Left(key) => Readiness::Ready(key.into_inner()),
-                    Either::Right(refresh) => Readiness::Refreshing(Box::new(refresh)),
-                };
-            }
-            if let Readiness::Refreshing(refresh) = &mut self.ready {
-                self.ready = Readiness::Ready(ready!(Pin::new(refresh).poll(cx)));
-            }
-        }
+        ready!(self.ready.poll(&self.layer, cx));
         self.inner.poll_ready(cx).map_err(Error::from_service)
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         // Takes the key out of the service. Before the next request, the service must become ready again, with a
         // current key.
-        let ready = match mem::replace(&mut self.ready, Readiness::NotPolled) {
+        let (mut layer, mut ready) = (&*self.layer, mem::take(&mut self.ready));
+        if let Some(layers) = &layer.members {
+            let index = request.extensions().get().and_then(CallContext::member).map_or(0, |it| it.index);
+            layer = layers.get(index).unwrap_or(layer);
+            if let Readiness::Members(members) = &mut ready {
+                ready = members.get_mut(index).map(mem::take).unwrap_or_default();
+            }
+        }
+        let ready = match ready {
             Readiness::Ready(key) => Some(key),
             _ => None,
         };
-        let put = match (Origin::any_covers(&self.layer.origins, request.uri()), &*self.layer.credential) {
+        let put = match (Origin::any_covers(&layer.origins, request.uri()), &*layer.credential) {
             (Ok(false), _) => Ok(None),
             (Ok(true), Credential::Hook(hook)) => {
                 let (mut head, body) = request.into_parts();

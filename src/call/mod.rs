@@ -19,6 +19,7 @@
 
 mod attempt;
 mod deadline;
+mod member;
 mod progress;
 mod renewal;
 pub(crate) mod report;
@@ -33,6 +34,7 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request};
 use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
 pub use self::deadline::Deadline;
+pub(crate) use self::member::Member;
 pub(crate) use self::progress::Phase;
 pub(crate) use self::report::Report;
 pub use self::request_head::RequestHead;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
-    StopReason,
+    Member, StopReason,
     attempt::{Attempts, OptionalDuration},
     progress::Progress,
     renewal::Renewal,
@@ -52,6 +52,8 @@ pub(super) struct State {
     /// The latest generated idempotency key and its header. Boxed, because few calls have one.
     pub(super) idempotency_key: Option<Box<(HeaderName, HeaderValue)>>,
     pub(super) renewal: Option<Renewal>,
+    /// `None` unless a pool has chosen a member.
+    pub(super) member: Option<Member>,
     pub(super) retry_after: OptionalDuration,
     pub(super) stop_reason: Option<StopReason>,
 }

@@ -5,6 +5,7 @@ use std::{
         Arc,
         atomic::{Ordering, fence},
     },
+    time::Duration,
 };
 
 use super::{
@@ -158,6 +159,12 @@ impl LocalLimiter {
     /// has reported a quota.
     pub fn resume(&self) {
         self.shared.locked(Core::resume);
+    }
+
+    /// Returns how long a new request would wait, and how long it would wait if no other request waited. Returns `None`
+    /// if that is unknown or if the request would be refused.
+    pub(crate) fn expected_wait(&self, request: &PermitRequest) -> Option<[Duration; 2]> {
+        self.shared.expected_wait(request)
     }
 
     /// Returns the current state, for diagnostics and metrics.

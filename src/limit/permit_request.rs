@@ -131,7 +131,7 @@ impl PermitRequest {
     }
 
     /// Returns this request as it is after a part of its wait.
-    pub(super) fn after(self, waited: Duration) -> Self {
+    pub(crate) fn after(self, waited: Duration) -> Self {
         Self { max_wait: self.max_wait.map(|wait| wait.saturating_sub(waited)), ..self }
     }
 

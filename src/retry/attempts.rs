@@ -106,12 +106,18 @@ impl<B: Body> Attempts<B> {
             &AttemptResult { outcome, headers, extensions, error, reading: reading.as_ref() },
             response,
         );
+        // Another member of the pool has limits of its own, and the limiter of this member applies the delay.
+        let leaves_member = self.call.may_leave_throttled_member();
+        let requested = requested.filter(|_| !leaves_member);
         let (mut inputs, mut body) = (Inputs { requested, ..Inputs::default() }, None);
         if let Ok(reason) = policy::retry::backoff_reason(&self.state(), outcome, verdict, requested) {
             body = self.replay.body().filter(|_| broken.as_ref().is_none_or(|broken| broken.is_replayable));
             inputs = Inputs {
                 requested,
-                backoff: reason.and_then(|reason| self.backoff(reason)),
+                backoff: reason.and_then(|reason| match reason {
+                    DelayReason::Throttled if leaves_member => Some(Delay::NONE),
+                    _ => self.backoff(reason),
+                }),
                 time_left: self.call.deadline().map(|ends| ends.saturating_duration_since(clock::now())),
                 replayable: body.is_some(),
                 has_body: response.is_some_and(|response| !response.body().is_end_stream()),

@@ -1,7 +1,9 @@
 use tower::ServiceBuilder;
 use tower_layer::Layer;
 
-use super::{StackService, credential::CredentialLayer, default_headers::DefaultHeadersLayer};
+use super::{
+    StackService, credential::CredentialLayer, default_headers::DefaultHeadersLayer, pool::RouteLayer,
+};
 use crate::{
     attempt_span::AttemptSpanLayer,
     limit::{AnyLimiter, RateLimitLayer},
@@ -56,6 +58,7 @@ pub struct StackLayer {
     pub(super) total: TimeoutLayer,
     pub(super) retry: RetryLayer,
     pub(super) limit: RateLimitLayer<AnyLimiter>,
+    pub(super) route: RouteLayer,
     pub(super) attempt_span: AttemptSpanLayer,
     pub(super) auth: CredentialLayer,
     pub(super) attempt_timeout: TimeoutLayer,
@@ -73,6 +76,7 @@ impl<S> Layer<S> for StackLayer {
             .layer(&self.total)
             .layer(&self.retry)
             .layer(&self.limit)
+            .layer(&self.route)
             .layer(&self.attempt_span)
             .layer(&self.auth)
             .layer(&self.attempt_timeout)

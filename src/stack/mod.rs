@@ -66,6 +66,7 @@ mod credential;
 mod default_headers;
 mod framing;
 mod layer;
+mod pool;
 mod service;
 #[cfg(feature = "client")]
 mod transport_layers;
@@ -73,6 +74,7 @@ mod transport_layers;
 pub(crate) use self::base_url::BaseUrl;
 pub use self::builder::StackBuilder;
 pub use self::layer::StackLayer;
+pub use self::pool::Pool;
 pub use self::service::StackService;
 #[cfg(feature = "client")]
 pub use self::transport_layers::TransportService;

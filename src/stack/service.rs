@@ -4,7 +4,7 @@ use http::Request;
 use tower::util::Either;
 use tower_service::Service;
 
-use super::default_headers::DefaultHeaders;
+use super::{default_headers::DefaultHeaders, pool::Route};
 use crate::{
     attempt_span::AttemptSpan,
     auth::{Auth, SignService},
@@ -17,7 +17,7 @@ use crate::{
 /// The layers of a stack, outermost first.
 type Layers<S> = BodyIdleTimeout<
     SetRequestId<
-        DefaultHeaders<Timeout<Retry<RateLimit<AttemptSpan<Credentialed<Timeout<S>>>, AnyLimiter>>>>,
+        DefaultHeaders<Timeout<Retry<RateLimit<Route<AttemptSpan<Credentialed<Timeout<S>>>>, AnyLimiter>>>>,
     >,
 >;
 
@@ -27,7 +27,7 @@ type Credentialed<S> = Either<Auth<S>, Either<SignService<S>, S>>;
 /// Calls the accessor `$step` of each layer, from the outermost layer to the inner service.
 macro_rules! inner {
     ($layers:expr, $step:ident) => {{
-        let above = $layers.$step().$step().$step().$step().$step().$step();
+        let above = $layers.$step().$step().$step().$step().$step().$step().$step();
         let below = match above.$step() {
             Either::Left(auth) => auth.$step(),
             Either::Right(Either::Left(sign)) => sign.$step(),
@@ -96,6 +96,7 @@ mod tests {
             "Timeout<",
             "Retry<",
             "RateLimit<",
+            "Route<",
             "AttemptSpan<",
             "Auth<",
             "Timeout<",

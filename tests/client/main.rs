@@ -8,6 +8,7 @@ mod connections;
 mod framing;
 #[cfg(feature = "json")]
 mod json;
+mod pool;
 mod redirects;
 mod requests;
 mod responses;

@@ -67,6 +67,16 @@ impl Core {
         }
     }
 
+    /// Returns when a new request would be granted, and when it would be if no other request waited. Returns `None` if
+    /// that is unknown, because too many requests are in flight, or if the request would be refused.
+    pub fn expected(&self, ask: &Ask<'_>, now: u64) -> Option<(u64, u64)> {
+        if self.rejects(ask, now).is_some() || self.is_full_for(ask.is_in_flight) {
+            return None;
+        }
+        let due = self.due_of_new(ask, now);
+        Some((due, self.forecast(now, ask.cost.get().into()).min(due)))
+    }
+
     /// Returns the permits that the waiters need.
     pub fn demand(&self, now: u64) -> Demand {
         let grace = self.grace();

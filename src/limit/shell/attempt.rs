@@ -105,6 +105,15 @@ impl Shared {
         if is_taken { Err(read) } else { Ok(guard) }
     }
 
+    /// Returns how long a new request would wait, and how long it would wait if no other request waited.
+    pub(in crate::limit) fn expected_wait(&self, request: &PermitRequest) -> Option<[Duration; 2]> {
+        self.locked(|core, now| {
+            core.advance(now);
+            let (due, alone) = core.expected(&self.ask(request, now), now)?;
+            Some([due, alone].map(|due| Duration::from_nanos(due.saturating_sub(now))))
+        })
+    }
+
     pub(super) fn ask<'a>(&self, request: &'a PermitRequest, now: u64) -> Ask<'a> {
         let latest = self.latest(request, now);
         Ask {

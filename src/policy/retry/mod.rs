@@ -144,6 +144,10 @@ pub(crate) struct Delay {
     pub(crate) spread: Duration,
 }
 
+impl Delay {
+    pub(crate) const NONE: Self = Self { own: Duration::ZERO, spread: Duration::ZERO };
+}
+
 /// The decision to make another attempt if the budget has enough credit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retry {

@@ -40,6 +40,7 @@ impl StackBuilder {
             limiter_settings: CoreSettings::DEFAULT,
             has_given_limiter: false,
             endpoints: None,
+            pool: None,
             invalid: None,
             limit: RateLimitLayer::new(AnyLimiter::of_quotas(&[], CoreSettings::DEFAULT)),
             retry: RetryLayer::new(),

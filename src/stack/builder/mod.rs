@@ -5,6 +5,8 @@ mod credential;
 
 mod limiter;
 
+mod pool;
+
 mod retry_rules;
 
 mod headers;
@@ -15,8 +17,11 @@ mod transport;
 use std::{sync::Arc, time::Duration};
 
 use http::Uri;
+use tower::util::Either;
 
-use super::{BaseUrl, StackLayer, credential::Credential, default_headers::DefaultHeadersLayer};
+use super::{
+    BaseUrl, Pool, StackLayer, credential::Credential, default_headers::DefaultHeadersLayer, pool::RouteLayer,
+};
 use crate::{
     attempt_span::AttemptSpanLayer,
     auth::{KeyPlacement, Origin},
@@ -64,6 +69,7 @@ pub struct StackBuilder {
     /// `true` if the caller has set the limiter, `false` if the builder uses its own.
     has_given_limiter: bool,
     endpoints: Option<limiter::EndpointLimits>,
+    pool: Option<Pool>,
     /// The first error that a setter found.
     invalid: Option<InvalidConfig>,
     retry: RetryLayer,
@@ -175,20 +181,32 @@ impl StackBuilder {
         self.check_name()?;
         let (total, attempt_timeout) =
             (self.timeout.total_layer()?.in_stack(), self.timeout.attempt_layer()?.in_stack());
-        let key_header = self.placement.header_name().filter(|_| self.credential.is_key());
+        let key_header =
+            self.placement.header_name().filter(|_| self.pool.is_some() || self.credential.is_key());
         self.headers.check(key_header, self.request_id.header())?;
-        let auth = self.credential.layer(&self.placement, &self.base.origin, &self.allowed)?;
+        let auth = match &self.pool {
+            None => self.credential.layer(&self.placement, &self.base.origin, &self.allowed)?,
+            Some(pool) => {
+                self.check_pool(pool)?;
+                Either::Left(pool.auth_layer(&self.placement, self.base.origin.is_plaintext())?)
+            }
+        };
         let origin = self.base.origin.clone();
         let (mut retry, mut limit) = (self.retry.clone(), self.joint_limit()?);
         if let Some(dialect) = &self.dialect {
             (retry, limit) = (retry.with_dialect(dialect.clone()), limit.with_dialect(dialect.clone()));
         }
+        let route = match &self.pool {
+            None => RouteLayer::none(),
+            Some(pool) => RouteLayer::new(self.base.clone(), pool.clone(), limit.dialect().clone()),
+        };
         Ok(StackLayer {
             body_idle: self.timeout.body_idle_layer()?,
             request_id: self.request_id.clone().with_service(Arc::clone(&self.name)),
             headers: self.headers.clone(),
             total,
             retry,
+            route,
             limit: limit.with_feedback_from(move |head| origin.covers(head.uri)),
             attempt_span: self.attempt_span.clone(),
             auth,

@@ -1,0 +1,45 @@
+use super::StackBuilder;
+use crate::{
+    config::InvalidConfig,
+    stack::{Pool, credential::Credential, pool::PoolLimiter},
+};
+
+impl StackBuilder {
+    /// Sends the requests to the members of a [`Pool`]: several keys or regions of one service, each with its own limiter.
+    /// Replaces the credential, the quotas and the limiter. The base URL of each member replaces the builder's base URL.
+    ///
+    /// # Errors
+    ///
+    /// [`layer`](Self::layer) returns an error if
+    ///
+    /// - the key of a member would be sent without TLS, unless the builder [allows it](Self::with_plaintext);
+    /// - a credential, a limiter, endpoint limits or an allowed origin are also set.
+    pub fn with_pool(mut self, pool: Pool) -> Self {
+        self.credential = Credential::Missing;
+        self.quotas = Vec::new();
+        self = self.with_limiter(PoolLimiter::new(pool.clone()));
+        self.pool = Some(pool);
+        self
+    }
+
+    /// Returns an error if a later setter contradicts the pool.
+    pub(super) fn check_pool(&self, pool: &Pool) -> Result<(), InvalidConfig> {
+        let limiter = self.limiter().downcast_ref::<PoolLimiter>();
+        let (field, value) = if !matches!(self.credential, Credential::Missing) {
+            ("credential", "one for all members")
+        } else if !limiter.is_some_and(|limiter| limiter.is_of(pool)) {
+            ("limiter", "one for all members")
+        } else if self.endpoints.is_some() {
+            ("endpoint limits", "for all members")
+        } else if !self.allowed.is_empty() {
+            ("allowed origin", "for all members")
+        } else {
+            return Ok(());
+        };
+        Err(InvalidConfig::new(
+            field,
+            value,
+            "none, because each member of the pool has its own key, limiter and origin",
+        ))
+    }
+}

@@ -1,0 +1,165 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use http::{Request, Response, header::HOST};
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::Pool;
+use crate::{
+    call::{CallContext, Member, Outcome},
+    clock,
+    error::{BoxError, Error, MaybeRejected},
+    limit::Dialect,
+    policy::feedback::Reading,
+    retry::RetryOverride,
+    stack::BaseUrl,
+};
+
+/// Sends the requests of a stack with a pool to the member whose permits they have.
+#[derive(Debug, Clone)]
+pub(in crate::stack) struct RouteLayer(Option<Arc<Routing>>);
+
+#[derive(Debug)]
+struct Routing {
+    /// The base URL that the member's base URL replaces.
+    base: BaseUrl,
+    pool: Pool,
+    dialect: Dialect,
+}
+
+impl RouteLayer {
+    pub(in crate::stack) fn new(base: BaseUrl, pool: Pool, dialect: Dialect) -> Self {
+        Self(Some(Arc::new(Routing { base, pool, dialect })))
+    }
+
+    /// Creates a layer that does nothing.
+    pub(in crate::stack) fn none() -> Self {
+        Self(None)
+    }
+}
+
+impl<S> Layer<S> for RouteLayer {
+    type Service = Route<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Route { inner, routing: self.0.clone() }
+    }
+}
+
+/// The service that sends a request to its member of a [`Pool`].
+#[derive(Debug, Clone)]
+pub struct Route<S> {
+    inner: S,
+    /// `None` without a pool.
+    routing: Option<Arc<Routing>>,
+}
+
+impl<S> Route<S> {
+    inner_service!();
+}
+
+impl<S, B, R> Service<Request<B>> for Route<S>
+where
+    S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
+{
+    type Response = Response<R>;
+    type Error = Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx).map_err(Error::from_service)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let routed = match &self.routing {
+            None => Ok(None),
+            Some(routing) => routing.route(&mut request).map(Some),
+        };
+        match routed {
+            Ok(routed) => {
+                ResponseFuture { future: MaybeRejected::Calling { future: self.inner.call(request) }, routed }
+            }
+            Err(error) => ResponseFuture { future: MaybeRejected::rejected(error), routed: None },
+        }
+    }
+}
+
+impl Routing {
+    /// Replaces the base URL of the request by that of its member.
+    fn route<B>(self: &Arc<Self>, request: &mut Request<B>) -> Result<Box<Routed>, Error> {
+        let extensions = request.extensions();
+        let call = extensions.get::<CallContext>().cloned();
+        let is_declared = extensions.get::<RetryOverride>().is_some_and(RetryOverride::is_idempotent);
+        let may_repeat = is_declared || request.method().is_safe();
+        let index = call.as_ref().and_then(CallContext::member).map_or(0, |member| member.index);
+        let Some(member) = self.pool.members.get(index) else {
+            return Err(Error::invalid_request("the call belongs to another pool"));
+        };
+        let uri = std::mem::take(request.uri_mut());
+        *request.uri_mut() = self.base.rebase(uri, &member.base)?;
+        // It names the host of the base URL. The client sends that of the member.
+        request.headers_mut().remove(HOST);
+        Ok(Box::new(Routed { routing: Arc::clone(self), call, may_repeat }))
+    }
+}
+
+/// A request that was sent to a member.
+#[derive(Debug)]
+struct Routed {
+    routing: Arc<Routing>,
+    call: Option<CallContext>,
+    /// Whether another member may process the request even if this one has processed it.
+    may_repeat: bool,
+}
+
+impl Routed {
+    /// Records to which member the next attempt may go.
+    fn end<R>(&self, result: &Result<Response<R>, Error>) {
+        let Some((call, member)) = self.call.as_ref().and_then(|call| Some((call, call.member()?))) else {
+            return;
+        };
+        let (is_unprocessed, is_throttled) = match result {
+            Ok(response) => {
+                let reading = Reading::of(&self.routing.dialect, response, clock::wall);
+                let delivery = Outcome::of_response(&reading).delivery();
+                (!delivery.may_be_processed(), reading.is_throttled())
+            }
+            Err(error) => (error.proves_not_sent(), false),
+        };
+        call.set_member(Member { is_fixed: !self.may_repeat && !is_unprocessed, is_throttled, ..member });
+    }
+}
+
+pin_project! {
+    /// The future of [`Route`].
+    #[derive(Debug)]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        future: MaybeRejected<F>,
+        // `None` without a pool. Boxed, because most stacks have none.
+        routed: Option<Box<Routed>>,
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<Response<R>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let result = ready!(this.future.poll(cx));
+        if let Some(routed) = this.routed.take() {
+            routed.end(&result);
+        }
+        Poll::Ready(result)
+    }
+}

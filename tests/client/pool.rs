@@ -1,0 +1,436 @@
+//! Tests a client with a pool of members: which member gets which request, with which key, and after which delay.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+use http::Method;
+use tokio::{task::JoinSet, time::Instant};
+use tower_outbound::{
+    BoxError, Quota,
+    auth::{FreshKey, KeyPlacement, KeySource, Origin, RefreshingKey},
+    limit::{AnyLimiter, Keyed, LocalLimiter},
+    retry::{IdempotencyKey, RetryOverride},
+    stack::Pool,
+    test_util::{Arrivals, ScriptedResponse, ScriptedService, Seen, ServerLimit},
+};
+
+use super::{
+    support::server::{Wire, within},
+    *,
+};
+
+const EU: &str = "https://eu.example.com/v1";
+const US: &str = "https://us.example.com/api/v1";
+const SECOND: Duration = Duration::from_secs(1);
+
+fn key(key: &str) -> ApiKey {
+    ApiKey::new(key).unwrap()
+}
+
+fn per_second(limit: u32) -> LocalLimiter {
+    LocalLimiter::paced_window(Quota::per_second(limit).unwrap())
+}
+
+/// Returns a pool of two members with these limiters.
+fn pool(eu: LocalLimiter, us: LocalLimiter) -> Pool {
+    Pool::new([(EU, key("eu-key"), eu), (US, key("us-key"), us)]).unwrap()
+}
+
+fn builder(pool: Pool) -> StackBuilder {
+    StackBuilder::new(EU).unwrap().with_pool(pool).with_retry(quick_retry())
+}
+
+/// Returns the place of a request: `eu` or `us`.
+fn place(seen: &Seen) -> &str {
+    seen.head.uri.host().unwrap().split('.').next().unwrap()
+}
+
+/// Returns a service that responds with the first of two scripts to requests to `eu`, and with the second to others.
+fn service(
+    eu: impl Fn() -> ScriptedResponse + Send + Sync + 'static,
+    us: impl Fn() -> ScriptedResponse + Send + Sync + 'static,
+) -> ScriptedService {
+    ScriptedService::from_fn(move |seen| if place(seen) == "eu" { eu() } else { us() })
+}
+
+fn ok() -> ScriptedResponse {
+    ScriptedResponse::status(200)
+}
+
+fn throttled() -> ScriptedResponse {
+    ScriptedResponse::status(429).with_header("retry-after", "30")
+}
+
+fn places(service: &ScriptedService) -> Vec<String> {
+    service.seen().iter().map(|seen| place(seen).to_owned()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_member_gets_its_own_url_and_key() {
+    let service = service(ok, ok);
+    let client = builder(pool(per_second(10), per_second(10))).client_with_service(service.clone()).unwrap();
+    for path in ["/chat?stream=1", "https://eu.example.com/v1/chat?stream=1", "", "/"] {
+        for _ in 0..2 {
+            let expected = client.get(path).header("host", "eu.example.com").await.unwrap();
+            assert_eq!(expected.status(), 200);
+        }
+    }
+    let sent = service.seen();
+    let sent = sent.iter().map(|seen| (seen.head.uri.to_string(), seen.header("authorization").unwrap()));
+    let urls = ["/chat?stream=1", "/chat?stream=1", "", "/"];
+    let expected = urls.into_iter().flat_map(|rest| {
+        [(format!("{EU}{rest}"), "Bearer eu-key"), (format!("{US}{rest}"), "Bearer us-key")]
+    });
+    assert!(sent.eq(expected), "{:?}", service.seen());
+    assert!(service.seen().iter().all(|seen| seen.header("host").is_none()));
+    let error = client.get("https://us.example.com/api/v1/chat").await.unwrap_err();
+    assert!(error.is_invalid_request(), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_is_placed_as_the_builder_says() {
+    let service = service(ok, ok);
+    let builder = builder(pool(per_second(10), per_second(10)));
+    let builder = builder.with_key_placement(KeyPlacement::query("key").unwrap());
+    let client = builder.client_with_service(service.clone()).unwrap();
+    client.get("/chat").await.unwrap();
+    client.get("/chat").await.unwrap();
+    let urls = service.seen().iter().map(|seen| seen.head.uri.to_string()).collect::<Vec<_>>();
+    assert_eq!(urls, [format!("{EU}/chat?key=eu-key"), format!("{US}/chat?key=us-key")]);
+}
+
+/// The members have different quotas, and both servers check theirs.
+#[tokio::test(start_paused = true)]
+async fn callers_use_the_whole_quotas_of_both_members() {
+    const CALLERS: usize = 64;
+    const TIME: Duration = Duration::from_secs(600);
+    let quotas = [60, 240].map(|limit| Quota::per_minute(limit).unwrap().without_margin());
+    let servers = quotas.map(|quota| ServerLimit::sliding_window(quota.limit(), quota.window()));
+    let arrivals = [(); 2].map(|()| Arrivals::new());
+    let respond = |index: usize| {
+        let (server, arrivals) = (servers[index].clone(), arrivals[index].clone());
+        move || {
+            arrivals.note();
+            server.respond()
+        }
+    };
+    let [eu, us] = quotas.map(LocalLimiter::paced_window);
+    let builder = builder(pool(eu, us)).with_total_timeout(TIME);
+    let client = builder.client_with_service(service(respond(0), respond(1))).unwrap();
+    let ends = Instant::now() + TIME;
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let client = client.clone();
+        callers.spawn(async move {
+            while Instant::now() < ends {
+                // A call that would end after the test is refused.
+                let _ = client.post("/chat").await;
+            }
+        });
+    }
+    callers.join_all().await;
+    for (index, quota) in quotas.into_iter().enumerate() {
+        arrivals[index].assert_within(quota);
+        let most = f64::from(quota.limit()) * TIME.as_secs_f64() / quota.window().as_secs_f64();
+        let share = servers[index].accepted() as f64 / most;
+        println!(
+            "member {index}: {:.1} % of the quota, {} rejected",
+            share * 100.0,
+            servers[index].rejected()
+        );
+        assert!(share >= 0.98, "member {index} used {share:.3} of its quota");
+        assert_eq!(servers[index].rejected(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn throttled_request_goes_to_the_other_member_at_once() {
+    let service = service(throttled, ok);
+    let client = builder(pool(per_second(10), per_second(10))).client_with_service(service.clone()).unwrap();
+    let start = Instant::now();
+    for call in 0..3 {
+        let response = client.post("/chat").body("hello").await.unwrap();
+        assert_eq!(
+            (response.status(), report(&response).attempts().len()),
+            (StatusCode::OK, 2 - call.min(1))
+        );
+        if call == 0 {
+            let requested = report(&response).attempts()[0].requested_delay;
+            assert_eq!(requested, Some(Duration::from_secs(30)));
+        }
+    }
+    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    assert_eq!(places(&service), ["eu", "us", "us", "us"]);
+    assert_eq!(service.seen()[1].body.as_deref(), Some(&b"hello"[..]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn throttled_members_get_no_request_before_the_requested_delay() {
+    let (counts, starts) = (Arc::new(AtomicU32::new(0)), Instant::now());
+    let counted = Arc::clone(&counts);
+    let service = ScriptedService::from_fn(move |seen| {
+        let is_early = starts.elapsed() < Duration::from_secs(if place(seen) == "eu" { 30 } else { 50 });
+        match counted.fetch_add(1, Relaxed) {
+            0 => throttled(),
+            1 => ScriptedResponse::status(429).with_header("retry-after", "50"),
+            _ if is_early => ScriptedResponse::status(500),
+            _ => ok(),
+        }
+    });
+    let client = builder(pool(per_second(10), per_second(10))).client_with_service(service.clone()).unwrap();
+    let response = client.post("/chat").await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(places(&service), ["eu", "us", "eu"]);
+    assert!(starts.elapsed() >= Duration::from_secs(30) && starts.elapsed() < Duration::from_secs(32));
+    // The deadline of this call ends before both delays.
+    let client = builder(pool(per_second(10), per_second(10)))
+        .with_total_timeout(Duration::from_secs(5))
+        .client_with_service(self::service(throttled, throttled))
+        .unwrap();
+    let error = client.post("/chat").await.unwrap_err();
+    assert!(error.is_rate_limited(), "{error:?}");
+    assert!(error.retry_after().unwrap() <= Duration::from_secs(31), "{error:?}");
+}
+
+/// Only a request that the server has provably not processed, or that may be repeated, changes its member.
+#[tokio::test(start_paused = true)]
+async fn request_that_may_have_been_processed_stays_with_its_member() {
+    let failed = || ScriptedResponse::status(503);
+    let idempotent = RetryOverride::new().with_idempotent();
+    for (method, own, response, next) in [
+        (Method::GET, None, failed as fn() -> ScriptedResponse, "us"),
+        (Method::HEAD, None, failed, "us"),
+        (Method::PUT, None, failed, "eu"),
+        (Method::DELETE, None, failed, "eu"),
+        (Method::POST, Some(idempotent), failed, "us"),
+        (Method::PUT, None, ScriptedResponse::refused, "us"),
+        (Method::POST, None, ScriptedResponse::refused, "us"),
+        (Method::PUT, None, || ScriptedResponse::io_error(std::io::ErrorKind::ConnectionReset), "eu"),
+        (Method::GET, None, ScriptedResponse::never, "us"),
+        (Method::PUT, None, ScriptedResponse::never, "eu"),
+        (Method::POST, None, throttled, "us"),
+    ] {
+        let service = ScriptedService::from_fn(move |seen| if seen.number == 1 { response() } else { ok() });
+        let builder = builder(pool(per_second(10), per_second(10))).with_attempt_timeout(SECOND);
+        let client = builder.client_with_service(service.clone()).unwrap();
+        let mut request = client.request(method.clone(), "/chat");
+        if let Some(own) = own {
+            request = request.extension(own);
+        }
+        assert_eq!(request.await.unwrap().status(), 200, "{method}");
+        assert_eq!(places(&service), ["eu", next], "{method}");
+    }
+}
+
+/// The idempotency key of one account means nothing to the other.
+#[tokio::test(start_paused = true)]
+async fn idempotency_key_is_sent_to_one_member_only() {
+    let service =
+        ScriptedService::from_fn(|seen| if seen.number == 1 { ScriptedResponse::never() } else { ok() });
+    let retry = quick_retry().with_honoured_idempotency_key(IdempotencyKey::bare());
+    let builder = builder(pool(per_second(10), per_second(10))).with_retry(retry);
+    let client = builder.with_attempt_timeout(SECOND).client_with_service(service.clone()).unwrap();
+    assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    assert_eq!(places(&service), ["eu", "eu"]);
+    let sent = service.seen();
+    let keys = sent.iter().map(|seen| seen.header("idempotency-key").unwrap()).collect::<Vec<_>>();
+    assert_eq!(keys[0], keys[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_of_a_member_that_pauses_move_to_the_other() {
+    let [eu, us] =
+        [(); 2].map(|()| LocalLimiter::sliding_window(Quota::new(1, SECOND).unwrap().without_margin()));
+    let service = service(ok, ok);
+    let client = builder(pool(eu.clone(), us.clone())).client_with_service(service.clone()).unwrap();
+    let start = Instant::now();
+    let calls = (0..8).map(|_| tokio::spawn(client.get("/chat").send())).collect::<Vec<_>>();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!((eu.snapshot().queued, us.snapshot().queued), (3, 3));
+    eu.pause_until(start + Duration::from_secs(300));
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    let places = places(&service);
+    assert_eq!(places.iter().filter(|place| *place == "us").count(), 7, "{places:?}");
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert_eq!(us.snapshot().granted, 7);
+}
+
+/// The pause exceeds the deadlines, so the limiter refuses its waiters at once.
+#[tokio::test(start_paused = true)]
+async fn waiters_that_a_member_refuses_move_to_the_other() {
+    let [eu, us] =
+        [(); 2].map(|()| LocalLimiter::sliding_window(Quota::new(1, SECOND).unwrap().without_margin()));
+    let builder = builder(pool(eu.clone(), us.clone())).with_total_timeout(Duration::from_secs(20));
+    let service = service(ok, ok);
+    let client = builder.client_with_service(service.clone()).unwrap();
+    let calls = (0..8).map(|_| tokio::spawn(client.get("/chat").send())).collect::<Vec<_>>();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    eu.pause_until(Instant::now() + Duration::from_secs(300));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!((eu.snapshot().queued, us.snapshot().queued), (0, 6));
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_is_refused_only_if_all_members_refuse_it() {
+    let [eu, us] = [(); 2].map(|()| per_second(1));
+    let builder = builder(pool(eu.clone(), us.clone())).with_limit(|limit| limit.with_max_wait(5 * SECOND));
+    let client = builder.client_with_service(service(ok, ok)).unwrap();
+    eu.pause_until(Instant::now() + Duration::from_secs(60));
+    us.pause_until(Instant::now() + Duration::from_secs(40));
+    let error = client.get("/chat").await.unwrap_err();
+    assert!(error.is_rate_limited(), "{error}");
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(40)));
+    us.resume();
+    us.pause_until(Instant::now() + 2 * SECOND);
+    assert_eq!(client.get("/chat").await.unwrap().status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_with_its_maximum_in_flight_is_left() {
+    let [eu, us] = [(); 2].map(|()| LocalLimiter::unlimited().with_max_in_flight(1).unwrap());
+    let slow = || ok().with_delay(60 * SECOND);
+    let fast = || ok().with_delay(SECOND);
+    let service = service(slow, fast);
+    let client = builder(pool(eu, us)).with_attempt_timeout(300 * SECOND).with_total_timeout(300 * SECOND);
+    let client = client.client_with_service(service.clone()).unwrap();
+    let start = Instant::now();
+    let calls = (0..10).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move { client.get("/chat").fetch_text().await.unwrap() })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+    assert_eq!(start.elapsed().as_secs(), 60);
+    assert_eq!(places(&service).iter().filter(|place| *place == "us").count(), 9);
+}
+
+/// The key of one member is replaced after a 401. The request is resent to the same member, with the new key.
+#[tokio::test(start_paused = true)]
+async fn rejected_key_of_a_member_is_replaced() {
+    let fetched = Arc::new(AtomicU32::new(0));
+    let provider = move || {
+        let number = fetched.fetch_add(1, Relaxed);
+        async move { Ok::<_, BoxError>(FreshKey::new(key(&format!("eu-key-{number}")))) }
+    };
+    let keys = [KeySource::from(RefreshingKey::new(provider)), key("us-key").into()];
+    let members = [EU, US].into_iter().zip(keys).map(|(url, key)| (url, key, per_second(10)));
+    let service = ScriptedService::from_fn(|seen| {
+        let is_old = seen.header("authorization") == Some("Bearer eu-key-0");
+        ScriptedResponse::status(if is_old { 401 } else { 200 })
+    });
+    let client = builder(Pool::new(members).unwrap()).client_with_service(service.clone()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    }
+    let sent = service.seen();
+    let keys = sent.iter().map(|seen| seen.header("authorization").unwrap()).collect::<Vec<_>>();
+    assert_eq!(keys, ["Bearer eu-key-0", "Bearer eu-key-1", "Bearer us-key"]);
+}
+
+#[tokio::test]
+async fn request_to_a_dead_member_is_sent_to_the_other() {
+    let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let dead_url = format!("http://{}", dead.local_addr().unwrap());
+    drop(dead);
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let members = [
+        (dead_url.clone(), key("eu-key"), per_second(100)),
+        (format!("{}/v2", server.url()), key("us-key"), per_second(100)),
+    ];
+    let builder = StackBuilder::new(dead_url).unwrap().with_pool(Pool::new(members).unwrap());
+    let client = builder.with_retry(quick_retry()).client().unwrap();
+    for _ in 0..3 {
+        assert_eq!(within(client.post("/chat").body("hi")).await.unwrap().status(), 200);
+    }
+    let seen = server.seen();
+    assert_eq!(seen.len(), 3);
+    assert!(seen.iter().all(|seen| seen.path_and_query() == "/v2/chat"));
+    assert!(seen.iter().all(|seen| seen.header("authorization") == Some("Bearer us-key")));
+}
+
+#[test]
+fn invalid_pool_is_rejected() {
+    let none: [(&str, ApiKey, LocalLimiter); 0] = [];
+    let error = Pool::new(none).unwrap_err().to_string();
+    assert_eq!(error, "invalid pool `no members`: expected at least one member");
+    let error = Pool::new([("eu.example.com", key("k"), per_second(1))]).unwrap_err().to_string();
+    assert!(error.starts_with("invalid base url"), "{error}");
+
+    let valid = || builder(pool(per_second(1), per_second(1)));
+    assert!(valid().layer().is_ok());
+    assert!(!format!("{:?}", valid()).contains("-key"));
+    let plain = Pool::new([("http://10.0.0.1", key("k"), per_second(1))]).unwrap();
+    let endpoints = Keyed::new(|head| head.method.clone(), |_| per_second(1));
+    for (builder, field) in [
+        (valid().with_api_key(key("k")), "credential"),
+        (valid().without_credential(), "credential"),
+        (valid().with_limiter(per_second(1)), "limiter"),
+        (valid().with_limiter(AnyLimiter::new(per_second(1))), "limiter"),
+        (valid().with_quota(Quota::per_second(1).unwrap()), "quota"),
+        (valid().with_endpoint_limits(endpoints), "endpoint limits"),
+        (valid().with_allowed_origin(Origin::parse("https://other.example.com").unwrap()), "allowed origin"),
+        (builder(plain.clone()), "origin"),
+    ] {
+        let error = builder.layer().unwrap_err();
+        assert_eq!(error.field(), field, "{error}");
+    }
+    assert!(builder(plain).with_plaintext().layer().is_ok());
+}
+
+/// Random calls, some of which are dropped, through members of different kinds that pause at random.
+#[tokio::test(start_paused = true)]
+async fn pool_leaves_nothing_behind_after_random_calls() {
+    let quotas = [20, 50, 10].map(|limit| Quota::per_second(limit).unwrap().without_margin());
+    let limiters = [
+        LocalLimiter::paced_window(quotas[0]),
+        LocalLimiter::sliding_window(quotas[1]).with_max_in_flight(5).unwrap(),
+        LocalLimiter::token_bucket(quotas[2]),
+    ];
+    let urls = ["https://0.example.com", "https://1.example.com", "https://2.example.com"];
+    let members = urls.into_iter().zip(limiters.clone()).map(|(url, limiter)| (url, key("k"), limiter));
+    let arrivals = [(); 3].map(|()| Arrivals::new());
+    let noted = arrivals.clone();
+    let service = ScriptedService::from_fn(move |seen| {
+        noted[place(seen).parse::<usize>().unwrap()].note();
+        let response = match seen.number % 100 {
+            0 => ScriptedResponse::status(429).with_header("retry-after", "1"),
+            10..20 => ScriptedResponse::refused(),
+            20..30 => ScriptedResponse::status(503),
+            _ => ok(),
+        };
+        response.with_delay(Duration::from_millis(seen.number as u64 * 7919 % 300))
+    });
+    let builder = StackBuilder::new(urls[0]).unwrap().with_pool(Pool::new(members).unwrap());
+    let client = builder.with_retry(quick_retry()).client_with_service(service.clone()).unwrap();
+    let (mut calls, mut random) = (JoinSet::new(), 1_u64);
+    let mut next = move |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % below
+    };
+    for number in 0..10_000 {
+        let (client, patience) = (client.clone(), Duration::from_millis(1 + next(3_000)));
+        calls.spawn(async move {
+            let _ = tokio::time::timeout(patience, client.get("/").fetch_text()).await;
+        });
+        tokio::time::sleep(Duration::from_millis(next(20))).await;
+        if number % 500 == 0 {
+            limiters[next(3) as usize].pause_until(Instant::now() + Duration::from_millis(next(4_000)));
+        }
+    }
+    calls.join_all().await;
+    for (index, limiter) in limiters.iter().enumerate() {
+        let snapshot = limiter.snapshot();
+        assert_eq!((snapshot.queued, snapshot.requests_in_flight.unwrap_or(0)), (0, 0), "member {index}");
+        arrivals[index].assert_within(quotas[index]);
+        println!("member {index}: {} requests", arrivals[index].times().len());
+    }
+    assert!(service.calls() > 4_000, "{}", service.calls());
+}
