@@ -32,6 +32,8 @@
 //! [`StackBuilder::with_body_idle_timeout`] sets a limit. [`guide::other_layers`](crate::guide::other_layers) shows
 //! where the layers of other crates belong.
 //!
+//! Below the rate limit, a stack with a [`Pool`] sends the request to the member that has granted its permits.
+//!
 //! # Headers
 //!
 //! | header | default | setter |

@@ -10,7 +10,7 @@ use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     BoxError, Quota,
     auth::{FreshKey, KeyPlacement, KeySource, Origin, RefreshingKey},
-    limit::{AnyLimiter, Keyed, LocalLimiter},
+    limit::{Amounts, AnyLimiter, Keyed, LocalLimiter, Settlement, Unit},
     retry::{IdempotencyKey, RetryOverride},
     stack::Pool,
     test_util::{Arrivals, ScriptedResponse, ScriptedService, Seen, ServerLimit},
@@ -310,6 +310,30 @@ async fn member_with_its_maximum_in_flight_is_left() {
     }
     assert_eq!(start.elapsed().as_secs(), 60);
     assert_eq!(places(&service).iter().filter(|place| *place == "us").count(), 9);
+}
+
+/// The tokens of a request turn out to be many more than estimated, while others wait for those of its member.
+#[tokio::test(start_paused = true)]
+async fn waiters_leave_a_member_whose_tokens_are_used_up() {
+    let tokens = |limit| Quota::per_minute(limit).unwrap().with_unit(Unit::Tokens).unwrap().without_margin();
+    let [eu, us] = [(); 2].map(|()| LocalLimiter::sliding_window(tokens(1_000)));
+    let service = service(ok, ok);
+    let builder = builder(pool(eu.clone(), us.clone())).with_total_timeout(600 * SECOND);
+    let client = builder.client_with_service(service.clone()).unwrap();
+    let call = |tokens| client.post("/chat").extension(Amounts::of(Unit::Tokens, tokens)).send();
+    let start = Instant::now();
+    let first = call(600).await.unwrap();
+    call(600).await.unwrap();
+    // Both members have 400 tokens left. Both requests wait at the first, because its forecast is not longer.
+    let calls = (0..2).map(|_| tokio::spawn(call(600))).collect::<Vec<_>>();
+    tokio::time::sleep(30 * SECOND).await;
+    assert_eq!((eu.snapshot().queued, us.snapshot().queued), (2, 0));
+    first.extensions().get::<Settlement>().unwrap().settle(Amounts::of(Unit::Tokens, 6_000));
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(places(&service), ["eu", "us", "us", "eu"]);
+    assert!(start.elapsed() < 91 * SECOND, "{:?}", start.elapsed());
 }
 
 /// The key of one member is replaced after a 401. The request is resent to the same member, with the new key.

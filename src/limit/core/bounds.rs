@@ -74,7 +74,8 @@ impl Core {
             return None;
         }
         let due = self.due_of_new(ask, now);
-        Some((due, self.forecast(now, ask.cost.get().into()).min(due)))
+        let alone = self.forecast(now, ask.cost.get().into());
+        Some((due, self.due_behind(alone, &Totals::NONE, ask.amounts, now).min(due)))
     }
 
     /// Returns the permits that the waiters need.

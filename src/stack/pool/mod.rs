@@ -35,29 +35,33 @@ use crate::{
 /// # Members
 ///
 /// - The request's URL begins with the builder's base URL. The base URL of the member replaces it.
-/// - A key is sent only to the origin of its own member, and only with the requests that go to this member. Members may
-///   have the same URL.
-/// - The response of a member changes only the limiter of this member. A throttled member pauses, and the other members
-///   continue.
+/// - A key is sent only to the origin of its member, and only with requests that go to this member. Several members may have
+///   the same URL.
+/// - A response changes only the limiter of its member. If a member throttles, its limiter pauses, and the others continue.
+/// - A request waits for the first keys of all members before it is sent.
 ///
 /// # Choice
 ///
-/// If several members can grant the permits now, a request takes the next one in turn. Otherwise it joins the queue of the
-/// member with the earliest forecast. It chooses again if this member refuses it, for example because a pause exceeds its
-/// deadline, or if it was not granted at the forecast time and another member can now grant earlier. It then joins the end
-/// of the queue of that member. There is no forecast while a member has its maximum of requests in flight: its waiters
-/// choose again every 100 ms. A request is refused if all members refuse it.
+/// If several members can grant the permits now, requests take these members in turn. Otherwise a request joins the queue of
+/// the member with the earliest forecast. It chooses again
+///
+/// - if the member refuses it, for example because a pause would exceed its deadline. It is refused if all members refuse it;
+/// - if it was not granted at the forecast time, and another member can now grant it earlier. It then joins the end of the
+///   queue of that member;
+/// - after 100 ms without a forecast, which is the case while a member has its maximum of requests in flight.
 ///
 /// # Retries
 ///
 /// | last attempt | next attempt |
 /// |---|---|
-/// | throttled and [not processed](crate::call::Delivery), such as a 429 | any member, without the requested delay, which pauses only the limiter of the last member |
-/// | not sent | any member |
-/// | failed otherwise, and the method is safe (GET, HEAD, OPTIONS, TRACE) or the request is [declared idempotent](crate::retry::RetryOverride::with_idempotent) | any member |
-/// | otherwise | the same member, because an idempotency key or a resource of one member means nothing to another |
+/// | the member states that it did [not process](crate::call::Delivery) the request, such as with a 429 | any member |
+/// | the request was not sent | any member |
+/// | any other failure of a request whose method is safe (GET, HEAD, OPTIONS, TRACE), or that a [`RetryOverride`](crate::retry::RetryOverride::with_idempotent) declares idempotent | any member |
+/// | any other failure | the same member, because an idempotency key or a resource of one member means nothing to another |
 ///
-/// Of several members with equal forecasts, a retry takes another one than the last attempt.
+/// If a member throttles, the delay that it requests pauses only its own limiter. The next attempt starts without this delay,
+/// and waits in the queue of the member that it chooses. Of several members that can grant the permits now, a retry takes
+/// another one than the last attempt.
 ///
 /// # Clone
 ///

@@ -145,7 +145,8 @@ impl<B> Debug for VerboseFuture<B> {
 }
 
 /// Types that callers cannot name. The services and futures that contain these types are checked instead.
-const UNNAMEABLE: [&str; 2] = ["error::MaybeRejected", "stack::DefaultHeaders"];
+const UNNAMEABLE: [&str; 4] =
+    ["error::MaybeRejected", "stack::DefaultHeaders", "stack::ResponseFuture", "stack::Route"];
 
 /// Returns `true` if the enabled features include the type and code outside the crate can have a value of the type.
 fn is_available(name: &str) -> bool {

@@ -28,7 +28,7 @@ use tower_outbound::{
     },
     request_id::{RequestId, RequestIdLayer},
     retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
-    stack::TransportService,
+    stack::{Pool, TransportService},
     test_util,
     timeout::{BodyIdleTimeoutLayer, TimeoutConfig, TimeoutLayer},
     transport::Transport,
@@ -70,6 +70,9 @@ async fn auth(coverage: &Coverage) {
     coverage.debug(&refreshing_key());
     coverage.debug_and_display(&origin());
     coverage.debug(&KeyReplaced);
+    let pool = Pool::new([(URI, key(), LocalLimiter::unlimited())]).unwrap();
+    coverage.debug(&pool);
+    coverage.layer(tower_outbound::stack::StackBuilder::new(URI).unwrap().with_pool(pool).layer().unwrap());
 
     let failing = KeySource::from(RefreshingKey::new(|| async {
         Err::<FreshKey, _>(ApiKey::new(format!("{KEY} ")).unwrap_err())
