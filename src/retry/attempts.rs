@@ -107,7 +107,8 @@ impl<B: Body> Attempts<B> {
             response,
         );
         // Another member of the pool has limits of its own, and the limiter of this member applies the delay.
-        let leaves_member = self.call.may_leave_throttled_member();
+        let is_success = verdict == LastAttempt::Classified(RetryDecision::Success);
+        let leaves_member = !is_success && self.call.may_leave_throttled_member();
         let requested = requested.filter(|_| !leaves_member);
         let (mut inputs, mut body) = (Inputs { requested, ..Inputs::default() }, None);
         if let Ok(reason) = policy::retry::backoff_reason(&self.state(), outcome, verdict, requested) {

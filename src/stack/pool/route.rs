@@ -14,7 +14,7 @@ use super::Pool;
 use crate::{
     call::{CallContext, Member, Outcome},
     clock,
-    error::{BoxError, Error, MaybeRejected},
+    error::{Error, take_once},
     limit::Dialect,
     policy::feedback::Reading,
     retry::RetryOverride,
@@ -66,26 +66,33 @@ impl<S> Route<S> {
 
 impl<S, B, R> Service<Request<B>> for Route<S>
 where
-    S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
+    S: Service<Request<B>, Response = Response<R>, Error = Error>,
 {
     type Response = Response<R>;
     type Error = Error;
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx).map_err(Error::from_service)
+        self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let routed = match &self.routing {
-            None => Ok(None),
-            Some(routing) => routing.route(&mut request).map(Some),
-        };
-        match routed {
-            Ok(routed) => {
-                ResponseFuture { future: MaybeRejected::Calling { future: self.inner.call(request) }, routed }
-            }
-            Err(error) => ResponseFuture { future: MaybeRejected::rejected(error), routed: None },
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        match self.routing.clone() {
+            None => ResponseFuture::Direct { future: self.inner.call(request) },
+            Some(routing) => self.call_member(&routing, request),
+        }
+    }
+}
+
+impl<S> Route<S> {
+    #[inline(never)]
+    fn call_member<B>(&mut self, routing: &Arc<Routing>, mut request: Request<B>) -> ResponseFuture<S::Future>
+    where
+        S: Service<Request<B>>,
+    {
+        match routing.route(&mut request) {
+            Ok(routed) => ResponseFuture::Routed { future: self.inner.call(request), routed },
+            Err(error) => ResponseFuture::Rejected { error: Some(error) },
         }
     }
 }
@@ -111,7 +118,7 @@ impl Routing {
 
 /// A request that was sent to a member.
 #[derive(Debug)]
-struct Routed {
+pub struct Routed {
     routing: Arc<Routing>,
     call: Option<CallContext>,
     /// Whether another member may process the request even if this one has processed it.
@@ -138,28 +145,32 @@ impl Routed {
 
 pin_project! {
     /// The future of [`Route`].
+    #[project = ResponseFutureProj]
     #[derive(Debug)]
-    pub struct ResponseFuture<F> {
-        #[pin]
-        future: MaybeRejected<F>,
-        // `None` without a pool. Boxed, because most stacks have none.
-        routed: Option<Box<Routed>>,
+    pub enum ResponseFuture<F> {
+        // Without a pool.
+        Direct { #[pin] future: F },
+        Routed { #[pin] future: F, routed: Box<Routed> },
+        // `None` after the error was returned.
+        Rejected { error: Option<Error> },
     }
 }
 
-impl<F, R, E> Future for ResponseFuture<F>
+impl<F, R> Future for ResponseFuture<F>
 where
-    F: Future<Output = Result<Response<R>, E>>,
-    E: Into<BoxError>,
+    F: Future<Output = Result<Response<R>, Error>>,
 {
     type Output = Result<Response<R>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let result = ready!(this.future.poll(cx));
-        if let Some(routed) = this.routed.take() {
-            routed.end(&result);
+        match self.project() {
+            ResponseFutureProj::Direct { future } => future.poll(cx),
+            ResponseFutureProj::Routed { future, routed } => {
+                let result = ready!(future.poll(cx));
+                routed.end(&result);
+                Poll::Ready(result)
+            }
+            ResponseFutureProj::Rejected { error } => Poll::Ready(Err(take_once(error))),
         }
-        Poll::Ready(result)
     }
 }

@@ -145,8 +145,13 @@ impl<B> Debug for VerboseFuture<B> {
 }
 
 /// Types that callers cannot name. The services and futures that contain these types are checked instead.
-const UNNAMEABLE: [&str; 4] =
-    ["error::MaybeRejected", "stack::DefaultHeaders", "stack::ResponseFuture", "stack::Route"];
+const UNNAMEABLE: [&str; 5] = [
+    "error::MaybeRejected",
+    "stack::DefaultHeaders",
+    "stack::ResponseFuture",
+    "stack::Route",
+    "stack::Routed",
+];
 
 /// Returns `true` if the enabled features include the type and code outside the crate can have a value of the type.
 fn is_available(name: &str) -> bool {
