@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_outbound::{
     ApiKey, Client, InvalidConfig, Quota,
     call::RequestHead,
-    limit::{Amounts, Unit},
+    limit::{Amounts, Metered, Unit},
     stack::StackBuilder,
 };
 
@@ -29,16 +29,22 @@ fn estimate(head: RequestHead<'_>) -> Amounts {
 }
 
 /// Reads `"total_tokens":1234` from the body, even if two parts split it.
-fn usage() -> impl FnMut(&[u8]) -> Option<Amounts> + Send + Sync {
+fn usage() -> impl FnMut(&[u8]) -> Option<Metered> + Send + Sync {
     const NAME: &[u8] = b"\"total_tokens\":";
     let mut recent: Vec<u8> = Vec::new();
     move |data| {
         recent.extend_from_slice(data);
         let found = recent.windows(NAME.len()).rposition(|part| part == NAME);
-        let digits = found.and_then(|at| recent.get(at + NAME.len()..)).unwrap_or_default();
-        let number = digits.iter().skip_while(|byte| **byte == b' ').take_while(|byte| byte.is_ascii_digit());
-        let tokens: u32 = String::from_utf8(number.copied().collect()).ok()?.parse().unwrap_or(0);
+        let tokens = found.and_then(|at| number(recent.get(at + NAME.len()..)?));
         recent.drain(..recent.len().saturating_sub(64));
-        (tokens > 0).then(|| Amounts::of(Unit::Tokens, tokens))
+        // The service reports the number once, at the end.
+        tokens.map(|tokens| Metered::Final(Amounts::of(Unit::Tokens, tokens)))
     }
+}
+
+/// Reads a number that another character follows.
+fn number(data: &[u8]) -> Option<u32> {
+    let data = data.trim_ascii_start();
+    let end = data.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(data.get(..end)?).ok()?.parse().ok()
 }
