@@ -104,7 +104,8 @@ impl<L> RateLimitLayer<L> {
     ///
     /// let quotas = [Quota::per_minute(500)?, Quota::per_minute(30_000)?.with_unit(Unit::Tokens)?];
     /// let layer = RateLimitLayer::new(LocalLimiter::paced_window(quotas))
-    ///     // A token has about four bytes. The response may take 1,000 tokens.
+    ///     // A token has about four bytes, and the response may take 1,000 tokens. The caller sets `content-length`,
+    ///     // because the connection adds it after the limiter.
     ///     .with_estimate(|head| {
     ///         let length = head.headers.get("content-length").and_then(|length| length.to_str().ok()?.parse().ok());
     ///         Amounts::of(Unit::Tokens, length.unwrap_or(4_000) / 4 + 1_000)

@@ -3,6 +3,7 @@
 
 mod gen_ai;
 mod openai;
+mod permanent;
 mod rig;
 mod service;
 
@@ -11,10 +12,12 @@ use std::{
     os::unix::fs::DirBuilderExt,
     path::PathBuf,
     process,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
 use futures_util::future::join_all;
+use tokio::time::timeout;
 use tower_outbound::{
     ApiKey, BoxError,
     limit::LocalLimiter,
@@ -22,7 +25,7 @@ use tower_outbound::{
     test_util::{ScriptedResponse, ScriptedServer, ScriptedService},
 };
 
-use self::service::service;
+use self::{permanent::with_permanent_429, service::service};
 
 const KEY: &str = "s3cret-0123456789";
 const TOKENS: u32 = 30_000;
@@ -45,11 +48,14 @@ impl Chat {
     }
 
     async fn stream(&self) -> Result<String, BoxError> {
-        match self {
-            Self::OpenAi(client) => openai::stream(client).await,
-            Self::Rig(client) => rig::stream(client).await,
-            Self::GenAi(client) => gen_ai::stream(client).await,
-        }
+        let stream = async {
+            match self {
+                Self::OpenAi(client) => openai::stream(client).await,
+                Self::Rig(client) => rig::stream(client).await,
+                Self::GenAi(client) => gen_ai::stream(client).await,
+            }
+        };
+        timeout(Duration::from_secs(20), stream).await.expect("a stream that stalls must fail")
     }
 }
 
@@ -75,23 +81,23 @@ impl Setup {
         let service = service(&format!("{}/v1", server.url()), ApiKey::new(KEY).unwrap()).unwrap();
         // A sliding window counts each token for a minute, so the test reads what a request takes.
         let limiter = LocalLimiter::sliding_window(service.quotas().to_vec());
-        let service = service.with_limiter(limiter).with_body_idle_timeout(IDLE);
+        let service = with_permanent_429(service.with_limiter(limiter).with_body_idle_timeout(IDLE));
         let folder = Folder::new();
         let chat = match name {
-            "async-openai" => {
-                let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
-                Chat::OpenAi(openai::open_ai(&service, http.build().unwrap()).unwrap())
-            }
+            "async-openai" => Chat::OpenAi(openai::open_ai(&service).unwrap()),
             "rig" => Chat::Rig(rig::rig(&service).unwrap()),
             _ => Chat::GenAi(gen_ai::gen_ai(&service, &folder.0.join("socket")).unwrap()),
         };
         Self { name, chat, service, script, _server: server, _folder: folder }
     }
 
+    fn limiter(&self) -> &LocalLimiter {
+        self.service.limiter().downcast_ref().unwrap()
+    }
+
     /// Returns the tokens that are charged.
     fn charged(&self) -> u32 {
-        let limiter = self.service.limiter().downcast_ref::<LocalLimiter>().unwrap();
-        TOKENS - limiter.snapshot().units[0].available as u32
+        TOKENS - self.limiter().snapshot().units[0].available as u32
     }
 
     /// Returns the estimated tokens of the last request.
@@ -105,7 +111,6 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Self {
-        use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("outbound-llm-{}-{}", process::id(), COUNT.fetch_add(1, Relaxed));
         let path = env::temp_dir().join(name);
@@ -120,7 +125,7 @@ impl Drop for Folder {
     }
 }
 
-fn answer(text: &str, tokens: u32) -> ScriptedResponse {
+fn completion(text: &str, tokens: u32) -> ScriptedResponse {
     let body = serde_json::json!({
         "id": "chat-1", "object": "chat.completion", "created": 1, "model": "example",
         "choices": [{
@@ -144,6 +149,13 @@ fn text_event(text: &str, end: Option<&str>) -> String {
     event(serde_json::json!([choice]), serde_json::Value::Null)
 }
 
+/// Returns a stream of "hello" with its usage of 321 tokens.
+fn completion_events() -> String {
+    let usage = serde_json::json!({ "prompt_tokens": 300, "completion_tokens": 21, "total_tokens": 321 });
+    let end = event(serde_json::json!([]), usage);
+    [text_event("hel", None), text_event("lo", Some("stop")), end, "data: [DONE]\n\n".to_owned()].concat()
+}
+
 fn stream(events: String) -> ScriptedResponse {
     ScriptedResponse::status(200).with_header("content-type", "text/event-stream").with_body(events)
 }
@@ -151,7 +163,7 @@ fn stream(events: String) -> ScriptedResponse {
 #[tokio::test]
 async fn post_is_retried_after_the_delay_that_a_429_requests() {
     let throttled = || ScriptedResponse::status(429).with_header("retry-after", "1");
-    let setups = Setup::each(|| vec![throttled(), answer("hi", 640)]).await;
+    let setups = Setup::each(|| vec![throttled(), completion("hi", 640)]).await;
     join_all(setups.iter().map(|setup| async move {
         let (name, seen) = (setup.name, || setup.script.seen());
         assert_eq!(setup.chat.chat().await.unwrap(), "hi", "{name}");
@@ -166,7 +178,7 @@ async fn post_is_retried_after_the_delay_that_a_429_requests() {
 
 #[tokio::test]
 async fn tokens_of_a_response_replace_its_estimate() {
-    for setup in Setup::each(|| vec![answer("hi", 640)]).await {
+    for setup in Setup::each(|| vec![completion("hi", 640)]).await {
         setup.chat.chat().await.unwrap();
         assert_eq!(setup.charged(), 640, "{}", setup.name);
     }
@@ -174,18 +186,37 @@ async fn tokens_of_a_response_replace_its_estimate() {
 
 #[tokio::test]
 async fn tokens_at_the_end_of_a_stream_replace_its_estimate() {
-    let usage = serde_json::json!({ "prompt_tokens": 300, "completion_tokens": 21, "total_tokens": 321 });
-    let events = [
-        text_event("hel", None),
-        text_event("lo", Some("stop")),
-        event(serde_json::json!([]), usage),
-        "data: [DONE]\n\n".to_owned(),
-    ];
-    for setup in Setup::each(|| vec![stream(events.concat())]).await {
+    for setup in Setup::each(|| vec![stream(completion_events())]).await {
         assert_eq!(setup.chat.stream().await.unwrap(), "hello", "{}", setup.name);
         let body = setup.script.seen()[0].body.clone().unwrap();
         assert!(String::from_utf8_lossy(&body).contains("\"include_usage\":true"), "{}", setup.name);
         assert_eq!(setup.charged(), 321, "{}", setup.name);
+    }
+}
+
+/// async-openai and genai drop the body after `[DONE]`. rig reads it to its end.
+#[tokio::test]
+async fn tokens_of_a_stream_count_although_the_client_drops_it_before_its_end() {
+    let setups = Setup::each(|| vec![stream(completion_events()).with_body_stalled()]).await;
+    for setup in setups.iter().filter(|setup| setup.name != "rig") {
+        assert_eq!(setup.chat.stream().await.unwrap(), "hello", "{}", setup.name);
+        assert_eq!(setup.charged(), 321, "{}", setup.name);
+    }
+}
+
+#[tokio::test]
+async fn post_is_not_retried_after_a_permanent_429() {
+    let body = r#"{"error":{"message":"no credit","type":"insufficient_quota","code":"insufficient_quota"}}"#;
+    let json = ScriptedResponse::status(429).with_header("content-type", "application/json").with_body(body);
+    for setup in Setup::each(|| vec![json.clone()]).await {
+        let error = setup.chat.chat().await.unwrap_err();
+        assert!(format!("{error:?}").contains("no credit"), "{}: {error:?}", setup.name);
+        assert_eq!(
+            (setup.script.calls(), setup.limiter().snapshot().paused_until),
+            (1, None),
+            "{}",
+            setup.name
+        );
     }
 }
 
@@ -221,4 +252,12 @@ async fn key_is_sent_once_with_each_attempt_and_not_after_a_redirect() {
         }
         assert_eq!(elsewhere.calls(), 0, "{}", setup.name);
     }
+}
+
+#[test]
+fn guide_shows_the_settings_of_the_programs() {
+    let page =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/guide/llm_services.md")).unwrap();
+    let (_, settings) = include_str!("service.rs").split_once("\n\n").unwrap();
+    assert!(page.contains(settings));
 }

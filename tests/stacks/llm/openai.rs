@@ -15,32 +15,33 @@ pub use self::program::open_ai;
 /// The async-openai program that the crate's guide shows.
 mod program {
     use async_openai::{Client, config::OpenAIConfig, error::OpenAIError, middleware::HttpRequestFactory};
-    use http::header::{AUTHORIZATION, CONTENT_LENGTH};
-    use reqwest::RequestBuilder;
-    use tower_outbound::{InvalidConfig, adapter::SendWith, stack::StackBuilder};
+    use http::{
+        Request,
+        header::{AUTHORIZATION, CONTENT_LENGTH},
+    };
+    use http_body_util::BodyExt;
+    use tower::Service;
+    use tower_outbound::{Body, InvalidConfig, stack::StackBuilder};
 
-    /// Build `http` with `redirect::Policy::none()`, because the layers do not see the redirects that reqwest follows.
-    pub fn open_ai(
-        service: &StackBuilder,
-        http: reqwest::Client,
-    ) -> Result<Client<OpenAIConfig>, InvalidConfig> {
+    pub fn open_ai(service: &StackBuilder) -> Result<Client<OpenAIConfig>, InvalidConfig> {
         let config = OpenAIConfig::new().with_api_base(service.base_url().to_string());
-        let (stack, client) = (service.reqwest(http.clone())?, http.clone());
+        let stack = service.client()?;
         let send = tower::service_fn(move |request: HttpRequestFactory| {
-            let (stack, client) = (stack.clone(), client.clone());
+            let mut stack = stack.clone();
             async move {
-                let mut request = request.build().await?;
+                let mut request = Request::<reqwest::Body>::try_from(request.build().await?)?;
                 // The auth layer keeps a credential that the request already has.
                 request.headers_mut().remove(AUTHORIZATION);
-                if let Some(body) = request.body().and_then(|body| body.as_bytes()) {
-                    let length = body.len();
+                if let Some(length) = request.body().as_bytes().map(<[u8]>::len) {
                     request.headers_mut().insert(CONTENT_LENGTH, length.into());
                 }
-                let response = RequestBuilder::from_parts(client, request).send_with(&stack).await;
-                response.map_err(|error| OpenAIError::Boxed(error.into()))
+                let response = stack.call(request.map(Body::new)).await;
+                let response = response.map_err(|error| OpenAIError::Boxed(error.into()))?;
+                let response = response.map(|body| reqwest::Body::wrap_stream(body.into_data_stream()));
+                Ok::<_, OpenAIError>(reqwest::Response::from(response))
             }
         });
-        Ok(Client::build(http, config).with_http_service(send))
+        Ok(Client::with_config(config).with_http_service(send))
     }
 }
 
