@@ -13,11 +13,11 @@ use std::{
     path::PathBuf,
     process,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::future::join_all;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tower_outbound::{
     ApiKey, BoxError,
     limit::LocalLimiter,
@@ -33,8 +33,8 @@ const IDLE: Duration = Duration::from_millis(200);
 
 /// A client over the layers.
 enum Chat {
-    OpenAi(async_openai::Client<async_openai::config::OpenAIConfig>),
-    Rig(rig_core::providers::openai::OpenAI),
+    OpenAi(Box<async_openai::Client<async_openai::config::OpenAIConfig>>),
+    Rig(Box<rig_core::providers::openai::OpenAI>),
     GenAi(genai::Client),
 }
 
@@ -84,8 +84,8 @@ impl Setup {
         let service = with_permanent_429(service.with_limiter(limiter).with_body_idle_timeout(IDLE));
         let folder = Folder::new();
         let chat = match name {
-            "async-openai" => Chat::OpenAi(openai::open_ai(&service).unwrap()),
-            "rig" => Chat::Rig(rig::rig(&service).unwrap()),
+            "async-openai" => Chat::OpenAi(openai::open_ai(&service).unwrap().into()),
+            "rig" => Chat::Rig(rig::rig(&service).unwrap().into()),
             _ => Chat::GenAi(gen_ai::gen_ai(&service, &folder.0.join("socket")).unwrap()),
         };
         Self { name, chat, service, script, _server: server, _folder: folder }
@@ -97,7 +97,7 @@ impl Setup {
 
     /// Returns the tokens that are charged.
     fn charged(&self) -> u32 {
-        TOKENS - self.limiter().snapshot().units[0].available as u32
+        TOKENS - self.limiter().snapshot().units[0].available
     }
 
     /// Returns the estimated tokens of the last request.
