@@ -9,7 +9,12 @@ use bytes::Buf;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{feedback::ResponseInfo, permit::Permit, settings::Meter, settlement::Settlement};
+use super::{
+    feedback::ResponseInfo,
+    permit::Permit,
+    settings::Meter,
+    settlement::{Metered, Settlement},
+};
 use crate::policy::Amounts;
 
 /// A request whose response head has arrived, and whose response body may not have ended. It counts as
@@ -132,15 +137,18 @@ impl Metering {
         Self { meter, estimate: settlement.charged(), settlement, actual: None }
     }
 
-    /// Passes data to the meter. Until the end of the body, at least the estimate counts, because more data may follow.
+    /// Passes data to the meter. Until the amounts are final, at least the estimate counts.
     fn read(&mut self, data: &impl Buf) {
         let mut parts = [IoSlice::new(&[]); MOST_PARTS];
         let number = data.chunks_vectored(&mut parts);
         for part in parts.iter().take(number) {
-            if let Some(actual) = (self.meter)(part) {
-                self.actual = Some(actual);
-                self.settlement.settle(actual.max(&self.estimate));
-            }
+            let (actual, charged) = match (self.meter)(part) {
+                Some(Metered::SoFar(actual)) => (actual, actual.max(&self.estimate)),
+                Some(Metered::Final(actual)) => (actual, actual),
+                None => continue,
+            };
+            self.actual = Some(actual);
+            self.settlement.settle(charged);
         }
     }
 

@@ -8,6 +8,7 @@ use super::{
     permit_request::PermitRequest,
     service::RateLimit,
     settings::{Meter, Settings},
+    settlement::Metered,
 };
 use crate::{
     call::RequestHead,
@@ -103,7 +104,8 @@ impl<L> RateLimitLayer<L> {
     ///
     /// let quotas = [Quota::per_minute(500)?, Quota::per_minute(30_000)?.with_unit(Unit::Tokens)?];
     /// let layer = RateLimitLayer::new(LocalLimiter::paced_window(quotas))
-    ///     // A token has about four bytes. The response may take 1,000 tokens.
+    ///     // A token has about four bytes, and the response may take 1,000 tokens. The caller sets `content-length`,
+    ///     // because the connection adds it after the limiter.
     ///     .with_estimate(|head| {
     ///         let length = head.headers.get("content-length").and_then(|length| length.to_str().ok()?.parse().ok());
     ///         Amounts::of(Unit::Tokens, length.unwrap_or(4_000) / 4 + 1_000)
@@ -135,7 +137,7 @@ impl<L> RateLimitLayer<L> {
     /// Sets the function that creates the meter of each response body. The meter receives each part of the body as it is
     /// read, in at most 64 pieces. It returns the actual amounts so far, or `None` if it has no new amounts. Each result
     /// replaces the previous one, so return totals, not increments. Until the end of the body, at least the estimate
-    /// counts.
+    /// counts, unless the meter returns [`Metered::Final`].
     ///
     /// ```
     /// use tower_outbound::{Quota, limit::{Amounts, LocalLimiter, RateLimitLayer, Unit}};
@@ -152,17 +154,20 @@ impl<L> RateLimitLayer<L> {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     ///
-    /// If the body fails or is dropped before its end, the estimate or the larger amount still counts. The meter receives the
-    /// bytes as the inner service returns them.
-    pub fn with_meter<M>(
+    /// If the body fails or is dropped before its end, the estimate or the larger amount still counts. After
+    /// [`Metered::Final`], the final amount counts. The meter receives the bytes as the inner service returns them.
+    pub fn with_meter<M, A>(
         mut self,
         meter: impl Fn(StatusCode, &HeaderMap) -> M + Send + Sync + 'static,
     ) -> Self
     where
-        M: FnMut(&[u8]) -> Option<Amounts> + Send + Sync + 'static,
+        M: FnMut(&[u8]) -> Option<A> + Send + Sync + 'static,
+        A: Into<Metered>,
     {
-        let meter =
-            move |status: StatusCode, headers: &HeaderMap| -> Meter { Box::new(meter(status, headers)) };
+        let meter = move |status: StatusCode, headers: &HeaderMap| -> Meter {
+            let mut meter = meter(status, headers);
+            Box::new(move |data| meter(data).map(Into::into))
+        };
         self.settings.actual.get_or_insert_default().meter = Some(Arc::new(meter));
         self
     }

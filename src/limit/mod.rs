@@ -153,7 +153,7 @@ pub use self::permit::{Permit, PermitIssuer};
 pub use self::permit_request::{PermitCost, PermitRequest};
 pub use self::service::RateLimit;
 pub(crate) use self::setters::max_in_flight;
-pub use self::settlement::Settlement;
+pub use self::settlement::{Metered, Settlement};
 pub use self::shell::acquire::Acquire;
 pub use self::snapshot::{Effect, Learned, LearnedFrom, Snapshot, UnitState};
 pub use self::source::{Demand, PermitSource};

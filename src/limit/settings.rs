@@ -2,7 +2,10 @@ use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use http::{HeaderMap, StatusCode};
 
-use super::permit_request::{PermitCost, PermitRequest};
+use super::{
+    permit_request::{PermitCost, PermitRequest},
+    settlement::Metered,
+};
 use crate::{
     call::{CallContext, Deadline, RequestHead, extension_beside},
     policy::{Amounts, Priority, dialect::Dialect},
@@ -77,7 +80,7 @@ type ActualOf = Arc<dyn Fn(StatusCode, &HeaderMap) -> Option<Amounts> + Send + S
 type MeterOf = Arc<dyn Fn(StatusCode, &HeaderMap) -> Meter + Send + Sync>;
 
 /// Reads the actual amounts of a request from the data of its response body. It receives each part of the data once.
-pub(super) type Meter = Box<dyn FnMut(&[u8]) -> Option<Amounts> + Send + Sync>;
+pub(super) type Meter = Box<dyn FnMut(&[u8]) -> Option<Metered> + Send + Sync>;
 
 /// Returns the priority of a request.
 type PriorityOf = Arc<dyn Fn(RequestHead<'_>) -> Priority + Send + Sync>;

@@ -110,3 +110,25 @@ impl fmt::Debug for Settlement {
         f.debug_struct("Settlement").field("charged", &self.charged()).finish_non_exhaustive()
     }
 }
+
+/// The actual amounts that a [meter](super::RateLimitLayer::with_meter) has read from a response body.
+///
+/// ```
+/// use tower_outbound::limit::{Amounts, Metered, Unit};
+///
+/// assert_eq!(Metered::from(Amounts::of(Unit::Tokens, 640)), Metered::SoFar(Amounts::of(Unit::Tokens, 640)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Metered {
+    /// The amounts so far. Until the end of the body, at least the estimate counts, because the amounts may rise.
+    SoFar(Amounts),
+    /// The amounts of the whole request. They replace the estimate at once, so that they also count if the caller drops
+    /// the body before its end. Many clients do so after the last event of a stream, such as `[DONE]`.
+    Final(Amounts),
+}
+
+impl From<Amounts> for Metered {
+    fn from(amounts: Amounts) -> Self {
+        Self::SoFar(amounts)
+    }
+}

@@ -3,7 +3,7 @@
 use super::*;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use tower_outbound::limit::{Amounts, Joint, Settlement, Unit};
+use tower_outbound::limit::{Amounts, Joint, Metered, Settlement, Unit};
 
 fn tokens(limit: u32) -> Quota {
     Quota::per_minute(limit).unwrap().with_unit(Unit::Tokens).unwrap()
@@ -576,18 +576,21 @@ async fn key_with_a_recent_amount_is_not_forgotten() {
     assert!((0..200).all(|key| keyed.limiter(&format!("/{key}")).is_ok()));
 }
 
+/// Responds with a stream of these parts.
+fn stream_of<const N: usize>(
+    parts: [&'static str; N],
+) -> Ready<Result<Response<impl http_body::Body<Data = Bytes, Error = Infallible>>, Infallible>> {
+    let frames = parts.map(|part| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(part))));
+    ready(Ok(Response::new(http_body_util::StreamBody::new(futures_util::stream::iter(frames)))))
+}
+
 #[tokio::test(start_paused = true)]
 async fn running_sum_of_a_stream_returns_nothing_before_its_end() {
     let limiter = LocalLimiter::sliding_window(tokens(1_000));
     let layer = RateLimitLayer::new(limiter.clone())
         .with_estimate(|_| of(100))
         .with_meter(|_, _| |data: &[u8]| Some(of(std::str::from_utf8(data).ok()?.parse().ok()?)));
-    let service = layer.layer(tower::service_fn(|_: Request<()>| {
-        let frame = |sum| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(sum)));
-        let sums = ["10", "150", "90"].map(frame);
-        let body = http_body_util::StreamBody::new(futures_util::stream::iter(sums));
-        ready(Ok::<_, Infallible>(Response::new(body)))
-    }));
+    let service = layer.layer(tower::service_fn(|_: Request<()>| stream_of(["10", "150", "90"])));
     let mut body = service.oneshot(to("/")).await.unwrap().into_body();
     for available in [900, 850, 900] {
         body.frame().await.unwrap().unwrap();
@@ -595,4 +598,20 @@ async fn running_sum_of_a_stream_returns_nothing_before_its_end() {
     }
     assert!(body.frame().await.is_none());
     assert_available(&limiter, 910);
+}
+
+#[tokio::test(start_paused = true)]
+async fn final_amount_of_a_stream_counts_although_the_body_is_dropped_before_its_end() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000));
+    let layer = RateLimitLayer::new(limiter.clone()).with_estimate(|_| of(100)).with_meter(|_, _| {
+        |data: &[u8]| Some(Metered::Final(of(std::str::from_utf8(data).ok()?.parse().ok()?)))
+    });
+    let service = layer.layer(tower::service_fn(|_: Request<()>| stream_of(["hello", "40", "[DONE]"])));
+    let mut body = service.oneshot(to("/")).await.unwrap().into_body();
+    for available in [900, 960] {
+        body.frame().await.unwrap().unwrap();
+        assert_available(&limiter, available);
+    }
+    drop(body);
+    assert_available(&limiter, 960);
 }

@@ -23,8 +23,9 @@ use tower_outbound::{
     },
     error::{DeliveryError, Reason, Refusal},
     limit::{
-        Amounts, AnyLimiter, Dialect, Effect, Joint, Keyed, Learned, Limiter, LocalLimiter, PermitCost,
-        PermitRequest, Priority, QuotaHeaders, RateLimitLayer, ResponseInfo, Scope, ServerSignal, Unit,
+        Amounts, AnyLimiter, Dialect, Effect, Joint, Keyed, Learned, Limiter, LocalLimiter, Metered,
+        PermitCost, PermitRequest, Priority, QuotaHeaders, RateLimitLayer, ResponseInfo, Scope, ServerSignal,
+        Unit,
     },
     request_id::{RequestId, RequestIdLayer},
     retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
@@ -177,6 +178,7 @@ fn layers(coverage: &Coverage) {
     let mut permit = tokens.try_acquire_owned().unwrap();
     coverage.debug(permit.settlement().unwrap());
     coverage.debug(&Amounts::of(Unit::Tokens, 5));
+    coverage.debug(&Metered::Final(Amounts::of(Unit::Tokens, 5)));
     coverage.debug(&tokens.snapshot().units[0]);
     coverage.debug(&Effect::default());
     let mut request = get(URI);
