@@ -73,12 +73,13 @@ impl Hook {
 }
 
 impl FixedKey {
-    /// Adds the key to the request, unless the request already has a key.
-    pub(super) fn put<B>(&self, request: &mut Request<B>) -> Result<(), Error> {
-        if self.placed.put(request)? {
+    /// Adds the key to the request, unless the request already has a key. Returns whether the key was added.
+    pub(super) fn put<B>(&self, request: &mut Request<B>) -> Result<bool, Error> {
+        let is_added = self.placed.put(request)?;
+        if is_added {
             conceal(request, &self.placed);
         }
-        Ok(())
+        Ok(is_added)
     }
 }
 

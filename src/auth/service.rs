@@ -12,10 +12,11 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{ApiKey, AuthLayer, KeyError, Origin, ResponseFuture, credential::Credential, refresh::Refresh};
-use crate::{
-    call::CallContext,
-    error::{BoxError, Error, MaybeRejected},
-};
+use crate::error::{BoxError, Error, MaybeRejected};
+
+/// The member of a pool whose credential the request gets, in the extensions of the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MemberIndex(pub(crate) usize);
 
 /// The service of [`AuthLayer`](super::AuthLayer).
 ///
@@ -100,6 +101,11 @@ impl<S: Clone> Clone for Auth<S> {
     }
 }
 
+/// The error of a request to a pool that already has a credential, which another member than its own could receive.
+fn own_credential() -> Error {
+    Error::invalid_request("the request already has a credential, but a pool adds that of the chosen member")
+}
+
 impl<S, B, R> Service<Request<B>> for Auth<S>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
@@ -116,9 +122,10 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         // Takes the key out of the service. Before the next request, the service must become ready again, with a
         // current key.
+        let is_member = self.layer.members.is_some();
         let (mut layer, mut ready) = (&*self.layer, mem::take(&mut self.ready));
         if let Some(layers) = &layer.members {
-            let index = request.extensions().get().and_then(CallContext::member).map_or(0, |it| it.index);
+            let index = request.extensions().get().map_or(0, |MemberIndex(index)| *index);
             layer = layers.get(index).unwrap_or(layer);
             if let Readiness::Members(members) = &mut ready {
                 ready = members.get_mut(index).map(mem::take).unwrap_or_default();
@@ -136,8 +143,14 @@ where
                 request = Request::from_parts(head, body);
                 put.map(|()| None)
             }
-            (Ok(true), Credential::Fixed(fixed)) => fixed.put(&mut request).map(|()| None),
-            (Ok(true), Credential::Changing(changing)) => changing.put(&mut request, ready),
+            (Ok(true), Credential::Fixed(fixed)) => match fixed.put(&mut request) {
+                Ok(false) if is_member => Err(own_credential()),
+                put => put.map(|_| None),
+            },
+            (Ok(true), Credential::Changing(changing)) => match changing.put(&mut request, ready) {
+                Ok(None) if is_member => Err(own_credential()),
+                put => put,
+            },
             (Err(error), _) => Err(error),
         };
         match put {

@@ -294,6 +294,8 @@ impl CallContext {
         state.retry_after = OptionalDuration::NONE;
         // The attempt before may have left both.
         state.renewal = None;
+        // The layers of another stack may make this attempt.
+        state.member.iter_mut().for_each(|member| member.has_alternative = false);
         self.0.shared.progress.reset();
         state.attempts.start(now.saturating_duration_since(self.0.shared.started));
         Ok(())

@@ -90,9 +90,9 @@ impl StackBuilder {
     /// Returns the same errors as [`client`](Self::client) and [`TransportConfig::build`].
     pub fn client_with_transport(&self, transport: TransportConfig) -> Result<Client, InvalidConfig> {
         let transport = transport.build()?;
-        if cfg!(not(feature = "rustls")) && self.base.origin.is_tls() {
+        if let Some(origin) = self.origins().find(|origin| cfg!(not(feature = "rustls")) && origin.is_tls()) {
             let expected = "http, or https with the crate's feature `rustls`";
-            return Err(InvalidConfig::new("base url", self.base.origin.to_string(), expected));
+            return Err(InvalidConfig::new("base url", origin.to_string(), expected));
         }
         // The transport's own future is not boxed again.
         let service = tower::service_fn(move |request| transport.send(request));

@@ -218,10 +218,6 @@ impl<L> RateLimitLayer<L> {
         self
     }
 
-    pub(crate) fn dialect(&self) -> &Dialect {
-        &self.settings.dialect
-    }
-
     /// Replaces the limiter and keeps all other settings.
     pub fn with_limiter<M>(self, limiter: M) -> RateLimitLayer<M> {
         let Settings { bounds, cost, estimate, actual, priority, feedback_from, .. } = self.settings;

@@ -1,6 +1,6 @@
 //! The state that the attempts of a call share, and the decision after each attempt.
 
-use std::{error::Error as _, sync::Arc};
+use std::{error::Error as _, sync::Arc, time::Duration};
 
 use http::{
     Request, Response, StatusCode,
@@ -11,14 +11,14 @@ use http_body::Body;
 use super::{AttemptResult, backoff::RemainingDelays, head::RecordedHead, policy::Policy};
 use crate::{
     body::{BrokenResponse, Replay, ReplayBody},
-    call::{CallContext, KeyReplaced, Outcome, StopReason},
+    call::{CallContext, Delivery, KeyReplaced, Outcome, StopReason},
     clock,
     error::{Error, ErrorKind, Failed, Reason, Refusal},
     policy::{
         self, RetryDecision,
         feedback::Reading,
         grpc::{self, Code, Pushback},
-        retry::{Delay, DelayReason, Inputs, LastAttempt, Retry, RetryState, Stop},
+        retry::{Delay, DelayReason, Inputs, LastAttempt, Retry, RetryRejected, RetryState, Stop},
     },
     telemetry::{self, ResponseSummary},
 };
@@ -39,6 +39,8 @@ pub(super) struct Attempts<B> {
     pub(super) max_attempts: u32,
     /// Whether a retry is safe even if the server processed the request.
     pub(super) idempotent: bool,
+    /// Whether a retry is safe at another member of a pool even if one processed the request.
+    pub(super) moves: bool,
     /// Whether the request may be resent with another key.
     pub(super) resends: bool,
     pub(super) transient_delays: RemainingDelays,
@@ -106,23 +108,22 @@ impl<B: Body> Attempts<B> {
             &AttemptResult { outcome, headers, extensions, error, reading: reading.as_ref() },
             response,
         );
-        // Another member of the pool has limits of its own, and the limiter of this member applies the delay.
-        let is_success = verdict == LastAttempt::Classified(RetryDecision::Success);
-        let leaves_member = !is_success && self.call.may_leave_throttled_member();
+        let leaves_member = self.leaves_member(outcome, verdict);
+        let delay_of_member = requested;
         let requested = requested.filter(|_| !leaves_member);
         let (mut inputs, mut body) = (Inputs { requested, ..Inputs::default() }, None);
         if let Ok(reason) = policy::retry::backoff_reason(&self.state(), outcome, verdict, requested) {
             body = self.replay.body().filter(|_| broken.as_ref().is_none_or(|broken| broken.is_replayable));
             inputs = Inputs {
                 requested,
-                backoff: reason.and_then(|reason| match reason {
-                    DelayReason::Throttled if leaves_member => Some(Delay::NONE),
-                    _ => self.backoff(reason),
-                }),
+                backoff: reason.and_then(|reason| self.backoff(reason)),
                 time_left: self.call.deadline().map(|ends| ends.saturating_duration_since(clock::now())),
                 replayable: body.is_some(),
                 has_body: response.is_some_and(|response| !response.body().is_end_stream()),
             };
+        }
+        if leaves_member {
+            self.delay_member(delay_of_member, verdict, &mut inputs);
         }
         let retry = policy::retry::decide(&self.state(), outcome, verdict, &inputs);
         let retry = retry.map_err(|stop| Stop {
@@ -178,6 +179,34 @@ impl<B: Body> Attempts<B> {
                 LastAttempt::Deadline
             }
             decision => LastAttempt::Classified(decision),
+        }
+    }
+
+    /// Records whether the next attempt may go to another member of a pool: if no member may have processed the request, or if
+    /// its repetition is safe at any member. An idempotency key makes it safe at one member only. Returns whether it may, and
+    /// another member can serve it.
+    fn leaves_member(&self, outcome: Outcome, verdict: LastAttempt) -> bool {
+        let may_move = match verdict {
+            LastAttempt::Classified(RetryDecision::Success) => return false,
+            LastAttempt::KeyReplaced => false,
+            _ if self.moves => true,
+            _ => {
+                let counts_rejected = self.policy.retry_rejected == RetryRejected::Idempotent;
+                !self.maybe_processed && !(counts_rejected && outcome.delivery() == Delivery::Rejected)
+            }
+        };
+        self.call.release_member(may_move)
+    }
+
+    /// Applies the requested delay to the last member of the pool only, and so the backoff after a throttled response.
+    fn delay_member(&self, requested: Option<Duration>, verdict: LastAttempt, inputs: &mut Inputs) {
+        let mut delay = requested;
+        if verdict == LastAttempt::Classified(RetryDecision::Throttled) {
+            let backoff = inputs.backoff.as_mut().map(|backoff| std::mem::replace(backoff, Delay::NONE).own);
+            delay = delay.max(backoff);
+        }
+        if let Some(delay) = delay {
+            self.call.delay_member(clock::after(clock::now(), delay));
         }
     }
 

@@ -74,6 +74,7 @@ where
         let key = policy.idempotency_key.as_ref();
         let key = key.map(|key| key.put_on(&mut request, &call, broken.is_some(), &policy.keys)).transpose();
         let idempotent = declared || is_idempotent(request.method()) || matches!(key, Ok(Some(true)));
+        let moves = declared || request.method().is_safe();
         // Every head has at least one extension, the `CallContext`.
         let head = RecordedHead::of(&request, policy.shows_requests() || request.extensions().len() > 1);
         let (parts, body) = request.into_parts();
@@ -103,6 +104,7 @@ where
                 count,
                 max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
                 idempotent,
+                moves,
                 resends: !own.never,
                 transient_delays: delays(&policy.transient),
                 throttled_delays: delays(&policy.throttled),

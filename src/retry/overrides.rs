@@ -44,10 +44,6 @@ impl RetryOverride {
         Ok(self)
     }
 
-    pub(crate) fn is_idempotent(&self) -> bool {
-        self.idempotent
-    }
-
     /// Declares the request idempotent regardless of its method. The layer then also retries the request if the server
     /// may already have processed it.
     ///

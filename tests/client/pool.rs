@@ -10,8 +10,8 @@ use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     BoxError, Quota,
     auth::{FreshKey, KeyPlacement, KeySource, Origin, RefreshingKey},
-    limit::{Amounts, AnyLimiter, Keyed, LocalLimiter, Settlement, Unit},
-    retry::{IdempotencyKey, RetryOverride},
+    limit::{Amounts, AnyLimiter, Dialect, Keyed, LocalLimiter, ServerSignal, Settlement, Unit},
+    retry::{IdempotencyKey, RetryOverride, RetryRejected},
     stack::Pool,
     test_util::{Arrivals, ScriptedResponse, ScriptedService, Seen, ServerLimit},
 };
@@ -84,7 +84,7 @@ async fn each_member_gets_its_own_url_and_key() {
         [(format!("{EU}{rest}"), "Bearer eu-key"), (format!("{US}{rest}"), "Bearer us-key")]
     });
     assert!(sent.eq(expected), "{:?}", service.seen());
-    assert!(service.seen().iter().all(|seen| seen.header("host").is_none()));
+    assert!(service.seen().iter().all(|seen| seen.header("host").is_none() == (place(seen) == "us")));
     let error = client.get("https://us.example.com/api/v1/chat").await.unwrap_err();
     assert!(error.is_invalid_request(), "{error}");
 }
@@ -189,9 +189,8 @@ async fn throttled_members_get_no_request_before_the_requested_delay() {
         .with_total_timeout(Duration::from_secs(5))
         .client_with_service(self::service(throttled, throttled))
         .unwrap();
-    let error = client.post("/chat").await.unwrap_err();
-    assert!(error.is_rate_limited(), "{error:?}");
-    assert!(error.retry_after().unwrap() <= Duration::from_secs(31), "{error:?}");
+    let response = client.post("/chat").await.unwrap();
+    assert_eq!((response.status(), report(&response).attempts().len()), (StatusCode::TOO_MANY_REQUESTS, 2));
 }
 
 /// Only a request that the server has provably not processed, or that may be repeated, changes its member.
@@ -237,6 +236,109 @@ async fn idempotency_key_is_sent_to_one_member_only() {
     let sent = service.seen();
     let keys = sent.iter().map(|seen| seen.header("idempotency-key").unwrap()).collect::<Vec<_>>();
     assert_eq!(keys[0], keys[1]);
+}
+
+/// Each attempt counts, not only the last one.
+#[tokio::test(start_paused = true)]
+async fn request_stays_with_the_member_that_may_have_processed_an_earlier_attempt() {
+    let reset = || ScriptedResponse::io_error(std::io::ErrorKind::ConnectionReset);
+    for (first, second) in [
+        (reset as fn() -> ScriptedResponse, ScriptedResponse::refused as fn() -> ScriptedResponse),
+        (reset, throttled),
+        (ScriptedResponse::never, ScriptedResponse::refused),
+    ] {
+        let script = [first, second, ok];
+        let service = ScriptedService::from_fn(move |seen| script[(seen.number - 1).min(2)]());
+        let retry = quick_retry().with_honoured_idempotency_key(IdempotencyKey::bare());
+        let builder = builder(pool(per_second(10), per_second(10))).with_retry(retry);
+        let client = builder.with_attempt_timeout(SECOND).client_with_service(service.clone()).unwrap();
+        assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+        assert_eq!(places(&service), ["eu", "eu", "eu"]);
+    }
+}
+
+/// The service may have processed a request that it rejects with a 429.
+#[tokio::test(start_paused = true)]
+async fn rejected_request_stays_with_its_member_if_rejections_prove_nothing() {
+    let service = ScriptedService::from_fn(|seen| if seen.number == 1 { throttled() } else { ok() });
+    let retry = quick_retry().with_honoured_idempotency_key(IdempotencyKey::bare());
+    let retry = retry.with_retry_rejected(RetryRejected::Idempotent);
+    let builder = builder(pool(per_second(10), per_second(10))).with_retry(retry);
+    let client = builder.client_with_service(service.clone()).unwrap();
+    let start = Instant::now();
+    assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    assert_eq!(places(&service), ["eu", "eu"]);
+    assert!(start.elapsed() >= 30 * SECOND);
+}
+
+/// Only the retry layer knows the delay, so the limiter of the member pauses for a second only.
+#[tokio::test(start_paused = true)]
+async fn call_returns_to_a_throttled_member_only_after_the_delay_that_it_knows() {
+    let signal = |status: StatusCode, _: &http::HeaderMap| {
+        (status == 429).then(|| ServerSignal::throttled().with_not_processed().with_delay(30 * SECOND))
+    };
+    let service = service(
+        || ScriptedResponse::status(429),
+        || ScriptedResponse::status(503).with_header("retry-after", "40"),
+    );
+    let retry = quick_retry().with_dialect(Dialect::new().with_signal(signal));
+    let builder = builder(pool(per_second(10), per_second(10))).with_retry(retry);
+    let client = builder.client_with_service(service.clone()).unwrap();
+    assert_eq!(client.get("/chat").await.unwrap().status(), 429);
+    let seen = service.seen();
+    assert_eq!(places(&service), ["eu", "us", "eu"]);
+    assert!(seen[1].at - seen[0].at < SECOND && seen[2].at - seen[0].at >= 30 * SECOND);
+}
+
+/// A pool in a layer also resolves paths, and its limiters read the responses to them.
+#[tokio::test(start_paused = true)]
+async fn single_member_waits_for_the_requested_delay() {
+    let pool = Pool::new([(EU, key("eu-key"), per_second(10))]).unwrap();
+    let service = ScriptedService::from_fn(|seen| if seen.number == 1 { throttled() } else { ok() });
+    let stack = tower::Layer::layer(&builder(pool.clone()).layer().unwrap(), service.clone());
+    let start = Instant::now();
+    let request = http::Request::get("/chat").body(tower_outbound::Body::empty()).unwrap();
+    assert_eq!(tower::ServiceExt::oneshot(stack, request).await.unwrap().status(), 200);
+    assert!(start.elapsed() >= 30 * SECOND, "{:?}", start.elapsed());
+    assert_eq!(service.seen()[1].head.uri, "https://eu.example.com/v1/chat");
+    // Without another member, the response is returned if the delay exceeds the deadline.
+    let late = || ScriptedResponse::status(429).with_header("retry-after", "7200");
+    let client = builder(pool).client_with_service(ScriptedService::from_fn(move |_| late())).unwrap();
+    assert_eq!(client.get("/chat").await.unwrap().status(), 429);
+}
+
+/// No forecast exists for a member that has its maximum in flight. It is not left for a longer pause.
+#[tokio::test(start_paused = true)]
+async fn busy_member_is_preferred_to_a_long_pause() {
+    let [eu, us] = [(); 2].map(|()| LocalLimiter::unlimited().with_max_in_flight(1).unwrap());
+    let service = service(throttled, || ok().with_delay(SECOND));
+    let client = builder(pool(eu, us)).client_with_service(service.clone()).unwrap();
+    let start = Instant::now();
+    let calls = (0..8).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move { client.post("/chat").fetch_text().await.unwrap() })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+    assert_eq!(places(&service).iter().filter(|place| *place == "eu").count(), 1);
+    assert!(start.elapsed() < 10 * SECOND, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_notice_a_member_that_becomes_free() {
+    let [eu, us] = [(); 2].map(|()| LocalLimiter::sliding_window(Quota::new(2, 60 * SECOND).unwrap()));
+    us.pause_until(Instant::now() + 3_000 * SECOND);
+    let builder = builder(pool(eu, us.clone())).with_total_timeout(600 * SECOND);
+    let client = builder.client_with_service(service(ok, ok)).unwrap();
+    let calls = (0..4).map(|_| tokio::spawn(client.get("/chat").send())).collect::<Vec<_>>();
+    tokio::time::sleep(5 * SECOND).await;
+    us.resume();
+    let start = Instant::now();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert!(start.elapsed() <= SECOND, "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -359,6 +461,37 @@ async fn rejected_key_of_a_member_is_replaced() {
     assert_eq!(keys, ["Bearer eu-key-0", "Bearer eu-key-1", "Bearer us-key"]);
 }
 
+/// The keys of both members were replaced at the service.
+#[tokio::test(start_paused = true)]
+async fn call_is_resent_to_the_member_whose_key_is_replaced() {
+    let source = |name: &'static str| {
+        let fetched = AtomicU32::new(0);
+        KeySource::from(RefreshingKey::new(move || {
+            let number = fetched.fetch_add(1, Relaxed);
+            async move { Ok::<_, BoxError>(FreshKey::new(key(&format!("{name}-{number}")))) }
+        }))
+    };
+    let members = [(EU, source("eu"), per_second(10)), (US, source("us"), per_second(10))];
+    let service = ScriptedService::from_fn(|seen| {
+        let is_old = seen.header("authorization").unwrap().ends_with("-0");
+        ScriptedResponse::status(if is_old { 401 } else { 200 })
+    });
+    let client = builder(Pool::new(members).unwrap()).client_with_service(service.clone()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(client.get("/chat").await.unwrap().status(), 200);
+    }
+    assert_eq!(places(&service), ["eu", "eu", "us", "us"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn credential_of_the_caller_is_sent_to_no_member() {
+    let service = service(ok, ok);
+    let client = builder(pool(per_second(10), per_second(10))).client_with_service(service.clone()).unwrap();
+    let error = client.get("/chat").header("authorization", "Bearer eu-key").await.unwrap_err();
+    assert!(error.is_invalid_request(), "{error}");
+    assert_eq!(service.calls(), 0);
+}
+
 #[tokio::test]
 async fn request_to_a_dead_member_is_sent_to_the_other() {
     let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -401,6 +534,10 @@ fn invalid_pool_is_rejected() {
         (valid().with_quota(Quota::per_second(1).unwrap()), "quota"),
         (valid().with_endpoint_limits(endpoints), "endpoint limits"),
         (valid().with_allowed_origin(Origin::parse("https://other.example.com").unwrap()), "allowed origin"),
+        (
+            StackBuilder::new(EU).unwrap().with_api_key(key("k")).with_limiter(valid().limiter().clone()),
+            "limiter",
+        ),
         (builder(plain.clone()), "origin"),
     ] {
         let error = builder.layer().unwrap_err();

@@ -19,6 +19,9 @@ use crate::{
 /// together: 10 ms in nanoseconds.
 pub(super) const RECHECK: u64 = 10_000_000;
 
+/// The wait that a request is expected to have without a forecast: 100 ms in nanoseconds.
+const UNKNOWN: u64 = 100_000_000;
+
 impl Core {
     /// Returns when the last of `total` permits can be granted. In a long pause, only the probe that may leave now is
     /// expected before the stated end.
@@ -67,15 +70,21 @@ impl Core {
         }
     }
 
-    /// Returns when a new request would be granted, and when it would be if no other request waited. Returns `None` if
-    /// that is unknown, because too many requests are in flight, or if the request would be refused.
-    pub fn expected(&self, ask: &Ask<'_>, now: u64) -> Option<(u64, u64)> {
-        if self.rejects(ask, now).is_some() || self.is_full_for(ask.is_in_flight) {
+    /// Returns when a new request would be granted, and when it would be if no other request waited. Without a forecast,
+    /// returns times that are at least [`UNKNOWN`] away. Returns `None` if the request would be refused.
+    pub fn expected(&self, ask: &Ask<'_>, now: u64) -> Option<[u64; 2]> {
+        if self.rejects(ask, now).is_some() {
             return None;
         }
         let due = self.due_of_new(ask, now);
         let alone = self.forecast(now, ask.cost.get().into());
-        Some((due, self.due_behind(alone, &Totals::NONE, ask.amounts, now).min(due)))
+        let alone = self.due_behind(alone, &Totals::NONE, ask.amounts, now).min(due);
+        let is_unknown = self.is_full_for(ask.is_in_flight) || due <= now && self.grace() > 0;
+        if due > now && self.queue.len(ask.priority.rank()) >= ask.max_queue {
+            return None;
+        }
+        let earliest = if is_unknown { now.saturating_add(UNKNOWN) } else { now };
+        Some([due, alone].map(|due| due.max(earliest)))
     }
 
     /// Returns the permits that the waiters need.

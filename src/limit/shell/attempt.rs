@@ -105,12 +105,13 @@ impl Shared {
         if is_taken { Err(read) } else { Ok(guard) }
     }
 
-    /// Returns how long a new request would wait, and how long it would wait if no other request waited.
+    /// Returns how long a new request is expected to wait, and how long it would wait if no other request waited. Returns
+    /// `None` if it would be refused.
     pub(in crate::limit) fn expected_wait(&self, request: &PermitRequest) -> Option<[Duration; 2]> {
         self.locked(|core, now| {
             core.advance(now);
-            let (due, alone) = core.expected(&self.ask(request, now), now)?;
-            Some([due, alone].map(|due| Duration::from_nanos(due.saturating_sub(now))))
+            let expected = core.expected(&self.ask(request, now), now)?;
+            Some(expected.map(|due| Duration::from_nanos(due.saturating_sub(now))))
         })
     }
 

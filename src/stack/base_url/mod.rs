@@ -100,13 +100,16 @@ impl BaseUrl {
     /// Replaces this base URL by another one.
     pub(super) fn rebase(&self, uri: Uri, to: &Self) -> Result<Uri, Error> {
         let uri = self.resolve(uri)?;
-        let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
         let rest = path.get(self.uri.path().trim_end_matches('/').len()..).unwrap_or_default();
-        let joined = [to.uri.path().trim_end_matches('/'), rest].concat();
-        let slash = if joined.starts_with('/') { "" } else { "/" };
-        let path = PathAndQuery::try_from([slash, &joined].concat());
+        let base = match rest {
+            "" => to.uri.path(),
+            _ => to.uri.path().trim_end_matches('/'),
+        };
+        let slash = if base.is_empty() && !rest.starts_with('/') { "/" } else { "" };
+        let path = PathAndQuery::try_from([base, slash, rest].concat());
         to.with_path(
-            path.map_err(|_| Error::invalid_request("the url is too long with the base url of the member"))?,
+            path.map_err(|_| Error::invalid_request("the url is too long with the member's base url"))?,
         )
     }
 

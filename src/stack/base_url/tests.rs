@@ -108,6 +108,30 @@ fn parsed_path_resolves_to_the_same_url_as_its_string() {
 }
 
 #[test]
+fn base_url_of_another_member_replaces_the_own_one() {
+    for (base, to, uri, moved) in [
+        ("https://host", "https://other", "https://host/v1?q=1", "https://other/v1?q=1"),
+        ("https://host/api", "https://other", "https://host/api/v1", "https://other/v1"),
+        ("https://host/api", "https://other", "https://host/api", "https://other/"),
+        ("https://host/api", "https://other", "https://host/api?q=1", "https://other/?q=1"),
+        ("https://host/api", "https://other", "https://host/api/", "https://other/"),
+        ("https://host", "https://other/api", "https://host/", "https://other/api/"),
+        ("https://host/api/", "https://other/v2/", "https://host/api/v1", "https://other/v2/v1"),
+        ("https://host/api", "https://other/v2/", "https://host/api", "https://other/v2/"),
+        ("https://host/api", "https://host/api", "https://HOST:443/api/%20?a", "https://host/api/%20?a"),
+        ("https://host", "https://other/api", "/v1", "https://other/api/v1"),
+    ] {
+        let [base, to] = [base, to].map(|url| BaseUrl::parse(url).unwrap());
+        let uri = uri.parse().unwrap();
+        assert_eq!(base.rebase(uri, &to).unwrap().to_string(), moved, "{} {}", base.uri, to.uri);
+    }
+    let base = BaseUrl::parse("https://host/api").unwrap();
+    for uri in ["https://other/api/v1", "https://host/v1", "*", "https://host/api/../v1", "http://host/api"] {
+        assert!(base.rebase(uri.parse().unwrap(), &base).is_err(), "{uri}");
+    }
+}
+
+#[test]
 fn error_of_an_invalid_base_url_names_the_reason() {
     for (url, shown, expected) in [
         ("", "", "an absolute http or https url"),

@@ -185,20 +185,23 @@ impl StackBuilder {
             self.placement.header_name().filter(|_| self.pool.is_some() || self.credential.is_key());
         self.headers.check(key_header, self.request_id.header())?;
         let auth = match &self.pool {
-            None => self.credential.layer(&self.placement, &self.base.origin, &self.allowed)?,
+            None => {
+                self.check_without_pool()?;
+                self.credential.layer(&self.placement, &self.base.origin, &self.allowed)?
+            }
             Some(pool) => {
                 self.check_pool(pool)?;
                 Either::Left(pool.auth_layer(&self.placement, self.base.origin.is_plaintext())?)
             }
         };
-        let origin = self.base.origin.clone();
+        let (origin, has_pool) = (self.base.origin.clone(), self.pool.is_some());
         let (mut retry, mut limit) = (self.retry.clone(), self.joint_limit()?);
         if let Some(dialect) = &self.dialect {
             (retry, limit) = (retry.with_dialect(dialect.clone()), limit.with_dialect(dialect.clone()));
         }
         let route = match &self.pool {
             None => RouteLayer::none(),
-            Some(pool) => RouteLayer::new(self.base.clone(), pool.clone(), limit.dialect().clone()),
+            Some(pool) => RouteLayer::new(self.base.clone(), pool.clone()),
         };
         Ok(StackLayer {
             body_idle: self.timeout.body_idle_layer()?,
@@ -207,7 +210,7 @@ impl StackBuilder {
             total,
             retry,
             route,
-            limit: limit.with_feedback_from(move |head| origin.covers(head.uri)),
+            limit: limit.with_feedback_from(move |head| has_pool || origin.covers(head.uri)),
             attempt_span: self.attempt_span.clone(),
             auth,
             attempt_timeout,

@@ -1,4 +1,6 @@
 use super::StackBuilder;
+#[cfg(feature = "client")]
+use crate::auth::Origin;
 use crate::{
     config::InvalidConfig,
     stack::{Pool, credential::Credential, pool::PoolLimiter},
@@ -20,6 +22,23 @@ impl StackBuilder {
         self = self.with_limiter(PoolLimiter::new(pool.clone()));
         self.pool = Some(pool);
         self
+    }
+
+    /// Returns an error if the limiter is that of a pool, because one key would use the permits of all members.
+    pub(super) fn check_without_pool(&self) -> Result<(), InvalidConfig> {
+        match self.limiter().downcast_ref::<PoolLimiter>() {
+            Some(_) => {
+                Err(InvalidConfig::new("limiter", "that of a pool", "a limiter of its own, or with_pool"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the origins to which the client sends requests.
+    #[cfg(feature = "client")]
+    pub(crate) fn origins(&self) -> impl Iterator<Item = &Origin> {
+        let own = self.pool.is_none().then_some(&self.base.origin);
+        own.into_iter().chain(self.pool.iter().flat_map(Pool::origins))
     }
 
     /// Returns an error if a later setter contradicts the pool.

@@ -12,17 +12,17 @@ use futures_util::{
     future::{Either, select},
 };
 
-use super::Pool;
+use super::{Pool, route::Chosen};
 use crate::{
     call::{CallContext, Member, RequestHead},
-    clock,
+    clock::{self, Instant},
     error::{Reason, Refusal},
-    limit::{Acquire, Limiter, LocalLimiter, Permit, PermitRequest, SelectLimiter},
+    limit::{Acquire, Limiter, Permit, PermitRequest, SelectLimiter},
 };
 
-/// How long a waiter stays in the queue of a member without a forecast before it chooses again.
-const WITHOUT_FORECAST: Duration = Duration::from_millis(100);
-/// The shortest time between two choices of a waiter.
+/// The longest time between two looks of a waiter at the other members.
+const LOOK: Duration = Duration::from_secs(1);
+/// The shortest time between two of them.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 /// Takes the permits of each request from the member that is expected to grant them first, and records the member in the
@@ -38,9 +38,12 @@ pub(in crate::stack) struct PoolLimiter {
 #[derive(Debug)]
 struct Choice {
     pool: Pool,
-    /// The indices of the members that have not refused the request. The preferred one of equal members is the first.
+    /// The indices of the members, in the order of preference.
+    members: Vec<usize>,
+    /// The members that have not refused the request.
     open: Vec<usize>,
-    request: PermitRequest,
+    /// Members that may not get the request before a time.
+    delays: Vec<(usize, Instant)>,
 }
 
 impl PoolLimiter {
@@ -49,35 +52,43 @@ impl PoolLimiter {
     }
 
     pub(in crate::stack) fn is_of(&self, pool: &Pool) -> bool {
-        Arc::ptr_eq(&self.pool.members, &pool.members)
+        self.pool.id() == pool.id()
     }
 
-    /// Returns the members that may serve a request, in the order of preference.
-    fn candidates(&self, call: Option<&CallContext>) -> impl Iterator<Item = usize> + use<> {
+    /// Returns the choice of a request.
+    fn choice(&self, head: RequestHead<'_>) -> Choice {
         let all = self.pool.members.len();
-        let (first, len) = match call.and_then(CallContext::member) {
-            Some(member) if member.is_fixed => (member.index, 1),
+        let sent = head.extensions.get::<Chosen>().filter(|sent| sent.pool == self.pool.id());
+        let last = head.extensions.get().and_then(|call: &CallContext| call.member(self.pool.id()));
+        let (first, len) = match (sent, &last) {
+            // The request already belongs to a member, and its permit has expired.
+            (Some(sent), _) => (sent.index, 1),
+            (None, Some(member)) if member.is_fixed => (member.index, 1),
             // Another member than that of the last attempt goes first.
-            Some(member) => (member.index + 1, all),
-            None => (self.next.load(Relaxed), all),
+            (None, Some(member)) => (member.index + 1, all),
+            (None, None) => (self.next.load(Relaxed), all),
         };
-        (0..len).map(move |next| first.wrapping_add(next) % all)
+        let members: Vec<_> = (0..len).map(|next| first.wrapping_add(next) % all).collect();
+        let delays = last.map_or_else(Vec::new, |last| last.delays);
+        Choice { pool: self.pool.clone(), open: members.clone(), members, delays }
     }
 
     /// Records that the request has its permit from this member.
     fn choose(&self, call: Option<&CallContext>, index: usize) {
         self.next.store(index + 1, Relaxed);
-        call.inspect(|call| call.set_member(Member { index, is_fixed: true, is_throttled: false }));
+        let Some(call) = call else { return };
+        let pool = self.pool.id();
+        let delays = call.member(pool).map_or_else(Vec::new, |last| last.delays);
+        call.set_member(Member { pool, index, is_fixed: true, has_alternative: false, delays });
     }
 }
 
 impl SelectLimiter for PoolLimiter {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
+        let (pool, choice, request) = (self.clone(), self.choice(head), *request);
         let call = head.extensions.get::<CallContext>().cloned();
-        let open = self.candidates(call.as_ref()).collect();
-        let (pool, choice) = (self.clone(), Choice { pool: self.pool.clone(), open, request: *request });
         Acquire::new(async move {
-            let (permit, index) = choice.acquire().await?;
+            let (permit, index) = choice.acquire(request).await?;
             pool.choose(call.as_ref(), index);
             Ok(permit)
         })
@@ -88,10 +99,15 @@ impl SelectLimiter for PoolLimiter {
         head: RequestHead<'_>,
         request: &PermitRequest,
     ) -> Option<Result<Permit<'static>, Refusal>> {
-        let call = head.extensions.get();
-        for index in self.candidates(call) {
-            if let Some(Ok(permit)) = self.pool.members[index].limiter.try_acquire_with(request) {
-                self.choose(call, index);
+        let choice = self.choice(head);
+        for index in &choice.members {
+            if !choice.delay(*index).is_zero() {
+                continue;
+            }
+            // Without bounds, a member that cannot grant the permits counts no refusal.
+            let limiter = &self.pool.members[*index].limiter;
+            if let Some(Ok(permit)) = limiter.try_acquire_with(&request.unbounded()) {
+                self.choose(head.extensions.get(), *index);
                 return Some(Ok(permit));
             }
         }
@@ -100,24 +116,38 @@ impl SelectLimiter for PoolLimiter {
 }
 
 impl Choice {
-    fn limiter(&self, index: usize) -> &LocalLimiter {
-        &self.pool.members[index].limiter
+    /// Returns how long the member may not get the request.
+    fn delay(&self, index: usize) -> Duration {
+        let until = self.delays.iter().filter(|(member, _)| *member == index).map(|(_, until)| *until).max();
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(clock::now()))
     }
 
-    /// Returns the member with the shortest expected wait, and this wait. A wait of `None` is unknown.
-    fn earliest(&self, request: &PermitRequest) -> Option<(usize, Option<Duration>)> {
-        let wait = |index: usize| Some(self.limiter(index).expected_wait(request)?[0]);
-        let waits = self.open.iter().map(|index| (*index, wait(*index)));
-        waits.min_by_key(|(_, wait)| wait.unwrap_or(Duration::MAX))
+    /// Returns the expected wait at a member, and the wait if no other request waited there.
+    fn expected(&self, index: usize, request: &PermitRequest) -> Option<[Duration; 2]> {
+        let delay = self.delay(index);
+        Some(self.pool.members[index].limiter.expected_wait(request)?.map(|wait| wait.max(delay)))
+    }
+
+    /// Returns the open member with the shortest expected wait, and this wait.
+    fn earliest(&self, request: &PermitRequest) -> Option<(usize, Duration)> {
+        let wait = |index: usize| self.expected(index, request).map_or(Duration::MAX, |[wait, _]| wait);
+        self.open.iter().map(|index| (*index, wait(*index))).min_by_key(|(_, wait)| *wait)
     }
 
     /// Waits for the permits. Returns them with the index of their member.
-    async fn acquire(mut self) -> Result<(Permit<'static>, usize), Refusal> {
+    async fn acquire(mut self, request: PermitRequest) -> Result<(Permit<'static>, usize), Refusal> {
         let began = clock::now();
         let mut refusal: Option<Refusal> = None;
-        let mut request = self.request;
-        while let Some((index, wait)) = self.earliest(&request) {
-            match self.wait_at(index, wait, request).await {
+        loop {
+            let (now, rest) = (clock::now(), request.after(began.elapsed()));
+            let Some((index, wait)) = self.earliest(&rest) else { break };
+            let outcome = self.wait_at(index, wait, rest).await;
+            if clock::now() > now {
+                // The members may have changed since they refused the request.
+                self.open.clone_from(&self.members);
+                refusal = None;
+            }
+            match outcome {
                 Some(Ok(permit)) => return Ok((permit, index)),
                 Some(Err(refused)) => {
                     self.open.retain(|open| *open != index);
@@ -128,36 +158,49 @@ impl Choice {
                 }
                 None => {}
             }
-            request = self.request.after(began.elapsed());
         }
         Err(refusal.unwrap_or_else(|| Refusal::new(Reason::Unavailable, None)))
     }
 
-    /// Waits in the queue of one member. Returns `None` if another member can now grant the permits earlier.
+    /// Waits in the queue of one member. Returns `None` if another member can grant the permits at once, or earlier than
+    /// this one after the forecast time of this one.
     async fn wait_at(
         &self,
         index: usize,
-        mut wait: Option<Duration>,
+        wait: Duration,
         request: PermitRequest,
     ) -> Option<Result<Permit<'static>, Refusal>> {
-        let mut acquire = self.limiter(index).acquire_with(&request);
-        if self.open.len() == 1 {
-            return Some(acquire.await);
+        let delay = self.delay(index);
+        let time_left = request.deadline().map(|ends| ends.saturating_duration_since(clock::now()));
+        if let Some(reason) = [(time_left, Reason::Deadline), (request.max_wait(), Reason::MaxWait)]
+            .into_iter()
+            .find_map(|(most, reason)| most.filter(|most| *most < delay).map(|_| reason))
+        {
+            return Some(Err(Refusal::new(reason, delay)));
         }
+        let limiter = &self.pool.members[index].limiter;
+        let mut acquire = pin!(async {
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            limiter.acquire_with(&request.after(delay)).await
+        });
+        let due = clock::after(clock::now(), wait);
         loop {
-            let lasts = wait.unwrap_or(WITHOUT_FORECAST).max(SHORTEST);
-            let timer = pin!(tokio::time::sleep_until(clock::after(clock::now(), lasts)));
-            if let Either::Left((granted, _)) = select(&mut acquire, timer).await {
+            let rest = due.saturating_duration_since(clock::now());
+            let timer = pin!(tokio::time::sleep(rest.clamp(SHORTEST, LOOK)));
+            if let Either::Left((granted, _)) = select(acquire.as_mut(), timer).await {
                 return Some(granted);
             }
-            // Those ahead have chosen again before, so this request is among the first.
-            wait = self.limiter(index).expected_wait(&request).map(|[_, alone]| alone);
+            // After the forecast time, those ahead have looked before, so this request is among the first.
+            let alone = self.expected(index, &request).map_or(Duration::MAX, |[_, alone]| alone);
             // The forecast may have granted the permits.
-            if let Some(granted) = (&mut acquire).now_or_never() {
+            if let Some(granted) = acquire.as_mut().now_or_never() {
                 return Some(granted);
             }
             let (other, earliest) = self.earliest(&request)?;
-            if other != index && earliest.is_some_and(|earliest| wait.is_none_or(|wait| earliest < wait)) {
+            let is_earlier = earliest.is_zero() || clock::now() >= due && earliest < alone;
+            if other != index && is_earlier {
                 return None;
             }
         }

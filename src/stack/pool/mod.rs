@@ -8,6 +8,8 @@ pub(super) use self::{
     route::{Route, RouteLayer},
 };
 use super::BaseUrl;
+#[cfg(feature = "client")]
+use crate::auth::Origin;
 use crate::{
     auth::{AuthLayer, KeyPlacement, KeySource},
     config::InvalidConfig,
@@ -97,6 +99,16 @@ impl Pool {
             return Err(InvalidConfig::new("pool", "no members", "at least one member"));
         }
         Ok(Self { members })
+    }
+
+    /// Identifies the pool: all clones have the same id.
+    fn id(&self) -> usize {
+        self.members.as_ptr().addr()
+    }
+
+    #[cfg(feature = "client")]
+    pub(super) fn origins(&self) -> impl Iterator<Item = &Origin> {
+        self.members.iter().map(|member| &member.base.origin)
     }
 
     /// Returns the layer that adds the keys of the members.

@@ -3,6 +3,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use http::{Request, Response, header::HOST};
@@ -12,12 +13,11 @@ use tower_service::Service;
 
 use super::Pool;
 use crate::{
-    call::{CallContext, Member, Outcome},
+    auth::MemberIndex,
+    call::{CallContext, Member},
     clock,
     error::{Error, take_once},
-    limit::Dialect,
-    policy::feedback::Reading,
-    retry::RetryOverride,
+    limit::PermitRequest,
     stack::BaseUrl,
 };
 
@@ -30,12 +30,11 @@ struct Routing {
     /// The base URL that the member's base URL replaces.
     base: BaseUrl,
     pool: Pool,
-    dialect: Dialect,
 }
 
 impl RouteLayer {
-    pub(in crate::stack) fn new(base: BaseUrl, pool: Pool, dialect: Dialect) -> Self {
-        Self(Some(Arc::new(Routing { base, pool, dialect })))
+    pub(in crate::stack) fn new(base: BaseUrl, pool: Pool) -> Self {
+        Self(Some(Arc::new(Routing { base, pool })))
     }
 
     /// Creates a layer that does nothing.
@@ -97,22 +96,31 @@ impl<S> Route<S> {
     }
 }
 
+/// The member to which a request goes, in the extensions of the request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chosen {
+    pub(super) pool: usize,
+    pub(super) index: usize,
+}
+
 impl Routing {
     /// Replaces the base URL of the request by that of its member.
     fn route<B>(self: &Arc<Self>, request: &mut Request<B>) -> Result<Box<Routed>, Error> {
-        let extensions = request.extensions();
-        let call = extensions.get::<CallContext>().cloned();
-        let is_declared = extensions.get::<RetryOverride>().is_some_and(RetryOverride::is_idempotent);
-        let may_repeat = is_declared || request.method().is_safe();
-        let index = call.as_ref().and_then(CallContext::member).map_or(0, |member| member.index);
+        let call = request.extensions().get::<CallContext>().cloned();
+        let index =
+            call.as_ref().and_then(|call| call.member(self.pool.id())).map_or(0, |member| member.index);
         let Some(member) = self.pool.members.get(index) else {
             return Err(Error::invalid_request("the call belongs to another pool"));
         };
         let uri = std::mem::take(request.uri_mut());
         *request.uri_mut() = self.base.rebase(uri, &member.base)?;
-        // It names the host of the base URL. The client sends that of the member.
-        request.headers_mut().remove(HOST);
-        Ok(Box::new(Routed { routing: Arc::clone(self), call, may_repeat }))
+        if !self.base.origin.covers(request.uri()) {
+            // It names the host of the base URL. The client sends that of the member.
+            request.headers_mut().remove(HOST);
+        }
+        request.extensions_mut().insert(MemberIndex(index));
+        request.extensions_mut().insert(Chosen { pool: self.pool.id(), index });
+        Ok(Box::new(Routed { routing: Arc::clone(self), call, index }))
     }
 }
 
@@ -121,26 +129,26 @@ impl Routing {
 pub struct Routed {
     routing: Arc<Routing>,
     call: Option<CallContext>,
-    /// Whether another member may process the request even if this one has processed it.
-    may_repeat: bool,
+    index: usize,
 }
 
 impl Routed {
-    /// Records to which member the next attempt may go.
+    /// Records whether another member can serve the next attempt before the deadline.
     fn end<R>(&self, result: &Result<Response<R>, Error>) {
-        let Some((call, member)) = self.call.as_ref().and_then(|call| Some((call, call.member()?))) else {
-            return;
-        };
-        let (is_unprocessed, is_throttled) = match result {
-            Ok(response) => {
-                let reading = Reading::of(&self.routing.dialect, response, clock::wall);
-                let delivery = Outcome::of_response(&reading).delivery();
-                (!delivery.may_be_processed(), reading.is_throttled())
-            }
-            Err(error) => (error.proves_not_sent(), false),
-        };
-        call.set_member(Member { is_fixed: !self.may_repeat && !is_unprocessed, is_throttled, ..member });
+        let pool = &self.routing.pool;
+        let failed = |response: &Response<R>| response.status().as_u16() >= 400 || is_grpc_error(response);
+        let Some(call) = self.call.as_ref().filter(|_| result.as_ref().is_ok_and(failed)) else { return };
+        let Some(member) = call.member(pool.id()).filter(|member| member.index == self.index) else { return };
+        let left = call.deadline().map_or(Duration::MAX, |ends| ends.saturating_duration_since(clock::now()));
+        let wait = |other: &super::Member| other.limiter.expected_wait(&PermitRequest::new());
+        let others = pool.members.iter().enumerate().filter(|(index, _)| *index != self.index);
+        let has_alternative = others.filter_map(|(_, other)| wait(other)).any(|[wait, _]| wait < left);
+        call.set_member(Member { has_alternative, ..member });
     }
+}
+
+fn is_grpc_error<R>(response: &Response<R>) -> bool {
+    response.headers().get("grpc-status").is_some_and(|code| code != "0")
 }
 
 pin_project! {
