@@ -199,15 +199,17 @@ impl ClientCredentials {
         client: impl FnOnce(StackBuilder) -> Result<Client, InvalidConfig>,
     ) -> Result<KeySource, InvalidConfig> {
         let form = Bytes::from(self.form());
-        let header = basic(&encoded(&self.client_id), &encoded(self.secret.expose()));
-        let secret = with_basic(&Secret::new(self.secret.expose()), &header);
+        let encoded_secret = encoded(self.secret.expose());
+        let header = basic(&encoded(&self.client_id), &encoded_secret);
+        // A server may repeat the secret as it is, or as it was sent.
+        let secrets = [Secret::new(self.secret.expose()), with_basic(&Secret::new(&encoded_secret), &header)];
         let header = (!self.in_body).then(|| sensitive(&header));
         let builder = self.builder.with_authorize(move |head| {
             if let Some(header) = &header {
                 head.headers.insert(AUTHORIZATION, header.clone());
             }
             if let Some(call) = head.extensions.get::<CallContext>() {
-                call.conceal(&secret);
+                secrets.iter().for_each(|secret| call.conceal(secret));
             }
             Ok(())
         });
