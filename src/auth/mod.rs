@@ -108,7 +108,7 @@ pub use self::origin::Origin;
 pub(crate) use self::origin::is_loopback;
 pub(crate) use self::origin::quoted;
 #[cfg(feature = "oauth2")]
-pub(crate) use self::placed_key::{basic, with_basic};
+pub(crate) use self::placed_key::{ENCODED, basic, with_basic};
 pub use self::placement::KeyPlacement;
 pub(crate) use self::placement::{NOT_FRAMING, frames_request};
 pub use self::refreshing::{FreshKey, RefreshingKey};

@@ -33,7 +33,7 @@ enum Form {
 }
 
 /// The characters that are percent-encoded: all except the unreserved characters of RFC 3986.
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 const BASIC: &str = "Basic ";
 

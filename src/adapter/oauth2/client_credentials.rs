@@ -5,12 +5,14 @@ use http::{
     Uri,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
 };
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 use zeroize::Zeroizing;
 
 use super::token_response;
 use crate::{
-    auth::{ApiKey, FreshKey, KeyError, KeySource, RefreshingKey, basic, key::sensitive, with_basic},
+    auth::{
+        ApiKey, ENCODED, FreshKey, KeyError, KeySource, RefreshingKey, basic, key::sensitive, with_basic,
+    },
     call::CallContext,
     client::service::Client,
     config::InvalidConfig,
@@ -60,7 +62,7 @@ use crate::{
 ///
 /// The next fetch starts after a delay of 1 s, doubled up to 20 s after consecutive failures. The delay is at least 60 s
 /// after an error that another request cannot fix, such as `invalid_client`. This includes every status other than 2xx,
-/// 408, 425, 429 and 5xx.
+/// 408, 425, 429 and 5xx, unless the error code is `server_error` or `temporarily_unavailable`.
 ///
 /// # Redaction
 ///
@@ -72,16 +74,14 @@ pub struct ClientCredentials {
     client_id: String,
     secret: ApiKey,
     in_body: bool,
-    scope: Option<String>,
-    parameters: Vec<(String, Zeroizing<String>)>,
+    parameters: Vec<(String, String)>,
 }
-
-/// The characters that stay as they are in a form. A space becomes `%20`, which every decoder of forms accepts.
-const FORM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The longest time of a fetch. The total timeout of the client, 60 s by default, should be shorter, because its error
 /// shows the attempts.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(90);
+
+const SCOPE: &str = "scope";
 
 impl ClientCredentials {
     /// Creates the credentials of one application. `token_url` may have a query.
@@ -112,7 +112,6 @@ impl ClientCredentials {
             client_id,
             secret: client_secret,
             in_body: false,
-            scope: None,
             parameters: Vec::new(),
         })
     }
@@ -132,7 +131,8 @@ impl ClientCredentials {
             let expected = "names of visible ascii characters except \" and \\, separated by single spaces";
             return Err(InvalidConfig::new("scope", scope.escape_debug().to_string(), expected));
         }
-        self.scope = Some(scope);
+        self.parameters.retain(|(name, _)| name != SCOPE);
+        self.parameters.push((SCOPE.to_owned(), scope));
         Ok(self)
     }
 
@@ -149,11 +149,11 @@ impl ClientCredentials {
         value: impl Into<String>,
     ) -> Result<Self, InvalidConfig> {
         let name = name.into();
-        if ["", "grant_type", "scope", "client_id", "client_secret"].contains(&&*name) {
+        if ["", "grant_type", SCOPE, "client_id", "client_secret"].contains(&&*name) {
             let expected = "a name other than grant_type, scope, client_id and client_secret";
             return Err(InvalidConfig::new("token request parameter", name, expected));
         }
-        self.parameters.push((name, Zeroizing::new(value.into())));
+        self.parameters.push((name, value.into()));
         Ok(self)
     }
 
@@ -221,17 +221,17 @@ impl ClientCredentials {
     /// Returns the body of the token request.
     fn form(&self) -> String {
         let credentials = [("client_id", &*self.client_id), ("client_secret", self.secret.expose())];
-        let scope = self.scope.iter().map(|scope| ("scope", &**scope));
-        let others = self.parameters.iter().map(|(name, value)| (&**name, &***value));
-        let pairs = scope.chain(others).chain(credentials.into_iter().filter(|_| self.in_body));
+        let parameters = self.parameters.iter().map(|(name, value)| (&**name, &**value));
+        let pairs = parameters.chain(credentials.into_iter().filter(|_| self.in_body));
         pairs.fold("grant_type=client_credentials".to_owned(), |form, (name, value)| {
             form + "&" + &encoded(name) + "=" + &encoded(value)
         })
     }
 }
 
+/// Encodes a text for a form. A space becomes `%20`, which every decoder of forms accepts.
 fn encoded(text: &str) -> Zeroizing<String> {
-    Zeroizing::new(utf8_percent_encode(text, FORM).to_string())
+    Zeroizing::new(utf8_percent_encode(text, ENCODED).to_string())
 }
 
 async fn fetch(client: Client, url: Arc<str>, form: Bytes) -> Result<FreshKey, KeyError> {
