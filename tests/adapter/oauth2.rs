@@ -304,6 +304,7 @@ fn invalid_settings_are_rejected() {
         "https://host/t#f",
         "https://host/t?a#f",
         "https://h/t?ü",
+        "https://h/t?a b",
         "",
     ] {
         let error = new(url, "app").unwrap_err().to_string();
