@@ -60,9 +60,9 @@ use crate::{
 ///   RFC 8707. Other text of the response is not shown;
 /// - the response is not the JSON of RFC 6749 §5.1, or its `token_type` is not `Bearer`.
 ///
-/// The next fetch starts after a delay of 1 s, doubled up to 20 s after consecutive failures. The delay is at least 60 s
-/// after an error that another request cannot fix, such as `invalid_client`. This includes every status other than 2xx,
-/// 408, 425, 429 and 5xx, unless the error code is `server_error` or `temporarily_unavailable`.
+/// The next fetch starts after a delay of 1 s, doubled up to 20 s after consecutive failures. The delay is at least
+/// 60 s after an error that another request cannot fix, such as `invalid_client`. This includes every status other than
+/// 2xx, 408, 425, 429 and 5xx, unless the error code is `server_error` or `temporarily_unavailable`.
 ///
 /// # Redaction
 ///
@@ -174,8 +174,8 @@ impl ClientCredentials {
         self.into_key_source_with(|builder| builder.client())
     }
 
-    /// Like [`into_key_source`](Self::into_key_source), with a client that the closure creates. The closure receives the
-    /// builder for the token URL, with the client credentials.
+    /// Like [`into_key_source`](Self::into_key_source), with a client that the closure creates. The closure receives
+    /// the builder for the token URL, with the client credentials.
     ///
     /// Use it to set a proxy or root certificates for the token endpoint, to share connections between key sources, or
     /// to change the timeouts. A fetch takes at most 90 s, even if the timeouts are longer.
