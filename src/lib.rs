@@ -246,6 +246,7 @@
 //! | `proxy` | HTTP and SOCKS5 proxies, see `transport::Proxy`. Also enables `client` |
 //! | `decompression` | gzip and brotli, see [`StackBuilder`](stack::StackBuilder). Also enables `client` |
 //! | `json` | JSON requests and responses of the client. Also enables `client` |
+//! | `oauth2` | fetches access tokens with OAuth 2 client credentials, see [`adapter`]. Also enables `json` |
 //! | `serde` | reads the configuration of a stack from TOML, JSON or the environment, see [`preset`](preset#configuration-from-files) |
 //! | `quanta` | allows the application to use a faster clock for a limiter |
 //! | `metrics` | records counters, gauges and histograms with the `metrics` facade, see [`adapter`] |

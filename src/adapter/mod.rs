@@ -1,4 +1,4 @@
-//! Optional integrations with other crates, each behind a feature.
+//! Optional integrations with other crates and protocols, each behind a feature.
 //!
 //! | feature | type | purpose |
 //! |---|---|---|
@@ -6,6 +6,7 @@
 //! | `otel` | [`trace_context`] | sends OpenTelemetry's span context as W3C `traceparent` |
 //! | `reqwest` | [`Reqwest`], [`SendWith`] | the layers over a `reqwest::Client` |
 //! | `redis` | [`RedisLimiter`] | a [`Limiter`](crate::limit::Limiter) whose quota several processes share |
+//! | `oauth2` | [`ClientCredentials`] | a [`KeySource`](crate::auth::KeySource) that fetches OAuth 2 access tokens |
 //! | `metrics` | [`adapter::metrics`] | counters, gauges and histograms of the `metrics` facade |
 //!
 //! [`from_backoff`]: fn.from_backoff.html
@@ -13,6 +14,7 @@
 //! [`Reqwest`]: struct.Reqwest.html
 //! [`SendWith`]: trait.SendWith.html
 //! [`RedisLimiter`]: struct.RedisLimiter.html
+//! [`ClientCredentials`]: struct.ClientCredentials.html
 //! [`adapter::metrics`]: metrics/index.html
 //!
 //! Builders of the `backon` crate need no adapter, because a closure implements [`Backoff`](crate::retry::Backoff):
@@ -45,6 +47,8 @@
 mod backoff;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+#[cfg(feature = "oauth2")]
+mod oauth2;
 #[cfg(feature = "otel")]
 mod otel;
 #[cfg(feature = "redis")]
@@ -54,6 +58,8 @@ mod reqwest;
 
 #[cfg(feature = "backoff")]
 pub use self::backoff::from_backoff;
+#[cfg(feature = "oauth2")]
+pub use self::oauth2::ClientCredentials;
 #[cfg(feature = "otel")]
 pub use self::otel::trace_context;
 #[cfg(feature = "redis")]

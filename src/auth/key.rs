@@ -114,7 +114,7 @@ impl ApiKey {
 }
 
 /// Creates a sensitive header value. A text of visible ASCII characters and spaces is always a valid value.
-pub(super) fn sensitive(text: &str) -> HeaderValue {
+pub(crate) fn sensitive(text: &str) -> HeaderValue {
     let mut value = HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""));
     value.set_sensitive(true);
     value

@@ -3,6 +3,9 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 use crate::error::{BoxError, Error, ErrorKind, redact};
 
 /// The error of a key source that failed. `source()` returns the cause: the error of the closure or of the file.
+///
+/// If the closure returns a `KeyError`, for example of another source, it is passed on. The key is then not fetched
+/// again before its [`retry_in`](Self::retry_in).
 #[derive(Debug, Clone)]
 pub struct KeyError(
     // Boxed, because each clone of a service has room for an error.
@@ -16,17 +19,24 @@ struct Inner {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
+const PROVIDER: &str = "the key provider failed";
+
 impl KeyError {
-    pub(super) fn new(message: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn new(message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner { message: message.into(), retry_in: None, source: None }))
     }
 
-    pub(super) fn with_source(mut self, source: impl Into<BoxError>) -> Self {
+    /// Creates the error of a provider that returned `error`.
+    pub(super) fn of_provider(error: BoxError) -> Self {
+        error.downcast().map_or_else(|error| Self::new(PROVIDER).with_source(error), |error| *error)
+    }
+
+    pub(crate) fn with_source(mut self, source: impl Into<BoxError>) -> Self {
         self.0.source = Some(Arc::from(redact(source)));
         self
     }
 
-    pub(super) fn with_retry_in(mut self, wait: Duration) -> Self {
+    pub(crate) fn with_retry_in(mut self, wait: Duration) -> Self {
         self.0.retry_in = Some(wait);
         self
     }

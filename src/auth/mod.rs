@@ -107,6 +107,8 @@ pub use self::origin::Origin;
 #[cfg(feature = "proxy")]
 pub(crate) use self::origin::is_loopback;
 pub(crate) use self::origin::quoted;
+#[cfg(feature = "oauth2")]
+pub(crate) use self::placed_key::{ENCODED, basic, with_basic};
 pub use self::placement::KeyPlacement;
 pub(crate) use self::placement::{NOT_FRAMING, frames_request};
 pub use self::refreshing::{FreshKey, RefreshingKey};

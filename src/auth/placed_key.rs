@@ -33,7 +33,9 @@ enum Form {
 }
 
 /// The characters that are percent-encoded: all except the unreserved characters of RFC 3986.
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+const BASIC: &str = "Basic ";
 
 /// The error if the encoded key makes a URI too long. A key cannot make a valid URI invalid in any other way.
 const TOO_LONG: &str = "the url with the key in its query is longer than 65,534 bytes";
@@ -41,19 +43,13 @@ const TOO_LONG: &str = "the url with the key in its query is longer than 65,534 
 impl PlacedKey {
     pub(super) fn new(placement: &KeyPlacement, key: &ApiKey) -> Self {
         let authorization = |value: &str| Form::Header { name: AUTHORIZATION, value: sensitive(value) };
-        // Reserves memory for the whole text, because a string that grows leaves copies of the key in freed memory.
-        let empty = |capacity| Zeroizing::new(String::with_capacity(capacity));
         let mut secret = key.0.clone();
         let form = match &placement.0 {
             Placement::Bearer => authorization(&Zeroizing::new(format!("Bearer {}", key.expose()))),
             Placement::Header(name) => Form::Header { name: name.clone(), value: key.header_value() },
             Placement::Basic(user) => {
-                let pair = Zeroizing::new(format!("{user}:{}", key.expose()));
-                let mut value = empty(6 + pair.len().div_ceil(3) * 4);
-                base64(pair.as_bytes(), &mut value);
-                // A server may repeat the credential without its padding.
-                secret = secret.with_encoded(value.trim_end_matches('='));
-                value.insert_str(0, "Basic ");
+                let value = basic(user, key.expose());
+                secret = with_basic(&secret, &value);
                 authorization(&value)
             }
             Placement::Query(name) => {
@@ -103,6 +99,25 @@ fn put_in_query<B>(request: &mut Request<B>, name: &str, pair: &str) -> Result<b
     parts.path_and_query = Some(PathAndQuery::try_from(path_and_query).map_err(|_| auth_error(TOO_LONG))?);
     *request.uri_mut() = Uri::from_parts(parts).map_err(|_| auth_error(TOO_LONG))?;
     Ok(true)
+}
+
+/// Reserves memory for a whole text, because a string that grows leaves copies of the key in freed memory.
+fn empty(capacity: usize) -> Zeroizing<String> {
+    Zeroizing::new(String::with_capacity(capacity))
+}
+
+/// Returns the value of `Authorization` for basic authentication.
+pub(crate) fn basic(user: &str, password: &str) -> Zeroizing<String> {
+    let pair = Zeroizing::new(format!("{user}:{password}"));
+    let mut value = empty(BASIC.len() + pair.len().div_ceil(3) * 4);
+    value.push_str(BASIC);
+    base64(pair.as_bytes(), &mut value);
+    value
+}
+
+/// Returns a copy of the secret that is also found in its `basic` form. A server may repeat that form without padding.
+pub(crate) fn with_basic(secret: &Secret, basic: &str) -> Secret {
+    secret.with_encoded(basic.trim_start_matches(BASIC).trim_end_matches('='))
 }
 
 /// Appends `bytes` in padded base64 (RFC 4648). No crate among the default dependencies offers base64.

@@ -68,7 +68,6 @@ struct Held {
     rejected: bool,
 }
 
-const FAILED: &str = "the key provider failed";
 const NO_TIMER: &str = "the tokio runtime of the key refresh has no timer or was shut down";
 
 impl Future for Refresh {
@@ -165,7 +164,7 @@ impl Refresher {
             return Err(error.clone().with_retry_in(until.saturating_duration_since(now)));
         }
         // A file needs no task, because the first poll of the refresh reads the file.
-        let current = || Handle::try_current().map_err(|error| KeyError::new(FAILED).with_source(error));
+        let current = || Handle::try_current().map_err(|error| KeyError::of_provider(error.into()));
         let runtime = (!self.is_file()).then(current).transpose()?;
         let (running, started) = refresh_task::start(Arc::clone(self).run(now), runtime);
         let done = running.done.clone();
@@ -198,7 +197,7 @@ impl Refresher {
         // The timer panics if its runtime has no timer or was shut down.
         let fetch = AssertUnwindSafe(async { tokio::time::timeout(*limit, provided).await });
         let fresh = match fetch.catch_unwind().await {
-            Ok(Ok(Ok(fetched))) => fetched.map_err(|error| KeyError::new(FAILED).with_source(error))?,
+            Ok(Ok(Ok(fetched))) => fetched.map_err(KeyError::of_provider)?,
             // Omits the payload of the panic, because it may contain the key.
             Ok(Ok(Err(_))) => return Err(KeyError::new("the key provider panicked")),
             Ok(Err(_)) => {
@@ -241,6 +240,7 @@ impl Refresher {
             }
             Err(error) => {
                 let wait = self.settings.backoff.delay(state.failures, self.random.next());
+                let wait = wait.max(error.retry_in().unwrap_or_default());
                 let error = error.with_retry_in(wait);
                 // A file is read often, so only the first of several consecutive failures is logged.
                 let is_logged = !self.is_file() || state.failures == 0;

@@ -11,7 +11,8 @@ pub(super) enum Provider {
     File(PathBuf, Duration),
 }
 
-/// A key that a closure fetches, for example from a vault or with OAuth 2's client credentials.
+/// A key that a closure fetches, for example from a vault. With the feature `oauth2`, `adapter::ClientCredentials`
+/// fetches tokens without a closure.
 ///
 /// Refreshes are single-flight: concurrent requests share one refresh. A refresh runs in a task on the runtime of the
 /// request that starts it, and continues if that request is dropped. If the runtime shuts down, a request that waits, or

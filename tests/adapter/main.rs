@@ -1,10 +1,12 @@
-//! Tests the optional adapters of other crates. `tests/redis` has the tests of the Redis adapter.
+//! Tests the optional adapters of other crates and protocols. `tests/redis` has the tests of the Redis adapter.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[cfg(feature = "backoff")]
 mod backoff;
 #[cfg(feature = "metrics")]
 mod metrics;
+#[cfg(feature = "oauth2")]
+mod oauth2;
 #[cfg(feature = "otel")]
 mod otel;
 #[path = "../support/mod.rs"]

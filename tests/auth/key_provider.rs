@@ -367,6 +367,29 @@ async fn provider_backs_off_after_failed_refreshes_while_the_old_key_is_valid() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn key_error_of_a_provider_is_passed_on_and_its_delay_is_kept() {
+    let (vault, fetches) = key_provider(Duration::ZERO, &[Fetch::Fails, Fetch::Expiring(60)]);
+    let minute = ExponentialBackoff::new(secs(60), secs(60)).unwrap().with_jitter(Jitter::none());
+    let vault = KeySource::from(vault.with_backoff(minute));
+    let calls = FetchCount(Arc::default());
+    let counter = calls.clone();
+    let keys = KeySource::from(RefreshingKey::new(move || {
+        counter.0.fetch_add(1, Ordering::Relaxed);
+        let vault = vault.clone();
+        async move { vault.current().await.map(FreshKey::new) }
+    }));
+    let error = keys.current().await.unwrap_err();
+    assert_eq!(error.to_string(), "the key provider failed, next attempt in 60s");
+    assert_eq!(error.source().unwrap().to_string(), "the vault is unavailable");
+    // The own backoff of the outer source is 1 s.
+    advance(secs(59)).await;
+    assert_eq!(keys.current().await.unwrap_err().retry_in(), Some(secs(1)));
+    assert_eq!((calls.count(), fetches.count()), (1, 1));
+    advance(secs(1)).await;
+    assert_eq!(keys.current().await.unwrap().expose(), "key-2");
+}
+
+#[tokio::test(start_paused = true)]
 async fn all_requests_that_wait_for_a_failed_key_refresh_return_an_error() {
     let server = Server::accepting("key");
     let (provider, fetches) = key_provider(secs(1), &[Fetch::Fails, Fetch::Expiring(60)]);

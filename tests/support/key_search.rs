@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+/// The characters that the form encoding of OAuth 2 client credentials keeps.
+pub(crate) const FORM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The number of characters at the start and at the end of the key that the search looks for. Shorter pieces could
 /// match by chance.
@@ -48,12 +51,15 @@ fn needles(piece: &str) -> Vec<Needle> {
         ("list of hex bytes", list(|byte| format!("{byte:x}"))),
         ("list of 0x bytes", list(|byte| format!("0x{byte:x}"))),
     ];
-    // Bytes before the piece, such as `user:`, shift its base64 encoding. Three different shifts are possible.
-    for before in 0..3 {
-        let encoded = base64(&[&vec![0; before], bytes].concat());
-        let whole = &encoded[(8 * before).div_ceil(6)..8 * (before + bytes.len()) / 6];
-        needles.push(("base64", whole.to_owned()));
-        needles.push(("URL-safe base64", whole.replace('+', "-").replace('/', "_")));
+    // Bytes before the piece, such as `user:`, shift its base64 encoding. Three different shifts are possible. OAuth 2
+    // percent-encodes a secret before its base64 encoding.
+    for bytes in [piece.to_owned(), utf8_percent_encode(piece, FORM).to_string()] {
+        for before in 0..3 {
+            let encoded = base64(&[&vec![0; before], bytes.as_bytes()].concat());
+            let whole = &encoded[(8 * before).div_ceil(6)..8 * (before + bytes.len()) / 6];
+            needles.push(("base64", whole.to_owned()));
+            needles.push(("URL-safe base64", whole.replace('+', "-").replace('/', "_")));
+        }
     }
     needles.into_iter().map(|(encoding, text)| Needle { encoding: encoding.to_owned(), text }).collect()
 }
@@ -101,9 +107,9 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
 /// A search that never finds a key would hide every leak. This test shows that the search finds keys.
 #[test]
 fn key_search_finds_a_key_in_every_encoding() {
-    use percent_encoding::{CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
+    use percent_encoding::CONTROLS;
 
-    const SOME: &percent_encoding::AsciiSet = &CONTROLS.add(b'%').add(b'"').add(b'+').add(b'/');
+    const SOME: &AsciiSet = &CONTROLS.add(b'%').add(b'"').add(b'+').add(b'/');
     // The test vectors of RFC 4648, section 10.
     assert_eq!(
         ["f", "fo", "foo", "foob"].map(|text| base64(text.as_bytes())),
@@ -138,6 +144,7 @@ fn key_search_finds_a_key_in_every_encoding() {
         base64(format!("me:{key}").as_bytes()),
         base64(format!("ann:{key}").as_bytes()) + "==",
         url_safe(base64(format!("u:{key}").as_bytes())),
+        base64(format!("app:{}", utf8_percent_encode(key, FORM)).as_bytes()),
         utf8_percent_encode(&base64(key.as_bytes()), NON_ALPHANUMERIC).to_string(),
         debug(&percent),
         percent.replace("%2B", "%2b").replace("%2F", "%2f"),

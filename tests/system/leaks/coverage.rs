@@ -157,6 +157,7 @@ const UNNAMEABLE: [&str; 5] = [
 fn is_available(name: &str) -> bool {
     match name {
         "preset::StackConfig" | "limit::RateLimitConfig" | "limit::DialectConfig" => cfg!(feature = "serde"),
+        "adapter::ClientCredentials" => cfg!(feature = "oauth2"),
         "adapter::Reqwest" => cfg!(feature = "reqwest"),
         "transport::Proxy" => cfg!(feature = "proxy"),
         "adapter::RedisLimiter" | "adapter::Store" => {

@@ -5,10 +5,10 @@ use tower_outbound::{Body, auth::KeySource, client::ResponseError};
 
 use super::{support::key_search::base64, *};
 
-type Encoding = fn(&str) -> String;
+pub(super) type Encoding = fn(&str) -> String;
 
 /// How a server may encode the credential.
-const ENCODINGS: [(&str, Encoding); 5] = [
+pub(super) const ENCODINGS: [(&str, Encoding); 5] = [
     ("plain", str::to_owned),
     ("json", |text| serde_json::to_string(text).unwrap()),
     ("percent", |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()),

@@ -11,6 +11,8 @@ mod coverage;
 #[cfg(feature = "json")]
 mod echoed_keys;
 mod failures;
+#[cfg(feature = "oauth2")]
+mod oauth2;
 mod panics;
 mod public_types;
 mod responses;

@@ -35,7 +35,7 @@ use tower_outbound::{
     transport::Transport,
 };
 
-#[cfg(any(feature = "otel", feature = "redis", feature = "reqwest"))]
+#[cfg(any(feature = "oauth2", feature = "otel", feature = "redis", feature = "reqwest"))]
 use tower_outbound::adapter;
 
 use super::{
@@ -365,6 +365,16 @@ async fn test_kit(coverage: &Coverage) {
 
 fn adapters(coverage: &Coverage) {
     let _ = coverage;
+    #[cfg(feature = "oauth2")]
+    {
+        let credentials = adapter::ClientCredentials::new(URI, "app", key()).unwrap();
+        let credentials = credentials.with_parameter("resource", KEY).unwrap();
+        coverage.debug(&credentials);
+        check_debug(&credentials.with_credentials_in_body().into_key_source().unwrap());
+        for url in [format!("https://me:{KEY}@host/"), format!("{URI}?{KEY}#")] {
+            check_error_chain(&adapter::ClientCredentials::new(url, "app", key()).unwrap_err());
+        }
+    }
     #[cfg(feature = "otel")]
     {
         coverage.layer(AttemptSpanLayer::new().with_propagation(adapter::trace_context));
