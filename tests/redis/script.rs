@@ -59,8 +59,8 @@ impl Store {
                 .arg(&[quota.limit, quota.burst, quota.length, quota.interval()])
                 .arg(format!("id{number}"));
         }
-        type Reply = (u64, u64, u64, u64, u64, Vec<(u64, u64)>);
-        let (.., grants): Reply = command.arg(0).query(&mut self.connection).unwrap();
+        type Reply = (u64, u64, u64, u64, u64, Vec<(u64, u64)>, u32, bool);
+        let (.., grants, _, _): Reply = command.arg(0).arg(0).query(&mut self.connection).unwrap();
         grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect()
     }
 

@@ -1,6 +1,7 @@
 use std::{
     fmt,
     future::{Future, poll_fn},
+    num::NonZeroU32,
     pin::Pin,
     sync::Arc,
 };
@@ -221,14 +222,44 @@ impl RedisLimiter {
 
 impl Limiter for RedisLimiter {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
-        let inner = Arc::clone(&self.inner);
-        let mut acquire = inner.limiter.acquire_with(request);
-        Acquire::new(poll_fn(move |cx| {
-            let outcome = Pin::new(&mut acquire).poll(cx);
-            inner.start();
-            let issuer = || Arc::clone(&inner) as Arc<dyn PermitIssuer>;
-            outcome.map_ok(|permit| permit.with_issuer(issuer()))
-        }))
+        let mut waiter = Waiter { inner: Arc::clone(&self.inner), is_waiting: false };
+        let (acquire, cost) = (self.inner.limiter.acquire_with(request), request.cost());
+        Acquire::new(async move {
+            // Dropped before `waiter`, so that its permits have been returned by then.
+            let mut acquire = acquire;
+            poll_fn(|cx| {
+                let outcome = Pin::new(&mut acquire).poll(cx);
+                waiter.polled(cost, outcome.is_pending());
+                outcome
+            })
+            .await
+            .map(|permit| permit.with_issuer(Arc::clone(&waiter.inner) as Arc<dyn PermitIssuer>))
+        })
+    }
+}
+
+/// Reports to the store if a queued request is dropped, because the store may have admitted it.
+struct Waiter {
+    inner: Arc<Inner>,
+    is_waiting: bool,
+}
+
+impl Waiter {
+    fn polled(&mut self, cost: NonZeroU32, is_pending: bool) {
+        self.is_waiting = is_pending;
+        // While the limit of requests in flight is reached, the limiter requests no permits.
+        if is_pending && self.inner.counts_in_flight() {
+            self.inner.inspect(|permits, _| permits.request_query(cost));
+        }
+        self.inner.start();
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if self.is_waiting {
+            self.inner.flight_changed();
+        }
     }
 }
 

@@ -1,16 +1,19 @@
 //! The settings of a limiter, and the values that are derived from them.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use redis::{Cmd, ConnectionInfo};
 use sha2::{Digest, Sha256};
 
-use super::protocol::{Kind, Query, micros};
+use super::protocol::{FlightReport, Kind, Query, micros};
 use crate::{config::InvalidConfig, limit::core::PauseSettings, policy::Quota};
 
 /// A store that does not reply is queried again after a random time of 50 to 250 ms.
 pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(50);
 pub(super) const LONGEST_RETRY: Duration = Duration::from_millis(250);
+
+/// The end of the key that contains the requests in flight of each process.
+pub(super) const FLIGHT: &str = ":flight";
 
 #[derive(Clone)]
 pub(super) struct Settings {
@@ -27,6 +30,11 @@ pub(super) struct Settings {
     pub(super) pauses: PauseSettings,
     /// The quotas that this process applies while the store does not reply. If `None`, it refuses requests instead.
     pub(super) share: Option<Vec<Quota>>,
+    /// The number of processes among which the limits are divided while the store does not reply.
+    pub(super) processes: u32,
+    pub(super) max_in_flight: Option<NonZeroU32>,
+    /// How long the store counts the requests in flight of a process that sends no query.
+    pub(super) in_flight_expiry: Duration,
 }
 
 impl Settings {
@@ -58,6 +66,10 @@ impl Settings {
             timeout: Duration::from_millis(250),
             pauses: PauseSettings::DEFAULT,
             share: None,
+            processes: 1,
+            max_in_flight: None,
+            // Longer than any pause of a healthy process, and short enough for the users of a process that has crashed.
+            in_flight_expiry: Duration::from_secs(10),
         })
     }
 
@@ -102,6 +114,12 @@ impl Settings {
         length.div_ceil(u64::from(quota.limit() - quota.burst()).max(1))
     }
 
+    /// Returns the limit of requests in flight, or the part of it that a process uses while the store does not reply.
+    pub(super) fn max_in_flight(&self, is_share: bool) -> Option<NonZeroU32> {
+        let processes = if is_share { self.processes } else { 1 };
+        self.max_in_flight.map(|max| NonZeroU32::new(max.get() / processes).unwrap_or(NonZeroU32::MIN))
+    }
+
     /// Returns the longest time for which a grant counts towards a quota.
     pub(super) fn longest(&self) -> Duration {
         let lengths = self.quotas.iter().map(|quota| self.length(quota));
@@ -131,14 +149,13 @@ impl Settings {
         let hash = Sha256::digest(self.name.as_bytes());
         let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let tag = format!("{}:{{{hex}}}", self.namespace);
-        match self.kind {
-            Kind::TokenBucket => vec![format!("{tag}:bucket")],
-            Kind::SlidingWindow => {
-                let state = format!("{tag}:window");
-                let logs: Vec<_> = self.ids().map(|id| format!("{state}:{id}")).collect();
-                std::iter::once(state).chain(logs).collect()
-            }
-        }
+        let (state, logs) = match self.kind {
+            Kind::TokenBucket => (format!("{tag}:bucket"), None),
+            Kind::SlidingWindow => (format!("{tag}:window"), Some(self.ids())),
+        };
+        let logs = logs.into_iter().flatten().map(|id| format!("{state}:{id}"));
+        let flight = self.max_in_flight.map(|_| format!("{state}{FLIGHT}"));
+        std::iter::once(state.clone()).chain(logs).chain(flight).collect()
     }
 
     /// Writes the arguments in the order in which the script reads them. `fresh` tells the script that the connection
@@ -177,6 +194,12 @@ impl Settings {
         command.arg(query.updates.gates.len());
         for gate in &query.updates.gates {
             command.arg(gate.policy).arg(gate.left).arg(left(gate.until));
+        }
+        command.arg(self.max_in_flight.map_or(0, NonZeroU32::get));
+        if self.max_in_flight.is_some() {
+            let FlightReport { id, requests, spare, is_counted } = query.flight;
+            command.arg(requests).arg(spare).arg(u8::from(is_counted)).arg(micros(self.in_flight_expiry));
+            command.arg(format!("{id:016x}"));
         }
     }
 }

@@ -93,6 +93,8 @@ fn reply(grants: &[(u64, u32)], free: u64) -> Reply {
         free: millis(free),
         query_in: millis(free.saturating_sub(100)),
         grants,
+        admitted: 0,
+        is_full: false,
     }
 }
 
@@ -289,7 +291,7 @@ fn redis_window_is_longer_than_the_quota_window_by_margin_and_hold() {
     // The window is 1,080 ms plus one microsecond, because both of its ends count. The time between two permits is this
     // window divided by 80 permits, rounded up.
     assert_eq!(longest, Duration::from_micros(1_080_001));
-    let quotas = "2 100 20 1080001 13500013 1000000.0 100 20 1080001 13500013 1000000.1 0";
+    let quotas = "2 100 20 1080001 13500013 1000000.0 100 20 1080001 13500013 1000000.1 0 0";
     assert!(bucket.trim().ends_with(quotas), "{bucket}");
     let key = |suffix: &str| format!("tower-outbound:{{2c70e12b7a0646f92279f427c7b38e73}}:{suffix}");
     assert_eq!(keys, [key("bucket")]);
