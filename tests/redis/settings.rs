@@ -21,8 +21,10 @@ fn error_for_an_invalid_redis_setting_states_the_valid_values() {
             "invalid quotas `none`: expected at least one",
         ),
         (
-            RedisLimiter::token_bucket("redis://localhost", "key", Quota::bucket(40, 2, millis(1_000))).err(),
-            "invalid quotas `bucket 40, 2/1s, margin 1s`: expected quotas with a window",
+            RedisLimiter::token_bucket("redis://localhost", "key", Quota::bucket(40, 2, millis(1_000)))
+                .and_then(|limiter| limiter.with_fallback_share(41))
+                .err(),
+            "invalid processes `41`: expected 1 to 40, because a quota has a capacity of 40",
         ),
         (valid().with_namespace("a{b}").err(), "invalid namespace `a{b}`: expected a name without braces"),
         (valid().with_lease(0, millis(10)).err(), "invalid lease permits `0`: expected 1 to 1000"),

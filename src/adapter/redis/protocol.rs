@@ -27,6 +27,7 @@ impl Kind {
     /// determines it.
     pub(super) fn max_at_once(self, quota: &Quota) -> (u32, &'static str) {
         match self {
+            _ if quota.refill().is_some() => (quota.limit(), "capacity"),
             Self::TokenBucket => (quota.burst(), "burst"),
             Self::SlidingWindow => (quota.limit(), "limit"),
         }

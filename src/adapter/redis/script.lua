@@ -15,20 +15,23 @@ local function argument()
   return tonumber(ARGV[at])
 end
 
-local windowed = argument() == 1
 local want, unit, horizon = argument(), argument(), argument()
 local fresh = argument() == 1
 local known = {born = argument(), granted = argument(), age = argument()}
 local booked, back, holdoff, quiet = argument(), argument() == 1, argument(), argument()
 local pause, resume = argument(), argument() == 1
-local quotas, longest = {}, 0
+local quotas, longest, logs = {}, 0, 0
 for i = 1, argument() do
-  -- The length is in µs. The interval is in ns, because rounding errors of µs would add up.
+  -- The length is in µs. The interval is in ns, because rounding errors of µs would add up. It is zero for a quota with
+  -- a log of grants. Every other quota is a bucket.
   local quota = {limit = argument(), burst = argument(), length = argument(), interval = argument()}
   at = at + 1
   quota.id = ARGV[at]
   quota.whole = quota.burst * quota.interval
-  quota.log = KEYS[i + 1]
+  if quota.interval == 0 then
+    logs = logs + 1
+    quota.log = KEYS[logs + 1]
+  end
   quotas[i] = quota
   longest = math.max(longest, quota.length)
 end
@@ -89,7 +92,7 @@ end
 -- Counts all earlier permits as spent at this moment.
 local function empty(quota, moment)
   quota.next = math.max(quota.next, moment + math.ceil(quota.whole / 1000))
-  if not windowed then return end
+  if not quota.log then return end
   local all = redis.call('LRANGE', quota.log, 0, -1)
   redis.call('DEL', quota.log)
   redis.call('RPUSH', quota.log, whole(moment), quota.limit)
@@ -142,14 +145,12 @@ end
 -- Grants may be lost by a restart, which ends every connection, or by a loss of the grants that this process remembers.
 -- The server reports its uptime in whole seconds, rounded down, so `start` is the latest possible moment of its start.
 local lost = reset and now + horizon or 0
-if windowed then
-  for _, quota in ipairs(quotas) do
-    -- A log without its state, or a state without its log: one of them was evicted.
-    local kept = redis.call('EXISTS', quota.log) == 1
-    if kept ~= (quota.sum > 0) or kept and not born then
-      redis.call('DEL', quota.log)
-      quota.sum, lost = 0, now + horizon
-    end
+for _, quota in ipairs(quotas) do
+  -- A log without its state, or a state without its log: one of them was evicted.
+  local kept = quota.log and redis.call('EXISTS', quota.log) == 1
+  if quota.log and (kept ~= (quota.sum > 0) or kept and not born) then
+    redis.call('DEL', quota.log)
+    quota.sum, lost = 0, now + horizon
   end
 end
 if fresh or not born then
@@ -183,7 +184,7 @@ end
 -- Counts the permits that the process used from its share, unless everything counts as spent already.
 if booked > 0 and spent < now then
   for _, quota in ipairs(quotas) do
-    if windowed then
+    if quota.log then
       local last = tonumber(redis.call('LINDEX', quota.log, -2) or 0)
       redis.call('RPUSH', quota.log, whole(math.max(now, last)), math.min(booked, quota.limit))
       quota.sum = quota.sum + math.min(booked, quota.limit)
@@ -227,7 +228,7 @@ end
 -- The earliest time of the next block of permits, in ns from now.
 for _, quota in ipairs(quotas) do
   quota.ahead = math.max(quota.next - now, 0) * 1000
-  if windowed then
+  if quota.log then
     -- The oldest permits that do not fit beside the block must have left the window.
     local needed = quota.sum + (want + 1) * unit - quota.limit
     quota.oldest, quota.entries = {}, 2 * needed
@@ -247,7 +248,7 @@ end
 local function due_of(block)
   local due = 0
   for _, quota in ipairs(quotas) do
-    if windowed then
+    if quota.log then
       local needed = quota.sum + block * unit - quota.limit
       while quota.freed < needed and (quota.cursor + 2 < #quota.oldest or more(quota)) do
         quota.cursor = quota.cursor + 2
@@ -275,7 +276,7 @@ local free, dues, blocks = 0, {}, 0
 if paused <= now then
   local skip = math.min(want, math.floor(room / unit))
   for _, quota in ipairs(quotas) do
-    if not windowed then
+    if not quota.log then
       skip = math.min(skip, math.floor((quota.whole - quota.ahead) / (unit * quota.interval)))
     elseif quota.ahead > 0 then
       skip = 0
@@ -292,7 +293,7 @@ if paused <= now then
   if skip > 0 then
     blocks, dues = skip, {0, skip * unit}
     for _, quota in ipairs(quotas) do
-      if not windowed then quota.ahead = quota.ahead + skip * unit * quota.interval end
+      if not quota.log then quota.ahead = quota.ahead + skip * unit * quota.interval end
     end
   end
 end
@@ -310,7 +311,7 @@ while true do
     table.insert(dues, unit)
   end
   for _, quota in ipairs(quotas) do
-    quota.ahead = math.max(quota.ahead, due, 0) + (windowed and 0 or unit * quota.interval)
+    quota.ahead = math.max(quota.ahead, due, 0) + unit * quota.interval
   end
 end
 
@@ -329,7 +330,7 @@ for _, gate in ipairs(standing) do
 end
 for _, value in ipairs({'gates', packed, 'closed', whole(closed)}) do table.insert(fields, value) end
 for _, quota in ipairs(quotas) do
-  if windowed then
+  if quota.log then
     if blocks > 0 then
       for i = 1, #dues, 2 do
         redis.call('RPUSH', quota.log, whole(now + dues[i]), dues[i + 1])

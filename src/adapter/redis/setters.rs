@@ -139,7 +139,7 @@ impl RedisLimiter {
     ///   [timeout](Self::with_timeout) after its longest wait.
     /// - With a [fallback share](Self::with_fallback_share), each process may have `max / processes` requests in flight while
     ///   the store does not reply. Requests from before the failure count too.
-    /// - After a restart or a loss of the store's memory, no further request is admitted until the
+    /// - After a restart or a detected loss of the store's memory, no further request is admitted until the
     ///   [expiry](Self::with_in_flight_expiry), because the store does not know the requests in flight. The same applies to a
     ///   server that has just started.
     /// - [`Snapshot::requests_in_flight`](crate::limit::Snapshot::requests_in_flight) counts those of this process.

@@ -6,7 +6,11 @@ use redis::{Cmd, ConnectionInfo};
 use sha2::{Digest, Sha256};
 
 use super::protocol::{FlightReport, Kind, Query, micros};
-use crate::{config::InvalidConfig, limit::core::PauseSettings, policy::Quota};
+use crate::{
+    config::InvalidConfig,
+    limit::core::PauseSettings,
+    policy::{Quota, nanos},
+};
 
 /// A store that does not reply is queried again after a random time of 50 to 250 ms.
 pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(50);
@@ -47,9 +51,6 @@ impl Settings {
         let expected = "at least one quota to share";
         let shortest = quotas.iter().map(Quota::window).min();
         let shortest = shortest.ok_or_else(|| InvalidConfig::new("quotas", "none", expected))?;
-        if let Some(bucket) = quotas.iter().find(|quota| quota.refill().is_some()) {
-            return Err(InvalidConfig::new("quotas", format!("{bucket:#}"), "quotas with a window"));
-        }
         if let Some(quota) = quotas.iter().find(|quota| !quota.counts_requests()) {
             return Err(InvalidConfig::new("quotas", format!("{quota:#}"), "quotas of requests"));
         }
@@ -99,7 +100,18 @@ impl Settings {
 
     /// Returns the maximum number of permits that one request can ever take.
     pub(super) fn largest(&self) -> u32 {
-        self.quotas.iter().map(|quota| self.kind.max_at_once(quota).0).min().unwrap_or(u32::MAX)
+        let largest = |quota: &Quota| if self.is_logged(quota) { quota.limit() } else { self.burst(quota) };
+        self.quotas.iter().map(largest).min().unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether the store keeps a log of the grants of a quota. Otherwise, it keeps a bucket.
+    fn is_logged(&self, quota: &Quota) -> bool {
+        self.kind == Kind::SlidingWindow && quota.refill().is_none()
+    }
+
+    /// Returns the burst. That of a [bucket](Quota::bucket) leaves room for `hold`, as for the margin.
+    fn burst(&self, quota: &Quota) -> u32 {
+        quota.with_longer_margin(self.hold).burst()
     }
 
     /// Returns how long a grant counts towards the quota, in µs. This is the window plus margin and `hold`, and 1 µs
@@ -108,8 +120,15 @@ impl Settings {
         micros(quota.window() + quota.margin() + self.hold) + 1
     }
 
-    /// Returns the time between two permits of a bucket, in ns.
+    /// Returns the time between two permits of a bucket, in ns. Returns zero for a log, whose permits may become
+    /// available together.
     fn refill(&self, quota: &Quota) -> u64 {
+        if self.is_logged(quota) {
+            return 0;
+        }
+        if quota.refill().is_some() {
+            return nanos(quota.with_longer_margin(self.hold).refill_interval());
+        }
         let length = self.length(quota).saturating_mul(1_000);
         length.div_ceil(u64::from(quota.limit() - quota.burst()).max(1))
     }
@@ -126,13 +145,9 @@ impl Settings {
         Duration::from_micros(lengths.max().unwrap_or(0))
     }
 
-    /// Returns the shortest time between two permits of a bucket, in ns. Returns zero for a sliding window, whose
-    /// permits may become available together.
+    /// Returns the shortest time between two permits of a quota, in ns. Returns zero if one has a log.
     pub(super) fn interval(&self) -> u64 {
-        match self.kind {
-            Kind::TokenBucket => self.quotas.iter().map(|quota| self.refill(quota)).min().unwrap_or(0),
-            Kind::SlidingWindow => 0,
-        }
+        self.quotas.iter().map(|quota| self.refill(quota)).min().unwrap_or(0)
     }
 
     /// Returns an id for each quota: its window, and the number of earlier quotas with the same window.
@@ -149,11 +164,12 @@ impl Settings {
         let hash = Sha256::digest(self.name.as_bytes());
         let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let tag = format!("{}:{{{hex}}}", self.namespace);
-        let (state, logs) = match self.kind {
-            Kind::TokenBucket => (format!("{tag}:bucket"), None),
-            Kind::SlidingWindow => (format!("{tag}:window"), Some(self.ids())),
+        let state = match self.kind {
+            Kind::TokenBucket => format!("{tag}:bucket"),
+            Kind::SlidingWindow => format!("{tag}:window"),
         };
-        let logs = logs.into_iter().flatten().map(|id| format!("{state}:{id}"));
+        let logged = self.quotas.iter().zip(self.ids()).filter(|(quota, _)| self.is_logged(quota));
+        let logs = logged.map(|(_, id)| format!("{state}:{id}"));
         let flight = self.max_in_flight.map(|_| format!("{state}{FLIGHT}"));
         std::iter::once(state.clone()).chain(logs).chain(flight).collect()
     }
@@ -170,7 +186,6 @@ impl Settings {
         // Until then, either a query has timed out, or the share was empty for `horizon + hold`.
         let quiet = (self.timeout / 2).min(self.horizon() + self.hold);
         command
-            .arg(u8::from(self.kind == Kind::SlidingWindow))
             .arg(query.want)
             .arg(query.unit.max(1))
             .arg(micros(self.horizon()))
@@ -186,7 +201,7 @@ impl Settings {
         for (quota, id) in self.quotas.iter().zip(self.ids()) {
             command
                 .arg(quota.limit())
-                .arg(quota.burst())
+                .arg(self.burst(quota))
                 .arg(self.length(quota))
                 .arg(self.refill(quota))
                 .arg(id);
