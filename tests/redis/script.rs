@@ -171,6 +171,9 @@ async fn script_of_the_store_grants_exactly_the_permits_of_a_local_bucket() {
             interval: Some(interval * 1_000),
             horizon: 0,
         };
+        // The store's bucket is empty at first, because the server has just started.
+        store.query(Query { delay: 0, count: 0, cost: 1 });
+        store.now += 2 * quota.length + 10_000_000;
         for _ in 0..100 {
             let (delay, cost) = (next(3 * interval), 1 + next(capacity.min(4)));
             tokio::time::advance(Duration::from_micros(delay)).await;
