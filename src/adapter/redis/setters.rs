@@ -135,6 +135,8 @@ impl RedisLimiter {
     ///   after at least 10 ms and at most 250 ms. An end of a request in its own process queries immediately.
     /// - Processes take turns: each further request goes to the process that has waited longest. A process that waits but
     ///   sends no query loses its turn after 1 s.
+    /// - Permits that a [lease](Self::with_lease) fetches before requests need them count as requests in flight until they
+    ///   expire.
     /// - The end of a request cannot be forecast. A waiter that only this limit delays is refused at its deadline, or one
     ///   [timeout](Self::with_timeout) after its longest wait.
     /// - With a [fallback share](Self::with_fallback_share), each process may have `max / processes` requests in flight while
