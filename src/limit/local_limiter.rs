@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "redis")]
+use super::core::Flight;
 use super::{
     core::{Core, Grant, LONGEST_UNCOLLECTED},
     feedback::ResponseInfo,
@@ -81,6 +83,19 @@ impl LocalLimiter {
     /// longer be served in time.
     pub fn source_changed(&self) {
         self.shared.locked(|core, now| core.source_changed(now));
+    }
+
+    /// Returns the requests of a store that counts the requests in flight.
+    #[cfg(feature = "redis")]
+    pub(crate) fn flight(&self) -> Flight {
+        self.shared.locked(|core, now| core.flight(now))
+    }
+
+    /// Replaces the limit of requests in flight, and how many further requests the store admits. Serves no waiter.
+    /// Returns the number of requests in flight.
+    #[cfg(feature = "redis")]
+    pub(crate) fn admit(&self, max: NonZeroU32, further: Option<u32>) -> u32 {
+        self.shared.locked(|core, now| core.admit(max, further, now))
     }
 
     /// Waits for one permit.

@@ -260,3 +260,27 @@ async fn redis_limiter_serves_a_costly_request_of_a_low_priority_beside_higher_o
     // 16 permits take 2 s.
     tokio::time::timeout(millis(10_000), all).await.unwrap();
 }
+
+/// A bucket grants its burst, and then permits at the rate of the server, also beside a window.
+#[tokio::test]
+async fn processes_share_the_bucket_of_a_service() {
+    let server = server();
+    let shared = Quota::bucket(20, 50, millis(1_000)).unwrap().with_margin(millis(40)).unwrap();
+    let length = millis(4_000);
+    for (make, beside) in
+        [(bucket as fn(&str, &str, Vec<Quota>) -> _, None), (window, None), (window, Some(100))]
+    {
+        let quotas: Vec<_> =
+            beside.map(|limit| quota(limit, millis(1_000))).into_iter().chain([shared]).collect();
+        let name = format!("{}", quotas.len());
+        // The hold of 40 ms and the margin take four permits of the burst.
+        let make = || make(&server.url(), &name, quotas.clone()).unwrap().with_lease(1, millis(40)).unwrap();
+        let limiters = [make(), make()];
+        let refusal = take(&limiters[0], request(17, None)).await.unwrap_err();
+        assert_eq!(refusal.reason(), Reason::TooCostly { largest: 16 });
+        let (arrivals, _) = take_continuously(&limiters, 4, length).await;
+        arrivals.assert_within(shared);
+        let granted = arrivals.times().len();
+        assert!((75..=200 + 20).contains(&granted), "{granted}");
+    }
+}

@@ -6,6 +6,7 @@ mod decisions;
 mod fallback_share;
 mod faults;
 mod fleet;
+mod in_flight;
 #[path = "../../examples/support/redis_server.rs"]
 mod redis_server;
 mod script;

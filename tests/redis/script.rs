@@ -2,6 +2,8 @@
 
 use proptest::{prelude::*, test_runner::TestRunner};
 
+use tower_outbound::limit::LocalLimiter;
+
 use super::*;
 
 const SCRIPT: &str = include_str!("../../src/adapter/redis/script.lua");
@@ -38,6 +40,8 @@ struct Store {
     now: u64,
     sliding: bool,
     quotas: Vec<ScriptQuota>,
+    /// The time between two refilled permits, in ns, if it does not follow from the window.
+    interval: Option<u64>,
     /// How early the store may grant a permit before its due time, in µs.
     horizon: u64,
 }
@@ -51,16 +55,15 @@ impl Store {
         for number in 0..self.quotas.len() {
             command.arg(format!("{{a}}:{number}"));
         }
-        command.arg(self.now).arg(u8::from(self.sliding)).arg(query.count).arg(query.cost).arg(self.horizon);
+        command.arg(self.now).arg(query.count).arg(query.cost).arg(self.horizon);
         // These arguments describe a process that has been connected for a long time and has nothing to report.
         command.arg(&[0, 0, 0, -1, 0, 0, 0, 1_000_000_000, 0, 0]).arg(self.quotas.len());
         for (number, quota) in self.quotas.iter().enumerate() {
-            command
-                .arg(&[quota.limit, quota.burst, quota.length, quota.interval()])
-                .arg(format!("id{number}"));
+            let interval = if self.sliding { 0 } else { self.interval.unwrap_or(quota.interval()) };
+            command.arg(&[quota.limit, quota.burst, quota.length, interval]).arg(format!("id{number}"));
         }
-        type Reply = (u64, u64, u64, u64, u64, Vec<(u64, u64)>);
-        let (.., grants): Reply = command.arg(0).query(&mut self.connection).unwrap();
+        type Reply = (u64, u64, u64, u64, u64, Vec<(u64, u64)>, u32, bool);
+        let (.., grants, _, _): Reply = command.arg(0).arg(0).query(&mut self.connection).unwrap();
         grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect()
     }
 
@@ -107,6 +110,7 @@ fn script_of_the_store_exceeds_no_quota_in_any_window() {
             now: 2_000_000_000_000_000,
             sliding,
             quotas,
+            interval: None,
             horizon,
         };
         let largest = |quota: &ScriptQuota| if sliding { quota.limit } else { quota.burst };
@@ -137,4 +141,47 @@ fn script_of_the_store_exceeds_no_quota_in_any_window() {
     };
     TestRunner::new(config).run(&strategy, run).unwrap();
     assert!(granted.get() > 1_000, "the script granted only {granted:?} times");
+}
+
+/// Creates a `LocalLimiter` for each bucket, and queries the store at the times of its clock.
+#[tokio::test(start_paused = true)]
+async fn script_of_the_store_grants_exactly_the_permits_of_a_local_bucket() {
+    let server = server();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut random = 1_u64;
+    let mut next = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % below
+    };
+    let (mut granted, mut refused) = (0, 0);
+    for _ in 0..50 {
+        let mut connection = client.get_connection().unwrap();
+        redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
+        let (capacity, refill, interval) = (1 + next(40), 1 + next(10), 1 + next(400_000));
+        let bucket = Quota::bucket(capacity as u32, refill as u32, Duration::from_micros(refill * interval));
+        let bucket = bucket.unwrap().without_margin();
+        let local = LocalLimiter::token_bucket(bucket);
+        let quota = ScriptQuota { limit: capacity, burst: capacity, length: capacity * interval };
+        let mut store = Store {
+            connection,
+            script: SCRIPT.replace(CLOCK, "local now = tonumber(table.remove(ARGV, 1))\n"),
+            now: 2_000_000_000_000_000,
+            sliding: false,
+            quotas: vec![quota],
+            interval: Some(interval * 1_000),
+            horizon: 0,
+        };
+        // The store's bucket is empty at first, because the server has just started.
+        store.query(Query { delay: 0, count: 0, cost: 1 });
+        store.now += 2 * quota.length + 10_000_000;
+        for _ in 0..100 {
+            let (delay, cost) = (next(3 * interval), 1 + next(capacity.min(4)));
+            tokio::time::advance(Duration::from_micros(delay)).await;
+            let is_granted = !store.query(Query { delay, count: 1, cost }).is_empty();
+            let by_local = local.try_acquire_many(NonZeroU32::new(cost as u32).unwrap()).is_ok();
+            assert_eq!(is_granted, by_local, "{cost} permits of {bucket:#} after {delay} us");
+            *if is_granted { &mut granted } else { &mut refused } += 1;
+        }
+    }
+    assert!(granted > 1_000 && refused > 1_000, "{granted} granted, {refused} refused");
 }

@@ -7,6 +7,10 @@ fn error_for_an_invalid_redis_setting_states_the_valid_values() {
     let quotas = || [quota(10, millis(1_000))];
     let make = |url: &str| RedisLimiter::token_bucket(url, "key", quotas());
     let valid = || make("redis://localhost").unwrap();
+    let divided = |processes| {
+        let limiter = RedisLimiter::token_bucket("redis://localhost", "key", [quota(100, millis(1_000))]);
+        limiter.unwrap().with_fallback_share(processes).unwrap()
+    };
     let cases = [
         (
             make("http://user:hunter2@localhost").err(),
@@ -17,8 +21,10 @@ fn error_for_an_invalid_redis_setting_states_the_valid_values() {
             "invalid quotas `none`: expected at least one",
         ),
         (
-            RedisLimiter::token_bucket("redis://localhost", "key", Quota::bucket(40, 2, millis(1_000))).err(),
-            "invalid quotas `bucket 40, 2/1s, margin 1s`: expected quotas with a window",
+            RedisLimiter::token_bucket("redis://localhost", "key", Quota::bucket(40, 2, millis(1_000)))
+                .and_then(|limiter| limiter.with_fallback_share(41))
+                .err(),
+            "invalid processes `41`: expected 1 to 40, because a quota has a capacity of 40",
         ),
         (valid().with_namespace("a{b}").err(), "invalid namespace `a{b}`: expected a name without braces"),
         (valid().with_lease(0, millis(10)).err(), "invalid lease permits `0`: expected 1 to 1000"),
@@ -31,6 +37,19 @@ fn error_for_an_invalid_redis_setting_states_the_valid_values() {
         (
             valid().with_fallback_share(2).err(),
             "invalid processes `2`: expected 1 to 1, because a quota has a burst of 1",
+        ),
+        (valid().with_max_in_flight(0).err(), "invalid max in flight `0`: expected at least 1"),
+        (
+            divided(2).with_max_in_flight(1).err(),
+            "invalid max in flight `1`: expected at least 2, the number of processes with a fallback share",
+        ),
+        (
+            divided(1).with_max_in_flight(2).and_then(|limiter| limiter.with_fallback_share(3)).err(),
+            "invalid processes `3`: expected 1 to 2, because of the limit of requests in flight",
+        ),
+        (
+            valid().with_in_flight_expiry(millis(999)).err(),
+            "invalid in flight expiry `999ms`: expected 1s to 1h",
         ),
     ];
     for (error, text) in cases {

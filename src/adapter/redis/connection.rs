@@ -14,7 +14,7 @@ use redis::{
 
 use super::{
     protocol::{Decide, Decided, Known, Query, Reply},
-    settings::Settings,
+    settings::{FLIGHT, Settings},
 };
 use crate::{config::InvalidConfig, error::redact};
 
@@ -30,8 +30,8 @@ const CODES: [&str; 7] = ["BUSY", "MISCONF", "NOAUTH", "NOREPLICAS", "OOM", "WRO
 const TYPES: [&str; 6] = ["hash", "list", "set", "stream", "string", "zset"];
 
 /// The script's reply. The first two values identify the store's memory. All times after them are microseconds since
-/// the script's decision.
-type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>);
+/// the script's decision. The last two values are the admitted requests, and whether the limit of requests is reached.
+type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>, u32, bool);
 
 pub(super) struct Connection {
     settings: Arc<Settings>,
@@ -70,7 +70,7 @@ impl Connection {
     async fn run(&self, open: &mut Open, query: &Query, fresh: bool) -> Result<Reply, RedisError> {
         let Open { connection, digest } = open;
         let by_digest = self.command("EVALSHA", digest, query, fresh).query_async(connection).await;
-        let (born, granted, paused, free, query_in, grants): Values = match by_digest {
+        let (born, granted, paused, free, query_in, grants, admitted, is_full): Values = match by_digest {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 self.command("EVAL", SCRIPT, query, true).query_async(connection).await?
             }
@@ -83,6 +83,8 @@ impl Connection {
             free: Duration::from_micros(free),
             query_in: Duration::from_micros(query_in),
             grants: grants.collect(),
+            admitted,
+            is_full,
         })
     }
 
@@ -133,8 +135,8 @@ impl Connection {
     async fn foreign_value(&self, open: &mut Open) -> Option<String> {
         for (index, key) in self.keys.iter().enumerate() {
             let found: String = redis::cmd("TYPE").arg(key).query_async(&mut open.connection).await.ok()?;
-            // The first key contains the state, and the other keys contain the logs.
-            let expected = if index == 0 { "hash" } else { "list" };
+            // The first key contains the state, and the other keys contain the logs and the requests in flight.
+            let expected = if index == 0 || key.ends_with(FLIGHT) { "hash" } else { "list" };
             if found != "none" && found != expected {
                 let found = TYPES.into_iter().find(|name| *name == found).unwrap_or("value of another type");
                 return Some(format!("the key `{key}` contains a {found}, expected a {expected}"));

@@ -52,16 +52,22 @@ impl Inner {
     }
 
     fn next(&self) -> Next {
-        let demand = self.limiter.demand();
-        self.inspect(|permits, now| {
-            let urgent = permits.session.has_urgent_updates(now);
+        let (demand, flight) = (self.limiter.demand(), self.limiter.flight());
+        let mut next = self.inspect(|permits, now| {
+            // Without a lease, no permit is kept for a request that has not arrived.
+            let is_kept = demand.head.is_some() || self.settings.lease > 1;
+            let in_hand = if is_kept { permits.in_hand(now) } else { 0 };
+            let report_at = permits.session.counted.report_at(&flight, in_hand, demand.head.is_some(), now);
+            let report_at = if permits.is_lost() { report_at.and(Some(permits.query_at)) } else { report_at };
+            let is_full = flight.admitted == Some(0) && flight.renewing == 0;
+            let urgent = permits.session.has_urgent_updates(now) || report_at.is_some_and(|at| at <= now);
             // The next query is planned for the time when `unit` permits are available together. Fewer permits may be
             // available earlier.
             let unit = permits.free.map_or(0, |free| free.unit);
             let smaller = demand.head.is_some_and(|head| head.get() < unit);
             let at = if !permits.is_lost() && (urgent || smaller) { 0 } else { permits.query_at };
             let short = demand.head.is_some_and(|head| {
-                permits.is_lost() || !permits.will_serve(head, now) || demand.permits > permits.in_hand(now)
+                permits.is_lost() || is_full || !permits.will_serve(head, now) || demand.permits > in_hand
             });
             // While this process uses its share, requests rarely wait. A due query is therefore sent even if no request
             // waits, to find out whether the store replies again.
@@ -69,17 +75,36 @@ impl Inner {
             // If the store does not reply, the task does not wait for the next query only to report updates.
             let idle = permits.is_lost() && demand.head.is_none() && now < at;
             if idle || !short && !urgent && !probe {
-                return Next::Stop;
+                // The requests in flight are reported again before they expire in the store.
+                let Some(at) = report_at else { return Next::Stop };
+                permits.listening = u32::MAX;
+                return Next::Wait(self.limiter.instant(at.min(permits.next_expiry(now))));
             }
             if now < at {
                 permits.listening = unit;
-                let until = demand.last.map_or(at, |last| at.min(last));
+                let report_at = report_at.map_or(u64::MAX, |at| at.min(permits.next_expiry(now)));
+                let until = demand.last.map_or(at, |last| at.min(last)).min(report_at);
                 return Next::Wait(self.limiter.instant(until.max(now.saturating_add(TICK))));
             }
             let (want, unit) = plan_query(permits, demand, now, self.settings.lease);
             let used = permits.share.as_ref().map(|share| share.used(now, nanos(self.settings.longest())));
-            Next::Query(permits.session.query(want, unit, used, now))
-        })
+            let usable = if unit == 1 { i64::try_from(in_hand).unwrap_or(i64::MAX) } else { 0 };
+            let mut query = permits.session.query((want, unit), used, now);
+            query.flight =
+                permits.session.counted.report(self.id, usable.saturating_sub(flight.renewing.into()), now);
+            Next::Query(query)
+        });
+        if let Next::Query(query) = &mut next {
+            // Until the reply, no request uses what the store has admitted earlier. The store counts it anew.
+            query.flight.requests = self.admit(0, query.share_used.is_some());
+        }
+        next
+    }
+
+    /// Lets the limiter admit `further` requests, or those of the process's share. Returns the number in flight.
+    fn admit(&self, further: u32, is_share: bool) -> u32 {
+        let max = self.settings.max_in_flight(is_share);
+        max.map_or(0, |max| self.limiter.admit(max, Some(further).filter(|_| !is_share)))
     }
 
     /// Sends the query, and handles its reply or failure.
@@ -121,7 +146,8 @@ impl Inner {
         let given: u64 = reply.grants.iter().map(|(_, permits)| u64::from(*permits)).sum();
         let all_granted = given == u64::from(query.want) * u64::from(query.unit);
         let held = self.settings.hold;
-        let (late, lost, now) = self.update(|permits, now| {
+        let expiry = self.settings.in_flight_expiry;
+        let (late, lost, is_share, now) = self.inspect(|permits, now| {
             if let (Some(share), Some(used)) = (&mut permits.share, query.share_used) {
                 share.reported(used);
             }
@@ -130,6 +156,7 @@ impl Inner {
             // longer grants nothing. A process that uses its share continues to do so until a reply arrives in time.
             let until = query.now.saturating_add(nanos(held));
             let late = query.want > 0 && now >= until;
+            let poll_at = permits.session.counted.replied(query, reply, expiry, now);
             if !late || permits.share.is_none() {
                 let grants = reply.grants.iter().filter(|_| !late).map(|(due, permits)| Lease {
                     due: now.saturating_add(nanos(*due)),
@@ -140,14 +167,18 @@ impl Inner {
                 // Jitter prevents processes from querying at the same time.
                 let spread = self.settings.horizon() / 8;
                 let query_in = reply.query_in + spread + scatter(spread, self.random.next());
-                permits.query_at = if all_granted { 0 } else { now.saturating_add(nanos(query_in)) };
+                permits.query_at =
+                    if all_granted { 0 } else { now.saturating_add(nanos(query_in)).max(poll_at) };
             }
             let session = &mut permits.session;
             session.known = Some((reply.known, now));
             session.reported(&query.updates);
             session.late = if late { session.late + 1 } else { 0 };
-            (late, session.late >= MAX_LATE || late && session.lost.is_some(), now)
+            let lost = session.late >= MAX_LATE || late && session.lost.is_some();
+            (late, lost, permits.share.is_some(), now)
         });
+        self.admit(reply.admitted, is_share);
+        self.limiter.source_changed();
         if !reply.paused.is_zero() {
             self.limiter.pause_until(self.limiter.instant(now.saturating_add(nanos(reply.paused))));
         }
@@ -170,7 +201,7 @@ impl Inner {
     fn handle_failure(&self, fault: &str) {
         let settings = &self.settings;
         let wait = SHORTEST_RETRY + scatter(LONGEST_RETRY - SHORTEST_RETRY, self.random.next());
-        let (state, known) = self.update(|permits, now| {
+        let (state, known) = self.inspect(|permits, now| {
             let after = |time: Duration| now.saturating_add(nanos(time));
             // Until this time, other processes may still use permits that the store granted before the failure.
             let spent = after(settings.horizon() + settings.hold);
@@ -180,6 +211,8 @@ impl Inner {
             let state = if permits.share.is_some() { "fallback" } else { "refusing" };
             (state, permits.session.lost.is_some())
         });
+        self.admit(0, settings.share.is_some());
+        self.limiter.source_changed();
         // The lock is not held while the failure is logged. This is safe, because only this task marks the store as
         // lost or recovered.
         if !known {

@@ -19,6 +19,10 @@ pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<
             return Err(InvalidConfig::new("processes", processes.to_string(), expected));
         }
         let limit = quota.limit() / processes;
+        if let Some((refill, per)) = quota.refill() {
+            let bucket = Quota::bucket(limit, refill, per.saturating_mul(processes))?;
+            return bucket.with_margin(quota.margin().min(bucket.window()));
+        }
         let burst = (quota.burst() / processes).clamp(1, (limit - 1).max(1));
         Quota::new(limit, quota.window())?.with_margin(quota.margin())?.with_burst(burst)
     };

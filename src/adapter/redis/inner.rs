@@ -27,6 +27,8 @@ pub(super) struct Inner {
     pub(super) store: Box<dyn Decide>,
     pub(super) settings: Arc<Settings>,
     pub(super) random: Random,
+    /// Identifies this limiter in the store's count of requests in flight.
+    pub(super) id: u64,
 }
 
 impl Inner {
@@ -37,7 +39,10 @@ impl Inner {
         let permits = Arc::new(Mutex::new(permits));
         let source = Source(Arc::clone(&permits));
         let limiter = LocalLimiter::from_source(source, settings.quotas.iter().copied());
-        let limiter = limiter.with(|core| core.pauses = settings.pauses);
+        let limiter = limiter
+            .with(|core| (core.pauses, core.max_in_flight) = (settings.pauses, settings.max_in_flight));
+        settings.max_in_flight.map(|max| limiter.admit(max, Some(0)));
+        let random = Random::from_entropy();
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             limiter,
@@ -46,7 +51,8 @@ impl Inner {
             running: AtomicBool::new(false),
             store,
             settings,
-            random: Random::from_entropy(),
+            id: random.next(),
+            random,
         })
     }
 
@@ -62,6 +68,20 @@ impl Inner {
         outcome
     }
 
+    /// Reports a change of the requests in flight to the store.
+    pub(super) fn flight_changed(&self) {
+        if self.settings.max_in_flight.is_some() {
+            self.query_now();
+        }
+    }
+
+    /// Wakes or starts the task that queries the store.
+    fn query_now(&self) {
+        self.signal.requested.store(true, Ordering::SeqCst);
+        self.signal.notify.notify_one();
+        self.start();
+    }
+
     pub(super) fn pause_until(&self, until: Instant) {
         self.limiter.pause_until(until);
         self.report_pause(until);
@@ -75,9 +95,7 @@ impl Inner {
     /// Records an update for the store, and reports it without waiting for the next request.
     pub(super) fn report(&self, change: impl FnOnce(&mut Updates, u64)) {
         self.inspect(|permits, now| change(&mut permits.session.updates, now));
-        self.signal.requested.store(true, Ordering::SeqCst);
-        self.signal.notify.notify_one();
-        self.start();
+        self.query_now();
     }
 }
 
@@ -117,5 +135,14 @@ impl PermitIssuer for Inner {
 
     fn dropped(&self, permit: &Permit<'_>) {
         self.limiter.dropped(permit);
+    }
+
+    fn counts_in_flight(&self) -> bool {
+        self.settings.max_in_flight.is_some()
+    }
+
+    fn left_flight(&self, is_cancelled: bool) {
+        self.limiter.left_flight(is_cancelled);
+        self.flight_changed();
     }
 }

@@ -1,6 +1,7 @@
 use std::{
     fmt,
     future::{Future, poll_fn},
+    num::NonZeroU32,
     pin::Pin,
     sync::Arc,
 };
@@ -61,10 +62,13 @@ use crate::{
 ///   also serves later requests.
 /// - Memory of the server: about 250 bytes for each name. A sliding window adds about 12 bytes for each permit of its
 ///   limit. Each key expires two windows after its last use.
+/// - A [bucket](Quota::bucket) sustains the rate of the service. Its burst is smaller by the permits that it refills in
+///   margin and hold.
 /// - Processor time of the server: about 30 µs for each query of a token bucket, and 60 µs for each query of a sliding
 ///   window. One core therefore serves about 30,000 queries per second of a bucket, or 16,000 of a window. With a lease
 ///   of 100 permits, one core grants about a million permits per second from a bucket, or half a million from a window.
-///   `benches/limiter.rs` measured this on two shared cores.
+///   `benches/limiter.rs` measured this on two shared cores. A limit of requests in flight adds about 15 µs to a query,
+///   and 2 µs for each process that has requests in flight or waits.
 ///
 /// # Failures of the server
 ///
@@ -78,6 +82,7 @@ use crate::{
 /// | the replies always take longer than `hold` | the third consecutive late reply counts as a failure |
 /// | restarted, with any persistence | the entire quota counts as spent at the time of the restart |
 /// | lost its memory, by a flush or a failover | a process detects the loss with its next query if it remembers more grants than the server. The entire quota then counts as spent. A partial loss is detected only until the server has granted as many permits as it lost |
+/// | lost its memory, with a [limit of requests in flight](Self::with_max_in_flight) | a process with requests in flight detects the loss with its next query. Until the first such query, other processes may exceed the limit |
 /// | evicted only the log or only the state of a window | the entire quota counts as spent at the next query |
 /// | its clock was set back or forward | set back: the entire quota counts as spent at the next query. Set forward: grants count as older than they are |
 /// | the server does not have the script | the script is resent |
@@ -103,8 +108,8 @@ use crate::{
 ///   other processes have used.
 /// - If few processes send queries, a single failed query can delay all processes by a window. This window starts when
 ///   the process of the failed query returns to the server.
-/// - All processes must use the same quotas, margins, hold and share, because each query applies the settings of its
-///   process. A token bucket and a sliding window of the same name do not share a quota.
+/// - All processes must use the same quotas, margins, hold, share and limit of requests in flight, because each query
+///   applies the settings of its process. A token bucket and a sliding window of the same name do not share a quota.
 /// - A request for several permits may wait long, or forever. This happens if the permits take longer than 100 ms to
 ///   refill and other processes take them one by one. Within its own process it keeps its position in the queue.
 /// - A process that has learned of a pause waits until the pause ends, even if another process calls
@@ -132,15 +137,17 @@ use crate::{
 ///   Every window is longer by `hold`, in addition to the quota's margin.
 /// - Without a [lease](Self::with_lease), permits are queried only when a request waits for them.
 /// - While the server does not reply, requests are refused.
+/// - The number of requests in flight is not limited.
 /// - The namespace is `tower-outbound`.
 ///
 /// # Clone
 ///
-/// All clones of a limiter share the queue, the connection and the fetched permits.
+/// All clones of a limiter share the queue, the connection, the fetched permits and the requests in flight.
 ///
 /// # Cancellation
 ///
 /// Dropping a queued request spends nothing. A permit that was fetched for it is used by the next request, or expires.
+/// The store no longer counts the request as in flight.
 #[derive(Clone)]
 pub struct RedisLimiter {
     pub(super) inner: Arc<Inner>,
@@ -148,7 +155,8 @@ pub struct RedisLimiter {
 
 impl RedisLimiter {
     /// Creates a limiter that spreads requests over the window, like an in-process
-    /// [token bucket](crate::limit::LocalLimiter::token_bucket).
+    /// [token bucket](crate::limit::LocalLimiter::token_bucket). Grants the permits of a [bucket](Quota::bucket) at the
+    /// rate of the service.
     ///
     /// `name` identifies the quota. It can be the API key, for example. All limiters with the same name and namespace
     /// on one server share the quota. The server receives only a hash of the name. If processes configure different
@@ -159,7 +167,7 @@ impl RedisLimiter {
     /// # Errors
     ///
     /// Returns an error if `url` is not a Redis URL, if the URL needs TLS but the feature `rustls` is disabled, if
-    /// `quotas` is empty, or if one of them is a [bucket](Quota::bucket).
+    /// `quotas` is empty, or if one of them counts a [unit](Quota::with_unit) other than requests.
     pub fn token_bucket(
         url: &str,
         name: &str,
@@ -169,7 +177,8 @@ impl RedisLimiter {
     }
 
     /// Creates a limiter whose entire quota may be used at any time of the window, like an in-process
-    /// [sliding window](crate::limit::LocalLimiter::sliding_window). See [`token_bucket`](Self::token_bucket) for the parameters.
+    /// [sliding window](crate::limit::LocalLimiter::sliding_window). A [bucket](Quota::bucket) stays a bucket. See
+    /// [`token_bucket`](Self::token_bucket) for the parameters.
     ///
     /// # Errors
     ///
@@ -221,14 +230,44 @@ impl RedisLimiter {
 
 impl Limiter for RedisLimiter {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
-        let inner = Arc::clone(&self.inner);
-        let mut acquire = inner.limiter.acquire_with(request);
-        Acquire::new(poll_fn(move |cx| {
-            let outcome = Pin::new(&mut acquire).poll(cx);
-            inner.start();
-            let issuer = || Arc::clone(&inner) as Arc<dyn PermitIssuer>;
-            outcome.map_ok(|permit| permit.with_issuer(issuer()))
-        }))
+        let mut waiter = Waiter { inner: Arc::clone(&self.inner), is_waiting: false };
+        let (acquire, cost) = (self.inner.limiter.acquire_with(request), request.cost());
+        Acquire::new(async move {
+            // Dropped before `waiter`, so that its permits have been returned by then.
+            let mut acquire = acquire;
+            poll_fn(|cx| {
+                let outcome = Pin::new(&mut acquire).poll(cx);
+                waiter.polled(cost, outcome.is_pending());
+                outcome
+            })
+            .await
+            .map(|permit| permit.with_issuer(Arc::clone(&waiter.inner) as Arc<dyn PermitIssuer>))
+        })
+    }
+}
+
+/// Reports to the store if a queued request is dropped, because the store may have admitted it.
+struct Waiter {
+    inner: Arc<Inner>,
+    is_waiting: bool,
+}
+
+impl Waiter {
+    fn polled(&mut self, cost: NonZeroU32, is_pending: bool) {
+        self.is_waiting = is_pending;
+        // While the limit of requests in flight is reached, the limiter requests no permits.
+        if is_pending && self.inner.counts_in_flight() {
+            self.inner.inspect(|permits, _| permits.request_query(cost));
+        }
+        self.inner.start();
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if self.is_waiting {
+            self.inner.flight_changed();
+        }
     }
 }
 

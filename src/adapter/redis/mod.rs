@@ -3,6 +3,7 @@
 mod connection;
 mod exchange;
 mod fallback;
+mod flight;
 mod inner;
 mod limiter;
 mod permits;

@@ -146,6 +146,11 @@ impl Permits {
         sum(self.usable(now))
     }
 
+    /// Returns when the next of these permits expires.
+    pub(super) fn next_expiry(&self, now: u64) -> u64 {
+        self.usable(now).map(|grant| grant.until).min().unwrap_or(u64::MAX)
+    }
+
     /// Returns whether the fetched permits suffice for one request of this cost. Enough of them must be usable at the
     /// same time, now or later.
     pub(super) fn will_serve(&self, cost: NonZeroU32, now: u64) -> bool {
@@ -156,7 +161,7 @@ impl Permits {
     }
 
     /// Requests a query. Also wakes the task if it waits until more than `cost` permits are available together.
-    fn request_query(&mut self, cost: NonZeroU32) {
+    pub(super) fn request_query(&mut self, cost: NonZeroU32) {
         self.signal.requested.store(true, Ordering::SeqCst);
         if cost.get() < self.listening {
             self.listening = 0;

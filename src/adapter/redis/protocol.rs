@@ -27,6 +27,7 @@ impl Kind {
     /// determines it.
     pub(super) fn max_at_once(self, quota: &Quota) -> (u32, &'static str) {
         match self {
+            _ if quota.refill().is_some() => (quota.limit(), "capacity"),
             Self::TokenBucket => (quota.burst(), "burst"),
             Self::SlidingWindow => (quota.limit(), "limit"),
         }
@@ -45,7 +46,21 @@ pub(super) struct Query {
     pub(super) known: Option<(Known, u64)>,
     /// The number of permits that the process granted from its share. `None` if it used no share.
     pub(super) share_used: Option<u64>,
+    pub(super) flight: FlightReport,
     pub(super) updates: Updates,
+}
+
+/// The requests in flight of a process. Without a limit of requests in flight, the store does not read them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct FlightReport {
+    /// Identifies the process, or rather its limiter.
+    pub(super) id: u64,
+    pub(super) requests: u32,
+    /// The number of permits in hand that further requests will use. Negative if requests that are already in flight wait
+    /// for permits.
+    pub(super) spare: i64,
+    /// Whether the store counts requests of this process, unless it has lost its memory.
+    pub(super) is_counted: bool,
 }
 
 /// The updates that a process reports to the store.
@@ -84,6 +99,10 @@ pub(super) struct Reply {
     pub(super) query_in: Duration,
     /// The grants. Each consists of the delay before its permits may be used, and their number.
     pub(super) grants: Vec<(Duration, u32)>,
+    /// How many further requests may be in flight.
+    pub(super) admitted: u32,
+    /// Whether the limit of requests in flight delays further requests of the query.
+    pub(super) is_full: bool,
 }
 
 /// Returns the duration in microseconds, rounded up.

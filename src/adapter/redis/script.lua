@@ -1,6 +1,7 @@
 -- Decides, atomically and by the server's clock, which permits a process gets, and when each permit may be used.
 --
--- KEYS: the state, and for a sliding window one log of the last grants for each quota.
+-- KEYS: the state, for a sliding window one log of the last grants for each quota, and with a limit of requests in flight
+-- the requests of each process.
 -- Times are microseconds since 1970. In ARGV and in the reply, times are relative to now.
 -- No permit can be used earlier than the quotas allow. A permit is granted up to the horizon ahead of its time, so that
 -- processes are served in the order of their queries, and need not query for each permit.
@@ -14,20 +15,23 @@ local function argument()
   return tonumber(ARGV[at])
 end
 
-local windowed = argument() == 1
 local want, unit, horizon = argument(), argument(), argument()
 local fresh = argument() == 1
 local known = {born = argument(), granted = argument(), age = argument()}
 local booked, back, holdoff, quiet = argument(), argument() == 1, argument(), argument()
 local pause, resume = argument(), argument() == 1
-local quotas, longest = {}, 0
+local quotas, longest, logs = {}, 0, 0
 for i = 1, argument() do
-  -- The length is in µs. The interval is in ns, because rounding errors of µs would add up.
+  -- The length is in µs. The interval is in ns, because rounding errors of µs would add up. It is zero for a quota with
+  -- a log of grants. Every other quota is a bucket.
   local quota = {limit = argument(), burst = argument(), length = argument(), interval = argument()}
   at = at + 1
   quota.id = ARGV[at]
   quota.whole = quota.burst * quota.interval
-  quota.log = KEYS[i + 1]
+  if quota.interval == 0 then
+    logs = logs + 1
+    quota.log = KEYS[logs + 1]
+  end
   quotas[i] = quota
   longest = math.max(longest, quota.length)
 end
@@ -36,23 +40,31 @@ for i = 1, argument() do
   gates[i] = {policy = ARGV[at + 1], left = tonumber(ARGV[at + 2]), till = now + tonumber(ARGV[at + 3])}
   at = at + 3
 end
+-- The requests of this process, and how long they count without another query. `spare` is the number of permits in hand
+-- that need no request of this query, so it is negative if requests in flight wait for permits.
+local flight = {max = argument()}
+if flight.max > 0 then
+  flight.used, flight.spare, flight.counted, flight.expiry = argument(), argument(), argument() == 1, argument()
+  flight.id, flight.key = ARGV[at + 1], KEYS[#KEYS]
+  longest = math.max(longest, flight.expiry)
+end
 
 local function whole(number)
   return string.format('%.0f', number)
 end
 
-local names = {'born', 'granted', 'spent', 'heard', 'silence', 'pause', 'gates'}
+local names = {'born', 'granted', 'spent', 'heard', 'silence', 'pause', 'gates', 'closed'}
 for i, quota in ipairs(quotas) do
-  names[6 + 2 * i], names[7 + 2 * i] = 'next:' .. quota.id, 'sum:' .. quota.id
+  names[7 + 2 * i], names[8 + 2 * i] = 'next:' .. quota.id, 'sum:' .. quota.id
 end
 local state = redis.call('HMGET', KEYS[1], unpack(names))
 local born, granted, spent = tonumber(state[1]), tonumber(state[2]) or 0, tonumber(state[3]) or 0
 local heard, silence = tonumber(state[4]) or 0, tonumber(state[5]) or 0
-local paused, kept = tonumber(state[6]) or 0, state[7] or ''
+local paused, kept, closed = tonumber(state[6]) or 0, state[7] or '', tonumber(state[8]) or 0
 for i, quota in ipairs(quotas) do
   -- A bucket is full if `next` lies in the past. A log contains `sum` permits.
-  quota.next = tonumber(state[6 + 2 * i]) or 0
-  quota.sum = tonumber(state[7 + 2 * i]) or 0
+  quota.next = tonumber(state[7 + 2 * i]) or 0
+  quota.sum = tonumber(state[8 + 2 * i]) or 0
 end
 
 -- Removes the oldest entries of a log after a grant. The window of that grant cannot contain more permits than the limit.
@@ -80,7 +92,7 @@ end
 -- Counts all earlier permits as spent at this moment.
 local function empty(quota, moment)
   quota.next = math.max(quota.next, moment + math.ceil(quota.whole / 1000))
-  if not windowed then return end
+  if not quota.log then return end
   local all = redis.call('LRANGE', quota.log, 0, -1)
   redis.call('DEL', quota.log)
   redis.call('RPUSH', quota.log, whole(moment), quota.limit)
@@ -100,21 +112,45 @@ if reset then
   kept = string.gsub(kept, ':(%d+);', function(till)
     return string.format(':%.0f;', math.max(tonumber(till) - heard, 0) + now)
   end)
-  spent, silence, born = 0, 0, nil
+  spent, silence, closed, born = 0, 0, 0, nil
   for _, quota in ipairs(quotas) do quota.next = 0 end
+end
+
+-- The requests in flight of the other processes. Each process has its number of requests, the time of its last query, and
+-- the time since which it waits for the next request, or zero. It loses its requests if it sends no query until they
+-- expire, and its turn after a second.
+local turn = 1000000
+local others, earlier, since = 0, 0, 0
+local waiting = {}
+if flight.max > 0 then
+  local all = redis.call('HGETALL', flight.key)
+  for i = 1, #all, 2 do
+    local requests, last, from = string.match(all[i + 1], '(%d+):(%d+):(%d+)')
+    last, from = reset and now or tonumber(last), tonumber(from)
+    if last + turn <= now then from = 0 end
+    if all[i] == flight.id then
+      flight.found, since = true, from
+    elseif last + flight.expiry <= now or from == 0 and requests == '0' then
+      redis.call('HDEL', flight.key, all[i])
+    else
+      others = others + tonumber(requests)
+      if from > 0 then table.insert(waiting, from) end
+    end
+  end
+  for _, from in ipairs(waiting) do
+    if since == 0 or from < since then earlier = earlier + 1 end
+  end
 end
 
 -- Grants may be lost by a restart, which ends every connection, or by a loss of the grants that this process remembers.
 -- The server reports its uptime in whole seconds, rounded down, so `start` is the latest possible moment of its start.
 local lost = reset and now + horizon or 0
-if windowed then
-  for _, quota in ipairs(quotas) do
-    -- A log without its state, or a state without its log: one of them was evicted.
-    local kept = redis.call('EXISTS', quota.log) == 1
-    if kept ~= (quota.sum > 0) or kept and not born then
-      redis.call('DEL', quota.log)
-      quota.sum, lost = 0, now + horizon
-    end
+for _, quota in ipairs(quotas) do
+  -- A log without its state, or a state without its log: one of them was evicted.
+  local kept = quota.log and redis.call('EXISTS', quota.log) == 1
+  if quota.log and (kept ~= (quota.sum > 0) or kept and not born) then
+    redis.call('DEL', quota.log)
+    quota.sum, lost = 0, now + horizon
   end
 end
 if fresh or not born then
@@ -127,10 +163,18 @@ end
 if known.age >= 0 and known.age < longest + horizon and (born ~= known.born or granted < known.granted) then
   if now - known.age > math.max(spent, lost) then lost = now + horizon end
 end
+-- The requests in flight of other processes are lost too. Each process reports them again before they would expire.
+if flight.max > 0 then
+  if flight.counted and not flight.found then lost = math.max(lost, now + horizon) end
+  if lost > 0 then closed = math.max(closed, lost + flight.expiry) end
+end
 -- No process has queried for a while, and one that comes back has used its share. Others may still use theirs until they
 -- are back. Their first queries may have waited in the server meanwhile, and do not report a share.
 if now - heard > quiet then silence = now end
-if back and silence > spent and now - silence < holdoff then lost = math.max(lost, silence + holdoff) end
+if back and silence > spent and now - silence < holdoff then
+  lost = math.max(lost, silence + holdoff)
+  closed = math.max(closed, lost)
+end
 born = born or now
 if lost > 0 then
   spent = lost
@@ -140,7 +184,7 @@ end
 -- Counts the permits that the process used from its share, unless everything counts as spent already.
 if booked > 0 and spent < now then
   for _, quota in ipairs(quotas) do
-    if windowed then
+    if quota.log then
       local last = tonumber(redis.call('LINDEX', quota.log, -2) or 0)
       redis.call('RPUSH', quota.log, whole(math.max(now, last)), math.min(booked, quota.limit))
       quota.sum = quota.sum + math.min(booked, quota.limit)
@@ -171,10 +215,20 @@ for _, gate in ipairs(gates) do
   end
 end
 
+-- Permits are granted only with the requests that they serve. A process that waits has one request reserved.
+local admitted, full = 0, false
+if flight.max > 0 then
+  local wanted = want + flight.spare
+  local room = now < closed and 0 or flight.max - others - earlier - flight.used
+  admitted = math.max(math.min(wanted, room), 0)
+  full = want > 0 and wanted > admitted
+  want = math.min(want, math.max(admitted - flight.spare, 0))
+end
+
 -- The earliest time of the next block of permits, in ns from now.
 for _, quota in ipairs(quotas) do
   quota.ahead = math.max(quota.next - now, 0) * 1000
-  if windowed then
+  if quota.log then
     -- The oldest permits that do not fit beside the block must have left the window.
     local needed = quota.sum + (want + 1) * unit - quota.limit
     quota.oldest, quota.entries = {}, 2 * needed
@@ -194,7 +248,7 @@ end
 local function due_of(block)
   local due = 0
   for _, quota in ipairs(quotas) do
-    if windowed then
+    if quota.log then
       local needed = quota.sum + block * unit - quota.limit
       while quota.freed < needed and (quota.cursor + 2 < #quota.oldest or more(quota)) do
         quota.cursor = quota.cursor + 2
@@ -222,7 +276,7 @@ local free, dues, blocks = 0, {}, 0
 if paused <= now then
   local skip = math.min(want, math.floor(room / unit))
   for _, quota in ipairs(quotas) do
-    if not windowed then
+    if not quota.log then
       skip = math.min(skip, math.floor((quota.whole - quota.ahead) / (unit * quota.interval)))
     elseif quota.ahead > 0 then
       skip = 0
@@ -239,7 +293,7 @@ if paused <= now then
   if skip > 0 then
     blocks, dues = skip, {0, skip * unit}
     for _, quota in ipairs(quotas) do
-      if not windowed then quota.ahead = quota.ahead + skip * unit * quota.interval end
+      if not quota.log then quota.ahead = quota.ahead + skip * unit * quota.interval end
     end
   end
 end
@@ -257,7 +311,7 @@ while true do
     table.insert(dues, unit)
   end
   for _, quota in ipairs(quotas) do
-    quota.ahead = math.max(quota.ahead, due, 0) + (windowed and 0 or unit * quota.interval)
+    quota.ahead = math.max(quota.ahead, due, 0) + unit * quota.interval
   end
 end
 
@@ -274,10 +328,9 @@ for _, gate in ipairs(standing) do
   packed = packed .. gate.policy .. ':' .. whole(left) .. ':' .. whole(gate.till) .. ';'
   lasts = math.max(lasts, gate.till - now)
 end
-table.insert(fields, 'gates')
-table.insert(fields, packed)
+for _, value in ipairs({'gates', packed, 'closed', whole(closed)}) do table.insert(fields, value) end
 for _, quota in ipairs(quotas) do
-  if windowed then
+  if quota.log then
     if blocks > 0 then
       for i = 1, #dues, 2 do
         redis.call('RPUSH', quota.log, whole(now + dues[i]), dues[i + 1])
@@ -295,7 +348,21 @@ for _, quota in ipairs(quotas) do
   end
 end
 redis.call('HSET', KEYS[1], unpack(fields))
+if flight.max > 0 then
+  admitted = math.max(math.min(admitted, blocks + flight.spare), 0)
+  if not full then
+    since = 0
+  elseif admitted > 0 or since == 0 then
+    since = now
+  end
+  if flight.used + admitted == 0 and since == 0 then
+    redis.call('HDEL', flight.key, flight.id)
+  else
+    local entry = {whole(flight.used + admitted), whole(now), whole(since)}
+    redis.call('HSET', flight.key, flight.id, table.concat(entry, ':'))
+  end
+end
 local keep = whole(math.ceil(lasts / 1000) + 1000)
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, keep) end
 
-return {born, granted, math.max(paused - now, 0), free, math.max(free - horizon, 0), dues}
+return {born, granted, math.max(paused - now, 0), free, math.max(free - horizon, 0), dues, admitted, full and 1 or 0}

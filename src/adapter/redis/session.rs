@@ -1,7 +1,8 @@
 //! The state that the query task keeps between two exchanges with the store.
 
 use super::{
-    protocol::{Gate, Known, Query, Updates},
+    flight::Counted,
+    protocol::{FlightReport, Gate, Known, Query, Updates},
     telemetry::StoreLost,
 };
 use crate::policy::{Remaining, nanos};
@@ -14,6 +15,7 @@ pub(super) struct Session {
     /// The identity of the store's memory, as stated in the store's last reply, and the time of that reply.
     pub(super) known: Option<(Known, u64)>,
     pub(super) late: u32,
+    pub(super) counted: Counted,
     pub(super) lost: Option<StoreLost>,
     /// The number of permits that the last query fetched in advance.
     pub(super) lease: u32,
@@ -40,9 +42,10 @@ impl Session {
     }
 
     /// Creates a query that also contains all recorded updates.
-    pub(super) fn query(&mut self, want: u32, unit: u32, share_used: Option<u64>, now: u64) -> Query {
+    pub(super) fn query(&mut self, (want, unit): (u32, u32), share_used: Option<u64>, now: u64) -> Query {
         self.updates.gates.retain(|gate| now < gate.until);
-        Query { want, unit, now, known: self.known, share_used, updates: self.updates.clone() }
+        let (known, flight, updates) = (self.known, FlightReport::default(), self.updates.clone());
+        Query { want, unit, now, known, share_used, flight, updates }
     }
 
     /// Removes the updates that the store has received with a query. Newer updates remain.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{fallback::parts, limiter::RedisLimiter, protocol::MAX_PERMITS, settings::Settings};
-use crate::config::InvalidConfig;
+use crate::{config::InvalidConfig, limit::max_in_flight};
 
 impl RedisLimiter {
     fn with(&self, change: impl FnOnce(&mut Settings)) -> Self {
@@ -105,8 +105,77 @@ impl RedisLimiter {
     /// Returns an error if `processes` is 0, or if the share of a process would be less than one permit. This is the
     /// case if `processes` exceeds the limit of a quota or the burst of a token bucket.
     pub fn with_fallback_share(self, processes: u32) -> Result<Self, InvalidConfig> {
-        let Settings { kind, quotas, .. } = &*self.inner.settings;
+        let Settings { kind, quotas, max_in_flight, .. } = &*self.inner.settings;
         let share = parts(processes, *kind, quotas)?;
-        Ok(self.with(|settings| settings.share = Some(share)))
+        if let Some(max) = max_in_flight.filter(|max| max.get() < processes) {
+            let expected = format!("1 to {max}, because of the limit of requests in flight");
+            return Err(InvalidConfig::new("processes", processes.to_string(), expected));
+        }
+        Ok(self.with(|settings| (settings.share, settings.processes) = (Some(share), processes)))
+    }
+
+    /// Allows at most `max` requests in flight in all processes together. A request is in flight as with
+    /// [`LocalLimiter::with_max_in_flight`](crate::limit::LocalLimiter::with_max_in_flight): from its grant until its
+    /// response body has ended, or has been dropped.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_outbound::{Quota, adapter::RedisLimiter};
+    ///
+    /// // 600 requests per minute, and five at a time, in all processes together.
+    /// let limiter = RedisLimiter::token_bucket("redis://localhost", "sk_live", Quota::per_minute(600)?)?
+    ///     .with_max_in_flight(5)?
+    ///     // The requests of a crashed process count for up to 5 s.
+    ///     .with_in_flight_expiry(Duration::from_secs(5))?;
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    ///
+    /// - A process reports each end of a request to the store. This adds up to one query for each request.
+    /// - If the limit is reached, a process with waiters queries again after an eighth of the time that it has waited, but
+    ///   after at least 10 ms and at most 250 ms. An end of a request in its own process queries immediately.
+    /// - Processes take turns: each further request goes to the process that has waited longest. A process that waits but
+    ///   sends no query loses its turn after 1 s.
+    /// - Permits that a [lease](Self::with_lease) fetches before requests need them count as requests in flight until they
+    ///   expire.
+    /// - The end of a request cannot be forecast. A waiter that only this limit delays is refused at its deadline, or one
+    ///   [timeout](Self::with_timeout) after its longest wait.
+    /// - With a [fallback share](Self::with_fallback_share), each process may have `max / processes` requests in flight while
+    ///   the store does not reply. Requests from before the failure count too.
+    /// - After a restart or a detected loss of the store's memory, no further request is admitted until the
+    ///   [expiry](Self::with_in_flight_expiry), because the store does not know the requests in flight. The same applies to a
+    ///   server that has just started.
+    /// - [`Snapshot::requests_in_flight`](crate::limit::Snapshot::requests_in_flight) counts those of this process.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `max` is zero, or less than the processes of [`with_fallback_share`](Self::with_fallback_share).
+    pub fn with_max_in_flight(self, max: u32) -> Result<Self, InvalidConfig> {
+        let max = max_in_flight(max)?;
+        let processes = self.inner.settings.processes;
+        if max.get() < processes {
+            let expected = format!("at least {processes}, the number of processes with a fallback share");
+            return Err(InvalidConfig::new("max in flight", max.to_string(), expected));
+        }
+        Ok(self.with(|settings| settings.max_in_flight = Some(max)))
+    }
+
+    /// Sets how long the [requests in flight](Self::with_max_in_flight) of a process count in the store after its last
+    /// query. Default: 10 s.
+    ///
+    /// - A process with requests in flight sends a query after each third of this time, so a long stream stays counted.
+    /// - The requests of a process that has crashed count for up to this time.
+    /// - If a process cannot reach the store for this time, its requests no longer count, although they may still be in
+    ///   flight. The same applies to a process that is suspended.
+    /// - The queries are sent by a task of the tokio runtime in which a request first waited. If this runtime shuts down, the
+    ///   next request in another runtime starts another task.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the time is shorter than a second or longer than an hour.
+    pub fn with_in_flight_expiry(self, expiry: Duration) -> Result<Self, InvalidConfig> {
+        if !(Duration::from_secs(1)..=Duration::from_secs(3_600)).contains(&expiry) {
+            return Err(InvalidConfig::new("in flight expiry", format!("{expiry:?}"), "1s to 1h"));
+        }
+        Ok(self.with(|settings| settings.in_flight_expiry = expiry))
     }
 }

@@ -1,16 +1,23 @@
 //! The settings of a limiter, and the values that are derived from them.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use redis::{Cmd, ConnectionInfo};
 use sha2::{Digest, Sha256};
 
-use super::protocol::{Kind, Query, micros};
-use crate::{config::InvalidConfig, limit::core::PauseSettings, policy::Quota};
+use super::protocol::{FlightReport, Kind, Query, micros};
+use crate::{
+    config::InvalidConfig,
+    limit::core::PauseSettings,
+    policy::{Quota, nanos},
+};
 
 /// A store that does not reply is queried again after a random time of 50 to 250 ms.
 pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(50);
 pub(super) const LONGEST_RETRY: Duration = Duration::from_millis(250);
+
+/// The end of the key that contains the requests in flight of each process.
+pub(super) const FLIGHT: &str = ":flight";
 
 #[derive(Clone)]
 pub(super) struct Settings {
@@ -27,6 +34,11 @@ pub(super) struct Settings {
     pub(super) pauses: PauseSettings,
     /// The quotas that this process applies while the store does not reply. If `None`, it refuses requests instead.
     pub(super) share: Option<Vec<Quota>>,
+    /// The number of processes among which the limits are divided while the store does not reply.
+    pub(super) processes: u32,
+    pub(super) max_in_flight: Option<NonZeroU32>,
+    /// How long the store counts the requests in flight of a process that sends no query.
+    pub(super) in_flight_expiry: Duration,
 }
 
 impl Settings {
@@ -39,9 +51,6 @@ impl Settings {
         let expected = "at least one quota to share";
         let shortest = quotas.iter().map(Quota::window).min();
         let shortest = shortest.ok_or_else(|| InvalidConfig::new("quotas", "none", expected))?;
-        if let Some(bucket) = quotas.iter().find(|quota| quota.refill().is_some()) {
-            return Err(InvalidConfig::new("quotas", format!("{bucket:#}"), "quotas with a window"));
-        }
         if let Some(quota) = quotas.iter().find(|quota| !quota.counts_requests()) {
             return Err(InvalidConfig::new("quotas", format!("{quota:#}"), "quotas of requests"));
         }
@@ -58,6 +67,10 @@ impl Settings {
             timeout: Duration::from_millis(250),
             pauses: PauseSettings::DEFAULT,
             share: None,
+            processes: 1,
+            max_in_flight: None,
+            // Longer than any pause of a healthy process, and short enough for the users of a process that has crashed.
+            in_flight_expiry: Duration::from_secs(10),
         })
     }
 
@@ -87,7 +100,18 @@ impl Settings {
 
     /// Returns the maximum number of permits that one request can ever take.
     pub(super) fn largest(&self) -> u32 {
-        self.quotas.iter().map(|quota| self.kind.max_at_once(quota).0).min().unwrap_or(u32::MAX)
+        let largest = |quota: &Quota| if self.is_logged(quota) { quota.limit() } else { self.burst(quota) };
+        self.quotas.iter().map(largest).min().unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether the store keeps a log of the grants of a quota. Otherwise, it keeps a bucket.
+    fn is_logged(&self, quota: &Quota) -> bool {
+        self.kind == Kind::SlidingWindow && quota.refill().is_none()
+    }
+
+    /// Returns the burst. That of a [bucket](Quota::bucket) leaves room for `hold`, as for the margin.
+    fn burst(&self, quota: &Quota) -> u32 {
+        quota.with_longer_margin(self.hold).burst()
     }
 
     /// Returns how long a grant counts towards the quota, in µs. This is the window plus margin and `hold`, and 1 µs
@@ -96,10 +120,23 @@ impl Settings {
         micros(quota.window() + quota.margin() + self.hold) + 1
     }
 
-    /// Returns the time between two permits of a bucket, in ns.
+    /// Returns the time between two permits of a bucket, in ns. Returns zero for a log, whose permits may become
+    /// available together.
     fn refill(&self, quota: &Quota) -> u64 {
+        if self.is_logged(quota) {
+            return 0;
+        }
+        if quota.refill().is_some() {
+            return nanos(quota.with_longer_margin(self.hold).refill_interval());
+        }
         let length = self.length(quota).saturating_mul(1_000);
         length.div_ceil(u64::from(quota.limit() - quota.burst()).max(1))
+    }
+
+    /// Returns the limit of requests in flight, or the part of it that a process uses while the store does not reply.
+    pub(super) fn max_in_flight(&self, is_share: bool) -> Option<NonZeroU32> {
+        let processes = if is_share { self.processes } else { 1 };
+        self.max_in_flight.map(|max| NonZeroU32::new(max.get() / processes).unwrap_or(NonZeroU32::MIN))
     }
 
     /// Returns the longest time for which a grant counts towards a quota.
@@ -108,13 +145,9 @@ impl Settings {
         Duration::from_micros(lengths.max().unwrap_or(0))
     }
 
-    /// Returns the shortest time between two permits of a bucket, in ns. Returns zero for a sliding window, whose
-    /// permits may become available together.
+    /// Returns the shortest time between two permits of a quota, in ns. Returns zero if one has a log.
     pub(super) fn interval(&self) -> u64 {
-        match self.kind {
-            Kind::TokenBucket => self.quotas.iter().map(|quota| self.refill(quota)).min().unwrap_or(0),
-            Kind::SlidingWindow => 0,
-        }
+        self.quotas.iter().map(|quota| self.refill(quota)).min().unwrap_or(0)
     }
 
     /// Returns an id for each quota: its window, and the number of earlier quotas with the same window.
@@ -131,14 +164,14 @@ impl Settings {
         let hash = Sha256::digest(self.name.as_bytes());
         let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let tag = format!("{}:{{{hex}}}", self.namespace);
-        match self.kind {
-            Kind::TokenBucket => vec![format!("{tag}:bucket")],
-            Kind::SlidingWindow => {
-                let state = format!("{tag}:window");
-                let logs: Vec<_> = self.ids().map(|id| format!("{state}:{id}")).collect();
-                std::iter::once(state).chain(logs).collect()
-            }
-        }
+        let state = match self.kind {
+            Kind::TokenBucket => format!("{tag}:bucket"),
+            Kind::SlidingWindow => format!("{tag}:window"),
+        };
+        let logged = self.quotas.iter().zip(self.ids()).filter(|(quota, _)| self.is_logged(quota));
+        let logs = logged.map(|(_, id)| format!("{state}:{id}"));
+        let flight = self.max_in_flight.map(|_| format!("{state}{FLIGHT}"));
+        std::iter::once(state.clone()).chain(logs).chain(flight).collect()
     }
 
     /// Writes the arguments in the order in which the script reads them. `fresh` tells the script that the connection
@@ -153,7 +186,6 @@ impl Settings {
         // Until then, either a query has timed out, or the share was empty for `horizon + hold`.
         let quiet = (self.timeout / 2).min(self.horizon() + self.hold);
         command
-            .arg(u8::from(self.kind == Kind::SlidingWindow))
             .arg(query.want)
             .arg(query.unit.max(1))
             .arg(micros(self.horizon()))
@@ -169,7 +201,7 @@ impl Settings {
         for (quota, id) in self.quotas.iter().zip(self.ids()) {
             command
                 .arg(quota.limit())
-                .arg(quota.burst())
+                .arg(self.burst(quota))
                 .arg(self.length(quota))
                 .arg(self.refill(quota))
                 .arg(id);
@@ -177,6 +209,12 @@ impl Settings {
         command.arg(query.updates.gates.len());
         for gate in &query.updates.gates {
             command.arg(gate.policy).arg(gate.left).arg(left(gate.until));
+        }
+        command.arg(self.max_in_flight.map_or(0, NonZeroU32::get));
+        if self.max_in_flight.is_some() {
+            let FlightReport { id, requests, spare, is_counted } = query.flight;
+            command.arg(requests).arg(spare).arg(u8::from(is_counted)).arg(micros(self.in_flight_expiry));
+            command.arg(format!("{id:016x}"));
         }
     }
 }

@@ -118,9 +118,9 @@ impl Core {
     }
 
     /// Returns the bound that a new request misses, whose permits are expected at `due`. Without a forecast, a request that
-    /// must not wait misses its longest wait at once.
+    /// must not wait misses its longest wait at once, unless a store may admit it.
     pub(super) fn missed_by_new(&self, ask: &Ask<'_>, due: u64, now: u64) -> Option<Reason> {
-        if self.is_full_for(ask.is_in_flight) && ask.latest.max_wait <= now {
+        if !self.may_be_admitted() && self.is_full_for(ask.is_in_flight) && ask.latest.max_wait <= now {
             return Some(Reason::MaxWait);
         }
         ask.latest.missed_by(due, now, self.grace())

@@ -6,6 +6,8 @@ use std::{collections::VecDeque, num::NonZeroU32};
 #[derive(Debug, Clone)]
 pub(super) struct InFlight {
     pub(super) max: NonZeroU32,
+    /// How many further requests a store admits. `None` unless a store counts the requests of all processes.
+    pub(super) admitted: Option<u32>,
     /// How long a cancelled request still counts, in nanoseconds.
     hold: u64,
     /// The number of requests, including the cancelled ones that still count.
@@ -16,16 +18,17 @@ pub(super) struct InFlight {
 
 impl InFlight {
     pub(super) fn new(max: NonZeroU32, hold: u64) -> Self {
-        Self { max, hold, requests: 0, held: VecDeque::new() }
+        Self { max, admitted: None, hold, requests: 0, held: VecDeque::new() }
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.requests >= self.max.get()
+        self.admitted.map_or(self.requests >= self.max.get(), |further| further == 0)
     }
 
     /// Adds a request that was granted its permits.
     pub(super) fn enter(&mut self) {
         self.requests += 1;
+        self.admitted = self.admitted.map(|further| further.saturating_sub(1));
     }
 
     /// Ends a request. Returns whether another one may take its place that could not before.

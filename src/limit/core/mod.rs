@@ -12,6 +12,8 @@
 //! A grant to a waiter that does not collect it expires, and the next permits go to the waiter behind it. The absent
 //! waiter keeps its position, and returns to it when its status is read.
 
+#[cfg(feature = "redis")]
+mod admission;
 mod amount_log;
 mod block;
 mod bounds;
@@ -43,6 +45,8 @@ mod waiters;
 
 use std::num::NonZeroU32;
 
+#[cfg(feature = "redis")]
+pub use self::admission::Flight;
 #[cfg(feature = "test-util")]
 pub use self::state::Snapshot;
 pub use self::{

@@ -26,7 +26,7 @@ impl Quota {
     /// - Any time of length `t` contains at most `capacity + refill × t / per` requests. A window therefore has no fixed
     ///   limit: a minute of this shop contains up to 160 requests after an idle time, and 120 otherwise.
     /// - Every `LocalLimiter` applies it as a [token bucket](crate::limit::LocalLimiter::token_bucket), including a paced or
-    ///   sliding window, alone or together with other quotas. A `RedisLimiter` rejects it.
+    ///   sliding window, alone or together with other quotas. So does a `RedisLimiter`.
     /// - The [margin](#margin) lowers the burst, and not the rate. If the capacity is too small for that, the burst is 1,
     ///   and the rest of the margin extends the interval.
     /// - The default margin is a sixteenth of the time in which the bucket fills up, at most 1 s.
@@ -54,6 +54,13 @@ impl Quota {
         let kept = nanos(margin).div_ceil(self.server_interval());
         let burst = u64::from(self.limit).saturating_sub(kept).max(1);
         Self { burst: u32::try_from(burst).unwrap_or(self.limit), margin, ..self }
+    }
+
+    /// Extends the margin of a bucket by the time for which its permits may be kept. Does not change other quotas.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_longer_margin(self, kept: Duration) -> Self {
+        let margin = self.margin.saturating_add(kept);
+        if self.refill.is_some() { self.with_bucket_margin(margin) } else { self }
     }
 
     /// Returns the nanoseconds in which the server's bucket refills one request.

@@ -1,5 +1,7 @@
 //! Tests of the queue and the task that queries the store, with a scripted store and paused time.
 
+mod arguments;
+mod in_flight;
 mod waits;
 
 use std::{
@@ -93,6 +95,8 @@ fn reply(grants: &[(u64, u32)], free: u64) -> Reply {
         free: millis(free),
         query_in: millis(free.saturating_sub(100)),
         grants,
+        admitted: 0,
+        is_full: false,
     }
 }
 
@@ -269,31 +273,6 @@ async fn redis_limiter_refuses_all_waiters_after_a_failed_query() {
     }
     assert_eq!(limiter.snapshot().queued, 0);
     yield_now().await;
-}
-
-#[test]
-fn redis_window_is_longer_than_the_quota_window_by_margin_and_hold() {
-    let quota = Quota::new(100, Duration::from_secs(1)).unwrap().with_burst(20).unwrap();
-    let quota = quota.with_margin(millis(50)).unwrap();
-    let of = |kind| {
-        let info = super::connection::parse("redis://localhost").unwrap();
-        let settings = Settings::new(info, "key", kind, vec![quota, quota]).unwrap();
-        let settings = Settings { hold: millis(30), ..settings };
-        let mut command = redis::cmd("EVAL");
-        settings.write(&mut command, &Query::default(), false);
-        let written = String::from_utf8(command.get_packed_command()).unwrap();
-        let arguments: Vec<_> = written.split("\r\n").skip(2).step_by(2).collect();
-        (arguments.join(" "), settings.longest(), settings.keys())
-    };
-    let (bucket, longest, keys) = of(Kind::TokenBucket);
-    // The window is 1,080 ms plus one microsecond, because both of its ends count. The time between two permits is this
-    // window divided by 80 permits, rounded up.
-    assert_eq!(longest, Duration::from_micros(1_080_001));
-    let quotas = "2 100 20 1080001 13500013 1000000.0 100 20 1080001 13500013 1000000.1 0";
-    assert!(bucket.trim().ends_with(quotas), "{bucket}");
-    let key = |suffix: &str| format!("tower-outbound:{{2c70e12b7a0646f92279f427c7b38e73}}:{suffix}");
-    assert_eq!(keys, [key("bucket")]);
-    assert_eq!(of(Kind::SlidingWindow).2, ["window", "window:1000000.0", "window:1000000.1"].map(key));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,56 @@
+//! The requests in flight of this process, as the store counts them.
+
+use std::time::Duration;
+
+use super::protocol::{FlightReport, Query, Reply};
+use crate::{limit::core::Flight, policy::nanos};
+
+/// While the limit of requests in flight is reached, the store is queried after an eighth of the time waited so far, within
+/// these bounds. The upper bound is well below the time after which the script ends the turn of a process.
+const SHORTEST_POLL: u64 = 10_000_000;
+const LONGEST_POLL: u64 = 250_000_000;
+
+/// The requests in flight of this process as of the last reply of the store. Times are nanoseconds since the limiter was created.
+#[derive(Default)]
+pub(super) struct Counted {
+    /// The number of requests that the store counts for this process, including those that it has admitted.
+    requests: u32,
+    /// Since when the limit delays waiters. `None` if the process does not wait for a turn.
+    full_since: Option<u64>,
+    renew_at: u64,
+    expires_at: u64,
+}
+
+impl Counted {
+    /// Returns when the store must be queried because of the requests in flight: 0 if it counts a wrong number or
+    /// reserves a turn that no waiter uses, `None` if it counts none. `usable` is the number of permits that further requests will use.
+    pub(super) fn report_at(&self, flight: &Flight, usable: u64, is_waiting: bool, now: u64) -> Option<u64> {
+        let admitted = u64::from(flight.admitted.unwrap_or(0)).min(usable);
+        let needed = admitted + u64::from(flight.requests);
+        if needed == 0 && now >= self.expires_at {
+            return None;
+        }
+        let is_wrong = u64::from(self.requests) != needed || self.full_since.is_some() && !is_waiting;
+        if is_wrong { Some(0) } else { Some(self.renew_at).filter(|_| needed > 0) }
+    }
+
+    /// Creates the report of a query, except for the number of requests.
+    pub(super) fn report(&self, id: u64, spare: i64, now: u64) -> FlightReport {
+        let is_counted = self.requests > 0 && now < self.expires_at;
+        FlightReport { id, requests: 0, spare, is_counted }
+    }
+
+    /// Records a reply. Returns the earliest time of the next query for a waiter.
+    pub(super) fn replied(&mut self, query: &Query, reply: &Reply, expiry: Duration, now: u64) -> u64 {
+        self.requests = query.flight.requests.saturating_add(reply.admitted);
+        self.renew_at = query.now.saturating_add(nanos(expiry / 3));
+        self.expires_at = query.now.saturating_add(nanos(expiry));
+        if !reply.is_full {
+            self.full_since = None;
+            return 0;
+        }
+        let since = self.full_since.filter(|_| reply.admitted == 0).unwrap_or(now);
+        self.full_since = Some(since);
+        now.saturating_add((now.saturating_sub(since) / 8).clamp(SHORTEST_POLL, LONGEST_POLL))
+    }
+}
