@@ -65,23 +65,23 @@ fn idle_limiters() -> Result<Table, BoxError> {
     };
     row("tower-outbound sliding window, quota spent", idle_memory(spent))?;
     let tokens = Quota::new(30_000, MINUTE)?.with_unit(Unit::Tokens)?.without_margin();
-    let both = || Ok(LocalLimiter::paced_window([quota, tokens]));
-    row("tower-outbound paced window of requests and tokens", idle_memory(both))?;
-    // The window is so short that the grants fill each of its parts, and the log has its maximum length.
-    let logged =
-        Quota::new(1_000_000_000, Duration::from_millis(2))?.with_unit(Unit::Tokens)?.without_margin();
-    let after_grants = || {
-        let limiter = LocalLimiter::sliding_window(logged);
-        let request = PermitRequest::new().with_amounts(Amounts::of(Unit::Tokens, 10));
-        let mut granted = (0..100_000).map(|_| poll_once(limiter.acquire_with(&request)));
+    // The first grant allocates most of a limiter.
+    let request = PermitRequest::new().with_amounts(Amounts::of(Unit::Tokens, 10));
+    let used = |limiter: LocalLimiter, grants: u32| {
+        let mut granted = (0..grants).map(|_| poll_once(limiter.acquire_with(&request)));
         let is_granted = granted.all(|granted| matches!(granted, Some(Ok(_))));
         is_granted.then_some(limiter).ok_or_else(|| "a quota that is not spent refused a permit".into())
     };
+    row("tower-outbound paced window, 1 grant", idle_memory(|| used(LocalLimiter::paced_window(quota), 1)))?;
+    let both = || used(LocalLimiter::paced_window([quota, tokens]), 1);
+    row("tower-outbound paced window of requests and tokens, 1 grant", idle_memory(both))?;
+    // The window is so short that the grants fill each of its parts, and the log has its maximum length.
+    let logged =
+        Quota::new(1_000_000_000, Duration::from_millis(2))?.with_unit(Unit::Tokens)?.without_margin();
+    let after_grants = || used(LocalLimiter::sliding_window(logged), 100_000);
     row("tower-outbound sliding window of tokens, 100,000 grants", idle_memory(after_grants))?;
-    let in_flight = || Ok(LocalLimiter::unlimited().with_max_in_flight(64)?);
-    row("tower-outbound 64 in flight", idle_memory(in_flight))?;
-    let in_flight = || Ok(LocalLimiter::paced_window(quota).with_max_in_flight(64)?);
-    row("tower-outbound paced window, 64 in flight", idle_memory(in_flight))?;
+    let in_flight = || used(LocalLimiter::paced_window(quota).with_max_in_flight(64)?, 1);
+    row("tower-outbound paced window, 64 in flight, 1 grant", idle_memory(in_flight))?;
     let keyed = || Ok(Keyed::new(|_| 0, move |_: &u64| LocalLimiter::token_bucket(quota)));
     row("tower-outbound Keyed without keys", idle_memory(keyed))?;
     row("tower-outbound layer of a preset", idle_memory(|| Ok(preset(quota, 1)?.layer()?)))?;
