@@ -17,13 +17,13 @@ use tokio::sync::Semaphore;
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ApiKey, Quota,
-    limit::{Keyed, LocalLimiter},
+    limit::{Amounts, Keyed, Limiter, LocalLimiter, PermitRequest, Unit},
     stack::StackBuilder,
 };
 use tower_outbound_peers::{
     Arguments, BoxError, Column, OkService, QueuedMemory, Report, Table, for_each_waiting_limiter, get,
-    governor_quota, idle_memory, leaky, median, progress, queued_memory, ratelimit, resilience, runtime,
-    serve_waiters,
+    governor_quota, idle_memory, leaky, median, poll_once, progress, queued_memory, ratelimit, resilience,
+    runtime, serve_waiters,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -64,6 +64,24 @@ fn idle_limiters() -> Result<Table, BoxError> {
         Ok(limiter)
     };
     row("tower-outbound sliding window, quota spent", idle_memory(spent))?;
+    let tokens = Quota::new(30_000, MINUTE)?.with_unit(Unit::Tokens)?.without_margin();
+    // The first grant allocates most of a limiter.
+    let request = PermitRequest::new().with_amounts(Amounts::of(Unit::Tokens, 10));
+    let used = |limiter: LocalLimiter, grants: u32| {
+        let mut granted = (0..grants).map(|_| poll_once(limiter.acquire_with(&request)));
+        let is_granted = granted.all(|granted| matches!(granted, Some(Ok(_))));
+        is_granted.then_some(limiter).ok_or_else(|| "a quota that is not spent refused a permit".into())
+    };
+    row("tower-outbound paced window, 1 grant", idle_memory(|| used(LocalLimiter::paced_window(quota), 1)))?;
+    let both = || used(LocalLimiter::paced_window([quota, tokens]), 1);
+    row("tower-outbound paced window of requests and tokens, 1 grant", idle_memory(both))?;
+    // The window is so short that the grants fill each of its parts, and the log has its maximum length.
+    let logged =
+        Quota::new(1_000_000_000, Duration::from_millis(2))?.with_unit(Unit::Tokens)?.without_margin();
+    let after_grants = || used(LocalLimiter::sliding_window(logged), 100_000);
+    row("tower-outbound sliding window of tokens, 100,000 grants", idle_memory(after_grants))?;
+    let in_flight = || used(LocalLimiter::paced_window(quota).with_max_in_flight(64)?, 1);
+    row("tower-outbound paced window, 64 in flight, 1 grant", idle_memory(in_flight))?;
     let keyed = || Ok(Keyed::new(|_| 0, move |_: &u64| LocalLimiter::token_bucket(quota)));
     row("tower-outbound Keyed without keys", idle_memory(keyed))?;
     row("tower-outbound layer of a preset", idle_memory(|| Ok(preset(quota, 1)?.layer()?)))?;
@@ -128,7 +146,24 @@ fn waiting(tasks: usize, repetitions: usize) -> Result<Table, BoxError> {
     // The limiters refill one permit per 100 s, so that no waiting task gets a permit during the run.
     let per = Duration::from_secs(100);
     for_each_waiting_limiter!(1, per, 1, run);
-    for_each_stack!(Quota::new(2, per)?.with_burst(1)?.without_margin(), tasks, run);
+    let quota = Quota::new(2, per)?.with_burst(1)?.without_margin();
+    let request = PermitRequest::new().with_max_queue(tasks);
+    let of_tokens = Quota::new(20, per)?.with_burst(10)?.with_unit(Unit::Tokens)?.without_margin();
+    run!("tower-outbound token bucket of requests and tokens", || {
+        let limiter = LocalLimiter::token_bucket([quota, of_tokens]);
+        let request = request.with_amounts(Amounts::of(Unit::Tokens, 10));
+        Ok(move || limiter.acquire_with(&request).map(|granted| granted.is_ok()))
+    });
+    run!("tower-outbound 1 in flight", 0, || {
+        let limiter = LocalLimiter::unlimited().with_max_in_flight(1)?;
+        let held = limiter.try_acquire_owned()?;
+        Ok(move || {
+            // The closure owns the permit, so the request stays in flight.
+            let _ = &held;
+            limiter.acquire_with(&request).map(|granted| granted.is_ok())
+        })
+    });
+    for_each_stack!(quota, tasks, run);
     run!("tokio Semaphore", 0, || {
         let none = Arc::new(Semaphore::new(0));
         Ok(move || Arc::clone(&none).acquire_owned().map(|permit| permit.is_ok()))

@@ -16,6 +16,9 @@ mod stack;
 #[path = "../plan/strategies.rs"]
 #[allow(dead_code, reason = "the pictures have colors of their own")]
 mod strategies;
+#[path = "../plan/tokens.rs"]
+#[allow(dead_code, reason = "the pictures have no quota of tokens")]
+mod tokens;
 mod window;
 
 use std::{fs, path::PathBuf, process::ExitCode};

@@ -78,7 +78,11 @@ fn svg(arguments: &Arguments, runs: &[Run]) -> Result<String, BoxError> {
         // The white background keeps the plot readable on a dark page.
         root.fill(&WHITE)?;
         let title = format!("{quota:#}; {}", terminal::scenario(arguments));
-        let titled = root.margin(10, 0, 0, 0).titled(&title, TITLE)?;
+        let mut titled = root.margin(10, 0, 0, 0).titled(&title, TITLE)?;
+        let options = terminal::options(arguments);
+        if !options.is_empty() {
+            titled = titled.titled(&options, TITLE)?;
+        }
         let areas = titled.split_by_breakpoints::<i32, i32, _, _>([], BREAKS);
         for (area, panel) in areas.iter().zip(&panels) {
             panel.draw(area, arguments.length().as_secs_f64(), runs)?;

@@ -16,6 +16,10 @@ use crate::{
 pub(crate) struct Run {
     pub(crate) strategy: &'static Strategy,
     pub(crate) sent: u64,
+    /// The most requests in flight.
+    pub(crate) in_flight: usize,
+    /// The tokens of the accepted requests, if a quota limits them.
+    pub(crate) tokens: Option<Tokens>,
     /// The figures of each part of the run. All parts have the same length.
     pub(crate) columns: Vec<Column>,
     /// The number of parts.
@@ -39,12 +43,43 @@ pub(crate) struct Column {
     pub(crate) wait: Option<Duration>,
 }
 
+/// The tokens of the accepted requests.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    pub(crate) used: u64,
+    /// The most tokens of the requests that left in any window.
+    pub(crate) most: u64,
+    /// The times and the tokens of the requests in the last window, and the sum of these tokens.
+    recent: VecDeque<(u64, u32)>,
+    held: u64,
+    window: u64,
+}
+
+impl Tokens {
+    fn new(window: Duration) -> Self {
+        Self { used: 0, most: 0, recent: VecDeque::new(), held: 0, window: nanos(window) }
+    }
+
+    fn add(&mut self, sent: Sent) {
+        while let Some((_, tokens)) = self.recent.front().filter(|(at, _)| at + self.window <= sent.at) {
+            self.held -= u64::from(*tokens);
+            self.recent.pop_front();
+        }
+        self.recent.push_back((sent.at, sent.tokens));
+        self.used += u64::from(sent.tokens);
+        self.held += u64::from(sent.tokens);
+        self.most = self.most.max(self.held);
+    }
+}
+
 impl Run {
     /// Divides the run into `count` parts.
     pub(crate) fn new(strategy: &'static Strategy, arguments: &Arguments, count: usize) -> Self {
         Self {
             strategy,
             sent: 0,
+            in_flight: 0,
+            tokens: arguments.tokens.map(|tokens| Tokens::new(tokens.quota.window())),
             columns: vec![Column::default()],
             count,
             waits: BTreeMap::new(),
@@ -61,6 +96,10 @@ impl Run {
         self.forget(sent.at + 1);
         self.recent.push_back(sent.at);
         self.sent += 1;
+        self.in_flight = self.in_flight.max(sent.in_flight);
+        if let Some(tokens) = self.tokens.as_mut().filter(|_| is_accepted) {
+            tokens.add(sent);
+        }
         *self.waits.entry(rounded(sent.wait)).or_default() += 1;
         let (most, wait) = (self.recent.len(), Duration::from_nanos(sent.wait));
         if let Some(column) = self.columns.last_mut() {

@@ -7,6 +7,7 @@ mod figures;
 mod simulation;
 mod strategies;
 mod terminal;
+mod tokens;
 
 use std::{
     io::{self, Write},

@@ -1,6 +1,6 @@
 //! The limiters of the comparison.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{iter, num::NonZeroU32, time::Duration};
 
 use governor::{
     RateLimiter,
@@ -11,12 +11,14 @@ use governor::{
 };
 use tower_outbound::{
     BoxError, Quota,
-    limit::{Amounts, Priority},
+    limit::{Amounts, Priority, Unit},
     test_util::limiter::{
         Acceptance, Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, Rule, Spread, Status,
         Submitted,
     },
 };
+
+use crate::arguments::Arguments;
 
 #[derive(Debug)]
 pub(crate) struct Strategy {
@@ -73,31 +75,82 @@ pub(crate) static STRATEGIES: [Strategy; 5] = [
 /// each window. A window can therefore contain the burst and the refill. It ignores the responses of the server.
 type Bucket = RateLimiter<NotKeyed, InMemoryState, FakeRelativeClock, NoOpMiddleware<Nanos>>;
 
-/// A limiter without a runtime. Each request costs one permit.
+/// Buckets of the crate governor, which share a clock. governor has no queue: the simulation serves the callers first in,
+/// first out, like the limiters of tower-outbound.
+#[derive(Debug)]
+pub(crate) struct Governor {
+    clock: FakeRelativeClock,
+    requests: Bucket,
+    /// The bucket of tokens, and what a request takes of it.
+    tokens: Option<(Bucket, NonZeroU32)>,
+    /// Whether the first queued request has its permit, and waits for its tokens.
+    has_permit: bool,
+    /// When the first queued request can go on.
+    wake: Option<u64>,
+}
+
+impl Governor {
+    fn new(arguments: &Arguments) -> Result<Self, BoxError> {
+        let clock = FakeRelativeClock::default();
+        let bucket = |quota: Quota| {
+            let limit = NonZeroU32::new(quota.limit()).ok_or("the limit is 0")?;
+            let bucket =
+                governor::Quota::with_period(quota.window() / quota.limit()).ok_or("the window is 0")?;
+            Ok::<_, BoxError>(Bucket::direct_with_clock(bucket.allow_burst(limit), clock.clone()))
+        };
+        let tokens =
+            arguments.tokens.map(|tokens| Ok::<_, BoxError>((bucket(tokens.quota)?, tokens.estimate)));
+        let (requests, tokens) = (bucket(arguments.quota)?, tokens.transpose()?);
+        Ok(Self { clock, requests, tokens, has_permit: false, wake: None })
+    }
+
+    /// Takes a permit and then the tokens. Returns whether the first queued request has both.
+    fn grant(&mut self, now: u64) -> bool {
+        self.clock.advance(Duration::from_nanos(now - self.clock.now().as_u64()));
+        let mut checked = if self.has_permit { Ok(()) } else { self.requests.check() };
+        self.has_permit = checked.is_ok();
+        if let Some((bucket, tokens)) = self.tokens.as_ref().filter(|_| checked.is_ok()) {
+            // The bucket holds the tokens of a request, which are at most its limit.
+            checked = bucket.check_n(*tokens).unwrap_or(Ok(()));
+        }
+        self.wake = checked.err().map(|not_until| not_until.earliest_possible().as_u64());
+        self.has_permit &= self.wake.is_some();
+        self.wake.is_none()
+    }
+}
+
+/// A limiter without a runtime. Each request costs one permit, and the estimate of its tokens.
 #[derive(Debug)]
 pub(crate) enum Limiter {
-    /// The bucket, and when it has a permit again. governor has no queue: the simulation serves the callers first in,
-    /// first out, like the limiters of tower-outbound.
-    Governor(Box<Bucket>, Option<u64>),
-    /// The core, and the open block, whose permits are granted without the core.
-    Core(Box<Core>, Option<Block>),
+    Governor(Box<Governor>),
+    Core {
+        core: Box<Core>,
+        /// The open block, whose permits are granted without the core.
+        block: Option<Block>,
+        estimate: Amounts,
+        /// Whether the limiter has no quota of tokens and no limit of requests in flight.
+        is_plain: bool,
+    },
 }
 
 impl Limiter {
-    pub(crate) fn new(rule: Option<Rule>, quota: Quota) -> Result<Self, BoxError> {
-        if let Some(rule) = rule {
-            let settings = CoreSettings::new(rule);
-            return Ok(Self::Core(Box::new(Core::new(&[quota], settings)), None));
-        }
-        let limit = NonZeroU32::new(quota.limit()).ok_or("the limit is 0")?;
-        let bucket = governor::Quota::with_period(quota.window() / quota.limit()).ok_or("the window is 0")?;
-        let bucket = Bucket::direct_with_clock(bucket.allow_burst(limit), FakeRelativeClock::default());
-        Ok(Self::Governor(Box::new(bucket), None))
+    pub(crate) fn new(rule: Option<Rule>, arguments: &Arguments) -> Result<Self, BoxError> {
+        let Some(rule) = rule else { return Ok(Self::Governor(Box::new(Governor::new(arguments)?))) };
+        let (max_in_flight, of_tokens) = (arguments.max_in_flight, arguments.tokens);
+        let settings = CoreSettings { max_in_flight, ..CoreSettings::new(rule) };
+        let quotas: Vec<_> =
+            iter::once(arguments.quota).chain(of_tokens.map(|tokens| tokens.quota)).collect();
+        Ok(Self::Core {
+            core: Box::new(Core::new(&quotas, settings)),
+            block: None,
+            estimate: of_tokens.map_or(Amounts::NONE, |it| Amounts::of(Unit::Tokens, it.estimate.get())),
+            is_plain: of_tokens.is_none() && max_in_flight.is_none(),
+        })
     }
 
     /// Grants a new request its permit now, or queues the request. Returns whether the permit was granted.
     pub(crate) fn request(&mut self, now: u64) -> bool {
-        let Self::Core(core, block) = self else { return false };
+        let Self::Core { core, block, estimate: amounts, .. } = self else { return false };
         if let Some(block) = block.as_mut().filter(|block| block.permits > 0 && now < block.end) {
             block.permits -= 1;
             return true;
@@ -110,7 +163,7 @@ impl Limiter {
             latest,
             max_queue: usize::MAX,
             is_in_flight: false,
-            amounts: &Amounts::NONE,
+            amounts,
         };
         // No request is refused, because it may wait forever.
         let is_granted = matches!(core.submit(ask, now), Ok(Submitted::Granted(_)));
@@ -121,13 +174,8 @@ impl Limiter {
     /// Returns whether the first queued request has its permit.
     pub(crate) fn grant(&mut self, now: u64) -> bool {
         match self {
-            Self::Governor(bucket, wake) => {
-                let clock = bucket.clock();
-                clock.advance(Duration::from_nanos(now - clock.now().as_u64()));
-                *wake = bucket.check().err().map(|not_until| not_until.earliest_possible().as_u64());
-                wake.is_none()
-            }
-            Self::Core(core, block) => {
+            Self::Governor(governor) => governor.grant(now),
+            Self::Core { core, block, .. } => {
                 let Some(ticket) = core.pop_woken() else { return false };
                 let is_granted = matches!(core.status(ticket, now), Status::Granted(_));
                 *block = core.open_block(now);
@@ -139,31 +187,36 @@ impl Limiter {
     /// Returns when [`advance`](Self::advance) must be called next.
     pub(crate) fn next_wake(&self, now: u64) -> Option<u64> {
         match self {
-            Self::Governor(_, wake) => *wake,
-            Self::Core(core, _) => core.next_wake(now),
+            Self::Governor(governor) => governor.wake,
+            Self::Core { core, .. } => core.next_wake(now),
         }
     }
 
     pub(crate) fn advance(&mut self, now: u64) {
-        if let Self::Core(core, block) = self {
+        if let Self::Core { core, block, .. } = self {
             close(core, block, now);
             core.advance(now);
         }
     }
 
-    /// Receives the response to a request. Returns whether the next wake-up may have changed.
-    pub(crate) fn respond(&mut self, sent_at: u64, feedback: &Feedback, now: u64) -> bool {
-        let Self::Core(core, block) = self else { return false };
+    /// Receives the response to a request, which used `actual` tokens. Returns whether the next wake-up may have changed.
+    pub(crate) fn respond(&mut self, sent_at: u64, actual: u32, feedback: &Feedback, now: u64) -> bool {
+        let Self::Core { core, block, estimate, is_plain } = self else { return false };
         let is_accepted = feedback.acceptance == Acceptance::Accepted && feedback.pause.is_none();
         let has_limits = !feedback.remaining.is_empty() && core.reads_remaining();
-        if is_accepted && !has_limits && !core.reads_all(now) {
+        let is_ordinary = is_accepted && !has_limits && !core.reads_all(now);
+        if is_ordinary {
             core.released(1);
-            return false;
+        } else {
+            close(core, block, now);
+            let grant = Grant::new(sent_at, NonZeroU32::MIN);
+            core.finished(grant, End::Response(feedback, sent_at), now);
         }
-        close(core, block, now);
-        let grant = Grant::new(sent_at, NonZeroU32::MIN);
-        core.finished(grant, End::Response(feedback, sent_at), now);
-        true
+        if !*is_plain {
+            core.settle(sent_at, estimate, &Amounts::of(Unit::Tokens, actual), now);
+            core.end_in_flight(false, now);
+        }
+        !is_ordinary || !*is_plain
     }
 }
 

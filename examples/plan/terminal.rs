@@ -6,7 +6,7 @@ use crate::{
     arguments::Arguments,
     drawing,
     figures::Run,
-    simulation::{callers, idle},
+    simulation::{ROUND_TRIP, callers, idle},
 };
 
 /// The number of chart columns. With the default number of windows, a window has as many columns as a label.
@@ -22,7 +22,9 @@ pub(crate) fn report(arguments: &Arguments, runs: &[Run]) -> String {
     let quota = arguments.quota;
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "{quota}\n{}\n", scenario(arguments));
+    let _ = writeln!(text, "{quota}\n{}", scenario(arguments));
+    let options = options(arguments);
+    text.extend([options.as_str(), if options.is_empty() { "\n" } else { "\n\n" }]);
     table(&mut text, arguments, runs);
     let (limit, window) = (quota.limit(), quota.window());
     let _ = writeln!(text, "\nrequests in the last {window:?}; the line is the limit of {limit}");
@@ -36,29 +38,58 @@ pub(crate) fn report(arguments: &Arguments, runs: &[Run]) -> String {
 
 /// Describes the server and the load.
 pub(crate) fn scenario(arguments: &Arguments) -> String {
-    let Arguments { quota, server_name, .. } = arguments;
-    let (callers, idle, end) = (callers(*quota), idle(*quota), arguments.length());
+    let (callers, idle, end) = (callers(arguments), idle(arguments.quota), arguments.length());
+    let server_name = &arguments.server_name;
     format!("{server_name}; {callers} callers always have a request to send, from {idle:?} to {end:?}")
+}
+
+/// Describes the options that are not used by default. The text is empty without such options.
+pub(crate) fn options(arguments: &Arguments) -> String {
+    let response_time = Some(arguments.response_time).filter(|time| *time != ROUND_TRIP);
+    let parts = [
+        arguments
+            .tokens
+            .map(|it| format!("{:#}; {} tokens ± {} % per request", it.quota, it.estimate, it.error)),
+        arguments.max_in_flight.map(|max| format!("at most {max} in flight")),
+        response_time.map(|time| format!("a response takes {time:?}")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn table(text: &mut String, arguments: &Arguments, runs: &[Run]) {
     let (limit, window) = (arguments.quota.limit(), arguments.quota.window());
-    let _ = writeln!(text, "{:>36} {:>11} {:>8}  wait in the limiter", "rejected", "most in", "quota");
     let most_in = format!("{window:?}");
-    let _ = writeln!(
-        text,
-        "strategy     sent  accepted    by 429 {most_in:>11} {:>8} {:>7} {:>6} {:>7}",
-        "used", "median", "p95", "longest"
-    );
+    let [mut above, mut below] = [
+        format!("{:>36} {:>11} {:>8} {:>9}  wait in the limiter", "rejected", "most in", "quota", "most in"),
+        format!(
+            "strategy     sent  accepted    by 429 {most_in:>11} {:>8} {:>9} {:>7} {:>6} {:>7}",
+            "used", "flight", "median", "p95", "longest"
+        ),
+    ];
+    if let Some(tokens) = arguments.tokens {
+        let most_in = format!("{:?}", tokens.quota.window());
+        let _ = write!(above, " {:>9} {:>19}", "tokens", "most tokens in");
+        let _ = write!(below, " {:>9} {most_in:>19}", "used");
+    }
+    let _ = writeln!(text, "{above}\n{below}");
     for run in runs {
         let [median, p95, longest] = [50, 95, 100].map(|percent| short(run.wait(percent)));
         let (name, sent, rejected) = (run.strategy.name, run.sent, run.rejected());
         let (accepted, most) = (sent - rejected, format!("{}/{limit}", run.most()));
         let used = accepted as f64 * 100.0 / f64::from(arguments.requests());
-        let _ = writeln!(
+        let _ = write!(
             text,
-            "{name:<8} {sent:>8} {accepted:>9} {rejected:>9} {most:>11} {used:>6.1} % {median:>7} {p95:>6} {longest:>7}"
+            "{name:<8} {sent:>8} {accepted:>9} {rejected:>9} {most:>11} {used:>6.1} % {:>9} {median:>7} {p95:>6} {longest:>7}",
+            run.in_flight
         );
+        if let Some((of_quota, tokens)) = arguments.tokens.zip(run.tokens.as_ref()) {
+            let quota = of_quota.quota;
+            let windows = (arguments.length() - idle(arguments.quota)).div_duration_f64(quota.window());
+            let used = tokens.used as f64 * 100.0 / (f64::from(quota.limit()) * windows);
+            let most = format!("{}/{}", tokens.most, quota.limit());
+            let _ = write!(text, " {used:>7.1} % {most:>19}");
+        }
+        text.push('\n');
     }
 }
 

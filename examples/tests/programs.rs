@@ -82,6 +82,49 @@ fn each_example_rejects_invalid_arguments_with_exit_code_2() {
         ("plan", vec!["--quota", "5000/1s"], "at most 10000 requests per window and 1000 per second"),
         ("plan", vec!["--windows", "0"], "--windows `0`: expected a whole number from 1 to 600000"),
         ("plan", vec!["--quota", "1/9d", "--windows", "9999"], "a whole number from 1 to 4058"),
+        (
+            "plan",
+            vec!["--quota", "100 tokens/60s"],
+            "`100 tokens/60s`: expected a quota of requests: see --tokens",
+        ),
+        ("plan", vec!["--tokens", "0/60s"], "--tokens `0/60s`: invalid quota limit `0`: expected "),
+        ("plan", vec!["--tokens", "9 dimes/60s"], "invalid quota `9 dimes/60s`: expected LIMIT/WINDOW"),
+        ("plan", vec!["--tokens", "9 points/60s"], "--tokens `9 points/60s`: expected a quota of tokens"),
+        ("plan", vec!["--tokens", "200000000/60s"], "at most 100000000 tokens per window and 10000000 per"),
+        (
+            "plan",
+            vec!["--tokens", "50000000/1s"],
+            "at most 100000000 tokens per window and 10000000 per second",
+        ),
+        ("plan", vec!["--tokens=500/60s"], "--request-tokens `800`: expected a whole number from 1 to 500"),
+        (
+            "plan",
+            vec!["--tokens=9/60s", "--request-tokens=0"],
+            "--request-tokens `0`: expected a whole number",
+        ),
+        (
+            "plan",
+            vec!["--tokens=900/60s", "--estimate-error=101"],
+            "--estimate-error `101`: expected a whole number from 0 to 100",
+        ),
+        (
+            "plan",
+            vec!["--estimate-error", "9"],
+            "--estimate-error `9`: expected --tokens LIMIT/WINDOW as well",
+        ),
+        (
+            "plan",
+            vec!["--max-in-flight", "0"],
+            "--max-in-flight `0`: expected a whole number from 1 to 10000",
+        ),
+        (
+            "plan",
+            vec!["--response-time", "2"],
+            "--response-time `2`: expected a time from 40ms to 600s, such",
+        ),
+        ("plan", vec!["--response-time=39ms"], "--response-time `39ms`: expected a time from 40ms to 600s"),
+        ("plan", vec!["--response-time=2s, burst 1"], "`2s, burst 1`: expected a time from 40ms to 600s"),
+        ("plan", vec!["--quota=1000/1s", "--response-time=26s"], "`26s`: expected a time from 40ms to 25s"),
         ("plan", vec!["--burst", "100"], "--burst `100`: invalid quota burst `100`: expected at most 99"),
         (
             "plan",
@@ -217,15 +260,20 @@ fn plan(name: &str, arguments: &[&str]) -> (String, String) {
     (printed, fs::read_to_string(svg).unwrap())
 }
 
+/// Returns the row of a strategy in the table of the example plan. The columns are the name, the sent, the accepted and
+/// the rejected requests, the most requests in a window, the used quota, `%`, the most requests in flight, three waits,
+/// the used tokens, `%`, and the most tokens in a window.
+fn row<'a>(printed: &'a str, strategy: &str) -> Vec<&'a str> {
+    let mut rows = printed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.find(|row| row.first() == Some(&strategy)).unwrap()
+}
+
 #[test]
 fn plan_example_shows_that_only_governor_exceeds_the_limit() {
     let strategies = ["governor", "bucket", "window", "sliding", "adaptive"];
     let (printed, svg) = plan("plan", &["--strategy", "bucket,window,sliding,adaptive"]);
     for strategy in strategies {
-        // The columns of the table are the name, the sent, the accepted and the rejected requests, and the most
-        // requests in a window.
-        let row = printed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let row = row.into_iter().find(|row| row.first() == Some(&strategy)).unwrap();
+        let row = row(&printed, strategy);
         let (rejected, most) = (row[3], row[4].strip_suffix("/100").unwrap());
         match strategy {
             "governor" => assert_eq!((rejected, most), ("99", "199"), "{printed}"),
@@ -243,8 +291,7 @@ fn plan_example_shows_that_only_governor_exceeds_the_limit() {
 fn plan_example_simulates_many_windows() {
     let (printed, _) = plan("day", &["--windows", "1440", "--strategy", "window"]);
     assert!(printed.contains("from 15s to 86415s"), "{printed}");
-    let window = printed.lines().find(|line| line.starts_with("window ")).unwrap();
-    let row: Vec<_> = window.split_whitespace().collect();
+    let row = row(&printed, "window");
     // A window and its margin, 61 s, contain 100 requests.
     let sent: f64 = row[1].parse().unwrap();
     assert!((sent / 100.0 - 86_400.0 / 61.0).abs() < 1.0, "{printed}");
@@ -258,6 +305,61 @@ fn plan_example_simulates_each_server_with_all_headers() {
             let (printed, _) = plan(server, &["--quota=20/1s", "--server", server, "--headers", headers]);
             assert!(printed.contains(&format!("\n{server} server with {headers} headers; ")), "{printed}");
         }
+    }
+}
+
+#[test]
+fn plan_example_shows_the_tokens_that_exceed_estimates() {
+    let quotas = ["--quota=500/60s", "--tokens=30000/60s", "--windows=10", "--response-time=5s"];
+    let strategies = "--strategy=bucket,window,sliding,adaptive";
+    for (error, most_excess) in [("--estimate-error=0", 0), ("--estimate-error=50", 2_000)] {
+        let (printed, svg) = plan("tokens", &[&quotas[..], &[strategies, error]].concat());
+        let percent = error.split_once('=').unwrap().1;
+        let options = format!(
+            "30000 tokens/60s, burst 3000, margin 1s; 800 tokens ± {percent} % per request; a response takes 5s"
+        );
+        assert!(printed.contains(&format!("\n{options}\n")), "{printed}");
+        assert!(svg.contains(&options), "the plot does not state the options");
+        for strategy in ["governor", "bucket", "window", "sliding", "adaptive"] {
+            let row = row(&printed, strategy);
+            let used: f64 = row[11].parse().unwrap();
+            let most: u32 = row[13].strip_suffix("/30000").unwrap().parse().unwrap();
+            let accepted: f64 = row[2].parse().unwrap();
+            assert!((accepted * 800.0 / 3_000.0 - used).abs() < 4.0, "{strategy}: {printed}");
+            match strategy {
+                "governor" => assert!(used > 105.0 && most > 55_000, "{printed}"),
+                _ => {
+                    assert!((95.0..=100.5).contains(&used), "{strategy}: {printed}");
+                    assert!((29_000..=30_000 + most_excess).contains(&most), "{strategy}: {printed}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn plan_example_shows_whether_the_quota_or_the_requests_in_flight_limit_the_rate() {
+    // Two requests in flight for 2 s are one per second. Four are more than the quota allows.
+    for (max, most, used) in [("2", "60/100", "60.0"), ("4", "100/100", "98.7")] {
+        let arguments = ["--max-in-flight", max, "--response-time=2s"];
+        let (printed, _) = plan("in_flight", &arguments);
+        assert!(printed.contains(&format!("\nat most {max} in flight; a response takes 2s\n")), "{printed}");
+        for strategy in ["window", "adaptive"] {
+            let row = row(&printed, strategy);
+            assert_eq!([row[3], row[4], row[5], row[7]], ["0", most, used, max], "{strategy}: {printed}");
+        }
+        assert_eq!(row(&printed, "governor")[4..8], ["199/100", "100.0", "%", "14"], "{printed}");
+    }
+}
+
+#[test]
+fn plan_example_limits_tokens_and_requests_in_flight_together() {
+    let arguments = ["--tokens=30000/60s", "--max-in-flight=1", "--response-time=2s", "--estimate-error=0"];
+    // The quota of tokens limits the first run, and the requests in flight limit the second one.
+    for (tokens, used, most) in [("1200", "98.7", "30000/30000"), ("500", "50.0", "15000/30000")] {
+        let (printed, _) = plan("both", &[&arguments[..], &["--request-tokens", tokens]].concat());
+        let row = row(&printed, "window");
+        assert_eq!([row[7], row[11], row[13]], ["1", used, most], "{printed}");
     }
 }
 
