@@ -192,7 +192,7 @@ impl<B: Body> Attempts<B> {
             _ if self.moves => true,
             _ => {
                 let counts_rejected = self.policy.retry_rejected == RetryRejected::Idempotent;
-                !self.maybe_processed && !(counts_rejected && outcome.delivery() == Delivery::Rejected)
+                !(self.maybe_processed || counts_rejected && outcome.delivery() == Delivery::Rejected)
             }
         };
         self.call.release_member(may_move)

@@ -36,34 +36,39 @@ use crate::{
 ///
 /// # Members
 ///
-/// - The request's URL begins with the builder's base URL. The base URL of the member replaces it.
+/// - The request's URL begins with the builder's base URL. The base URL of the member replaces it. A layer above the stack
+///   that follows redirects must not be used, because the location in a response is a URL of the member.
 /// - A key is sent only to the origin of its member, and only with requests that go to this member. Several members may have
-///   the same URL.
+///   the same URL. A request that already has a credential is rejected.
 /// - A response changes only the limiter of its member. If a member throttles, its limiter pauses, and the others continue.
-/// - A request waits for the first keys of all members before it is sent.
+/// - A request waits until each member has a valid key, or has failed to fetch one. The requests to a member without a key
+///   fail.
 ///
 /// # Choice
 ///
 /// If several members can grant the permits now, requests take these members in turn. Otherwise a request joins the queue of
-/// the member with the earliest forecast. It chooses again
+/// the member with the earliest forecast. Without a forecast, which is the case while a member has its maximum of requests in
+/// flight, 100 ms are assumed. A waiter chooses again
 ///
-/// - if the member refuses it, for example because a pause would exceed its deadline. It is refused if all members refuse it;
-/// - if it was not granted at the forecast time, and another member can now grant it earlier. It then joins the end of the
-///   queue of that member;
-/// - after 100 ms without a forecast, which is the case while a member has its maximum of requests in flight.
+/// - if its member refuses it, for example because a pause would exceed its deadline. It is refused if all members refuse it;
+/// - if another member can grant it at once. It looks every second, so a new request may take those permits before it;
+/// - if it was not granted at the forecast time, and another member is expected to grant it earlier. It then joins the end of
+///   the queue of that member.
 ///
 /// # Retries
 ///
-/// | last attempt | next attempt |
-/// |---|---|
-/// | the member states that it did [not process](crate::call::Delivery) the request, such as with a 429 | any member |
-/// | the request was not sent | any member |
-/// | any other failure of a request whose method is safe (GET, HEAD, OPTIONS, TRACE), or that a [`RetryOverride`](crate::retry::RetryOverride::with_idempotent) declares idempotent | any member |
-/// | any other failure | the same member, because an idempotency key or a resource of one member means nothing to another |
+/// An attempt goes to another member than the last one only if
 ///
-/// If a member throttles, the delay that it requests pauses only its own limiter. The next attempt starts without this delay,
-/// and waits in the queue of the member that it chooses. Of several members that can grant the permits now, a retry takes
-/// another one than the last attempt.
+/// - no member may have [processed](crate::call::Delivery) an earlier attempt of the call, or
+/// - the method is safe (GET, HEAD, OPTIONS or TRACE), or
+/// - the request is declared idempotent, by a [`RetryOverride`](crate::retry::RetryOverride::with_idempotent) or by
+///   [`with_idempotent`](super::StackBuilder::with_idempotent).
+///
+/// An idempotency key does not suffice, because it means nothing to another account.
+///
+/// If a member throttles, or requests a delay, and another member is expected to grant the permits before the deadline, the
+/// delay applies to the member alone: the next attempt takes its permits from the member that can grant them first. Of several
+/// members that can grant them now, it is another one than the last. A resend after a 401 goes to the same member.
 ///
 /// # Clone
 ///
