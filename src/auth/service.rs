@@ -101,9 +101,11 @@ impl<S: Clone> Clone for Auth<S> {
     }
 }
 
-/// The error of a request to a pool that already has a credential, which another member than its own could receive.
+/// Returns the error for a request that already has a credential. A pool could send it to the wrong member.
 fn own_credential() -> Error {
-    Error::invalid_request("the request already has a credential, but a pool adds that of the chosen member")
+    Error::invalid_request(
+        "the request already has a credential, but the pool adds the credential of the chosen member",
+    )
 }
 
 impl<S, B, R> Service<Request<B>> for Auth<S>

@@ -1,7 +1,12 @@
 //! The member of a pool that serves a call.
 
+use std::{num::NonZeroU32, time::Duration};
+
 use super::CallContext;
-use crate::clock::Instant;
+use crate::{
+    clock::Instant,
+    policy::{Amounts, Priority},
+};
 
 /// The member of a pool to which the request of a call goes.
 #[derive(Debug, Clone)]
@@ -9,31 +14,45 @@ pub(crate) struct Member {
     /// Identifies the pool.
     pub(crate) pool: usize,
     pub(crate) index: usize,
-    /// Whether the next request must go to this member: it has its permit from the member's limiter, or the member may have
-    /// processed an earlier one.
+    pub(crate) needs: Needs,
+    /// Whether the next request must go to this member: it has its permit from the member's limiter, or `is_bound`.
     pub(crate) is_fixed: bool,
-    /// Whether another member can serve the next attempt before the deadline.
-    pub(crate) has_alternative: bool,
-    /// The members that have requested a delay, and the earliest time at which the next attempt may go to each.
+    /// Whether a member may have processed an attempt of the call.
+    pub(crate) is_bound: bool,
+    /// When another member is expected to grant the permits of the next attempt, before the deadline.
+    pub(crate) alternative: Option<Duration>,
+    /// The times before which the next attempt must not go to a member.
     pub(crate) delays: Vec<(usize, Instant)>,
+}
+
+/// What the request needs from the limiter of a member.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needs {
+    pub(crate) cost: NonZeroU32,
+    pub(crate) amounts: Amounts,
+    pub(crate) priority: Priority,
+    pub(crate) max_wait: Option<Duration>,
 }
 
 impl CallContext {
     /// Returns the member of the last attempt, if it belongs to this pool.
     pub(crate) fn member(&self, pool: usize) -> Option<Member> {
-        self.0.shared.state().member.as_ref().filter(|member| member.pool == pool).cloned()
+        let state = self.0.shared.state();
+        state.member.as_deref().filter(|member| member.pool == pool).cloned()
     }
 
     pub(crate) fn set_member(&self, member: Member) {
-        self.0.shared.state().member = Some(member);
+        self.0.shared.state().member = Some(Box::new(member));
     }
 
-    /// Records whether the next attempt may go to another member. Returns whether it may, and another member can serve it.
-    pub(crate) fn release_member(&self, may_move: bool) -> bool {
+    /// Records whether the next attempt may go to another member. It may if `is_free`, or if no member may have processed an
+    /// attempt. Returns when another member is expected to grant its permits.
+    pub(crate) fn release_member(&self, is_free: bool, may_be_processed: bool) -> Option<Duration> {
         let mut state = self.0.shared.state();
-        let Some(member) = &mut state.member else { return false };
-        member.is_fixed = !may_move;
-        may_move && member.has_alternative
+        let member = state.member.as_deref_mut()?;
+        member.is_bound |= may_be_processed;
+        member.is_fixed = member.is_bound && !is_free;
+        member.alternative.filter(|_| !member.is_fixed)
     }
 
     /// Delays the next attempt at the last member, instead of the next attempt at any member.

@@ -34,7 +34,7 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request};
 use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
 pub use self::deadline::Deadline;
-pub(crate) use self::member::Member;
+pub(crate) use self::member::{Member, Needs};
 pub(crate) use self::progress::Phase;
 pub(crate) use self::report::Report;
 pub use self::request_head::RequestHead;
@@ -295,7 +295,7 @@ impl CallContext {
         // The attempt before may have left both.
         state.renewal = None;
         // The layers of another stack may make this attempt.
-        state.member.iter_mut().for_each(|member| member.has_alternative = false);
+        state.member.iter_mut().for_each(|member| member.alternative = None);
         self.0.shared.progress.reset();
         state.attempts.start(now.saturating_duration_since(self.0.shared.started));
         Ok(())

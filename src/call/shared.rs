@@ -53,7 +53,7 @@ pub(super) struct State {
     pub(super) idempotency_key: Option<Box<(HeaderName, HeaderValue)>>,
     pub(super) renewal: Option<Renewal>,
     /// `None` unless a pool has chosen a member.
-    pub(super) member: Option<Member>,
+    pub(super) member: Option<Box<Member>>,
     pub(super) retry_after: OptionalDuration,
     pub(super) stop_reason: Option<StopReason>,
 }

@@ -142,7 +142,7 @@ impl PermitRequest {
 
     /// Returns this request with its deadline, but without a limit on the wait or the queue. Used for a second wait
     /// after the limiter has admitted the request. It may still be in flight.
-    pub(super) const fn admitted(self, is_in_flight: bool) -> Self {
+    pub(crate) const fn admitted(self, is_in_flight: bool) -> Self {
         Self { max_wait: None, max_queue: usize::MAX, is_in_flight, ..self }
     }
 }

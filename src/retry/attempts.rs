@@ -108,22 +108,25 @@ impl<B: Body> Attempts<B> {
             &AttemptResult { outcome, headers, extensions, error, reading: reading.as_ref() },
             response,
         );
-        let leaves_member = self.leaves_member(outcome, verdict);
-        let delay_of_member = requested;
-        let requested = requested.filter(|_| !leaves_member);
         let (mut inputs, mut body) = (Inputs { requested, ..Inputs::default() }, None);
-        if let Ok(reason) = policy::retry::backoff_reason(&self.state(), outcome, verdict, requested) {
+        let alternative =
+            self.release_member(outcome, verdict).filter(|wait| *wait <= self.policy.max_retry_after);
+        let sooner = requested.filter(|requested| alternative.is_some_and(|wait| wait < *requested));
+        if sooner.is_some() {
+            inputs.requested = None;
+        }
+        if let Ok(reason) = policy::retry::backoff_reason(&self.state(), outcome, verdict, inputs.requested) {
             body = self.replay.body().filter(|_| broken.as_ref().is_none_or(|broken| broken.is_replayable));
             inputs = Inputs {
-                requested,
+                requested: inputs.requested,
                 backoff: reason.and_then(|reason| self.backoff(reason)),
                 time_left: self.call.deadline().map(|ends| ends.saturating_duration_since(clock::now())),
                 replayable: body.is_some(),
                 has_body: response.is_some_and(|response| !response.body().is_end_stream()),
             };
         }
-        if leaves_member {
-            self.delay_member(delay_of_member, verdict, &mut inputs);
+        if let Some(wait) = alternative {
+            self.delay_member(wait, sooner, verdict, &mut inputs);
         }
         let retry = policy::retry::decide(&self.state(), outcome, verdict, &inputs);
         let retry = retry.map_err(|stop| Stop {
@@ -182,32 +185,40 @@ impl<B: Body> Attempts<B> {
         }
     }
 
-    /// Records whether the next attempt may go to another member of a pool: if no member may have processed the request, or if
-    /// its repetition is safe at any member. An idempotency key makes it safe at one member only. Returns whether it may, and
-    /// another member can serve it.
-    fn leaves_member(&self, outcome: Outcome, verdict: LastAttempt) -> bool {
-        let may_move = match verdict {
-            LastAttempt::Classified(RetryDecision::Success) => return false,
-            LastAttempt::KeyReplaced => false,
-            _ if self.moves => true,
+    /// Records whether the next attempt may go to another member of a pool. It may if no member may have processed the
+    /// request, or if a replay is safe at any member. An idempotency key makes a replay safe at one member only. Returns when
+    /// another member is expected to grant the permits.
+    fn release_member(&self, outcome: Outcome, verdict: LastAttempt) -> Option<Duration> {
+        match verdict {
+            LastAttempt::Classified(RetryDecision::Success) | LastAttempt::KeyReplaced => None,
             _ => {
                 let counts_rejected = self.policy.retry_rejected == RetryRejected::Idempotent;
-                !(self.maybe_processed || counts_rejected && outcome.delivery() == Delivery::Rejected)
+                let is_rejected = counts_rejected && outcome.delivery() == Delivery::Rejected;
+                self.call.release_member(self.moves, self.maybe_processed || is_rejected)
             }
-        };
-        self.call.release_member(may_move)
+        }
     }
 
-    /// Applies the requested delay to the last member of the pool only, and so the backoff after a throttled response.
-    fn delay_member(&self, requested: Option<Duration>, verdict: LastAttempt, inputs: &mut Inputs) {
-        let mut delay = requested;
-        if verdict == LastAttempt::Classified(RetryDecision::Throttled) {
-            let backoff = inputs.backoff.as_mut().map(|backoff| std::mem::replace(backoff, Delay::NONE).own);
-            delay = delay.max(backoff);
+    /// Applies the delay that the server requested, or the backoff after a throttled response, only to the last member of the
+    /// pool, if another one is expected to grant the permits earlier.
+    fn delay_member(
+        &self,
+        alternative: Duration,
+        requested: Option<Duration>,
+        verdict: LastAttempt,
+        inputs: &mut Inputs,
+    ) {
+        let Delay { own, spread } = inputs.backoff.unwrap_or(Delay::NONE);
+        let is_throttled = verdict == LastAttempt::Classified(RetryDecision::Throttled);
+        let delay = match requested.filter(|requested| *requested > own) {
+            Some(requested) => requested.saturating_add(spread),
+            None if is_throttled && alternative < own => own,
+            None => return,
+        };
+        if is_throttled {
+            inputs.backoff = inputs.backoff.map(|_| Delay::NONE);
         }
-        if let Some(delay) = delay {
-            self.call.delay_member(clock::after(clock::now(), delay));
-        }
+        self.call.delay_member(clock::after(clock::now(), delay));
     }
 
     /// Draws the next delay from the exponential or the custom backoff. All calls share the random source.

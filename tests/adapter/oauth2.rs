@@ -170,7 +170,8 @@ async fn token_request_is_resent_after_a_temporary_failure() {
         match number {
             1 => None,
             2 => Some(reply(503, "")),
-            _ => Some(token(number, "\"3600\"")),
+            3 => Some(token(number, "\"3600\"")),
+            _ => Some(token(number, "3599.5")),
         }
     })
     .await;
@@ -179,6 +180,9 @@ async fn token_request_is_resent_after_a_temporary_failure() {
     // The lifetime was a string.
     pass(secs(3_601)).await;
     assert_eq!(within(keys.current()).await.unwrap().expose(), "token-4");
+    // The lifetime was a fraction.
+    pass(secs(3_601)).await;
+    assert_eq!(within(keys.current()).await.unwrap().expose(), "token-5");
 }
 
 #[tokio::test]
@@ -211,9 +215,9 @@ async fn lasting_error_stops_token_requests_for_a_minute() {
 
 #[tokio::test]
 async fn temporary_or_malformed_response_stops_token_requests_for_at_most_a_second() {
-    const MALFORMED: &str = "is not json with an `access_token`";
-    const NO_NUMBER: &str = "has an `expires_in` that is no number of seconds";
-    const NOT_BEARER: &str = "has no `token_type` of `Bearer`";
+    const MALFORMED: &str = "is not json, or has no `access_token`";
+    const NO_NUMBER: &str = "the `expires_in` of the token response is not a number of seconds";
+    const NOT_BEARER: &str = "the `token_type` of the token response is not `Bearer`";
     for (status, body, message) in [
         (400, r#"{"error":"temporarily_unavailable"}"#, "the error `temporarily_unavailable`, status 400"),
         (429, r#"{"error":"own_code"}"#, "status 429"),
@@ -251,7 +255,7 @@ async fn token_response_without_end_is_an_error() {
         let error = failure(&keys).await;
         let source = error.source().and_then(|source| source.downcast_ref::<ResponseError>());
         assert_eq!(source.map(ResponseError::is_too_large), Some(is_error), "{error:?}");
-        assert!(error.to_string().starts_with("the token response broke"), "{error}");
+        assert!(error.to_string().starts_with("could not read the body of the token response"), "{error}");
     }
 }
 

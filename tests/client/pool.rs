@@ -90,7 +90,7 @@ async fn each_member_gets_its_own_url_and_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn key_is_placed_as_the_builder_says() {
+async fn each_key_has_the_placement_of_the_builder() {
     let service = service(ok, ok);
     let builder = builder(pool(per_second(10), per_second(10)));
     let builder = builder.with_key_placement(KeyPlacement::query("key").unwrap());
@@ -223,7 +223,7 @@ async fn request_that_may_have_been_processed_stays_with_its_member() {
     }
 }
 
-/// The idempotency key of one account means nothing to the other.
+/// A service recognizes an idempotency key within one account only.
 #[tokio::test(start_paused = true)]
 async fn idempotency_key_is_sent_to_one_member_only() {
     let service =
@@ -259,19 +259,23 @@ async fn request_stays_with_the_member_that_may_have_processed_an_earlier_attemp
 
 /// The service may have processed a request that it rejects with a 429.
 #[tokio::test(start_paused = true)]
-async fn rejected_request_stays_with_its_member_if_rejections_prove_nothing() {
-    let service = ScriptedService::from_fn(|seen| if seen.number == 1 { throttled() } else { ok() });
+async fn post_stays_with_its_member_if_a_429_counts_as_maybe_processed() {
+    let service = ScriptedService::from_fn(|seen| match seen.number {
+        1 => throttled(),
+        2 => ScriptedResponse::refused(),
+        _ => ok(),
+    });
     let retry = quick_retry().with_honoured_idempotency_key(IdempotencyKey::bare());
     let retry = retry.with_retry_rejected(RetryRejected::Idempotent);
     let builder = builder(pool(per_second(10), per_second(10))).with_retry(retry);
     let client = builder.client_with_service(service.clone()).unwrap();
     let start = Instant::now();
     assert_eq!(client.post("/chat").await.unwrap().status(), 200);
-    assert_eq!(places(&service), ["eu", "eu"]);
+    assert_eq!(places(&service), ["eu", "eu", "eu"]);
     assert!(start.elapsed() >= 30 * SECOND);
 }
 
-/// Only the retry layer knows the delay, so the limiter of the member pauses for a second only.
+/// Only the retry layer knows the delay, so the limiter of the member pauses for only 1 s.
 #[tokio::test(start_paused = true)]
 async fn call_returns_to_a_throttled_member_only_after_the_delay_that_it_knows() {
     let signal = |status: StatusCode, _: &http::HeaderMap| {
@@ -307,7 +311,41 @@ async fn single_member_waits_for_the_requested_delay() {
     assert_eq!(client.get("/chat").await.unwrap().status(), 429);
 }
 
-/// No forecast exists for a member that has its maximum in flight. It is not left for a longer pause.
+/// The clock runs, so each refusal comes a little later than the one before.
+#[tokio::test]
+async fn refusals_of_all_members_end_the_wait() {
+    let [eu, us] = [(); 2].map(|()| per_second(1));
+    for limiter in [&eu, &us] {
+        limiter.pause_until(Instant::now() + 60 * SECOND);
+    }
+    let builder = builder(pool(eu, us)).with_limit(|limit| limit.with_max_wait(SECOND));
+    let client = builder.client_with_service(service(ok, ok)).unwrap();
+    let error = within(client.get("/chat")).await.unwrap_err();
+    assert!(error.is_rate_limited(), "{error}");
+}
+
+/// The other member cannot grant the permits within the longest wait, and the delay does not count as a wait.
+#[tokio::test(start_paused = true)]
+async fn requested_delay_may_exceed_the_longest_wait() {
+    let us = per_second(10);
+    us.pause_until(Instant::now() + 20 * SECOND);
+    let late = || ScriptedResponse::status(429).with_header("retry-after", "10");
+    let service = ScriptedService::from_fn(move |seen| if seen.number == 1 { late() } else { ok() });
+    let builder = builder(pool(per_second(10), us)).with_limit(|limit| limit.with_max_wait(5 * SECOND));
+    let client = builder.client_with_service(service.clone()).unwrap();
+    assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    assert_eq!(places(&service), ["eu", "eu"]);
+    // The deadline is earlier than both delays that the call knows, so it returns the response.
+    let late =
+        |seconds: &'static str| move || ScriptedResponse::status(429).with_header("retry-after", seconds);
+    let client = self::builder(pool(per_second(10), per_second(10))).with_retry(quick_retry());
+    let service = self::service(late("130"), late("140"));
+    let client = client.with_total_timeout(600 * SECOND).client_with_service(service.clone()).unwrap();
+    let response = client.post("/chat").await.unwrap();
+    assert_eq!((response.status(), service.calls()), (StatusCode::TOO_MANY_REQUESTS, 2));
+}
+
+/// No forecast exists for a member that has its maximum in flight. A waiter does not leave it for a member with a longer pause.
 #[tokio::test(start_paused = true)]
 async fn busy_member_is_preferred_to_a_long_pause() {
     let [eu, us] = [(); 2].map(|()| LocalLimiter::unlimited().with_max_in_flight(1).unwrap());
@@ -395,7 +433,7 @@ async fn request_is_refused_only_if_all_members_refuse_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn member_with_its_maximum_in_flight_is_left() {
+async fn waiters_leave_a_member_with_its_maximum_in_flight() {
     let [eu, us] = [(); 2].map(|()| LocalLimiter::unlimited().with_max_in_flight(1).unwrap());
     let slow = || ok().with_delay(60 * SECOND);
     let fast = || ok().with_delay(SECOND);
@@ -493,7 +531,7 @@ async fn credential_of_the_caller_is_sent_to_no_member() {
 }
 
 #[tokio::test]
-async fn request_to_a_dead_member_is_sent_to_the_other() {
+async fn request_to_an_unreachable_member_is_sent_to_the_other() {
     let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let dead_url = format!("http://{}", dead.local_addr().unwrap());
     drop(dead);
@@ -548,7 +586,7 @@ fn invalid_pool_is_rejected() {
 
 /// Random calls, some of which are dropped, through members of different kinds that pause at random.
 #[tokio::test(start_paused = true)]
-async fn pool_leaves_nothing_behind_after_random_calls() {
+async fn no_request_stays_queued_or_in_flight_after_random_calls() {
     let quotas = [20, 50, 10].map(|limit| Quota::per_second(limit).unwrap().without_margin());
     let limiters = [
         LocalLimiter::paced_window(quotas[0]),

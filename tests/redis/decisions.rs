@@ -273,11 +273,11 @@ async fn processes_share_the_bucket_of_a_service() {
         let quotas: Vec<_> =
             beside.map(|limit| quota(limit, millis(1_000))).into_iter().chain([shared]).collect();
         let name = format!("{}", quotas.len());
-        // The hold of 40 ms and the margin take four permits of the burst.
-        let make = || make(&server.url(), &name, quotas.clone()).unwrap().with_lease(1, millis(40)).unwrap();
+        // The hold and the margin take twelve permits of the burst.
+        let make = || make(&server.url(), &name, quotas.clone()).unwrap().with_lease(1, millis(200)).unwrap();
         let limiters = [make(), make()];
-        let refusal = take(&limiters[0], request(17, None)).await.unwrap_err();
-        assert_eq!(refusal.reason(), Reason::TooCostly { largest: 16 });
+        let refusal = take(&limiters[0], request(9, None)).await.unwrap_err();
+        assert_eq!(refusal.reason(), Reason::TooCostly { largest: 8 });
         let (arrivals, _) = take_continuously(&limiters, 4, length).await;
         arrivals.assert_within(shared);
         let granted = arrivals.times().len();

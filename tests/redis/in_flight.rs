@@ -24,7 +24,7 @@ use super::*;
 
 /// How long the store counts the requests of a process that sends no query. A server that has just started admits no
 /// request for the same time.
-const EXPIRY: Duration = Duration::from_secs(1);
+const EXPIRY: Duration = Duration::from_secs(3);
 
 fn limited(url: &str, max: u32) -> RedisLimiter {
     let limiter = bucket(url, "key", [quota(100_000, millis(1_000))]).unwrap();
@@ -44,6 +44,7 @@ async fn counted(server: &RedisServer) -> Vec<u32> {
     let entries: Vec<String> = redis::cmd("HVALS").arg(key).query_async(&mut connection).await.unwrap();
     let mut counts: Vec<u32> =
         entries.iter().map(|entry| entry.split(':').next().unwrap().parse().unwrap()).collect();
+    counts.retain(|count| *count > 0);
     counts.sort_unstable();
     counts
 }
@@ -243,7 +244,7 @@ async fn requests_of_a_killed_process_count_until_they_expire() {
     let _permits = [acquire(&limiter).await, acquire(&limiter).await];
     let waited = killed.elapsed();
     // The child reported its requests at most a third of the expiry before its end.
-    assert!(waited >= EXPIRY / 2, "{waited:?}");
+    assert!(waited >= EXPIRY / 3, "{waited:?}");
     assert!(waited <= EXPIRY + millis(2_000), "{waited:?}");
 }
 

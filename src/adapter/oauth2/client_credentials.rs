@@ -242,7 +242,8 @@ async fn fetch(client: Client, url: Arc<str>, form: Bytes) -> Result<FreshKey, K
         call.await.map_err(|error| KeyError::new("the token endpoint did not respond").with_source(error))?;
     let status = response.status();
     let body = response.bytes().await;
-    let body = body.map_err(|error| KeyError::new("the token response broke").with_source(error))?;
+    let body = body
+        .map_err(|error| KeyError::new("could not read the body of the token response").with_source(error))?;
     token_response::read(status, &body)
 }
 

@@ -34,6 +34,9 @@ const CODES: [&str; 10] = [
 const SERVER_ERROR: &str = "server_error";
 const UNAVAILABLE: &str = "temporarily_unavailable";
 
+/// The longest lifetime of a token in seconds: a century.
+const LONGEST_LIFETIME: f64 = 3_155_760_000.0;
+
 /// The delay after an error that another request cannot fix.
 const LASTING_DELAY: Duration = Duration::from_secs(60);
 
@@ -47,20 +50,21 @@ pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<FreshKey, KeyError
         return Err(rejected(status, error.as_deref()));
     }
     let Some(token) = access_token.map(Zeroizing::new) else {
-        return Err(KeyError::new("the token response is not json with an `access_token`"));
+        return Err(KeyError::new("the token response is not json, or has no `access_token`"));
     };
     if !token_type.is_some_and(|kind| kind.eq_ignore_ascii_case("bearer")) {
-        return Err(KeyError::new("the token response has no `token_type` of `Bearer`"));
+        return Err(KeyError::new("the `token_type` of the token response is not `Bearer`"));
     }
     let key = ApiKey::new(&*token)
         .map_err(|error| KeyError::new("the token response has an invalid token").with_source(error))?;
     let Some(lifetime) = expires_in else { return Ok(FreshKey::new(key)) };
     // Some servers send the number as a string.
-    let seconds = lifetime.as_u64().or_else(|| lifetime.as_str()?.parse().ok());
-    let seconds = seconds.ok_or_else(|| {
-        KeyError::new("the token response has an `expires_in` that is no number of seconds")
-    })?;
-    Ok(FreshKey::new(key).with_lifetime(Duration::from_secs(seconds)))
+    let seconds = lifetime.as_f64().or_else(|| lifetime.as_str()?.parse().ok());
+    let lifetime =
+        seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.min(LONGEST_LIFETIME)).ok());
+    let lifetime = lifetime
+        .ok_or_else(|| KeyError::new("the `expires_in` of the token response is not a number of seconds"))?;
+    Ok(FreshKey::new(key).with_lifetime(lifetime))
 }
 
 /// Returns the error for an error response.

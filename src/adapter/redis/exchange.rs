@@ -95,7 +95,7 @@ impl Inner {
             Next::Query(query)
         });
         if let Next::Query(query) = &mut next {
-            // Until the reply, no request uses what the store has admitted earlier. The store counts it anew.
+            // Until the reply arrives, the limiter admits no further request. The reply has the new number.
             query.flight.requests = self.admit(0, query.share_used.is_some());
         }
         next

@@ -53,11 +53,11 @@ pub(super) struct Query {
 /// The requests in flight of a process. Without a limit of requests in flight, the store does not read them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FlightReport {
-    /// Identifies the process, or rather its limiter.
+    /// Identifies the limiter. A process may have several.
     pub(super) id: u64,
     pub(super) requests: u32,
-    /// The number of permits in hand that further requests will use. Negative if requests that are already in flight wait
-    /// for permits.
+    /// The number of fetched permits that further requests will use. Negative if requests that are already in flight
+    /// wait for permits.
     pub(super) spare: i64,
     /// Whether the store counts requests of this process, unless it has lost its memory.
     pub(super) is_counted: bool,

@@ -40,8 +40,8 @@ for i = 1, argument() do
   gates[i] = {policy = ARGV[at + 1], left = tonumber(ARGV[at + 2]), till = now + tonumber(ARGV[at + 3])}
   at = at + 3
 end
--- The requests of this process, and how long they count without another query. `spare` is the number of permits in hand
--- that need no request of this query, so it is negative if requests in flight wait for permits.
+-- The requests of this process, and how long they count without another query. `spare` is the number of
+-- fetched permits that further requests will use. It is negative if requests already in flight wait for permits.
 local flight = {max = argument()}
 if flight.max > 0 then
   flight.used, flight.spare, flight.counted, flight.expiry = argument(), argument(), argument() == 1, argument()
@@ -116,9 +116,9 @@ if reset then
   for _, quota in ipairs(quotas) do quota.next = 0 end
 end
 
--- The requests in flight of the other processes. Each process has its number of requests, the time of its last query, and
--- the time since which it waits for the next request, or zero. It loses its requests if it sends no query until they
--- expire, and its turn after a second.
+-- The requests in flight of the other processes. The entry of a process has its number of requests, the time of its
+-- last query, and the time since which it waits for its next request, or zero. Without a query, its requests expire
+-- after `expiry`, and its turn after a second.
 local turn = 1000000
 local others, earlier, since = 0, 0, 0
 local waiting = {}
@@ -126,11 +126,15 @@ if flight.max > 0 then
   local all = redis.call('HGETALL', flight.key)
   for i = 1, #all, 2 do
     local requests, last, from = string.match(all[i + 1], '(%d+):(%d+):(%d+)')
-    last, from = reset and now or tonumber(last), tonumber(from)
+    last, from = tonumber(last), tonumber(from)
+    if reset then
+      last, from = now, from > 0 and now or 0
+      redis.call('HSET', flight.key, all[i], table.concat({requests, whole(last), whole(from)}, ':'))
+    end
     if last + turn <= now then from = 0 end
     if all[i] == flight.id then
       flight.found, since = true, from
-    elseif last + flight.expiry <= now or from == 0 and requests == '0' then
+    elseif last + flight.expiry <= now then
       redis.call('HDEL', flight.key, all[i])
     else
       others = others + tonumber(requests)
@@ -355,12 +359,9 @@ if flight.max > 0 then
   elseif admitted > 0 or since == 0 then
     since = now
   end
-  if flight.used + admitted == 0 and since == 0 then
-    redis.call('HDEL', flight.key, flight.id)
-  else
-    local entry = {whole(flight.used + admitted), whole(now), whole(since)}
-    redis.call('HSET', flight.key, flight.id, table.concat(entry, ':'))
-  end
+  -- An entry without requests is kept until it expires, because a process whose reply is lost expects to find it.
+  local entry = {whole(flight.used + admitted), whole(now), whole(since)}
+  redis.call('HSET', flight.key, flight.id, table.concat(entry, ':'))
 end
 local keep = whole(math.ceil(lasts / 1000) + 1000)
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, keep) end

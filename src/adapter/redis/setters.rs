@@ -114,7 +114,7 @@ impl RedisLimiter {
         Ok(self.with(|settings| (settings.share, settings.processes) = (Some(share), processes)))
     }
 
-    /// Allows at most `max` requests in flight in all processes together. A request is in flight as with
+    /// Allows at most `max` requests in flight in all processes together. Default: no limit. A request is in flight as with
     /// [`LocalLimiter::with_max_in_flight`](crate::limit::LocalLimiter::with_max_in_flight): from its grant until its
     /// response body has ended, or has been dropped.
     ///
@@ -131,14 +131,14 @@ impl RedisLimiter {
     /// ```
     ///
     /// - A process reports each end of a request to the store. This adds up to one query for each request.
-    /// - If the limit is reached, a process with waiters queries again after an eighth of the time that it has waited, but
-    ///   after at least 10 ms and at most 250 ms. An end of a request in its own process queries immediately.
-    /// - Processes take turns: each further request goes to the process that has waited longest. A process that waits but
-    ///   sends no query loses its turn after 1 s.
+    /// - If the limit is reached, a process with waiters queries again after an eighth of the time that it has waited,
+    ///   but after at least 10 ms and at most 250 ms. The end of one of its own requests triggers a query immediately.
+    /// - Processes take turns: when a request ends, the store admits a request of the process that has waited longest. A
+    ///   process that waits but sends no query for 1 s loses its turn.
     /// - Permits that a [lease](Self::with_lease) fetches before requests need them count as requests in flight until they
     ///   expire.
     /// - The end of a request cannot be forecast. A waiter that only this limit delays is refused at its deadline, or one
-    ///   [timeout](Self::with_timeout) after its longest wait.
+    ///   [timeout](Self::with_timeout), 250 ms by default, after its `max_wait`.
     /// - With a [fallback share](Self::with_fallback_share), each process may have `max / processes` requests in flight while
     ///   the store does not reply. Requests from before the failure count too.
     /// - After a restart or a detected loss of the store's memory, no further request is admitted until the

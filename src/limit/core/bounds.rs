@@ -71,7 +71,7 @@ impl Core {
     }
 
     /// Returns when a new request would be granted, and when it would be if no other request waited. Without a forecast,
-    /// returns times that are at least [`UNKNOWN`] away. Returns `None` if the request would be refused.
+    /// returns times that are at least 100 ms away. Returns `None` if the request would be refused.
     pub fn expected(&self, ask: &Ask<'_>, now: u64) -> Option<[u64; 2]> {
         if self.rejects(ask, now).is_some() {
             return None;

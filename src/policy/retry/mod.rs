@@ -226,11 +226,8 @@ pub(crate) fn decide(
         (None, Some(requested)) => (requested, DelayReason::Requested),
         (None, None) => (Duration::ZERO, DelayReason::KeyReplaced),
     };
-    // A resend with another key has no backoff, so a fixed time limits the drain of the failed response.
-    let drain = match reason {
-        DelayReason::KeyReplaced if inputs.has_body => DRAIN_TIME,
-        _ => DRAIN_TIME.min(delay),
-    };
+    // Without a delay, as before a resend with another key, a fixed time limits the drain of the failed response.
+    let drain = if delay.is_zero() && inputs.has_body { DRAIN_TIME } else { DRAIN_TIME.min(delay) };
     // Draining must leave time for the next attempt, because a drained response can no longer be returned.
     let wait = delay.max(drain);
     if inputs.time_left.is_some_and(|left| wait >= left) {

@@ -97,7 +97,7 @@ impl BaseUrl {
         }
     }
 
-    /// Replaces this base URL by another one.
+    /// Replaces this base URL in `uri` by another base URL.
     pub(super) fn rebase(&self, uri: Uri, to: &Self) -> Result<Uri, Error> {
         let uri = self.resolve(uri)?;
         let path = uri.path_and_query().map_or("", PathAndQuery::as_str);

@@ -108,7 +108,7 @@ fn parsed_path_resolves_to_the_same_url_as_its_string() {
 }
 
 #[test]
-fn base_url_of_another_member_replaces_the_own_one() {
+fn base_url_of_a_member_replaces_that_of_the_builder() {
     for (base, to, uri, moved) in [
         ("https://host", "https://other", "https://host/v1?q=1", "https://other/v1?q=1"),
         ("https://host/api", "https://other", "https://host/api/v1", "https://other/v1"),

@@ -27,9 +27,11 @@ impl StackBuilder {
     /// Returns an error if the limiter is that of a pool, because one key would use the permits of all members.
     pub(super) fn check_without_pool(&self) -> Result<(), InvalidConfig> {
         match self.limiter().downcast_ref::<PoolLimiter>() {
-            Some(_) => {
-                Err(InvalidConfig::new("limiter", "that of a pool", "a limiter of its own, or with_pool"))
-            }
+            Some(_) => Err(InvalidConfig::new(
+                "limiter",
+                "the limiter of a pool",
+                "another limiter, or the setter with_pool",
+            )),
             None => Ok(()),
         }
     }

@@ -14,15 +14,15 @@ use futures_util::{
 
 use super::{Pool, route::Chosen};
 use crate::{
-    call::{CallContext, Member, RequestHead},
+    call::{CallContext, Member, Needs, RequestHead},
     clock::{self, Instant},
     error::{Reason, Refusal},
     limit::{Acquire, Limiter, Permit, PermitRequest, SelectLimiter},
 };
 
-/// The longest time between two looks of a waiter at the other members.
-const LOOK: Duration = Duration::from_secs(1);
-/// The shortest time between two of them.
+/// The longest time until a waiter checks the other members again.
+const LONGEST: Duration = Duration::from_secs(1);
+/// The shortest time until a waiter checks the other members again.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 /// Takes the permits of each request from the member that is expected to grant them first, and records the member in the
@@ -42,7 +42,7 @@ struct Choice {
     members: Vec<usize>,
     /// The members that have not refused the request.
     open: Vec<usize>,
-    /// Members that may not get the request before a time.
+    /// The times before which the request must not go to a member.
     delays: Vec<(usize, Instant)>,
 }
 
@@ -74,12 +74,20 @@ impl PoolLimiter {
     }
 
     /// Records that the request has its permit from this member.
-    fn choose(&self, call: Option<&CallContext>, index: usize) {
+    fn choose(&self, call: Option<&CallContext>, index: usize, request: &PermitRequest) {
         self.next.store(index + 1, Relaxed);
         let Some(call) = call else { return };
         let pool = self.pool.id();
-        let delays = call.member(pool).map_or_else(Vec::new, |last| last.delays);
-        call.set_member(Member { pool, index, is_fixed: true, has_alternative: false, delays });
+        let (delays, is_bound) =
+            call.member(pool).map_or_else(Default::default, |it| (it.delays, it.is_bound));
+        let needs = Needs {
+            cost: request.cost(),
+            amounts: *request.amounts(),
+            priority: request.priority(),
+            max_wait: request.max_wait(),
+        };
+        let (is_fixed, alternative) = (true, None);
+        call.set_member(Member { pool, index, needs, is_fixed, is_bound, alternative, delays });
     }
 }
 
@@ -89,7 +97,7 @@ impl SelectLimiter for PoolLimiter {
         let call = head.extensions.get::<CallContext>().cloned();
         Acquire::new(async move {
             let (permit, index) = choice.acquire(request).await?;
-            pool.choose(call.as_ref(), index);
+            pool.choose(call.as_ref(), index, &request);
             Ok(permit)
         })
     }
@@ -99,6 +107,9 @@ impl SelectLimiter for PoolLimiter {
         head: RequestHead<'_>,
         request: &PermitRequest,
     ) -> Option<Result<Permit<'static>, Refusal>> {
+        if request.deadline().is_some_and(|deadline| deadline < clock::now()) {
+            return None;
+        }
         let choice = self.choice(head);
         for index in &choice.members {
             if !choice.delay(*index).is_zero() {
@@ -107,7 +118,7 @@ impl SelectLimiter for PoolLimiter {
             // Without bounds, a member that cannot grant the permits counts no refusal.
             let limiter = &self.pool.members[*index].limiter;
             if let Some(Ok(permit)) = limiter.try_acquire_with(&request.unbounded()) {
-                self.choose(head.extensions.get(), *index);
+                self.choose(head.extensions.get(), *index, request);
                 return Some(Ok(permit));
             }
         }
@@ -142,7 +153,7 @@ impl Choice {
             let (now, rest) = (clock::now(), request.after(began.elapsed()));
             let Some((index, wait)) = self.earliest(&rest) else { break };
             let outcome = self.wait_at(index, wait, rest).await;
-            if clock::now() > now {
+            if clock::now().saturating_duration_since(now) >= SHORTEST {
                 // The members may have changed since they refused the request.
                 self.open.clone_from(&self.members);
                 refusal = None;
@@ -171,30 +182,34 @@ impl Choice {
         request: PermitRequest,
     ) -> Option<Result<Permit<'static>, Refusal>> {
         let delay = self.delay(index);
-        let time_left = request.deadline().map(|ends| ends.saturating_duration_since(clock::now()));
-        if let Some(reason) = [(time_left, Reason::Deadline), (request.max_wait(), Reason::MaxWait)]
-            .into_iter()
-            .find_map(|(most, reason)| most.filter(|most| *most < delay).map(|_| reason))
-        {
-            return Some(Err(Refusal::new(reason, delay)));
+        let is_late = |ends: Instant| !delay.is_zero() && clock::after(clock::now(), wait) > ends;
+        if request.deadline().is_some_and(is_late) {
+            return Some(Err(Refusal::new(Reason::Deadline, wait)));
         }
         let limiter = &self.pool.members[index].limiter;
         let mut acquire = pin!(async {
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
-            limiter.acquire_with(&request.after(delay)).await
+            limiter.acquire_with(&request).await
         });
         let due = clock::after(clock::now(), wait);
+        // Counts no other waiters against the request, which is one of them.
+        let queued = request.admitted(request.is_in_flight());
+        let mut shortest = SHORTEST;
         loop {
             let rest = due.saturating_duration_since(clock::now());
-            let timer = pin!(tokio::time::sleep(rest.clamp(SHORTEST, LOOK)));
+            if rest.is_zero() {
+                shortest = (shortest * 2).min(LONGEST);
+            }
+            let timer = pin!(tokio::time::sleep(rest.clamp(shortest, LONGEST)));
             if let Either::Left((granted, _)) = select(acquire.as_mut(), timer).await {
                 return Some(granted);
             }
-            // After the forecast time, those ahead have looked before, so this request is among the first.
-            let alone = self.expected(index, &request).map_or(Duration::MAX, |[_, alone]| alone);
-            // The forecast may have granted the permits.
+            // The requests ahead have checked the other members earlier. After the forecast time, this request therefore
+            // compares as if no other request waited.
+            let alone = self.expected(index, &queued).map_or(Duration::MAX, |[_, alone]| alone);
+            // Computing the forecast may have granted the permits.
             if let Some(granted) = acquire.as_mut().now_or_never() {
                 return Some(granted);
             }

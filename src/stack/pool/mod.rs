@@ -16,8 +16,8 @@ use crate::{
     limit::LocalLimiter,
 };
 
-/// Several keys or regions of one service, each with its own limiter. Each request goes to the member that is expected to
-/// grant its permits first.
+/// Several keys or regions of one service, each with its own limiter. Each request goes to the member that is expected
+/// to grant its permits first.
 ///
 /// ```
 /// use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, limit::LocalLimiter, stack::Pool};
@@ -36,39 +36,44 @@ use crate::{
 ///
 /// # Members
 ///
-/// - The request's URL begins with the builder's base URL. The base URL of the member replaces it. A layer above the stack
-///   that follows redirects must not be used, because the location in a response is a URL of the member.
-/// - A key is sent only to the origin of its member, and only with requests that go to this member. Several members may have
-///   the same URL. A request that already has a credential is rejected.
-/// - A response changes only the limiter of its member. If a member throttles, its limiter pauses, and the others continue.
-/// - A request waits until each member has a valid key, or has failed to fetch one. The requests to a member without a key
-///   fail.
+/// - The request's URL begins with the builder's base URL. The base URL of the member replaces it. Do not use a layer
+///   above the stack that follows redirects, because the location in a response is a URL of the member.
+/// - A key is sent only to the origin of its member, and only with requests that go to this member. Several members may
+///   have the same URL. A request that already has a credential is rejected.
+/// - A response changes only the limiter of its member. After a throttled response, only this limiter pauses.
+/// - A request waits until the key source of each member has a valid key or has failed. A request to a member whose key
+///   source has failed returns an error.
 ///
 /// # Choice
 ///
-/// If several members can grant the permits now, requests take these members in turn. Otherwise a request joins the queue of
-/// the member with the earliest forecast. Without a forecast, which is the case while a member has its maximum of requests in
-/// flight, 100 ms are assumed. A waiter chooses again
+/// If several members can grant the permits now, requests take these members in turn. Otherwise, a request joins the
+/// queue of the member with the earliest forecast. There is no forecast while a member has its maximum of requests in
+/// flight, or waits for the response to a probe. The pool then assumes a wait of at least 100 ms.
 ///
-/// - if its member refuses it, for example because a pause would exceed its deadline. It is refused if all members refuse it;
-/// - if another member can grant it at once. It looks every second, so a new request may take those permits before it;
-/// - if it was not granted at the forecast time, and another member is expected to grant it earlier. It then joins the end of
-///   the queue of that member.
+/// A waiter chooses again in these cases:
+///
+/// - Its member refuses it, for example because a pause would exceed its deadline. The request is refused if all
+///   members refuse it.
+/// - Another member can grant the permits now. A waiter checks this at least once a second, so a new request may take
+///   these permits first.
+/// - The forecast time has passed, and another member is expected to grant the permits earlier. The waiter then joins
+///   the end of the queue of that member.
 ///
 /// # Retries
 ///
-/// An attempt goes to another member than the last one only if
+/// A retry goes to another member only if
 ///
 /// - no member may have [processed](crate::call::Delivery) an earlier attempt of the call, or
 /// - the method is safe (GET, HEAD, OPTIONS or TRACE), or
 /// - the request is declared idempotent, by a [`RetryOverride`](crate::retry::RetryOverride::with_idempotent) or by
 ///   [`with_idempotent`](super::StackBuilder::with_idempotent).
 ///
-/// An idempotency key does not suffice, because it means nothing to another account.
+/// An idempotency key does not suffice, because a service recognizes it within one account only.
 ///
-/// If a member throttles, or requests a delay, and another member is expected to grant the permits before the deadline, the
-/// delay applies to the member alone: the next attempt takes its permits from the member that can grant them first. Of several
-/// members that can grant them now, it is another one than the last. A resend after a 401 goes to the same member.
+/// A requested delay, or the backoff after a throttled response, applies only to the member of the last attempt, if the
+/// retry may go to another member, and another member is expected to grant the permits earlier and before the deadline.
+/// The retry then goes to the member that can grant its permits first. If several members can grant them now, it goes
+/// to another member than the last attempt. A resend after a 401 goes to the same member.
 ///
 /// # Clone
 ///

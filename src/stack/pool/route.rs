@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::Pool;
 use crate::{
     auth::MemberIndex,
-    call::{CallContext, Member},
+    call::{CallContext, Member, Needs},
     clock,
     error::{Error, take_once},
     limit::PermitRequest,
@@ -115,7 +115,7 @@ impl Routing {
         let uri = std::mem::take(request.uri_mut());
         *request.uri_mut() = self.base.rebase(uri, &member.base)?;
         if !self.base.origin.covers(request.uri()) {
-            // It names the host of the base URL. The client sends that of the member.
+            // The header has the host of the builder's base URL. The client adds the host of the member.
             request.headers_mut().remove(HOST);
         }
         request.extensions_mut().insert(MemberIndex(index));
@@ -139,11 +139,20 @@ impl Routed {
         let failed = |response: &Response<R>| response.status().as_u16() >= 400 || is_grpc_error(response);
         let Some(call) = self.call.as_ref().filter(|_| result.as_ref().is_ok_and(failed)) else { return };
         let Some(member) = call.member(pool.id()).filter(|member| member.index == self.index) else { return };
-        let left = call.deadline().map_or(Duration::MAX, |ends| ends.saturating_duration_since(clock::now()));
-        let wait = |other: &super::Member| other.limiter.expected_wait(&PermitRequest::new());
+        let (left, now) =
+            (call.deadline().map(|ends| ends.saturating_duration_since(clock::now())), clock::now());
+        let Needs { cost, amounts, priority, .. } = member.needs;
+        let request = PermitRequest::new().with_cost(cost).with_amounts(amounts).with_priority(priority);
+        let wait = |(index, other): (usize, &super::Member)| {
+            let [wait, _] = other.limiter.expected_wait(&request)?;
+            let delays = member.delays.iter().filter(|(delayed, _)| *delayed == index);
+            Some(delays.map(|(_, until)| until.saturating_duration_since(now)).fold(wait, Duration::max))
+        };
         let others = pool.members.iter().enumerate().filter(|(index, _)| *index != self.index);
-        let has_alternative = others.filter_map(|(_, other)| wait(other)).any(|[wait, _]| wait < left);
-        call.set_member(Member { has_alternative, ..member });
+        let alternative = others.filter_map(wait).min();
+        let is_in_time =
+            |wait: &Duration| [left, member.needs.max_wait].iter().flatten().all(|most| wait < most);
+        call.set_member(Member { alternative: alternative.filter(is_in_time), ..member });
     }
 }
 
