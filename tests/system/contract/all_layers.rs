@@ -17,7 +17,7 @@ use tower_outbound::{
     preset,
     request_id::RequestIdLayer,
     retry::{Budget, RetryLayer},
-    stack::{StackBuilder, StackLayer},
+    stack::{Pool, StackBuilder, StackLayer},
     test_util::deterministic,
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
@@ -166,6 +166,15 @@ fn stack_with_every_option() -> (StackLayer, LayerState) {
     (deterministic(builder, 7).layer().unwrap(), LayerState { budget: budget.budget, ..state })
 }
 
+/// The same stack with a pool, whose only member has the URL, the key and the limiter of the other stack.
+fn stack_with_a_pool() -> (StackLayer, LayerState) {
+    let (window, state) = sliding_window();
+    let pool = Pool::new([(URI, refreshing_key(), window)]).unwrap();
+    let (retry, budget) = retry();
+    let builder = StackBuilder::new(URI).unwrap().with_pool(pool).with_retry(retry);
+    (deterministic(builder, 7).layer().unwrap(), LayerState { budget: budget.budget, ..state })
+}
+
 pub(crate) fn all_layers() -> Vec<LayerCase> {
     // The kinds of the errors that a caller receives if `poll_ready` of the inner service fails.
     let (other, not_ready) = ("other", "not_ready");
@@ -214,6 +223,8 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
         })
         .with_readiness_errors(AfterAttempts(not_ready)),
         LayerCase::new("stack with every option", stack_with_every_option)
+            .with_readiness_errors(AfterAttempts(not_ready)),
+        LayerCase::new("stack with a pool", stack_with_a_pool)
             .with_readiness_errors(AfterAttempts(not_ready)),
         // This stack orders its layers differently from `StackBuilder` and contains `TimeoutLayer` twice.
         LayerCase::new("stack by ServiceBuilder", || {
