@@ -75,8 +75,8 @@ pub(crate) static STRATEGIES: [Strategy; 5] = [
 /// each window. A window can therefore contain the burst and the refill. It ignores the responses of the server.
 type Bucket = RateLimiter<NotKeyed, InMemoryState, FakeRelativeClock, NoOpMiddleware<Nanos>>;
 
-/// Buckets of the crate governor, which share a clock. governor has no queue: the simulation serves the callers first in,
-/// first out, like the limiters of tower-outbound.
+/// Buckets of the crate governor, which share a clock. governor has no queue: the simulation serves the callers first
+/// in, first out, like the limiters of tower-outbound.
 #[derive(Debug)]
 pub(crate) struct Governor {
     clock: FakeRelativeClock,
@@ -199,7 +199,8 @@ impl Limiter {
         }
     }
 
-    /// Receives the response to a request, which used `actual` tokens. Returns whether the next wake-up may have changed.
+    /// Receives the response to a request, which used `actual` tokens. Returns whether the next wake-up may have
+    /// changed.
     pub(crate) fn respond(&mut self, sent_at: u64, actual: u32, feedback: &Feedback, now: u64) -> bool {
         let Self::Core { core, block, estimate, is_plain } = self else { return false };
         let is_accepted = feedback.acceptance == Acceptance::Accepted && feedback.pause.is_none();

@@ -54,8 +54,8 @@ impl Tokens {
         Ok(NonZero::new(estimate).map(|estimate| Self { quota, estimate, error }))
     }
 
-    /// Returns the actual tokens of the next request, by the random number generator splitmix64. All strategies send the
-    /// same requests.
+    /// Returns the actual tokens of the next request, by the random number generator splitmix64. All strategies send
+    /// the same requests.
     pub(crate) fn actual(&self, state: &mut u64) -> u32 {
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut random = *state;

@@ -4,8 +4,8 @@ use crate::error::{BoxError, Error, ErrorKind, redact};
 
 /// The error of a key source that failed. `source()` returns the cause: the error of the closure or of the file.
 ///
-/// If the closure returns a `KeyError`, for example of another source, it is passed on. The key is then not fetched
-/// again before its [`retry_in`](Self::retry_in).
+/// If the closure returns a `KeyError`, for example the error of another key source, requests receive this error
+/// without a wrapper. The closure is not called again before the [`retry_in`](Self::retry_in) of this error has passed.
 #[derive(Debug, Clone)]
 pub struct KeyError(
     // Boxed, because each clone of a service has room for an error.

@@ -45,8 +45,8 @@ impl CallContext {
         self.0.shared.state().member = Some(Box::new(member));
     }
 
-    /// Records whether the next attempt may go to another member. It may if `is_free`, or if no member may have processed an
-    /// attempt. Returns when another member is expected to grant its permits.
+    /// Records whether the next attempt may go to another member. It may if `is_free`, or if no member may have
+    /// processed an attempt. Returns when another member is expected to grant its permits.
     pub(crate) fn release_member(&self, is_free: bool, may_be_processed: bool) -> Option<Duration> {
         let mut state = self.0.shared.state();
         let member = state.member.as_deref_mut()?;

@@ -154,8 +154,9 @@ impl<L> RateLimitLayer<L> {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     ///
-    /// If the body fails or is dropped before its end, the estimate or the amount so far counts, whichever is larger. After
-    /// [`Metered::Final`], the final amount counts. The meter receives the bytes as the inner service returns them.
+    /// If the body fails or is dropped before its end, the estimate or the amount so far counts, whichever is larger.
+    /// After [`Metered::Final`], the final amount counts. The meter receives the bytes as the inner service returns
+    /// them.
     pub fn with_meter<M, A>(
         mut self,
         meter: impl Fn(StatusCode, &HeaderMap) -> M + Send + Sync + 'static,

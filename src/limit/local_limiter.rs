@@ -176,8 +176,8 @@ impl LocalLimiter {
         self.shared.locked(Core::resume);
     }
 
-    /// Returns how long a new request is expected to wait, and how long it would wait if no other request waited. Without a
-    /// forecast, these are at least 100 ms. Returns `None` if the request would be refused.
+    /// Returns how long a new request is expected to wait, and how long it would wait if no other request waited.
+    /// Without a forecast, these are at least 100 ms. Returns `None` if the request would be refused.
     pub(crate) fn expected_wait(&self, request: &PermitRequest) -> Option<[Duration; 2]> {
         self.shared.expected_wait(request)
     }

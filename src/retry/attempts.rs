@@ -1,6 +1,6 @@
 //! The state that the attempts of a call share, and the decision after each attempt.
 
-use std::{error::Error as _, sync::Arc, time::Duration};
+use std::{error::Error as _, sync::Arc};
 
 use http::{
     Request, Response, StatusCode,
@@ -11,14 +11,14 @@ use http_body::Body;
 use super::{AttemptResult, backoff::RemainingDelays, head::RecordedHead, policy::Policy};
 use crate::{
     body::{BrokenResponse, Replay, ReplayBody},
-    call::{CallContext, Delivery, KeyReplaced, Outcome, StopReason},
+    call::{CallContext, KeyReplaced, Outcome, StopReason},
     clock,
     error::{Error, ErrorKind, Failed, Reason, Refusal},
     policy::{
         self, RetryDecision,
         feedback::Reading,
         grpc::{self, Code, Pushback},
-        retry::{Delay, DelayReason, Inputs, LastAttempt, Retry, RetryRejected, RetryState, Stop},
+        retry::{Delay, DelayReason, Inputs, LastAttempt, Retry, RetryState, Stop},
     },
     telemetry::{self, ResponseSummary},
 };
@@ -183,42 +183,6 @@ impl<B: Body> Attempts<B> {
             }
             decision => LastAttempt::Classified(decision),
         }
-    }
-
-    /// Records whether the next attempt may go to another member of a pool. It may if no member may have processed the
-    /// request, or if a replay is safe at any member. An idempotency key makes a replay safe at one member only. Returns when
-    /// another member is expected to grant the permits.
-    fn release_member(&self, outcome: Outcome, verdict: LastAttempt) -> Option<Duration> {
-        match verdict {
-            LastAttempt::Classified(RetryDecision::Success) | LastAttempt::KeyReplaced => None,
-            _ => {
-                let counts_rejected = self.policy.retry_rejected == RetryRejected::Idempotent;
-                let is_rejected = counts_rejected && outcome.delivery() == Delivery::Rejected;
-                self.call.release_member(self.moves, self.maybe_processed || is_rejected)
-            }
-        }
-    }
-
-    /// Applies the delay that the server requested, or the backoff after a throttled response, only to the last member of the
-    /// pool, if another one is expected to grant the permits earlier.
-    fn delay_member(
-        &self,
-        alternative: Duration,
-        requested: Option<Duration>,
-        verdict: LastAttempt,
-        inputs: &mut Inputs,
-    ) {
-        let Delay { own, spread } = inputs.backoff.unwrap_or(Delay::NONE);
-        let is_throttled = verdict == LastAttempt::Classified(RetryDecision::Throttled);
-        let delay = match requested.filter(|requested| *requested > own) {
-            Some(requested) => requested.saturating_add(spread),
-            None if is_throttled && alternative < own => own,
-            None => return,
-        };
-        if is_throttled {
-            inputs.backoff = inputs.backoff.map(|_| Delay::NONE);
-        }
-        self.call.delay_member(clock::after(clock::now(), delay));
     }
 
     /// Draws the next delay from the exponential or the custom backoff. All calls share the random source.

@@ -215,6 +215,7 @@ mod idempotency;
 mod layer;
 mod overrides;
 mod policy;
+mod pool_member;
 mod service;
 
 pub use self::backoff::Backoff;

@@ -381,7 +381,7 @@ async fn key_error_of_a_provider_is_passed_on_and_its_delay_is_kept() {
     let error = keys.current().await.unwrap_err();
     assert_eq!(error.to_string(), "the key provider failed, next attempt in 60s");
     assert_eq!(error.source().unwrap().to_string(), "the vault is unavailable");
-    // The own backoff of the outer source is 1 s.
+    // The backoff of the outer source alone would be 1 s.
     advance(secs(59)).await;
     assert_eq!(keys.current().await.unwrap_err().retry_in(), Some(secs(1)));
     assert_eq!((calls.count(), fetches.count()), (1, 1));

@@ -345,7 +345,8 @@ async fn requested_delay_may_exceed_the_longest_wait() {
     assert_eq!((response.status(), service.calls()), (StatusCode::TOO_MANY_REQUESTS, 2));
 }
 
-/// No forecast exists for a member that has its maximum in flight. A waiter does not leave it for a member with a longer pause.
+/// No forecast exists for a member that has its maximum in flight. A waiter does not leave it for a member with a
+/// longer pause.
 #[tokio::test(start_paused = true)]
 async fn busy_member_is_preferred_to_a_long_pause() {
     let [eu, us] = [(); 2].map(|()| LocalLimiter::unlimited().with_max_in_flight(1).unwrap());

@@ -249,7 +249,7 @@ async fn requests_of_a_killed_process_count_until_they_expire() {
 }
 
 #[tokio::test]
-async fn store_without_its_memory_admits_no_request_until_the_processes_have_reported() {
+async fn store_that_lost_its_memory_admits_no_request_until_the_processes_have_reported() {
     let server = server();
     let limiters = [(); 3].map(|()| limited(&server.url(), 2));
     let permits = [acquire(&limiters[0]).await, acquire(&limiters[1]).await];

@@ -44,9 +44,9 @@ use crate::{
 ///
 /// # The token request
 ///
-/// A [`Client`] with the default settings sends the POST: up to 3 attempts of 10 s, and at most 60 s in total. It
-/// resends the POST after temporary failures, because an additional token does no harm. A response may have up to 16
-/// MiB. [`into_key_source_with`](Self::into_key_source_with) changes the settings.
+/// A [`Client`] with the default settings sends the POST: up to 3 attempts of 10 s, and at most 60 s in total. The POST
+/// counts as idempotent, because a repeated request only issues another token. A response of more than 16 MiB is an
+/// error. [`into_key_source_with`](Self::into_key_source_with) changes the settings.
 ///
 /// The client id and secret are sent by HTTP Basic authentication, form-encoded as in RFC 6749 §2.3.1, or [in the
 /// body](Self::with_credentials_in_body).
@@ -175,7 +175,8 @@ impl ClientCredentials {
     }
 
     /// Like [`into_key_source`](Self::into_key_source), with a client that the closure creates. The closure receives
-    /// the builder for the token URL, with the client credentials.
+    /// the builder for the token URL, with the client credentials. Do not give it a limiter whose requests wait for the
+    /// token: a token request would then wait for them.
     ///
     /// Use it to set a proxy or root certificates for the token endpoint, to share connections between key sources, or
     /// to change the timeouts. A fetch takes at most 90 s, even if the timeouts are longer.

@@ -5,12 +5,13 @@ use std::time::Duration;
 use super::protocol::{FlightReport, Query, Reply};
 use crate::{limit::core::Flight, policy::nanos};
 
-/// While the limit of requests in flight is reached, the store is queried after an eighth of the time waited so far, within
-/// these bounds. The upper bound is well below the time after which the script ends the turn of a process.
+/// While the limit of requests in flight is reached, the store is queried after an eighth of the time waited so far,
+/// within these bounds. The upper bound is well below the time after which the script ends the turn of a process.
 const SHORTEST_POLL: u64 = 10_000_000;
 const LONGEST_POLL: u64 = 250_000_000;
 
-/// The requests in flight of this process as of the last reply of the store. Times are nanoseconds since the limiter was created.
+/// The requests in flight of this process as of the last reply of the store. Times are nanoseconds since the limiter
+/// was created.
 #[derive(Default)]
 pub(super) struct Counted {
     /// The number of requests that the store counts for this process, including those that it has admitted.
@@ -22,8 +23,9 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Returns when the store must be queried because of the requests in flight: 0 if it counts a wrong number or
-    /// reserves a turn that no waiter uses, `None` if it counts none. `usable` is the number of permits that further requests will use.
+    /// Returns when the store must be queried because of the requests in flight. Returns 0, which means now, if the
+    /// store counts a wrong number or reserves a turn that no waiter uses. Returns `None` if it counts no request.
+    /// `usable` is the number of fetched permits that further requests will use.
     pub(super) fn report_at(&self, flight: &Flight, usable: u64, is_waiting: bool, now: u64) -> Option<u64> {
         let admitted = u64::from(flight.admitted.unwrap_or(0)).min(usable);
         let needed = admitted + u64::from(flight.requests);

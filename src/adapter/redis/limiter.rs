@@ -62,8 +62,8 @@ use crate::{
 ///   also serves later requests.
 /// - Memory of the server: about 250 bytes for each name. A sliding window adds about 12 bytes for each permit of its
 ///   limit. Each key expires two windows after its last use.
-/// - A [bucket](Quota::bucket) sustains the rate of the service. Its burst is smaller by the permits that it refills in
-///   margin and hold.
+/// - A [bucket](Quota::bucket) sustains the rate of the service. Its burst is the capacity minus the permits that the
+///   bucket refills during the margin and the hold.
 /// - Processor time of the server: about 30 µs for each query of a token bucket, and 60 µs for each query of a sliding
 ///   window. One core therefore serves about 30,000 queries per second of a bucket, or 16,000 of a window. With a lease
 ///   of 100 permits, one core grants about a million permits per second from a bucket, or half a million from a window.

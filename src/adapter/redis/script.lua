@@ -1,7 +1,7 @@
 -- Decides, atomically and by the server's clock, which permits a process gets, and when each permit may be used.
 --
--- KEYS: the state, for a sliding window one log of the last grants for each quota, and with a limit of requests in flight
--- the requests of each process.
+-- KEYS: the state, for a sliding window one log of the last grants for each quota, and with a limit of requests in
+-- flight the requests of each process.
 -- Times are microseconds since 1970. In ARGV and in the reply, times are relative to now.
 -- No permit can be used earlier than the quotas allow. A permit is granted up to the horizon ahead of its time, so that
 -- processes are served in the order of their queries, and need not query for each permit.
@@ -67,7 +67,8 @@ for i, quota in ipairs(quotas) do
   quota.sum = tonumber(state[8 + 2 * i]) or 0
 end
 
--- Removes the oldest entries of a log after a grant. The window of that grant cannot contain more permits than the limit.
+-- Removes the oldest entries of a log after a grant. The window of that grant cannot contain more permits than the
+-- limit.
 local function trim(quota)
   local surplus, gone = quota.sum - quota.limit, 0
   if surplus <= 0 then return end
@@ -172,8 +173,8 @@ if flight.max > 0 then
   if flight.counted and not flight.found then lost = math.max(lost, now + horizon) end
   if lost > 0 then closed = math.max(closed, lost + flight.expiry) end
 end
--- No process has queried for a while, and one that comes back has used its share. Others may still use theirs until they
--- are back. Their first queries may have waited in the server meanwhile, and do not report a share.
+-- No process has queried for a while, and one that comes back has used its share. Others may still use theirs until
+-- they are back. Their first queries may have waited in the server meanwhile, and do not report a share.
 if now - heard > quiet then silence = now end
 if back and silence > spent and now - silence < holdoff then
   lost = math.max(lost, silence + holdoff)
@@ -219,7 +220,8 @@ for _, gate in ipairs(gates) do
   end
 end
 
--- Permits are granted only with the requests that they serve. A process that waits has one request reserved.
+-- Permits are granted only for requests that are admitted. One request is reserved for each process that has waited
+-- longer than this process.
 local admitted, full = 0, false
 if flight.max > 0 then
   local wanted = want + flight.spare

@@ -114,9 +114,9 @@ impl RedisLimiter {
         Ok(self.with(|settings| (settings.share, settings.processes) = (Some(share), processes)))
     }
 
-    /// Allows at most `max` requests in flight in all processes together. Default: no limit. A request is in flight as with
-    /// [`LocalLimiter::with_max_in_flight`](crate::limit::LocalLimiter::with_max_in_flight): from its grant until its
-    /// response body has ended, or has been dropped.
+    /// Allows at most `max` requests in flight in all processes together. Default: no limit. A request is in flight as
+    /// with [`LocalLimiter::with_max_in_flight`](crate::limit::LocalLimiter::with_max_in_flight): from its grant until
+    /// its response body has ended, or has been dropped.
     ///
     /// ```
     /// use std::time::Duration;
@@ -133,22 +133,23 @@ impl RedisLimiter {
     /// - A process reports each end of a request to the store. This adds up to one query for each request.
     /// - If the limit is reached, a process with waiters queries again after an eighth of the time that it has waited,
     ///   but after at least 10 ms and at most 250 ms. The end of one of its own requests triggers a query immediately.
-    /// - Processes take turns: when a request ends, the store admits a request of the process that has waited longest. A
-    ///   process that waits but sends no query for 1 s loses its turn.
-    /// - Permits that a [lease](Self::with_lease) fetches before requests need them count as requests in flight until they
-    ///   expire.
-    /// - The end of a request cannot be forecast. A waiter that only this limit delays is refused at its deadline, or one
-    ///   [timeout](Self::with_timeout), 250 ms by default, after its `max_wait`.
-    /// - With a [fallback share](Self::with_fallback_share), each process may have `max / processes` requests in flight while
-    ///   the store does not reply. Requests from before the failure count too.
+    /// - Processes take turns: when a request ends, the store admits a request of the process that has waited longest.
+    ///   A process that waits but sends no query for 1 s loses its turn.
+    /// - Permits that a [lease](Self::with_lease) fetches before requests need them count as requests in flight until
+    ///   they expire.
+    /// - The end of a request cannot be forecast. A waiter that only this limit delays is refused at its deadline, or
+    ///   one [timeout](Self::with_timeout), 250 ms by default, after its `max_wait`.
+    /// - With a [fallback share](Self::with_fallback_share), each process may have `max / processes` requests in flight
+    ///   while the store does not reply. Requests from before the failure count too.
     /// - After a restart or a detected loss of the store's memory, no further request is admitted until the
-    ///   [expiry](Self::with_in_flight_expiry), because the store does not know the requests in flight. The same applies to a
-    ///   server that has just started.
+    ///   [expiry](Self::with_in_flight_expiry), because the store does not know the requests in flight. The same
+    ///   applies to a server that has just started.
     /// - [`Snapshot::requests_in_flight`](crate::limit::Snapshot::requests_in_flight) counts those of this process.
     ///
     /// # Errors
     ///
-    /// Returns an error if `max` is zero, or less than the processes of [`with_fallback_share`](Self::with_fallback_share).
+    /// Returns an error if `max` is zero, or less than the processes of
+    /// [`with_fallback_share`](Self::with_fallback_share).
     pub fn with_max_in_flight(self, max: u32) -> Result<Self, InvalidConfig> {
         let max = max_in_flight(max)?;
         let processes = self.inner.settings.processes;
@@ -166,8 +167,8 @@ impl RedisLimiter {
     /// - The requests of a process that has crashed count for up to this time.
     /// - If a process cannot reach the store for this time, its requests no longer count, although they may still be in
     ///   flight. The same applies to a process that is suspended.
-    /// - The queries are sent by a task of the tokio runtime in which a request first waited. If this runtime shuts down, the
-    ///   next request in another runtime starts another task.
+    /// - The queries are sent by a task of the tokio runtime in which a request first waited. If this runtime shuts
+    ///   down, the next request in another runtime starts another task.
     ///
     /// # Errors
     ///

@@ -109,7 +109,7 @@ impl Settings {
         self.kind == Kind::SlidingWindow && quota.refill().is_none()
     }
 
-    /// Returns the burst. That of a [bucket](Quota::bucket) leaves room for `hold`, as for the margin.
+    /// Returns the burst. For a [bucket](Quota::bucket), `hold` lowers the burst in the same way as the margin.
     fn burst(&self, quota: &Quota) -> u32 {
         quota.with_longer_margin(self.hold).burst()
     }

@@ -70,8 +70,8 @@ impl Core {
         }
     }
 
-    /// Returns when a new request would be granted, and when it would be if no other request waited. Without a forecast,
-    /// returns times that are at least 100 ms away. Returns `None` if the request would be refused.
+    /// Returns when a new request would be granted, and when it would be if no other request waited. Without a
+    /// forecast, returns times that are at least 100 ms away. Returns `None` if the request would be refused.
     pub fn expected(&self, ask: &Ask<'_>, now: u64) -> Option<[u64; 2]> {
         if self.rejects(ask, now).is_some() {
             return None;
@@ -117,8 +117,8 @@ impl Core {
         self.advance(now);
     }
 
-    /// Returns the bound that a new request misses, whose permits are expected at `due`. Without a forecast, a request that
-    /// must not wait misses its longest wait at once, unless a store may admit it.
+    /// Returns the bound that a new request misses, whose permits are expected at `due`. Without a forecast, a request
+    /// that must not wait misses its longest wait at once, unless a store may admit it.
     pub(super) fn missed_by_new(&self, ask: &Ask<'_>, due: u64, now: u64) -> Option<Reason> {
         if !self.may_be_admitted() && self.is_full_for(ask.is_in_flight) && ask.latest.max_wait <= now {
             return Some(Reason::MaxWait);

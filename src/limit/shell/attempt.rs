@@ -105,8 +105,8 @@ impl Shared {
         if is_taken { Err(read) } else { Ok(guard) }
     }
 
-    /// Returns how long a new request is expected to wait, and how long it would wait if no other request waited. Returns
-    /// `None` if it would be refused.
+    /// Returns how long a new request is expected to wait, and how long it would wait if no other request waited.
+    /// Returns `None` if it would be refused.
     pub(in crate::limit) fn expected_wait(&self, request: &PermitRequest) -> Option<[Duration; 2]> {
         self.locked(|core, now| {
             core.advance(now);

@@ -7,8 +7,9 @@ use crate::{
 };
 
 impl StackBuilder {
-    /// Sends the requests to the members of a [`Pool`]: several keys or regions of one service, each with its own limiter.
-    /// Replaces the credential, the quotas and the limiter. The base URL of each member replaces the builder's base URL.
+    /// Sends the requests to the members of a [`Pool`]: several keys or regions of one service, each with its own
+    /// limiter. Replaces the credential, the quotas and the limiter. The base URL of each member replaces the builder's
+    /// base URL.
     ///
     /// # Errors
     ///

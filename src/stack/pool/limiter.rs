@@ -25,8 +25,8 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// The shortest time until a waiter checks the other members again.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// Takes the permits of each request from the member that is expected to grant them first, and records the member in the
-/// call.
+/// Takes the permits of each request from the member that is expected to grant them first, and records the member in
+/// the call.
 #[derive(Debug, Clone)]
 pub(in crate::stack) struct PoolLimiter {
     pool: Pool,
@@ -173,8 +173,8 @@ impl Choice {
         Err(refusal.unwrap_or_else(|| Refusal::new(Reason::Unavailable, None)))
     }
 
-    /// Waits in the queue of one member. Returns `None` if another member can grant the permits at once, or earlier than
-    /// this one after the forecast time of this one.
+    /// Waits in the queue of one member. Returns `None` if another member can grant the permits at once, or earlier
+    /// than this one after the forecast time of this one.
     async fn wait_at(
         &self,
         index: usize,
@@ -206,8 +206,8 @@ impl Choice {
             if let Either::Left((granted, _)) = select(acquire.as_mut(), timer).await {
                 return Some(granted);
             }
-            // The requests ahead have checked the other members earlier. After the forecast time, this request therefore
-            // compares as if no other request waited.
+            // The requests ahead have checked the other members earlier. After the forecast time, this request
+            // therefore compares as if no other request waited.
             let alone = self.expected(index, &queued).map_or(Duration::MAX, |[_, alone]| alone);
             // Computing the forecast may have granted the permits.
             if let Some(granted) = acquire.as_mut().now_or_never() {
