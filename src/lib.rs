@@ -63,6 +63,7 @@
 //! |---|---|
 //! | another credential, or none | [`with_key_placement`], [`with_signature`], [`without_credential`] |
 //! | one limiter for several clients | [`with_limiter`], with a clone of one [paced window](crate::limit::LocalLimiter::paced_window) |
+//! | several keys or regions of one service | [`with_pool`] |
 //! | retries after another status or header | [`retry_on`], [`retry_if`], [`RequestBuilder::idempotent`](client::RequestBuilder::idempotent) for a POST |
 //! | a longer wait than 60 s, the default | [`with_total_timeout`] |
 //! | an existing `reqwest::Client` | [`client_with_service`], see [`guide::reqwest`](mod@guide::reqwest). The feature `reqwest` also sends requests of reqwest through a stack, see [`adapter`] |
@@ -73,6 +74,7 @@
 //! [`retry_on`]: stack::StackBuilder::retry_on
 //! [`with_key_placement`]: stack::StackBuilder::with_key_placement
 //! [`with_limiter`]: stack::StackBuilder::with_limiter
+//! [`with_pool`]: stack::StackBuilder::with_pool
 //! [`with_signature`]: stack::StackBuilder::with_signature
 //! [`with_total_timeout`]: stack::StackBuilder::with_total_timeout
 //! [`without_credential`]: stack::StackBuilder::without_credential
