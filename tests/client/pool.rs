@@ -275,7 +275,7 @@ async fn post_stays_with_its_member_if_a_429_counts_as_maybe_processed() {
     assert!(start.elapsed() >= 30 * SECOND);
 }
 
-/// Only the retry layer knows the delay, so the limiter of the member pauses for only 1 s.
+/// Only the retry layer knows the delay of the first member, so its limiter does not pause.
 #[tokio::test(start_paused = true)]
 async fn call_returns_to_a_throttled_member_only_after_the_delay_that_it_knows() {
     let signal = |status: StatusCode, _: &http::HeaderMap| {
@@ -286,7 +286,8 @@ async fn call_returns_to_a_throttled_member_only_after_the_delay_that_it_knows()
         || ScriptedResponse::status(503).with_header("retry-after", "40"),
     );
     let retry = quick_retry().with_dialect(Dialect::new().with_signal(signal));
-    let builder = builder(pool(per_second(10), per_second(10))).with_retry(retry);
+    let [eu, us] = [(); 2].map(|()| per_second(1_000).with_throttle_pause(Duration::ZERO).unwrap());
+    let builder = builder(pool(eu, us)).with_retry(retry);
     let client = builder.client_with_service(service.clone()).unwrap();
     assert_eq!(client.get("/chat").await.unwrap().status(), 429);
     let seen = service.seen();
@@ -297,12 +298,18 @@ async fn call_returns_to_a_throttled_member_only_after_the_delay_that_it_knows()
 /// A pool in a layer also resolves paths, and its limiters read the responses to them.
 #[tokio::test(start_paused = true)]
 async fn single_member_waits_for_the_requested_delay() {
-    let pool = Pool::new([(EU, key("eu-key"), per_second(10))]).unwrap();
+    let limiter = per_second(10);
+    let pool = Pool::new([(EU, key("eu-key"), limiter.clone())]).unwrap();
     let service = ScriptedService::from_fn(|seen| if seen.number == 1 { throttled() } else { ok() });
     let stack = tower::Layer::layer(&builder(pool.clone()).layer().unwrap(), service.clone());
     let start = Instant::now();
     let request = http::Request::get("/chat").body(tower_outbound::Body::empty()).unwrap();
-    assert_eq!(tower::ServiceExt::oneshot(stack, request).await.unwrap().status(), 200);
+    let is_paused = async {
+        tokio::time::sleep(SECOND).await;
+        limiter.snapshot().paused_until.is_some()
+    };
+    let (response, is_paused) = tokio::join!(tower::ServiceExt::oneshot(stack, request), is_paused);
+    assert_eq!((response.unwrap().status(), is_paused), (StatusCode::OK, true));
     assert!(start.elapsed() >= 30 * SECOND, "{:?}", start.elapsed());
     assert_eq!(service.seen()[1].head.uri, "https://eu.example.com/v1/chat");
     // Without another member, the response is returned if the delay exceeds the deadline.
@@ -398,6 +405,28 @@ async fn waiters_of_a_member_that_pauses_move_to_the_other() {
     assert_eq!(places.iter().filter(|place| *place == "us").count(), 7, "{places:?}");
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
     assert_eq!(us.snapshot().granted, 7);
+}
+
+/// The other member is always busy, so it can grant no permit at once.
+#[tokio::test(start_paused = true)]
+async fn waiters_of_a_member_that_pauses_join_the_queue_of_a_busy_one() {
+    let [eu, us] =
+        [(); 2].map(|()| LocalLimiter::sliding_window(Quota::new(1, SECOND).unwrap().without_margin()));
+    let builder = builder(pool(eu.clone(), us)).with_total_timeout(600 * SECOND);
+    let client = builder.client_with_service(service(ok, ok)).unwrap();
+    let start = Instant::now();
+    let calls = (0..8).map(|_| tokio::spawn(client.get("/chat").send())).collect::<Vec<_>>();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    eu.pause_until(start + 300 * SECOND);
+    let mut further = JoinSet::new();
+    for _ in 0..100 {
+        further.spawn(client.get("/chat").send().into_future());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert!(start.elapsed() < 60 * SECOND, "{:?}", start.elapsed());
 }
 
 /// The pause exceeds the deadlines, so the limiter refuses its waiters at once.

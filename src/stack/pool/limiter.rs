@@ -221,3 +221,30 @@ impl Choice {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        limit::{Amounts, LocalLimiter, Unit},
+        policy::Quota,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn expected_wait_includes_tokens_and_other_waiters() {
+        let quota = Quota::per_minute(1_000).unwrap().with_unit(Unit::Tokens).unwrap();
+        let limiter = LocalLimiter::sliding_window(quota.without_margin());
+        let request = PermitRequest::new().with_amounts(Amounts::of(Unit::Tokens, 600));
+        let seconds =
+            |limiter: &LocalLimiter| limiter.expected_wait(&request).unwrap().map(|wait| wait.as_secs());
+        assert_eq!(seconds(&limiter), [0, 0]);
+        let mut permit = limiter.acquire_with(&request).await.unwrap();
+        permit.mark_sent(clock::now());
+        assert_eq!(seconds(&limiter), [60, 60]);
+        let waiters = (0..3).map(|_| tokio::spawn(limiter.acquire_with(&request))).collect::<Vec<_>>();
+        tokio::task::yield_now().await;
+        assert_eq!(seconds(&limiter), [120, 60]);
+        assert!(limiter.expected_wait(&request.with_max_queue(3)).is_none());
+        waiters.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
