@@ -113,6 +113,5 @@ pub use self::placement::KeyPlacement;
 pub(crate) use self::placement::{NOT_FRAMING, frames_request};
 pub use self::refreshing::{FreshKey, RefreshingKey};
 pub use self::service::Auth;
-pub(crate) use self::service::MemberIndex;
 pub use self::sign::{BoxSignFuture, Sign, SignFuture, SignLayer, SignService};
 pub use self::source::KeySource;

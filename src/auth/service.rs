@@ -12,11 +12,10 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{ApiKey, AuthLayer, KeyError, Origin, ResponseFuture, credential::Credential, refresh::Refresh};
-use crate::error::{BoxError, Error, MaybeRejected};
-
-/// The member of a pool whose credential the request gets, in the extensions of the request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct MemberIndex(pub(crate) usize);
+use crate::{
+    call::Chosen,
+    error::{BoxError, Error, MaybeRejected},
+};
 
 /// The service of [`AuthLayer`](super::AuthLayer).
 ///
@@ -127,7 +126,7 @@ where
         let is_member = self.layer.members.is_some();
         let (mut layer, mut ready) = (&*self.layer, mem::take(&mut self.ready));
         if let Some(layers) = &layer.members {
-            let index = request.extensions().get().map_or(0, |MemberIndex(index)| *index);
+            let index = request.extensions().get().map_or(0, |chosen: &Chosen| chosen.index);
             layer = layers.get(index).unwrap_or(layer);
             if let Readiness::Members(members) = &mut ready {
                 ready = members.get_mut(index).map(mem::take).unwrap_or_default();

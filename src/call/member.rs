@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use super::CallContext;
 use crate::{
-    clock::Instant,
+    clock::{self, Instant},
     policy::{Amounts, Priority},
 };
 
@@ -23,6 +23,19 @@ pub(crate) struct Member {
     pub(crate) alternative: Option<Duration>,
     /// The times before which the next attempt must not go to a member.
     pub(crate) delays: Vec<(usize, Instant)>,
+}
+
+/// The member to which a request goes, in the extensions of the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chosen {
+    pub(crate) pool: usize,
+    pub(crate) index: usize,
+}
+
+/// Returns how long the next attempt must not go to the member, of the delays of all members.
+pub(crate) fn delay_of(delays: &[(usize, Instant)], index: usize) -> Duration {
+    let until = delays.iter().filter(|(member, _)| *member == index).map(|(_, until)| *until).max();
+    until.map_or(Duration::ZERO, |until| until.saturating_duration_since(clock::now()))
 }
 
 /// What the request needs from the limiter of a member.

@@ -34,7 +34,7 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request};
 use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
 pub use self::deadline::Deadline;
-pub(crate) use self::member::{Member, Needs};
+pub(crate) use self::member::{Chosen, Member, Needs, delay_of};
 pub(crate) use self::progress::Phase;
 pub(crate) use self::report::Report;
 pub use self::request_head::RequestHead;

@@ -12,9 +12,9 @@ use futures_util::{
     future::{Either, select},
 };
 
-use super::{Pool, route::Chosen};
+use super::Pool;
 use crate::{
-    call::{CallContext, Member, Needs, RequestHead},
+    call::{CallContext, Chosen, Member, Needs, RequestHead, delay_of},
     clock::{self, Instant},
     error::{Reason, Refusal},
     limit::{Acquire, Limiter, Permit, PermitRequest, SelectLimiter},
@@ -40,7 +40,7 @@ struct Choice {
     pool: Pool,
     /// The indices of the members, in the order of preference.
     members: Vec<usize>,
-    /// The members that have not refused the request.
+    /// The members that have not refused the request since it began to wait.
     open: Vec<usize>,
     /// The times before which the request must not go to a member.
     delays: Vec<(usize, Instant)>,
@@ -70,7 +70,7 @@ impl PoolLimiter {
         };
         let members: Vec<_> = (0..len).map(|next| first.wrapping_add(next) % all).collect();
         let delays = last.map_or_else(Vec::new, |last| last.delays);
-        Choice { pool: self.pool.clone(), open: members.clone(), members, delays }
+        Choice { pool: self.pool.clone(), open: Vec::new(), members, delays }
     }
 
     /// Records that the request has its permit from this member.
@@ -129,8 +129,7 @@ impl SelectLimiter for PoolLimiter {
 impl Choice {
     /// Returns how long the member may not get the request.
     fn delay(&self, index: usize) -> Duration {
-        let until = self.delays.iter().filter(|(member, _)| *member == index).map(|(_, until)| *until).max();
-        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(clock::now()))
+        delay_of(&self.delays, index)
     }
 
     /// Returns the expected wait at a member, and the wait if no other request waited there.
@@ -148,6 +147,7 @@ impl Choice {
     /// Waits for the permits. Returns them with the index of their member.
     async fn acquire(mut self, request: PermitRequest) -> Result<(Permit<'static>, usize), Refusal> {
         let began = clock::now();
+        self.open.clone_from(&self.members);
         let mut refusal: Option<Refusal> = None;
         loop {
             let (now, rest) = (clock::now(), request.after(began.elapsed()));

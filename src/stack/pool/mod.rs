@@ -106,7 +106,7 @@ impl Pool {
         };
         let members = members.into_iter().map(member).collect::<Result<Arc<[_]>, _>>()?;
         if members.is_empty() {
-            return Err(InvalidConfig::new("pool", "no members", "at least one member"));
+            return Err(no_members());
         }
         Ok(Self { members })
     }
@@ -133,9 +133,12 @@ impl Pool {
             Ok(AuthLayer::new(member.keys.clone(), origin)?.with_placement(placement.clone()))
         };
         let layers = self.members.iter().map(layer).collect::<Result<Vec<_>, InvalidConfig>>()?;
-        AuthLayer::of_members(&layers)
-            .ok_or_else(|| InvalidConfig::new("pool", "no members", "at least one member"))
+        AuthLayer::of_members(&layers).ok_or_else(no_members)
     }
+}
+
+fn no_members() -> InvalidConfig {
+    InvalidConfig::new("pool", "no members", "at least one member")
 }
 
 impl fmt::Debug for Pool {

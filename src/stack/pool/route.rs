@@ -13,11 +13,11 @@ use tower_service::Service;
 
 use super::Pool;
 use crate::{
-    auth::MemberIndex,
-    call::{CallContext, Member, Needs},
+    call::{CallContext, Chosen, Member, Needs, delay_of},
     clock,
     error::{Error, take_once},
     limit::PermitRequest,
+    policy::grpc::Code,
     stack::BaseUrl,
 };
 
@@ -96,13 +96,6 @@ impl<S> Route<S> {
     }
 }
 
-/// The member to which a request goes, in the extensions of the request.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Chosen {
-    pub(super) pool: usize,
-    pub(super) index: usize,
-}
-
 impl Routing {
     /// Replaces the base URL of the request by that of its member.
     fn route<B>(self: &Arc<Self>, request: &mut Request<B>) -> Result<Box<Routed>, Error> {
@@ -118,7 +111,6 @@ impl Routing {
             // The header has the host of the builder's base URL. The client adds the host of the member.
             request.headers_mut().remove(HOST);
         }
-        request.extensions_mut().insert(MemberIndex(index));
         request.extensions_mut().insert(Chosen { pool: self.pool.id(), index });
         Ok(Box::new(Routed { routing: Arc::clone(self), call, index }))
     }
@@ -136,17 +128,18 @@ impl Routed {
     /// Records whether another member can serve the next attempt before the deadline.
     fn end<R>(&self, result: &Result<Response<R>, Error>) {
         let pool = &self.routing.pool;
-        let failed = |response: &Response<R>| response.status().as_u16() >= 400 || is_grpc_error(response);
+        let failed = |response: &Response<R>| {
+            response.status().as_u16() >= 400
+                || Code::in_head(response.headers()).is_some_and(|code| code != Code::OK)
+        };
         let Some(call) = self.call.as_ref().filter(|_| result.as_ref().is_ok_and(failed)) else { return };
         let Some(member) = call.member(pool.id()).filter(|member| member.index == self.index) else { return };
-        let (left, now) =
-            (call.deadline().map(|ends| ends.saturating_duration_since(clock::now())), clock::now());
+        let left = call.deadline().map(|ends| ends.saturating_duration_since(clock::now()));
         let Needs { cost, amounts, priority, .. } = member.needs;
         let request = PermitRequest::new().with_cost(cost).with_amounts(amounts).with_priority(priority);
         let wait = |(index, other): (usize, &super::Member)| {
             let [wait, _] = other.limiter.expected_wait(&request)?;
-            let delays = member.delays.iter().filter(|(delayed, _)| *delayed == index);
-            Some(delays.map(|(_, until)| until.saturating_duration_since(now)).fold(wait, Duration::max))
+            Some(wait.max(delay_of(&member.delays, index)))
         };
         let others = pool.members.iter().enumerate().filter(|(index, _)| *index != self.index);
         let alternative = others.filter_map(wait).min();
@@ -154,10 +147,6 @@ impl Routed {
             |wait: &Duration| [left, member.needs.max_wait].iter().flatten().all(|most| wait < most);
         call.set_member(Member { alternative: alternative.filter(is_in_time), ..member });
     }
-}
-
-fn is_grpc_error<R>(response: &Response<R>) -> bool {
-    response.headers().get("grpc-status").is_some_and(|code| code != "0")
 }
 
 pin_project! {
