@@ -72,6 +72,12 @@ async fn dropped_waiter_gives_back_its_turn_or_its_admission_at_once() {
     let permit = limiter.acquire_with(&bounded(None)).await.unwrap();
     let waiting = waiter(&limiter);
     time::sleep(Duration::from_secs(5)).await;
+    // Waits for a poll, after which the next one is not due for 250 ms.
+    let polls = queries.lock().unwrap().len();
+    while queries.lock().unwrap().len() == polls {
+        time::sleep(millis(1)).await;
+    }
+    time::sleep(millis(5)).await;
     let dropped = Instant::now();
     waiting.abort();
     time::sleep(Duration::from_secs(2)).await;
