@@ -45,7 +45,7 @@
 //!     let client = Client::builder("https://api.example.com/v2")?
 //!         .with_api_key_env("ORDERS_KEY")
 //!         .with_quota(Quota::per_minute(300)?)
-//!         .with_max_attempts(5)?
+//!         .with_max_attempts(5)
 //!         .client()?;
 //!
 //!     // GET https://api.example.com/v2/orders/7

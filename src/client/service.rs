@@ -30,7 +30,7 @@ use crate::{
 /// let client = Client::builder("https://api.example.com/v2")?
 ///     .with_api_key_env("ORDERS_KEY")
 ///     .with_quota(Quota::per_minute(300)?)
-///     .with_max_attempts(5)?
+///     .with_max_attempts(5)
 ///     .client()?;
 ///
 /// let response = client.get("/orders").query(&[("state", "open")]).await?;

@@ -36,6 +36,9 @@ use crate::{call::RequestHead, error::Refusal};
 ///
 /// A limiter that counts requests in flight, or adapts to responses, creates its permits [with an
 /// issuer](Permit::with_issuer).
+///
+/// To take the permits of two limiters, use a [`Joint`](super::Joint) instead of a custom limiter over both: a permit
+/// of the first is held while the request waits for the second, so the first quota does not hold at the server.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
     label = "not a limiter",

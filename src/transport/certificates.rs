@@ -5,11 +5,15 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer},
 };
 
+use crate::config::InvalidConfig;
+
 /// The certificates and the key that are given in code.
 #[derive(Clone)]
 pub(super) struct Certificates {
     pub(super) roots: RootCertStore,
     pub(super) identity: Option<Arc<Identity>>,
+    /// The first error that a setter found.
+    pub(super) invalid: Option<InvalidConfig>,
 }
 
 /// A client certificate with its intermediates and its private key.
@@ -20,7 +24,7 @@ pub(super) struct Identity {
 
 impl Default for Certificates {
     fn default() -> Self {
-        Self { roots: RootCertStore::empty(), identity: None }
+        Self { roots: RootCertStore::empty(), identity: None, invalid: None }
     }
 }
 

@@ -11,13 +11,17 @@ use super::{TransportConfig, certificates::Identity, settings::Version};
 use crate::{config::InvalidConfig, error::BoxError};
 
 impl TransportConfig {
-    /// Also trusts the certificates in this PEM text, such as a company's own root.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the text contains no certificate, or contains one that cannot be a root.
+    /// Also trusts the certificates in this PEM text, such as a company's own root. [`build`](Self::build) returns an
+    /// error if the text contains no certificate, or contains one that cannot be a root.
     #[cfg_attr(docsrs, doc(cfg(feature = "rustls")))]
-    pub fn with_root_certificates(mut self, pem: &[u8]) -> Result<Self, InvalidConfig> {
+    pub fn with_root_certificates(mut self, pem: &[u8]) -> Self {
+        if let Err(error) = self.add_roots(pem) {
+            self.given.invalid.get_or_insert(error);
+        }
+        self
+    }
+
+    fn add_roots(&mut self, pem: &[u8]) -> Result<(), InvalidConfig> {
         let read = || -> Result<RootCertStore, BoxError> {
             let mut roots = RootCertStore::empty();
             for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -29,7 +33,7 @@ impl TransportConfig {
             InvalidConfig::new("root certificates", error.to_string(), "certificates in pem form")
         };
         self.given.roots.extend(read().map_err(invalid)?.roots);
-        Ok(self)
+        Ok(())
     }
 
     /// Also trusts the roots of the operating system, which are read when a transport is built.
@@ -48,17 +52,17 @@ impl TransportConfig {
     }
 
     /// Presents this certificate to a server that asks for one (mutual TLS). `certificate_pem` contains the certificate,
-    /// followed by its intermediates. `key_pem` contains its private key.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if one of the texts cannot be parsed. The error does not quote the key.
+    /// followed by its intermediates. `key_pem` contains its private key. [`build`](Self::build) returns an error if
+    /// one of the texts cannot be parsed. The error does not quote the key.
     #[cfg_attr(docsrs, doc(cfg(feature = "rustls")))]
-    pub fn with_client_certificate(
-        mut self,
-        certificate_pem: &[u8],
-        key_pem: &[u8],
-    ) -> Result<Self, InvalidConfig> {
+    pub fn with_client_certificate(mut self, certificate_pem: &[u8], key_pem: &[u8]) -> Self {
+        if let Err(error) = self.set_identity(certificate_pem, key_pem) {
+            self.given.invalid.get_or_insert(error);
+        }
+        self
+    }
+
+    fn set_identity(&mut self, certificate_pem: &[u8], key_pem: &[u8]) -> Result<(), InvalidConfig> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate_pem).collect();
         let chain = match chain {
             Ok(chain) if chain.is_empty() => Err("none found".to_owned()),
@@ -71,19 +75,21 @@ impl TransportConfig {
             InvalidConfig::new("client key", "…", "a private key in pem form: pkcs8, pkcs1 or sec1")
         })?;
         self.given.identity = Some(Arc::new(Identity { chain, key }));
-        Ok(self)
+        Ok(())
     }
 
     /// Creates the TLS configuration of the connections to servers.
     pub(super) fn tls(mut self) -> Result<ClientConfig, InvalidConfig> {
-        if let Some(path) = self.root_certificates.take() {
-            self = self.with_root_certificates(&file("root certificates", &path)?)?;
+        if let Some(error) = self.given.invalid.take() {
+            return Err(error);
         }
-        self = match (self.client_certificate.take(), self.client_key.take()) {
-            (Some(certificate), Some(key)) => self.with_client_certificate(
-                &file("client certificate", &certificate)?,
-                &file("client key", &key)?,
-            )?,
+        if let Some(path) = self.root_certificates.take() {
+            self.add_roots(&file("root certificates", &path)?)?;
+        }
+        match (self.client_certificate.take(), self.client_key.take()) {
+            (Some(certificate), Some(key)) => {
+                self.set_identity(&file("client certificate", &certificate)?, &file("client key", &key)?)?;
+            }
             (Some(certificate), None) => {
                 let expected = "a client key, too";
                 return Err(InvalidConfig::new(
@@ -96,8 +102,8 @@ impl TransportConfig {
                 let expected = "a client certificate, too";
                 return Err(InvalidConfig::new("client key", key.display().to_string(), expected));
             }
-            (None, None) => self,
-        };
+            (None, None) => {}
+        }
         let (version, roots) = (self.http, self.roots()?);
         // Sets the crypto provider explicitly, because the process may have no default provider or a different one.
         let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -163,7 +163,7 @@ async fn quotas_of_tokens_are_in_the_snapshot_until_their_reset() {
     let empty = [("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "6m0s")];
     let responses = [response(200, &ok), ScriptedResponse::status(200), response(429, &empty)];
     let service = ScriptedService::new(responses);
-    let builder = builder().with_limiter(limiter.clone()).with_max_attempts(1).unwrap();
+    let builder = builder().with_limiter(limiter.clone()).with_max_attempts(1);
     let client = builder.client_with_service(service).unwrap();
     client.get("/v1").await.unwrap();
     tokio::time::advance(Duration::from_secs(60)).await;
@@ -231,7 +231,7 @@ async fn signal_decides_whether_a_response_throttles() {
             Some(ServerSignal::throttled().with_delay(Duration::from_secs(3)).with_not_processed())
         };
         let service = ScriptedService::new([200, 200, 200].map(ScriptedResponse::status));
-        let client = paced().with_server_signal(always).with_max_attempts(2).unwrap();
+        let client = paced().with_server_signal(always).with_max_attempts(2);
         let client = client.client_with_service(service.clone()).unwrap();
         let request = if attempts == 1 { client.post(path) } else { client.get(path) };
         assert_eq!(request.await.unwrap().status(), 200);

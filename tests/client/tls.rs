@@ -128,7 +128,8 @@ async fn http2_prior_knowledge_works_over_tls() {
 #[test]
 fn transport_rejects_invalid_root_certificates_at_construction() {
     for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
-        let error = TransportConfig::new().with_root_certificates(pem.as_bytes()).unwrap_err();
+        let transport = TransportConfig::new().with_root_certificates(pem.as_bytes());
+        let error = preset("https://localhost").client_with_transport(transport).unwrap_err();
         assert_eq!(error.field(), "root certificates", "{pem}: {error}");
     }
 }

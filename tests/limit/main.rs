@@ -24,6 +24,7 @@ mod server_kinds;
 mod server_limits;
 mod shared_quota;
 mod simulation;
+mod stacked_layers;
 #[path = "../support/mod.rs"]
 mod support;
 mod traffic;

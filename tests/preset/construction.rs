@@ -69,6 +69,13 @@ fn attempt_timeout_longer_than_the_total_timeout_is_rejected() {
 }
 
 #[test]
+fn zero_attempts_are_rejected() {
+    let error =
+        preset_with_key("https://host").with_max_attempts(0).with_max_attempts(2).layer().unwrap_err();
+    assert_eq!((error.field(), error.value()), ("max attempts", "0"), "{error}");
+}
+
+#[test]
 fn timeouts_of_zero_are_rejected() {
     let attempt = preset_with_key("https://host").with_attempt_timeout(Duration::ZERO);
     assert_eq!(attempt.layer().unwrap_err().field(), "attempt timeout");

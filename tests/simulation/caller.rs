@@ -121,8 +121,7 @@ impl Host {
             .with_idle_timeout(IDLE_TIMEOUT)
             .with_max_connections(self.plan.max_connections)
             .without_bundled_roots()
-            .with_root_certificates(CERTIFICATE.cert.pem().as_bytes())
-            .unwrap();
+            .with_root_certificates(CERTIFICATE.cert.pem().as_bytes());
         if protocol == Protocol::Http2 {
             config = config.with_http2_prior_knowledge();
         }

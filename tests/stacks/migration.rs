@@ -37,7 +37,7 @@ mod reqwest_retry_after {
 
     /// Build `http` with `redirect::Policy::none()`.
     pub fn orders(http: &reqwest::Client, base: &str, key: ApiKey) -> Result<Orders, InvalidConfig> {
-        Client::builder(base)?.with_api_key(key).with_max_attempts(3)?.reqwest(http.clone())
+        Client::builder(base)?.with_api_key(key).with_max_attempts(3).reqwest(http.clone())
     }
 
     pub async fn create(http: &reqwest::Client, orders: &Orders, base: &str) -> Result<u16, Error> {

@@ -36,8 +36,5 @@ pub(crate) fn wire(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) -> W
 
 /// Creates a transport that trusts only `certificate`.
 pub(crate) fn trusting(certificate: &CertifiedKey<KeyPair>) -> TransportConfig {
-    TransportConfig::new()
-        .without_bundled_roots()
-        .with_root_certificates(certificate.cert.pem().as_bytes())
-        .unwrap()
+    TransportConfig::new().without_bundled_roots().with_root_certificates(certificate.cert.pem().as_bytes())
 }

@@ -46,7 +46,7 @@ async fn post_is_not_retried_after_an_attempt_timeout() {
 /// The attempt timeout of a stack also ends an attempt whose service has a longer timeout.
 #[tokio::test(start_paused = true)]
 async fn attempt_timeout_of_a_stack_ends_before_the_timeout_of_its_service() {
-    let stack = StackBuilder::new(URI).unwrap().without_credential().with_max_attempts(1).unwrap();
+    let stack = StackBuilder::new(URI).unwrap().without_credential().with_max_attempts(1);
     let stack = stack.with_attempt_timeout(secs(1)).layer().unwrap();
     for deadline in [None, Some(secs(50))] {
         let server = per_attempt(secs(60)).layer(ScriptedService::new([NoResponse]));

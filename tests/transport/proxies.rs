@@ -184,7 +184,7 @@ async fn https_proxy_is_reached_over_tls() {
         let mut proxy = tokio::net::TcpStream::connect(address).await.unwrap();
         let _ = copy_bidirectional(&mut client, &mut proxy).await;
     });
-    let transport = transport.with_root_certificates(certificate.cert.pem().as_bytes()).unwrap();
+    let transport = transport.with_root_certificates(certificate.cert.pem().as_bytes());
     let client = through(with_key(&server.url_of(HOST)), transport, Proxy::new(&url).unwrap());
     assert_eq!(within(text(client.post("/").body("{}"))).await, "ok");
     assert_eq!(server.requests(), 1);

@@ -59,7 +59,7 @@ fn mutual(
 
 fn presenting(transport: TransportConfig, identity: &CertifiedKey<KeyPair>) -> TransportConfig {
     let (certificate, key) = (identity.cert.pem(), identity.signing_key.serialize_pem());
-    transport.with_client_certificate(certificate.as_bytes(), key.as_bytes()).unwrap()
+    transport.with_client_certificate(certificate.as_bytes(), key.as_bytes())
 }
 
 #[tokio::test]

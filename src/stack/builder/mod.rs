@@ -50,6 +50,10 @@ use crate::{
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 ///
+/// # Errors
+///
+/// No setter fails. [`layer`](Self::layer) and [`client`](Self::client) return the error of the first invalid value.
+///
 /// # Clone
 ///
 /// All clones of a builder, and all layers and clients created from them, share one limiter, because a quota belongs to

@@ -1,19 +1,18 @@
 use http::StatusCode;
 
 use super::StackBuilder;
-use crate::{call::RequestHead, config::InvalidConfig, retry::AttemptResult};
+use crate::{call::RequestHead, retry::AttemptResult};
 
 /// Setters of the retry layer. [`with_retry`](Self::with_retry) replaces the whole layer.
 impl StackBuilder {
     /// Sets the maximum number of attempts, including the first. The default is 3. See
     /// [`RetryLayer::with_max_attempts`](crate::retry::RetryLayer::with_max_attempts).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the number is 0.
-    pub fn with_max_attempts(self, max_attempts: u32) -> Result<Self, InvalidConfig> {
-        let retry = self.retry.clone().with_max_attempts(max_attempts)?;
-        Ok(self.with_retry(retry))
+    pub fn with_max_attempts(mut self, max_attempts: u32) -> Self {
+        match self.retry.clone().with_max_attempts(max_attempts) {
+            Ok(retry) => self.retry = retry,
+            Err(error) => _ = self.invalid.get_or_insert(error),
+        }
+        self
     }
 
     /// Also retries an idempotent request after these statuses, in addition to the default ones: see

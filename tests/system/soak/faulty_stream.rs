@@ -148,7 +148,7 @@ mod tls {
 
     impl Trust {
         pub(crate) fn transport(&self) -> TransportConfig {
-            TransportConfig::new().without_bundled_roots().with_root_certificates(self.0.as_bytes()).unwrap()
+            TransportConfig::new().without_bundled_roots().with_root_certificates(self.0.as_bytes())
         }
     }
 }
