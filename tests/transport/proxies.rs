@@ -169,6 +169,37 @@ async fn no_proxy_hosts_and_loopback_hosts_are_reached_directly() {
     assert_eq!((recorded.path.opened(), server.requests()), (0, 5));
 }
 
+/// This test runs itself again in child processes with the variables of a proxy in their environments.
+#[tokio::test]
+async fn proxies_of_the_environment_are_used() {
+    const URL: &str = "PROXIED_URL";
+    if let Ok(url) = std::env::var(URL) {
+        let client = through(builder(&url), TransportConfig::new(), Proxy::from_env().unwrap());
+        assert_eq!(within(text(client.get("/v1"))).await, "ok");
+        return;
+    }
+    let server = Server::quick(Settings::default()).await;
+    let recorded = Recorded::tinyproxy(LOGIN).await;
+    let proxy = format!("http://{USER}:{PASSWORD}@{}", recorded.path.address());
+    for (variables, opened) in [
+        (vec![("HTTP_PROXY", proxy.as_str())], 1),
+        (vec![("all_proxy", &proxy)], 2),
+        (vec![("HTTPS_PROXY", &proxy)], 2),
+        (vec![("HTTP_PROXY", &proxy), ("NO_PROXY", HOST)], 2),
+    ] {
+        let mut child = tokio::process::Command::new(std::env::current_exe().unwrap());
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
+            child.env_remove(name).env_remove(name.to_lowercase());
+        }
+        child.args(["proxies::proxies_of_the_environment_are_used", "--exact"]);
+        let output = child.env(URL, server.url_of(HOST)).envs(variables.clone()).output().await.unwrap();
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.contains("1 passed"), "{output}");
+        assert_eq!(recorded.path.opened(), opened, "{variables:?}");
+    }
+    assert_eq!(server.requests(), 4);
+}
+
 /// Speaks TLS with the client, and forwards to the proxy.
 #[tokio::test]
 async fn https_proxy_is_reached_over_tls() {
