@@ -129,6 +129,13 @@ impl Refresher {
         self.lock().failed.as_ref().map(|(error, _)| error.clone())
     }
 
+    /// Returns whether a key is valid. Returns `None` if that depends on the next refresh.
+    pub(super) fn has_key(&self) -> Option<bool> {
+        let state = self.lock();
+        let is_valid = state.held.as_ref().is_some_and(|held| held.is_valid(clock::now()));
+        (is_valid || state.failed.is_some()).then_some(is_valid)
+    }
+
     pub(super) fn lease(self: &Arc<Self>) -> Lease {
         let now = clock::now();
         let mut state = self.lock();

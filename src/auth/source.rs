@@ -99,6 +99,14 @@ impl KeySource {
         }
     }
 
+    /// Returns whether a key is valid. Returns `None` if that depends on the next refresh.
+    pub(crate) fn has_key(&self) -> Option<bool> {
+        match &self.0 {
+            Source::Fixed(_) => Some(true),
+            Source::Refreshing(refresher) => refresher.has_key(),
+        }
+    }
+
     pub(super) fn lease(&self) -> Lease {
         match &self.0 {
             Source::Fixed(key) => Either::Left(ready(Ok(key.clone()))),

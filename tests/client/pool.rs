@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU32, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
 };
 
 use http::Method;
@@ -527,6 +527,39 @@ async fn rejected_key_of_a_member_is_replaced() {
     let sent = service.seen();
     let keys = sent.iter().map(|seen| seen.header("authorization").unwrap()).collect::<Vec<_>>();
     assert_eq!(keys, ["Bearer eu-key-0", "Bearer eu-key-1", "Bearer us-key"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_whose_key_cannot_be_fetched_gets_no_request() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let fetches_fail = Arc::clone(&fails);
+    let failing = KeySource::from(RefreshingKey::new(move || {
+        let fails = fetches_fail.load(Relaxed);
+        async move { if fails { Err(BoxError::from("no key")) } else { Ok(FreshKey::new(key("eu-key"))) } }
+    }));
+    let members = [(EU, failing, per_second(10)), (US, key("us-key").into(), per_second(10))];
+    let service = service(ok, ok);
+    let client = builder(Pool::new(members).unwrap()).client_with_service(service.clone()).unwrap();
+    for _ in 0..4 {
+        assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    }
+    assert_eq!(places(&service), ["us"; 4]);
+    fails.store(false, Relaxed);
+    // The backoff of the key source ends. The next request starts another fetch.
+    tokio::time::sleep(60 * SECOND).await;
+    for _ in 0..2 {
+        assert_eq!(client.post("/chat").await.unwrap().status(), 200);
+    }
+    assert_eq!(places(&service)[4..], ["us", "eu"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_fails_if_no_member_has_a_key() {
+    let failing =
+        || KeySource::from(RefreshingKey::new(|| async { Err::<FreshKey, _>(BoxError::from("no key")) }));
+    let members = [(EU, failing(), per_second(10)), (US, failing(), per_second(10))];
+    let client = builder(Pool::new(members).unwrap()).client_with_service(service(ok, ok)).unwrap();
+    assert!(client.post("/chat").await.unwrap_err().is_auth());
 }
 
 /// The keys of both members were replaced at the service.
