@@ -190,7 +190,7 @@ impl LocalLimiter {
     }
 
     /// Creates a limiter without a quota. Only the limits that the server reports apply.
-    pub fn unlimited() -> Self {
+    pub fn without_quota() -> Self {
         Self::paced_window([])
     }
 

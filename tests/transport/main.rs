@@ -49,7 +49,7 @@ fn builder(url: &str) -> StackBuilder {
     Client::builder(url)
         .unwrap()
         .without_credential()
-        .with_limiter(LocalLimiter::unlimited())
+        .with_limiter(LocalLimiter::without_quota())
         .with_retry(retry)
         .with_attempt_timeout(LONG)
         .with_total_timeout(LONG)
