@@ -14,6 +14,8 @@ const RESERVE_AT_MOST: usize = 64 * 1024;
 impl Body {
     /// Reads the whole body into memory, up to `limit` bytes. Discards trailers.
     ///
+    /// A longer body is an error, and is not truncated. `collect` of `http_body_util::BodyExt` has no limit.
+    ///
     /// A body of one chunk is not copied.
     ///
     /// ```
