@@ -14,6 +14,8 @@ mod phases;
 #[cfg(feature = "proxy")]
 mod proxies;
 #[cfg(feature = "proxy")]
+mod proxy_and_certificates;
+#[cfg(feature = "proxy")]
 mod proxy_failures;
 #[cfg(feature = "proxy")]
 mod proxy_program;
