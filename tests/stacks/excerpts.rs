@@ -156,8 +156,8 @@ fn each_ignored_code_block_is_compiled_in_a_test_file() {
     let read = |path| {
         fs::read_to_string(path)
             .unwrap()
-            .replace("reqwest012", "reqwest")
-            .replace("_middleware04", "_middleware")
+            .replace("reqwest_012", "reqwest")
+            .replace("_middleware_04", "_middleware")
     };
     let sources: Vec<_> = sources.iter().map(read).collect();
 

@@ -46,10 +46,10 @@ mod reqwest_retry_after {
     }
 }
 
-mod reqwest_012 {
+mod outbound {
     use http::{Extensions, Request, Response};
-    use reqwest_middleware04::{Error, Middleware, Next, Result};
-    use reqwest012::{Body, ResponseBuilderExt};
+    use reqwest_012::{Body, ResponseBuilderExt};
+    use reqwest_middleware_04::{Error, Middleware, Next, Result};
     use tower::{Layer, ServiceExt, service_fn};
     use tower_outbound::{body::ReplayBody, stack::StackLayer};
 
@@ -60,10 +60,10 @@ mod reqwest_012 {
     impl Middleware for Outbound {
         async fn handle(
             &self,
-            request: reqwest012::Request,
+            request: reqwest_012::Request,
             extensions: &mut Extensions,
             next: Next<'_>,
-        ) -> Result<reqwest012::Response> {
+        ) -> Result<reqwest_012::Response> {
             let located = Response::builder().url(request.url().clone()).body(());
             let attempt = service_fn(|request: Request<ReplayBody<Body>>| {
                 let (next, mut extensions) = (next.clone(), extensions.clone());
@@ -83,14 +83,14 @@ mod reqwest_012 {
 }
 
 mod reqwest_012_client {
-    use reqwest_middleware04::{ClientBuilder, ClientWithMiddleware, Error};
-    use reqwest012::redirect::Policy;
+    use reqwest_012::redirect::Policy;
+    use reqwest_middleware_04::{ClientBuilder, ClientWithMiddleware, Error};
     use tower_outbound::{ApiKey, BoxError, Client};
 
-    use super::reqwest_012::Outbound;
+    use super::outbound::Outbound;
 
     pub fn client(base: &str, key: ApiKey) -> Result<ClientWithMiddleware, BoxError> {
-        let http = reqwest012::Client::builder().redirect(Policy::none()).build()?;
+        let http = reqwest_012::Client::builder().redirect(Policy::none()).build()?;
         let stack = Client::builder(base)?.with_api_key(key).layer()?;
         Ok(ClientBuilder::new(http).with(Outbound(stack)).build())
     }
@@ -174,12 +174,12 @@ mod reqwest_012_tests {
         atomic::{AtomicUsize, Ordering::Relaxed},
     };
 
-    use reqwest_middleware04::{ClientBuilder, ClientWithMiddleware, Error, Middleware, Next};
+    use reqwest_middleware_04::{ClientBuilder, ClientWithMiddleware, Error, Middleware, Next};
     use tower_outbound::{
         Client, ExponentialBackoff, Quota, Report, call::Outcome, retry::RetryLayer, stack::StackBuilder,
     };
 
-    use super::{reqwest_012::Outbound, *};
+    use super::{outbound::Outbound, *};
 
     fn builder(url: &str) -> StackBuilder {
         let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(2)).unwrap();
@@ -188,7 +188,7 @@ mod reqwest_012_tests {
     }
 
     fn client(builder: &StackBuilder, below: Arc<Count>) -> ClientWithMiddleware {
-        let http = reqwest012::Client::builder().redirect(reqwest012::redirect::Policy::none());
+        let http = reqwest_012::Client::builder().redirect(reqwest_012::redirect::Policy::none());
         let stack = Outbound(builder.layer().unwrap());
         ClientBuilder::new(http.no_proxy().build().unwrap()).with(stack).with_arc(below).build()
     }
@@ -201,10 +201,10 @@ mod reqwest_012_tests {
     impl Middleware for Count {
         async fn handle(
             &self,
-            request: reqwest012::Request,
+            request: reqwest_012::Request,
             extensions: &mut http::Extensions,
             next: Next<'_>,
-        ) -> Result<reqwest012::Response, Error> {
+        ) -> Result<reqwest_012::Response, Error> {
             self.0.fetch_add(1, Relaxed);
             next.run(request, extensions).await
         }
