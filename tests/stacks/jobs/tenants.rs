@@ -1,7 +1,9 @@
 //! Runs the program of the page about tenants.
 
+use std::time::Duration;
+
 use program::{Tenant, messages};
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tower_outbound::{
     ApiKey, Client, Error, Quota,
     client::Response,
@@ -111,7 +113,7 @@ async fn slow_tenant_has_four_requests_in_flight_and_delays_no_other_tenant() {
         calls.spawn(async move { send(&client, &tenant("slow")).await });
     }
     for _ in 0..4 {
-        arrivals.recv().await.unwrap();
+        timeout(Duration::from_secs(20), arrivals.recv()).await.unwrap().unwrap();
     }
     for _ in 0..10 {
         send(&client, &tenant("quick")).await.unwrap();
