@@ -155,7 +155,7 @@ fn waiting(tasks: usize, repetitions: usize) -> Result<Table, BoxError> {
         Ok(move || limiter.acquire_with(&request).map(|granted| granted.is_ok()))
     });
     run!("tower-outbound 1 in flight", 0, || {
-        let limiter = LocalLimiter::unlimited().with_max_in_flight(1)?;
+        let limiter = LocalLimiter::without_quota().with_max_in_flight(1)?;
         let held = limiter.try_acquire_owned()?;
         Ok(move || {
             // The closure owns the permit, so the request stays in flight.

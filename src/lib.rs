@@ -234,6 +234,8 @@
 //!   processes](guide::shared_quota).
 //! - Handle failures: [retries](guide::retries), [timeouts](guide::timeouts), [networks](guide::networks),
 //!   [keys](guide::credentials).
+//! - Do a job: [list of jobs](guide#jobs), such as [pages of a list](guide::pagination), [tenants](guide::tenants),
+//!   [ETags](guide::conditional_requests), [WebSockets](guide::websocket).
 //! - Run it: [configuration](guide::configuration), [log and metrics](guide::observability), [tests](guide::testing).
 //! - Look up: [migration from other crates](guide::migration), [questions](guide::faq), [terms](guide::glossary).
 //!
@@ -276,7 +278,7 @@
 //! | `observe` | log, spans and metrics while a service fails and recovers | [`request_id`] |
 //! | `sign` | signing requests with HMAC-SHA256 | [`auth::Sign`] |
 //! | `unix_socket` | a server on a Unix socket | [`guide::networks`] |
-//! | `websocket` | a WebSocket through the stack, and reconnecting | |
+//! | `websocket` | a WebSocket through the stack, and reconnecting | [`guide::websocket`] |
 //! | `wrap_reqwest` | a preset in code with reqwest's types | [`adapter`] |
 //! | `shared_limit` | four processes that share one quota in Redis. Halfway, the example stops Redis | [`adapter`] |
 //! | `limiter_throughput` | the throughput of a limiter, with the parameters of the command line | [`limit`] |

@@ -73,7 +73,7 @@ async fn call(target: &Target, number: usize) -> Call {
 /// Reads the response body to its end, so that the connection pool can reuse the connection.
 async fn read(body: Body) -> Result<(), String> {
     const LIMIT: usize = 1024 * 1024;
-    body.collect(LIMIT).await.map(drop).map_err(|error| chain(&*error))
+    body.bytes_up_to(LIMIT).await.map(drop).map_err(|error| chain(&*error))
 }
 
 /// Returns the URL query that identifies the call at the mock server.

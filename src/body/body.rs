@@ -26,7 +26,7 @@ use crate::error::BoxError;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_outbound::BoxError> {
 /// let body = Body::from(r#"{"to":"ann"}"#);
-/// assert_eq!(body.collect(1024).await?, r#"{"to":"ann"}"#);
+/// assert_eq!(body.bytes_up_to(1024).await?, r#"{"to":"ann"}"#);
 /// # Ok(())
 /// # }
 /// ```
@@ -297,7 +297,7 @@ mod tests {
             let limit = Some(Duration::from_secs(1));
             let body = if idle { Body::new(IdleBody::new(incoming, limit)) } else { Body::new(incoming) };
             assert_eq!((body.name(), body.size_hint().exact()), ("incoming", Some(5)));
-            assert_eq!(body.collect(5).await.unwrap(), "hello");
+            assert_eq!(body.bytes_up_to(5).await.unwrap(), "hello");
         }
     }
 

@@ -10,7 +10,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tower_outbound::BoxError> {
 //! let body = Body::from("to=ann");
-//! assert_eq!(body.collect(64).await?, "to=ann");
+//! assert_eq!(body.bytes_up_to(64).await?, "to=ann");
 //! # Ok(())
 //! # }
 //! ```
@@ -20,7 +20,7 @@
 //! | what | limit |
 //! |---|---|
 //! | bytes of data and trailers that are recorded for retries | [`RetryLayer::with_replay_limit`](crate::retry::RetryLayer::with_replay_limit), 1 MiB by default |
-//! | bytes that [`Body::collect`] reads | its argument `limit` |
+//! | bytes that [`Body::bytes_up_to`] reads | its argument `limit` |
 //! | bytes of a failed response that are read before a retry, so that its HTTP/1 connection can be reused | 64 KiB |
 //!
 //! # Notes
@@ -32,7 +32,7 @@
 #[expect(clippy::module_inception, reason = "the module is named after its type")]
 pub(crate) mod body;
 mod broken;
-mod collect;
+mod bytes_up_to;
 #[cfg(feature = "hyper")]
 mod connection;
 mod drain;
@@ -43,7 +43,7 @@ mod test_body;
 
 pub(crate) use self::body::Body;
 pub(crate) use self::broken::{BrokenBody, BrokenResponse};
-pub use self::collect::BodyTooLarge;
+pub use self::bytes_up_to::BodyTooLarge;
 #[cfg(feature = "client")]
 pub(crate) use self::connection::{ConnectionBody, Lease};
 pub(crate) use self::drain::Drain;

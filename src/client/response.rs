@@ -205,7 +205,7 @@ fn status_error(response: http::Response<Body>) -> impl Future<Output = Response
 
 /// Reads a body until the deadline of its call.
 async fn read(body: Body, report: Option<&Report>) -> Result<Bytes, BoxError> {
-    let read = body.collect(Response::MAX_BODY);
+    let read = body.bytes_up_to(Response::MAX_BODY);
     match deadline(report) {
         None => read.await,
         Some((ends, limit)) => tokio::time::timeout_at(ends, read)

@@ -125,7 +125,7 @@ impl StackBuilder {
     ///     .client_with_service(service)?;
     ///
     /// let response = rates.get("/v1/resources").await?;
-    /// assert_eq!(response.into_body().collect(64).await?, "hi");
+    /// assert_eq!(response.into_body().bytes_up_to(64).await?, "hi");
     /// # Ok(())
     /// # }
     /// ```

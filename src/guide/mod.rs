@@ -10,9 +10,36 @@
 //! | handle failures | [`retries`], [`timeouts`], [`networks`], [`credentials`] |
 //! | run it | [`configuration`], [`observability`], [`testing`] |
 //! | look something up | [`migration`], [`faq`], [`glossary`] |
+//!
+//! # Jobs
+//!
+//! | job | read |
+//! |---|---|
+//! | call an API with JSON, in the state of a server | [`own_api`] |
+//! | read all pages of a list | [`pagination`] |
+//! | poll a resource that rarely changes, or update it without lost changes (ETag) | [`conditional_requests`] |
+//! | call a language model, and stream its response | [`llm_services`] |
+//! | serve many tenants, each with its own key and quota | [`tenants`] |
+//! | share one quota between processes | [`shared_quota`] |
+//! | use several keys or regions | [`limits`](limits#several-keys-or-regions) |
+//! | let users overtake a nightly job | [`priorities`] |
+//! | open a WebSocket | [`websocket`] |
+//! | go through a proxy | [`networks`](networks#proxies) |
+//! | trust a private root certificate, or present a client certificate | [`networks`](networks#certificates) |
+//! | talk to a Unix socket | [`networks`](networks#other-connectors) |
+//! | fetch OAuth 2 tokens, rotate a key | [`credentials`](credentials#oauth-2-client-credentials) |
+//! | sign requests | [`credentials`](credentials#where-the-key-goes) |
+//! | add a circuit breaker, follow redirects | [`other_layers`] |
+//! | keep reqwest 0.13 | [`reqwest`](mod@reqwest) |
+//! | keep reqwest 0.12, or reqwest-middleware | [`migration`](migration#with-reqwest-012-and-reqwest-middleware) |
+//! | make a POST safe to retry | [`retries`](retries#make-a-post-safe-to-retry) |
+//! | find out why a call was slow | [`observability`] |
+//! | test code that calls an API | [`testing`] |
 
 #[doc = include_str!("adaptive_limits.md")]
 pub mod adaptive_limits {}
+#[doc = include_str!("conditional_requests.md")]
+pub mod conditional_requests {}
 #[doc = include_str!("configuration.md")]
 pub mod configuration {}
 #[doc = include_str!("credentials.md")]
@@ -39,6 +66,8 @@ pub mod observability {}
 pub mod other_layers {}
 #[doc = include_str!("own_api.md")]
 pub mod own_api {}
+#[doc = include_str!("pagination.md")]
+pub mod pagination {}
 #[doc = include_str!("priorities.md")]
 pub mod priorities {}
 #[doc = include_str!("reqwest.md")]
@@ -51,7 +80,11 @@ pub mod services {}
 pub mod shared_quota {}
 #[doc = include_str!("stack.md")]
 pub mod stack {}
+#[doc = include_str!("tenants.md")]
+pub mod tenants {}
 #[doc = include_str!("testing.md")]
 pub mod testing {}
 #[doc = include_str!("timeouts.md")]
 pub mod timeouts {}
+#[doc = include_str!("websocket.md")]
+pub mod websocket {}

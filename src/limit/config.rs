@@ -115,12 +115,12 @@ impl RateLimitConfig {
         }
     }
 
-    /// Creates a [paced window](LocalLimiter::paced_window). The limiter is unlimited if there is no quota.
+    /// Creates a [paced window](LocalLimiter::paced_window). Without a quota, only the limits of the server apply.
     pub fn paced_window(&self) -> LocalLimiter {
         self.begin(LocalLimiter::paced_window(self.quotas().iter().copied()))
     }
 
-    /// Creates a [token bucket](LocalLimiter::token_bucket). The limiter is unlimited if there is no quota.
+    /// Creates a [token bucket](LocalLimiter::token_bucket). Without a quota, only the limits of the server apply.
     pub fn token_bucket(&self) -> LocalLimiter {
         self.begin(LocalLimiter::token_bucket(self.quotas().iter().copied()))
     }
@@ -130,7 +130,7 @@ impl RateLimitConfig {
         self.begin(LocalLimiter::adaptive(self.quotas().iter().copied()))
     }
 
-    /// Creates a [sliding window](LocalLimiter::sliding_window). The limiter is unlimited if there is no quota.
+    /// Creates a [sliding window](LocalLimiter::sliding_window). Without a quota, only the limits of the server apply.
     pub fn sliding_window(&self) -> LocalLimiter {
         self.begin(LocalLimiter::sliding_window(self.quotas().iter().copied()))
     }

@@ -28,7 +28,7 @@ use crate::policy::Amounts;
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let limiter = LocalLimiter::unlimited().with_max_in_flight(1)?;
+/// let limiter = LocalLimiter::without_quota().with_max_in_flight(1)?;
 /// let mut permit = limiter.acquire().await?;
 /// permit.mark_sent(tokio::time::Instant::now());
 /// let in_flight = permit.complete_head(&ResponseInfo::new(StatusCode::OK, &HeaderMap::new()));

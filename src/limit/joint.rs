@@ -30,7 +30,7 @@ use crate::{
 /// let search = Quota::per_minute(30)?;
 /// let endpoints = Keyed::new(
 ///     |head| head.uri.path().starts_with("/search"),
-///     move |is_search| if *is_search { LocalLimiter::paced_window(search) } else { LocalLimiter::unlimited() },
+///     move |is_search| if *is_search { LocalLimiter::paced_window(search) } else { LocalLimiter::without_quota() },
 /// );
 /// let layer = RateLimitLayer::new(Joint::new(account.clone(), endpoints));
 /// assert_eq!(account.snapshot().granted, 0);

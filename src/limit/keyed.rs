@@ -36,6 +36,8 @@ use crate::{
 ///
 /// # Tenants
 ///
+/// The [guide](crate::guide::tenants) adds a key for each tenant and a quota of all tenants.
+///
 /// ```
 /// use std::convert::Infallible;
 ///

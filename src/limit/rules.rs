@@ -189,8 +189,9 @@ impl LocalLimiter {
         Self::build(Setup::new(quotas.into_iter().collect(), Rule::Learned))
     }
 
-    /// Creates a limiter without a quota. Only the limits that the server reports apply.
-    pub fn unlimited() -> Self {
+    /// Creates a limiter without a quota. The limits that the server reports apply, such as remaining permits and
+    /// `Retry-After`. [`with_max_in_flight`](Self::with_max_in_flight) can limit the requests in flight.
+    pub fn without_quota() -> Self {
         Self::paced_window([])
     }
 

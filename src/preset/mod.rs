@@ -11,7 +11,7 @@
 //!     .client()?;
 //!
 //! let response = rates.get("/v1/resources").await?;
-//! println!("{} {:?}", response.status(), response.into_body().collect(64 * 1024).await?);
+//! println!("{} {:?}", response.status(), response.into_body().bytes_up_to(64 * 1024).await?);
 //! # Ok(())
 //! # }
 //! ```

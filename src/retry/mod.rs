@@ -80,7 +80,7 @@
 //!
 //! async fn mark_busy(response: http::Response<Body>) -> Result<http::Response<Body>, BoxError> {
 //!     let (mut head, body) = response.into_parts();
-//!     let body = body.collect(64 * 1024).await?;
+//!     let body = body.bytes_up_to(64 * 1024).await?;
 //!     if body.starts_with(b"busy") {
 //!         head.extensions.insert(Busy);
 //!     }
@@ -97,7 +97,7 @@
 //!     .service(api);
 //!
 //! let response = service.oneshot(http::Request::new(Body::empty())).await?;
-//! assert_eq!(response.into_body().collect(1024).await?, "done");
+//! assert_eq!(response.into_body().bytes_up_to(1024).await?, "done");
 //! # Ok(())
 //! # }
 //! ```

@@ -17,7 +17,7 @@ pub enum LimitHeaders {
     XRateLimitEpoch,
     /// `RateLimit: limit=…, remaining=…, reset=…` (draft 7 of the IETF).
     Draft7,
-    /// `RateLimit: "default";r=…;t=…` and `RateLimit-Policy: "default";q=…;w=…` (draft 10 of the IETF).
+    /// `RateLimit: "default";r=…;t=…` and `RateLimit-Policy: "default";q=…;w=…` (drafts 10 and 11 of the IETF).
     Draft10,
     /// OpenAI's headers: `x-ratelimit-limit-requests`, `-remaining-requests`, `-reset-requests` such as `1m0.25s`, and
     /// `retry-after-ms` if the request is rejected.

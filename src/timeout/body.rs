@@ -19,7 +19,7 @@ use crate::{body::IdleBody, config::InvalidConfig, error::polled_after_completio
 ///
 /// The timer runs while the reader waits for a frame, and restarts with each frame. It does not run while the reader is
 /// not polling the body. A slow body that never stalls may take any time and have any size:
-/// [`Body::collect`](crate::Body::collect) limits the size.
+/// [`Body::bytes_up_to`](crate::Body::bytes_up_to) limits the size.
 ///
 /// ```
 /// use std::{convert::Infallible, time::Duration};

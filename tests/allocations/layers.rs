@@ -30,7 +30,7 @@ fn rate_limit_layer_allocates_nothing_and_auth_layer_only_the_credential_header(
     let without_layer = allocations(NoOp);
     let limit = RateLimitLayer::new(LocalLimiter::token_bucket(Quota::per_minute(100).unwrap()));
     assert_eq!(allocations(limit.layer(NoOp)), without_layer);
-    let keyed = Keyed::new(|_| 0, |_key: &u8| LocalLimiter::unlimited());
+    let keyed = Keyed::new(|_| 0, |_key: &u8| LocalLimiter::without_quota());
     let window = LocalLimiter::sliding_window(Quota::per_minute(100).unwrap());
     let bucket = limit.limiter().clone();
     for any in [AnyLimiter::new(bucket), AnyLimiter::new(window), AnyLimiter::new(keyed)] {

@@ -117,6 +117,28 @@ async fn only_requests_to_allowed_origins_are_signed() {
     assert!(sign_layer(None).with_allowed_origin(Origin::parse("http://host").unwrap()).is_err());
 }
 
+/// A signer that replaces the URI by another origin, and adds its signature to the query.
+struct UriSigner;
+
+impl Sign for UriSigner {
+    fn sign<'a>(&'a self, head: &'a mut Parts, _: Option<&'a Bytes>) -> BoxSignFuture<'a> {
+        Box::pin(async {
+            head.uri = format!("https://other.example.com{}?signature=1", head.uri.path()).parse()?;
+            Ok(())
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn uri_of_a_signer_is_sent_without_another_origin_check_and_changed_once_for_each_attempt() {
+    let server = ScriptedService::new([Scripted::Status(503), Scripted::Status(200)]);
+    let layer = SignLayer::new(UriSigner, Origin::parse(URI).unwrap()).unwrap();
+    let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(layer).service(server.clone());
+    service.oneshot(get(URI)).await.unwrap();
+    let uris: Vec<_> = server.seen().iter().map(|seen| seen.head.uri.to_string()).collect();
+    assert_eq!(uris, ["https://other.example.com/v1?signature=1"; 2]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn preset_signs_every_attempt() {
     struct FailingSigner;

@@ -124,7 +124,7 @@ async fn response_to_a_head_request_has_a_content_length_and_no_body() {
 async fn collect_fails_with_body_too_large_if_the_body_exceeds_the_limit() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let response = within(client(&server).get("/")).await.unwrap();
-    let error = within(response.into_body().collect(7)).await.unwrap_err();
+    let error = within(response.into_body().bytes_up_to(7)).await.unwrap_err();
     assert_eq!(error.downcast_ref::<BodyTooLarge>().unwrap().limit(), 7);
 }
 
@@ -132,7 +132,7 @@ async fn collect_fails_with_body_too_large_if_the_body_exceeds_the_limit() {
 async fn truncated_body_is_an_error_and_is_not_retried_if_the_caller_streams_it() {
     let server = Server::start(Wire::Http1, |_, _| async { Some(cut_off(200)) }).await;
     let response = within(client(&server).get("/")).await.unwrap();
-    assert!(within(response.into_body().collect(1024)).await.is_err());
+    assert!(within(response.into_body().bytes_up_to(1024)).await.is_err());
     assert_eq!(server.seen().len(), 1);
 }
 

@@ -356,7 +356,7 @@ async fn requested_delay_may_exceed_the_longest_wait() {
 /// longer pause.
 #[tokio::test(start_paused = true)]
 async fn busy_member_is_preferred_to_a_long_pause() {
-    let [eu, us] = [(); 2].map(|()| LocalLimiter::unlimited().with_max_in_flight(1).unwrap());
+    let [eu, us] = [(); 2].map(|()| LocalLimiter::without_quota().with_max_in_flight(1).unwrap());
     let service = service(throttled, || ok().with_delay(SECOND));
     let client = builder(pool(eu, us)).client_with_service(service.clone()).unwrap();
     let start = Instant::now();
@@ -464,7 +464,7 @@ async fn request_is_refused_only_if_all_members_refuse_it() {
 
 #[tokio::test(start_paused = true)]
 async fn waiters_leave_a_member_with_its_maximum_in_flight() {
-    let [eu, us] = [(); 2].map(|()| LocalLimiter::unlimited().with_max_in_flight(1).unwrap());
+    let [eu, us] = [(); 2].map(|()| LocalLimiter::without_quota().with_max_in_flight(1).unwrap());
     let slow = || ok().with_delay(60 * SECOND);
     let fast = || ok().with_delay(SECOND);
     let service = service(slow, fast);

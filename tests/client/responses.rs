@@ -103,7 +103,7 @@ async fn stalled_body_returns_an_error_after_the_idle_timeout() {
         let response = within(client.get("/")).await.unwrap();
         assert_eq!(response.status(), 200);
         let start = Instant::now();
-        let error = within(response.into_body().collect(1024)).await.unwrap_err();
+        let error = within(response.into_body().bytes_up_to(1024)).await.unwrap_err();
         assert!(start.elapsed() >= limit);
         let error = error.downcast_ref::<Error>().expect("the error of the body is an error of this crate");
         assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");

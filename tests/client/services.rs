@@ -122,7 +122,7 @@ async fn no_request_is_sent_before_the_moment_that_a_service_states() {
         ),
     ];
     for (service, status, headers) in cases {
-        let unlimited = builder().with_limiter(LocalLimiter::unlimited());
+        let unlimited = builder().with_limiter(LocalLimiter::without_quota());
         for (limiter, builder) in [("paced", paced()), ("adaptive", builder()), ("unlimited", unlimited)] {
             let is_rejected = matches!(status, 429 | 529) || headers.iter().any(|(_, value)| *value == "0");
             let method = if is_rejected { Method::POST } else { Method::PUT };
@@ -152,7 +152,7 @@ async fn permission_error_is_not_retried_and_does_not_pause_other_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn quotas_of_tokens_are_in_the_snapshot_until_their_reset() {
-    let limiter = LocalLimiter::unlimited();
+    let limiter = LocalLimiter::without_quota();
     let ok = [
         ("x-ratelimit-remaining-requests", "59"),
         ("x-ratelimit-reset-requests", "1s"),
@@ -253,7 +253,7 @@ async fn remaining_permits_of_a_signal_limit_later_calls() {
     }
     // An accepted response states two more requests. The limiter without a quota obeys it.
     let service = ScriptedService::new(std::iter::repeat_n(ScriptedResponse::status(200), 4));
-    let builder = builder().with_limiter(LocalLimiter::unlimited()).with_server_signal(signal);
+    let builder = builder().with_limiter(LocalLimiter::without_quota()).with_server_signal(signal);
     let client = builder.client_with_service(service.clone()).unwrap();
     for _ in 0..4 {
         client.get("/v1").await.unwrap();

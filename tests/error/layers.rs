@@ -79,7 +79,7 @@ async fn each_error_of_a_layer_has_its_own_kind_and_message() {
 }
 
 fn unlimited() -> RateLimitLayer<LocalLimiter> {
-    RateLimitLayer::new(LocalLimiter::unlimited())
+    RateLimitLayer::new(LocalLimiter::without_quota())
 }
 
 #[tokio::test(start_paused = true)]

@@ -104,7 +104,7 @@ async fn response_body_errors_redact_the_debug_data_of_a_goaway() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let url = goaway_server(Before::EndOfBody);
     let client = keyed(&url).client_with_transport(http2_transport()).unwrap();
-    let error = client.get("/v1").await.unwrap().into_body().collect(1_024).await.unwrap_err();
+    let error = client.get("/v1").await.unwrap().into_body().bytes_up_to(1_024).await.unwrap_err();
     assert_goaway_redacted(&*error);
     #[cfg(feature = "json")]
     {
@@ -116,7 +116,9 @@ async fn response_body_errors_redact_the_debug_data_of_a_goaway() {
     let boxed = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let boxed = boxed.map_response(|response: http::Response<_>| response.map(BodyExt::boxed));
     let client = keyed(&url).client_with_service(boxed).unwrap();
-    assert_goaway_redacted(&*client.get("/v1").await.unwrap().into_body().collect(1_024).await.unwrap_err());
+    assert_goaway_redacted(
+        &*client.get("/v1").await.unwrap().into_body().bytes_up_to(1_024).await.unwrap_err(),
+    );
 
     // A preset's layer also redacts the error if the inner service is a client of hyper-util.
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());

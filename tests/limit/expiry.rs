@@ -28,7 +28,7 @@ async fn permit_expires_after_a_quarter_of_the_safety_margin() {
             }
         }
     }
-    let unlimited = LocalLimiter::unlimited();
+    let unlimited = LocalLimiter::without_quota();
     let permit = unlimited.try_acquire().unwrap();
     advance(seconds(1_000_000)).await;
     assert!(!permit.is_expired(), "permits of an unlimited limiter do not expire");
@@ -70,7 +70,7 @@ async fn rate_limit_layer_replaces_permits_that_expire_before_readiness() {
 
 #[tokio::test(start_paused = true)]
 async fn permit_expires_if_a_pause_starts_before_the_inner_service_is_ready() {
-    let (limiter, start) = (LocalLimiter::unlimited(), Instant::now());
+    let (limiter, start) = (LocalLimiter::without_quota(), Instant::now());
     let limited = RateLimitLayer::new(limiter.clone()).layer(ready_after(100));
     let mut call = task::spawn(limited.oneshot(Request::new(())));
     assert_pending!(call.poll());

@@ -41,7 +41,7 @@ fn to(path: &str) -> Request<()> {
 }
 
 fn one_at_a_time() -> LocalLimiter {
-    LocalLimiter::unlimited().with_max_in_flight(1).unwrap()
+    LocalLimiter::without_quota().with_max_in_flight(1).unwrap()
 }
 
 /// Asserts whether the limiter allows another request.
@@ -54,8 +54,8 @@ fn assert_free(service: &Limited, is_free: bool) {
 #[tokio::test(start_paused = true)]
 async fn request_is_in_flight_until_its_body_ends_is_dropped_or_breaks() {
     let keyed = Keyed::new(|_| 0, |_: &u32| one_at_a_time());
-    let part = Joint::new(LocalLimiter::unlimited(), keyed.clone());
-    let account = Joint::new(one_at_a_time(), Keyed::new(|_| 0, |_: &u32| LocalLimiter::unlimited()));
+    let part = Joint::new(LocalLimiter::without_quota(), keyed.clone());
+    let account = Joint::new(one_at_a_time(), Keyed::new(|_| 0, |_: &u32| LocalLimiter::without_quota()));
     let untrusted = RateLimitLayer::new(AnyLimiter::new(one_at_a_time())).with_feedback_from(|_| false);
     let adaptive = LocalLimiter::adaptive([]).with_max_in_flight(1).unwrap();
     for service in [
@@ -214,7 +214,7 @@ async fn request_whose_new_permit_comes_from_another_limiter_counts_there() {
 /// The waiters behind the first one of a part, which waits for the account.
 #[tokio::test(start_paused = true)]
 async fn request_to_a_part_is_refused_at_its_bound_while_the_account_is_full() {
-    let joint = Joint::new(one_at_a_time(), Keyed::new(|_| 0, |_: &u32| LocalLimiter::unlimited()));
+    let joint = Joint::new(one_at_a_time(), Keyed::new(|_| 0, |_: &u32| LocalLimiter::without_quota()));
     let service = limited(RateLimitLayer::new(AnyLimiter::new(joint)).with_max_wait(seconds(2)));
     let _unread = service.clone().oneshot(to("/")).await.unwrap();
     let start = Instant::now();
@@ -233,7 +233,7 @@ async fn request_to_a_part_is_refused_at_its_bound_while_the_account_is_full() {
 }
 
 fn limited_without_wait(account: LocalLimiter) -> Limited {
-    let joint = Joint::new(account, Keyed::new(|_| 0, |_: &u32| LocalLimiter::unlimited()));
+    let joint = Joint::new(account, Keyed::new(|_| 0, |_: &u32| LocalLimiter::without_quota()));
     limited(RateLimitLayer::new(AnyLimiter::new(joint)).with_max_wait(Duration::ZERO))
 }
 
@@ -274,6 +274,6 @@ async fn request_that_was_not_sent_is_not_held() {
 
 #[test]
 fn limit_of_zero_is_rejected() {
-    let error = LocalLimiter::unlimited().with_max_in_flight(0).unwrap_err();
+    let error = LocalLimiter::without_quota().with_max_in_flight(0).unwrap_err();
     assert_eq!(error.to_string(), "invalid max in flight `0`: expected at least 1");
 }

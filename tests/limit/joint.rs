@@ -208,7 +208,7 @@ async fn request_that_its_part_refuses_does_not_wait_for_the_account() {
 async fn busy_part_does_not_slow_one_with_few_requests() {
     let joint = joint(LocalLimiter::paced_window(quota(10, 1_000, 1)), |part| match part {
         0 => LocalLimiter::paced_window(quota(1, 1_000, 1)),
-        _ => LocalLimiter::unlimited(),
+        _ => LocalLimiter::without_quota(),
     });
     let callers: Vec<_> = repeat_n(1, 500).chain(repeat_n(0, 10)).collect();
     let times = backlogged(&joint, &callers, seconds(60)).await;
@@ -370,7 +370,7 @@ async fn remaining_permits_of_an_endpoint_do_not_limit_the_account() {
         (accepted.with_scope(Scope::Endpoint), [u32::MAX, 2]),
         (accepted.with_scope(Scope::Account), [2, 2]),
     ] {
-        let snapshots = snapshots_after(signal, LocalLimiter::unlimited).await;
+        let snapshots = snapshots_after(signal, LocalLimiter::without_quota).await;
         assert_eq!(snapshots.each_ref().map(|snapshot| snapshot.available), available, "{signal:?}");
         assert_eq!(snapshots.map(|snapshot| snapshot.in_flight), [0, 0]);
     }
@@ -412,7 +412,7 @@ fn endpoints() -> Keyed<bool> {
     Keyed::new(
         |head| head.uri.path().starts_with("/search"),
         move |is_search| {
-            if *is_search { LocalLimiter::paced_window(search) } else { LocalLimiter::unlimited() }
+            if *is_search { LocalLimiter::paced_window(search) } else { LocalLimiter::without_quota() }
         },
     )
 }

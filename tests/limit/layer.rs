@@ -92,7 +92,7 @@ async fn layer_takes_the_priority_from_the_extensions_or_a_function() {
 async fn debug_output_shows_the_name_and_state_of_each_limiter_type() {
     let bucket = LocalLimiter::token_bucket(one_per_second());
     bucket.try_acquire().unwrap();
-    let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| LocalLimiter::unlimited());
+    let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| LocalLimiter::without_quota());
     let layer = RateLimitLayer::new(bucket.clone());
     let mut waiting = task::spawn(Box::pin(layer.layer(ready_after(2_001)).call(Request::new(()))));
     let acquiring = format!("{:?}", *waiting);

@@ -58,7 +58,7 @@ fn share_of_a_lower_priority_is_at_most_25_percent() {
 
 #[tokio::test(start_paused = true)]
 async fn pause_applies_to_all_clones_until_its_end_or_resume() {
-    let (limiter, start) = (LocalLimiter::unlimited(), Instant::now());
+    let (limiter, start) = (LocalLimiter::without_quota(), Instant::now());
     assert_eq!((limiter.snapshot().available, limiter.snapshot().paused_until), (u32::MAX, None));
     limiter.pause_until(start + seconds(3));
     let waiting: Vec<_> = (0..10).map(|_| tokio::spawn(limiter.acquire())).collect();

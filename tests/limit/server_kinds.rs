@@ -93,7 +93,7 @@ async fn unlimited_limiter_uses_the_complete_quota_of_the_server_in_each_window(
     let server =
         ServerLimit::clock_window(100, window, Duration::ZERO).with_headers(LimitHeaders::XRateLimit);
     let traffic = Traffic::new(Duration::ZERO, 1);
-    traffic.run(&LocalLimiter::unlimited(), &server, seconds(20), window).await;
+    traffic.run(&LocalLimiter::without_quota(), &server, seconds(20), window).await;
     let (accepted, rejected) = (server.accepted(), server.rejected());
     assert!((1_900..=2_100).contains(&accepted) && rejected == 0, "{accepted} accepted, {rejected} rejected");
 }

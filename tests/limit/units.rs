@@ -336,7 +336,7 @@ async fn limiter_without_a_quota_of_the_unit_ignores_its_amounts() {
     assert!(limiter.snapshot().units.is_empty());
     assert_eq!(limiter.snapshot().available, 9);
     let points = Quota::per_minute(10).unwrap().with_unit(Unit::Points).unwrap();
-    let limiter = LocalLimiter::unlimited();
+    let limiter = LocalLimiter::without_quota();
     limiter.set_quotas([points]);
     send(&limiter, 50_000);
     assert_available(&limiter, 1);

@@ -174,7 +174,7 @@ async fn outer_retry_layer_does_not_retry_post_that_inner_layer_has_sent() {
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(inner_retry.with_max_attempts(2).unwrap())
-        .layer(RateLimitLayer::new(LocalLimiter::unlimited()))
+        .layer(RateLimitLayer::new(LocalLimiter::without_quota()))
         .service(ReadyEveryOtherPoll { polls: Arc::default(), inner: inner.clone() });
     service.oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!(inner.calls(), 1, "the outer layer retried a POST without an idempotency key");

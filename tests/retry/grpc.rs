@@ -175,7 +175,7 @@ async fn pushback_of_a_throttled_grpc_server_pauses_the_shared_limiter() {
     ] {
         let inner = ScriptedService::new([response, Status(200)]);
         let service = ServiceBuilder::new()
-            .layer(RateLimitLayer::new(LocalLimiter::unlimited()))
+            .layer(RateLimitLayer::new(LocalLimiter::without_quota()))
             .service(inner.clone());
         service.clone().oneshot(get(URI)).await.unwrap();
         let second_call = Instant::now();

@@ -232,7 +232,7 @@ async fn readiness_error_of_a_rate_limited_service_does_not_replace_an_attempt_e
         ReadyTimes { times: 1, polls: Arc::default(), inner: ScriptedService::new([Io(ConnectionReset)]) };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(LocalLimiter::unlimited()))
+        .layer(RateLimitLayer::new(LocalLimiter::without_quota()))
         .service(service);
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert_eq!(cause::<io::Error>(&error).map(io::Error::kind), Some(ConnectionReset), "{error:?}");
@@ -243,7 +243,7 @@ async fn retry_layer_retries_post_if_a_rate_limited_service_is_not_ready() {
     let service = ReadyTimes { times: 0, polls: Arc::default(), inner: ScriptedService::new([Status(200)]) };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(LocalLimiter::unlimited()))
+        .layer(RateLimitLayer::new(LocalLimiter::without_quota()))
         .service(service);
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!(error.report().unwrap().attempt_count(), 3, "{error:?}");

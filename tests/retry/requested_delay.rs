@@ -119,7 +119,7 @@ async fn call_returns_the_response_immediately_if_the_requested_delay_is_too_lon
     assert_eq!(report.stop_reason(), Some(RequestedDelayTooLong));
     assert_eq!(report.attempts()[0].requested_delay, Some(secs(3600)));
     assert_eq!((response.status().as_u16(), &response.headers()["x-why"]), (429, &"quota".parse().unwrap()));
-    assert_eq!(response.into_body().collect(64).await.unwrap(), "answer");
+    assert_eq!(response.into_body().bytes_up_to(64).await.unwrap(), "answer");
 }
 
 #[tokio::test(start_paused = true)]

@@ -356,7 +356,7 @@ impl Api {
     async fn read(&self, call: usize, response: Response, drop_after: Option<Duration>) {
         let (history, link) = (&self.history, self.link);
         let length: usize = response.headers()["x-length"].to_str().unwrap().parse().unwrap();
-        let body = response.into_http().into_body().collect(1 << 20);
+        let body = response.into_http().into_body().bytes_up_to(1 << 20);
         let read = timeout(drop_after.unwrap_or(TOTAL_TIMEOUT + HANGS), body).await;
         match read {
             Err(_) if drop_after.is_some() => {

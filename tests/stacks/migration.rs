@@ -46,6 +46,61 @@ mod reqwest_retry_after {
     }
 }
 
+mod outbound {
+    use http::{Extensions, Request, Response};
+    use reqwest_012::{Body, ResponseBuilderExt};
+    use reqwest_middleware_04::{Error, Middleware, Next, Result};
+    use tower::{Layer, ServiceExt, service_fn};
+    use tower_outbound::{body::ReplayBody, stack::StackLayer};
+
+    /// Runs a stack around the middlewares that are added after it.
+    pub struct Outbound(pub StackLayer);
+
+    #[async_trait::async_trait]
+    impl Middleware for Outbound {
+        async fn handle(
+            &self,
+            request: reqwest_012::Request,
+            extensions: &mut Extensions,
+            next: Next<'_>,
+        ) -> Result<reqwest_012::Response> {
+            let located = Response::builder().url(request.url().clone()).body(());
+            let attempt = service_fn(|request: Request<ReplayBody<Body>>| {
+                let (next, mut extensions) = (next.clone(), extensions.clone());
+                async move {
+                    let request = request.map(Body::wrap).try_into()?;
+                    let response = next.run(request, &mut extensions).await;
+                    response.map(Response::<Body>::from).map_err(Error::without_url)
+                }
+            });
+            let call = self.0.layer(attempt).oneshot(Request::try_from(request)?);
+            let mut response = call.await.map_err(Error::middleware)?;
+            let located = located.map_err(Error::middleware)?.into_parts().0;
+            response.extensions_mut().extend(located.extensions);
+            Ok(response.map(Body::wrap).into())
+        }
+    }
+}
+
+mod reqwest_012_client {
+    use reqwest_012::redirect::Policy;
+    use reqwest_middleware_04::{ClientBuilder, ClientWithMiddleware, Error};
+    use tower_outbound::{ApiKey, BoxError, Client};
+
+    use super::outbound::Outbound;
+
+    pub fn client(base: &str, key: ApiKey) -> Result<ClientWithMiddleware, BoxError> {
+        let http = reqwest_012::Client::builder().redirect(Policy::none()).build()?;
+        let stack = Client::builder(base)?.with_api_key(key).layer()?;
+        Ok(ClientBuilder::new(http).with(Outbound(stack)).build())
+    }
+
+    pub async fn create(client: &ClientWithMiddleware, base: &str) -> Result<u16, Error> {
+        let response = client.post(format!("{base}/orders")).body("{}").send().await?;
+        Ok(response.status().as_u16())
+    }
+}
+
 mod backoff_before {
     use backoff::{ExponentialBackoff, future::retry};
 
@@ -111,4 +166,129 @@ async fn backoff_retries_a_404_and_the_client_does_not() {
     let rates = rates.with_total_timeout(Duration::from_secs(5)).client().unwrap();
     assert_eq!(backoff_after::latest(&rates).await.unwrap_err().status(), Some(http::StatusCode::NOT_FOUND));
     assert_eq!(after.calls(), 1);
+}
+
+mod reqwest_012_tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    };
+
+    use reqwest_middleware_04::{ClientBuilder, ClientWithMiddleware, Error, Middleware, Next};
+    use tower_outbound::{
+        Client, ExponentialBackoff, Quota, Report, call::Outcome, retry::RetryLayer, stack::StackBuilder,
+    };
+
+    use super::{outbound::Outbound, *};
+
+    fn builder(url: &str) -> StackBuilder {
+        let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(2)).unwrap();
+        let retry = RetryLayer::new().with_backoff(backoff);
+        Client::builder(url).unwrap().without_credential().with_retry(retry)
+    }
+
+    fn client(builder: &StackBuilder, below: Arc<Count>) -> ClientWithMiddleware {
+        let http = reqwest_012::Client::builder().redirect(reqwest_012::redirect::Policy::none());
+        let stack = Outbound(builder.layer().unwrap());
+        ClientBuilder::new(http.no_proxy().build().unwrap()).with(stack).with_arc(below).build()
+    }
+
+    /// Counts the requests that pass this middleware.
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    #[async_trait::async_trait]
+    impl Middleware for Count {
+        async fn handle(
+            &self,
+            request: reqwest_012::Request,
+            extensions: &mut http::Extensions,
+            next: Next<'_>,
+        ) -> Result<reqwest_012::Response, Error> {
+            self.0.fetch_add(1, Relaxed);
+            next.run(request, extensions).await
+        }
+    }
+
+    /// Returns the error of the stack. The source of the middleware's error does not contain it.
+    fn stack_error(error: &Error) -> &tower_outbound::Error {
+        match error {
+            Error::Middleware(error) => error.downcast_ref().unwrap(),
+            Error::Reqwest(error) => panic!("{error:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn reqwest_012_retries_a_rejected_post_with_its_body_and_request_id() {
+        let rejected = ScriptedResponse::status(429).with_header("retry-after-ms", "20");
+        let (service, server) = server([rejected, ScriptedResponse::status(201)]).await;
+        let below = Arc::new(Count::default());
+        let client = client(&builder(&server.url()), below.clone());
+        let url = format!("{}/orders?a=b", server.url());
+        let response = client.post(&url).body("{}").send().await.unwrap();
+        assert_eq!((response.status().as_u16(), response.url().as_str()), (201, &url[..]));
+        let report = response.extensions().get::<Report>().unwrap();
+        assert_eq!((report.attempt_count(), below.0.load(Relaxed)), (2, 2));
+
+        let seen = service.seen();
+        let id = seen[0].header("x-request-id").unwrap();
+        assert_eq!((seen.len(), seen[1].header("x-request-id"), id.len()), (2, Some(id), 36));
+        assert!(seen.iter().all(|seen| seen.body.as_deref() == Some(b"{}")), "{seen:?}");
+        assert!(seen[1].at - seen[0].at >= Duration::from_millis(20));
+    }
+
+    #[tokio::test]
+    async fn reqwest_012_retries_a_post_after_refused_connections_only() {
+        // A bound socket that does not listen refuses connections.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let url = format!("http://{}/?key=s3cret", socket.local_addr().unwrap());
+        let refusing = client(&builder(url.strip_suffix("/?key=s3cret").unwrap()), Arc::default());
+        let error = refusing.post(url).body("{}").send().await.unwrap_err();
+        let error = stack_error(&error);
+        let attempts = error.report().unwrap().attempts();
+        let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome.unwrap()).collect();
+        assert_eq!(outcomes, [Outcome::NotSent; 3]);
+        assert!(!format!("{error:?} {error:#}").contains("s3cret"), "{error:?}");
+
+        let (service, server) =
+            server([ScriptedResponse::io_error(std::io::ErrorKind::ConnectionReset)]).await;
+        let closing = client(&builder(&server.url()), Arc::default());
+        let error = closing.post(server.url()).body("{}").send().await.unwrap_err();
+        let attempts = stack_error(&error).report().unwrap().attempts();
+        assert_eq!((attempts.len(), attempts[0].outcome), (1, Some(Outcome::Failed)));
+        assert_eq!(service.calls(), 1);
+        closing.get(server.url()).send().await.unwrap_err();
+        assert_eq!(service.calls(), 4);
+    }
+
+    #[tokio::test]
+    async fn reqwest_012_applies_the_timeout_of_a_request_to_each_attempt() {
+        let (service, server) = server([ScriptedResponse::never()]).await;
+        let client = client(&builder(&server.url()), Arc::default());
+        let limit = Duration::from_millis(50);
+        let error = client.get(server.url()).timeout(limit).send().await.unwrap_err();
+        assert_eq!((stack_error(&error).is_service(), service.calls()), (true, 3));
+    }
+
+    #[tokio::test]
+    async fn reqwest_012_calls_share_the_quota() {
+        let (service, server) = server([200]).await;
+        let limited = builder(&server.url()).with_quota(Quota::per_hour(1).unwrap());
+        let client = client(&limited, Arc::default());
+        client.get(server.url()).send().await.unwrap();
+        let error = client.clone().get(server.url()).send().await.unwrap_err();
+        assert!(stack_error(&error).is_rate_limited(), "{error:?}");
+        assert_eq!(service.calls(), 1);
+    }
+
+    #[tokio::test]
+    async fn reqwest_012_returns_the_503_of_a_post() {
+        let (service, server) = server(unavailable()).await;
+        let (base, key) = (server.url(), ApiKey::new("s3cret").unwrap());
+        let client = reqwest_012_client::client(&base, key).unwrap();
+        assert_eq!(reqwest_012_client::create(&client, &base).await.unwrap(), 503);
+        let seen = service.seen();
+        assert_eq!((seen.len(), seen[0].header("authorization")), (1, Some("Bearer s3cret")));
+    }
 }

@@ -11,26 +11,60 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use http::{
     Request, StatusCode,
-    header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE},
+    header::{CONNECTION, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE},
 };
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use program::messaging;
 use reconnect::Reconnect;
 use server::{Handshake, Server};
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::{
     WebSocketStream,
-    tungstenite::{
-        Error as WsError, Message,
-        handshake::{client::generate_key, derive_accept_key},
-        protocol::Role,
-    },
+    tungstenite::{Error as WsError, Message, handshake::client::generate_key},
 };
 use tower_outbound::{
     ApiKey, Body, Client, ExponentialBackoff, Quota, client::Response, preset, stack::StackBuilder,
 };
 
 const KEY: &str = "k3y";
+
+mod program {
+    use http::StatusCode;
+    use hyper::upgrade::Upgraded;
+    use hyper_util::rt::TokioIo;
+    use tokio_tungstenite::{
+        WebSocketStream,
+        tungstenite::{
+            handshake::{client::generate_key, derive_accept_key},
+            protocol::Role,
+        },
+    };
+    use tower_outbound::{ApiKey, BoxError, Client, InvalidConfig, Quota, transport::TransportConfig};
+
+    pub fn messaging(base_url: &str, key: ApiKey) -> Result<Client, InvalidConfig> {
+        // HTTP/2, which TLS may negotiate, has no upgrade.
+        let transport = TransportConfig::new().with_http1_only();
+        let builder = Client::builder(base_url)?.with_api_key(key).with_quota(Quota::per_second(5)?);
+        builder.client_with_transport(transport)
+    }
+
+    pub async fn open(client: &Client, path: &str) -> Result<WebSocketStream<TokioIo<Upgraded>>, BoxError> {
+        let key = generate_key();
+        let handshake = client.get(path).header("connection", "upgrade").header("upgrade", "websocket");
+        let handshake = handshake.header("sec-websocket-version", "13").header("sec-websocket-key", &key);
+        let response = handshake.await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(format!("the server rejected the handshake: {}", response.status()).into());
+        }
+        let accept = response.headers().get("sec-websocket-accept");
+        if accept.is_none_or(|accept| accept != &derive_accept_key(key.as_bytes())) {
+            return Err("Sec-WebSocket-Accept is missing or wrong".into());
+        }
+        let connection = TokioIo::new(hyper::upgrade::on(response.into_http()).await?);
+        Ok(WebSocketStream::from_raw_socket(connection, Role::Client, None).await)
+    }
+}
 
 async fn start(openings: impl IntoIterator<Item = Handshake>) -> (Server, StackBuilder) {
     let server = Server::start(KEY, openings).await.unwrap();
@@ -47,16 +81,11 @@ async fn request_upgrade(client: &Client) -> Response {
         .header(SEC_WEBSOCKET_VERSION, "13")
         .header(SEC_WEBSOCKET_KEY, &key)
         .body(Body::empty());
-    let response = timeout(Duration::from_secs(20), client.execute(request.unwrap())).await.unwrap().unwrap();
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        assert_eq!(response.headers()[SEC_WEBSOCKET_ACCEPT], derive_accept_key(key.as_bytes()));
-    }
-    response
+    timeout(Duration::from_secs(20), client.execute(request.unwrap())).await.unwrap().unwrap()
 }
 
 async fn open(client: &Client) -> WebSocketStream<TokioIo<Upgraded>> {
-    let upgraded = hyper::upgrade::on(request_upgrade(client).await.into_http()).await.unwrap();
-    WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Client, None).await
+    timeout(Duration::from_secs(20), program::open(client, "/socket")).await.unwrap().unwrap()
 }
 
 /// Receives the next WebSocket message that is not a ping.
@@ -71,9 +100,10 @@ async fn receive(socket: &mut WebSocketStream<TokioIo<Upgraded>>) -> Option<Resu
 
 #[tokio::test]
 async fn websocket_opens_after_two_failed_handshakes_and_echoes_messages() {
-    let (server, preset) =
+    let (server, _) =
         start([Handshake::Unavailable, Handshake::Throttled, Handshake::Accepted { messages: 2 }]).await;
-    let mut socket = open(&preset.client().unwrap()).await;
+    let client = messaging(&server.base_url(), ApiKey::new(KEY).unwrap()).unwrap();
+    let mut socket = open(&client).await;
     let long = "a".repeat(1 << 20);
     for text in ["hello", &long] {
         socket.send(Message::text(text)).await.unwrap();
@@ -98,6 +128,8 @@ async fn handshake_with_a_wrong_key_is_not_retried_and_each_handshake_takes_a_pe
     let unauthorized = request_upgrade(&wrong).await;
     assert_eq!(unauthorized.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(unauthorized.report().unwrap().attempt_count(), 1);
+    let error = program::open(&wrong, "/socket").await.unwrap_err();
+    assert_eq!(error.to_string(), "the server rejected the handshake: 401 Unauthorized");
     assert_eq!(
         Reconnect::new(ExponentialBackoff::throttled()).rejected(&unauthorized),
         None,
@@ -111,7 +143,7 @@ async fn handshake_with_a_wrong_key_is_not_retried_and_each_handshake_takes_a_pe
         open(&client).await;
     }
     assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
-    assert_eq!(server.requests().len(), 4);
+    assert_eq!(server.requests().len(), 5);
 }
 
 #[tokio::test]

@@ -84,12 +84,12 @@ fn client(server: &Server, limiter: &LocalLimiter, wire: &Wire) -> Client {
 }
 
 fn limiter() -> LocalLimiter {
-    LocalLimiter::unlimited().with_max_in_flight(MAX).unwrap()
+    LocalLimiter::without_quota().with_max_in_flight(MAX).unwrap()
 }
 
 async fn read(client: Client, path: &'static str) {
     let response = client.get(path).await.unwrap();
-    response.into_body().collect(1024).await.unwrap();
+    response.into_body().bytes_up_to(1024).await.unwrap();
 }
 
 #[tokio::test]

@@ -127,7 +127,7 @@ async fn limiter_logs_a_wait_at_debug_and_a_pause_at_info() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates".to_owned()))
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(LocalLimiter::unlimited()))
+        .layer(RateLimitLayer::new(LocalLimiter::without_quota()))
         .service(ScriptedService::new([Headers(429, &[("retry-after", "3")]), Status(200)]));
     let _ = tokio::join!(service.clone().oneshot(get(URI)), async {
         tokio::time::sleep(millis(1)).await;

@@ -53,7 +53,7 @@ async fn scripted_service_lets_a_function_choose_the_response_to_each_request() 
     let stack = ServiceBuilder::new().layer(RetryLayer::new()).layer(numbered).service(service.clone());
     let response = stack.oneshot(get()).await.unwrap();
     assert_eq!(
-        (response.status().as_u16(), response.into_body().collect(9).await.unwrap()),
+        (response.status().as_u16(), response.into_body().bytes_up_to(9).await.unwrap()),
         (200, "2".into())
     );
     assert!(service.seen().iter().map(|seen| seen.attempt).eq([Some(1), Some(2)]));
@@ -66,7 +66,7 @@ async fn scripted_service_returns_the_scripted_status_headers_and_body() {
     let response = call(&ScriptedService::new([response])).await.unwrap();
     assert!(response.headers().get_all("a").iter().eq(["1", "2"]));
     assert_eq!(
-        (response.status().as_u16(), &response.into_body().collect(9).await.unwrap()[..]),
+        (response.status().as_u16(), &response.into_body().bytes_up_to(9).await.unwrap()[..]),
         (418, &b"short"[..])
     );
 

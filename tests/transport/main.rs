@@ -14,6 +14,8 @@ mod phases;
 #[cfg(feature = "proxy")]
 mod proxies;
 #[cfg(feature = "proxy")]
+mod proxy_and_certificates;
+#[cfg(feature = "proxy")]
 mod proxy_failures;
 #[cfg(feature = "proxy")]
 mod proxy_program;
@@ -49,7 +51,7 @@ fn builder(url: &str) -> StackBuilder {
     Client::builder(url)
         .unwrap()
         .without_credential()
-        .with_limiter(LocalLimiter::unlimited())
+        .with_limiter(LocalLimiter::without_quota())
         .with_retry(retry)
         .with_attempt_timeout(LONG)
         .with_total_timeout(LONG)

@@ -30,7 +30,7 @@ async fn fetch<B: RequestBody>(transport: &Transport<B>, uri: &str, body: B) -> 
     let request = Request::post(uri).body(body).unwrap();
     let response = within(transport.clone().oneshot(request)).await.unwrap();
     assert_eq!(response.status(), 200);
-    within(response.into_body().collect(1_024)).await.unwrap()
+    within(response.into_body().bytes_up_to(1_024)).await.unwrap()
 }
 
 #[tokio::test]

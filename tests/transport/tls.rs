@@ -36,7 +36,7 @@ pub(crate) fn acceptor(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) 
 }
 
 /// Serves TLS to clients that present `trusted`.
-fn mutual(
+pub(crate) fn mutual(
     certificate: &CertifiedKey<KeyPair>,
     trusted: &CertifiedKey<KeyPair>,
     version: &'static SupportedProtocolVersion,

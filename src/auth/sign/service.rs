@@ -89,7 +89,7 @@ where
     let (buffered, body) = match sign.body_limit() {
         None => (None, body),
         Some(limit) => {
-            let buffered = Body::new(body).collect(limit).await.map_err(|error| {
+            let buffered = Body::new(body).bytes_up_to(limit).await.map_err(|error| {
                 if error.is::<BodyTooLarge>() { auth_error(error) } else { Error::from_service(error) }
             })?;
             (Some(buffered.clone()), B::from(buffered))

@@ -42,9 +42,10 @@ pub(super) struct Hit<'a> {
 /// The table in `rows` lists the headers. Of its first forms, only the first one that contains a valid quota is read,
 /// because a server that sends several of them reports the same quota in each:
 ///
-/// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. The name may also be a Token. If `t` is
-///    missing, the parameter `w` for the same name in `RateLimit-Policy` replaces it. An item is skipped if it has no
-///    `r`, or if it has neither `t` nor `w`. The unit is the parameter `qu` of the policy.
+/// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10 and -11, whose syntax is the same. The
+///    name may also be a Token. If `t` is missing, the parameter `w` for the same name in `RateLimit-Policy` replaces
+///    it. An item is skipped if it has no `r`, or if it has neither `t` nor `w`. The unit is the parameter `qu` of the
+///    policy.
 /// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07. In this form and in the next two, the window is the
 ///    parameter `w` of the policy with the same limit, as in `RateLimit-Policy: 10;w=60`.
 /// 3. `RateLimit-Remaining`, `RateLimit-Reset`, `RateLimit-Limit` and `RateLimit-Policy`, up to draft -06.

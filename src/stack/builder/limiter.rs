@@ -195,7 +195,7 @@ impl StackBuilder {
     /// let search = Quota::per_minute(30)?;
     /// let endpoints = Keyed::new(
     ///     |head| head.uri.path().starts_with("/search"),
-    ///     move |is_search| if *is_search { LocalLimiter::paced_window(search) } else { LocalLimiter::unlimited() },
+    ///     move |is_search| if *is_search { LocalLimiter::paced_window(search) } else { LocalLimiter::without_quota() },
     /// );
     /// let builder = Client::builder("https://api.example.com")?
     ///     .with_quota(Quota::per_hour(5_000)?)

@@ -50,7 +50,7 @@ async fn limiter_never_sends_more_requests_than_the_server_allows() {
     // one another. The first requests are sent before any limit is known.
     for seed in 0..50 {
         let limit = 1 + (seed as u32 * 7) % 40;
-        for limiter in [LocalLimiter::unlimited(), ample_limiter()] {
+        for limiter in [LocalLimiter::without_quota(), ample_limiter()] {
             let server = ServerLimit::fixed_window(limit, seconds(30)).with_headers(LimitHeaders::XRateLimit);
             let callers = (1 + seed as usize % 10).min(limit as usize);
             let traffic = Traffic { callers, hop: (Duration::ZERO, millis(800)), seed };

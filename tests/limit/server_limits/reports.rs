@@ -63,7 +63,7 @@ async fn presets_do_not_wait_for_the_reset_of_a_used_up_quota() {
         preset::realtime_messaging("https://push.example.com"),
     ] {
         let preset = preset.unwrap().with_api_key(ApiKey::new("k3y").unwrap());
-        let (server, _) = Server::behind(&LocalLimiter::unlimited());
+        let (server, _) = Server::behind(&LocalLimiter::without_quota());
         let service = preset.layer().unwrap().layer(server.api.clone());
         server.will_respond(0.0, remaining(0, 7));
         for _ in 0..2 {

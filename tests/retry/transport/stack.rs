@@ -98,7 +98,7 @@ impl Stack {
                 Ok(response) => {
                     let report_and_status = (response.report().cloned(), response.status());
                     // An unread response body would keep the connection out of the pool.
-                    let _ = within(response.into_body().collect(1024)).await;
+                    let _ = within(response.into_body().bytes_up_to(1024)).await;
                     Ok(report_and_status)
                 }
                 Err(error) => Err(error),

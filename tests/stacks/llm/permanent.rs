@@ -17,7 +17,7 @@ mod program {
             return Ok(response);
         }
         let (mut head, body) = response.into_parts();
-        let body = body.collect(64 * 1024).await?;
+        let body = body.bytes_up_to(64 * 1024).await?;
         if body.windows(18).any(|part| part == b"insufficient_quota") {
             head.extensions.insert(ServerSignal::throttled().with_permanent());
         }

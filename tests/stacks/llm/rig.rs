@@ -29,7 +29,7 @@ mod program {
 
     /// Reads a response of at most 16 MiB.
     async fn collect<U: From<Bytes>>(body: Body) -> http_client::Result<U> {
-        Ok(body.collect(16 << 20).await.map_err(Error::Instance)?.into())
+        Ok(body.bytes_up_to(16 << 20).await.map_err(Error::Instance)?.into())
     }
 
     struct Outbound(Client);

@@ -126,7 +126,7 @@ async fn reqwest_client_timeout_while_reading_the_response_body_is_a_body_error(
         let service = quick_retry().layer(Reqwest::new(builder).unwrap());
         let request = Request::get(&site.url).body(Body::empty()).unwrap();
         let response = within(service.oneshot(request)).await.unwrap();
-        let error = within(Body::new(response.into_body()).collect(64)).await.unwrap_err();
+        let error = within(Body::new(response.into_body()).bytes_up_to(64)).await.unwrap_err();
         let error = error.downcast_ref::<reqwest::Error>().unwrap();
         assert!(error.is_timeout() && error.url().is_none(), "{error:?}");
     }

@@ -51,7 +51,7 @@ async fn each_attempt_sends_the_key_and_the_request_id() {
                 within(client.execute(Request::put("/v1/resources").body("letter").unwrap())).await.unwrap();
             let report = response.report().unwrap().clone();
             assert_eq!((response.status().as_u16(), report.attempt_count()), (200, 2));
-            assert_eq!(response.into_body().collect(64).await.unwrap(), "hello");
+            assert_eq!(response.into_body().bytes_up_to(64).await.unwrap(), "hello");
             let seen = site.seen();
             assert_eq!(seen.len(), 2 * number + 2);
             for seen in &seen[2 * number..] {

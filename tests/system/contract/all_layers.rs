@@ -205,7 +205,9 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
             let (limiter, state) = token_bucket();
             (RateLimitLayer::new(AnyLimiter::new(limiter)), state)
         })),
-        limited(LayerCase::new("unlimited", || stateless(RateLimitLayer::new(LocalLimiter::unlimited())))),
+        limited(LayerCase::new("unlimited", || {
+            stateless(RateLimitLayer::new(LocalLimiter::without_quota()))
+        })),
         limited(LayerCase::new("Keyed", keyed_limiter)),
         LayerCase::new("3 attempts", retry).with_readiness_errors(AfterAttempts(other)),
         LayerCase::new("default", || stateless(RequestIdLayer::new())),

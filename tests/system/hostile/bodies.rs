@@ -75,7 +75,7 @@ fn body_collect_fails_when_an_endless_body_exceeds_the_limit() {
     for (protocol, limit) in [(Protocol::Http1, HTTP1_BODY_LIMIT), (Protocol::Http2, HTTP2_BODY_LIMIT)] {
         let client = preset_client(&endless(protocol, 200), protocol);
         let error = with_memory_limit(&format!("{protocol:?} 200, collected to 64 KiB"), limit, async {
-            client.get("/v1/latest").await.unwrap().into_body().collect(64 << 10).await.unwrap_err()
+            client.get("/v1/latest").await.unwrap().into_body().bytes_up_to(64 << 10).await.unwrap_err()
         });
         assert_eq!(error.downcast_ref::<BodyTooLarge>().unwrap().limit(), 64 << 10);
     }
@@ -147,7 +147,7 @@ fn endless_chunk_extensions_and_trailers_fail_the_body() {
         });
         let client = preset_client(&url, Protocol::Http1);
         let error = with_memory_limit(&format!("Http1 200, endless {case}"), HTTP1_BODY_LIMIT, async {
-            client.get("/v1/latest").await.unwrap().into_body().collect(64 << 10).await.unwrap_err()
+            client.get("/v1/latest").await.unwrap().into_body().bytes_up_to(64 << 10).await.unwrap_err()
         });
         assert!(!error.is::<BodyTooLarge>(), "{error:?}");
     }
@@ -162,7 +162,7 @@ fn client_allocates_nothing_for_an_announced_content_length() {
     let client = preset_client(&url, Protocol::Http1);
     let read = with_memory_limit("Http1 200, 16 MiB announced", IDLE_LIMIT, async {
         let body = client.get("/v1/latest").await.unwrap().into_body();
-        tokio::time::timeout(Duration::from_millis(300), body.collect(64 << 20)).await.is_ok()
+        tokio::time::timeout(Duration::from_millis(300), body.bytes_up_to(64 << 20)).await.is_ok()
     });
     assert!(!read);
 }

@@ -24,7 +24,7 @@
 //! | a 503 with an endless body | the 503, after three attempts | 211 | drain: 64 KiB, 100 ms |
 //! | a 503 with a body that arrives byte by byte | the 503, after three attempts | 63 | drain: 100 ms |
 //! | a 200 with an endless body that the caller does not read | the response | 63 | hyper stops reading |
-//! | the same, collected with a limit of 64 KiB | `BodyTooLarge` | 254 | the limit of `collect` |
+//! | the same, collected with a limit of 64 KiB | `BodyTooLarge` | 254 | the limit of `bytes_up_to` |
 //! | the same, read as JSON | `is_too_large` | 25,089 to 49,525 | `Client::MAX_JSON`, 16 MiB, in a buffer that doubles when it grows |
 //! | a 404 with an endless body, read as JSON | `is_status`, with an excerpt of 1 KiB | 69 | 2 KiB are read |
 //! | an endless chunk extension, endless trailers | a body error | 86 | hyper: 16 KiB |
@@ -48,7 +48,7 @@
 //! | a 200 with an endless body that the caller does not read | the response | 2,142 | flow control: 2 MiB for a stream, 5 MiB for a connection |
 //! | the same, in frames of one byte | the response | 6,101 | h2's limit on small frames |
 //! | the same, in empty frames | the response | 69 | h2: 100 empty frames |
-//! | the same, collected with a limit of 64 KiB | `BodyTooLarge` | 276 | the limit of `collect` |
+//! | the same, collected with a limit of 64 KiB | `BodyTooLarge` | 276 | the limit of `bytes_up_to` |
 //! | a 404 with an endless body, read as JSON | `is_status`, with an excerpt of 1 KiB | 169 | 2 KiB are read |
 //! | headers or a body that arrive byte by byte | as over HTTP/1.1 | 84 | as over HTTP/1.1 |
 //! | endless `SETTINGS`, `PING`, `WINDOW_UPDATE` or unknown frames; the server reads the replies or does not | the attempt timeout | 76 | h2 stops reading while it cannot reply |

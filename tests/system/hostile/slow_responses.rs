@@ -104,7 +104,7 @@ fn idle_timeout_ends_a_stalled_body_but_not_a_slow_body() {
     let idle = Duration::from_millis(200);
     let client = preset_builder(&url).with_body_idle_timeout(idle).client().unwrap();
     let error = with_memory_limit("Http1 200, stalled body", IDLE_LIMIT, async {
-        client.get("/v1/latest").await.unwrap().into_body().collect(1000).await.unwrap_err()
+        client.get("/v1/latest").await.unwrap().into_body().bytes_up_to(1000).await.unwrap_err()
     });
     assert!(error.downcast_ref::<Error>().is_some_and(Error::is_timeout), "{error:?}");
 
@@ -113,7 +113,7 @@ fn idle_timeout_ends_a_stalled_body_but_not_a_slow_body() {
     let (read, took) = with_memory_limit("Http1 200, slow body, idle timeout", IDLE_LIMIT, async {
         let body = client.get("/v1/latest").await.unwrap().into_body();
         let start = Instant::now();
-        let read = tokio::time::timeout(Duration::from_millis(600), body.collect(1 << 20)).await;
+        let read = tokio::time::timeout(Duration::from_millis(600), body.bytes_up_to(1 << 20)).await;
         (read.is_ok(), start.elapsed())
     });
     // On a busy machine, the server may pause for longer than the idle timeout. In that case the idle timeout rightly

@@ -71,7 +71,7 @@ async fn auth(coverage: &Coverage) {
     coverage.debug(&refreshing_key());
     coverage.debug_and_display(&origin());
     coverage.debug(&KeyReplaced);
-    let pool = Pool::new([(URI, key(), LocalLimiter::unlimited())]).unwrap();
+    let pool = Pool::new([(URI, key(), LocalLimiter::without_quota())]).unwrap();
     coverage.debug(&pool);
     coverage.layer(tower_outbound::stack::StackBuilder::new(URI).unwrap().with_pool(pool).layer().unwrap());
 
@@ -163,7 +163,7 @@ fn layers(coverage: &Coverage) {
     ]);
     let response = ResponseInfo::new(StatusCode::OK, &headers);
     coverage.debug(&response);
-    coverage.debug(&LocalLimiter::unlimited().try_acquire().unwrap().complete_head(&response));
+    coverage.debug(&LocalLimiter::without_quota().try_acquire().unwrap().complete_head(&response));
     coverage.debug(&response.remaining()[0]);
     coverage.debug(&response.remaining()[0].name());
     coverage.debug(&Scope::Account);
@@ -173,7 +173,7 @@ fn layers(coverage: &Coverage) {
     coverage.debug(&Dialect::new().with_signal(signal));
     coverage.debug(&ServerSignal::accepted());
     coverage.debug_and_display(&Unit::Requests);
-    let tokens = LocalLimiter::unlimited();
+    let tokens = LocalLimiter::without_quota();
     tokens.set_quotas([Quota::per_minute(9).unwrap().with_unit(Unit::Tokens).unwrap()]);
     let mut permit = tokens.try_acquire_owned().unwrap();
     coverage.debug(permit.settlement().unwrap());
@@ -305,10 +305,10 @@ fn bodies(coverage: &Coverage) {
     drop(frame);
     coverage.debug(&body);
     assert!(body.is_end_stream());
-    let mut collect = task::spawn(Body::from(KEY).collect(1));
+    let mut collect = task::spawn(Body::from(KEY).bytes_up_to(1));
     let Poll::Ready(Err(error)) = collect.poll() else { panic!("expected an error") };
     coverage.error(error.downcast_ref::<BodyTooLarge>().unwrap());
-    let limited = RateLimitLayer::new(LocalLimiter::unlimited());
+    let limited = RateLimitLayer::new(LocalLimiter::without_quota());
     let echo = tower::service_fn(|_: http::Request<()>| async {
         Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(KEY)))
     });

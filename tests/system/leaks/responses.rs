@@ -24,7 +24,7 @@ fn http1_and_http2_responses_do_not_show_the_key() {
                 let response = client.post("/v1/resources?q=1").body("text").await.unwrap();
                 check_client_response(&response);
                 assert_eq!(response.version(), version);
-                check_debug(&response.into_body().collect(1_024).await.unwrap());
+                check_debug(&response.into_body().bytes_up_to(1_024).await.unwrap());
                 assert!(placement.has_key(&server.seen()[0]), "{placement:?} {version:?}");
             }
         }

@@ -50,7 +50,7 @@ pub(crate) async fn send_until_budget_is_full(api: Arc<Api>, history: Arc<Histor
         record(&history, number, &result);
         pause = match result {
             Ok(response) => {
-                let _ = response.into_body().collect(64 << 10).await;
+                let _ = response.into_body().bytes_up_to(64 << 10).await;
                 Duration::ZERO
             }
             Err(_) => (pause * 2).clamp(Duration::from_millis(50), Duration::from_secs(3)),
@@ -114,7 +114,7 @@ async fn read_body(response: Response, rng: &mut Rng) -> &'static str {
     if rng.chance(200) {
         return "not read";
     }
-    let reading = response.into_body().collect(64 << 10);
+    let reading = response.into_body().bytes_up_to(64 << 10);
     match tokio::time::timeout(Duration::from_millis(400), reading).await {
         Ok(Ok(_)) => "read",
         Ok(Err(error)) => {

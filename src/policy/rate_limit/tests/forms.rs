@@ -10,7 +10,7 @@ fn reads_every_form_of_rate_limit_headers() {
     type Case<'a> = (Lines<'a>, &'a [(u64, u64)]);
     let cases: [Case<'_>; 19] = [
         (&[], &[]),
-        // draft-ietf-httpapi-ratelimit-headers-10
+        // draft-ietf-httpapi-ratelimit-headers-10 and -11
         (
             &[("ratelimit-policy", r#""default";q=100;w=60"#), ("ratelimit", r#""default";r=50;t=30"#)],
             &[(50, 30)],

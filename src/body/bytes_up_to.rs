@@ -14,6 +14,8 @@ const RESERVE_AT_MOST: usize = 64 * 1024;
 impl Body {
     /// Reads the whole body into memory, up to `limit` bytes. Discards trailers.
     ///
+    /// A longer body is an error, and is not truncated. `collect` of `http_body_util::BodyExt` has no limit.
+    ///
     /// A body of one chunk is not copied.
     ///
     /// ```
@@ -21,7 +23,7 @@ impl Body {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
-    /// let error = Body::from("hello").collect(4).await.unwrap_err();
+    /// let error = Body::from("hello").bytes_up_to(4).await.unwrap_err();
     /// assert_eq!(error.downcast_ref::<BodyTooLarge>().unwrap().limit(), 4);
     /// # }
     /// ```
@@ -30,7 +32,7 @@ impl Body {
     ///
     /// Returns [`BodyTooLarge`] if the body exceeds the limit. If the body reports a length above the limit, nothing is
     /// read. Returns the body's own error if the body fails.
-    pub async fn collect(mut self, limit: usize) -> Result<Bytes, BoxError> {
+    pub async fn bytes_up_to(mut self, limit: usize) -> Result<Bytes, BoxError> {
         let announced = usize::try_from(self.size_hint().lower()).unwrap_or(usize::MAX);
         if announced > limit {
             return Err(BodyTooLarge { limit }.into());
@@ -62,7 +64,7 @@ impl Body {
     }
 }
 
-/// The error of [`Body::collect`] for a body that exceeds the limit.
+/// The error of [`Body::bytes_up_to`] for a body that exceeds the limit.
 ///
 /// ```
 /// # fn show(error: tower_outbound::body::BodyTooLarge) {
@@ -105,51 +107,51 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn collect_returns_data_and_drops_trailers() {
+    async fn bytes_up_to_returns_data_and_drops_trailers() {
         let steps =
             [Step::data(0), Step::data(3), Step::Wait, Step::data(0), Step::data(2), Step::trailers(9)];
-        assert_eq!(boxed(Script::new(steps)).collect(5).await.unwrap(), [0_u8, 1, 2, 0, 1].as_slice());
+        assert_eq!(boxed(Script::new(steps)).bytes_up_to(5).await.unwrap(), [0_u8, 1, 2, 0, 1].as_slice());
     }
 
     #[tokio::test]
-    async fn collect_accepts_a_body_of_exactly_the_limit() {
+    async fn bytes_up_to_accepts_a_body_of_exactly_the_limit() {
         for (limit, fits) in [(7, true), (6, false), (3, false), (0, false), (usize::MAX, true)] {
-            let whole = boxed(Script::new([Step::data(4), Step::data(3)])).collect(limit).await;
+            let whole = boxed(Script::new([Step::data(4), Step::data(3)])).bytes_up_to(limit).await;
             assert_eq!(whole.is_ok(), fits, "{limit}");
             if let Err(error) = whole {
                 assert_eq!(error.downcast_ref(), Some(&BodyTooLarge { limit }));
                 assert_eq!(error.to_string(), format!("body is larger than the limit of {limit} bytes"));
             }
         }
-        assert!(Body::empty().collect(0).await.unwrap().is_empty());
+        assert!(Body::empty().bytes_up_to(0).await.unwrap().is_empty());
     }
 
     #[tokio::test]
-    async fn collect_does_not_read_a_body_whose_length_exceeds_the_limit() {
+    async fn bytes_up_to_does_not_read_a_body_whose_length_exceeds_the_limit() {
         let script = Script::new([Step::data(9)]).knowing_its_size();
         let given = script.given();
-        assert!(boxed(script).collect(8).await.is_err());
+        assert!(boxed(script).bytes_up_to(8).await.is_err());
         assert_eq!(given.get(), 0);
     }
 
     #[tokio::test]
-    async fn collect_returns_the_error_of_the_body() {
+    async fn bytes_up_to_returns_the_error_of_the_body() {
         assert!(
-            boxed(Script::new([Step::data(1), Step::Fail])).collect(9).await.unwrap_err().is::<Failure>()
+            boxed(Script::new([Step::data(1), Step::Fail])).bytes_up_to(9).await.unwrap_err().is::<Failure>()
         );
     }
 
     #[tokio::test]
-    async fn collect_does_not_copy_a_body_of_one_chunk() {
+    async fn bytes_up_to_does_not_copy_a_body_of_one_chunk() {
         let bytes = Bytes::from(vec![7; 9]);
-        let whole = Body::new(Full::new(bytes.clone())).collect(9).await.unwrap();
+        let whole = Body::new(Full::new(bytes.clone())).bytes_up_to(9).await.unwrap();
         assert_eq!(whole.as_ptr(), bytes.as_ptr());
     }
 
     #[test]
-    fn collect_yields_during_endless_empty_frames() {
+    fn bytes_up_to_yields_during_endless_empty_frames() {
         let frames = std::iter::repeat_with(|| Ok::<_, Failure>(http_body::Frame::data(Bytes::new())));
-        let mut task = spawn(Body::new(StreamBody::new(futures_util::stream::iter(frames))).collect(9));
+        let mut task = spawn(Body::new(StreamBody::new(futures_util::stream::iter(frames))).bytes_up_to(9));
         for _ in 0..3 {
             assert_pending!(task.poll());
             assert!(task.is_woken());
