@@ -50,6 +50,15 @@ use crate::{
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 ///
+/// Some methods exist only with a [feature](crate#features):
+///
+/// | methods | feature |
+/// |---|---|
+/// | `client`, `client_with_service`, `client_with_transport`, `with_transport_layer` | `client` (default) |
+/// | `with_decompression` | `decompression` |
+/// | `from_config` | `serde` |
+/// | `reqwest` | `reqwest` |
+///
 /// # Clone
 ///
 /// All clones of a builder, and all layers and clients created from them, share one limiter, because a quota belongs to
