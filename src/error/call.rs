@@ -19,8 +19,9 @@ use crate::call::{CallContext, Report};
 ///   another crate's error may contain a secret, so `{}` does not show it. `{:#}` adds the chain of these causes.
 /// - `{:?}` also adds the stop reason. Its output is one line, so that `main` may return the error.
 /// - [`source`](std::error::Error::source) returns the first cause that `{}` does not show, so no text appears twice in
-///   a printed chain. This is the inner service's error, which can be downcast. [`refusal`](Self::refusal) returns the
-///   error of a limiter. An `Error` that an inner layer of this crate returned is passed on without another wrapper.
+///   a printed chain. This is the inner service's error, which can be downcast.
+///   [`shown_cause`](Self::shown_cause) returns the cause that `{}` shows. An `Error` that an inner layer of this crate
+///   returned is passed on without another wrapper.
 ///
 /// ```
 /// use tower_outbound::{Error, ErrorKind};
@@ -207,9 +208,18 @@ impl Error {
         self.is(&[ErrorKind::RateLimited])
     }
 
-    /// Returns the error of the limiter if it refused the attempt, for now or permanently.
-    pub fn refusal(&self) -> Option<&Refusal> {
-        self.inner.source.as_deref()?.downcast_ref()
+    /// Returns the cause that the message shows, if it has the type `E`: a [`Refusal`] of the limiter, a
+    /// [`KeyError`](crate::auth::KeyError), or a [`BodyTooLarge`](crate::body::BodyTooLarge) of a signature.
+    ///
+    /// ```
+    /// use tower_outbound::{Error, error::{Reason, Refusal}};
+    ///
+    /// fn is_queue_full(error: &Error) -> bool {
+    ///     error.shown_cause::<Refusal>().is_some_and(|refusal| refusal.reason() == Reason::QueueFull)
+    /// }
+    /// ```
+    pub fn shown_cause<E: StdError + 'static>(&self) -> Option<&E> {
+        self.inner.source.as_deref().filter(|_| self.inner.shows_source)?.downcast_ref()
     }
 
     /// Returns whether the limiter refused the attempt, for now or permanently.

@@ -13,7 +13,7 @@ use crate::{
     body::{BrokenResponse, Replay, ReplayBody},
     call::{CallContext, KeyReplaced, Outcome, StopReason},
     clock,
-    error::{Error, ErrorKind, Failed, Reason},
+    error::{Error, ErrorKind, Failed, Reason, Refusal},
     policy::{
         self, RetryDecision,
         feedback::Reading,
@@ -263,7 +263,7 @@ pub(super) fn announced<B: Body>(request: &Request<B>) -> Option<u64> {
 
 /// Returns whether the limiter refused the request because the wait would have ended after the deadline.
 fn is_refused_by_deadline(error: &Error) -> bool {
-    error.refusal().is_some_and(|refusal| refusal.reason() == Reason::Deadline)
+    error.shown_cause::<Refusal>().is_some_and(|refusal| refusal.reason() == Reason::Deadline)
 }
 
 /// Returns whether an inner retry layer has marked the response as [`AfterProcessing`].

@@ -38,10 +38,12 @@ pub(super) fn is_lasting_tls(text: &str) -> bool {
         "noapplicationprotocol",
         "decrypterror",
     ];
-    // rustls writes `received fatal alert: UnknownCA`, and OpenSSL `tlsv1 alert unknown ca`.
-    let letters = text.chars().filter(char::is_ascii_alphabetic).collect::<String>().to_ascii_lowercase();
-    let mut alerts = letters.split("alert").skip(1);
-    alerts.any(|alert| ALERTS.iter().any(|name| alert.starts_with(name)))
+    // rustls writes `received fatal alert: UnknownCA`, and OpenSSL `tlsv1 alert unknown ca:` and more.
+    let is_known = |alert: &str| {
+        let name = alert.strip_prefix(": ").unwrap_or(alert).split(':').next().unwrap_or_default();
+        ALERTS.contains(&name.replace(' ', "").to_ascii_lowercase().as_str())
+    };
+    text.split("alert").skip(1).any(is_known)
         || text.contains("certificate verify failed")
         || text.contains("invalid peer certificate")
 }
