@@ -25,7 +25,7 @@ use crate::config::text::Written;
 /// [`with_propagation`](Self::with_propagation).
 #[derive(Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "serde", serde(expecting = "a table", default, deny_unknown_fields))]
 pub struct AttemptSpanLayer {
     pub(super) header: Option<Written<HeaderName>>,
     #[cfg_attr(feature = "serde", serde(skip))]

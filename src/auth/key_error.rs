@@ -4,6 +4,8 @@ use crate::error::{BoxError, Error, ErrorKind, redact};
 
 /// The error of a key source that failed. `source()` returns the cause: the error of the closure or of the file.
 ///
+/// The [`Error`] of a call contains this message, and returns the same `source()`.
+///
 /// If the closure returns a `KeyError`, for example the error of another key source, requests receive this error
 /// without a wrapper. The closure is not called again before the [`retry_in`](Self::retry_in) of this error has passed.
 #[derive(Debug, Clone)]
@@ -63,9 +65,15 @@ impl std::error::Error for KeyError {
     }
 }
 
+/// Creates the error of a call whose credential could not be added to its request, for a reason that this crate states.
+pub(super) fn unattached(why: &'static str) -> Error {
+    auth_error(why).showing_source()
+}
+
 /// Creates the error of a call whose credential could not be added to its request.
 pub(super) fn auth_error(error: impl Into<BoxError>) -> Error {
     let error = error.into();
-    let again_in = error.downcast_ref().and_then(KeyError::retry_in);
-    Error::new(ErrorKind::Auth, again_in, Some(error))
+    let (of_source, again_in) = (error.is::<KeyError>(), error.downcast_ref().and_then(KeyError::retry_in));
+    let error = Error::new(ErrorKind::Auth, again_in, Some(error));
+    if of_source { error.showing_source() } else { error }
 }

@@ -5,7 +5,7 @@ use std::{
 
 use http::{Uri, uri::Scheme};
 
-use super::key_error::auth_error;
+use super::key_error::unattached;
 use crate::{config::InvalidConfig, error::Error, uri::has_path};
 
 /// The servers to which a credential may be sent, identified by scheme, host and port.
@@ -109,7 +109,7 @@ impl Origin {
     pub(super) fn any_covers(origins: &[Self], uri: &Uri) -> Result<bool, Error> {
         if uri.authority().is_none() {
             let why = "the request's uri names no origin, so the layer cannot decide whether to send the credential";
-            return Err(auth_error(why));
+            return Err(unattached(why));
         }
         Ok(origins.iter().any(|origin| origin.covers(uri)))
     }

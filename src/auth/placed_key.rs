@@ -8,7 +8,7 @@ use http::{
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use zeroize::Zeroizing;
 
-use super::{ApiKey, KeyPlacement, key::sensitive, key_error::auth_error, placement::Placement};
+use super::{ApiKey, KeyPlacement, key::sensitive, key_error::unattached, placement::Placement};
 use crate::{error::Error, headers, secret::Secret};
 
 /// A key, formatted as requests send it. Each key is formatted only once.
@@ -86,7 +86,7 @@ fn put_in_query<B>(request: &mut Request<B>, name: &str, pair: &str) -> Result<b
     }
     // hyper-util's client would remove the query of a CONNECT request and log it.
     if request.method() == Method::CONNECT {
-        return Err(auth_error("a CONNECT request has no query that could carry the key"));
+        return Err(unattached("a CONNECT request has no query that could carry the key"));
     }
     let separator = if query.is_empty() { "" } else { "&" };
     let path = match request.uri().path() {
@@ -96,8 +96,8 @@ fn put_in_query<B>(request: &mut Request<B>, name: &str, pair: &str) -> Result<b
     let path_and_query = format!("{path}?{query}{separator}{pair}");
     let mut parts = Parts::from(mem::take(request.uri_mut()));
     // Drops the error of `http`, because it could show the URI, which now contains the key.
-    parts.path_and_query = Some(PathAndQuery::try_from(path_and_query).map_err(|_| auth_error(TOO_LONG))?);
-    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| auth_error(TOO_LONG))?;
+    parts.path_and_query = Some(PathAndQuery::try_from(path_and_query).map_err(|_| unattached(TOO_LONG))?);
+    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| unattached(TOO_LONG))?;
     Ok(true)
 }
 

@@ -11,7 +11,8 @@ use crate::{
 /// The error of a call without a usable response: no response arrived, the status is an error, or the body is unusable.
 ///
 /// The error contains the status, the [`Report`], and up to 1 KiB of the body. `Display` and `Debug` never show text of
-/// the body: only [`excerpt`](Self::excerpt) and [`decode_error`](Self::decode_error) do.
+/// the body: only [`excerpt`](Self::excerpt) and [`decode_error`](Self::decode_error) do. `Display` contains the text of
+/// the [`Error`] of a call without a response, and `source()` returns the cause of that `Error`.
 ///
 /// The operator `?` converts an [`Error`] to a `ResponseError`, so that a function can return one error type for all
 /// steps of a call:
@@ -111,7 +112,10 @@ impl ResponseError {
 impl fmt::Display for ResponseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::NoResponse(error) => write!(f, "no response: {}", error.kind().texts().1),
+            Kind::NoResponse(error) => {
+                f.write_str("no response: ")?;
+                return fmt::Display::fmt(error, f);
+            }
             Kind::Status => f.write_str("the response is not a success"),
             Kind::Body(_) => f.write_str("the response's body could not be read"),
             #[cfg(feature = "json")]
@@ -149,10 +153,18 @@ impl fmt::Debug for ResponseError {
 impl std::error::Error for ResponseError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.kind {
-            Kind::NoResponse(error) => Some(error),
+            // The message contains that of the error.
+            Kind::NoResponse(error) => error.source(),
             Kind::Body(error) => Some(&**error),
             _ => None,
         }
+    }
+}
+
+impl Error {
+    /// Returns the error of the call if `error` is a [`ResponseError`] without a response.
+    pub(crate) fn of_response<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
+        error.downcast_ref().and_then(ResponseError::call)
     }
 }
 

@@ -67,6 +67,8 @@ mod path_segment;
 mod request;
 mod response;
 pub(crate) mod service;
+#[cfg(not(feature = "json"))]
+mod without_json;
 
 pub use self::error::ResponseError;
 pub use self::path_segment::PathSegment;

@@ -42,6 +42,7 @@ use crate::{
     feature = "json",
     doc = "[`fetch_json`](Self::fetch_json) sends the request and deserializes the response."
 )]
+#[cfg_attr(not(feature = "json"), doc = "`json` and `fetch_json` need the feature `json`.")]
 ///
 /// # Errors
 ///

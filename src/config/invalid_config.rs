@@ -2,7 +2,8 @@ use std::{borrow::Cow, fmt};
 
 /// The error of an invalid configuration. It is returned when the configuration is created, not by the first request.
 ///
-/// The error contains the field, the value and a description of the valid values. It never contains a key.
+/// The error contains the field, the value and a description of the valid values. It never contains a key. `Debug` is
+/// the same sentence as `Display`, because the standard library prints it if `main` returns the error.
 ///
 /// ```
 /// use std::time::Duration;
@@ -12,7 +13,7 @@ use std::{borrow::Cow, fmt};
 /// assert_eq!(error.field(), "quota limit");
 /// assert_eq!(error.value(), "0");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct InvalidConfig {
     field: &'static str,
     value: Cow<'static, str>,
@@ -48,6 +49,18 @@ impl InvalidConfig {
         self
     }
 
+    #[cfg(feature = "serde")]
+    pub(crate) fn expected(&self) -> &str {
+        &self.expected
+    }
+
+    /// Replaces the description of the valid values by one with the names of a file's settings.
+    #[cfg(feature = "serde")]
+    pub(crate) fn expecting(mut self, expected: &'static str) -> Self {
+        self.expected = expected.into();
+        self
+    }
+
     /// Returns the path of the field in a file, such as `services.rates.limit.quota`. Returns `None` if
     /// [`within`](Self::within) was not called.
     pub fn path(&self) -> Option<&str> {
@@ -71,6 +84,12 @@ impl fmt::Display for InvalidConfig {
             write!(f, "{path}: ")?;
         }
         write!(f, "invalid {} `{}`: expected {}", self.field, self.value, self.expected)
+    }
+}
+
+impl fmt::Debug for InvalidConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -15,10 +15,13 @@ use crate::call::{CallContext, Report};
 /// Every HTTP status is returned as `Ok`. `Err` means that no response arrived.
 ///
 /// - `{}` shows the failure, the number of attempts and the request id: "connection refused after 3 attempts (request
-///   id 0199…)". `{:#}` adds the chain of causes.
+///   id 0199…)". If this crate states the cause, `{}` shows it, too: "invalid request: path `/../up`: …". The text of
+///   another crate's error may contain a secret, so `{}` does not show it. `{:#}` adds the chain of these causes.
 /// - `{:?}` also adds the stop reason. Its output is one line, so that `main` may return the error.
-/// - [`source`](std::error::Error::source) returns the inner service's error, which can be downcast. An `Error` that an
-///   inner layer of this crate returned is passed on without another wrapper.
+/// - [`source`](std::error::Error::source) returns the first cause that `{}` does not show, so no text appears twice in
+///   a printed chain. This is the inner service's error, which can be downcast.
+///   [`shown_cause`](Self::shown_cause) returns the cause that `{}` shows. An `Error` that an inner layer of this crate
+///   returned is passed on without another wrapper.
 ///
 /// ```
 /// use tower_outbound::{Error, ErrorKind};
@@ -49,7 +52,9 @@ pub(super) struct Inner {
     pub(super) failed: Failed,
     /// The limit of a timeout, or the wait that the call would have needed.
     pub(super) time: Option<Duration>,
-    source: Option<BoxError>,
+    pub(super) source: Option<BoxError>,
+    /// Whether the message contains that of `source`, which is therefore not a cause of its own.
+    pub(super) shows_source: bool,
     report: Option<Report>,
     maybe_processed: bool,
     /// Whether a timeout expired before the request was sent.
@@ -81,6 +86,7 @@ impl Error {
                 failed,
                 time,
                 source,
+                shows_source: false,
                 report: None,
                 maybe_processed: false,
                 not_sent: false,
@@ -88,6 +94,20 @@ impl Error {
                 of_body: false,
             }),
         }
+    }
+
+    /// Adds the source to the message. The source must be an error or a sentence of this crate, without a secret.
+    pub(crate) fn showing_source(mut self) -> Self {
+        self.inner.shows_source = true;
+        self
+    }
+
+    /// Creates the error of a service that fails each time in the same way. The server may have processed the request.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn lasting(why: &'static str) -> Self {
+        let mut error = Self::new(ErrorKind::Other, None, Some(why.into())).showing_source();
+        error.inner.failed = Failed::Service(Proof { not_sent: false, lasting: true });
+        error
     }
 
     /// Creates the error of an attempt whose timeout expired while it waited for a new connection.
@@ -115,7 +135,7 @@ impl Error {
 
     /// Creates the error of a request that is invalid and was not sent.
     pub(crate) fn invalid_request(source: impl Into<BoxError>) -> Self {
-        Self::new(ErrorKind::InvalidRequest, None, Some(source.into()))
+        Self::new(ErrorKind::InvalidRequest, None, Some(source.into())).showing_source()
     }
 
     pub(crate) fn refused(refusal: Refusal) -> Self {
@@ -123,7 +143,7 @@ impl Error {
             Reason::TooCostly { .. } => ErrorKind::TooCostly,
             _ => ErrorKind::RateLimited,
         };
-        Self::new(kind, refusal.wait(), Some(refusal.into()))
+        Self::new(kind, refusal.wait(), Some(refusal.into())).showing_source()
     }
 
     /// Wraps the error of an inner service that did not become ready. Nothing was sent.
@@ -186,6 +206,20 @@ impl Error {
     /// [`retry_after`](Self::retry_after) returns how long the call would have waited.
     pub fn is_rate_limited(&self) -> bool {
         self.is(&[ErrorKind::RateLimited])
+    }
+
+    /// Returns the cause that the message shows, if it has the type `E`: a [`Refusal`] of the limiter, a
+    /// [`KeyError`](crate::auth::KeyError), or a [`BodyTooLarge`](crate::body::BodyTooLarge) of a signature.
+    ///
+    /// ```
+    /// use tower_outbound::{Error, error::{Reason, Refusal}};
+    ///
+    /// fn is_queue_full(error: &Error) -> bool {
+    ///     error.shown_cause::<Refusal>().is_some_and(|refusal| refusal.reason() == Reason::QueueFull)
+    /// }
+    /// ```
+    pub fn shown_cause<E: StdError + 'static>(&self) -> Option<&E> {
+        self.inner.source.as_deref().filter(|_| self.inner.shows_source)?.downcast_ref()
     }
 
     /// Returns whether the limiter refused the attempt, for now or permanently.
@@ -265,13 +299,23 @@ impl Error {
     /// }
     /// ```
     pub fn find_in<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
-        chain(error).find_map(|error| error.downcast_ref())
+        chain(error).find_map(Self::of_call)
+    }
+
+    /// Returns `error` if it is an `Error`, or the `Error` of a `ResponseError`, whose `source()` omits it.
+    pub(super) fn of_call<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
+        #[cfg(feature = "client")]
+        if let Some(call) = Self::of_response(error) {
+            return Some(call);
+        }
+        error.downcast_ref()
     }
 }
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.inner.source.as_deref().map(|source| source as _)
+        let source = self.inner.source.as_deref()?;
+        if self.inner.shows_source { source.source() } else { Some(source) }
     }
 }
 

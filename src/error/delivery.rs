@@ -123,13 +123,6 @@ impl DeliveryError {
             false => error,
         }
     }
-
-    /// Marks the error as lasting: every further attempt would fail for the same reason.
-    #[cfg(feature = "reqwest")]
-    pub(crate) fn lasting(mut self) -> Self {
-        self.proof.lasting = true;
-        self
-    }
 }
 
 impl fmt::Display for DeliveryError {

@@ -19,6 +19,9 @@ impl Error {
         if attempts > 1 {
             write!(f, " after {attempts} attempts")?;
         }
+        if let Some(source) = self.inner.source.as_ref().filter(|_| self.inner.shows_source) {
+            write!(f, ": {source}")?;
+        }
         let stop = stop.map(|stop| stop.as_str().to_owned());
         let id = self.request_id().and_then(|id| Some(format!("request id {}", id.to_str().ok()?)));
         let notes: Vec<_> = stop.into_iter().chain(id).collect();

@@ -75,7 +75,7 @@ impl ErrorKind {
             Self::Deadline => ("deadline", "deadline exceeded"),
             Self::BodyTimeout => ("body_timeout", "response body stalled"),
             Self::RateLimited => ("rate_limited", "refused by the rate limiter"),
-            Self::TooCostly => ("too_costly", "request costs more permits than the rate limiter can grant"),
+            Self::TooCostly => ("too_costly", "refused by the rate limiter"),
             Self::Auth => ("auth", "credential could not be attached"),
             Self::InvalidRequest => ("invalid_request", "invalid request"),
             Self::NotReady => ("not_ready", "service did not become ready"),

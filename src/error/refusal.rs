@@ -19,6 +19,8 @@ enum Delay {
     Quota(QuotaName),
     InFlight(NonZeroU32),
     Unit(Unit),
+    /// The request's own cost, which can never be granted.
+    Cost(NonZeroU32),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,9 +59,7 @@ impl Reason {
             Self::MaxWait => ("max_wait", "the wait would exceed the allowed maximum"),
             Self::QueueFull => ("queue_full", "the queue is full"),
             Self::TooManyKeys => ("too_many_keys", "the keyed limiter has no room for another key"),
-            Self::TooCostly { .. } => {
-                ("too_costly", "the request costs more permits than can ever be granted at once")
-            }
+            Self::TooCostly { .. } => ("too_costly", "the request costs too many permits"),
             Self::Unavailable => ("unavailable", "the limiter's store is unavailable"),
         }
     }
@@ -87,6 +87,11 @@ impl Refusal {
         self
     }
 
+    pub(crate) fn with_cost(mut self, cost: NonZeroU32) -> Self {
+        self.delay = Some(Box::new(Delay::Cost(cost)));
+        self
+    }
+
     pub(crate) fn with_unit(mut self, unit: Unit) -> Self {
         self.delay = Some(Box::new(Delay::Unit(unit)));
         self
@@ -106,7 +111,7 @@ impl Refusal {
     pub fn quota(&self) -> Option<&str> {
         match self.delay.as_deref()? {
             Delay::Quota(quota) => Some(quota.as_str()),
-            Delay::InFlight(_) | Delay::Unit(_) => None,
+            _ => None,
         }
     }
 
@@ -114,7 +119,7 @@ impl Refusal {
     pub fn unit(&self) -> Option<Unit> {
         match self.delay.as_deref()? {
             Delay::Unit(unit) => Some(*unit),
-            Delay::Quota(_) | Delay::InFlight(_) => None,
+            _ => None,
         }
     }
 
@@ -123,16 +128,23 @@ impl Refusal {
     pub fn max_in_flight(&self) -> Option<u32> {
         match self.delay.as_deref()? {
             Delay::InFlight(max) => Some(max.get()),
-            Delay::Quota(_) | Delay::Unit(_) => None,
+            _ => None,
         }
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.reason.texts().1)?;
+        match self.delay.as_deref() {
+            Some(Delay::Cost(cost)) => write!(f, "the request costs {cost} permits"),
+            _ => f.write_str(self.reason.texts().1),
+        }?;
         if let Reason::TooCostly { largest } = self.reason {
-            write!(f, " (at most {largest})")?;
+            return write!(
+                f,
+                ", but at most {largest} can be granted at once: lower the cost, or raise the quota's burst \
+                 (Quota::with_burst, in a file `burst`), a bucket's capacity or a sliding window's limit"
+            );
         }
         if let Some(max) = self.max_in_flight() {
             return write!(f, " (requests in flight: {max} of {max})");

@@ -39,7 +39,7 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(expecting = "a table", default, deny_unknown_fields)]
 pub struct RateLimitConfig {
     quota: Option<List<Quota>>,
     initial_burst: Option<u32>,

@@ -36,14 +36,14 @@ use crate::config::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(expecting = "a table", default, deny_unknown_fields)]
 pub struct DialectConfig {
     throttle_statuses: List<StatusCode>,
     quotas: Vec<QuotaConfig>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(expecting = "a table", deny_unknown_fields)]
 struct QuotaConfig {
     #[serde(default)]
     remaining: Option<Written<HeaderName>>,

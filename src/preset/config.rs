@@ -50,7 +50,7 @@ use crate::{client::Client, transport::TransportConfig};
 /// `Display` of a `toml` error quotes a line of the file. That line may contain a key, for example in an inline table
 /// that also has an unknown field. Log `error.message()` instead.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(expecting = "a table", default, deny_unknown_fields)]
 pub struct StackConfig {
     preset: Preset,
     name: Option<String>,
@@ -189,13 +189,26 @@ impl StackConfig {
     /// Adds the path of the field to the error of a layer or a client.
     fn placed(&self, error: InvalidConfig) -> InvalidConfig {
         let base = self.base_url.as_ref().and_then(|url| Some(url.get().ok()?.origin.to_string()));
+        let is_base = base.as_deref() == Some(error.value());
+        // The errors of the builder name its methods.
+        let error = match error.field() {
+            "credential" => error.expecting("a key: api_key, api_key_env or api_key_file"),
+            "api key" if error.expected().contains("with_api_key") => {
+                error.expecting("the environment variable to be set, or another key: api_key or api_key_file")
+            }
+            "origin" if is_base => error.expecting(
+                "https, a loopback host or allow_plaintext = true, because a credential is sent to it",
+            ),
+            "origin" => error.expecting("https or a loopback host, because a credential is sent to it"),
+            _ => error,
+        };
         let path = match error.field() {
             // The field `api_key` needs no entry here, because `from_config` has already returned its error.
             "name" => "name",
             "api key" if self.api_key_file.is_some() => "api_key_file",
             "api key" | "credential" => "api_key_env",
             "key header" => "key_placement",
-            "origin" if base.as_deref() == Some(error.value()) => "base_url",
+            "origin" if is_base => "base_url",
             "origin" => "allowed_origins",
             "base url" => "base_url",
             "total timeout" => "timeout.total",
@@ -211,7 +224,8 @@ impl StackConfig {
             "native roots" => "transport.native_roots",
             "client certificate" => "transport.client_certificate",
             "client key" => "transport.client_key",
-            "proxy" => "transport.proxy",
+            // `environment` reads several variables, such as `HTTPS_PROXY`.
+            proxy if proxy == "proxy" || proxy.to_ascii_lowercase().ends_with("_proxy") => "transport.proxy",
             _ => return error,
         };
         error.within(path)

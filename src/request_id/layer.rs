@@ -32,7 +32,7 @@ use crate::{call::Naming, config::text::Written, random::Random, uuid};
 /// other settings.
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "serde", serde(expecting = "a table", default, deny_unknown_fields))]
 pub struct RequestIdLayer {
     pub(super) header: Written<HeaderName>,
     #[cfg_attr(feature = "serde", serde(rename = "server_headers", with = "super::config"))]

@@ -1,6 +1,6 @@
 //! The state that the attempts of a call share, and the decision after each attempt.
 
-use std::{error::Error as _, sync::Arc};
+use std::sync::Arc;
 
 use http::{
     Request, Response, StatusCode,
@@ -263,8 +263,7 @@ pub(super) fn announced<B: Body>(request: &Request<B>) -> Option<u64> {
 
 /// Returns whether the limiter refused the request because the wait would have ended after the deadline.
 fn is_refused_by_deadline(error: &Error) -> bool {
-    let refusal = error.source().and_then(|source| source.downcast_ref::<Refusal>());
-    refusal.is_some_and(|refusal| refusal.reason() == Reason::Deadline)
+    error.shown_cause::<Refusal>().is_some_and(|refusal| refusal.reason() == Reason::Deadline)
 }
 
 /// Returns whether an inner retry layer has marked the response as [`AfterProcessing`].

@@ -110,7 +110,7 @@ impl fmt::Debug for AttemptResult<'_> {
 /// | a 4xx or 5xx with `x-should-retry` or `stripe-should-retry`: `true` or `false` | as the header specifies | by status |
 /// | a response body that [broke](super#broken-response-bodies) | yes, unless one of these headers is `false` | transient |
 /// | an attempt's timeout, a transport error | yes | transient |
-/// | an untrusted certificate, a request that hyper-util's client rejects | no | |
+/// | a [permanent failure](crate::guide::retries#permanent-failures), such as an invalid certificate | no | |
 /// | an error of another layer of this crate, such as the limiter | no | |
 ///
 /// Statuses 520–524 and 530 come from a CDN that could not reach its origin, and 529 from an overloaded server.

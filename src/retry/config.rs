@@ -17,7 +17,7 @@ use crate::{
 
 /// The fields of a [`RetryLayer`] in a configuration file.
 #[derive(Serialize, Deserialize)]
-#[serde(expecting = "struct RetryLayer", default, deny_unknown_fields)]
+#[serde(expecting = "a table", default, deny_unknown_fields)]
 struct Fields {
     max_attempts: u32,
     max_retry_after: Written<Duration>,
@@ -33,7 +33,7 @@ struct Fields {
 
 /// The fields of a backoff in a configuration file. A missing field has the value of the default backoff.
 #[derive(Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(expecting = "a table", default, deny_unknown_fields)]
 struct Backoff {
     base: Option<Written<Duration>>,
     cap: Option<Written<Duration>>,
@@ -41,7 +41,7 @@ struct Backoff {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(expecting = "a table", default, deny_unknown_fields)]
 struct Budget {
     enabled: bool,
     capacity: u32,

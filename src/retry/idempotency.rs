@@ -20,7 +20,10 @@ use crate::{call::CallContext, config::text::Written, error::Error, headers, pol
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default = "IdempotencyKey::bare", deny_unknown_fields))]
+#[cfg_attr(
+    feature = "serde",
+    serde(expecting = "a table", default = "IdempotencyKey::bare", deny_unknown_fields)
+)]
 pub struct IdempotencyKey {
     header: Written<HeaderName>,
     quoted: bool,

@@ -14,7 +14,7 @@ use crate::{config::InvalidConfig, config::text::Written};
 /// The defaults are estimates, because the services of the presets publish no response times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "serde", serde(expecting = "a table", default, deny_unknown_fields))]
 pub struct TimeoutConfig {
     pub(crate) total: Written<Duration>,
     pub(crate) attempt: Option<Written<Duration>>,

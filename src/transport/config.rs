@@ -52,7 +52,7 @@ use crate::{config::InvalidConfig, config::text::Written, error::BoxError, polic
 /// TCP sends small packets without delay (`TCP_NODELAY`).
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "serde", serde(expecting = "a table", default, deny_unknown_fields))]
 pub struct TransportConfig {
     pub(super) connect_timeout: Written<Duration>,
     idle_timeout: Written<Duration>,

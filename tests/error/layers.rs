@@ -45,17 +45,23 @@ async fn each_error_of_a_layer_has_its_own_kind_and_message() {
     let limit = RateLimitLayer::new(bucket).with_max_wait(secs(1));
     limit.layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
     let error = limit.layer(unresponsive()).oneshot(get(URI)).await.unwrap_err();
-    assert_error(&error, ErrorKind::RateLimited, "rate_limited", "refused by the rate limiter");
+    let message =
+        "refused by the rate limiter: the wait would exceed the allowed maximum (required wait: 61s)";
+    assert_error(&error, ErrorKind::RateLimited, "rate_limited", message);
 
     let mut costly = get(URI);
     costly.extensions_mut().insert(PermitCost(NonZeroU32::new(9).unwrap()));
     let error = limit.layer(unresponsive()).oneshot(costly).await.unwrap_err();
-    let message = "request costs more permits than the rate limiter can grant";
+    let message = "refused by the rate limiter: the request costs 9 permits, but at most 1 can be granted at once: lower \
+                   the cost, or raise the quota's burst (Quota::with_burst, in a file `burst`), a bucket's capacity or \
+                   a sliding window's limit";
     assert_error(&error, ErrorKind::TooCostly, "too_costly", message);
 
     let auth = AuthLayer::new(ApiKey::new("k3y").unwrap(), Origin::parse(URI).unwrap()).unwrap();
     let error = auth.layer(unresponsive()).oneshot(get("/v1")).await.unwrap_err();
-    assert_error(&error, ErrorKind::Auth, "auth", "credential could not be attached");
+    let message = "credential could not be attached: the request's uri names no origin, so the layer cannot decide \
+                   whether to send the credential";
+    assert_error(&error, ErrorKind::Auth, "auth", message);
 
     let error = preset("https://host/base")
         .client_with_service(unresponsive())

@@ -3,9 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod display;
+#[cfg(feature = "rustls")]
+mod handshakes;
 mod layers;
 #[cfg_attr(not(feature = "rustls"), allow(dead_code, reason = "only tests with TLS use `close_at_once`"))]
 mod peer;
+#[cfg(feature = "rustls")]
+mod permanent;
 mod redaction;
 mod source_chain;
 #[path = "../support/mod.rs"]

@@ -63,8 +63,9 @@ async fn layer_takes_the_cost_from_the_extensions_or_a_function() {
     assert!(error.kind() == ErrorKind::TooCostly && !error.is_rate_limited());
     assert_eq!(
         format!("{error:#}"),
-        "request costs more permits than the rate limiter can grant: the request costs more permits than can ever be \
-         granted at once (at most 10)"
+        "refused by the rate limiter: the request costs 11 permits, but at most 10 can be granted at once: lower the \
+         cost, or raise the quota's burst (Quota::with_burst, in a file `burst`), a bucket's capacity or a sliding \
+         window's limit"
     );
     assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, 2));
 }

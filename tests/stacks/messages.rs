@@ -2,7 +2,11 @@
 //! checked, because the compiler's other text may change.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-use std::{path::Path, process::Command};
+use std::{
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 const EXPECTED: &[&str] = &[
     // Messages that this crate defines:
@@ -39,4 +43,46 @@ fn compiler_message_explains_each_mistake() {
     assert!(!output.status.success(), "{messages}");
     let missing: Vec<_> = EXPECTED.iter().filter(|phrase| !messages.contains(**phrase)).collect();
     assert!(missing.is_empty(), "missing compiler messages: {missing:#?}\n{messages}");
+}
+
+/// Calls the methods of the feature `json`.
+const JSON: &str = "
+pub async fn call(client: tower_outbound::Client) -> Option<u8> {
+    let response = client.post(\"/\").json(&7).await.ok()?;
+    let number: u8 = response.json().await.ok()?;
+    let other: u8 = client.get(\"/\").fetch_json().await.ok()?;
+    Some(number + other)
+}";
+
+#[test]
+#[ignore = "runs cargo check; .ci/run runs it"]
+fn compiler_message_names_the_absent_feature() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let output = Command::new(env!("CARGO"))
+        .args(["check", "--locked", "-p", "tower-outbound", "--lib", "--message-format", "json"])
+        .args(["--no-default-features", "--features", "client"])
+        .current_dir(root)
+        .output()
+        .unwrap();
+    let artifacts = String::from_utf8(output.stdout).unwrap();
+    let library =
+        artifacts.split('"').find(|part| part.contains("libtower_outbound-") && part.ends_with(".rmeta"));
+    let library = Path::new(library.unwrap());
+    let mut rustc = Command::new("rustc")
+        .args(["--edition", "2024", "--crate-type", "lib", "--emit", "metadata", "-o", "/dev/null", "-"])
+        .arg(format!("--extern=tower_outbound={}", library.display()))
+        .arg(format!("-Ldependency={}", library.parent().unwrap().display()))
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    rustc.stdin.take().unwrap().write_all(JSON.as_bytes()).unwrap();
+    let output = rustc.wait_with_output().unwrap();
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        messages.matches("this method needs the feature `json` of tower-outbound").count(),
+        3,
+        "{messages}"
+    );
+    assert!(messages.contains("cargo add tower-outbound --features json"), "{messages}");
 }

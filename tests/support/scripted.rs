@@ -196,8 +196,11 @@ pub(crate) fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// Returns the first error of type `E` in the source chain.
+/// Returns the first cause of type `E`.
 pub(crate) fn cause<E: StdError + 'static>(error: &Error) -> Option<&E> {
+    if let Some(shown) = error.shown_cause() {
+        return Some(shown);
+    }
     let mut next = error.source();
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref() {

@@ -5,7 +5,7 @@ use std::{error::Error as StdError, time::Duration};
 
 use hyper_util::client::legacy;
 
-use crate::error::{DeliveryError, Error, ErrorKind};
+use crate::error::{DeliveryError, Error, ErrorKind, chain::chain};
 
 /// Converts the error of a call that failed after `elapsed`. `redirects` is `true` if the client may have sent more
 /// than one request.
@@ -15,10 +15,11 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
         return followed();
     }
     let error = error.without_url();
-    // The cause is either reqwest's setting `https_only` or a redirect to another scheme. The error does not
-    // show which.
+    // reqwest's error does not show which of the two is the cause.
     if error.is_builder() {
-        return Error::from_service(DeliveryError::maybe_processed(error).lasting());
+        return Error::lasting(
+            "reqwest's setting `https_only` forbids the url, or a redirect leads to another scheme",
+        );
     }
     // If connecting or the open connection timed out, the source is an error of hyper. Otherwise the client's own
     // `timeout` or `read_timeout` was exceeded.
@@ -34,6 +35,11 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
 
 /// Creates the error of a client that followed a redirect.
 pub(super) fn followed() -> Error {
-    let why = "reqwest followed a redirect: build its client with redirect::Policy::none()";
-    Error::from_service(DeliveryError::maybe_processed(why).lasting())
+    Error::lasting("reqwest followed a redirect: build its client with redirect::Policy::none()")
+}
+
+/// Converts the error of a request that reqwest cannot create. The innermost cause contains no URL.
+pub(super) fn invalid(error: ::reqwest::Error) -> Error {
+    let error = error.without_url();
+    Error::invalid_request(chain(&error).last().map_or_else(String::new, ToString::to_string))
 }

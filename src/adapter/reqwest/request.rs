@@ -11,6 +11,7 @@ use bytes::{Buf, Bytes};
 use http::{Request, Uri};
 use http_body::{Body, Frame, SizeHint};
 
+use super::error;
 use crate::{
     error::{BoxError, Error},
     headers,
@@ -26,8 +27,7 @@ where
     // Streams the body, because reqwest can clone a body in memory and would then resend the request without this
     // crate's layers. reqwest resends even after a GOAWAY, although the server may have processed the request.
     let request = request.map(|body| Content::wrap(Shared(Mutex::new(Box::pin(body)))));
-    let request =
-        ::reqwest::Request::try_from(request).map_err(|error| Error::invalid_request(error.without_url()))?;
+    let request = ::reqwest::Request::try_from(request).map_err(error::invalid)?;
     match difference(&uri, request.url()) {
         None => Ok(request),
         Some(part) => Err(Error::invalid_request(format!("reqwest would change the {part}"))),

@@ -3,7 +3,7 @@ use std::pin::Pin;
 use ::reqwest::{Body, RequestBuilder, Response, ResponseBuilderExt};
 use tower_service::Service;
 
-use super::Reqwest;
+use super::{Reqwest, error};
 use crate::{call::Deadline, error::Error, stack::StackService};
 
 type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response, Error>> + Send>>;
@@ -49,10 +49,9 @@ impl SendWith for RequestBuilder {
     fn send_with(self, stack: &StackService<Reqwest>) -> ResponseFuture {
         let mut stack = stack.clone();
         Box::pin(async move {
-            let invalid = |error: ::reqwest::Error| Error::invalid_request(error.without_url());
-            let request = self.build().map_err(invalid)?;
+            let request = self.build().map_err(error::invalid)?;
             let (url, timeout) = (request.url().clone(), request.timeout().copied());
-            let mut request = http::Request::<Body>::try_from(request).map_err(invalid)?;
+            let mut request = http::Request::<Body>::try_from(request).map_err(error::invalid)?;
             if let Some(limit) = timeout {
                 request.extensions_mut().insert(Deadline::after(limit));
             }

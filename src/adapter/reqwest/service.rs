@@ -108,8 +108,9 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 /// - The `timeout` of the client or of one `reqwest::Request` covers one attempt, including the response's body.
 ///   `read_timeout` also covers the wait for the response headers. The errors of this crate's timeout layers contain
 ///   more details.
-/// - A call is not retried after an invalid certificate if this crate has the feature `rustls` and reqwest uses rustls.
-///   Otherwise the call is retried, as after any other connect error.
+/// - Permanent failures are not retried, such as an invalid certificate: see
+///   [retries](crate::guide::retries#permanent-failures). With native-tls, this holds only for OpenSSL, because its
+///   errors are recognized by their text.
 #[derive(Clone)]
 pub struct Reqwest {
     client: Client,

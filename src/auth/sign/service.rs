@@ -90,7 +90,11 @@ where
         None => (None, body),
         Some(limit) => {
             let buffered = Body::new(body).bytes_up_to(limit).await.map_err(|error| {
-                if error.is::<BodyTooLarge>() { auth_error(error) } else { Error::from_service(error) }
+                if error.is::<BodyTooLarge>() {
+                    auth_error(error).showing_source()
+                } else {
+                    Error::from_service(error)
+                }
             })?;
             (Some(buffered.clone()), B::from(buffered))
         }

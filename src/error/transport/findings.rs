@@ -9,6 +9,10 @@ pub(super) struct Findings {
     /// Whether the client was still connecting when the request failed.
     pub(super) connecting: bool,
     pub(super) proof: Option<Proof>,
+    /// The kind, if no error deeper in the chain can change it.
+    pub(super) decided: Option<ErrorKind>,
+    /// Whether every further attempt would fail for the same reason.
+    pub(super) lasting: bool,
 }
 
 impl Findings {
@@ -23,12 +27,10 @@ impl Findings {
         self.proof.get_or_insert(proof);
     }
 
-    /// Records that another connection would fail for the same reason.
-    #[cfg(feature = "hyper")]
+    /// Records that every further attempt would fail for the same reason. An error below the one that decides the kind
+    /// does not count. It may concern another connection, such as the one from which the request's body was read.
     pub(super) fn last(&mut self) {
-        if let Some(proof) = self.proof.as_mut().filter(|proof| proof.not_sent && self.connecting) {
-            proof.lasting = true;
-        }
+        self.lasting |= self.decided.is_none();
     }
 
     pub(super) fn io(&self, kind: io::ErrorKind) -> Option<ErrorKind> {

@@ -8,9 +8,11 @@ use hyper_util::client::legacy::{self, connect::HttpConnector};
 use super::{
     super::{
         ErrorKind,
+        chain::chain,
         delivery::{MAYBE, NOT_SENT, Proof},
     },
     findings::Findings,
+    texts::{is_lasting_tls, is_unknown_name},
 };
 
 /// The error of hyper-util's connector, whose type has no public name. Clients that manage their own connections, such
@@ -39,7 +41,7 @@ impl Findings {
             // The fields of the error are private, so its text is compared. If hyper-util changes the text, the kind
             // stays `Connect`.
             let is_dns = error.to_string() == "dns error";
-            if is_dns && error.source().is_some_and(|error| is_unknown_name(&error.to_string())) {
+            if is_dns && chain(error).any(|error| is_unknown_name(&error.to_string())) {
                 self.last();
             }
             return Some(is_dns.then_some(ErrorKind::Dns));
@@ -58,7 +60,7 @@ impl Findings {
         // The client itself rejected the request. The kinds of such errors have no public name, so the text is
         // compared. If hyper-util changes the text, the checks below apply.
         if error.to_string().starts_with("client error (User") {
-            self.prove(Proof { lasting: true, ..NOT_SENT });
+            self.prove(NOT_SENT);
             return Some(ErrorKind::InvalidRequest);
         }
         if error.is_connect() {
@@ -105,6 +107,11 @@ impl Findings {
             Some(error) => {
                 self.kind = ErrorKind::Closed;
                 self.kind = self.io(error.kind()).unwrap_or(self.kind);
+                // h2 keeps only the text of the TLS library's error.
+                if is_lasting_tls(&error.to_string()) {
+                    self.last();
+                    self.kind = ErrorKind::Tls;
+                }
             }
             None if error.is_remote() && error.is_reset() => self.kind = ErrorKind::Reset,
             None if error.is_remote() => self.kind = ErrorKind::Closed,
@@ -132,19 +139,6 @@ impl Findings {
         }
         None
     }
-}
-
-/// Returns whether the resolver states that the name does not exist. Its error has no code, so its text is compared:
-/// glibc, musl, macOS and Windows. Any other text counts as a temporary failure.
-fn is_unknown_name(text: &str) -> bool {
-    const TEXTS: [&str; 5] = [
-        "Name or service not known",
-        "No address associated with hostname",
-        "Name does not resolve",
-        "nodename nor servname provided",
-        "No such host is known",
-    ];
-    TEXTS.iter().any(|unknown| text.contains(unknown))
 }
 
 fn by_connection(error: &hyper::Error, unbegun: bool) -> Proof {

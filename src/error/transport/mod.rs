@@ -19,6 +19,9 @@
 //! | GOAWAY, a reset connection, a body that failed, and any other error | maybe processed |
 //!
 //! Without the feature `hyper`, only the errors in the first row of this table count as "not sent".
+//!
+//! Some failures are permanent, so that no retry follows: see the table in `guide/retries.md`. The types of the errors
+//! show them. `texts` compares the texts of errors without a public type.
 
 #[cfg(feature = "client")]
 mod connect;
@@ -27,6 +30,7 @@ mod findings;
 mod hyper;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use std::{error::Error as StdError, io};
 
@@ -36,7 +40,10 @@ use tower::load_shed::error::Overloaded;
 pub(crate) use self::connect::ProxyRejectedPassword;
 #[cfg(feature = "client")]
 pub(crate) use self::connect::{ConnectError, ConnectPhase};
-use self::findings::Findings;
+use self::{
+    findings::Findings,
+    texts::{is_lasting_tls, is_rejected_by_proxy, is_unknown_name},
+};
 use super::{
     BoxError, DeliveryError, Error, ErrorKind,
     call::Failed,
@@ -86,13 +93,16 @@ impl Error {
 /// Returns why the service failed, and what the error proves about the delivery.
 fn read(error: &(dyn StdError + 'static)) -> (ErrorKind, Proof) {
     let proof = states_not_sent(error).then_some(NOT_SENT);
-    let mut found = Findings { kind: ErrorKind::Other, connecting: false, proof };
-    let mut last = None;
+    let mut found =
+        Findings { kind: ErrorKind::Other, connecting: false, proof, decided: None, lasting: false };
     for error in chain(error) {
         let kind = found.read_error(error);
-        last = last.or(kind);
+        found.decided = found.decided.or(kind);
     }
-    (last.unwrap_or(found.kind), found.proof.unwrap_or(MAYBE))
+    let (kind, mut proof) = (found.decided.unwrap_or(found.kind), found.proof.unwrap_or(MAYBE));
+    // A client that rejects a request does so each time.
+    proof.lasting |= found.lasting || kind == ErrorKind::InvalidRequest;
+    (kind, proof)
 }
 
 /// Returns whether the outermost error shows that nothing was sent. An inner error may concern another connection or
@@ -130,17 +140,28 @@ impl Findings {
         }
         if let Some(error) = error.downcast_ref::<io::Error>() {
             self.kind = self.io(error.kind()).unwrap_or(self.kind);
+            let text = error.to_string();
+            if is_unknown_name(&text) {
+                self.last();
+            }
+            // The error of the standard library's resolver.
+            if is_unknown_name(&text) || text.starts_with("failed to lookup address information") {
+                self.kind = ErrorKind::Dns;
+            }
             return None;
         }
-        if let Some(error) = error.downcast_ref::<Error>() {
+        if let Some(error) = Error::of_call(error) {
+            if matches!(error.failed(), Failed::Service(Proof { lasting: true, .. })) {
+                self.last();
+            }
             // An inner retry layer made several attempts, and the server may have processed one of them.
             if error.is_after_processing() {
                 self.prove(MAYBE);
             }
             return Some(error.kind());
         }
-        if let Some(error) = error.downcast_ref::<DeliveryError>() {
-            self.prove(Proof { not_sent: false, ..error.proof });
+        if error.is::<DeliveryError>() {
+            self.prove(MAYBE);
         }
         if error.is::<Overloaded>() {
             return Some(ErrorKind::NotReady);
@@ -161,6 +182,14 @@ impl Findings {
         match cause(error).is_none().then(|| error.to_string())?.as_str() {
             "Timeout expired" => Some(ErrorKind::AttemptTimeout),
             text if self.connecting && text.contains("timed out") => Some(ErrorKind::ConnectTimeout),
+            text if is_lasting_tls(text) => {
+                self.last();
+                Some(ErrorKind::Tls)
+            }
+            text if is_rejected_by_proxy(text) => {
+                self.last();
+                Some(ErrorKind::Connect)
+            }
             _ => None,
         }
     }
@@ -172,10 +201,13 @@ impl Findings {
 fn is_lasting(error: &rustls::Error) -> bool {
     use rustls::{
         AlertDescription::*,
-        Error::{AlertReceived, InvalidCertificate, NoCertificatesPresented, PeerIncompatible},
+        Error::{
+            AlertReceived, InvalidCertificate, NoApplicationProtocol as NoProtocol, NoCertificatesPresented,
+            PeerIncompatible,
+        },
     };
     match error {
-        InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_) => true,
+        InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_) | NoProtocol => true,
         // The server rejects the client's certificate, or the name or the versions that the client asked for.
         AlertReceived(alert) => matches!(
             alert,

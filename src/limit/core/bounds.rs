@@ -64,7 +64,7 @@ impl Core {
         if ask.latest.deadline < now {
             Some(self.refusal(Reason::Deadline, now, now))
         } else if ask.cost.get() > self.supply.largest() {
-            Some(self.too_costly())
+            Some(self.too_costly(ask.cost))
         } else {
             self.unavailable(ask.cost, now)
         }
@@ -159,8 +159,8 @@ impl Core {
         }
     }
 
-    pub(super) fn too_costly(&self) -> Refusal {
-        Refusal::new(Reason::TooCostly { largest: self.supply.largest() }, None)
+    pub(super) fn too_costly(&self, cost: NonZeroU32) -> Refusal {
+        Refusal::new(Reason::TooCostly { largest: self.supply.largest() }, None).with_cost(cost)
     }
 
     /// Refuses a request whose permits would be available at `due`. The wait of the queue includes that of the server's
@@ -212,7 +212,7 @@ impl Core {
                 next = self.queue.slots.next(found).map(|(slot, _)| slot);
                 let own = u64::from(waiter.cost.get()).saturating_add(ahead);
                 let refusal = if waiter.cost.get() > largest {
-                    Some(self.too_costly())
+                    Some(self.too_costly(waiter.cost))
                 } else if let Some(refusal) = self.unavailable(waiter.cost, now) {
                     Some(refusal)
                 } else if waiter.latest.is_bounded() {

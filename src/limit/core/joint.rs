@@ -55,7 +55,7 @@ impl Core {
         match self.queue.find(ticket) {
             Some((_, Stage::Refused(_), _)) => Turn::Refused,
             Some((slot, _, waiter)) if waiter.cost.get() > self.supply.largest() => {
-                let refusal = self.too_costly();
+                let refusal = self.too_costly(waiter.cost);
                 self.refuse(slot, refusal, now);
                 Turn::Refused
             }

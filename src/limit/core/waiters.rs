@@ -28,7 +28,7 @@ impl Core {
         if cost.get() > self.supply.largest() {
             // The quotas have changed since the waiter was granted its permits.
             self.queue.release(slot);
-            let refusal = self.too_costly();
+            let refusal = self.too_costly(cost);
             return Status::Refused(self.count(refusal));
         }
         self.restore(ticket, now);

@@ -26,7 +26,7 @@ impl Quota {
     pub fn with_unit(self, unit: Unit) -> Result<Self, InvalidConfig> {
         let expected = match unit {
             Unit::Requests => return Ok(Self { unit, ..self }),
-            Unit::Concurrency => "a unit other than concurrency, which with_max_in_flight limits",
+            Unit::Concurrency => "a unit other than concurrency, which `max_in_flight` limits",
             _ if self.refill.is_some() => "requests, because the quota is a bucket",
             _ => return Ok(Self { unit, ..self }),
         };

@@ -54,6 +54,17 @@ use crate::{
 ///
 /// No setter fails. [`layer`](Self::layer) and [`client`](Self::client) return the error of the first invalid value.
 ///
+/// # Features
+///
+/// Some methods exist only with a [feature](crate#features):
+///
+/// | methods | feature |
+/// |---|---|
+/// | `client`, `client_with_service`, `client_with_transport`, `with_transport_layer` | `client` (default) |
+/// | `with_decompression` | `decompression` |
+/// | `from_config` | `serde` |
+/// | `reqwest` | `reqwest` |
+///
 /// # Clone
 ///
 /// All clones of a builder, and all layers and clients created from them, share one limiter, because a quota belongs to

@@ -85,9 +85,23 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
         ),
         ("timeout.totl = '60s'", "unknown field `totl`, expected one of `total`, `attempt`, `body_idle`"),
         ("retry.backoff.bass = '60s'", "unknown field `bass`, expected one of `base`, `cap`, `jitter`"),
-        ("retry = '3 times'", "invalid type: string \"3 times\", expected struct RetryLayer"),
+        ("retry = '3 times'", "invalid type: string \"3 times\", expected a table"),
+        ("limit = 7", "invalid type: integer `7`, expected a table"),
+        (
+            "limit.quota = '4 concurrency/1s'",
+            "invalid quota unit `concurrency`: expected a unit other than concurrency, which `max_in_flight` limits",
+        ),
     ] {
         assert_eq!(parse_error(text), expected, "{text}");
+        assert_names_no_method(expected);
+    }
+}
+
+/// Asserts that the error of a file names no method of a builder, which a person who writes the file cannot call.
+#[track_caller]
+fn assert_names_no_method(error: &str) {
+    for part in ["with_", "without_", "::", "()", "struct "] {
+        assert!(!error.contains(part), "{error}");
     }
 }
 
@@ -200,7 +214,7 @@ fn construction_errors_name_the_path_of_the_field() {
         ),
         (
             "api_key_env = 'TOWER_OUTBOUND_NOT_SET'",
-            "api_key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the environment variable to be set, another key (with_api_key, with_api_key_env, with_api_key_file), or without_credential()",
+            "api_key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the environment variable to be set, or another key: api_key or api_key_file",
         ),
         // A user may write the key itself into `api_key_env` instead of the name of a variable.
         (
@@ -270,18 +284,34 @@ fn construction_errors_name_the_path_of_the_field() {
         ("name = ''", "name: invalid name ``: expected 1 to 253 visible ascii characters"),
         (
             "base_url = 'http://api.example.com'",
-            "base_url: invalid origin `http://api.example.com:80`: expected https, a loopback host or Origin::with_plaintext, because a credential is sent to it",
+            "base_url: invalid origin `http://api.example.com:80`: expected https, a loopback host or allow_plaintext = true, because a credential is sent to it",
         ),
         (
             "allowed_origins = 'http://10.0.0.1'",
-            "allowed_origins: invalid origin `http://10.0.0.1:80`: expected https, a loopback host or Origin::with_plaintext, because a credential is sent to it",
+            "allowed_origins: invalid origin `http://10.0.0.1:80`: expected https or a loopback host, because a credential is sent to it",
         ),
     ] {
         let config = parse_with_defaults(text);
         // The test calls `layer` first, because `client` fails for every https URL without TLS.
         let error = config.layer().and_then(|_| config.client()).unwrap_err();
         assert_eq!(error.to_string(), expected, "{text}");
-        assert!(!format!("{error:?}").contains("s3 cret"), "{error:?}");
+        assert_names_no_method(expected);
+        assert_eq!(
+            format!("{error:?} {error:#?}"),
+            format!("{expected} {expected}"),
+            "`main` prints `Debug`"
+        );
+    }
+    // Without a preset, the configuration has no variable for the key.
+    let keyless = parse("base_url = 'https://api.example.com'").layer().unwrap_err();
+    assert_eq!(
+        keyless.to_string(),
+        "api_key_env: invalid credential `none`: expected a key: api_key, api_key_env or api_key_file"
+    );
+    #[cfg(feature = "proxy")]
+    for proxy in ["'ftp://proxy.test'", "7"] {
+        let error = parse_with_defaults(&format!("transport.proxy = {proxy}")).client().unwrap_err();
+        assert!(error.to_string().starts_with("transport.proxy: invalid proxy `…`: expected "), "{error}");
     }
     #[cfg(feature = "rustls")]
     assert_eq!(

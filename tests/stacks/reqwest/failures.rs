@@ -1,14 +1,10 @@
 //! Tests failures of DNS, TLS, timeouts and connections that reqwest reports in its own error type.
 
-use std::{
-    io,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Duration;
 
 use http::{Method, Request};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Body, BoxError, Error, ErrorKind,
     adapter::Reqwest,
@@ -129,42 +125,6 @@ async fn reqwest_client_timeout_while_reading_the_response_body_is_a_body_error(
         let error = within(Body::new(response.into_body()).bytes_up_to(64)).await.unwrap_err();
         let error = error.downcast_ref::<reqwest::Error>().unwrap();
         assert!(error.is_timeout() && error.url().is_none(), "{error:?}");
-    }
-}
-
-/// A connector layer that fails with rustls' error for an untrusted certificate.
-#[derive(Clone)]
-struct Untrusted<S>(S);
-
-impl<S, U> Service<U> for Untrusted<S>
-where
-    S: Service<U, Error = BoxError>,
-{
-    type Response = S::Response;
-    type Error = BoxError;
-    type Future = std::future::Ready<Result<S::Response, BoxError>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, _: U) -> Self::Future {
-        let tls = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
-        std::future::ready(Err(io::Error::new(io::ErrorKind::InvalidData, tls).into()))
-    }
-}
-
-#[tokio::test]
-async fn call_is_not_retried_after_an_untrusted_certificate() {
-    for method in METHODS {
-        let builder = builder().connector_layer(tower::layer::layer_fn(Untrusted));
-        let (error, outcomes, stop_reason) = call_and_fail(builder, &method, "http://127.0.0.1:1/").await;
-        assert_eq!(
-            (&outcomes[..], stop_reason),
-            (&[Outcome::NotSent][..], Some(StopReason::NotRetryable)),
-            "{error:?}"
-        );
-        assert_eq!(error.kind(), ErrorKind::Tls, "{error:?}");
     }
 }
 

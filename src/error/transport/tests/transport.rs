@@ -129,8 +129,6 @@ async fn refused_stream() -> h2::Error {
 }
 
 const NEVER_SENT: Proof = Proof { lasting: true, ..NOT_SENT };
-#[cfg(feature = "reqwest")]
-const MAYBE_EACH_TIME: Proof = Proof { lasting: true, ..MAYBE };
 
 #[tokio::test]
 async fn first_transport_or_delivery_error_determines_the_delivery() {
@@ -192,12 +190,6 @@ async fn first_transport_or_delivery_error_determines_the_delivery() {
             MAYBE,
         ),
     ];
-    #[cfg(feature = "reqwest")]
-    table.push((
-        "marked maybe processed, lasting",
-        DeliveryError::maybe_processed(connect(refused()).await).lasting().into(),
-        MAYBE_EACH_TIME,
-    ));
     for kind in [HostUnreachable, NetworkUnreachable, AddrNotAvailable] {
         let error = || io::Error::from(kind);
         table.extend([
