@@ -231,7 +231,8 @@ impl RedisLimiter {
 impl Limiter for RedisLimiter {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
         let mut waiter = Waiter { inner: Arc::clone(&self.inner), is_waiting: false };
-        let (acquire, cost) = (self.inner.limiter.acquire_with(request), request.cost());
+        let (acquire, cost, amounts) =
+            (self.inner.limiter.acquire_with(request), request.cost(), *request.amounts());
         Acquire::new(async move {
             // Dropped before `waiter`, so that its permits have been returned by then.
             let mut acquire = acquire;
@@ -241,7 +242,10 @@ impl Limiter for RedisLimiter {
                 outcome
             })
             .await
-            .map(|permit| permit.with_issuer(Arc::clone(&waiter.inner) as Arc<dyn PermitIssuer>))
+            .map(|permit| {
+                let issuer = Arc::clone(&waiter.inner) as Arc<dyn PermitIssuer>;
+                permit.with_issuer(issuer).with_amounts(amounts)
+            })
         })
     }
 }
@@ -255,8 +259,9 @@ struct Waiter {
 impl Waiter {
     fn polled(&mut self, cost: NonZeroU32, is_pending: bool) {
         self.is_waiting = is_pending;
-        // While the limit of requests in flight is reached, the limiter requests no permits.
-        if is_pending && self.inner.counts_in_flight() {
+        // While the limit of requests in flight is reached, or the last reply forecasts a wait for another unit, the
+        // limiter requests no permits.
+        if is_pending && self.inner.settings.is_queried_early() {
             self.inner.inspect(|permits, _| permits.request_query(cost));
         }
         self.inner.start();
@@ -266,7 +271,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         if self.is_waiting {
-            self.inner.flight_changed();
+            self.inner.report_dropped();
         }
     }
 }

@@ -48,6 +48,10 @@ impl RedisLimiter {
                 format!("1 to {MAX_PERMITS}"),
             ));
         }
+        if permits > 1 && self.inner.settings.has_units() {
+            let expected = "1, because a quota counts a unit other than requests";
+            return Err(InvalidConfig::new("lease permits", permits.to_string(), expected));
+        }
         let shortest = self.inner.settings.shortest();
         if hold.is_zero() || hold > shortest {
             let expected = format!("more than zero and at most {shortest:?} (the shortest window)");
