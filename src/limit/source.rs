@@ -63,8 +63,8 @@ use crate::{error::Refusal, policy::Amounts};
 /// [`LocalLimiter::source_changed`](crate::limit::LocalLimiter::source_changed) after permits have arrived. If there is no
 /// forecast when a limit of the server ends, the limiter wakes the first waiter, whose future can then fetch permits.
 pub trait PermitSource: Send {
-    /// Takes `cost` permits and the amounts that may be used at `now`, or takes nothing. Returns whether it took them. The
-    /// amounts are those of the units for which the limiter has a quota.
+    /// Takes `cost` permits and the amounts that may be used at `now`, or takes nothing. Returns whether it took them.
+    /// The amounts are those of the units for which the limiter has a quota.
     fn take(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool;
 
     /// Replaces the amounts `charged` of a request by `actual`. The request took them at `taken_at` or later. If

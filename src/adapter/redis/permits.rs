@@ -159,8 +159,8 @@ impl Permits {
         self.usable(now).map(|grant| grant.until).min().unwrap_or(u64::MAX)
     }
 
-    /// Returns whether the fetched permits and amounts suffice for one request. Enough of them must be usable at the same
-    /// time, now or later.
+    /// Returns whether the fetched permits and amounts suffice for one request. Enough of them must be usable at the
+    /// same time, now or later.
     pub(super) fn will_serve(&self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool {
         self.usable(now).any(|last| {
             let together = self.usable(now).filter(|grant| grant.due <= last.due && last.due < grant.until);

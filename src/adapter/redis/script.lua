@@ -5,8 +5,8 @@
 -- Times are microseconds since 1970. In ARGV and in the reply, times are relative to now.
 -- No permit can be used earlier than the quotas allow. A permit is granted up to the horizon ahead of its time, so that
 -- processes are served in the order of their queries, and need not query for each permit.
--- A quota of another unit than requests has a log of amounts, which may exceed its limit. It is packed into the state, as
--- pairs of a time and a sum, oldest first.
+-- A quota of another unit than requests has a log of amounts, whose sum may exceed its limit. It is packed into the
+-- state as pairs of a time and an amount, oldest first.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -291,7 +291,8 @@ if flight.max > 0 then
   want = math.min(want, math.max(admitted - flight.spare, 0))
 end
 
--- How long the other units delay the block, whose amounts count up to the limits. Beyond the horizon, it is not granted.
+-- How long the other units delay the block, whose amounts count up to the limits. Beyond the horizon, the block is not
+-- granted.
 local delay = 0
 for _, other in ipairs(units) do
   local excess = other.sum + math.min(other.amount, other.limit) - other.limit

@@ -31,7 +31,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Returns amounts that the store has granted to this process, and that may be used from `due` on for at most `hold`.
+    /// Returns amounts that a request took at `used_at`, at most `hold` after the store counts them.
     pub(super) fn give_back(&mut self, used_at: u64, amounts: Amounts, hold: u64) {
         let since = i64::try_from(used_at.saturating_sub(hold) / 1_000).unwrap_or(i64::MAX);
         self.give_back_since(since.saturating_add(self.offset), amounts);

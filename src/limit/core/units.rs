@@ -159,7 +159,7 @@ impl Units {
         Some(units)
     }
 
-    /// Replaces what the store has reported of each quota: the available amount, and until when it delays the first waiter.
+    /// Replaces what the store has reported of each quota: the available amount, and until when the first waiter waits.
     #[cfg(feature = "redis")]
     pub(super) fn set_stored(&mut self, states: &[(u64, u64)]) {
         let report = |(policy, (it, (left, until))): (u64, (&UnitQuota, &(u64, u64)))| Reported {
