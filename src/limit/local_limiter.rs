@@ -11,7 +11,7 @@ use std::{
 #[cfg(feature = "redis")]
 use super::core::Flight;
 use super::{
-    core::{Core, Grant, LONGEST_UNCOLLECTED},
+    core::{Core, Grant},
     feedback::ResponseInfo,
     limiter::Limiter,
     permit::{Permit, PermitIssuer},
@@ -96,6 +96,12 @@ impl LocalLimiter {
     #[cfg(feature = "redis")]
     pub(crate) fn admit(&self, max: NonZeroU32, further: Option<u32>) -> u32 {
         self.shared.locked(|core, now| core.admit(max, further, now))
+    }
+
+    /// Replaces what the store has reported of each quota that counts a unit other than requests.
+    #[cfg(feature = "redis")]
+    pub(crate) fn set_stored_units(&self, states: &[(u64, u64)]) {
+        self.shared.locked(|core, _| core.set_stored_units(states));
     }
 
     /// Waits for one permit.
@@ -261,8 +267,11 @@ impl PermitIssuer for LocalLimiter {
 
     fn settled(&self, granted_at: Instant, charged: &Amounts, actual: &Amounts) {
         // The amounts were taken up to this time before the permit was collected.
-        let taken_at = self.shared.setup.clock.since_origin(granted_at).saturating_sub(LONGEST_UNCOLLECTED);
-        self.shared.settle(taken_at, charged, actual);
+        let collected_at = self.shared.setup.clock.since_origin(granted_at);
+        self.shared.locked(|core, now| {
+            let taken_at = collected_at.saturating_sub(core.longest_uncollected());
+            core.settle(taken_at, charged, actual, now);
+        });
     }
 }
 

@@ -196,7 +196,8 @@ impl LocalLimiter {
     }
 
     /// Creates a limiter whose permits come from `source`, such as a store that several processes share: see
-    /// [`PermitSource`]. The margins and windows of `quotas` only determine how long a permit stays valid.
+    /// [`PermitSource`]. The margins and windows of `quotas` determine how long a permit stays valid, and their units
+    /// which amounts the limiter passes to the source.
     pub fn from_source(source: impl PermitSource + 'static, quotas: impl IntoIterator<Item = Quota>) -> Self {
         let setup = Setup::new(quotas.into_iter().collect(), Rule::Quotas(Spread::TokenBucket));
         Self::build_with_source(setup, Box::new(source))

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::error::Refusal;
+use crate::{error::Refusal, policy::Amounts};
 
 /// The source of a limiter's permits, such as a store that several processes share.
 /// [`LocalLimiter::from_source`](crate::limit::LocalLimiter::from_source) creates a limiter whose permits come from a
@@ -12,14 +12,14 @@ use crate::error::Refusal;
 /// ```
 /// use std::{num::NonZeroU32, sync::{Arc, Mutex}, time::Duration};
 /// use tokio::time::Instant;
-/// use tower_outbound::{Quota, limit::{LocalLimiter, PermitSource}};
+/// use tower_outbound::{Quota, limit::{Amounts, LocalLimiter, PermitSource}};
 ///
 /// /// A store in memory: grants one permit every 100 ms, to all limiters that share it.
 /// #[derive(Clone)]
 /// struct Store(Arc<Mutex<Instant>>);
 ///
 /// impl PermitSource for Store {
-///     fn take(&mut self, cost: NonZeroU32, _now: u64) -> bool {
+///     fn take(&mut self, cost: NonZeroU32, _amounts: &Amounts, _now: u64) -> bool {
 ///         let Ok(mut next) = self.0.lock() else { return false };
 ///         let is_free = *next <= Instant::now();
 ///         if is_free {
@@ -63,8 +63,13 @@ use crate::error::Refusal;
 /// [`LocalLimiter::source_changed`](crate::limit::LocalLimiter::source_changed) after permits have arrived. If there is no
 /// forecast when a limit of the server ends, the limiter wakes the first waiter, whose future can then fetch permits.
 pub trait PermitSource: Send {
-    /// Takes `cost` permits that may be used at `now`, or takes none. Returns whether it took them.
-    fn take(&mut self, cost: NonZeroU32, now: u64) -> bool;
+    /// Takes `cost` permits and the amounts that may be used at `now`, or takes nothing. Returns whether it took them.
+    /// The amounts are those of the units for which the limiter has a quota.
+    fn take(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool;
+
+    /// Replaces the amounts `charged` of a request by `actual`. The request took them at `taken_at` or later. If
+    /// the request was not sent, `actual` is zero. Does nothing by default.
+    fn settle(&mut self, _taken_at: u64, _charged: &Amounts, _actual: &Amounts, _now: u64) {}
 
     /// Returns when the last of `total` permits becomes available, if none is taken before `start`. No request costs
     /// more than `costliest`. Returns `start` if it is unknown.
@@ -98,6 +103,8 @@ pub struct Demand {
     pub permits: u64,
     /// The permits that the first waiter needs. `None` if no request waits.
     pub head: Option<NonZeroU32>,
+    /// The amounts that the first waiter needs, of the units for which the limiter has a quota.
+    pub amounts: Amounts,
     /// The time after which a grant is too late for at least one waiter. `None` if no request waits.
     pub last: Option<u64>,
     /// The permits whose requests the server may not have subtracted yet from the remaining permits that it reports.

@@ -60,6 +60,24 @@ impl Amounts {
         self
     }
 
+    /// Returns the sums of both amounts of each unit.
+    pub(crate) fn plus(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own = own.saturating_add(other));
+        self
+    }
+
+    /// Returns by how much each amount exceeds the other one.
+    pub(crate) fn minus(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own = own.saturating_sub(other));
+        self
+    }
+
+    /// Returns the amounts of the units that have a limit in `limits`.
+    pub(crate) fn limited_by(mut self, limits: &Self) -> Self {
+        self.0.iter_mut().zip(limits.0).filter(|(_, limit)| *limit == 0).for_each(|(own, _)| *own = 0);
+        self
+    }
+
     /// Returns whether all amounts are zero.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -55,20 +55,20 @@ async fn use_shares_during_an_outage(stop: impl Fn(&mut RedisServer), resume: im
     }
 }
 
-/// Starts a proxy to the server. Sending `false` disconnects the proxy.
-async fn proxy(port: u16) -> (u16, watch::Sender<bool>) {
+/// Starts a proxy to the server. Sending another port connects the proxy to that server, and sending 0 disconnects it.
+pub(super) async fn proxy(port: u16) -> (u16, watch::Sender<u16>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let own = listener.local_addr().unwrap().port();
-    let (switch, on) = watch::channel(true);
+    let (switch, target) = watch::channel(port);
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
-            let mut on = on.clone();
+            let mut target = target.clone();
             tokio::spawn(async move {
-                let connected = *on.borrow_and_update();
-                if let (true, Ok(mut server)) = (connected, TcpStream::connect(("127.0.0.1", port)).await) {
+                let port = *target.borrow_and_update();
+                if let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await {
                     tokio::select! {
                         _ = copy_bidirectional(&mut client, &mut server) => {}
-                        _ = on.changed() => {}
+                        _ = target.changed() => {}
                     }
                 }
             });
@@ -95,7 +95,7 @@ async fn reconnected_process_reports_its_used_fallback_share_to_the_store() {
             }
         }
     });
-    switch.send_replace(false);
+    switch.send_replace(0);
     tokio::time::sleep(millis(1_500)).await;
     let arrivals = Arrivals::new();
     let running = tokio::spawn({
@@ -107,7 +107,7 @@ async fn reconnected_process_reports_its_used_fallback_share_to_the_store() {
     // The disconnected process can use its complete fallback share of 30 permits.
     wait_for_arrivals("the share", &arrivals, 30).await;
     assert_eq!(disconnected.store(), Store::Fallback);
-    switch.send_replace(true);
+    switch.send_replace(server.port());
     wait_until("the limiter uses the store", || disconnected.store() == Store::Shared).await;
     tokio::time::sleep(millis(2_000)).await;
     running.abort();

@@ -49,7 +49,7 @@ async fn counted(server: &RedisServer) -> Vec<u32> {
     counts
 }
 
-async fn wait_until_counted(server: &RedisServer, expected: &[u32]) {
+pub(super) async fn wait_until_counted(server: &RedisServer, expected: &[u32]) {
     let end = Instant::now() + HANG_TIMEOUT;
     loop {
         let counts = counted(server).await;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod decisions;
+mod failover;
 mod fallback_share;
 mod faults;
 mod fleet;
@@ -13,6 +14,8 @@ mod script;
 mod settings;
 mod shared_state;
 mod tls_and_cluster;
+mod unit_script;
+mod units;
 
 use std::{
     future::{Future, poll_fn},

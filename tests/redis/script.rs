@@ -9,6 +9,12 @@ use super::*;
 const SCRIPT: &str = include_str!("../../src/adapter/redis/script.lua");
 const CLOCK: &str = "local clock = redis.call('TIME')\nlocal now = clock[1] * 1000000 + clock[2]\n";
 
+/// Returns the script with the time as an additional first argument.
+pub(super) fn on_clock() -> String {
+    assert!(SCRIPT.contains(CLOCK), "the script no longer reads its clock with the expected lines");
+    SCRIPT.replace(CLOCK, "local now = tonumber(table.remove(ARGV, 1))\n")
+}
+
 /// A quota as the script receives it, with its length in µs.
 #[derive(Debug, Clone, Copy)]
 struct ScriptQuota {
@@ -62,8 +68,8 @@ impl Store {
             let interval = if self.sliding { 0 } else { self.interval.unwrap_or(quota.interval()) };
             command.arg(&[quota.limit, quota.burst, quota.length, interval]).arg(format!("id{number}"));
         }
-        type Reply = (u64, u64, u64, u64, u64, Vec<(u64, u64)>, u32, bool);
-        let (.., grants, _, _): Reply = command.arg(0).arg(0).query(&mut self.connection).unwrap();
+        type Reply = (u64, u64, u64, u64, u64, Vec<(u64, u64)>, u32, bool, u64, Vec<(u64, u64)>);
+        let (.., grants, _, _, _, _): Reply = command.arg(&[0, 0, 0, 0]).query(&mut self.connection).unwrap();
         grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect()
     }
 
@@ -91,10 +97,9 @@ fn script_quota() -> impl Strategy<Value = ScriptQuota> {
 
 #[test]
 fn script_of_the_store_exceeds_no_quota_in_any_window() {
-    assert!(SCRIPT.contains(CLOCK), "the script no longer reads its clock with the expected lines");
     let server = server();
     let client = redis::Client::open(server.url()).unwrap();
-    let script = SCRIPT.replace(CLOCK, "local now = tonumber(table.remove(ARGV, 1))\n");
+    let script = on_clock();
     let strategy = (prop::collection::vec(script_quota(), 1..4), queries(), any::<bool>(), 0u64..20_000);
     let granted = std::cell::Cell::new(0);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
@@ -164,7 +169,7 @@ async fn script_of_the_store_grants_exactly_the_permits_of_a_local_bucket() {
         let quota = ScriptQuota { limit: capacity, burst: capacity, length: capacity * interval };
         let mut store = Store {
             connection,
-            script: SCRIPT.replace(CLOCK, "local now = tonumber(table.remove(ARGV, 1))\n"),
+            script: on_clock(),
             now: 2_000_000_000_000_000,
             sliding: false,
             quotas: vec![quota],

@@ -1,5 +1,7 @@
 //! Tests the errors for invalid settings of a Redis limiter, and redaction in its `Debug` output.
 
+use tower_outbound::limit::Unit;
+
 use super::*;
 
 #[test]
@@ -7,6 +9,10 @@ fn error_for_an_invalid_redis_setting_states_the_valid_values() {
     let quotas = || [quota(10, millis(1_000))];
     let make = |url: &str| RedisLimiter::token_bucket(url, "key", quotas());
     let valid = || make("redis://localhost").unwrap();
+    let with_tokens = || {
+        let tokens = quota(100, millis(1_000)).with_unit(Unit::Tokens).unwrap();
+        RedisLimiter::token_bucket("redis://localhost", "key", tokens).unwrap()
+    };
     let divided = |processes| {
         let limiter = RedisLimiter::token_bucket("redis://localhost", "key", [quota(100, millis(1_000))]);
         limiter.unwrap().with_fallback_share(processes).unwrap()
@@ -37,6 +43,14 @@ fn error_for_an_invalid_redis_setting_states_the_valid_values() {
         (
             valid().with_fallback_share(2).err(),
             "invalid processes `2`: expected 1 to 1, because a quota has a burst of 1",
+        ),
+        (
+            with_tokens().with_lease(2, millis(10)).err(),
+            "invalid lease permits `2`: expected 1, because a quota counts a unit other than requests",
+        ),
+        (
+            with_tokens().with_fallback_share(101).err(),
+            "invalid processes `101`: expected 1 to 100, because a quota has a limit of 100",
         ),
         (valid().with_max_in_flight(0).err(), "invalid max in flight `0`: expected at least 1"),
         (

@@ -57,9 +57,8 @@ async fn child_process_takes_one_permit() {
     }
 }
 
-/// Each quota is stored on one of the two nodes. The node without that quota redirects the query.
-#[tokio::test]
-async fn redis_limiter_reaches_the_right_cluster_node_through_any_node() {
+/// Starts a cluster of two nodes, each of which stores half of the slots.
+async fn start_cluster() -> [RedisServer; 2] {
     let node = || {
         let bus = redis_server::free_port().unwrap();
         let server =
@@ -94,10 +93,17 @@ async fn redis_limiter_reaches_the_right_cluster_node_through_any_node() {
         }
         assert!(ready, "the redis cluster did not start in time");
     }
+    [one.0, other.0]
+}
+
+/// Each quota is stored on one of the two nodes. The node without that quota redirects the query.
+#[tokio::test]
+async fn redis_limiter_reaches_the_right_cluster_node_through_any_node() {
+    let [one, other] = start_cluster().await;
     for number in 0..8 {
         for make in [bucket, window] {
             let quotas = || vec![quota(100, millis(1_000)), quota(300, millis(2_000))];
-            let limiter = make(&one.0.url(), &format!("key {number}"), quotas()).unwrap();
+            let limiter = make(&one.url(), &format!("key {number}"), quotas()).unwrap();
             for _ in 0..3 {
                 take(&limiter, request(1, None)).await.unwrap();
             }
@@ -105,8 +111,60 @@ async fn redis_limiter_reaches_the_right_cluster_node_through_any_node() {
         }
     }
     // If no query was redirected, the test proves nothing.
-    for node in [&one.0, &other.0] {
+    for node in [&one, &other] {
         let keys: u64 = redis::cmd("DBSIZE").query_async(&mut connect(node).await).await.unwrap();
         assert!(keys > 0);
     }
+}
+
+/// Moves all keys of a limiter to the other node.
+async fn move_slot([from, to]: [&RedisServer; 2]) {
+    let (mut source, mut target) = (connect(from).await, connect(to).await);
+    let id = async |connection: &mut redis::aio::MultiplexedConnection| -> String {
+        redis::cmd("CLUSTER").arg("MYID").query_async(connection).await.unwrap()
+    };
+    let (source_id, target_id) = (id(&mut source).await, id(&mut target).await);
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut source).await.unwrap();
+    let slot: u16 =
+        redis::cmd("CLUSTER").arg("KEYSLOT").arg(&keys[0]).query_async(&mut source).await.unwrap();
+    let set = |words: &[&str]| {
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SETSLOT").arg(slot).arg(words);
+        command
+    };
+    set(&["IMPORTING", &source_id]).exec_async(&mut target).await.unwrap();
+    set(&["MIGRATING", &target_id]).exec_async(&mut source).await.unwrap();
+    let mut migrate = redis::cmd("MIGRATE");
+    migrate.arg("127.0.0.1").arg(to.port()).arg("").arg(0).arg(10_000).arg("KEYS").arg(&keys);
+    migrate.exec_async(&mut source).await.unwrap();
+    for connection in [&mut target, &mut source] {
+        set(&["NODE", &target_id]).exec_async(connection).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn requests_in_flight_and_amounts_stay_counted_when_their_slot_moves_to_another_node() {
+    let [one, other] = start_cluster().await;
+    let length = millis(6_000);
+    let limiters = [&one, &other].map(|node| {
+        let quotas = [quota(1_000, millis(1_000)), units::token_quota(100, length)];
+        let limiter = bucket(&node.url(), "key", quotas).unwrap().with_max_in_flight(1).unwrap();
+        limiter.with_in_flight_expiry(millis(3_000)).unwrap()
+    });
+    let mut held = units::send(&limiters[0], units::tokens(50)).await;
+    let granted = Instant::now();
+    units::settle(&mut held, units::tokens(90));
+    // The query of another request follows the settlement.
+    let beyond = units::taking(units::tokens(1)).with_deadline(Instant::now() + millis(500));
+    take(&limiters[0], beyond).await.unwrap_err();
+    let keys: u64 = redis::cmd("DBSIZE").query_async(&mut connect(&one).await).await.unwrap();
+    let nodes = if keys > 0 { [&one, &other] } else { [&other, &one] };
+    move_slot(nodes).await;
+    let bounded = units::taking(units::tokens(1)).with_deadline(Instant::now() + millis(500));
+    assert_eq!(take(&limiters[1], bounded).await.unwrap_err().max_in_flight(), Some(1));
+    drop(held);
+    drop(units::send(&limiters[1], units::tokens(11)).await);
+    assert!(granted.elapsed() >= length, "{:?}", granted.elapsed());
+    let keys: u64 = redis::cmd("DBSIZE").query_async(&mut connect(nodes[1]).await).await.unwrap();
+    assert!(keys > 0);
 }

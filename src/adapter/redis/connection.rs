@@ -30,8 +30,9 @@ const CODES: [&str; 7] = ["BUSY", "MISCONF", "NOAUTH", "NOREPLICAS", "OOM", "WRO
 const TYPES: [&str; 6] = ["hash", "list", "set", "stream", "string", "zset"];
 
 /// The script's reply. The first two values identify the store's memory. All times after them are microseconds since
-/// the script's decision. The last two values are the admitted requests, and whether the limit of requests is reached.
-type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>, u32, bool);
+/// the script's decision. The last four values are the admitted requests, whether the limit of requests is reached, the
+/// store's time, and the state of each quota of another unit.
+type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>, u32, bool, i64, Vec<(u64, u64)>);
 
 pub(super) struct Connection {
     settings: Arc<Settings>,
@@ -70,12 +71,13 @@ impl Connection {
     async fn run(&self, open: &mut Open, query: &Query, fresh: bool) -> Result<Reply, RedisError> {
         let Open { connection, digest } = open;
         let by_digest = self.command("EVALSHA", digest, query, fresh).query_async(connection).await;
-        let (born, granted, paused, free, query_in, grants, admitted, is_full): Values = match by_digest {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.command("EVAL", SCRIPT, query, true).query_async(connection).await?
-            }
-            values => values?,
-        };
+        let (born, granted, paused, free, query_in, grants, admitted, is_full, at, units): Values =
+            match by_digest {
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                    self.command("EVAL", SCRIPT, query, true).query_async(connection).await?
+                }
+                values => values?,
+            };
         let grants = grants.into_iter().map(|(due, permits)| (Duration::from_micros(due), permits));
         Ok(Reply {
             known: Known { born, granted },
@@ -85,6 +87,8 @@ impl Connection {
             grants: grants.collect(),
             admitted,
             is_full,
+            at,
+            units: units.into_iter().map(|(left, wait)| (left, Duration::from_micros(wait))).collect(),
         })
     }
 
@@ -95,7 +99,7 @@ impl Connection {
         command
     }
 
-    async fn exchange(&self, query: Query) -> Result<Reply, String> {
+    async fn exchange(&self, mut query: Query) -> Result<Reply, String> {
         let home = &self.settings.info;
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut fresh = open.is_none();
@@ -118,7 +122,8 @@ impl Connection {
                 }
             } else if !fresh && may_be_stale(&error) {
                 // The server may have been restarted or replaced. If the old server has granted permits for this query,
-                // these permits are lost.
+                // these permits are lost. If it has applied the returned amounts, they must not be returned again.
+                query.settled.less.clear();
                 open = self.connect(home.clone()).await.map_err(fault)?;
             } else if is_wrong_type(&error) {
                 return Err(self.foreign_value(&mut open).await.unwrap_or_else(|| fault(error)));

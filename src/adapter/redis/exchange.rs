@@ -19,7 +19,7 @@ use super::{
 use crate::{
     clock::{self, Instant},
     limit::Demand,
-    policy::{backoff::scatter, nanos},
+    policy::{Amounts, backoff::scatter, nanos},
 };
 
 /// The interval at which the deadlines of waiters are checked while a query runs. A waiter may be refused up to this
@@ -28,6 +28,10 @@ const CHECK: Duration = Duration::from_millis(10);
 
 /// The resolution of timers: 1 ms in nanoseconds.
 const TICK: u64 = 1_000_000;
+
+/// The longest time between two queries while a unit other than requests delays a waiter, because another process may
+/// return amounts.
+const LONGEST_POLL: Duration = Duration::from_millis(250);
 
 /// The number of consecutive late replies after which the store is treated as failed.
 const MAX_LATE: u32 = 3;
@@ -66,8 +70,13 @@ impl Inner {
             let unit = permits.free.map_or(0, |free| free.unit);
             let smaller = demand.head.is_some_and(|head| head.get() < unit);
             let at = if !permits.is_lost() && (urgent || smaller) { 0 } else { permits.query_at };
+            // Amounts are fetched only for the first waiter, so further permits alone would serve nobody.
+            let is_single = self.settings.has_units();
             let short = demand.head.is_some_and(|head| {
-                permits.is_lost() || is_full || !permits.will_serve(head, now) || demand.permits > in_hand
+                permits.is_lost()
+                    || is_full
+                    || !permits.will_serve(head, &demand.amounts, now)
+                    || !is_single && demand.permits > in_hand
             });
             // While this process uses its share, requests rarely wait. A due query is therefore sent even if no request
             // waits, to find out whether the store replies again.
@@ -86,10 +95,11 @@ impl Inner {
                 let until = demand.last.map_or(at, |last| at.min(last)).min(report_at);
                 return Next::Wait(self.limiter.instant(until.max(now.saturating_add(TICK))));
             }
-            let (want, unit) = plan_query(permits, demand, now, self.settings.lease);
+            let (want, unit) = plan_query(permits, demand, now, (self.settings.lease, is_single));
             let used = permits.share.as_ref().map(|share| share.used(now, nanos(self.settings.longest())));
-            let usable = if unit == 1 { i64::try_from(in_hand).unwrap_or(i64::MAX) } else { 0 };
+            let usable = if unit == 1 && !is_single { i64::try_from(in_hand).unwrap_or(i64::MAX) } else { 0 };
             let mut query = permits.session.query((want, unit), used, now);
+            query.amounts = if want > 0 { demand.amounts } else { Amounts::NONE };
             query.flight =
                 permits.session.counted.report(self.id, usable.saturating_sub(flight.renewing.into()), now);
             Next::Query(query)
@@ -162,22 +172,32 @@ impl Inner {
                     due: now.saturating_add(nanos(*due)),
                     until: until.saturating_add(nanos(*due)),
                     permits: *permits,
+                    amounts: query.amounts,
                 });
-                permits.fill(grants, self.free(query, reply, all_granted, now));
+                permits.fill(grants, self.free(query, reply, all_granted, now), now);
                 // Jitter prevents processes from querying at the same time.
                 let spread = self.settings.horizon() / 8;
-                let query_in = reply.query_in + spread + scatter(spread, self.random.next());
+                let is_delayed = reply.units.iter().any(|(_, wait)| !wait.is_zero());
+                let query_in = if is_delayed { reply.query_in.min(LONGEST_POLL) } else { reply.query_in };
+                let query_in = query_in + spread + scatter(spread, self.random.next());
                 permits.query_at =
                     if all_granted { 0 } else { now.saturating_add(nanos(query_in)).max(poll_at) };
             }
             let session = &mut permits.session;
             session.known = Some((reply.known, now));
-            session.reported(&query.updates);
+            session.offset = reply.at.saturating_sub(i64::try_from(now / 1_000).unwrap_or(i64::MAX));
+            for (due, _) in reply.grants.iter().filter(|_| late) {
+                let counted_at = reply.at.saturating_add(i64::try_from(due.as_micros()).unwrap_or(0));
+                session.give_back_since(counted_at, query.amounts);
+            }
+            session.reported(query);
             session.late = if late { session.late + 1 } else { 0 };
             let lost = session.late >= MAX_LATE || late && session.lost.is_some();
             (late, lost, permits.share.is_some(), now)
         });
         self.admit(reply.admitted, is_share);
+        let units = reply.units.iter().map(|(left, wait)| (*left, now.saturating_add(nanos(*wait))));
+        self.limiter.set_stored_units(&units.filter(|_| !is_share).collect::<Vec<_>>());
         self.limiter.source_changed();
         if !reply.paused.is_zero() {
             self.limiter.pause_until(self.limiter.instant(now.saturating_add(nanos(reply.paused))));
@@ -205,13 +225,15 @@ impl Inner {
             let after = |time: Duration| now.saturating_add(nanos(time));
             // Until this time, other processes may still use permits that the store granted before the failure.
             let spent = after(settings.horizon() + settings.hold);
-            let share = || settings.share.as_ref().map(|quotas| Share::begin(settings.kind, quotas, spent));
+            let share =
+                || settings.share.as_ref().map(|quotas| Share::begin(settings.kind, quotas, spent, now));
             permits.fail(fault.into(), share, after(wait), after(settings.holdoff()));
             permits.session.late = 0;
             let state = if permits.share.is_some() { "fallback" } else { "refusing" };
             (state, permits.session.lost.is_some())
         });
         self.admit(0, settings.share.is_some());
+        self.limiter.set_stored_units(&[]);
         self.limiter.source_changed();
         // The lock is not held while the failure is logged. This is safe, because only this task marks the store as
         // lost or recovered.
@@ -224,12 +246,21 @@ impl Inner {
 
 /// Returns how many blocks the next query requests, and how many permits each block contains. The permits of a block
 /// become available together.
-fn plan_query(permits: &mut Permits, demand: Demand, now: u64, lease: u32) -> (u32, u32) {
+fn plan_query(
+    permits: &mut Permits,
+    demand: Demand,
+    now: u64,
+    (lease, is_single): (u32, bool),
+) -> (u32, u32) {
     let Some(head) = demand.head else { return (0, 1) };
     // If the store has failed, the query requests the permits of only one waiter, to test whether the store replies in
     // time. A waiter needs all its permits together, so the query requests them as one block.
-    if permits.is_lost() || head.get() > 1 && !permits.will_serve(head, now) {
+    let is_served = !permits.is_lost() && permits.will_serve(head, &demand.amounts, now);
+    if permits.is_lost() || (is_single || head.get() > 1) && !is_served {
         return (1, head.get());
+    }
+    if is_single {
+        return (0, 1);
     }
     // The lease doubles if all of its permits were used. Otherwise it shrinks by the number of unused permits.
     let (unused, last) = (permits.take_unused(), permits.session.lease.max(1));

@@ -5,8 +5,11 @@ use std::num::NonZeroU32;
 use super::protocol::Kind;
 use crate::{
     config::InvalidConfig,
-    limit::core::quotas::{Quotas, Spread},
-    policy::Quota,
+    limit::core::{
+        Units,
+        quotas::{Quotas, Spread},
+    },
+    policy::{Amounts, Quota, Totals},
 };
 
 /// Divides each quota by the number of processes, and returns the shares of one process.
@@ -24,7 +27,8 @@ pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<
             return bucket.with_margin(quota.margin().min(bucket.window()));
         }
         let burst = (quota.burst() / processes).clamp(1, (limit - 1).max(1));
-        Quota::new(limit, quota.window())?.with_margin(quota.margin())?.with_burst(burst)
+        let part = Quota::new(limit, quota.window())?.with_margin(quota.margin())?.with_burst(burst)?;
+        part.with_unit(quota.unit())
     };
     quotas.iter().map(part).collect()
 }
@@ -32,6 +36,8 @@ pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<
 /// The share of a process: its quotas, and the number of permits that were granted from the share.
 pub(super) struct Share {
     pub(super) quotas: Quotas,
+    /// The quotas that count other units than requests. `None` without one.
+    pub(super) units: Option<Box<Units>>,
     /// The number of permits that were granted but not yet reported to the store. It never exceeds the limit of the
     /// share.
     used: u64,
@@ -40,24 +46,27 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Creates a share whose permits are all treated as spent at the time `at`, because the latest requests of the
-    /// other processes are unknown.
-    pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64) -> Self {
+    /// Creates a share whose permits and amounts are all treated as spent at the time `at`, because the latest requests
+    /// of the other processes are unknown.
+    pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64, now: u64) -> Self {
         let spread = match kind {
             Kind::TokenBucket => Spread::TokenBucket,
             Kind::SlidingWindow => Spread::SlidingWindow,
         };
         let mut own = Quotas::new(quotas, spread);
         own.leave(0, at);
-        let limit = quotas.iter().map(|quota| u64::from(quota.limit())).max().unwrap_or(0);
-        Self { quotas: own, used: 0, used_at: 0, limit }
+        let requests = quotas.iter().filter(|quota| quota.counts_requests());
+        let limit = requests.map(|quota| u64::from(quota.limit())).max().unwrap_or(0);
+        Self { quotas: own, units: Units::spent(quotas, at, now), used: 0, used_at: 0, limit }
     }
 
-    pub(super) fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
+    pub(super) fn take(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool {
         let permits = u64::from(cost.get());
-        let taken = self.quotas.due(now, permits, permits) <= now;
+        let is_free = self.units.as_ref().is_none_or(|units| units.due(now, &Totals::NONE, amounts) <= now);
+        let taken = is_free && self.quotas.due(now, permits, permits) <= now;
         if taken {
             self.quotas.take(now, permits);
+            self.units.iter_mut().for_each(|units| units.take(now, amounts, now));
             (self.used, self.used_at) = ((self.used + permits).min(self.limit), now);
         }
         taken

@@ -6,14 +6,15 @@ use std::sync::{
 };
 
 use super::{
-    permits::{Permits, Source, TaskSignal, lock},
+    permits::{Permits, TaskSignal},
     protocol::{Decide, Updates},
     settings::Settings,
+    source::{Source, lock},
 };
 use crate::{
     clock::{self, Instant},
     limit::{Effect, LocalLimiter, Permit, PermitIssuer, ResponseInfo},
-    policy::nanos,
+    policy::{Amounts, nanos},
     random::Random,
 };
 
@@ -34,8 +35,7 @@ pub(super) struct Inner {
 impl Inner {
     pub(super) fn new(store: Box<dyn Decide>, settings: Arc<Settings>) -> Arc<Self> {
         let signal = Arc::new(TaskSignal::default());
-        let (largest, interval) = (settings.largest(), settings.interval());
-        let permits = Permits::new(largest, interval, settings.timeout, Arc::clone(&signal));
+        let permits = Permits::new(&settings, Arc::clone(&signal));
         let permits = Arc::new(Mutex::new(permits));
         let source = Source(Arc::clone(&permits));
         let limiter = LocalLimiter::from_source(source, settings.quotas.iter().copied());
@@ -68,9 +68,9 @@ impl Inner {
         outcome
     }
 
-    /// Reports a change of the requests in flight to the store.
-    pub(super) fn flight_changed(&self) {
-        if self.settings.max_in_flight.is_some() {
+    /// Reports to the store that a waiter was dropped, which the store may have admitted or whose amounts it counts.
+    pub(super) fn report_dropped(&self) {
+        if self.settings.is_queried_early() {
             self.query_now();
         }
     }
@@ -143,6 +143,13 @@ impl PermitIssuer for Inner {
 
     fn left_flight(&self, is_cancelled: bool) {
         self.limiter.left_flight(is_cancelled);
-        self.flight_changed();
+        self.query_now();
+    }
+
+    fn settled(&self, granted_at: Instant, charged: &Amounts, actual: &Amounts) {
+        self.limiter.settled(granted_at, charged, actual);
+        if self.settings.has_units() {
+            self.query_now();
+        }
     }
 }

@@ -11,6 +11,7 @@ mod protocol;
 mod session;
 mod setters;
 mod settings;
+mod source;
 mod telemetry;
 #[cfg(test)]
 mod tests;

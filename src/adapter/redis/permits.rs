@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     num::NonZeroU32,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -12,11 +12,10 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{fallback::Share, session::Session};
+use super::{fallback::Share, session::Session, settings::Settings};
 use crate::{
     error::{Reason, Refusal},
-    limit::PermitSource,
-    policy::nanos,
+    policy::{Amounts, nanos},
 };
 
 /// The state of the store of a [`RedisLimiter`](super::RedisLimiter), as this process knows it.
@@ -49,8 +48,9 @@ pub(super) struct Permits {
     pub(super) free: Option<Free>,
     /// The shortest time between two permits that the store forecasts.
     interval: u64,
-    largest: u32,
-    grace: u64,
+    pub(super) largest: u32,
+    pub(super) grace: u64,
+    hold: u64,
     pub(super) store: Store,
     /// Why the last query failed. The text contains no secret.
     fault: Option<Arc<str>>,
@@ -60,6 +60,8 @@ pub(super) struct Permits {
     /// The time until which the process may use its share. Each further failed query postpones this time. After this
     /// time, the other processes may use the whole quota.
     share_until: u64,
+    /// When the last share ended. The store counts no amounts that were taken from the share.
+    shared_since: u64,
     /// The number of permits that expired unused.
     unused: u32,
     signal: Arc<TaskSignal>,
@@ -78,27 +80,30 @@ pub(super) struct Free {
     pub(super) together: u32,
 }
 
-/// Permits that may be used from `due` to `until`.
+/// Permits and amounts that may be used from `due` to `until`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lease {
     pub(super) due: u64,
     pub(super) until: u64,
     pub(super) permits: u32,
+    pub(super) amounts: Amounts,
 }
 
 impl Permits {
-    pub(super) fn new(largest: u32, interval: u64, timeout: Duration, signal: Arc<TaskSignal>) -> Self {
+    pub(super) fn new(settings: &Settings, signal: Arc<TaskSignal>) -> Self {
         Self {
             leases: VecDeque::new(),
             free: None,
-            interval,
-            largest,
-            grace: nanos(timeout),
+            interval: settings.interval(),
+            largest: settings.largest(),
+            grace: nanos(settings.timeout),
+            hold: nanos(settings.hold),
             store: Store::NotQueried,
             fault: None,
             query_at: 0,
             share: None,
             share_until: 0,
+            shared_since: 0,
             unused: 0,
             signal,
             listening: 0,
@@ -107,7 +112,10 @@ impl Permits {
     }
 
     /// Adds the grants of a reply from the store. The caller omits grants that arrived too late.
-    pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Lease>, free: Free) {
+    pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Lease>, free: Free, now: u64) {
+        if self.share.is_some() {
+            self.shared_since = now;
+        }
         (self.store, self.share, self.free) = (Store::Shared, None, Some(free));
         self.fault = None;
         self.leases.extend(grants);
@@ -151,12 +159,12 @@ impl Permits {
         self.usable(now).map(|grant| grant.until).min().unwrap_or(u64::MAX)
     }
 
-    /// Returns whether the fetched permits suffice for one request of this cost. Enough of them must be usable at the
+    /// Returns whether the fetched permits and amounts suffice for one request. Enough of them must be usable at the
     /// same time, now or later.
-    pub(super) fn will_serve(&self, cost: NonZeroU32, now: u64) -> bool {
+    pub(super) fn will_serve(&self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool {
         self.usable(now).any(|last| {
             let together = self.usable(now).filter(|grant| grant.due <= last.due && last.due < grant.until);
-            sum(together) >= u64::from(cost.get())
+            suffice(together, cost, amounts)
         })
     }
 
@@ -175,69 +183,54 @@ impl Permits {
     }
 }
 
+fn suffice<'a>(grants: impl Iterator<Item = &'a Lease>, cost: NonZeroU32, amounts: &Amounts) -> bool {
+    let add = |(permits, amounts): (u64, Amounts), grant: &Lease| {
+        (permits + u64::from(grant.permits), amounts.plus(&grant.amounts))
+    };
+    let (permits, held) = grants.fold((0, Amounts::NONE), add);
+    permits >= u64::from(cost.get()) && amounts.minus(&held).is_empty()
+}
+
 fn sum<'a>(grants: impl Iterator<Item = &'a Lease>) -> u64 {
     grants.map(|grant| u64::from(grant.permits)).sum()
 }
 
-/// The query task and the limiter share the permits. The limiter calls them under its lock.
-pub(super) struct Source(pub(super) Arc<Mutex<Permits>>);
-
-impl PermitSource for Source {
-    fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
-        lock(&self.0).take(cost, now)
-    }
-
-    fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
-        lock(&self.0).forecast(start, total, costliest)
-    }
-
-    fn available(&self, now: u64) -> u32 {
-        lock(&self.0).available(now)
-    }
-
-    fn largest(&self) -> u32 {
-        lock(&self.0).largest
-    }
-
-    fn grace(&self) -> u64 {
-        lock(&self.0).grace
-    }
-
-    fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
-        lock(&self.0).unavailable(cost, now)
-    }
-}
-
-pub(super) fn lock(permits: &Mutex<Permits>) -> MutexGuard<'_, Permits> {
-    // Ignores poisoning, because no code under this lock can panic.
-    permits.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Permits {
-    pub(super) fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
+    pub(super) fn take(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool {
         if self.is_lost() && now >= self.query_at {
             self.request_query(cost);
         }
         if let Some(share) = &mut self.share {
-            return now < self.share_until && share.take(cost, now);
+            return now < self.share_until && share.take(cost, amounts, now);
         }
         while let Some(expired) = self.leases.front().filter(|grant| grant.until <= now) {
             self.unused = self.unused.saturating_add(expired.permits);
+            self.session.give_back(expired.due, expired.amounts, self.hold);
             self.leases.pop_front();
         }
-        if sum(self.leases.iter().take_while(|grant| grant.due <= now)) < u64::from(cost.get()) {
+        if !suffice(self.leases.iter().take_while(|grant| grant.due <= now), cost, amounts) {
             self.request_query(cost);
             return false;
         }
-        let mut missing = cost.get();
-        while let Some(grant) = self.leases.front_mut().filter(|_| missing > 0) {
-            let taken = grant.permits.min(missing);
-            (grant.permits, missing) = (grant.permits - taken, missing - taken);
-            if grant.permits == 0 {
-                self.leases.pop_front();
-            }
+        let (mut missing, mut lacking) = (cost.get(), *amounts);
+        for grant in self.leases.iter_mut().take_while(|grant| grant.due <= now) {
+            let (permits, amounts) = (grant.permits.min(missing), grant.amounts.min(&lacking));
+            (grant.permits, missing) = (grant.permits - permits, missing - permits);
+            (grant.amounts, lacking) = (grant.amounts.minus(&amounts), lacking.minus(&amounts));
         }
+        self.leases.retain(|grant| grant.permits > 0 || !grant.amounts.is_empty());
         true
+    }
+
+    /// Replaces the amounts of a request. The next query reports the difference.
+    pub(super) fn settle(&mut self, taken_at: u64, charged: &Amounts, actual: &Amounts, now: u64) {
+        let settled = &mut self.session.settled;
+        settled.more = settled.more.plus(&actual.minus(charged));
+        if let Some(share) = &mut self.share {
+            share.units.iter_mut().for_each(|units| _ = units.settle(taken_at, charged, actual, now));
+        } else if taken_at >= self.shared_since {
+            self.session.give_back(taken_at, charged.minus(actual), self.hold);
+        }
     }
 
     pub(super) fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {

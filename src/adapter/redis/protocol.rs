@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, time::Duration};
 
-use crate::policy::Quota;
+use crate::policy::{Amounts, Quota};
 
 /// The maximum number of permits that one query requests. This maximum limits how long the script runs.
 pub(super) const MAX_PERMITS: u32 = 1_000;
@@ -28,6 +28,7 @@ impl Kind {
     pub(super) fn max_at_once(self, quota: &Quota) -> (u32, &'static str) {
         match self {
             _ if quota.refill().is_some() => (quota.limit(), "capacity"),
+            _ if !quota.counts_requests() => (quota.limit(), "limit"),
             Self::TokenBucket => (quota.burst(), "burst"),
             Self::SlidingWindow => (quota.limit(), "limit"),
         }
@@ -41,6 +42,8 @@ pub(super) struct Query {
     pub(super) want: u32,
     /// The number of permits in each block.
     pub(super) unit: u32,
+    /// The amounts of a block. Only a query for one block has amounts.
+    pub(super) amounts: Amounts,
     pub(super) now: u64,
     /// The identity of the store's memory, as stated in the store's last reply, and the time of that reply.
     pub(super) known: Option<(Known, u64)>,
@@ -48,6 +51,24 @@ pub(super) struct Query {
     pub(super) share_used: Option<u64>,
     pub(super) flight: FlightReport,
     pub(super) updates: Updates,
+    pub(super) settled: Settled,
+}
+
+/// The differences between the amounts that the store counts and those that requests took.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Settled {
+    /// The amounts that the store does not count yet. They are sent until a reply arrives, so they may count twice.
+    pub(super) more: Amounts,
+    /// The amounts that requests did not take. They are sent once, because no amount may be returned twice.
+    pub(super) less: Vec<Returned>,
+}
+
+/// Amounts that a request did not take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Returned {
+    /// The time of the store, in µs. The store has counted the amounts since this time or a later one.
+    pub(super) since: i64,
+    pub(super) amounts: Amounts,
 }
 
 /// The requests in flight of a process. Without a limit of requests in flight, the store does not read them.
@@ -103,6 +124,10 @@ pub(super) struct Reply {
     pub(super) admitted: u32,
     /// Whether the limit of requests in flight delays further requests of the query.
     pub(super) is_full: bool,
+    /// The store's time of the decision, in µs.
+    pub(super) at: i64,
+    /// For each quota that counts a unit other than requests: the available amount, and how long it delays the block.
+    pub(super) units: Vec<(u64, Duration)>,
 }
 
 /// Returns the duration in microseconds, rounded up.

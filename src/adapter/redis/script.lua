@@ -5,6 +5,8 @@
 -- Times are microseconds since 1970. In ARGV and in the reply, times are relative to now.
 -- No permit can be used earlier than the quotas allow. A permit is granted up to the horizon ahead of its time, so that
 -- processes are served in the order of their queries, and need not query for each permit.
+-- A quota of another unit than requests has a log of amounts, whose sum may exceed its limit. It is packed into the
+-- state as pairs of a time and an amount, oldest first.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -45,8 +47,24 @@ end
 local flight = {max = argument()}
 if flight.max > 0 then
   flight.used, flight.spare, flight.counted, flight.expiry = argument(), argument(), argument() == 1, argument()
-  flight.id, flight.key = ARGV[at + 1], KEYS[#KEYS]
+  at = at + 1
+  flight.id, flight.key = ARGV[at], KEYS[#KEYS]
   longest = math.max(longest, flight.expiry)
+end
+
+-- The amounts that a block takes of each other unit, and that this process has taken beyond the counted ones.
+local units, returned = {}, {}
+for i = 1, argument() do
+  local other = {limit = argument(), length = argument(), amount = argument(), more = argument()}
+  at = at + 1
+  other.id, other.part = ARGV[at], math.ceil(other.length / 128)
+  units[i] = other
+  longest = math.max(longest, other.length)
+end
+-- The amounts that requests did not take, counted since a time or a later one. This time is absolute.
+for i = 1, argument() do
+  returned[i] = {since = argument()}
+  for j = 1, #units do returned[i][j] = argument() end
 end
 
 local function whole(number)
@@ -57,6 +75,7 @@ local names = {'born', 'granted', 'spent', 'heard', 'silence', 'pause', 'gates',
 for i, quota in ipairs(quotas) do
   names[7 + 2 * i], names[8 + 2 * i] = 'next:' .. quota.id, 'sum:' .. quota.id
 end
+for _, other in ipairs(units) do table.insert(names, 'log:' .. other.id) end
 local state = redis.call('HMGET', KEYS[1], unpack(names))
 local born, granted, spent = tonumber(state[1]), tonumber(state[2]) or 0, tonumber(state[3]) or 0
 local heard, silence = tonumber(state[4]) or 0, tonumber(state[5]) or 0
@@ -65,6 +84,18 @@ for i, quota in ipairs(quotas) do
   -- A bucket is full if `next` lies in the past. A log contains `sum` permits.
   quota.next = tonumber(state[7 + 2 * i]) or 0
   quota.sum = tonumber(state[8 + 2 * i]) or 0
+end
+
+-- Adds an amount, even beyond the limit. The amounts of one part of the window share the time of the last of them.
+local function add(other, moment, amount)
+  local log, last = other.log, #other.log - 1
+  if amount == 0 then return end
+  other.sum = other.sum + amount
+  if last > 0 and math.floor(moment / other.part) <= math.floor(log[last] / other.part) then
+    log[last], log[last + 1] = math.max(log[last], moment), log[last + 1] + amount
+  else
+    log[last + 2], log[last + 3] = moment, amount
+  end
 end
 
 -- Removes the oldest entries of a log after a grant. The window of that grant cannot contain more permits than the
@@ -185,6 +216,35 @@ if lost > 0 then
   spent = lost
   for _, quota in ipairs(quotas) do empty(quota, lost) end
 end
+for i, other in ipairs(units) do
+  local packed = not reset and state[8 + 2 * #quotas + i]
+  other.log, other.sum = packed and cmsgpack.unpack(packed) or {}, 0
+  if lost > 0 then
+    local all = other.log
+    other.log = {lost, other.limit}
+    for j = 1, #all, 2 do
+      if all[j] > lost then add(other, all[j], all[j + 1]) end
+    end
+  end
+  local first = 1
+  while other.log[first] and other.log[first] + other.length <= now do first = first + 2 end
+  if first > 1 then other.log = {unpack(other.log, first)} end
+  add(other, now, other.more)
+  -- Returns amounts of the oldest entries first, so that no later window has room too early. Before a loss, the amounts
+  -- that the log counts are unknown.
+  for _, back in ipairs(returned) do
+    local rest = back.since > spent and back.since + other.length > now and back[i] or 0
+    for j = 1, #other.log, 2 do
+      if rest == 0 then break end
+      if other.log[j] >= back.since then
+        local part = math.min(rest, other.log[j + 1])
+        other.log[j + 1], rest = other.log[j + 1] - part, rest - part
+      end
+    end
+  end
+  other.sum, other.wait = 0, 0
+  for j = 2, #other.log, 2 do other.sum = other.sum + other.log[j] end
+end
 
 -- Counts the permits that the process used from its share, unless everything counts as spent already.
 if booked > 0 and spent < now then
@@ -230,6 +290,19 @@ if flight.max > 0 then
   full = want > 0 and wanted > admitted
   want = math.min(want, math.max(admitted - flight.spare, 0))
 end
+
+-- How long the other units delay the block, whose amounts count up to the limits. Beyond the horizon, the block is not
+-- granted.
+local delay = 0
+for _, other in ipairs(units) do
+  local excess = other.sum + math.min(other.amount, other.limit) - other.limit
+  for j = 1, #other.log, 2 do
+    if excess <= 0 or other.amount == 0 then break end
+    other.wait, excess = other.log[j] + other.length - now, excess - other.log[j + 1]
+  end
+  delay = math.max(delay, other.wait)
+end
+if delay > horizon then want = 0 end
 
 -- The earliest time of the next block of permits, in ns from now.
 for _, quota in ipairs(quotas) do
@@ -279,7 +352,7 @@ for _, gate in ipairs(standing) do
 end
 local free, dues, blocks = 0, {}, 0
 -- Blocks that are available now are counted together.
-if paused <= now then
+if paused <= now and delay == 0 then
   local skip = math.min(want, math.floor(room / unit))
   for _, quota in ipairs(quotas) do
     if not quota.log then
@@ -305,6 +378,7 @@ if paused <= now then
 end
 while true do
   local due = due_of(blocks + 1)
+  if blocks < want then due = math.max(due, delay * 1000) end
   free = math.max(math.ceil(due / 1000), 0)
   if (blocks + 1) * unit > room then free = math.max(free, opens) end
   if paused > now then free = math.max(free, paused - now) end
@@ -353,6 +427,17 @@ for _, quota in ipairs(quotas) do
     lasts = math.max(lasts, quota.next - now + longest)
   end
 end
+local amounts = {}
+for _, other in ipairs(units) do
+  if blocks > 0 then
+    add(other, now + dues[1], other.amount)
+    other.wait = 0
+  end
+  table.insert(fields, 'log:' .. other.id)
+  table.insert(fields, cmsgpack.pack(other.log))
+  table.insert(amounts, math.max(other.limit - other.sum, 0))
+  table.insert(amounts, other.wait)
+end
 redis.call('HSET', KEYS[1], unpack(fields))
 if flight.max > 0 then
   admitted = math.max(math.min(admitted, blocks + flight.spare), 0)
@@ -368,4 +453,5 @@ end
 local keep = whole(math.ceil(lasts / 1000) + 1000)
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, keep) end
 
-return {born, granted, math.max(paused - now, 0), free, math.max(free - horizon, 0), dues, admitted, full and 1 or 0}
+local query_in = math.max(free - horizon, delay - horizon, 0)
+return {born, granted, math.max(paused - now, 0), free, query_in, dues, admitted, full and 1 or 0, now, amounts}

@@ -2,13 +2,16 @@
 
 use super::{
     flight::Counted,
-    protocol::{FlightReport, Gate, Known, Query, Updates},
+    protocol::{FlightReport, Gate, Known, Query, Returned, Settled, Updates},
     telemetry::StoreLost,
 };
-use crate::policy::{Remaining, nanos};
+use crate::policy::{Amounts, Remaining, nanos};
 
 /// The maximum number of rate-limit policies of the service that are reported to the store.
 const MAX_GATES: usize = 8;
+
+/// The maximum number of requests whose amounts one query returns. The estimates of further ones stay counted.
+const MAX_RETURNED: usize = 1_000;
 
 #[derive(Default)]
 pub(super) struct Session {
@@ -21,9 +24,26 @@ pub(super) struct Session {
     pub(super) lease: u32,
     /// The updates that the next query reports.
     pub(super) updates: Updates,
+    /// The amounts that the next query settles.
+    pub(super) settled: Settled,
+    /// The store's time minus the limiter's, in µs. The actual difference may be larger, but not smaller.
+    pub(super) offset: i64,
 }
 
 impl Session {
+    /// Returns amounts that a request took at `used_at`, at most `hold` after the store counts them.
+    pub(super) fn give_back(&mut self, used_at: u64, amounts: Amounts, hold: u64) {
+        let since = i64::try_from(used_at.saturating_sub(hold) / 1_000).unwrap_or(i64::MAX);
+        self.give_back_since(since.saturating_add(self.offset), amounts);
+    }
+
+    /// Returns amounts that the store has counted since `since`, by its clock.
+    pub(super) fn give_back_since(&mut self, since: i64, amounts: Amounts) {
+        if !amounts.is_empty() && self.settled.less.len() < MAX_RETURNED {
+            self.settled.less.push(Returned { since, amounts });
+        }
+    }
+
     /// Stores the remaining permits that the service reported, minus the permits that the service may not have counted
     /// yet. A reset after the `longest` pause counts as this pause.
     pub(super) fn remember(&mut self, remaining: Remaining, uncounted: u64, longest: u64, now: u64) {
@@ -38,18 +58,21 @@ impl Session {
 
     /// Returns whether there are updates that must be reported without delay.
     pub(super) fn has_urgent_updates(&self, now: u64) -> bool {
-        self.updates.resume || self.updates.pause_until > now
+        let is_settled = self.settled.more.is_empty() && self.settled.less.is_empty();
+        self.updates.resume || self.updates.pause_until > now || !is_settled
     }
 
-    /// Creates a query that also contains all recorded updates.
+    /// Creates a query that also contains all recorded updates. The amounts that it returns are not sent again.
     pub(super) fn query(&mut self, (want, unit): (u32, u32), share_used: Option<u64>, now: u64) -> Query {
         self.updates.gates.retain(|gate| now < gate.until);
         let (known, flight, updates) = (self.known, FlightReport::default(), self.updates.clone());
-        Query { want, unit, now, known, share_used, flight, updates }
+        let settled = Settled { more: self.settled.more, less: std::mem::take(&mut self.settled.less) };
+        Query { want, unit, amounts: Amounts::NONE, now, known, share_used, flight, updates, settled }
     }
 
     /// Removes the updates that the store has received with a query. Newer updates remain.
-    pub(super) fn reported(&mut self, sent: &Updates) {
+    pub(super) fn reported(&mut self, Query { updates: sent, settled, .. }: &Query) {
+        self.settled.more = self.settled.more.minus(&settled.more);
         if self.updates.pause_until <= sent.pause_until {
             self.updates.pause_until = 0;
         }

@@ -38,8 +38,9 @@ impl RedisLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if `permits` is 0 or more than 1,000, which is the maximum of one query. Also returns an error
-    /// if `hold` is zero or longer than the shortest window.
+    /// Returns an error if `permits` is 0 or more than 1,000, which is the maximum of one query, or more than 1 although
+    /// a quota counts a [unit](crate::Quota::with_unit) other than requests. Also returns an error if `hold` is zero or
+    /// longer than the shortest window.
     pub fn with_lease(self, permits: u32, hold: Duration) -> Result<Self, InvalidConfig> {
         if !(1..=MAX_PERMITS).contains(&permits) {
             return Err(InvalidConfig::new(
@@ -47,6 +48,10 @@ impl RedisLimiter {
                 permits.to_string(),
                 format!("1 to {MAX_PERMITS}"),
             ));
+        }
+        if permits > 1 && self.inner.settings.has_units() {
+            let expected = "1, because a quota counts a unit other than requests";
+            return Err(InvalidConfig::new("lease permits", permits.to_string(), expected));
         }
         let shortest = self.inner.settings.shortest();
         if hold.is_zero() || hold > shortest {
@@ -103,7 +108,8 @@ impl RedisLimiter {
     /// # Errors
     ///
     /// Returns an error if `processes` is 0, or if the share of a process would be less than one permit. This is the
-    /// case if `processes` exceeds the limit of a quota or the burst of a token bucket.
+    /// case if `processes` exceeds the limit of a quota or the burst of a token bucket. The limit applies to a quota of
+    /// another unit.
     pub fn with_fallback_share(self, processes: u32) -> Result<Self, InvalidConfig> {
         let Settings { kind, quotas, max_in_flight, .. } = &*self.inner.settings;
         let share = parts(processes, *kind, quotas)?;

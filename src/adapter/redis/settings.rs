@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 use redis::{Cmd, ConnectionInfo};
 use sha2::{Digest, Sha256};
 
-use super::protocol::{FlightReport, Kind, Query, micros};
+use super::protocol::{FlightReport, Kind, Query, Settled, micros};
 use crate::{
     config::InvalidConfig,
     limit::core::PauseSettings,
@@ -51,9 +51,6 @@ impl Settings {
         let expected = "at least one quota to share";
         let shortest = quotas.iter().map(Quota::window).min();
         let shortest = shortest.ok_or_else(|| InvalidConfig::new("quotas", "none", expected))?;
-        if let Some(quota) = quotas.iter().find(|quota| !quota.counts_requests()) {
-            return Err(InvalidConfig::new("quotas", format!("{quota:#}"), "quotas of requests"));
-        }
         Ok(Self {
             info,
             name: name.to_owned(),
@@ -72,6 +69,26 @@ impl Settings {
             // Longer than any pause of a healthy process, and short enough for the users of a process that has crashed.
             in_flight_expiry: Duration::from_secs(10),
         })
+    }
+
+    /// Returns the quotas that count requests.
+    fn requests(&self) -> impl Iterator<Item = &Quota> + Clone {
+        self.quotas.iter().filter(|quota| quota.counts_requests())
+    }
+
+    /// Returns the quotas that count another unit.
+    fn units(&self) -> impl Iterator<Item = &Quota> + Clone {
+        self.quotas.iter().filter(|quota| !quota.counts_requests())
+    }
+
+    /// Returns whether a quota counts a unit other than requests. Each request is then queried.
+    pub(super) fn has_units(&self) -> bool {
+        self.units().next().is_some()
+    }
+
+    /// Returns whether the store is also queried while a forecast or the limit of requests in flight delays a waiter.
+    pub(super) fn is_queried_early(&self) -> bool {
+        self.max_in_flight.is_some() || self.has_units()
     }
 
     /// Returns the shortest window of the quotas.
@@ -101,7 +118,7 @@ impl Settings {
     /// Returns the maximum number of permits that one request can ever take.
     pub(super) fn largest(&self) -> u32 {
         let largest = |quota: &Quota| if self.is_logged(quota) { quota.limit() } else { self.burst(quota) };
-        self.quotas.iter().map(largest).min().unwrap_or(u32::MAX)
+        self.requests().map(largest).min().unwrap_or(u32::MAX)
     }
 
     /// Returns whether the store keeps a log of the grants of a quota. Otherwise, it keeps a bucket.
@@ -147,15 +164,16 @@ impl Settings {
 
     /// Returns the shortest time between two permits of a quota, in ns. Returns zero if one has a log.
     pub(super) fn interval(&self) -> u64 {
-        self.quotas.iter().map(|quota| self.refill(quota)).min().unwrap_or(0)
+        self.requests().map(|quota| self.refill(quota)).min().unwrap_or(0)
     }
 
-    /// Returns an id for each quota: its window, and the number of earlier quotas with the same window.
-    fn ids(&self) -> impl Iterator<Item = String> {
-        let windows = || self.quotas.iter().map(|quota| quota.window().as_micros());
-        windows().enumerate().map(move |(index, window)| {
-            let same = windows().take(index).filter(|before| *before == window).count();
-            format!("{window}.{same}")
+    /// Returns an id for each of these quotas: its window, and the number of earlier quotas of the unit with the same
+    /// window.
+    fn ids<'a>(quotas: impl Iterator<Item = &'a Quota> + Clone) -> impl Iterator<Item = String> {
+        let windows = quotas.map(|quota| (quota.unit(), quota.window().as_micros()));
+        windows.clone().enumerate().map(move |(index, own)| {
+            let same = windows.clone().take(index).filter(|before| *before == own).count();
+            format!("{}.{same}", own.1)
         })
     }
 
@@ -168,7 +186,8 @@ impl Settings {
             Kind::TokenBucket => format!("{tag}:bucket"),
             Kind::SlidingWindow => format!("{tag}:window"),
         };
-        let logged = self.quotas.iter().zip(self.ids()).filter(|(quota, _)| self.is_logged(quota));
+        let logged =
+            self.requests().zip(Self::ids(self.requests())).filter(|(quota, _)| self.is_logged(quota));
         let logs = logged.map(|(_, id)| format!("{state}:{id}"));
         let flight = self.max_in_flight.map(|_| format!("{state}{FLIGHT}"));
         std::iter::once(state.clone()).chain(logs).chain(flight).collect()
@@ -197,8 +216,8 @@ impl Settings {
             .arg(micros(quiet))
             .arg(left(query.updates.pause_until))
             .arg(u8::from(query.updates.resume))
-            .arg(self.quotas.len());
-        for (quota, id) in self.quotas.iter().zip(self.ids()) {
+            .arg(self.requests().count());
+        for (quota, id) in self.requests().zip(Self::ids(self.requests())) {
             command
                 .arg(quota.limit())
                 .arg(self.burst(quota))
@@ -215,6 +234,21 @@ impl Settings {
             let FlightReport { id, requests, spare, is_counted } = query.flight;
             command.arg(requests).arg(spare).arg(u8::from(is_counted)).arg(micros(self.in_flight_expiry));
             command.arg(format!("{id:016x}"));
+        }
+        self.write_units(command, query);
+    }
+
+    fn write_units(&self, command: &mut Cmd, Query { amounts, settled: Settled { more, less }, .. }: &Query) {
+        command.arg(self.units().count());
+        for (quota, id) in self.units().zip(Self::ids(self.units())) {
+            let unit = quota.unit();
+            command.arg(quota.limit()).arg(self.length(quota)).arg(amounts.get(unit)).arg(more.get(unit));
+            command.arg(format!("{}.{id}", unit.as_str()));
+        }
+        command.arg(less.len());
+        for returned in less {
+            command.arg(returned.since);
+            self.units().for_each(|quota| _ = command.arg(returned.amounts.get(quota.unit())));
         }
     }
 }

@@ -25,6 +25,12 @@ impl Core {
         self.requests_in_flight(now).unwrap_or(0)
     }
 
+    /// Replaces what the store has reported of each quota that counts a unit other than requests, in their order: the
+    /// available amount, and until when it delays the first waiter.
+    pub fn set_stored_units(&mut self, states: &[(u64, u64)]) {
+        self.units.iter_mut().for_each(|units| units.set_stored(states));
+    }
+
     pub fn flight(&self, now: u64) -> Flight {
         Flight {
             requests: self.requests_in_flight(now).unwrap_or(0),

@@ -89,10 +89,12 @@ impl Core {
 
     /// Returns the permits that the waiters need.
     pub fn demand(&self, now: u64) -> Demand {
-        let grace = self.grace();
+        let (grace, head) = (self.grace(), self.head());
+        let amounts = head.as_ref().map(|head| self.amounts_of(head.slot).limited_by(&self.unit_limits()));
         Demand {
             permits: self.queue.total(),
-            head: self.head().map(|head| head.waiter.cost),
+            head: head.map(|head| head.waiter.cost),
+            amounts: amounts.unwrap_or_default(),
             last: self.queue.iter().map(|waiter| waiter.latest.last(grace)).min(),
             uncounted: self.uncounted(now),
         }

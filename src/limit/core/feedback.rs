@@ -238,7 +238,8 @@ impl Core {
             || self.supply.learner().is_some_and(|learner| learner.is_void(at))
     }
 
-    pub(super) fn longest_uncollected(&self) -> u64 {
+    /// Returns after which time granted permits expire if they are not collected.
+    pub fn longest_uncollected(&self) -> u64 {
         self.lateness.slack.min(LONGEST_UNCOLLECTED)
     }
 

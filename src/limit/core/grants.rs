@@ -122,7 +122,11 @@ impl Core {
         if from > now {
             return false;
         }
-        let Some(at) = self.supply.take(cost, (reserve, from), progress, now) else { return false };
+        let taken = match self.supply.source() {
+            Some(_) => self.take_from_source(cost, amounts, now),
+            None => self.supply.take(cost, (reserve, from), progress, now),
+        };
+        let Some(at) = taken else { return false };
         self.units.iter_mut().for_each(|units| units.take(at, amounts, now));
         self.lateness.taken_at = at;
         if self.server.any() {

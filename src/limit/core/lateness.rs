@@ -16,7 +16,7 @@ const TICK: u64 = 1_000_000;
 const PART: u64 = 16;
 
 /// Uncollected permits expire after at most this time, even without a quota: 1 s in nanoseconds.
-pub(crate) const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
+pub(super) const LONGEST_UNCOLLECTED: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct Lateness {

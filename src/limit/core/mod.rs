@@ -47,6 +47,7 @@ use std::num::NonZeroU32;
 
 #[cfg(feature = "redis")]
 pub use self::admission::Flight;
+pub(crate) use self::quotas::has_quota;
 #[cfg(feature = "test-util")]
 pub use self::state::Snapshot;
 pub use self::{
@@ -59,7 +60,7 @@ pub use self::{
     server::pause::{BegunPause, PauseSettings},
     slots::{Stage, Ticket},
     state::LearnedRate,
-    units::UnitState,
+    units::{UnitState, Units},
 };
 use self::{
     block::Blocks,
@@ -71,9 +72,7 @@ use self::{
     server::limits::{ServerLimits, WITH_QUOTA, WITHOUT_QUOTA},
     slots::Waiter,
     supply::Supply,
-    units::Units,
 };
-pub(crate) use self::{lateness::LONGEST_UNCOLLECTED, quotas::has_quota};
 use crate::{
     error::{Reason, Refusal},
     limit::source::PermitSource,
@@ -124,6 +123,7 @@ impl Core {
         settings: CoreSettings,
     ) -> Self {
         let mut core = Self::of(Supply::from_source(source), quotas, true);
+        core.units = Units::stored(quotas);
         core.queue.shares.save_none();
         core.configure(settings);
         // The store's permits expire, so a grant must not be backdated.

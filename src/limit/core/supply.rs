@@ -139,6 +139,10 @@ impl Supply {
         self.source.as_ref().map(|Source(source)| &**source)
     }
 
+    pub(super) fn source_mut(&mut self) -> Option<&mut dyn PermitSource> {
+        self.source.as_mut().map(|Source(source)| &mut **source as &mut dyn PermitSource)
+    }
+
     pub(super) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
         self.source.take().map(|Source(source)| source)
     }
@@ -179,9 +183,6 @@ impl Supply {
         progress: Progress,
         now: u64,
     ) -> Option<u64> {
-        if let Some(Source(source)) = &mut self.source {
-            return source.take(cost, now).then_some(now);
-        }
         let needed = u64::from(cost.get()).saturating_add(reserve);
         let at = self.due(from, needed, needed);
         if at > now {

@@ -68,9 +68,26 @@ impl Core {
         self.units.as_ref().map_or(due, |units| units.due(start, ahead, amounts).max(due))
     }
 
+    /// Takes the permits and the limited amounts of a request from the store. Returns when it took them.
+    #[inline(never)]
+    pub(super) fn take_from_source(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> Option<u64> {
+        let amounts = amounts.limited_by(&self.unit_limits());
+        self.supply.source_mut()?.take(cost, &amounts, now).then_some(now)
+    }
+
+    /// Reports the amounts of a request to the store, if there is one.
+    fn settle_in_source(&mut self, taken_at: u64, charged: &Amounts, actual: &Amounts, now: u64) {
+        let limits = self.unit_limits();
+        if let Some(source) = self.supply.source_mut() {
+            let [charged, actual] = [charged, actual].map(|amounts| amounts.limited_by(&limits));
+            source.settle(taken_at, &charged, &actual, now);
+        }
+    }
+
     /// Replaces the amounts that a request took at `taken_at`. A larger amount delays the next requests. A smaller
     /// amount returns the difference to the quotas.
     pub fn settle(&mut self, taken_at: u64, charged: &Amounts, actual: &Amounts, now: u64) {
+        self.settle_in_source(taken_at, charged, actual, now);
         let Some(units) = &mut self.units else { return };
         let is_more = units.settle(taken_at, charged, actual, now);
         self.lateness.hold(now);
@@ -83,6 +100,7 @@ impl Core {
     /// Ends permits that were granted to a waiter at `at`, and returns its amounts, because its request is not sent.
     pub(super) fn waste_queued(&mut self, slot: u32, cost: NonZeroU32, at: u64, now: u64) {
         let amounts = self.amounts_of(slot);
+        self.settle_in_source(at, &amounts, &Amounts::NONE, now);
         self.units.iter_mut().for_each(|units| _ = units.settle(at, &amounts, &Amounts::NONE, now));
         self.waste(cost, at, now);
     }

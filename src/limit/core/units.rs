@@ -8,8 +8,10 @@ use crate::policy::{Amounts, Quota, Remaining, Totals, Unit, nanos};
 
 /// The quotas of a limiter that count other units than requests.
 #[derive(Debug, Clone)]
-pub(super) struct Units {
+pub struct Units {
     quotas: Vec<UnitQuota>,
+    /// Whether a store counts the amounts. The logs are then empty, and the reports are those of the store.
+    is_stored: bool,
     reports: Vec<Reported>,
     /// The time of the last change of the quotas. Amounts that were taken before are not returned, because these quotas may
     /// not contain them.
@@ -138,12 +140,41 @@ impl Units {
     pub(super) fn new(quotas: &[Quota], spread: Spread) -> Option<Box<Self>> {
         let quotas: Vec<_> = others(quotas).map(|quota| UnitQuota::new(*quota, spread)).collect();
         (!quotas.is_empty()).then(|| {
-            Box::new(Self { quotas, reports: Vec::new(), changed_at: None, delaying: Cell::new(None) })
+            let (reports, delaying) = (Vec::new(), Cell::new(None));
+            Box::new(Self { quotas, is_stored: false, reports, changed_at: None, delaying })
         })
     }
 
+    /// Creates the quotas of a limiter whose store counts the amounts.
+    pub(super) fn stored(quotas: &[Quota]) -> Option<Box<Self>> {
+        Self::new(quotas, Spread::SlidingWindow).map(|units| Box::new(Self { is_stored: true, ..*units }))
+    }
+
+    /// Creates quotas whose limits are spent at `at`. Amounts that were taken before `now` are not returned to them.
+    #[cfg(feature = "redis")]
+    pub fn spent(quotas: &[Quota], at: u64, now: u64) -> Option<Box<Self>> {
+        let mut units = Self::new(quotas, Spread::SlidingWindow)?;
+        units.quotas.iter_mut().for_each(|it| it.log.add(at, it.log.limit));
+        units.changed_at = Some(now);
+        Some(units)
+    }
+
+    /// Replaces what the store has reported of each quota: the available amount, and until when the first waiter waits.
+    #[cfg(feature = "redis")]
+    pub(super) fn set_stored(&mut self, states: &[(u64, u64)]) {
+        let report = |(policy, (it, (left, until))): (u64, (&UnitQuota, &(u64, u64)))| Reported {
+            policy,
+            unit: it.quota.unit(),
+            left: *left,
+            used: 0,
+            until: *until,
+            sent_at: 0,
+        };
+        self.reports = (0..).zip(self.quotas.iter().zip(states)).map(report).collect();
+    }
+
     /// Returns when the amounts of a request are available behind those of `ahead`.
-    pub(super) fn due(&self, start: u64, ahead: &Totals, amounts: &Amounts) -> u64 {
+    pub fn due(&self, start: u64, ahead: &Totals, amounts: &Amounts) -> u64 {
         let quotas = self.quotas.iter().map(|it| {
             let (unit, own) = (it.quota.unit(), it.own(amounts));
             let ahead = ahead.get(unit);
@@ -173,7 +204,10 @@ impl Units {
     }
 
     /// Takes the amounts of a request that leaves now. The buckets count it as if it left at `at`.
-    pub(super) fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
+    pub fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
+        if self.is_stored {
+            return;
+        }
         self.quotas.iter_mut().for_each(|quota| quota.take(at, amounts, now));
         for report in &mut self.reports {
             report.used = report.used.saturating_add(amounts.get(report.unit).into());
@@ -181,8 +215,11 @@ impl Units {
     }
 
     /// Replaces the amounts that a request took at `taken`. Returns whether it takes more of a unit than before.
-    pub(super) fn settle(&mut self, taken: u64, charged: &Amounts, actual: &Amounts, now: u64) -> bool {
+    pub fn settle(&mut self, taken: u64, charged: &Amounts, actual: &Amounts, now: u64) -> bool {
         let mut is_more = false;
+        if self.is_stored {
+            return is_more;
+        }
         let returned =
             Some(taken).filter(|taken| self.changed_at.is_none_or(|changed_at| changed_at < *taken));
         for quota in &mut self.quotas {
@@ -201,8 +238,11 @@ impl Units {
     /// Applies the remaining amounts of a response whose request was sent at `sent_at`. Subtracts the amounts granted later,
     /// because the server may not have counted them. Returns whether they delay more requests.
     pub(super) fn report(&mut self, remaining: &[Remaining], sent_at: u64, longest: u64, now: u64) -> bool {
-        self.reports.retain(|report| now < report.until);
         let mut is_narrower = false;
+        if self.is_stored {
+            return is_narrower;
+        }
+        self.reports.retain(|report| now < report.until);
         for reported in remaining {
             let unit = reported.unit();
             let same = self.quotas.iter().filter(|quota| quota.quota.unit() == unit);
@@ -235,7 +275,8 @@ impl Units {
     pub(super) fn states(&self, now: u64) -> impl Iterator<Item = UnitState> {
         self.quotas.iter().map(move |it| {
             let unit = it.quota.unit();
-            let reported = self.reports.iter().filter(|report| report.unit == unit && now < report.until);
+            let applies = |report: &&Reported| report.unit == unit && (self.is_stored || now < report.until);
+            let reported = self.reports.iter().filter(applies);
             let left = reported.map(Reported::left).min().unwrap_or(u64::MAX);
             let available = u32::try_from(it.available(now).min(left)).unwrap_or(u32::MAX);
             UnitState { unit, limit: it.quota.limit(), available }

@@ -5,7 +5,7 @@ use tokio::time::advance;
 
 use super::*;
 use crate::{
-    limit::{Limiter, PermitRequest, PermitSource, ResponseInfo, Snapshot},
+    limit::{Amounts, Limiter, PermitRequest, PermitSource, ResponseInfo, Snapshot},
     policy::Quota,
 };
 
@@ -53,7 +53,7 @@ fn setters_reject_a_longest_pause_of_zero_and_a_long_pause_without_a_delay() {
 async fn setter_keeps_the_source_of_permits() {
     struct Empty(Arc<()>);
     impl PermitSource for Empty {
-        fn take(&mut self, _cost: NonZeroU32, _now: u64) -> bool {
+        fn take(&mut self, _cost: NonZeroU32, _amounts: &Amounts, _now: u64) -> bool {
             assert_eq!(Arc::strong_count(&self.0), 2);
             false
         }

@@ -20,7 +20,7 @@ fn redis_window_is_longer_than_the_quota_window_by_margin_and_hold() {
     // The window is 1,080 ms plus one microsecond, because both of its ends count. The time between two permits is this
     // window divided by 80 permits, rounded up.
     assert_eq!(longest, Duration::from_micros(1_080_001));
-    let quotas = "2 100 20 1080001 13500013 1000000.0 100 20 1080001 13500013 1000000.1 0 0";
+    let quotas = "2 100 20 1080001 13500013 1000000.0 100 20 1080001 13500013 1000000.1 0 0 0 0";
     assert!(bucket.trim().ends_with(quotas), "{bucket}");
     let key = |suffix: &str| format!("tower-outbound:{{2c70e12b7a0646f92279f427c7b38e73}}:{suffix}");
     assert_eq!(keys, [key("bucket")]);
@@ -46,8 +46,8 @@ fn redis_bucket_leaves_room_for_margin_and_hold_like_a_local_bucket_with_both() 
     let shop = Quota::bucket(40, 2, Duration::from_secs(1)).unwrap();
     let local = shop.with_margin(millis(1_250)).unwrap();
     assert_eq!((local.burst(), local.refill_interval()), (37, millis(500)));
-    assert_eq!(of(shop, millis(250)), ("1 40 37 21250001 500000000 20000000.0 0 0".to_owned(), 1, 37));
+    assert_eq!(of(shop, millis(250)), ("1 40 37 21250001 500000000 20000000.0 0 0 0 0".to_owned(), 1, 37));
     // A capacity that is too small extends the interval.
     let small = Quota::bucket(1, 2, Duration::from_secs(1)).unwrap().with_margin(millis(400)).unwrap();
-    assert_eq!(of(small, millis(100)), ("1 1 1 1000001 1000000000 500000.0 0 0".to_owned(), 1, 1));
+    assert_eq!(of(small, millis(100)), ("1 1 1 1000001 1000000000 500000.0 0 0 0 0".to_owned(), 1, 1));
 }

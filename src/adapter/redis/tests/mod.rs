@@ -2,6 +2,7 @@
 
 mod arguments;
 mod in_flight;
+mod units;
 mod waits;
 
 use std::{
@@ -97,6 +98,8 @@ fn reply(grants: &[(u64, u32)], free: u64) -> Reply {
         grants,
         admitted: 0,
         is_full: false,
+        at: 0,
+        units: Vec::new(),
     }
 }
 

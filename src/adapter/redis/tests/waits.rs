@@ -110,15 +110,14 @@ async fn waiters_stay_queued_if_several_permits_may_become_available_together() 
 
 #[test]
 fn request_for_two_permits_waits_until_both_permits_may_be_used() {
-    let mut permits = Permits::new(10, 0, millis(250), Arc::default());
+    let mut permits = Permits::new(&limiter().inner.settings, Arc::default());
     let free = Free { at: 0, unit: 1, together: 1 };
-    let grant = |due| Lease { due, until: 1_000, permits: 1 };
-    permits.fill([grant(300)], free);
-    permits.fill([grant(200)], free);
+    let grant = |due| Lease { due, until: 1_000, permits: 1, amounts: limit::Amounts::NONE };
+    permits.fill([grant(300)], free, 0);
+    permits.fill([grant(200)], free, 0);
+    let (two, none) = (NonZeroU32::new(2).unwrap(), &limit::Amounts::NONE);
     assert_eq!((permits.forecast(100, 1, 1), permits.forecast(100, 2, 1)), (300, 300));
-    assert!(
-        !permits.take(NonZeroU32::new(2).unwrap(), 299) && permits.take(NonZeroU32::new(2).unwrap(), 300)
-    );
+    assert!(!permits.take(two, none, 299) && permits.take(two, none, 300));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,189 @@
+//! Runs the store's script on a clock that the test sets, and compares its logs of amounts with a model.
+
+use proptest::{prelude::*, test_runner::TestRunner};
+
+use super::{script::on_clock, *};
+
+/// The limits and the lengths of the quotas of units, in µs.
+const UNITS: [(u64, u64); 2] = [(100, 50_000), (250, 200_000)];
+
+const HORIZON: u64 = 5_000;
+
+#[derive(Debug, Clone)]
+struct Step {
+    /// The time since the previous step, in µs.
+    delay: u64,
+    action: Action,
+}
+
+#[derive(Debug, Clone)]
+enum Action {
+    Take(u64),
+    /// Settles the request with this index from the end. The second number is its new amount.
+    Settle(usize, u64),
+}
+
+/// The amounts of one request, each with the time since which it counts.
+#[derive(Debug, Default)]
+struct Request {
+    counted: Vec<(u64, u64)>,
+}
+
+impl Request {
+    fn total(&self) -> u64 {
+        self.counted.iter().map(|(_, amount)| amount).sum()
+    }
+
+    /// Replaces the amount. Returns by how much it has risen and fallen.
+    fn settle(&mut self, actual: u64, now: u64) -> (u64, u64) {
+        let (more, mut less) = (actual.saturating_sub(self.total()), self.total().saturating_sub(actual));
+        let settled = (more, less);
+        if more > 0 {
+            self.counted.push((now, more));
+        }
+        for (_, amount) in &mut self.counted {
+            let part = less.min(*amount);
+            (*amount, less) = (*amount - part, less - part);
+        }
+        settled
+    }
+}
+
+struct Store {
+    connection: redis::Connection,
+    script: String,
+    now: u64,
+}
+
+type Reply = (u64, u64, u64, u64, u64, Vec<(u64, u64)>, u32, bool, u64, Vec<(u64, u64)>);
+
+impl Store {
+    /// Returns when the amount is granted, and the available amount and the wait of each unit.
+    fn query(
+        &mut self,
+        amount: u64,
+        more: u64,
+        returned: Option<(u64, u64)>,
+    ) -> (Option<u64>, Vec<(u64, u64)>) {
+        let mut command = redis::cmd("EVAL");
+        command
+            .arg(&self.script)
+            .arg(1)
+            .arg("{a}")
+            .arg(self.now)
+            .arg(u8::from(amount > 0))
+            .arg(1)
+            .arg(HORIZON);
+        command.arg(&[0, 0, 0, -1, 0, 0, 0, 1_000_000_000, 0, 0]).arg(&[0, 0, 0]).arg(UNITS.len());
+        for (number, (limit, length)) in UNITS.iter().enumerate() {
+            command.arg(&[*limit, *length, amount, more]).arg(format!("unit{number}"));
+        }
+        command.arg(u8::from(returned.is_some()));
+        if let Some((since, amount)) = returned {
+            command.arg(&[since, amount, amount]);
+        }
+        let (.., grants, _, _, at, units): Reply = command.query(&mut self.connection).unwrap();
+        assert_eq!(at, self.now);
+        (grants.first().map(|(due, _)| self.now + due), units)
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let delay = prop_oneof![3 => Just(0), 3 => 0u64..2_000, 2 => 0u64..20_000, 1 => 0u64..150_000];
+    let amount = prop_oneof![6 => 1u64..60, 1 => 60u64..400];
+    let action = prop_oneof![
+        2 => amount.clone().prop_map(Action::Take),
+        1 => (0usize..6, prop_oneof![Just(0), amount]).prop_map(|(index, actual)| Action::Settle(index, actual)),
+    ];
+    prop::collection::vec((delay, action).prop_map(|(delay, action)| Step { delay, action }), 1..80)
+}
+
+/// Returns the largest amount that counts in a window with the time `at`.
+fn most_with(requests: &[Request], at: u64, length: u64) -> u64 {
+    let counted = || requests.iter().flat_map(|request| &request.counted);
+    let starts = counted()
+        .map(|(start, _)| *start)
+        .filter(|start| (at.saturating_sub(length - 1)..=at).contains(start));
+    let in_window = |start: u64| {
+        let within = counted().filter(move |(time, _)| (start..start + length).contains(time));
+        within.map(|(_, amount)| amount).sum::<u64>()
+    };
+    starts.map(in_window).max().unwrap_or(0)
+}
+
+#[test]
+fn script_grants_amounts_only_if_every_window_has_room() {
+    let server = server();
+    let client = redis::Client::open(server.url()).unwrap();
+    let (granted, delayed) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    let run = |steps: Vec<Step>| {
+        let mut connection = client.get_connection().unwrap();
+        redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
+        let mut store = Store { connection, script: on_clock(), now: 2_000_000_000_000_000 };
+        // The quotas count as spent at first, because the server has just started.
+        store.query(0, 0, None);
+        store.now += 20_000_000;
+        let mut requests: Vec<Request> = Vec::new();
+        for Step { delay, action } in steps {
+            store.now += delay;
+            match action {
+                Action::Take(amount) => {
+                    let (at, units) = store.query(amount, 0, None);
+                    let Some(at) = at else {
+                        prop_assert!(units.iter().any(|(_, wait)| *wait > HORIZON), "{units:?}");
+                        delayed.set(delayed.get() + 1);
+                        continue;
+                    };
+                    for ((limit, length), (left, wait)) in UNITS.iter().zip(units) {
+                        // The rest of an amount above the limit needs no room.
+                        requests.push(Request { counted: vec![(at, amount.min(*limit))] });
+                        let most = most_with(&requests, at, *length);
+                        requests.pop();
+                        prop_assert!(
+                            most <= *limit,
+                            "{most} of {limit} in {length} us at {at}: {requests:?}"
+                        );
+                        prop_assert!(wait == 0 && left <= limit.saturating_sub(amount));
+                    }
+                    requests.push(Request { counted: vec![(at, amount)] });
+                    granted.set(granted.get() + 1);
+                }
+                Action::Settle(index, actual) => {
+                    let Some(index) = requests.len().checked_sub(1 + index) else { continue };
+                    let since = requests[index].counted[0].0;
+                    let (more, less) = requests[index].settle(actual, store.now);
+                    // A process knows only a lower bound of the time.
+                    store.query(0, more, (less > 0).then_some((since - delay.min(3_000), less)));
+                }
+            }
+        }
+        Ok(())
+    };
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) };
+    TestRunner::new(config).run(&steps(), run).unwrap();
+    let (granted, delayed) = (granted.get(), delayed.get());
+    assert!(granted > 2_000 && delayed > 1_000, "{granted} granted, {delayed} delayed");
+}
+
+#[test]
+fn script_admits_a_request_as_soon_as_its_amount_fits() {
+    let server = server();
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
+    let mut store = Store { connection, script: on_clock(), now: 2_000_000_000_000_000 };
+    store.query(0, 0, None);
+    store.now += 20_000_000;
+    let start = store.now;
+    assert_eq!(store.query(60, 0, None).0, Some(start));
+    assert_eq!(store.query(41, 0, None), (None, vec![(40, 50_000), (190, 0)]));
+    // Returned amounts are available at once.
+    store.now += 10_000;
+    assert_eq!(store.query(0, 0, Some((start, 20))).1, [(60, 0), (210, 0)]);
+    assert_eq!(store.query(41, 0, None), (Some(start + 10_000), vec![(19, 0), (169, 0)]));
+    // A shortfall counts from now on, and a return of an amount that has left the window has no effect.
+    store.now = start + 45_001;
+    assert_eq!(store.query(0, 30, None).1, [(0, 0), (139, 0)]);
+    assert_eq!(store.query(20, 0, None), (Some(start + 50_000), vec![(0, 0), (119, 0)]));
+    store.now = start + 50_001;
+    assert_eq!(store.query(0, 0, Some((start, 40))).1, [(9, 0), (159, 0)]);
+}

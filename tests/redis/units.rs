@@ -1,0 +1,281 @@
+//! Tests quotas of tokens and points that processes share, and how requests settle their amounts.
+
+use std::{env, process::Stdio};
+
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Command,
+};
+use tower_outbound::limit::{Amounts, Permit, Unit};
+
+use super::*;
+
+pub(super) fn tokens(amount: u32) -> Amounts {
+    Amounts::of(Unit::Tokens, amount)
+}
+
+fn quota_of(unit: Unit, limit: u32, window: Duration) -> Quota {
+    quota(limit, window).with_unit(unit).unwrap()
+}
+
+pub(super) fn token_quota(limit: u32, window: Duration) -> Quota {
+    quota_of(Unit::Tokens, limit, window)
+}
+
+pub(super) fn taking(amounts: Amounts) -> PermitRequest {
+    PermitRequest::new().with_amounts(amounts)
+}
+
+/// Waits for the permit of a request, and marks it as sent.
+pub(super) async fn send(limiter: &RedisLimiter, amounts: Amounts) -> Permit<'static> {
+    let acquire = limiter.acquire_with(&taking(amounts));
+    let mut permit = tokio::time::timeout(HANG_TIMEOUT, acquire).await.expect("the limiter hangs").unwrap();
+    permit.mark_sent(Instant::now());
+    permit
+}
+
+pub(super) fn settle(permit: &mut Permit<'_>, amounts: Amounts) {
+    permit.settlement().unwrap().settle(amounts);
+}
+
+/// Waits until requests for these amounts are refused because of tokens. Returns the last refusal.
+async fn wait_until_refused(limiter: &RedisLimiter, amounts: Amounts) -> Refusal {
+    let start = Instant::now();
+    loop {
+        match take(limiter, taking(amounts).with_max_wait(millis(100))).await {
+            Ok(_) => tokio::time::sleep(millis(1)).await,
+            Err(refusal) => return refusal,
+        }
+        assert!(start.elapsed() < HANG_TIMEOUT, "{limiter:?}");
+    }
+}
+
+#[tokio::test]
+async fn processes_exceed_neither_a_quota_of_requests_nor_one_of_tokens() {
+    let server = server();
+    let (requests, tokens_per_window) =
+        (with_margin(40, millis(1_000)), with_margin(2_000, millis(1_000)).with_unit(Unit::Tokens).unwrap());
+    for make in [bucket, window] {
+        let make = || make(&server.url(), "key", vec![requests, tokens_per_window]).unwrap();
+        let (limiters, length) = ([make(), make()], millis(6_000));
+        let (sent, used) = (Arrivals::new(), Arrivals::new());
+        let (end, mut calls) = (Instant::now() + length, JoinSet::new());
+        for task in 0..12_u32 {
+            let (limiter, mut sent, mut used) =
+                (limiters[task as usize % 2].clone(), sent.clone(), used.clone());
+            calls.spawn(async move {
+                for call in 0.. {
+                    let estimate = 20 + (task * 31 + call * 17) % 120;
+                    let request = taking(tokens(estimate)).with_deadline(end);
+                    let earliest = Instant::now();
+                    let Ok(mut permit) = limiter.acquire_with(&request).await else { return };
+                    let (latest, actual) = (Instant::now(), estimate / (1 + call % 3));
+                    // The store granted the permits at most a hold before the poll.
+                    let earliest = earliest.max(latest - millis(20));
+                    sent.extend([Arrival::between(earliest, latest)]);
+                    used.extend([Arrival::between(earliest, latest).with_permits(actual)]);
+                    permit.mark_sent(latest);
+                    tokio::time::sleep(millis(u64::from(estimate % 40))).await;
+                    settle(&mut permit, tokens(actual));
+                }
+            });
+        }
+        calls.join_all().await;
+        sent.assert_within(requests);
+        used.assert_within(tokens_per_window);
+        assert!(sent.times().len() > 40, "{}", sent.times().len());
+    }
+}
+
+#[tokio::test]
+async fn settled_excess_delays_another_process() {
+    let server = server();
+    let length = millis(3_000);
+    let [one, other] = [(); 2].map(|()| bucket(&server.url(), "key", [token_quota(1_000, length)]).unwrap());
+    let mut permit = send(&one, tokens(10)).await;
+    take(&other, taking(tokens(10))).await.unwrap();
+    let settled = Instant::now();
+    settle(&mut permit, tokens(2_000));
+    let refusal = wait_until_refused(&other, tokens(1)).await;
+    assert_eq!((refusal.reason(), refusal.unit()), (Reason::MaxWait, Some(Unit::Tokens)), "{refusal}");
+    assert!(refusal.wait().unwrap() > millis(100), "{refusal}");
+    assert_eq!(other.snapshot().units[0].available, 0);
+    take(&other, taking(tokens(1))).await.unwrap();
+    assert!(settled.elapsed() >= length, "{:?}", settled.elapsed());
+}
+
+#[tokio::test]
+async fn returned_amounts_admit_a_waiter_of_another_process() {
+    let server = server();
+    let length = millis(8_000);
+    let [one, other] = [(); 2].map(|()| bucket(&server.url(), "key", [token_quota(100, length)]).unwrap());
+    let mut permit = send(&one, tokens(100)).await;
+    let granted = Instant::now();
+    wait_until_refused(&other, tokens(50)).await;
+    let waiter = tokio::spawn({
+        let other = other.clone();
+        async move { send(&other, tokens(50)).await }
+    });
+    tokio::time::sleep(millis(300)).await;
+    assert!(!waiter.is_finished());
+    settle(&mut permit, tokens(50));
+    waiter.await.unwrap();
+    assert!(granted.elapsed() < length / 2, "{:?}", granted.elapsed());
+    // Half of the amount still counts.
+    let refusal = wait_until_refused(&one, tokens(1)).await;
+    assert_eq!(refusal.unit(), Some(Unit::Tokens));
+}
+
+#[tokio::test]
+async fn dropped_request_keeps_its_estimate_unless_it_was_not_sent() {
+    let server = server();
+    let length = millis(8_000);
+    let [one, other] = [(); 2].map(|()| window(&server.url(), "key", [token_quota(100, length)]).unwrap());
+    let permit = send(&one, tokens(60)).await;
+    let granted = Instant::now();
+    drop(permit);
+    let unsent = one.acquire_with(&taking(tokens(40))).await.unwrap();
+    assert_eq!(wait_until_refused(&other, tokens(40)).await.unit(), Some(Unit::Tokens));
+    drop(unsent);
+    drop(send(&other, tokens(40)).await);
+    assert!(granted.elapsed() < length / 2, "{:?}", granted.elapsed());
+    assert_eq!(wait_until_refused(&one, tokens(1)).await.unit(), Some(Unit::Tokens));
+}
+
+/// The amounts of a permit that nothing has collected are returned, and the next waiter takes them.
+#[tokio::test]
+async fn dropped_waiter_returns_the_amounts_that_were_granted_to_it() {
+    let server = server();
+    let limiter = window(&server.url(), "key", [token_quota(100, millis(8_000))]).unwrap();
+    take(&limiter, taking(tokens(1))).await.unwrap();
+    let granted = Instant::now();
+    let mut queued = tokio_test::task::spawn(limiter.acquire_with(&taking(tokens(99))));
+    tokio_test::assert_pending!(queued.poll());
+    tokio::time::timeout(HANG_TIMEOUT, async {
+        while !queued.is_woken() {
+            tokio::time::sleep(millis(1)).await;
+        }
+    })
+    .await
+    .unwrap();
+    drop(queued);
+    drop(send(&limiter, tokens(99)).await);
+    assert!(granted.elapsed() < millis(4_000), "{:?}", granted.elapsed());
+}
+
+#[tokio::test]
+async fn estimate_above_the_limit_counts_as_the_limit() {
+    let server = server();
+    let length = millis(2_000);
+    let limiter = window(&server.url(), "key", [quota(100, length), token_quota(100, length)]).unwrap();
+    for _ in 0..2 {
+        let granted = send(&limiter, tokens(5_000)).await;
+        let refusal = take(&limiter, taking(tokens(1)).with_max_wait(millis(100))).await.unwrap_err();
+        assert_eq!(refusal.unit(), Some(Unit::Tokens));
+        // A request without tokens needs no room for them.
+        take(&limiter, request(1, None).with_max_wait(millis(100))).await.unwrap();
+        drop(granted);
+    }
+}
+
+#[tokio::test]
+async fn refusal_names_the_unit_that_delays() {
+    let server = server();
+    let length = millis(3_000);
+    let quotas = [quota_of(Unit::Points, 10, length), token_quota(100, length)];
+    let limiter = window(&server.url(), "key", quotas).unwrap();
+    drop(send(&limiter, tokens(100).with(Unit::Points, 5)).await);
+    for (amounts, unit) in [(tokens(1), Unit::Tokens), (Amounts::of(Unit::Points, 6), Unit::Points)] {
+        let refusal = take(&limiter, taking(amounts).with_max_wait(millis(100))).await.unwrap_err();
+        assert_eq!(refusal.unit(), Some(unit));
+    }
+    let units = limiter.snapshot().units;
+    let left: Vec<_> = units.iter().map(|unit| (unit.unit, unit.limit, unit.available)).collect();
+    assert_eq!(left, [(Unit::Points, 10, 5), (Unit::Tokens, 100, 0)]);
+    // The forecast of six points does not apply to five.
+    take(&limiter, taking(Amounts::of(Unit::Points, 5)).with_max_wait(millis(100))).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "child process that another test starts"]
+async fn child_process_takes_tokens() {
+    let limiter = window(&env::var("STORE_URL").unwrap(), "key", [token_quota(100, millis(3_000))]).unwrap();
+    let _permit = send(&limiter, tokens(100)).await;
+    println!("granted");
+    tokio::time::sleep(HANG_TIMEOUT * 10).await;
+}
+
+#[tokio::test]
+async fn estimate_of_a_killed_process_counts_until_it_leaves_the_window() {
+    let (server, length) = (server(), millis(3_000));
+    let limiter = window(&server.url(), "key", [token_quota(100, length)]).unwrap();
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "units::child_process_takes_tokens", "--ignored", "--nocapture"]);
+    command.env("STORE_URL", server.url()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    while !lines.next_line().await.unwrap().expect("the child has ended").contains("granted") {}
+    child.kill().await.unwrap();
+    let killed = Instant::now();
+    take(&limiter, taking(tokens(1))).await.unwrap();
+    // The child received its permit a little before the test read its output.
+    assert!(killed.elapsed() >= length / 2, "{:?}", killed.elapsed());
+}
+
+#[tokio::test]
+async fn processes_divide_a_quota_of_tokens_while_the_store_is_down() {
+    let mut server = server();
+    let shared = token_quota(100, millis(1_000));
+    let make = || window(&server.url(), "key", [shared]).unwrap().with_timeout(millis(1_500)).unwrap();
+    let limiters = [(); 2].map(|()| make().with_fallback_share(2).unwrap());
+    for limiter in &limiters {
+        take(limiter, taking(tokens(1))).await.unwrap();
+    }
+    server.kill().unwrap();
+    let mut arrivals = Arrivals::new();
+    for limiter in &limiters {
+        let _ = take(limiter, taking(tokens(1)).with_max_wait(millis(1))).await;
+        wait_until("the limiter uses its share", || limiter.store() == Store::Fallback).await;
+        let mut permits = 0;
+        let mut own = Arrivals::new();
+        while permits < 6 {
+            // A request is refused while a query fails.
+            if let Ok(mut permit) = limiter.acquire_with(&taking(tokens(20))).await {
+                permit.mark_sent(Instant::now());
+                let arrival = Arrival::between(permit.granted_at(), Instant::now()).with_permits(20);
+                own.extend([arrival]);
+                arrivals.extend([arrival]);
+                permits += 1;
+            }
+        }
+        own.assert_within(token_quota(50, millis(1_000)));
+    }
+    arrivals.assert_within(shared);
+    server.restart().unwrap();
+    for limiter in &limiters {
+        wait_until_shared(limiter).await;
+    }
+}
+
+async fn wait_until_shared(limiter: &RedisLimiter) {
+    let start = Instant::now();
+    while take(limiter, taking(tokens(1))).await.is_err() || limiter.store() != Store::Shared {
+        assert!(start.elapsed() < HANG_TIMEOUT, "{limiter:?}");
+        tokio::time::sleep(millis(10)).await;
+    }
+}
+
+/// The restart deletes the log of amounts. The entire quota then counts as spent.
+#[tokio::test]
+async fn restart_of_the_store_grants_no_second_quota_of_tokens() {
+    let (mut server, length) = (server(), millis(2_000));
+    let limiter = window(&server.url(), "key", [token_quota(100, length)]).unwrap();
+    let mut permit = send(&limiter, tokens(100)).await;
+    let granted = Instant::now();
+    server.restart().unwrap();
+    // The store no longer knows which amounts this would return.
+    settle(&mut permit, tokens(0));
+    let other = window(&server.url(), "key", [token_quota(100, length)]).unwrap();
+    take(&other, taking(tokens(100))).await.unwrap();
+    assert!(granted.elapsed() >= length, "{:?}", granted.elapsed());
+}
