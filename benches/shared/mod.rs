@@ -18,7 +18,7 @@ pub use self::calls::{CallSettings, OkService, Ratio, ServiceRow, compare_calls,
 pub use self::progress::progress;
 pub use self::report::{Column, Report, Table};
 pub use self::tower_layers::{
-    RetryPolicy, TowerHttpLog, at_info, tower_http_auth, tower_http_log, tower_retry,
+    RetryPolicy, TowerHttpLog, at_info, at_level, tower_http_auth, tower_http_log, tower_retry,
 };
 
 /// The error type of the benches.

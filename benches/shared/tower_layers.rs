@@ -77,7 +77,12 @@ pub fn tower_http_auth() -> AddAuthorizationLayer {
 
 /// Runs `work` with a tracing subscriber that formats all events from INFO on and discards the text.
 pub fn at_info<T>(work: impl FnOnce() -> T) -> T {
-    let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+    at_level(Level::INFO, work)
+}
+
+/// Runs `work` with a tracing subscriber that formats all spans and events from `level` on and discards the text.
+pub fn at_level<T>(level: Level, work: impl FnOnce() -> T) -> T {
+    let subscriber = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::sink).finish();
     let done = tracing::subscriber::with_default(subscriber, work);
     // Clears the subscriber's cached interest, so that rows measured later do not check every event.
     tracing::callsite::rebuild_interest_cache();

@@ -10,7 +10,8 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Writes the context of an attempt's span into the request's headers, as W3C `traceparent` and `tracestate`.
 ///
-/// Writes nothing unless the subscriber contains the layer of `tracing-opentelemetry` and that layer records the span.
+/// Writes nothing unless the subscriber contains the layer of `tracing-opentelemetry` and that layer records the span. The
+/// span has the level TRACE, or INFO with [`with_info_spans`](crate::request_id::RequestIdLayer::with_info_spans).
 /// Never sends baggage. OpenTelemetry's global propagator is not used, because it may also write fields that are meant
 /// for the application's own services.
 ///
@@ -19,10 +20,13 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// If the caller has set a `traceparent`, each attempt keeps this `traceparent` and its `tracestate`.
 ///
 /// ```
-/// use tower_outbound::{adapter::trace_context, attempt_span::AttemptSpanLayer, preset};
+/// use tower_outbound::{
+///     adapter::trace_context, attempt_span::AttemptSpanLayer, preset, request_id::RequestIdLayer,
+/// };
 ///
 /// # fn main() -> Result<(), tower_outbound::InvalidConfig> {
 /// let rates = preset::currency_rates("https://rates.example.com")?
+///     .with_request_id(RequestIdLayer::new().with_info_spans())
 ///     .with_attempt_span(AttemptSpanLayer::new().with_propagation(trace_context));
 /// # Ok(())
 /// # }

@@ -28,8 +28,10 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             this.sending.dropped(this.span);
-            let _entered = this.span.enter();
-            this.future.complete();
+            if !this.future.is_completed() {
+                let _entered = this.span.enter();
+                this.future.complete();
+            }
         }
     }
 }

@@ -52,7 +52,7 @@ pub struct ConnectTimes {
 #[derive(Default)]
 pub(super) struct Attempt {
     number: u32,
-    started: OptionalDuration,
+    pub(super) started: OptionalDuration,
     pub(super) waited: OptionalDuration,
     pub(super) connection_wait: OptionalDuration,
     pub(super) sent: OptionalDuration,
@@ -62,6 +62,8 @@ pub(super) struct Attempt {
     pub(super) connect: Option<Box<ConnectTimes>>,
     pub(super) server_request_id: Option<Arc<str>>,
     pub(super) outcome: Option<Outcome>,
+    /// The name of the cause, if the attempt ended without a response.
+    pub(super) failure: Option<&'static str>,
     pub(super) delay_reason: Option<DelayReason>,
 }
 

@@ -19,6 +19,7 @@
 
 mod attempt;
 mod deadline;
+mod log;
 mod member;
 mod progress;
 mod renewal;
@@ -26,6 +27,7 @@ pub(crate) mod report;
 mod request_head;
 mod server_id;
 mod shared;
+mod timeline;
 
 use std::{sync::Arc, time::Duration};
 
@@ -142,17 +144,6 @@ impl CallContext {
         self.0.service()
     }
 
-    /// Returns the service's name and the request id for a log event. Both are `None` if the call's span already
-    /// contains them.
-    pub(crate) fn names_for_event(&self) -> (Option<Arc<str>>, Option<HeaderValue>) {
-        match &self.0.shared.state().identity {
-            Some(identity) if !identity.in_span => {
-                (identity.naming.service.clone(), Some(identity.request_id.clone()))
-            }
-            _ => (None, None),
-        }
-    }
-
     /// Returns the number of the running attempt, starting at 1, or 0 before the first attempt.
     pub fn attempt(&self) -> u32 {
         self.0.shared.state().attempts.number()
@@ -216,12 +207,14 @@ impl CallContext {
         }
     }
 
+    /// Records that the request waits for its permit.
+    pub(crate) fn begin_wait(&self, now: Instant) {
+        self.0.shared.state().waits_since = now.saturating_duration_since(self.0.shared.started).into();
+    }
+
+    /// Records the end of the wait for a permit.
     pub(crate) fn add_wait(&self, waited: Duration) {
-        let mut state = self.0.shared.state();
-        state.waited.add(waited);
-        if let Some(attempt) = &mut state.attempts.last {
-            attempt.waited.add(waited);
-        }
+        self.0.shared.state().add_wait(waited);
     }
 
     /// Records how long an attempt waited for its connection, and the times of a connection that was opened for it.
@@ -301,11 +294,12 @@ impl CallContext {
         Ok(())
     }
 
-    /// Ends the running attempt. `requested` is the delay that the server requested, and `headers` are the response
-    /// headers.
+    /// Ends the running attempt. `failure` is its cause if no response arrived, `requested` is the delay that the server
+    /// requested, and `headers` are the response headers.
     pub(crate) fn end_attempt(
         &self,
         outcome: Outcome,
+        failure: Option<&'static str>,
         requested: Option<Duration>,
         headers: Option<&HeaderMap>,
     ) {
@@ -319,6 +313,7 @@ impl CallContext {
                 attempt.sent = since_start.into();
             }
             attempt.outcome = Some(outcome);
+            attempt.failure = failure;
             attempt.server_request_id = server_request_id;
             attempt.requested_delay = requested.into();
         }
@@ -329,7 +324,7 @@ impl CallContext {
         let mut state = self.0.shared.state();
         state.key_replaced |= key_replaced;
         // An earlier run of the stack may have ended the call, if the response's body broke after that.
-        state.stop_reason = None;
+        (state.stop_reason, state.expired) = (None, OptionalDuration::NONE);
         if let Some(attempt) = &mut state.attempts.last {
             attempt.delay = retry.delay.into();
             attempt.delay_reason = Some(retry.reason);
@@ -345,6 +340,14 @@ impl CallContext {
     pub(crate) fn end(&self, stop: impl Into<Stop>) {
         let Stop { reason, retry_after } = stop.into();
         let mut state = self.0.shared.state();
+        if reason == StopReason::Deadline {
+            let elapsed = self.0.shared.started.elapsed();
+            state.expired = elapsed.into();
+            // The request may be dropped in the limiter's queue.
+            if let Some(since) = state.waits_since.get() {
+                state.add_wait(elapsed.saturating_sub(since));
+            }
+        }
         state.stop_reason = Some(reason);
         state.retry_after = retry_after.map_or(state.retry_after, OptionalDuration::from);
     }
@@ -362,9 +365,9 @@ mod tests {
         call.begin_watch();
         call.0.shared.progress.enter(Phase::Sent(Duration::from_secs(1)));
         call.end_watch();
-        call.end_attempt(Outcome::Response(http::StatusCode::SERVICE_UNAVAILABLE), None, None);
+        call.end_attempt(Outcome::Response(http::StatusCode::SERVICE_UNAVAILABLE), None, None, None);
         call.start_attempt(now).unwrap();
-        call.end_attempt(Outcome::Refused, None, None);
+        call.end_attempt(Outcome::Refused, None, None, None);
         let sent = call.report().attempts().iter().map(|attempt| attempt.sent).collect::<Vec<_>>();
         assert_eq!(sent, [Some(Duration::from_secs(1)), None]);
     }

@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderValue, Response};
 
-use super::{AttemptReport, Outcome, StopReason, attempt::Attempt, shared::Shared};
+use super::{AttemptReport, StopReason, attempt::Attempt, shared::Shared, timeline::short};
 #[cfg(feature = "client")]
 use crate::clock::Instant;
 
@@ -25,7 +25,8 @@ use crate::clock::Instant;
 /// # }
 /// ```
 ///
-/// `Display` writes one line: `request id 0199…: 3 attempts (503, not sent, 200), success, waited 1.2s`.
+/// `Display` writes one line, which shows [where the time went](crate::request_id#where-the-time-went):
+/// `request id 0199…: 3 attempts (503@27ms, timeout@3s, 200@2s), success, queued 1.2s, backoff 310ms`.
 ///
 /// # Clone
 ///
@@ -99,6 +100,16 @@ impl Report {
         self.shared.state().waited.get().unwrap_or_default()
     }
 
+    /// Returns the total time between the end of an attempt and the start of the next one.
+    pub(crate) fn backoff(&self) -> Duration {
+        self.shared.state().backoff()
+    }
+
+    /// Returns the list of attempts for logs, with the duration of each.
+    pub(crate) fn attempt_log(&self) -> String {
+        self.shared.state().attempt_log()
+    }
+
     /// Returns the delay after which another attempt could succeed, counted from the end of the last attempt. The delay
     /// is known if it ended the call, because it exceeds the deadline or `max_retry_after`. Otherwise returns `None`.
     pub fn retry_after(&self) -> Option<Duration> {
@@ -116,22 +127,20 @@ impl fmt::Display for Report {
         if let Some(id) = self.request_id().as_ref().and_then(|id| id.to_str().ok()) {
             write!(f, "request id {id}: ")?;
         }
-        let attempts = self.attempts();
-        let outcomes = attempts.iter().map(|attempt| attempt.outcome.as_ref());
-        let outcomes: Vec<_> =
-            outcomes.map(|outcome| outcome.map_or("unfinished", Outcome::as_str)).collect();
-        match &*outcomes {
-            [] => f.write_str("0 attempts"),
-            [outcome] => write!(f, "1 attempt ({outcome})"),
-            _ => write!(f, "{} attempts ({})", outcomes.len(), outcomes.join(", ")),
+        match self.attempt_count() {
+            0 => f.write_str("0 attempts"),
+            1 => write!(f, "1 attempt ({})", self.attempt_log()),
+            count => write!(f, "{count} attempts ({})", self.attempt_log()),
         }?;
         if let Some(stop) = self.stop_reason() {
             write!(f, ", {}", stop.as_str())?;
         }
-        match self.waited() {
-            Duration::ZERO => Ok(()),
-            waited => write!(f, ", waited {waited:.1?}"),
+        for (name, time) in [("queued", self.waited()), ("backoff", self.backoff())] {
+            if !time.is_zero() {
+                write!(f, ", {name} {}", short(time))?;
+            }
         }
+        Ok(())
     }
 }
 

@@ -1,6 +1,9 @@
 //! The state of a call, which its layers and its report share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    time::Duration,
+};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -16,6 +19,8 @@ use crate::clock::{self, Instant};
 pub(super) struct Shared {
     pub(super) started: Instant,
     pub(super) progress: Progress,
+    /// Whether the spans of the attempts have the level INFO.
+    pub(super) has_info_spans: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -25,6 +30,8 @@ pub(crate) struct Identity {
     pub(crate) request_id: HeaderValue,
     /// Whether the call's span is enabled. If it is, log events inside the span need not repeat the name and the id.
     pub(crate) in_span: bool,
+    /// Whether the event of the call also shows its only attempt.
+    pub(crate) shows_attempt: bool,
 }
 
 /// The part of an [`Identity`] that is the same for all calls of a layer.
@@ -44,7 +51,11 @@ pub(super) struct State {
     pub(super) server_request_id: Option<Arc<str>>,
     pub(super) keys: SentKeys,
     pub(super) waited: OptionalDuration,
+    /// When the request began to wait for its permit, after the start of the call. `None` if it does not wait.
+    pub(super) waits_since: OptionalDuration,
     pub(super) attempts: Attempts,
+    /// Whether the event of the call shows the last attempt, which has no event of its own.
+    pub(super) deferred: bool,
     /// The number of attempts that reached an attempt span layer, including attempts by retry layers of other crates.
     pub(super) sent_count: u32,
     /// Whether a retry layer has retried the call with a new key.
@@ -56,13 +67,20 @@ pub(super) struct State {
     pub(super) member: Option<Box<Member>>,
     pub(super) retry_after: OptionalDuration,
     pub(super) stop_reason: Option<StopReason>,
+    /// When the deadline ended the call, after the start of the call.
+    pub(super) expired: OptionalDuration,
 }
 
 impl Shared {
     /// Creates the state of a call that starts now.
     pub(super) fn new(identity: Option<Identity>) -> Self {
         let state = Mutex::new(State { identity, ..State::default() });
-        Self { started: clock::now(), progress: Progress::default(), state }
+        Self {
+            started: clock::now(),
+            progress: Progress::default(),
+            has_info_spans: AtomicBool::new(false),
+            state,
+        }
     }
 
     // Ignores the poisoning of the lock, because a panic while the lock is held leaves the values valid.
@@ -74,6 +92,15 @@ impl Shared {
 impl State {
     pub(super) fn has_sent(&self, text: &str) -> bool {
         self.keys.are_in(text)
+    }
+
+    /// Adds the time of a wait for a permit to the call and to its running attempt.
+    pub(super) fn add_wait(&mut self, waited: Duration) {
+        self.waits_since = OptionalDuration::NONE;
+        self.waited.add(waited);
+        if let Some(attempt) = &mut self.attempts.last {
+            attempt.waited.add(waited);
+        }
     }
 
     /// Records and returns the first acceptable request id that the server sent with a response. If the response has

@@ -47,6 +47,11 @@ impl<F> MaybeRejected<F> {
         Self::Rejected { error: Some(error) }
     }
 
+    #[inline]
+    pub(crate) fn is_completed(&self) -> bool {
+        matches!(self, Self::Rejected { error: None })
+    }
+
     /// Drops the inner future. Polling the future after that panics.
     #[inline]
     pub(crate) fn complete(mut self: Pin<&mut Self>) {

@@ -90,17 +90,6 @@ impl Outcome {
             Self::Refused | Self::NotSent => Delivery::NotSent,
         }
     }
-
-    /// Returns the outcome as text: the status as digits, or the failure as one or two words.
-    pub(crate) fn as_str(&self) -> &str {
-        match self {
-            Self::Response(status) | Self::Rejected(status) => status.as_str(),
-            Self::Timeout => "timeout",
-            Self::Refused => "refused",
-            Self::NotSent => "not sent",
-            Self::Failed => "failed",
-        }
-    }
 }
 
 #[cfg(test)]
@@ -140,7 +129,6 @@ mod tests {
             for (headers, is_empty) in [(&HeaderMap::new(), false), (&hints, false), (&empty, true)] {
                 let outcome = read(status, headers);
                 assert_eq!((outcome.delivery(), outcome.status()), (expected(is_empty), Some(status)));
-                assert_eq!(outcome.as_str(), status.as_str());
             }
         }
     }

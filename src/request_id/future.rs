@@ -31,8 +31,10 @@ pin_project! {
     impl<F> PinnedDrop for ResponseFuture<F> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            let _entered = this.span.enter();
-            this.future.complete();
+            if !this.future.is_completed() {
+                let _entered = this.span.enter();
+                this.future.complete();
+            }
         }
     }
 }
@@ -61,10 +63,8 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut polled = {
-            let _entered = this.span.enter();
-            this.future.poll(cx)
-        };
+        let entered = this.span.enter();
+        let mut polled = this.future.poll(cx);
         let Poll::Ready(result) = &mut polled else { return Poll::Pending };
         if let Ok(response) = result {
             let report = response.extensions().get::<Report>();
@@ -79,11 +79,12 @@ where
                 response.extensions_mut().insert(this.call.report());
             }
         }
-        let (span, outcome) = (&*this.span, result.as_ref().map(ResponseSummary::of));
+        let outcome = result.as_ref().map(ResponseSummary::of);
         if let Some(subject) = this.subject {
-            span.in_scope(|| telemetry::call(subject, this.call, outcome));
+            telemetry::call(subject, this.call, outcome);
         }
-        telemetry::end_call(span, this.call, outcome);
+        drop(entered);
+        telemetry::end_call(this.span, this.call, outcome);
         if let Err(error) = result {
             error.set_report(this.call.report());
         }

@@ -40,6 +40,8 @@ pub struct RequestIdLayer {
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(super) level: Level,
     #[cfg_attr(feature = "serde", serde(skip))]
+    pub(super) has_info_spans: bool,
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(super) make: Arc<dyn Fn() -> HeaderValue + Send + Sync>,
 }
 
@@ -56,6 +58,7 @@ impl RequestIdLayer {
                 server_headers: SERVER_HEADERS.map(HeaderName::from_static).into(),
             }),
             level: Level::INFO,
+            has_info_spans: false,
             make: Arc::new(move || uuid::v7_header(&random)),
         }
     }
@@ -104,6 +107,22 @@ impl RequestIdLayer {
         self
     }
 
+    /// Raises the spans `call` and `attempt` to INFO, so that an exporter of traces that filters at INFO receives them.
+    /// Without this setting, `call` is at DEBUG and `attempt` at TRACE, with any features of this crate. The events of
+    /// the call then do not repeat the [fields of the span](super#the-log).
+    ///
+    /// The setting also applies to the attempts of an inner [`AttemptSpanLayer`](crate::attempt_span::AttemptSpanLayer).
+    ///
+    /// ```
+    /// use tower_outbound::request_id::RequestIdLayer;
+    ///
+    /// RequestIdLayer::new().with_info_spans();
+    /// ```
+    pub fn with_info_spans(mut self) -> Self {
+        self.has_info_spans = true;
+        self
+    }
+
     /// Sets the function that creates an id for each call that does not have one yet.
     ///
     /// ```
@@ -132,6 +151,7 @@ impl fmt::Debug for RequestIdLayer {
             .field("header", &self.header)
             .field("naming", &self.naming)
             .field("level", &self.level)
+            .field("has_info_spans", &self.has_info_spans)
             .finish_non_exhaustive()
     }
 }

@@ -26,21 +26,23 @@
 //!
 //! | target | level | span | covers | fields |
 //! |---|---|---|---|---|
-//! | `tower_outbound::call` | debug | `call` | a call, with its waits and backoff, up to the head of its response | `service` `request_id` `attempts` `stop_reason` `error.type` `otel.status_code` |
-//! | `tower_outbound::attempt_span` | debug | `attempt` | an attempt, from the limiter's grant to the head of its response | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
+//! | `tower_outbound::call` | debug | `call` | a call, with its waits and backoff, up to the head of its response | `service` `request_id` `http.request.method` `url.full` `http.response.status_code` `attempts` `stop_reason` `error.type` `otel.status_code` |
+//! | `tower_outbound::call` | info | `call` | the same, with [`with_info_spans`](RequestIdLayer::with_info_spans) | `service` `request_id` `http.request.method` `url.full` `http.response.status_code` `attempts` `stop_reason` `error.type` `otel.status_code` |
+//! | `tower_outbound::attempt_span` | trace | `attempt` | an attempt, from the limiter's grant to the head of its response | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
+//! | `tower_outbound::attempt_span` | info | `attempt` | the same, with [`with_info_spans`](RequestIdLayer::with_info_spans) | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
 //!
 //! This layer creates the span `call`, and [`attempt_span`](crate::attempt_span) creates the span `attempt`. Each span
-//! is current while the inner services of its layer are polled. With the feature `otel`, both spans have the level info,
-//! so that exporters keep them.
+//! is current while the inner services of its layer are polled. The features of this crate do not change the level of a
+//! span or the fields of an event.
 //!
 //! | target | level | event | when | fields |
 //! |---|---|---|---|---|
-//! | `tower_outbound::call` | info | call completed | a call ended and did not fail | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `stop_reason` `waited_ms` `elapsed_ms` `server_request_id` |
-//! | `tower_outbound::call` | warn | call failed | a call failed, see below | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `stop_reason` `waited_ms` `elapsed_ms` `server_request_id` |
-//! | `tower_outbound::attempt_span` | debug | attempt ended | an attempt of the retry layer ended, or the body of its response broke | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `waited_ms` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `elapsed_ms` `server_request_id` `requested_delay_ms` |
+//! | `tower_outbound::call` | info | call completed | a call ended and did not fail | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `attempt_log` `stop_reason` `queued_ms` `backoff_ms` `elapsed_ms` `network.protocol.version` `delivery` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `requested_delay_ms` `server_request_id` |
+//! | `tower_outbound::call` | warn | call failed | a call failed, see below | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `attempt_log` `stop_reason` `queued_ms` `backoff_ms` `elapsed_ms` `network.protocol.version` `delivery` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `requested_delay_ms` `server_request_id` |
+//! | `tower_outbound::attempt_span` | debug | attempt ended | an attempt of the retry layer ended, or the body of its response broke; not the [only attempt](#the-only-attempt-of-a-call) of a call | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `queued_ms` `resolve_ms` `connect_ms` `tls_ms` `connection_wait_ms` `response_ms` `elapsed_ms` `server_request_id` `requested_delay_ms` |
 //! | `tower_outbound::retry` | debug | retrying | another attempt starts after `delay_ms` | `service` `request_id` `delay_ms` `reason` |
 //! | `tower_outbound::retry` | debug | no further attempt | a failure is not retried | `service` `request_id` `stop_reason` |
-//! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `waited_ms` |
+//! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `queued_ms` |
 //! | `tower_outbound::limit` | info | limiter paused by the server | a response requested a pause, or rejected a request without a delay | `service` `pause_ms` `quota` |
 //! | `tower_outbound::limit` | warn | limiter paused by the server beyond the longest pause | once for each such pause | `service` `pause_ms` `probe_after_ms` |
 //! | `tower_outbound::limit` | debug | limiter learned another rate | an adaptive limiter changed its rate, in requests per second | `service` `rate` `source` |
@@ -62,17 +64,50 @@
 //! Every call that is not logged as failed is logged as completed, even if it ends with a 404.
 //! [`with_log_level`](RequestIdLayer::with_log_level) changes the level of the event for completed calls.
 //!
+//! # The only attempt of a call
+//!
+//! If the subscriber enables the events of calls and of attempts, a call with one attempt emits one event instead of two.
+//! Its event `call completed` or `call failed` then has the fields of `attempt ended`, from `network.protocol.version` to
+//! `requested_delay_ms` in the table. At INFO, and with more than one attempt, these fields are omitted. Without this
+//! layer, or if its events are below INFO, each attempt has its own event.
+//!
+//! # Where the time went
+//!
+//! The event of a call and the `Display` text of its [`Report`](crate::Report) show where the time went:
+//!
+//! | field | time |
+//! |---|---|
+//! | `queued_ms` | in the limiter's queue |
+//! | `backoff_ms` | between the end of an attempt and the start of the next one, with a delay that the server requested |
+//! | `attempt_log` | of each attempt, outside the queue: `503@27ms, timeout@3s, 200@2s` |
+//!
+//! - Their sum is `elapsed_ms`, except for rounding. `attempt_log` has whole milliseconds below a second, otherwise two
+//!   decimal places. The event of a call with one attempt has no `attempt_log`: the attempt took the rest of
+//!   `elapsed_ms`.
+//! - None of them contains the time in layers outside the retry layer, and the time until the task of the call polls it
+//!   first.
+//! - The time of an attempt includes the wait for a key, for a connection and for a service that is not ready. If a task
+//!   is polled late, its wait, backoff or attempt takes longer.
+//! - The name of an attempt is the status, `timeout`, or the value that `error.type` has in its event. `(not_sent)`
+//!   follows if the request was not sent. An attempt that the total deadline ends is named `deadline`. In the report of
+//!   a call that still runs or was dropped, the last attempt is named `unfinished` and has no time.
+//! - `attempt_log` has at most 240 characters. The earlier attempts of a longer list become a count and the sum of their
+//!   times: `12 earlier@9.2s, 503@27ms`.
+//!
+//! # Fields
+//!
 //! | field | value |
 //! |---|---|
 //! | `service`, `request_id` | in events of the call, its attempts and retries only if the span `call` is disabled |
-//! | `server.address`, `server.port` | in lower case; in events only without a `service` |
+//! | `http.request.method`, `url.path` | in events only if the span `call` is disabled, or has an unknown method or no `url.full` |
+//! | `server.address`, `server.port` | in lower case; in events only without a `service`, and like `url.path` |
 //! | `error.type` | the name of an [`ErrorKind`](crate::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
 //! | `otel.status_code` | `error` with an `error.type` |
-//! | `attempts` | only from 2 |
+//! | `attempts`, `attempt_log`, `backoff_ms` | only from the second attempt |
 //! | `stop_reason` | the name of a [`StopReason`](crate::call::StopReason) other than `success`; `not_retryable` not in `call completed` |
 //! | `reason` | the name of a [`DelayReason`](crate::call::DelayReason) |
 //! | `delivery` | `not_sent` or `maybe_processed`, of an attempt without a response; `rejected`, if the response states that the request was [not processed](crate::call::Delivery#rejected-requests) |
-//! | `waited_ms`, and all milliseconds | with one decimal place; `waited_ms` only from 0.1 |
+//! | `queued_ms`, and all milliseconds | with one decimal place; `queued_ms` and `backoff_ms` only from 0.1 |
 //! | `rpc.response.status_code` | the name of a `grpc-status` in the head of the response |
 //! | `network.protocol.version` | the version of HTTP, such as `1.1` or `2`, of an attempt with a response |
 //! | `http.request.method` | `_OTHER` in spans for an unknown method, with its name in `http.request.method_original` |
@@ -87,7 +122,7 @@
 //!
 //! # Other crates' events
 //!
-//! The tables above cover only the targets that start with `tower_outbound`. A server may repeat the key in the debug
+//! The tables on this page cover only the targets that start with `tower_outbound`. A server may repeat the key in the debug
 //! data of a GOAWAY or in the `te` field of a response. At `DEBUG` and `TRACE`, the crate `h2` logs frames with this
 //! data, and hyper and tonic log errors that contain it. The filter `h2=info,hyper=info,hyper_util=info,tonic=info`
 //! drops those events.

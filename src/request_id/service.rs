@@ -6,6 +6,7 @@ use std::{
 use http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
+use tracing::Level;
 
 use super::{RequestId, RequestIdLayer, ResponseFuture, future::Started};
 use crate::{
@@ -89,10 +90,17 @@ impl RequestIdLayer {
             }
             Err(error) => (id(), Err(error)),
         };
-        let span = telemetry::call_span(self.naming.service.as_deref(), &id);
-        let identity =
-            Identity { naming: Arc::clone(&self.naming), request_id: id, in_span: !span.is_disabled() };
+        let span = telemetry::call_span(self.has_info_spans, self.naming.service.as_deref(), &id, request);
+        let identity = Identity {
+            naming: Arc::clone(&self.naming),
+            request_id: id,
+            in_span: !span.is_disabled(),
+            shows_attempt: self.level <= Level::INFO && telemetry::joins_attempt(),
+        };
         let call = CallContext::identified(request.extensions_mut(), identity);
+        if self.has_info_spans {
+            call.raise_spans();
+        }
         let continues = extension_beside::<BrokenBody>(Some(&call), request.extensions()).is_some();
         let subject = Subject::of(self.level, request, &span, continues.then_some(&call));
         (Started { span, call, subject }, added)

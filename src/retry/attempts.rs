@@ -101,8 +101,11 @@ impl<B: Body> Attempts<B> {
         }
         self.maybe_processed |= outcome.delivery().may_be_processed();
         let requested = reading.as_ref().and_then(Reading::requested_delay);
-        self.call.end_attempt(outcome, requested, headers);
-        telemetry::attempt(&self.call, result.as_ref().map(ResponseSummary::of));
+        let failure = error.map(|error| match error.kind() {
+            ErrorKind::AttemptTimeout => "timeout",
+            kind => kind.as_str(),
+        });
+        self.call.end_attempt(outcome, failure, requested, headers);
 
         let verdict = self.verdict(
             &AttemptResult { outcome, headers, extensions, error, reading: reading.as_ref() },
@@ -135,6 +138,8 @@ impl<B: Body> Attempts<B> {
                 .or(error.filter(|error| error.is_refusal()).and_then(Error::retry_after)),
             ..stop
         });
+        let is_only = retry.is_err() && broken.is_none() && self.call.attempt() == 1;
+        telemetry::attempt(&self.call, result.as_ref().map(ResponseSummary::of), is_only);
         let cost = self.cost.take();
         // If a retry was not sent, its cost is returned to the budget. A resend with another key is an exception,
         // because it repeats a retry that the server has already received.

@@ -1,6 +1,7 @@
 //! All log events, spans and metrics of the crate. [`request_id`](crate::request_id) and `adapter::metrics` document
 //! them. Nothing is formatted or allocated unless a subscriber or a recorder is active.
 
+mod call_event;
 pub(crate) mod event;
 #[cfg(feature = "metrics")]
 pub(crate) mod metric;
@@ -10,9 +11,10 @@ pub(crate) mod metric;
 mod span;
 mod waiting;
 
+pub(crate) use self::call_event::{Subject, attempt, call, joins_attempt};
 pub(crate) use self::event::{
-    Subject, attempt, call, gave_up, granted, key_changed, key_refresh_begins, key_refresh_failed,
-    key_refreshed, key_rejected, learned, paused, refused, retry,
+    gave_up, granted, key_changed, key_refresh_begins, key_refresh_failed, key_refreshed, key_rejected,
+    learned, paused, refused, retry,
 };
 pub(crate) use self::span::{Sending, call_span, end_call};
 pub(crate) use self::waiting::Waiting;

@@ -1,7 +1,13 @@
 //! The span of a call and the span of an attempt. Without an active subscriber, each span costs one check.
 
+use std::fmt;
+
 use http::{HeaderValue, Request, Uri};
-use tracing::{Level, Span, field::Empty, span};
+use tracing::{
+    Level, Span,
+    field::{DisplayValue, Empty, display},
+    span,
+};
 
 use super::{ATTEMPT, CALL, OTHER, ResponseSummary, address, known, metric::Stopwatch, port, text};
 use crate::{
@@ -10,18 +16,33 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// The level of both spans: `INFO` with the feature `otel`, otherwise `DEBUG`. Exporters record spans at `INFO`. Logs do
-/// not need them, because the event of a call contains the names of the call.
-const LEVEL: Level = if cfg!(feature = "otel") { Level::INFO } else { Level::DEBUG };
+/// Creates a span at INFO if `$raised` is `true`, otherwise at `$level`. Each level needs its own call site.
+macro_rules! span_at {
+    ($raised:expr, $target:expr, $level:expr, $($fields:tt)*) => {
+        match $raised {
+            true => span!(target: $target, Level::INFO, $($fields)*),
+            false => span!(target: $target, $level, $($fields)*),
+        }
+    };
+}
 
 /// Creates the span of a call. It is not an HTTP client span, because it also covers calls that are never sent.
-pub(crate) fn call_span(service: Option<&str>, id: &HeaderValue) -> Span {
-    span!(
-        target: CALL,
-        LEVEL,
+pub(crate) fn call_span<B>(
+    raised: bool,
+    service: Option<&str>,
+    id: &HeaderValue,
+    request: &Request<B>,
+) -> Span {
+    span_at!(
+        raised,
+        CALL,
+        Level::DEBUG,
         "call",
         service,
         request_id = text(Some(id)),
+        http.request.method = known(request.method()).unwrap_or(OTHER),
+        url.full = full_url(request.uri()),
+        http.response.status_code = Empty,
         attempts = Empty,
         stop_reason = Empty,
         error.type = Empty,
@@ -32,6 +53,9 @@ pub(crate) fn call_span(service: Option<&str>, id: &HeaderValue) -> Span {
 pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
     if span.is_disabled() {
         return;
+    }
+    if let Ok(response) = result {
+        span.record("http.response.status_code", i64::from(response.status.as_u16()));
     }
     let report = call.report();
     let attempts = report.attempt_count();
@@ -46,11 +70,12 @@ pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<ResponseS
 
 /// Creates the span of an attempt, with the attributes of OpenTelemetry's HTTP client span. Numeric fields are `i64`,
 /// because `tracing-opentelemetry` exports a `u64` as text.
-fn attempt_span<B>(request: &Request<B>) -> Span {
+fn attempt_span<B>(request: &Request<B>, call: Option<&CallContext>) -> Span {
     let (method, uri) = (request.method(), request.uri());
-    span!(
-        target: ATTEMPT,
-        LEVEL,
+    span_at!(
+        call.is_some_and(CallContext::has_info_spans),
+        ATTEMPT,
+        Level::TRACE,
         "attempt",
         otel.kind = "client",
         otel.name = known(method).unwrap_or("HTTP"),
@@ -60,7 +85,7 @@ fn attempt_span<B>(request: &Request<B>) -> Span {
         http.request.resend_count = Empty,
         server.address = address(uri).as_deref(),
         server.port = port(uri).map(i64::from),
-        url.full = full_url(uri).map(tracing::field::display),
+        url.full = full_url(uri),
         http.response.status_code = Empty,
         network.protocol.version = Empty,
         rpc.response.status_code = Empty,
@@ -81,8 +106,8 @@ impl Sending {
     /// Starts the metrics and the span of an attempt. Also returns the number of the attempt, or 1 if `numbered` is
     /// `false` and no subscriber or recorder is active.
     pub(crate) fn begin<B>(request: &Request<B>, numbered: bool) -> (Self, Span, u32) {
-        let span = attempt_span(request);
         let call = request.extensions().get::<CallContext>();
+        let span = attempt_span(request, call);
         let stopwatch = Stopwatch::start(request, call);
         let is_observed = numbered || stopwatch.is_some() || !span.is_disabled();
         let call = call.filter(|_| is_observed).cloned();
@@ -140,9 +165,22 @@ fn end(span: &Span, result: Result<ResponseSummary<'_>, ErrorKind>) {
     }
 }
 
-/// Returns the URL without user info and query, because both may contain keys.
-fn full_url(uri: &Uri) -> Option<String> {
-    let (scheme, host) = (uri.scheme_str()?, uri.host()?);
-    let port = uri.port_u16().map(|port| format!(":{port}")).unwrap_or_default();
-    Some(format!("{scheme}://{host}{port}{}", uri.path()))
+/// Writes an absolute URL without user info and query, because both may contain keys.
+struct FullUrl<'a>(&'a Uri);
+
+fn full_url(uri: &Uri) -> Option<DisplayValue<FullUrl<'_>>> {
+    uri.scheme().zip(uri.host()).map(|_| display(FullUrl(uri)))
+}
+
+impl fmt::Display for FullUrl<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(uri) = self;
+        for part in [uri.scheme_str().unwrap_or_default(), "://", uri.host().unwrap_or_default()] {
+            f.write_str(part)?;
+        }
+        if let Some(port) = uri.port_u16() {
+            write!(f, ":{port}")?;
+        }
+        f.write_str(uri.path())
+    }
 }

@@ -13,7 +13,11 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub(crate) fn begin(call: Option<&CallContext>) -> Self {
-        Self { since: clock::now(), _queued: Raised::new(event::QUEUE, call) }
+        let since = clock::now();
+        if let Some(call) = call {
+            call.begin_wait(since);
+        }
+        Self { since, _queued: Raised::new(event::QUEUE, call) }
     }
 
     /// Ends the wait after a grant or a refusal. Adds its duration to the report of the call.

@@ -19,6 +19,7 @@ use tower_outbound::{
     adapter::trace_context,
     attempt_span::AttemptSpanLayer,
     preset,
+    request_id::RequestIdLayer,
     stack::{StackBuilder, StackLayer},
 };
 use tracing::{Instrument, level_filters::LevelFilter, subscriber::DefaultGuard};
@@ -75,6 +76,7 @@ impl Pipeline {
 fn stack() -> StackLayer {
     let attempt_span = AttemptSpanLayer::new().with_propagation(trace_context);
     let preset = preset::currency_rates(URI.split('?').next().unwrap()).unwrap();
+    let preset = preset.with_request_id(RequestIdLayer::new().with_info_spans());
     preset.with_api_key(ApiKey::new("k3y").unwrap()).with_attempt_span(attempt_span).layer().unwrap()
 }
 
@@ -83,7 +85,9 @@ fn readme_example() -> Result<StackBuilder, InvalidConfig> {
     let attempt = AttemptSpanLayer::new()
         .with_attempt_header(HeaderName::from_static("x-attempt"))
         .with_propagation(trace_context);
-    let rates = preset::currency_rates("https://rates.example.com")?.with_attempt_span(attempt);
+    let rates = preset::currency_rates("https://rates.example.com")?
+        .with_request_id(RequestIdLayer::new().with_info_spans())
+        .with_attempt_span(attempt);
     Ok(rates)
 }
 
@@ -131,6 +135,9 @@ async fn each_attempt_has_a_client_span_with_attributes_of_the_semantic_conventi
     assert_eq!((&call.span_kind, &call.status), (&SpanKind::Internal, &Status::Unset));
     assert_eq!(attributes(&call)["service"], "currency_rates".into());
     assert_eq!(attributes(&call)["attempts"], 3.into());
+    assert_eq!(attributes(&call)[HTTP_REQUEST_METHOD], "PUT".into());
+    assert_eq!(attributes(&call)[URL_FULL], "https://api.example.com:8443/v1/resources".into());
+    assert_eq!(attributes(&call)[HTTP_RESPONSE_STATUS_CODE], 200.into());
 
     assert_eq!(attempts.len(), 3);
     for attempt in &attempts {
@@ -267,7 +274,8 @@ async fn stack_sends_no_trace_context_if_opentelemetry_layer_or_propagation_is_m
         stack().layer(service.clone()).oneshot(get(URI)).await.unwrap();
     }
     let pipeline = Pipeline::new();
-    AttemptSpanLayer::new().layer(service.clone()).oneshot(get(URI)).await.unwrap();
+    let layers = (RequestIdLayer::new().with_info_spans(), AttemptSpanLayer::new());
+    layers.layer(service.clone()).oneshot(get(URI)).await.unwrap();
     assert_eq!((pipeline.attempts().len(), service.seen().len()), (1, 3));
     service.seen().iter().for_each(|seen| assert_no_context(&seen.head));
 }
@@ -278,6 +286,7 @@ async fn exported_spans_contain_neither_the_key_nor_the_query() {
         (Pipeline::new(), ScriptedService::new([Status(503), Io(BrokenPipe), NoResponse]));
     let preset = preset::currency_rates("https://api.example.com").unwrap();
     let preset = preset
+        .with_request_id(RequestIdLayer::new().with_info_spans())
         .with_api_key(ApiKey::new("k3y-s3cret").unwrap())
         .with_key_placement("query:key".parse().unwrap());
     let stack = preset.layer().unwrap().layer(service.clone());

@@ -55,7 +55,9 @@ async fn report_shows_the_delivery_of_each_attempt() {
     use Delivery::*;
     assert_eq!(deliveries, [Rejected, NotSent, Rejected, MaybeProcessed, Processed]);
     assert_eq!(outcomes[0], Outcome::Rejected(StatusCode::TOO_MANY_REQUESTS));
-    assert!(report(&response).to_string().contains("5 attempts (429, not sent, 529, timeout, 200)"));
+    let text = report(&response).to_string();
+    let expected = "5 attempts (429@0ms, connect_refused(not_sent)@0ms, 529@0ms, timeout@90ms, 200@0ms)";
+    assert!(text.contains(expected), "{text}");
 }
 
 /// The request is idempotent, so the attempt that timed out is retried. Afterwards, a 429 does not prove that the call

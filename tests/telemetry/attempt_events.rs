@@ -138,11 +138,11 @@ async fn limiter_logs_a_wait_at_debug_and_a_pause_at_info() {
     assert_eq!(events[0].fields["pause_ms"], "3000.0");
     assert!(events.len() > 1, "the second call waited");
     for event in &events[1..] {
-        assert_eq!((event.level, field_names(event)), (Level::DEBUG, vec!["service", "waited_ms"]));
+        assert_eq!((event.level, field_names(event)), (Level::DEBUG, vec!["queued_ms", "service"]));
     }
     assert!(events.iter().all(|event| event.fields["service"] == "rates"));
     let calls = capture.of(CALL);
-    let waited: Vec<_> = calls.iter().filter_map(|event| event.fields.get("waited_ms").cloned()).collect();
+    let waited: Vec<_> = calls.iter().filter_map(|event| event.fields.get("queued_ms").cloned()).collect();
     assert!(waited.iter().any(|waited| waited.parse::<f64>().unwrap() >= 2_999.0), "{waited:?}");
 }
 
@@ -179,4 +179,44 @@ async fn every_event_of_a_call_is_in_the_span_of_the_call() {
             ("call failed", call)
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn debug_event_of_a_call_with_one_attempt_shows_the_attempt() {
+    let throttled = [Headers(429, &[("retry-after", "999"), ("request-id", "theirs")])];
+    for (script, fields) in [
+        (&[Status(200)][..], &["network.protocol.version"][..]),
+        (&throttled, &["delivery", "network.protocol.version", "requested_delay_ms"]),
+        (&[Io(ConnectionReset)], &["delivery"]),
+    ] {
+        let names = |event: &capture::Line| {
+            let names: BTreeSet<_> = event.fields.keys().cloned().collect();
+            ["attempt_log", "attempt"].iter().for_each(|name| assert!(!names.contains(*name), "{names:?}"));
+            names
+        };
+        let debug = capture_events(LevelFilter::DEBUG, script, "POST", URI).await;
+        let info = capture_events(LevelFilter::INFO, script, "POST", URI).await;
+        assert_eq!((debug.of(ATTEMPT).len(), debug.of(CALL).len()), (0, 1));
+        let (debug, info) = (names(&debug.of(CALL)[0]), names(&info.of(CALL)[0]));
+        assert_eq!(debug.difference(&info).collect::<Vec<_>>(), fields);
+    }
+}
+
+/// Without an event of the call, the attempt needs its own.
+#[tokio::test(start_paused = true)]
+async fn only_attempt_of_a_call_has_its_own_event_if_the_event_of_the_call_is_not_logged() {
+    let attempt_only: fn(&Metadata<'_>) -> bool = |metadata| metadata.target() == ATTEMPT;
+    for (layer, filter) in [
+        (RequestIdLayer::new(), attempt_only),
+        (RequestIdLayer::new().with_log_level(Level::TRACE), |metadata| *metadata.level() <= Level::DEBUG),
+    ] {
+        let (capture, _) = Capture::subscriber(LevelFilter::OFF);
+        let _guard = tracing::subscriber::set_default(
+            Registry::default().with(capture.clone().with_filter(filter_fn(filter))),
+        );
+        let layers = (layer, RetryLayer::new());
+        layers.layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
+        let [event] = &capture.ours()[..] else { panic!("{:?}", capture.ours()) };
+        assert_eq!(event.message, "attempt ended");
+    }
 }

@@ -14,26 +14,29 @@ async fn event_of_a_completed_call_does_not_repeat_the_fields_of_its_span() {
     assert_eq!(
         field_names(event),
         sorted([
-            "http.request.method",
-            "url.path",
             "http.response.status_code",
             "attempts",
+            "attempt_log",
+            "backoff_ms",
             "elapsed_ms",
             "server_request_id",
         ])
     );
     for (field, value) in [
         ("server_request_id", "theirs"),
-        ("http.request.method", "PUT"),
-        ("url.path", "/v1/x"),
         ("http.response.status_code", "200"),
         ("attempts", "2"),
+        ("attempt_log", "503@0ms, 200@0ms"),
     ] {
         assert_eq!(event.fields[field], value, "{field}");
     }
     let span = capture.span(event.span.unwrap());
     assert_eq!((span.name, span.fields["service"].as_str()), ("call", "rates"));
     assert_eq!(span.fields["request_id"].len(), 36);
+    assert_eq!(
+        (&*span.fields["http.request.method"], &*span.fields["url.full"]),
+        ("PUT", "https://api.example.com:8443/v1/x")
+    );
     let elapsed: f64 = event.fields["elapsed_ms"].parse().unwrap();
     assert!((50.0..=102.0).contains(&elapsed), "{elapsed}");
     assert!((elapsed * 10.0).fract() == 0.0, "{elapsed} has one decimal place");
@@ -41,7 +44,7 @@ async fn event_of_a_completed_call_does_not_repeat_the_fields_of_its_span() {
 
 #[tokio::test(start_paused = true)]
 async fn event_without_a_service_name_contains_the_server_address_and_no_empty_fields() {
-    let (capture, _guard) = Capture::at(LevelFilter::TRACE);
+    let (capture, _guard) = Capture::at(LevelFilter::INFO);
     RequestIdLayer::new()
         .layer(ScriptedService::new([Status(200)]))
         .oneshot(get("https://api.example.com/v1"))
@@ -51,6 +54,7 @@ async fn event_without_a_service_name_contains_the_server_address_and_no_empty_f
     assert_eq!(
         field_names(&calls[0]),
         sorted([
+            "request_id",
             "http.request.method",
             "server.address",
             "server.port",
@@ -148,7 +152,8 @@ async fn failed_calls_are_logged_at_warn_and_rejected_requests_at_info() {
         let attempts_field = (attempts > 1).then(|| attempts.to_string());
         assert_eq!(field("attempts"), attempts_field.as_deref(), "{script:?}");
         assert_eq!(field("stop_reason"), stop_reason, "{script:?}");
-        assert_eq!(capture.of(ATTEMPT).len(), attempts, "one event for each attempt: {script:?}");
+        let events = if attempts > 1 { attempts } else { 0 };
+        assert_eq!(capture.of(ATTEMPT).len(), events, "one event for each of several attempts: {script:?}");
     }
 }
 
@@ -268,18 +273,14 @@ async fn call_that_is_retried_after_its_body_broke_logs_one_completed_event() {
     assert_eq!((completed.level, &*completed.message), (Level::INFO, "call completed"));
     assert!(!completed.fields.contains_key("attempts"), "the event is emitted before the body is read");
 
-    let capture = capture_broken_bodies(LevelFilter::DEBUG, 2).await;
+    let capture = capture_broken_bodies(LevelFilter::TRACE, 2).await;
     let lines: Vec<_> = capture.ours().into_iter().filter(|line| line.target != LIMIT).collect();
     let messages: Vec<_> = lines.iter().map(|line| line.message.as_str()).collect();
-    assert_eq!(
-        messages,
-        ["attempt ended", "call completed", "attempt ended", "retrying", "attempt ended"],
-        "{lines:#?}"
-    );
+    assert_eq!(messages, ["call completed", "attempt ended", "retrying", "attempt ended"], "{lines:#?}");
     let field = |at: usize, name: &str| lines[at].fields.get(name).map(String::as_str);
-    assert_eq!([0, 2, 4].map(|at| field(at, "attempt")), [Some("1"), Some("1"), Some("2")]);
-    let status = [0, 2, 4].map(|at| field(at, "http.response.status_code"));
-    assert_eq!((status, field(2, "error.type")), ([Some("200"), None, Some("200")], Some("body_timeout")));
+    assert_eq!([1, 3].map(|at| field(at, "attempt")), [Some("1"), Some("2")]);
+    let status = [0, 1, 3].map(|at| field(at, "http.response.status_code"));
+    assert_eq!((status, field(1, "error.type")), ([Some("200"), None, Some("200")], Some("body_timeout")));
     // The retry has a span of its own, with the id of the call.
     let calls = capture.spans("call");
     assert_eq!((calls.len(), &calls[0].fields["request_id"]), (2, &calls[1].fields["request_id"]));

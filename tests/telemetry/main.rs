@@ -7,6 +7,7 @@ mod call_events;
 mod filters;
 mod redaction;
 mod reference;
+mod slow_calls;
 mod spans;
 #[path = "../support/mod.rs"]
 mod support;

@@ -10,7 +10,16 @@ async fn each_attempt_has_a_client_span_in_the_span_of_its_call() {
     assert_eq!((calls.len(), calls[0].parent), (1, None));
     let mut call = calls[0].fields.clone();
     assert_eq!(call.remove("request_id").unwrap().len(), 36);
-    assert_eq!(pairs(&call), [("attempts", "3"), ("service", "rates")]);
+    assert_eq!(
+        pairs(&call),
+        [
+            ("attempts", "3"),
+            ("http.request.method", "PUT"),
+            ("http.response.status_code", "200"),
+            ("service", "rates"),
+            ("url.full", "https://api.example.com:8443/v1/x"),
+        ]
+    );
 
     let attempts = capture.spans("attempt");
     assert_eq!(attempts.len(), 3);

@@ -1,0 +1,42 @@
+//! What the log events and the spans of a call need.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use http::HeaderValue;
+
+use super::{AttemptReport, CallContext, attempt::Attempt};
+
+impl CallContext {
+    /// Returns the service's name and the request id for a log event. Both are `None` if the call's span already
+    /// contains them.
+    pub(crate) fn names_for_event(&self) -> (Option<Arc<str>>, Option<HeaderValue>) {
+        match &self.0.shared.state().identity {
+            Some(identity) if !identity.in_span => {
+                (identity.naming.service.clone(), Some(identity.request_id.clone()))
+            }
+            _ => (None, None),
+        }
+    }
+
+    /// Returns whether the event of the call shows its last attempt. `only` is `true` if the call makes no other attempt.
+    pub(crate) fn defer_attempt(&self, only: bool) -> bool {
+        let mut state = self.0.shared.state();
+        state.deferred = only && state.identity.as_ref().is_some_and(|identity| identity.shows_attempt);
+        state.deferred
+    }
+
+    /// Returns the attempt that the event of the call shows.
+    pub(crate) fn deferred_attempt(&self) -> Option<AttemptReport> {
+        let state = self.0.shared.state();
+        state.attempts.last.as_ref().filter(|_| state.deferred).map(Attempt::report)
+    }
+
+    /// Raises the spans of the call's attempts to INFO.
+    pub(crate) fn raise_spans(&self) {
+        self.0.shared.has_info_spans.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_info_spans(&self) -> bool {
+        self.0.shared.has_info_spans.load(Ordering::Relaxed)
+    }
+}

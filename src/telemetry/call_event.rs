@@ -1,0 +1,184 @@
+//! The events at the end of a call and of an attempt.
+
+use std::{cell::LazyCell, fmt};
+
+use http::{Method, Request, Uri};
+use tracing::{Level, Span, debug, event, event_enabled, field, level_filters::LevelFilter};
+
+use super::{
+    ATTEMPT, CALL, ResponseSummary, address,
+    event::{millis, some_millis},
+    known, metric, port, text,
+};
+use crate::{
+    call::{AttemptReport, CallContext, Outcome, StopReason},
+    clock::{self, Instant},
+    error::Error,
+};
+
+/// The parts of a request that appear in the log event of its call. The query and user info are omitted, because both
+/// may contain keys.
+pub(crate) struct Subject {
+    /// The level of the event if the call is logged as completed.
+    level: Level,
+    method: Method,
+    uri: Uri,
+    started: Instant,
+    /// Whether the call was logged before. It then continues because the body of its response broke.
+    continues: bool,
+}
+
+impl Subject {
+    /// Returns `Some` if a subscriber or a recorder is active when the call starts. Also returns `Some` if tracing's
+    /// feature `log` is enabled, because the crate `log` may then write the span. Otherwise returns `None`. The result
+    /// is boxed, so that the future of a call without an observer stays small.
+    ///
+    /// `earlier` is the call if it was logged before.
+    pub(crate) fn of<B>(
+        level: Level,
+        request: &Request<B>,
+        span: &Span,
+        earlier: Option<&CallContext>,
+    ) -> Option<Box<Self>> {
+        let is_observed = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
+        is_observed.then(|| {
+            let (method, uri) = (request.method().clone(), request.uri().clone());
+            let started = earlier.map_or_else(clock::now, CallContext::started);
+            Box::new(Self { level, method, uri, started, continues: earlier.is_some() })
+        })
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject")
+            .field("method", &self.method)
+            .field("host", &self.uri.host())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns whether the event of a call with one attempt shows the attempt too, because the subscriber enables the events
+/// of both.
+pub(crate) fn joins_attempt() -> bool {
+    event_enabled!(target: ATTEMPT, Level::DEBUG) && event_enabled!(target: CALL, Level::INFO)
+}
+
+/// Emits the event at the end of a call.
+pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
+    let (report, names_for_event) = (call.report(), LazyCell::new(|| call.names_for_event()));
+    let ended = report.stop_reason();
+    let attempts = Some(report.attempt_count()).filter(|count| *count > 1);
+    // The span of the call contains the method if it is known, and an absolute URL.
+    let outside = LazyCell::new(|| {
+        let is_alone = names_for_event.1.is_some();
+        (is_alone || known(&subject.method).is_none() || subject.uri.scheme().is_none()).then_some(subject)
+    });
+    let unnamed = LazyCell::new(|| outside.filter(|_| call.service().is_none()).map(|subject| &subject.uri));
+    let failed = result.map_or(true, |response| response.has_failed(ended));
+    // An attempt is deferred only at DEBUG.
+    let attempt = if LevelFilter::current() >= Level::DEBUG { call.deferred_attempt() } else { None };
+    let attempt = attempt.as_ref();
+    let connect = attempt.and_then(|attempt| attempt.connect);
+    let elapsed = subject.started.elapsed();
+    // Omits the reason if the status of a completed call already shows it.
+    let is_informative = |ended: &StopReason| match ended {
+        StopReason::Success => false,
+        StopReason::NotRetryable => failed,
+        _ => true,
+    };
+    // Each level needs its own call site, because tracing fixes the level of a call site.
+    macro_rules! emit {
+        ($level:expr, $message:literal) => {
+            event!(
+                target: CALL,
+                $level,
+                service = names_for_event.0.as_deref(),
+                request_id = text(names_for_event.1.as_ref()),
+                // A method is a token, so it is logged without quotes.
+                http.request.method = outside.map(|subject| field::display(&subject.method)),
+                server.address = unnamed.and_then(address).as_deref(),
+                server.port = unnamed.and_then(port),
+                url.path = outside.map(|subject| subject.uri.path()),
+                http.response.status_code = result.ok().map(|response| response.status.as_u16()),
+                rpc.response.status_code = result.ok().and_then(|response| response.code()),
+                error.type = result.err().map(|error| error.kind().as_str()),
+                attempts = attempts,
+                attempt_log = attempts.map(|_| report.attempt_log()),
+                stop_reason = ended.filter(is_informative).map(|ended| ended.as_str()),
+                queued_ms = some_millis(report.waited()),
+                backoff_ms = attempts.and_then(|_| some_millis(report.backoff())),
+                elapsed_ms = millis(elapsed),
+                network.protocol.version = attempt.and(result.ok()).and_then(|response| response.protocol()),
+                delivery = attempt.and_then(delivery),
+                resolve_ms = connect.and_then(|times| Some(millis(times.resolve?))),
+                connect_ms = connect.map(|times| millis(times.connect)),
+                tls_ms = connect.and_then(|times| Some(millis(times.tls?))),
+                connection_wait_ms = attempt.and_then(|attempt| some_millis(attempt.connection_wait)),
+                response_ms = attempt.and_then(response_ms),
+                requested_delay_ms = attempt.and_then(|attempt| attempt.requested_delay).map(millis),
+                server_request_id = text(report.server_request_id().as_ref()),
+                $message
+            )
+        };
+    }
+    if !subject.continues {
+        metric::called(call, result, elapsed);
+    }
+    if failed {
+        return emit!(Level::WARN, "call failed");
+    }
+    if subject.continues {
+        return;
+    }
+    match subject.level {
+        Level::ERROR => emit!(Level::ERROR, "call completed"),
+        Level::WARN => emit!(Level::WARN, "call completed"),
+        Level::INFO => emit!(Level::INFO, "call completed"),
+        Level::DEBUG => emit!(Level::DEBUG, "call completed"),
+        Level::TRACE => emit!(Level::TRACE, "call completed"),
+    }
+}
+
+/// Emits the event at the end of the call's latest attempt. `only` is `true` if the call makes no other attempt.
+pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &Error>, only: bool) {
+    if LevelFilter::current() >= Level::DEBUG && call.defer_attempt(only) {
+        return;
+    }
+    let names_for_event = LazyCell::new(|| call.names_for_event());
+    let attempt = LazyCell::new(|| call.report().last_attempt());
+    let connect = LazyCell::new(|| attempt.as_ref().and_then(|attempt| attempt.connect));
+    debug!(
+        target: ATTEMPT,
+        service = names_for_event.0.as_deref(),
+        request_id = text(names_for_event.1.as_ref()),
+        attempt = attempt.as_ref().map(|attempt| attempt.number),
+        http.response.status_code = result.ok().map(|response| response.status.as_u16()),
+        network.protocol.version = result.ok().and_then(|response| response.protocol()),
+        error.type = result.err().map(|error| error.kind().as_str()),
+        delivery = attempt.as_ref().and_then(delivery),
+        queued_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.waited)),
+        resolve_ms = connect.and_then(|times| Some(millis(times.resolve?))),
+        connect_ms = connect.map(|times| millis(times.connect)),
+        tls_ms = connect.and_then(|times| Some(millis(times.tls?))),
+        connection_wait_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.connection_wait)),
+        response_ms = attempt.as_ref().and_then(response_ms),
+        elapsed_ms = attempt.as_ref().and_then(|attempt| Some(millis(attempt.ended?.saturating_sub(attempt.started)))),
+        server_request_id = text(attempt.as_ref().and_then(|attempt| attempt.server_request_id.as_ref())),
+        requested_delay_ms = attempt.as_ref().and_then(|attempt| attempt.requested_delay).map(millis),
+        "attempt ended"
+    );
+}
+
+fn delivery(attempt: &AttemptReport) -> Option<&'static str> {
+    match attempt.outcome? {
+        Outcome::Refused | Outcome::NotSent => Some("not_sent"),
+        Outcome::Timeout | Outcome::Failed => Some("maybe_processed"),
+        Outcome::Rejected(_) => Some("rejected"),
+        Outcome::Response(_) => None,
+    }
+}
+
+fn response_ms(attempt: &AttemptReport) -> Option<f64> {
+    Some(millis(attempt.ended?.saturating_sub(attempt.sent?)))
+}
