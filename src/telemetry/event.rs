@@ -9,7 +9,7 @@ use tracing::{Level, Span, debug, event, info, level_filters::LevelFilter, warn}
 
 use super::{ATTEMPT, AUTH, CALL, LIMIT, RETRY, ResponseSummary, address, metric, port, text};
 use crate::{
-    call::{CallContext, DelayReason, Outcome, StopReason},
+    call::{CallContext, DelayReason, Outcome, Report, StopReason},
     clock::{self, Instant},
     error::{Error, Refusal},
     policy::{QuotaName, Unit},
@@ -240,6 +240,16 @@ pub(crate) fn learned(call: Option<&CallContext>, rate: f64, source: &'static st
         rate,
         source,
         "limiter learned another rate"
+    );
+}
+
+/// Emits the event for a rate limit layer that is outside a retry layer.
+pub(crate) fn retry_inside_limit(report: &Report) {
+    warn!(
+        target: LIMIT,
+        service = report.service().as_deref(),
+        attempts = report.attempt_count(),
+        "retries exceed the quota: move the rate limit layer inside the retry layer"
     );
 }
 

@@ -6,6 +6,7 @@ mod display;
 mod layers;
 #[cfg_attr(not(feature = "rustls"), allow(dead_code, reason = "only tests with TLS use `close_at_once`"))]
 mod peer;
+mod processing;
 mod redaction;
 mod source_chain;
 #[path = "../support/mod.rs"]

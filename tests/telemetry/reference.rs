@@ -62,11 +62,14 @@ async fn documentation_lists_all_spans_and_events_with_their_fields() {
     for _ in 0..2 {
         service.clone().oneshot(get(URI)).await.unwrap();
     }
+    let wrong =
+        ServiceBuilder::new().layer(RateLimitLayer::new(LocalLimiter::unlimited())).layer(RetryLayer::new());
+    wrong.service(ScriptedService::new([Status(503), Status(200)])).oneshot(get(URI)).await.unwrap();
     replace_keys().await;
     let has_store_events = lose_and_restore_store().await;
     let (emitted, documented) =
         (capture.rows(), documented_rows(include_str!("../../src/request_id/mod.rs")));
-    assert_eq!(documented.len(), 18);
+    assert_eq!(documented.len(), 19);
     // The feature `otel` raises the level of both spans.
     let with_feature_level =
         |(kind, target, level, name, fields): Row| match cfg!(feature = "otel") && kind == "span" {
