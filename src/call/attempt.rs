@@ -144,6 +144,16 @@ impl Attempts {
         self.last.as_ref().map_or(0, |last| last.number)
     }
 
+    /// Returns whether the server may have processed an attempt. `otherwise` is the result for the last attempt if it has
+    /// no outcome, and without attempts.
+    pub(super) fn were_processed(&self, otherwise: bool) -> bool {
+        let was_processed = |attempt: &Attempt, otherwise| {
+            attempt.outcome.map_or(otherwise, |outcome| outcome.delivery().may_be_processed())
+        };
+        self.earlier.iter().any(|attempt| was_processed(attempt, true))
+            || self.last.as_ref().map_or(otherwise, |last| was_processed(last, otherwise))
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Attempt> {
         self.earlier.iter().chain(&self.last)
     }

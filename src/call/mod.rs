@@ -158,6 +158,12 @@ impl CallContext {
         (state.attempts.number().max(state.sent_count), earlier)
     }
 
+    /// Records that a layer above the stack has sent another request before, which the server may have processed.
+    #[cfg(feature = "client")]
+    pub(crate) fn set_after_processing(&self) {
+        self.0.shared.state().after_processing = true;
+    }
+
     /// Returns the call of a report, so that a client can retry it after the body of the response broke.
     #[cfg(feature = "client")]
     pub(crate) fn reported_by(report: &Report) -> Self {
@@ -284,7 +290,8 @@ impl CallContext {
         if let Some(deadline) = state.deadline.filter(|deadline| *deadline < now) {
             return Err(deadline.saturating_duration_since(self.0.shared.started));
         }
-        state.retry_after = OptionalDuration::NONE;
+        // An earlier run of the stack may have ended the call.
+        (state.retry_after, state.stop_reason) = (OptionalDuration::NONE, None);
         // The attempt before may have left both.
         state.renewal = None;
         // The layers of another stack may make this attempt.

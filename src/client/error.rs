@@ -79,6 +79,15 @@ impl ResponseError {
         }
     }
 
+    /// Returns whether the server may have processed the request. For example, it returns `true` after a 500, and `false`
+    /// after a 429 if no earlier attempt may have been processed: see [`Error::may_have_been_processed`].
+    pub fn may_have_been_processed(&self) -> bool {
+        match &self.kind {
+            Kind::NoResponse(error) => error.may_have_been_processed(),
+            _ => self.report.as_ref().is_none_or(Report::may_have_been_processed),
+        }
+    }
+
     /// Returns the report of the call's attempts, if a layer of this crate has recorded one.
     pub fn report(&self) -> Option<&Report> {
         self.report.as_ref().or_else(|| self.call()?.report())

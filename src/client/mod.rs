@@ -54,8 +54,8 @@
 //!
 //! - Every HTTP status is returned as `Ok`. [`Response::error_for_status`] converts a status other than 2xx to an
 //!   error.
-//! - The client does not follow redirects. If a layer above the client follows them, each redirect must also stay below
-//!   the base URL.
+//! - The client does not follow redirects. An [outer layer](crate::stack::StackBuilder::with_outer_layer) can follow
+//!   them. Each redirect must also stay below the base URL.
 //! - The client must run inside a tokio runtime whose timer and I/O are enabled.
 //! - The total timeout also covers the reading of a body with `text`, `bytes` or `json` of [`Response`]. It does not
 //!   cover a body from [`Response::into_body`].
@@ -63,6 +63,7 @@
 mod error;
 mod kept_request;
 mod methods;
+mod outer_call;
 mod path_segment;
 mod request;
 mod response;

@@ -1,5 +1,5 @@
 use std::{
-    fmt,
+    convert, fmt,
     future::ready,
     pin::Pin,
     sync::Arc,
@@ -8,16 +8,19 @@ use std::{
 
 use bytes::Bytes;
 use http::{Request, Response, header::USER_AGENT};
-use tower::ServiceBuilder;
+use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_service::Service;
 
-use super::kept_request::{BoxFuture, Call, KeptRequest, StackCall};
+use super::{
+    kept_request::{BoxFuture, Call, KeptRequest, StackCall},
+    outer_call::{self, OuterCall},
+};
 use crate::{
     body::{Body, IdleBody, ReplayBody},
     config::InvalidConfig,
     error::{BoxError, Error},
     limit::InFlightBody,
-    stack::{BaseUrl, StackBuilder, TransportService},
+    stack::{BaseUrl, LayeredService, StackBuilder},
     transport::TransportConfig,
 };
 
@@ -95,7 +98,7 @@ impl StackBuilder {
             return Err(InvalidConfig::new("base url", origin.to_string(), expected));
         }
         // The transport's own future is not boxed again.
-        let service = tower::service_fn(move |request| transport.send(request));
+        let service = service_fn(move |request| transport.send(request));
         let mut named = self.clone();
         if !named.headers.0.contains_key(USER_AGENT) {
             named = named.with_header(USER_AGENT, Self::DEFAULT_USER_AGENT);
@@ -143,7 +146,7 @@ impl StackBuilder {
         if self.transport_layers.is_empty() {
             return self.client_over(service);
         }
-        self.client_over(self.transport_layers.layer(TransportService::new(service)))
+        self.client_over(self.transport_layers.layer(LayeredService::new(service, Into::into)))
     }
 
     fn client_over<S, R>(&self, service: S) -> Result<Client, InvalidConfig>
@@ -157,16 +160,32 @@ impl StackBuilder {
             .map_response(|response: Response<IdleBody<InFlightBody<R>>>| response.map(unwrapped))
             .layer(self.whole_layer()?)
             .service(service);
+        if self.outer_layers.is_empty() {
+            // The stack is always ready, because the retry layer waits for its inner service in the call's future.
+            return Ok(self.client_of(move |request, kept| -> Pin<Box<dyn Call>> {
+                Box::pin(StackCall::new(stack.clone().call(request), kept))
+            }));
+        }
+        let base_url = self.base.clone();
+        let stack = service_fn(move |request| outer_call::send(base_url.clone(), stack.clone(), request));
+        let stack = self.outer_layers.layer(LayeredService::new(stack, convert::identity));
+        Ok(self.client_of(move |mut request: Request<Body>, kept| -> Pin<Box<dyn Call>> {
+            request.extensions_mut().insert(OuterCall::default());
+            Box::pin(StackCall::new(stack.clone().oneshot(request), kept))
+        }))
+    }
+
+    fn client_of<F>(&self, stack: F) -> Client
+    where
+        F: Fn(Request<Body>, Option<KeptRequest>) -> Pin<Box<dyn Call>> + Send + Sync + 'static,
+    {
         let inner = Inner {
             base_url: self.base.clone(),
             #[cfg(feature = "json")]
             accepts_json: !self.headers.0.contains_key(http::header::ACCEPT),
-            // The stack is always ready, because the retry layer waits for its inner service in the call's future.
-            stack: move |request, kept| -> Pin<Box<dyn Call>> {
-                Box::pin(StackCall::new(stack.clone().call(request), kept))
-            },
+            stack,
         };
-        Ok(Client { inner: Arc::new(inner) })
+        Client { inner: Arc::new(inner) }
     }
 }
 

@@ -12,6 +12,7 @@ use super::BoxError;
 /// |---|---|
 /// | [`not_sent`](Self::not_sent) | every method, also POST |
 /// | [`maybe_processed`](Self::maybe_processed) | idempotent requests only |
+/// | [`circuit_open`](Self::circuit_open) | never |
 ///
 /// # Example
 ///
@@ -75,7 +76,7 @@ use super::BoxError;
 /// # Notes
 ///
 /// - `not_sent` has an effect only if the service itself returns it, directly or boxed. Inside another error, it may
-///   concern another request, so it is ignored.
+///   concern another request, so it is ignored. Inside another error, `circuit_open` only prevents a retry.
 /// - `maybe_processed` also has an effect inside other errors. It takes precedence over its causes, such as a connect
 ///   error of a redirect that the service followed.
 /// - If the request's body failed, the retry layer treats every error as `maybe_processed`.
@@ -95,6 +96,7 @@ pub(crate) struct Proof {
 }
 
 pub(super) const NOT_SENT: Proof = Proof { not_sent: true, lasting: false };
+const CIRCUIT_OPEN: Proof = Proof { not_sent: true, lasting: true };
 pub(super) const MAYBE: Proof = Proof { not_sent: false, lasting: false };
 
 impl DeliveryError {
@@ -109,6 +111,21 @@ impl DeliveryError {
     /// Reports that the server may have processed the request, so that only idempotent requests are retried.
     pub fn maybe_processed(source: impl Into<BoxError>) -> Self {
         Self { source: source.into(), proof: MAYBE }
+    }
+
+    /// Reports that an open circuit breaker rejected the request, without sending it. The call ends immediately, because a
+    /// retry would be rejected, too. The call's error has the kind
+    /// [`CircuitOpen`](crate::ErrorKind::CircuitOpen).
+    ///
+    /// Use this in a layer below or above the stack: see
+    /// [`guide::other_layers`](crate::guide::other_layers#circuitbreaker).
+    pub fn circuit_open(source: impl Into<BoxError>) -> Self {
+        Self { source: source.into(), proof: CIRCUIT_OPEN }
+    }
+
+    /// Returns whether [`circuit_open`](Self::circuit_open) created the error.
+    pub(super) fn is_circuit_open(&self) -> bool {
+        self.proof == CIRCUIT_OPEN
     }
 
     /// Reports that the request was not sent, if the direct cause of `error` has the type `C`. Any other error is

@@ -48,6 +48,9 @@ pub enum ErrorKind {
     InvalidRequest,
     /// The inner service did not become ready.
     NotReady,
+    /// A circuit breaker is open, and rejected the request without sending it: see
+    /// [`DeliveryError::circuit_open`](super::DeliveryError::circuit_open).
+    CircuitOpen,
     /// The inner service failed for a reason that this crate does not recognize.
     Other,
 }
@@ -79,6 +82,7 @@ impl ErrorKind {
             Self::Auth => ("auth", "credential could not be attached"),
             Self::InvalidRequest => ("invalid_request", "invalid request"),
             Self::NotReady => ("not_ready", "service did not become ready"),
+            Self::CircuitOpen => ("circuit_open", "circuit breaker is open"),
             Self::Other => ("other", "service failed"),
         }
     }

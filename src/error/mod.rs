@@ -20,6 +20,7 @@ pub(crate) mod chain;
 mod delivery;
 mod display;
 pub(crate) mod kind;
+mod processing;
 mod redacted;
 mod refusal;
 mod rejected;

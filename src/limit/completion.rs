@@ -1,5 +1,7 @@
 //! Reports a response to the limiter.
 
+use std::sync::atomic::Ordering;
+
 use http::{Response, StatusCode, header::CONTENT_LENGTH};
 
 use super::{
@@ -8,7 +10,13 @@ use super::{
     permit::Permit,
     settings::Settings,
 };
-use crate::{call::CallContext, clock, policy::feedback::Reading, telemetry};
+use crate::{
+    call::{CallContext, Report, StopReason},
+    clock,
+    error::Error,
+    policy::feedback::Reading,
+    telemetry,
+};
 
 /// Inserts the [`Settlement`] of a request with amounts into its response, and settles it if the head has the amounts. Returns
 /// the meter of the body.
@@ -39,6 +47,24 @@ fn settle_amounts<L, R>(
     read.into_iter().for_each(|amounts| settlement.settle(amounts));
     response.extensions_mut().insert(settlement.clone());
     meter.map(|meter| Box::new(Metering::new(meter, settlement)))
+}
+
+/// Emits an event, once for each layer, if the request was sent in several attempts with its one permit. Only a retry
+/// layer that is inside has already ended the call and inserted its report.
+#[inline]
+pub(super) fn check_order<L, R>(settings: &Settings<L>, outcome: &Result<Response<R>, Error>) {
+    let report = match outcome {
+        Ok(response) => Report::from_response(response),
+        Err(error) => error.report().filter(|report| {
+            // A timeout that is inside the retry layer also ends the call.
+            report.stop_reason().is_some_and(|reason| reason != StopReason::Deadline)
+        }),
+    };
+    if let Some(report) = report.filter(|report| report.attempt_count() > 1) {
+        if !settings.warned.swap(true, Ordering::Relaxed) {
+            telemetry::retry_inside_limit(report);
+        }
+    }
 }
 
 /// Reports the response to the limiter. The request stays in flight until its body ends, unless it ends with the head.

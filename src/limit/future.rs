@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use super::{
     compact_request::CompactRequest,
-    completion::{complete, settle},
+    completion::{check_order, complete, settle},
     in_flight::{InFlight, InFlightBody},
     limiter::SelectLimiter,
     permit::Permit,
@@ -151,6 +151,7 @@ where
                         }
                     };
                     *renewal = None;
+                    check_order(settings, &outcome);
                     // Without a response, the permit is dropped, which counts its request as unconfirmed.
                     let permit = permit.take();
                     return Poll::Ready(match outcome {

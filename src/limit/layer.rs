@@ -59,6 +59,7 @@ impl<L> RateLimitLayer<L> {
                 feedback_from: None,
                 dialect: Dialect::new(),
                 in_flight_until_head: false,
+                warned: Arc::default(),
             },
         }
     }
@@ -222,7 +223,7 @@ impl<L> RateLimitLayer<L> {
     /// Replaces the limiter and keeps all other settings.
     pub fn with_limiter<M>(self, limiter: M) -> RateLimitLayer<M> {
         let Settings { bounds, cost, estimate, actual, priority, feedback_from, .. } = self.settings;
-        let Settings { dialect, in_flight_until_head, .. } = self.settings;
+        let Settings { dialect, in_flight_until_head, warned, .. } = self.settings;
         RateLimitLayer {
             settings: Settings {
                 limiter,
@@ -234,6 +235,7 @@ impl<L> RateLimitLayer<L> {
                 feedback_from,
                 dialect,
                 in_flight_until_head,
+                warned,
             },
         }
     }

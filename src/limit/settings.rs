@@ -1,4 +1,8 @@
-use std::{fmt, num::NonZeroU32, sync::Arc};
+use std::{
+    fmt,
+    num::NonZeroU32,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use http::{HeaderMap, StatusCode};
 
@@ -25,6 +29,8 @@ pub(super) struct Settings<L> {
     pub(super) dialect: Dialect,
     /// Whether a request is in flight until the head of its response, instead of the end of its body.
     pub(super) in_flight_until_head: bool,
+    /// Whether the layer has reported that it is outside a retry layer.
+    pub(super) warned: Arc<AtomicBool>,
 }
 
 impl<L> Settings<L> {

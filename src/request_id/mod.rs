@@ -45,6 +45,7 @@
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `queued_ms` |
 //! | `tower_outbound::limit` | info | limiter paused by the server | a response requested a pause, or rejected a request without a delay | `service` `pause_ms` `quota` |
 //! | `tower_outbound::limit` | warn | limiter paused by the server beyond the longest pause | once for each such pause | `service` `pause_ms` `probe_after_ms` |
+//! | `tower_outbound::limit` | warn | retries exceed the quota: move the rate limit layer inside the retry layer | once for each layer, if one permit was taken for several attempts | `service` `attempts` |
 //! | `tower_outbound::limit` | debug | limiter learned another rate | an adaptive limiter changed its rate, in requests per second | `service` `rate` `source` |
 //! | `tower_outbound::limit` | warn | limiter's store stopped replying | a query to the store of a shared limiter failed | `error` `state` `retry_in_ms` |
 //! | `tower_outbound::limit` | info | limiter's store replies again | a query succeeded again, after `lost_ms` | `lost_ms` |

@@ -68,7 +68,7 @@ impl<B: Body> Attempts<B> {
 
     /// Counts an attempt that is about to start. Returns an error if the deadline has passed.
     pub(super) fn start(&mut self) -> Result<(), Error> {
-        let passed = |limit| Error::new(ErrorKind::Deadline, Some(limit), None);
+        let passed = |limit| Error::new(ErrorKind::Deadline, Some(limit), None).not_sent();
         self.call.start_attempt(clock::now()).map_err(passed)?;
         self.count += 1;
         Ok(())

@@ -64,19 +64,19 @@
 
 mod base_url;
 mod builder;
+#[cfg(feature = "client")]
+mod client_layers;
 mod credential;
 mod default_headers;
 mod framing;
 mod layer;
 mod pool;
 mod service;
-#[cfg(feature = "client")]
-mod transport_layers;
 
 pub(crate) use self::base_url::BaseUrl;
 pub use self::builder::StackBuilder;
+#[cfg(feature = "client")]
+pub use self::client_layers::{LayeredService, OuterService, TransportService};
 pub use self::layer::StackLayer;
 pub use self::pool::Pool;
 pub use self::service::StackService;
-#[cfg(feature = "client")]
-pub use self::transport_layers::TransportService;

@@ -8,7 +8,7 @@ use tracing::{debug, info, warn};
 
 use super::{AUTH, LIMIT, RETRY, metric, text};
 use crate::{
-    call::{CallContext, DelayReason, StopReason},
+    call::{CallContext, DelayReason, Report, StopReason},
     error::Refusal,
     policy::{QuotaName, Unit},
 };
@@ -108,6 +108,16 @@ pub(crate) fn learned(call: Option<&CallContext>, rate: f64, source: &'static st
         rate,
         source,
         "limiter learned another rate"
+    );
+}
+
+/// Emits the event for a rate limit layer that is outside a retry layer.
+pub(crate) fn retry_inside_limit(report: &Report) {
+    warn!(
+        target: LIMIT,
+        service = report.service().as_deref(),
+        attempts = report.attempt_count(),
+        "retries exceed the quota: move the rate limit layer inside the retry layer"
     );
 }
 

@@ -138,7 +138,7 @@ impl Expiry {
 impl<F> ResponseFuture<F> {
     pub(super) fn rejected(expiry: Expiry) -> Self {
         let (kind, _) = expiry.ends();
-        Self { future: MaybeRejected::rejected(expiry.error(kind)), expiry }
+        Self { future: MaybeRejected::rejected(expiry.error(kind).not_sent()), expiry }
     }
 }
 

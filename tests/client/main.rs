@@ -8,6 +8,7 @@ mod connections;
 mod framing;
 #[cfg(feature = "json")]
 mod json;
+mod outer_layers;
 mod pool;
 mod redirects;
 mod requests;

@@ -10,6 +10,7 @@ mod layers;
 mod peer;
 #[cfg(feature = "rustls")]
 mod permanent;
+mod processing;
 mod redaction;
 mod source_chain;
 #[path = "../support/mod.rs"]

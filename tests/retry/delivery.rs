@@ -58,6 +58,14 @@ fn not_sent_in_another_error() -> BoxError {
     io::Error::other(DeliveryError::not_sent("no free connection")).into()
 }
 
+fn circuit_open() -> BoxError {
+    DeliveryError::circuit_open("too many failures").into()
+}
+
+fn circuit_open_in_another_error() -> BoxError {
+    io::Error::other(DeliveryError::circuit_open("too many failures")).into()
+}
+
 const OK: Outcome = Outcome::Response(http::StatusCode::OK);
 
 #[tokio::test(start_paused = true)]
@@ -84,6 +92,28 @@ async fn get_is_retried_after_every_kind_of_delivery_error() {
             let retried = (vec![first, OK], Some(StopReason::Success));
             assert_eq!(call(&layer, method, error).await, retried, "{method} {first:?}");
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_method_is_retried_after_an_open_circuit() {
+    for layer in [RetryLayer::new(), RetryLayer::new().with_classify(tower_outbound::retry::Grpc::new())] {
+        for method in ["GET", "POST"] {
+            let stopped = (vec![Outcome::NotSent], Some(StopReason::NotRetryable));
+            assert_eq!(call(&layer, method, circuit_open).await, stopped, "{method}");
+            let stopped = (vec![Outcome::Failed], Some(StopReason::NotRetryable));
+            assert_eq!(call(&layer, method, circuit_open_in_another_error).await, stopped, "{method}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn error_of_an_open_circuit_has_its_own_kind() {
+    for error in [circuit_open, circuit_open_in_another_error] {
+        let inner = ScriptedService::new([ScriptedResponse::error(error)]);
+        let error = RetryLayer::new().layer(inner).oneshot(request("GET", URI)).await.unwrap_err();
+        assert_eq!(error.kind(), tower_outbound::ErrorKind::CircuitOpen);
+        assert_eq!((error.kind().as_str(), &*error.to_string()), ("circuit_open", "circuit breaker is open"));
     }
 }
 

@@ -5,6 +5,7 @@ mod attempt_events;
 mod attempt_header;
 mod call_events;
 mod filters;
+mod layer_order;
 mod redaction;
 mod reference;
 mod slow_calls;

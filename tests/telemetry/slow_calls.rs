@@ -74,7 +74,7 @@ async fn queued_backoff_and_attempts_add_up_to_the_elapsed_time() {
 /// A limit of requests in flight does not know when a request can leave, so that it cannot refuse early.
 #[tokio::test(start_paused = true)]
 async fn call_whose_deadline_ends_in_the_queue_shows_its_time_in_the_queue() {
-    let limiter = LocalLimiter::unlimited().with_max_in_flight(1).unwrap();
+    let limiter = LocalLimiter::without_quota().with_max_in_flight(1).unwrap();
     let event = event_of_last_call(limiter, 2_000, 2, &[NoResponse]).await;
     assert_eq!(number(&event, "queued_ms"), number(&event, "elapsed_ms"), "{event:?}");
     assert!(number(&event, "queued_ms") >= 2_000.0);

@@ -10,7 +10,7 @@
 //!
 //! | error | delivery |
 //! |---|---|
-//! | the service's own `DeliveryError::not_sent`, `ConnectionRefused`, or tower's `Overloaded` | not sent |
+//! | the service's own `DeliveryError::not_sent` or `circuit_open`, `ConnectionRefused`, or tower's `Overloaded` | not sent |
 //! | hyper-util's client: no connection was made, for any reason | not sent |
 //! | hyper-util's `HttpConnector`, also inside the error of another client | not sent |
 //! | hyper: canceled before the request was written, or the connection was already closed | not sent |
@@ -92,7 +92,8 @@ impl Error {
 
 /// Returns why the service failed, and what the error proves about the delivery.
 fn read(error: &(dyn StdError + 'static)) -> (ErrorKind, Proof) {
-    let proof = states_not_sent(error).then_some(NOT_SENT);
+    let own = error.downcast_ref::<DeliveryError>();
+    let proof = states_not_sent(error).then(|| own.map_or(NOT_SENT, |own| own.proof));
     let mut found =
         Findings { kind: ErrorKind::Other, connecting: false, proof, decided: None, lasting: false };
     for error in chain(error) {
@@ -160,8 +161,11 @@ impl Findings {
             }
             return Some(error.kind());
         }
-        if error.is::<DeliveryError>() {
-            self.prove(MAYBE);
+        if let Some(error) = error.downcast_ref::<DeliveryError>() {
+            self.prove(Proof { not_sent: false, ..error.proof });
+            if error.is_circuit_open() {
+                return Some(ErrorKind::CircuitOpen);
+            }
         }
         if error.is::<Overloaded>() {
             return Some(ErrorKind::NotReady);

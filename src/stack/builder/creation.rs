@@ -50,6 +50,8 @@ impl StackBuilder {
             timeout: TimeoutConfig::default(),
             #[cfg(feature = "client")]
             transport_layers: Default::default(),
+            #[cfg(feature = "client")]
+            outer_layers: Default::default(),
         })
     }
 }

@@ -94,7 +94,9 @@ pub struct StackBuilder {
     attempt_span: AttemptSpanLayer,
     pub(crate) timeout: TimeoutConfig,
     #[cfg(feature = "client")]
-    pub(crate) transport_layers: super::transport_layers::TransportLayers,
+    pub(crate) transport_layers: super::client_layers::ClientLayers<super::TransportService>,
+    #[cfg(feature = "client")]
+    pub(crate) outer_layers: super::client_layers::ClientLayers<super::OuterService>,
 }
 
 impl StackBuilder {
@@ -174,16 +176,14 @@ impl StackBuilder {
     /// - [`with_quota`](Self::with_quota) or a setter of the builder's own limiter was called after
     ///   [`with_limiter`](Self::with_limiter);
     /// - a timeout is zero, or the attempt's timeout is longer than the total timeout;
-    /// - `with_transport_layer` was called.
+    /// - `with_transport_layer` or `with_outer_layer` was called, because both add layers to a client.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
         #[cfg(feature = "client")]
-        if !self.transport_layers.is_empty() {
+        {
             let expected = "none, because only a client has a transport. Add the layer to the custom service";
-            return Err(InvalidConfig::new(
-                "transport layers",
-                format!("{:?}", self.transport_layers),
-                expected,
-            ));
+            self.transport_layers.expect_none("transport layers", expected)?;
+            let expected = "none, because only a client has them. Add the layer above the layer of the stack";
+            self.outer_layers.expect_none("outer layers", expected)?;
         }
         self.whole_layer()
     }

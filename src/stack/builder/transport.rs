@@ -6,11 +6,11 @@ use tower_service::Service;
 use super::StackBuilder;
 use crate::{
     body::{Body, ReplayBody},
-    error::BoxError,
-    stack::TransportService,
+    error::{BoxError, Error},
+    stack::{LayeredService, OuterService, TransportService},
 };
 
-/// Setters of the layers below the stack of a client.
+/// Setters of the layers below and above the stack of a client.
 impl StackBuilder {
     /// Adds a layer between the stack and the transport of a client. It sees each attempt, with all headers and the
     /// credential. The first layer is the outermost.
@@ -46,7 +46,58 @@ impl StackBuilder {
         <L::Service as Service<Request<ReplayBody<Body>>>>::Future: Send + 'static,
         R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        self.transport_layers.add(move |inner| TransportService::new(layer.layer(inner)));
+        self.transport_layers.add(move |inner| LayeredService::new(layer.layer(inner), Into::into));
+        self
+    }
+
+    /// Adds a layer above the whole stack of a client, which keeps its methods. The layer sees each call once, before
+    /// its id, its deadline and its permits. The first layer is the outermost.
+    ///
+    /// Use it for a circuit breaker, a cache or redirects: see [`guide::other_layers`](crate::guide::other_layers).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower::limit::GlobalConcurrencyLimitLayer;
+    /// use tower_outbound::Client;
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// // At most 100 calls of this client wait or run. The other calls wait before their total timeout starts.
+    /// let client = Client::builder("https://api.example.com")?
+    ///     .without_credential()
+    ///     .with_outer_layer(GlobalConcurrencyLimitLayer::new(100))
+    ///     .client()?;
+    /// let response = client.get("/v1").timeout(Duration::from_secs(5)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A call returns an error of the layer as an [`Error`], with the layer's error as its source. A
+    /// [`DeliveryError`](crate::error::DeliveryError) sets its kind and its delivery. An [`Error`] of the stack is not
+    /// wrapped again, if the layer returns it as its own error or boxed.
+    ///
+    /// [`layer`](Self::layer) returns an error, because a stack that is used as a layer has no client. Add the layer
+    /// above the stack with `ServiceBuilder` instead.
+    ///
+    /// # Notes
+    ///
+    /// - A call that the layer ends itself has no report, no request id and no log event.
+    /// - A request that the layer changes must stay below the base URL. Otherwise the call returns an error with
+    ///   [`is_invalid_request`](Error::is_invalid_request).
+    /// - A client that retries a call after its [response body broke](crate::retry#broken-response-bodies) passes the
+    ///   request through the layer again.
+    /// - With an outer layer, a call allocates three more boxes. Without one, it costs nothing.
+    #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
+    pub fn with_outer_layer<L, R>(mut self, layer: L) -> Self
+    where
+        L: Layer<OuterService> + Send + Sync + 'static,
+        L::Service: Service<Request<Body>, Response = Response<R>, Error: Into<BoxError>>,
+        L::Service: Clone + Send + Sync + 'static,
+        <L::Service as Service<Request<Body>>>::Future: Send + 'static,
+        R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        self.outer_layers.add(move |inner| LayeredService::new(layer.layer(inner), Error::from_service));
         self
     }
 }

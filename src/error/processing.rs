@@ -1,0 +1,44 @@
+use super::{Failed, call::Error};
+
+impl Error {
+    /// Returns whether the server may have processed the request. Returns `false` only if the call proves that the server
+    /// processed no attempt. A caller that must not repeat a payment checks this before it sends the request in
+    /// another call.
+    ///
+    /// One attempt that may have been processed is enough, also if a later attempt was not sent.
+    ///
+    /// | how an attempt ended | may have been processed |
+    /// |---|---|
+    /// | `RateLimited`, `TooCostly`, `Auth`, `NotReady`, `CircuitOpen`, `InvalidRequest` | no |
+    /// | `Dns`, `ConnectRefused`, `ConnectTimeout`, `Connect`, `Tls` | no, if the error [proves](crate::retry#notes) that there was no connection. The errors of [`Client`](crate::Client), hyper-util and reqwest do |
+    /// | `AttemptTimeout`, `Deadline` | no, if the attempt waited for a connection, or if the deadline passed before it; otherwise yes |
+    /// | `Reset`, `Closed`, `Protocol`, `Body`, `Other` | yes, unless the error [proves](crate::retry#notes) that the request was not sent |
+    /// | `BodyTimeout`, a response body that broke | yes |
+    /// | a [rejected](crate::call::Delivery#rejected-requests) request, such as a 429 | no |
+    /// | any other response, such as a 401 or a 500 | yes |
+    /// | the caller dropped it, or it ended together with the call | yes |
+    ///
+    /// ```
+    /// use tower_outbound::Error;
+    ///
+    /// /// Returns whether a payment may be sent again with another idempotency key.
+    /// fn may_repeat(error: &Error) -> bool {
+    ///     !error.may_have_been_processed()
+    /// }
+    /// # let _ = may_repeat;
+    /// ```
+    ///
+    /// # Notes
+    ///
+    /// - The result covers all requests that the outer layers of a client send for the call, such as the hops of a
+    ///   redirect.
+    /// - Without a retry layer, the result depends on the error alone.
+    pub fn may_have_been_processed(&self) -> bool {
+        let own = match self.failed() {
+            Failed::Layer => self.is_timeout() && !self.is_not_sent(),
+            Failed::Readiness => false,
+            Failed::Service(proof) => !proof.not_sent,
+        };
+        self.is_after_processing() || self.report().map_or(own, |report| report.was_processed(own))
+    }
+}

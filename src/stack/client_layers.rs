@@ -1,0 +1,110 @@
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use tower::{ServiceExt, util::BoxCloneSyncService};
+use tower_service::Service;
+
+use crate::{
+    body::{Body, ReplayBody},
+    config::InvalidConfig,
+    error::{BoxError, Error},
+};
+
+/// The layers around a service of a client, innermost first.
+#[derive(Clone)]
+pub(crate) struct ClientLayers<T>(Vec<Arc<dyn Fn(T) -> T + Send + Sync>>);
+
+/// The service to which a layer of a client is added. Its name is [`TransportService`] below the stack, and
+/// [`OuterService`] above the stack. Each call allocates one box, for its future.
+pub struct LayeredService<B, E>(BoxCloneSyncService<Request<B>, Response<Body>, E>);
+
+/// The service to which [`StackBuilder::with_transport_layer`](super::StackBuilder::with_transport_layer) adds a layer: the transport of a client, or its custom
+/// service. Its error is the service's own error, or a [`DeliveryError`](crate::error::DeliveryError) of a layer.
+pub type TransportService = LayeredService<ReplayBody<Body>, BoxError>;
+
+/// The service to which [`StackBuilder::with_outer_layer`](super::StackBuilder::with_outer_layer) adds a layer: the whole stack of a client.
+pub type OuterService = LayeredService<Body, Error>;
+
+impl<T> ClientLayers<T> {
+    pub(crate) fn add(&mut self, layer: impl Fn(T) -> T + Send + Sync + 'static) {
+        self.0.insert(0, Arc::new(layer));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns an error if there is a layer.
+    pub(crate) fn expect_none(
+        &self,
+        field: &'static str,
+        expected: &'static str,
+    ) -> Result<(), InvalidConfig> {
+        if self.is_empty() { Ok(()) } else { Err(InvalidConfig::new(field, format!("{self:?}"), expected)) }
+    }
+
+    pub(crate) fn layer(&self, service: T) -> T {
+        self.0.iter().fold(service, |service, layer| layer(service))
+    }
+}
+
+impl<T> Default for ClientLayers<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> fmt::Debug for ClientLayers<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} layers", self.0.len())
+    }
+}
+
+impl<B, E> LayeredService<B, E> {
+    /// Erases the type of a service. `convert` converts its errors.
+    pub(crate) fn new<S, R>(
+        service: S,
+        convert: impl Fn(S::Error) -> E + Clone + Send + Sync + 'static,
+    ) -> Self
+    where
+        S: Service<Request<B>, Response = Response<R>> + Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+        R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+        B: 'static,
+        E: 'static,
+    {
+        let service = service.map_response(|response| response.map(Body::new)).map_err(convert);
+        Self(BoxCloneSyncService::new(service))
+    }
+}
+
+impl<B, E> Service<Request<B>> for LayeredService<B, E> {
+    type Response = Response<Body>;
+    type Error = E;
+    type Future = <BoxCloneSyncService<Request<B>, Response<Body>, E> as Service<Request<B>>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), E>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.0.call(request)
+    }
+}
+
+impl<B, E> Clone for LayeredService<B, E> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<B, E> fmt::Debug for LayeredService<B, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LayeredService")
+    }
+}

@@ -1,0 +1,237 @@
+//! Tests layers above the stack of a client.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use futures_util::future::join_all;
+use http::{Method, Request};
+use tower::{Layer, ServiceExt, layer::layer_fn, limit::GlobalConcurrencyLimitLayer, service_fn};
+use tower_http::follow_redirect::FollowRedirectLayer;
+use tower_outbound::{
+    Body, BoxError, ErrorKind, Quota,
+    error::DeliveryError,
+    limit::LocalLimiter,
+    stack::OuterService,
+    test_util::{ScriptedResponse, ScriptedService},
+};
+
+use super::{
+    support::server::{Reply, Server, Wire, cut_off, reply, settle, within},
+    *,
+};
+
+/// Counts the calls that pass.
+fn counting(count: &Arc<AtomicUsize>) -> impl Layer<OuterService, Service = OuterService> + use<> {
+    let count = Arc::clone(count);
+    layer_fn(move |inner: OuterService| {
+        count.fetch_add(1, Relaxed);
+        inner
+    })
+}
+
+/// Adds a header to each request, and records the name of the layer.
+macro_rules! named {
+    ($name:literal, $order:expr) => {{
+        let order = Arc::clone(&$order);
+        layer_fn(move |inner: OuterService| {
+            let order = Arc::clone(&order);
+            inner.map_request(move |mut request: Request<Body>| {
+                order.lock().unwrap().push($name);
+                request.headers_mut().insert("x-outer", http::HeaderValue::from_static($name));
+                request
+            })
+        })
+    }};
+}
+
+#[tokio::test]
+async fn outer_layers_see_each_call_once_and_the_first_is_the_outermost() {
+    let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let builder = preset(&server.url()).with_outer_layer(named!("a", order));
+    let client = builder.with_outer_layer(named!("b", order)).client().unwrap();
+    let response = within(client.post("/orders").idempotent().body("{}")).await.unwrap();
+    assert_eq!(report(&response).attempt_count(), 2);
+    assert_eq!(text(response).await, "answer 2");
+    assert_eq!(*order.lock().unwrap(), ["a", "b"]);
+    let seen = server.seen();
+    assert_eq!((seen.len(), seen[1].header("x-outer"), &*seen[1].body), (2, Some("b"), &b"{}"[..]));
+    assert_eq!(seen[1].header("authorization"), Some(&*format!("Bearer {KEY}")));
+}
+
+#[cfg(feature = "json")]
+#[tokio::test]
+async fn client_with_an_outer_layer_sends_and_fetches_json() {
+    let server =
+        Server::start(Wire::Http1, |_, seen| async move { Some(reply(200, seen.body.clone())) }).await;
+    let layer = GlobalConcurrencyLimitLayer::new(1);
+    let client = preset(&server.url()).with_outer_layer(layer).client().unwrap();
+    let sent = vec![1, 2];
+    assert_eq!(within(client.post("/").json(&sent).fetch_json::<Vec<u32>>()).await.unwrap(), sent);
+    assert_eq!(server.seen()[0].header("accept"), Some("application/json"));
+}
+
+#[tokio::test]
+async fn outer_layer_is_ready_before_each_call_and_is_shared_by_clones() {
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let highest = Arc::clone(&most);
+    let server = Server::start(Wire::Http1, move |_, _| {
+        let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+        async move {
+            most.fetch_max(running.fetch_add(1, Relaxed) + 1, Relaxed);
+            settle().await;
+            running.fetch_sub(1, Relaxed);
+            Some(reply(200, "ok"))
+        }
+    })
+    .await;
+    let layers = Arc::new(AtomicUsize::new(0));
+    let builder = preset(&server.url()).with_outer_layer(GlobalConcurrencyLimitLayer::new(2));
+    let client = builder.with_outer_layer(counting(&layers)).client().unwrap();
+    let clients = [client.clone(), client];
+    let calls = clients.iter().cycle().take(20).map(|client| status(client.get("/")));
+    assert!(within(join_all(calls)).await.iter().all(|status| *status == 200));
+    assert_eq!((server.seen().len(), highest.load(Relaxed), layers.load(Relaxed)), (20, 2, 1));
+}
+
+/// Returns a client whose outer layer returns this error, its limiter, and the service below.
+fn failing(error: fn() -> BoxError) -> (Client, LocalLimiter, ScriptedService) {
+    let service = ScriptedService::new([200]);
+    let limiter = LocalLimiter::sliding_window(Quota::per_minute(9).unwrap());
+    let layer = layer_fn(move |_: OuterService| {
+        service_fn(move |_: Request<Body>| async move { Err::<http::Response<Body>, _>(error()) })
+    });
+    let builder = preset("https://api.example.com").with_limiter(limiter.clone()).with_outer_layer(layer);
+    (builder.client_with_service(service.clone()).unwrap(), limiter, service)
+}
+
+#[tokio::test(start_paused = true)]
+async fn error_of_an_outer_layer_becomes_the_source_of_an_error() {
+    let (client, limiter, service) = failing(|| "the cache is broken".into());
+    let error = client.post("/").await.unwrap_err();
+    assert_eq!((error.kind(), error.is_service()), (ErrorKind::Other, true));
+    assert_eq!(error.source().unwrap().to_string(), "the cache is broken");
+    assert!(error.report().is_none() && error.may_have_been_processed());
+    assert_eq!((service.calls(), limiter.snapshot().granted), (0, 0));
+
+    let (client, ..) = failing(|| Box::new(failing_call()));
+    let error = client.get("/").await.unwrap_err();
+    assert!(error.is_invalid_request(), "an `Error` is not wrapped again: {error:?}");
+}
+
+/// Returns an error of a client.
+fn failing_call() -> Error {
+    let client = preset("https://api.example.com").client_with_service(ScriptedService::new([200])).unwrap();
+    let mut call = tokio_test::task::spawn(client.get("//").send());
+    let std::task::Poll::Ready(Err(error)) = call.poll() else { panic!("expected an error") };
+    error
+}
+
+#[tokio::test(start_paused = true)]
+async fn circuit_open_above_the_stack_spends_no_permit_and_no_attempt() {
+    let (client, limiter, service) = failing(|| DeliveryError::circuit_open("too many failures").into());
+    let start = tokio::time::Instant::now();
+    for method in [Method::GET, Method::POST] {
+        let error = client.request(method, "/").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::CircuitOpen, "{error:?}");
+        assert_eq!(
+            format!("{error:#}"),
+            "circuit breaker is open: the request was not sent: too many failures"
+        );
+        assert!(!error.may_have_been_processed());
+    }
+    assert!(start.elapsed().is_zero());
+    assert_eq!((service.calls(), limiter.snapshot().granted), (0, 0));
+}
+
+#[test]
+fn stack_with_outer_layers_cannot_be_a_layer() {
+    let builder = preset("https://api.example.com").with_outer_layer(GlobalConcurrencyLimitLayer::new(5));
+    let error = builder.layer().map(|layer| drop(layer.layer(()))).unwrap_err();
+    assert!(error.to_string().contains("outer layers"), "{error}");
+}
+
+/// Starts a server that redirects `/old`, and returns its other replies from `reply`.
+async fn redirecting(target: &'static str, reply: fn(usize) -> Reply) -> Server {
+    Server::start(Wire::Http1, move |number, seen| async move {
+        if seen.uri.path() != "/v1/old" {
+            return Some(reply(number));
+        }
+        let mut redirect = super::support::server::reply(303, "");
+        redirect.headers_mut().insert("location", target.parse().unwrap());
+        Some(redirect)
+    })
+    .await
+}
+
+fn following(server: &Server) -> Client {
+    let builder = preset(&format!("{}/v1", server.url()));
+    builder.with_outer_layer(FollowRedirectLayer::new()).client().unwrap()
+}
+
+#[tokio::test]
+async fn redirect_below_the_base_url_is_followed_as_another_call() {
+    let server = redirecting("/v1/new", |_| reply(200, "moved")).await;
+    let response = within(following(&server).post("/old").body("{}")).await.unwrap();
+    assert_eq!(report(&response).attempt_count(), 1);
+    assert_eq!(text(response).await, "moved");
+    let seen = server.seen();
+    let methods: Vec<_> = seen.iter().map(|seen| seen.method.as_str()).collect();
+    assert_eq!(methods, ["POST", "GET"]);
+    assert_eq!(seen[1].header("authorization"), Some(&*format!("Bearer {KEY}")));
+    assert_ne!(seen[0].header("x-request-id"), seen[1].header("x-request-id"));
+}
+
+#[tokio::test]
+async fn redirect_that_leaves_the_base_url_is_rejected() {
+    for target in ["/v2/new", "http://other.example.com/v1"] {
+        let server = redirecting(target, |_| reply(200, "moved")).await;
+        let error = within(following(&server).post("/old").body("{}")).await.unwrap_err();
+        assert!(error.is_invalid_request(), "{error:?}");
+        assert!(error.may_have_been_processed(), "the server has processed the POST");
+        assert_eq!(server.seen().len(), 1);
+    }
+}
+
+/// The request is sent again from the first hop, because the client does not know the redirect.
+#[tokio::test]
+async fn broken_body_of_a_redirect_target_is_retried_through_the_outer_layer() {
+    let server =
+        redirecting("/v1/new", |number| if number == 2 { cut_off(200) } else { reply(200, "all") }).await;
+    assert_eq!(within(following(&server).get("/old").fetch_text()).await.unwrap(), "all");
+    let seen = server.seen();
+    let paths: Vec<_> = seen.iter().map(|seen| seen.path_and_query()).collect();
+    assert_eq!(paths, ["/v1/old", "/v1/new", "/v1/old", "/v1/new"]);
+
+    let server = redirecting("/v1/new", |_| cut_off(200)).await;
+    within(following(&server).post("/old").body("{}").fetch_text()).await.unwrap_err();
+    assert_eq!(server.seen().len(), 2, "a POST is not retried");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_redirect_target_does_not_hide_that_the_first_request_was_processed() {
+    let see_other = || ScriptedResponse::status(303).with_header("location", "/new");
+    let call = async |path: &'static str, responses: Vec<ScriptedResponse>, layer: FollowRedirectLayer| {
+        let service = ScriptedService::new(responses);
+        let builder = preset("https://api.example.com").with_outer_layer(layer);
+        let client = builder.client_with_service(service).unwrap();
+        match client.post(path).body("{}").await {
+            Ok(response) => response.error_for_status().await.unwrap_err().may_have_been_processed(),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ConnectRefused);
+                error.may_have_been_processed()
+            }
+        }
+    };
+    let refused = ScriptedResponse::refused;
+    for preserve in [true, false] {
+        let layer = || FollowRedirectLayer::new().preserve_extensions(preserve);
+        assert!(call("/old", vec![see_other(), refused()], layer()).await);
+        assert!(call("/old", vec![see_other(), 429.into()], layer()).await);
+        // Without a redirect.
+        assert!(!call("/old", vec![refused()], layer()).await);
+        assert!(!call("/old", vec![429.into()], layer()).await);
+    }
+}
