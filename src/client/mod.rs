@@ -64,9 +64,11 @@ mod error;
 mod kept_request;
 mod methods;
 mod path_segment;
+mod reconfigure;
 mod request;
 mod response;
 pub(crate) mod service;
+mod settings;
 
 pub use self::error::ResponseError;
 pub use self::path_segment::PathSegment;

@@ -236,7 +236,7 @@ impl RequestBuilder {
             let retry = request.extensions().get().copied().unwrap_or_else(RetryOverride::new);
             request.extensions_mut().insert(retry.with_idempotent());
         }
-        ResponseFuture::new(self.client, request.map(|request| *request), self.timeout.map(Deadline::after))
+        ResponseFuture::new(&self.client, request.map(|request| *request), self.timeout.map(Deadline::after))
     }
 
     /// Sends the request, and deserializes the JSON body of a 2xx response. An empty body is deserialized as `null`.
@@ -273,7 +273,7 @@ impl RequestBuilder {
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     pub async fn fetch_json<T: DeserializeOwned>(self) -> Result<T, ResponseError> {
         let accepting = self.change(|client, request| {
-            if client.inner.accepts_json {
+            if client.inner.current.get().accepts_json() {
                 let json = || HeaderValue::from_static("application/json");
                 headers::get_or_insert_with(request.headers_mut(), &http::header::ACCEPT, json)?;
             }

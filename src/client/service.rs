@@ -1,17 +1,19 @@
 use std::{
     fmt,
-    future::ready,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Request, Response, header::USER_AGENT};
+use http::{Request, Response};
 use tower::ServiceBuilder;
 use tower_service::Service;
 
-use super::kept_request::{BoxFuture, Call, KeptRequest, StackCall};
+use super::{
+    kept_request::{BoxFuture, Call, KeptRequest, StackCall},
+    settings::{Current, Settings},
+};
 use crate::{
     body::{Body, IdleBody, ReplayBody},
     config::InvalidConfig,
@@ -53,22 +55,18 @@ use crate::{
 ///
 /// # Clone
 ///
-/// Cheap: every clone uses the same limiter and the same connections.
+/// Cheap: every clone uses the same limiter, the same connections and the same settings, which
+/// [`reconfigure`](Self::reconfigure) changes.
 #[derive(Clone)]
 pub struct Client {
-    pub(super) inner: Arc<Inner<Stack>>,
+    pub(super) inner: Arc<Inner>,
 }
 
-/// The whole stack, with its type erased.
-type Stack = dyn Fn(Request<Body>, Option<KeptRequest>) -> Pin<Box<dyn Call>> + Send + Sync;
-
-pub(super) struct Inner<F: ?Sized> {
+pub(super) struct Inner {
     pub(super) base_url: BaseUrl,
-    /// Whether `fetch_json` sets the header `accept`. `false` if a default header already sets it.
-    #[cfg(feature = "json")]
-    pub(super) accepts_json: bool,
-    /// A call allocates one box, for its future.
-    stack: F,
+    pub(super) current: Current,
+    /// Empty over a custom service.
+    pub(super) transport: OnceLock<TransportConfig>,
 }
 
 impl StackBuilder {
@@ -89,6 +87,7 @@ impl StackBuilder {
     ///
     /// Returns the same errors as [`client`](Self::client) and [`TransportConfig::build`].
     pub fn client_with_transport(&self, transport: TransportConfig) -> Result<Client, InvalidConfig> {
+        let config = transport.clone();
         let transport = transport.build()?;
         if let Some(origin) = self.origins().find(|origin| cfg!(not(feature = "rustls")) && origin.is_tls()) {
             let expected = "http, or https with the crate's feature `rustls`";
@@ -96,11 +95,9 @@ impl StackBuilder {
         }
         // The transport's own future is not boxed again.
         let service = tower::service_fn(move |request| transport.send(request));
-        let mut named = self.clone();
-        if !named.headers.0.contains_key(USER_AGENT) {
-            named = named.with_header(USER_AGENT, Self::DEFAULT_USER_AGENT);
-        }
-        named.client_with_service(service)
+        let client = self.with_default_user_agent().client_with_service(service)?;
+        client.inner.transport.get_or_init(|| config);
+        Ok(client)
     }
 
     /// Creates a client over a custom service, such as another HTTP client or a test double.
@@ -153,20 +150,21 @@ impl StackBuilder {
         S::Future: Send,
         R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        let stack = ServiceBuilder::new()
-            .map_response(|response: Response<IdleBody<InFlightBody<R>>>| response.map(unwrapped))
-            .layer(self.whole_layer()?)
-            .service(service);
-        let inner = Inner {
-            base_url: self.base.clone(),
-            #[cfg(feature = "json")]
-            accepts_json: !self.headers.0.contains_key(http::header::ACCEPT),
+        let build = move |builder: Self| {
+            let stack = ServiceBuilder::new()
+                .map_response(|response: Response<IdleBody<InFlightBody<R>>>| response.map(unwrapped))
+                .layer(builder.whole_layer()?)
+                .service(service.clone());
             // The stack is always ready, because the retry layer waits for its inner service in the call's future.
-            stack: move |request, kept| -> Pin<Box<dyn Call>> {
+            let stack = move |request, kept: Option<KeptRequest>| -> Pin<Box<dyn Call>> {
                 Box::pin(StackCall::new(stack.clone().call(request), kept))
-            },
+            };
+            Ok(Arc::new(Settings { builder, stack }) as Arc<Settings>)
         };
-        Ok(Client { inner: Arc::new(inner) })
+        let (base_url, transport) = (self.base.clone(), OnceLock::new());
+        Ok(Client {
+            inner: Arc::new(Inner { base_url, current: Current::new(self.clone(), build)?, transport }),
+        })
     }
 }
 
@@ -195,17 +193,6 @@ impl Client {
         *request.uri_mut() = self.inner.base_url.resolve(std::mem::take(request.uri_mut()))?;
         Ok(request)
     }
-
-    pub(super) fn run(
-        &self,
-        request: Result<Request<Body>, Error>,
-        kept: Option<KeptRequest>,
-    ) -> Pin<Box<dyn Call>> {
-        match request {
-            Ok(request) => (self.inner.stack)(request, kept),
-            Err(error) => Box::pin(StackCall::new(ready(Err(error)), None)),
-        }
-    }
 }
 
 impl Service<Request<Body>> for Client {
@@ -219,7 +206,7 @@ impl Service<Request<Body>> for Client {
     }
 
     fn call(&mut self, request: Request<Body>) -> BoxFuture {
-        self.run(self.resolve(request), None).boxed()
+        self.inner.current.get().run(self.resolve(request), None).boxed()
     }
 }
 

@@ -37,6 +37,10 @@ impl TransportLayers {
         self.0.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn layer(&self, service: TransportService) -> TransportService {
         self.0.iter().fold(service, |service, layer| layer(service))
     }

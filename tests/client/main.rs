@@ -10,6 +10,7 @@ mod framing;
 mod json;
 mod pool;
 mod redirects;
+mod reload;
 mod requests;
 mod responses;
 mod retries;
