@@ -178,6 +178,7 @@ where
     }
 
     /// Identifies the limiters: all clones have the same id.
+    #[cfg(feature = "client")]
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.shared).addr()
     }

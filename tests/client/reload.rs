@@ -1,13 +1,20 @@
 //! Tests the change of a client's settings at run time.
 
 use std::{
+    future::Future,
     num::NonZeroU32,
-    sync::{Arc, Mutex},
+    pin::pin,
+    sync::{Arc, Mutex, mpsc},
+    task::{Context, Wake, Waker},
 };
 
 use http::{HeaderName, StatusCode};
 use proptest::{collection::vec, prelude::*};
-use tokio::{task::JoinSet, time::Instant};
+use tokio::{
+    runtime::Handle,
+    task::{JoinHandle, JoinSet},
+    time::Instant,
+};
 use tower::limit::ConcurrencyLimitLayer;
 use tower_outbound::{
     ErrorKind, InvalidConfig, Quota,
@@ -249,27 +256,23 @@ async fn learned_rate_and_pause_stay_when_a_client_gets_a_quota() {
 
 #[tokio::test(start_paused = true)]
 async fn client_without_its_quota_learns_the_rate_of_the_server() {
-    let limit = ServerLimit::sliding_window(50, SECOND);
-    let server = limit.clone();
-    let service = ScriptedService::from_fn(move |_| server.respond());
-    let old = builder("key").with_quota(quota(20, SECOND)).with_max_attempts(10).unwrap();
-    let client = old.client_with_service(service.clone()).unwrap();
-    let call = |number: u32| {
-        let client = client.clone();
-        async move { start(&client, number).await.join_all().await }
-    };
-    call(100).await;
-    assert_eq!((limit.rejected(), snapshot(&old).learned), (0, None));
+    for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE] {
+        let limit = ServerLimit::sliding_window(50, SECOND).with_rejection(status);
+        let server = limit.clone();
+        let service = ScriptedService::from_fn(move |_| server.respond());
+        let with = |builder: StackBuilder| builder.with_max_attempts(1).unwrap();
+        let old = with(builder("key").with_quota(quota(20, SECOND)));
+        let client = old.client_with_service(service.clone()).unwrap();
+        start(&client, 100).await.join_all().await;
+        assert_eq!((limit.rejected(), snapshot(&old).learned), (0, None));
 
-    client.reconfigure(&builder("key").with_max_attempts(10).unwrap()).unwrap();
-    assert_eq!(old.quotas().len(), 1);
-    call(2_000).await;
-    let learned = snapshot(&old).learned.expect("a throttled response sets a rate").rate();
-    assert!(
-        limit.rejected() > 0 && limit.rejected() < 200 && learned < 100.0,
-        "{learned} {}",
-        limit.rejected()
-    );
+        client.reconfigure(&with(builder("key"))).unwrap();
+        assert_eq!(old.quotas().len(), 1);
+        start(&client, 2_000).await.join_all().await;
+        let learned = snapshot(&old).learned.expect("a rejection sets a rate").rate();
+        assert!((10.0..100.0).contains(&learned), "{status}: {learned}");
+        assert!((1..500).contains(&limit.rejected()), "{status}: {}", limit.rejected());
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -427,28 +430,59 @@ async fn change_to_the_builder_of_the_client_itself_restores_its_quota() {
     assert_eq!(snapshot(&old).available, 9);
 }
 
-/// Concurrent changes must not mix the key of one with the quota of another.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn concurrent_changes_apply_completely_one_after_the_other() {
-    let service = ok();
-    let old = builder("0").with_quota(quota(1_000, HOUR));
-    let client = old.client_with_service(service.clone()).unwrap();
-    let changes: Arc<Vec<_>> =
-        Arc::new((0..4).map(|n| builder(&n.to_string()).with_quota(quota(1_000 + n, HOUR))).collect());
-    for _ in 0..50 {
-        let mut tasks = JoinSet::new();
-        for number in 0..4 {
-            let (client, changes) = (client.clone(), Arc::clone(&changes));
-            tasks.spawn_blocking(move || client.reconfigure(&changes[number]).unwrap());
+/// A waker that starts another change while the first one wakes a waiter.
+struct ChangeOnWake {
+    client: Client,
+    other: StackBuilder,
+    runtime: Handle,
+    change: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Wake for ChangeOnWake {
+    fn wake(self: Arc<Self>) {
+        let mut change = self.change.lock().unwrap();
+        if change.is_some() {
+            return;
         }
-        within(tasks.join_all()).await;
-        // The error contains the burst of the quota.
-        let error = within(client.get("/").cost(2_000)).await.unwrap_err();
-        within(client.get("/")).await.unwrap();
-        let key: u32 = keys(&service).last().unwrap().parse().unwrap();
-        let shown = chain(&error);
-        assert!(shown.contains(&format!("(at most {})", 999 + key)), "key {key}: {shown}");
+        let (ended, end) = mpsc::channel();
+        let this = Arc::clone(&self);
+        *change = Some(self.runtime.spawn_blocking(move || {
+            this.client.reconfigure(&this.other).unwrap();
+            let _ = ended.send(());
+        }));
+        // The other change must not overtake this one.
+        assert!(end.recv_timeout(Duration::from_millis(50)).is_err(), "the other change has ended");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_changes_apply_completely_one_after_the_other() {
+    let service = ScriptedService::new([ScriptedResponse::status(200).with_delay(SECOND)]);
+    let with = |key: &str, limit, in_flight| {
+        builder(key).with_quota(quota(limit, HOUR)).with_max_in_flight(in_flight)
+    };
+    let client = with("old", 50, 1).client_with_service(service.clone()).unwrap();
+    let calls = start(&client, 1).await;
+    let mut waiter = pin!(client.get("/").send());
+    let waker = Arc::new(ChangeOnWake {
+        client: client.clone(),
+        other: with("second", 200, 3),
+        runtime: Handle::current(),
+        change: Mutex::default(),
+    });
+    let polled = waiter.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&waker))));
+    assert!(polled.is_pending());
+
+    client.reconfigure(&with("first", 100, 2)).unwrap();
+    let other = waker.change.lock().unwrap().take().expect("the first change wakes the waiter");
+    other.await.unwrap();
+    waiter.await.unwrap();
+    calls.join_all().await;
+    client.get("/").await.unwrap();
+    assert_eq!(keys(&service), ["old", "old", "second"]);
+    // The error contains the burst of the quota.
+    let error = client.get("/").cost(1_000).await.unwrap_err();
+    assert!(chain(&error).contains("(at most 199)"), "{}", chain(&error));
 }
 
 /// A step of a random script: requests, a time to wait, or another quota. A quota of 0 is none.

@@ -214,10 +214,15 @@ impl StackBuilder {
     where
         K: Hash + Eq + Clone + Send + 'static,
     {
+        #[cfg(feature = "client")]
         let id = endpoints.id();
         let join =
             move |account: &LocalLimiter| AnyLimiter::new(Joint::new(account.clone(), endpoints.clone()));
-        self.endpoints = Some(EndpointLimits { join: Arc::new(join), id });
+        self.endpoints = Some(EndpointLimits {
+            join: Arc::new(join),
+            #[cfg(feature = "client")]
+            id,
+        });
         self
     }
 
@@ -332,14 +337,8 @@ impl StackBuilder {
 pub(super) struct EndpointLimits {
     join: Arc<dyn Fn(&LocalLimiter) -> AnyLimiter + Send + Sync>,
     /// Identifies the limiters: see [`Keyed::id`].
-    id: usize,
-}
-
-#[cfg(feature = "client")]
-impl EndpointLimits {
-    pub(super) fn id(&self) -> usize {
-        self.id
-    }
+    #[cfg(feature = "client")]
+    pub(super) id: usize,
 }
 
 impl fmt::Debug for EndpointLimits {

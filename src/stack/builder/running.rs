@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{StackBuilder, limiter::EndpointLimits};
+use super::StackBuilder;
 use crate::{
     config::InvalidConfig,
     limit::LocalLimiter,
@@ -14,7 +14,7 @@ impl StackBuilder {
     /// differs that cannot change.
     pub(crate) fn for_running(&self, running: &Self) -> Result<Self, InvalidConfig> {
         let pool = |builder: &Self| builder.pool.as_ref().map(Pool::id);
-        let endpoints = |builder: &Self| builder.endpoints.as_ref().map(EndpointLimits::id);
+        let endpoints = |builder: &Self| builder.endpoints.as_ref().map(|limits| limits.id);
         let [max, old_max] = [self, running].map(|builder| builder.limiter_settings.max_in_flight);
         let (field, value, expected) = if self.base.uri != running.base.uri {
             ("base url", self.base.uri.to_string(), format!("{}, that of the client", running.base.uri))
