@@ -275,6 +275,7 @@
 //! | `quickstart` | the three presets with servers that fail and throttle, and a table of the results | [above](#a-client), [`preset`] |
 //! | `compose` | single layers, with tower's `ConcurrencyLimit` | [above](#a-stack-of-layers), [`guide::other_layers`] |
 //! | `settings` | services from a file and the environment, and errors of invalid ones | [`preset`](preset#configuration-from-files) |
+//! | `reload` | a client that follows the changes of its file, and keeps its settings if the file is invalid | [`guide::configuration`] |
 //! | `observe` | log, spans and metrics while a service fails and recovers | [`request_id`] |
 //! | `sign` | signing requests with HMAC-SHA256 | [`auth::Sign`] |
 //! | `unix_socket` | a server on a Unix socket | [`guide::networks`] |

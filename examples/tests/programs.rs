@@ -46,7 +46,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn each_example_prints_help_and_exits_with_0() {
     let names = names();
-    assert_eq!(names.len(), 12);
+    assert_eq!(names.len(), 13);
     for name in names {
         for flag in ["--help", "-h"] {
             let output = run(&name, &[flag]);
@@ -371,6 +371,30 @@ fn settings_example_reports_the_name_of_a_file_that_cannot_be_opened() {
         text(&output.stderr),
         "settings: cannot open `no/such.toml`: No such file or directory (os error 2)\n"
     );
+}
+
+#[test]
+fn reload_example_applies_valid_edits_and_keeps_the_settings_after_invalid_ones() {
+    let output = run("reload", &[]);
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""), "{printed}");
+    for expected in [
+        "limit.quota = \"50/1s\"\n    reloaded\n",
+        "    kept the old settings: timeout.attempt: invalid attempt timeout `120s`: expected at most 60s",
+        "    kept the old settings: invalid quota limit `0`: expected at least 1\n",
+        "    kept the old settings: transport: invalid transport `other settings`: expected that of the client",
+        "limit.quota = []\n    reloaded\n",
+        "\nthe server received 10 requests\nconnections: 1\n",
+    ] {
+        assert!(printed.contains(expected), "{expected:?} is missing: {printed}");
+    }
+    let seconds = |part: &str| -> f64 {
+        let (_, rest) = printed.split_once(part).unwrap();
+        rest.split_once(" s").unwrap().0.parse().unwrap()
+    };
+    // Five calls at two per second take 2 s. Without a quota, they take milliseconds.
+    assert!(seconds("5 calls with 2/1s, burst 1: ") >= 2.0, "{printed}");
+    assert!(seconds("5 calls with no quota: ") < 2.0, "{printed}");
 }
 
 /// Returns the names and the contents of the files in a folder.

@@ -65,9 +65,11 @@ mod kept_request;
 mod methods;
 mod outer_call;
 mod path_segment;
+mod reconfigure;
 mod request;
 mod response;
 pub(crate) mod service;
+mod settings;
 #[cfg(not(feature = "json"))]
 mod without_json;
 

@@ -274,7 +274,7 @@ impl RequestBuilder {
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     pub async fn fetch_json<T: DeserializeOwned>(self) -> Result<T, ResponseError> {
         let accepting = self.change(|client, request| {
-            if client.inner.accepts_json {
+            if client.inner.current.get().accepts_json() {
                 let json = || HeaderValue::from_static("application/json");
                 headers::get_or_insert_with(request.headers_mut(), &http::header::ACCEPT, json)?;
             }

@@ -1,6 +1,7 @@
 use std::{
     fmt,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -15,6 +16,7 @@ use super::{
     error::{Kind, ResponseError},
     kept_request::{Call, KeptRequest},
     service::Client,
+    settings::Settings,
 };
 use crate::{
     body::{Body, BodyTooLarge},
@@ -262,9 +264,10 @@ pub struct ResponseFuture {
     sent: Option<Sent>,
 }
 
-/// A call, and the client that has sent it.
+/// A call with its client and its settings.
 struct Sent {
     client: Client,
+    settings: Arc<Settings>,
     call: Pin<Box<dyn Call>>,
 }
 
@@ -275,7 +278,7 @@ impl Sent {
         response: response::Parts,
         error: BoxError,
     ) -> impl Future<Output = Result<http::Response<Body>, ResponseError>> + Send + use<> {
-        let (client, status) = (self.client.clone(), response.status);
+        let (client, settings, status) = (self.client.clone(), Arc::clone(&self.settings), response.status);
         let report = Report::from_extensions(&response.extensions).cloned();
         // The body of an error response is not retried.
         let request = match status.is_success() && !error.is::<BodyTooLarge>() {
@@ -284,7 +287,7 @@ impl Sent {
         };
         async move {
             let retried = match request {
-                Ok(request) => client.run(Ok(request), None).await,
+                Ok(request) => client.run(&settings, Ok(request), None).await,
                 Err(error) => Err(error),
             };
             let error = match retried {
@@ -314,7 +317,8 @@ impl ResponseFuture {
         if let (Ok(request), Some(deadline)) = (&mut request, deadline) {
             request.extensions_mut().insert(deadline);
         }
-        Self { sent: Some(Sent { call: client.run(request, kept), client }) }
+        let settings = client.inner.current.get();
+        Self { sent: Some(Sent { call: client.run(&settings, request, kept), client, settings }) }
     }
 }
 

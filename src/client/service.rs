@@ -2,25 +2,26 @@ use std::{
     convert, fmt,
     future::ready,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Request, Response, header::USER_AGENT};
+use http::{Request, Response};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_service::Service;
 
 use super::{
     kept_request::{BoxFuture, Call, KeptRequest, StackCall},
     outer_call::{self, OuterCall},
+    settings::{Current, Settings},
 };
 use crate::{
     body::{Body, IdleBody, ReplayBody},
     config::InvalidConfig,
     error::{BoxError, Error},
     limit::InFlightBody,
-    stack::{BaseUrl, LayeredService, StackBuilder},
+    stack::{BaseUrl, LayeredService, OuterService, StackBuilder},
     transport::TransportConfig,
 };
 
@@ -56,22 +57,20 @@ use crate::{
 ///
 /// # Clone
 ///
-/// Cheap: every clone uses the same limiter and the same connections.
+/// Cheap: every clone uses the same limiter, the same connections and the same settings, which
+/// [`reconfigure`](Self::reconfigure) changes.
 #[derive(Clone)]
 pub struct Client {
-    pub(super) inner: Arc<Inner<Stack>>,
+    pub(super) inner: Arc<Inner>,
 }
 
-/// The whole stack, with its type erased.
-type Stack = dyn Fn(Request<Body>, Option<KeptRequest>) -> Pin<Box<dyn Call>> + Send + Sync;
-
-pub(super) struct Inner<F: ?Sized> {
+pub(super) struct Inner {
     pub(super) base_url: BaseUrl,
-    /// Whether `fetch_json` sets the header `accept`. `false` if a default header already sets it.
-    #[cfg(feature = "json")]
-    pub(super) accepts_json: bool,
-    /// A call allocates one box, for its future.
-    stack: F,
+    pub(super) current: Arc<Current>,
+    /// The layers above the stack, which are built once.
+    outer: Option<OuterService>,
+    /// Empty over a custom service.
+    pub(super) transport: OnceLock<TransportConfig>,
 }
 
 impl StackBuilder {
@@ -92,6 +91,7 @@ impl StackBuilder {
     ///
     /// Returns the same errors as [`client`](Self::client) and [`TransportConfig::build`].
     pub fn client_with_transport(&self, transport: TransportConfig) -> Result<Client, InvalidConfig> {
+        let config = transport.clone();
         let transport = transport.build()?;
         if let Some(origin) = self.origins().find(|origin| cfg!(not(feature = "rustls")) && origin.is_tls()) {
             let expected = "http, or https with the crate's feature `rustls`";
@@ -99,11 +99,9 @@ impl StackBuilder {
         }
         // The transport's own future is not boxed again.
         let service = service_fn(move |request| transport.send(request));
-        let mut named = self.clone();
-        if !named.headers.0.contains_key(USER_AGENT) {
-            named = named.with_header(USER_AGENT, Self::DEFAULT_USER_AGENT);
-        }
-        named.client_with_service(service)
+        let client = self.with_default_user_agent().client_with_service(service)?;
+        client.inner.transport.get_or_init(|| config);
+        Ok(client)
     }
 
     /// Creates a client over a custom service, such as another HTTP client or a test double.
@@ -156,36 +154,24 @@ impl StackBuilder {
         S::Future: Send,
         R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        let stack = ServiceBuilder::new()
-            .map_response(|response: Response<IdleBody<InFlightBody<R>>>| response.map(unwrapped))
-            .layer(self.whole_layer()?)
-            .service(service);
-        if self.outer_layers.is_empty() {
+        let build = move |builder: Self| {
+            let stack = ServiceBuilder::new()
+                .map_response(|response: Response<IdleBody<InFlightBody<R>>>| response.map(unwrapped))
+                .layer(builder.whole_layer()?)
+                .service(service.clone());
             // The stack is always ready, because the retry layer waits for its inner service in the call's future.
-            return Ok(self.client_of(move |request, kept| -> Pin<Box<dyn Call>> {
+            let stack = move |request, kept: Option<KeptRequest>| -> Pin<Box<dyn Call>> {
                 Box::pin(StackCall::new(stack.clone().call(request), kept))
-            }));
-        }
-        let base_url = self.base.clone();
-        let stack = service_fn(move |request| outer_call::send(base_url.clone(), stack.clone(), request));
-        let stack = self.outer_layers.layer(LayeredService::new(stack, convert::identity));
-        Ok(self.client_of(move |mut request: Request<Body>, kept| -> Pin<Box<dyn Call>> {
-            request.extensions_mut().insert(OuterCall::default());
-            Box::pin(StackCall::new(stack.clone().oneshot(request), kept))
-        }))
-    }
-
-    fn client_of<F>(&self, stack: F) -> Client
-    where
-        F: Fn(Request<Body>, Option<KeptRequest>) -> Pin<Box<dyn Call>> + Send + Sync + 'static,
-    {
-        let inner = Inner {
-            base_url: self.base.clone(),
-            #[cfg(feature = "json")]
-            accepts_json: !self.headers.0.contains_key(http::header::ACCEPT),
-            stack,
+            };
+            Ok(Arc::new(Settings { builder, stack }) as Arc<Settings>)
         };
-        Client { inner: Arc::new(inner) }
+        let (base_url, current) = (self.base.clone(), Arc::new(Current::new(self.clone(), build)?));
+        let outer = (!self.outer_layers.is_empty()).then(|| {
+            let (base_url, current) = (base_url.clone(), Arc::clone(&current));
+            let stack = service_fn(move |request| outer_call::send(base_url.clone(), &current, request));
+            self.outer_layers.layer(LayeredService::new(stack, convert::identity))
+        });
+        Ok(Client { inner: Arc::new(Inner { base_url, current, outer, transport: OnceLock::new() }) })
     }
 }
 
@@ -217,12 +203,17 @@ impl Client {
 
     pub(super) fn run(
         &self,
+        settings: &Arc<Settings>,
         request: Result<Request<Body>, Error>,
         kept: Option<KeptRequest>,
     ) -> Pin<Box<dyn Call>> {
-        match request {
-            Ok(request) => (self.inner.stack)(request, kept),
-            Err(error) => Box::pin(StackCall::new(ready(Err(error)), None)),
+        match (request, &self.inner.outer) {
+            (Ok(request), None) => (settings.stack)(request, kept),
+            (Ok(mut request), Some(outer)) => {
+                request.extensions_mut().insert(OuterCall::new(settings));
+                Box::pin(StackCall::new(outer.clone().oneshot(request), kept))
+            }
+            (Err(error), _) => Box::pin(StackCall::new(ready(Err(error)), None)),
         }
     }
 }
@@ -238,7 +229,7 @@ impl Service<Request<Body>> for Client {
     }
 
     fn call(&mut self, request: Request<Body>) -> BoxFuture {
-        self.run(self.resolve(request), None).boxed()
+        self.run(&self.inner.current.get(), self.resolve(request), None).boxed()
     }
 }
 

@@ -13,7 +13,7 @@ use super::InvalidConfig;
 /// A parser of files quotes the line of a value that cannot be deserialized, and this line contains the key.
 /// Deserialization therefore accepts a value of any type. [`text`](Self::text) then rejects a value that is not a
 /// string.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct InlineKey(Option<Zeroizing<String>>);
 
 impl InlineKey {

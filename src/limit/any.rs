@@ -87,8 +87,11 @@ impl AnyLimiter {
         }))
     }
 
+    /// Returns whether both are clones of one limiter. Only a [`LocalLimiter`] is compared by its own clones.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+        let [own, others] = [self, other].map(Self::downcast_ref::<LocalLimiter>);
+        let is_local = || own.zip(others).is_some_and(|(own, other)| Arc::ptr_eq(&own.shared, &other.shared));
+        Arc::ptr_eq(&self.inner, &other.inner) || is_local()
     }
 
     /// Returns the inner limiter if its type is `L`, for example to take its snapshot or to change its quotas.

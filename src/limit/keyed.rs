@@ -179,6 +179,12 @@ where
         }
     }
 
+    /// Identifies the limiters: all clones have the same id.
+    #[cfg(feature = "client")]
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.shared).addr()
+    }
+
     /// Returns the limiter of `key`, and creates it if it does not exist.
     ///
     /// The key stays in use as long as a clone of its limiter exists.

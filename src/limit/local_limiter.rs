@@ -11,7 +11,7 @@ use std::{
 #[cfg(feature = "redis")]
 use super::core::Flight;
 use super::{
-    core::{Core, Grant},
+    core::{Core, CoreSettings, Grant},
     feedback::ResponseInfo,
     limiter::Limiter,
     permit::{Permit, PermitIssuer},
@@ -163,10 +163,18 @@ impl LocalLimiter {
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
     ///
     /// - If the new window is longer, it also counts the grants of the previous window.
+    /// - If the limiter had no quota and has granted permits, the burst counts as spent, because they are in no log.
     /// - A waiter whose cost exceeds the new quotas is refused.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
         let quotas: Vec<_> = quotas.into_iter().collect();
         self.shared.locked(|core, now| core.set_quotas(&quotas, now));
+    }
+
+    /// Replaces the quotas, and the settings that can change while the limiter is in use. Without a quota, the limiter
+    /// learns the rate from now on.
+    #[cfg(feature = "client")]
+    pub(crate) fn reconfigure(&self, quotas: &[Quota], settings: &CoreSettings) {
+        self.shared.locked(|core, now| core.reconfigure(quotas, settings, now));
     }
 
     /// Pauses the limiter until `until`. Extends a current pause, but never shortens it. The

@@ -159,6 +159,21 @@ impl StackConfig {
         builder.client_with_transport(self.transport.clone()).map_err(|error| self.placed(error))
     }
 
+    /// Changes a running client to this configuration: see [`Client::reconfigure`]. A changed `transport` is an error.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same errors as [`StackBuilder::from_config`] and [`Client::reconfigure`], with the path of the field.
+    /// The client then keeps all its settings.
+    #[cfg(feature = "client")]
+    pub fn reconfigure(&self, client: &Client) -> Result<(), InvalidConfig> {
+        if client.has_other_transport(&self.transport) {
+            let expected = "that of the client, because connections cannot be reconfigured at run time";
+            return Err(InvalidConfig::new("transport", "other settings", expected).within("transport"));
+        }
+        client.reconfigure(&StackBuilder::from_config(self)?).map_err(|error| self.placed(error))
+    }
+
     fn with_credential(&self, mut builder: StackBuilder) -> Result<StackBuilder, InvalidConfig> {
         let sources = [
             ("api_key", self.api_key.is_some()),
@@ -211,6 +226,7 @@ impl StackConfig {
             "origin" if is_base => "base_url",
             "origin" => "allowed_origins",
             "base url" => "base_url",
+            "max in flight" => "limit.max_in_flight",
             "total timeout" => "timeout.total",
             "attempt timeout" => "timeout.attempt",
             "body idle timeout" => "timeout.body_idle",

@@ -39,6 +39,10 @@ impl<T> ClientLayers<T> {
         self.0.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns an error if there is a layer.
     pub(crate) fn expect_none(
         &self,

@@ -16,7 +16,14 @@ pub(super) struct Certificates {
     pub(super) invalid: Option<InvalidConfig>,
 }
 
+impl PartialEq for Certificates {
+    fn eq(&self, other: &Self) -> bool {
+        self.roots.roots == other.roots.roots && self.identity == other.identity
+    }
+}
+
 /// A client certificate with its intermediates and its private key.
+#[derive(PartialEq)]
 pub(super) struct Identity {
     pub(super) chain: Vec<CertificateDer<'static>>,
     pub(super) key: PrivateKeyDer<'static>,

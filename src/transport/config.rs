@@ -50,7 +50,7 @@ use crate::{config::InvalidConfig, config::text::Written, error::BoxError, polic
 /// | `no_proxy` | none: hosts that are reached without the proxy, such as `10.0.0.0/8, example.com` |
 ///
 /// TCP sends small packets without delay (`TCP_NODELAY`).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(expecting = "a table", default, deny_unknown_fields))]
 pub struct TransportConfig {

@@ -59,11 +59,17 @@ pub struct Proxy {
 }
 
 /// The URLs of the proxies, and the hosts that need none. Each text may be empty.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq)]
 struct Urls {
     http: String,
     https: String,
     no: String,
+}
+
+impl PartialEq for Proxy {
+    fn eq(&self, other: &Self) -> bool {
+        self.urls == other.urls
+    }
 }
 
 impl Proxy {

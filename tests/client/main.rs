@@ -11,6 +11,7 @@ mod json;
 mod outer_layers;
 mod pool;
 mod redirects;
+mod reload;
 mod requests;
 mod responses;
 mod retries;

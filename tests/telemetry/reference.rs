@@ -65,8 +65,9 @@ async fn documentation_lists_all_spans_and_events_with_their_fields() {
     // `with_info_spans` raises the level of both spans.
     let raised = preset.with_request_id(RequestIdLayer::new().with_info_spans()).layer().unwrap();
     raised.layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
-    let wrong =
-        ServiceBuilder::new().layer(RateLimitLayer::new(LocalLimiter::without_quota())).layer(RetryLayer::new());
+    let wrong = ServiceBuilder::new()
+        .layer(RateLimitLayer::new(LocalLimiter::without_quota()))
+        .layer(RetryLayer::new());
     wrong.service(ScriptedService::new([Status(503), Status(200)])).oneshot(get(URI)).await.unwrap();
     replace_keys().await;
     let has_store_events = lose_and_restore_store().await;

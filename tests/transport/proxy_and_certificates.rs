@@ -27,8 +27,8 @@ mod program {
     pub fn orders(base_url: &str, proxy: &str, files: &Path) -> Result<Client, BoxError> {
         let read = |name: &str| fs::read(files.join(name));
         let transport = TransportConfig::new()
-            .with_root_certificates(&read("root.pem")?)?
-            .with_client_certificate(&read("client.pem")?, &read("client.key")?)?
+            .with_root_certificates(&read("root.pem")?)
+            .with_client_certificate(&read("client.pem")?, &read("client.key")?)
             .with_proxy(Proxy::new(proxy)?.with_no_proxy("internal.example.com"));
         Ok(Client::builder(base_url)?.without_credential().client_with_transport(transport)?)
     }

@@ -188,7 +188,12 @@ impl Core {
 
     /// Replaces the quotas. Spent permits still count. No block may be open.
     pub fn set_quotas(&mut self, quotas: &[Quota], now: u64) {
+        let was_unlimited = self.supply.quotas.is_empty();
         self.supply.change(quotas, now);
+        if was_unlimited && self.granted > 0 {
+            // Earlier grants are in no log, so the burst counts as spent.
+            self.supply.quotas.leave(0, now);
+        }
         Units::change(&mut self.units, quotas, self.supply.quotas.spread(), now);
         self.limit_amounts();
         let delay = self.lateness.change(quotas);

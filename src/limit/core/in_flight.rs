@@ -21,6 +21,11 @@ impl InFlight {
         Self { max, admitted: None, hold, requests: 0, held: VecDeque::new() }
     }
 
+    #[cfg(feature = "client")]
+    pub(super) fn change(&mut self, max: NonZeroU32, hold: u64) {
+        (self.max, self.hold) = (max, hold);
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.admitted.map_or(self.requests >= self.max.get(), |further| further == 0)
     }

@@ -17,6 +17,8 @@ mod admission;
 mod amount_log;
 mod block;
 mod bounds;
+#[cfg(feature = "client")]
+mod change;
 mod feedback;
 mod gcra;
 mod grant_log;

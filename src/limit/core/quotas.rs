@@ -119,6 +119,10 @@ impl Quotas {
         Self { spread, states: states(quotas, |quota| QuotaState::new(*quota, spread)) }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
     /// Returns when the last of `total` permits is available, if none is taken before `start`. No request costs more
     /// than `costliest`. The result is never too late, but may be too early if requests cost several permits.
     pub fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {

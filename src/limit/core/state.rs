@@ -95,6 +95,11 @@ impl Core {
         }
     }
 
+    /// Returns whether the limiter learns the rate.
+    pub fn learns(&self) -> bool {
+        self.supply.learner().is_some()
+    }
+
     pub(super) fn learned(&self) -> Option<LearnedRate> {
         let learner = self.supply.learner()?;
         learner.rate.map(|_| LearnedRate {

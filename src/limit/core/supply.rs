@@ -230,6 +230,12 @@ impl Supply {
             && self.learned.as_ref().is_none_or(|learned| learned.is_whole(now))
     }
 
+    /// Begins to learn the rate, if the limiter does not do so.
+    #[cfg(feature = "client")]
+    pub(super) fn learn(&mut self) {
+        self.learned.get_or_insert_with(|| Box::new(Learned::new(&[])));
+    }
+
     pub(super) fn change(&mut self, quotas: &[Quota], now: u64) {
         self.quotas.change(quotas, now);
         self.learned.iter_mut().for_each(|learned| learned.change(quotas));

@@ -222,7 +222,7 @@ impl Shared {
     fn publish(&self, state: &mut State) {
         let core = &mut state.core;
         let mut new = if core.reads_remaining() { flags::READS_REMAINING } else { 0 };
-        if self.setup.learns() {
+        if core.learns() {
             new |= flags::LEARNS;
         }
         if self.setup.counts() {

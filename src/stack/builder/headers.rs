@@ -57,6 +57,16 @@ impl StackBuilder {
         self
     }
 
+    /// Returns the builder of a client over the crate's own transport.
+    #[cfg(feature = "client")]
+    pub(crate) fn with_default_user_agent(&self) -> Self {
+        let builder = self.clone();
+        match builder.headers.0.contains_key(http::header::USER_AGENT) {
+            true => builder,
+            false => builder.with_header(http::header::USER_AGENT, Self::DEFAULT_USER_AGENT),
+        }
+    }
+
     /// Sends the presets' `content-type` with every request, because the services' sample calls send it even with a
     /// GET.
     pub(crate) fn with_json_on_every_request(self) -> Self {

@@ -214,15 +214,21 @@ impl StackBuilder {
     where
         K: Hash + Eq + Clone + Send + 'static,
     {
+        #[cfg(feature = "client")]
+        let id = endpoints.id();
         let join =
             move |account: &LocalLimiter| AnyLimiter::new(Joint::new(account.clone(), endpoints.clone()));
-        self.endpoints = Some(EndpointLimits(Arc::new(join)));
+        self.endpoints = Some(EndpointLimits {
+            join: Arc::new(join),
+            #[cfg(feature = "client")]
+            id,
+        });
         self
     }
 
     /// Returns the limit layer, with the limiters of the endpoints.
     pub(super) fn joint_limit(&self) -> Result<RateLimitLayer<AnyLimiter>, InvalidConfig> {
-        let (limit, Some(EndpointLimits(join))) = (self.limit.clone(), &self.endpoints) else {
+        let (limit, Some(EndpointLimits { join, .. })) = (self.limit.clone(), &self.endpoints) else {
             return Ok(self.limit.clone());
         };
         let account = self.limiter().downcast_ref().ok_or_else(|| {
@@ -328,7 +334,12 @@ impl StackBuilder {
 
 /// Adds the limiters of the endpoints to that of the account.
 #[derive(Clone)]
-pub(super) struct EndpointLimits(Arc<dyn Fn(&LocalLimiter) -> AnyLimiter + Send + Sync>);
+pub(super) struct EndpointLimits {
+    join: Arc<dyn Fn(&LocalLimiter) -> AnyLimiter + Send + Sync>,
+    /// Identifies the limiters: see [`Keyed::id`].
+    #[cfg(feature = "client")]
+    pub(super) id: usize,
+}
 
 impl fmt::Debug for EndpointLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,6 +14,9 @@ mod headers;
 #[cfg(feature = "client")]
 mod transport;
 
+#[cfg(feature = "client")]
+mod running;
+
 use std::{sync::Arc, time::Duration};
 
 use http::Uri;

@@ -113,7 +113,7 @@ impl Pool {
     }
 
     /// Identifies the pool: all clones have the same id.
-    fn id(&self) -> usize {
+    pub(super) fn id(&self) -> usize {
         self.members.as_ptr().addr()
     }
 

@@ -2,6 +2,7 @@
 
 mod errors;
 mod fields;
+mod reload;
 mod round_trip;
 // The sample file contains fields that exist only with all features.
 #[cfg(all(feature = "native-roots", feature = "proxy"))]

@@ -1,6 +1,7 @@
 //! Tests of changes of quotas, and of several quotas.
 
 use super::*;
+use crate::policy::nanos;
 
 #[test]
 fn several_quotas_grant_permits_together_or_not_at_all() {
@@ -70,6 +71,22 @@ fn changing_a_quota_and_restoring_it_grants_no_extra_permits() {
         granted += (0..200).filter(|_| core.takes(one(), second as u64 * SECOND)).count();
     }
     assert_eq!(granted, 100);
+}
+
+#[test]
+fn first_quota_of_a_used_limiter_starts_without_its_burst() {
+    for (rule, first) in [(BUCKET, SECOND), (PACED, SECOND), (WINDOW, 10 * SECOND)] {
+        let quota = quota(14, 10_000, 4);
+        let mut unused = core(rule, &[]);
+        unused.set_quotas(&[quota], 0);
+        assert!(unused.takes(costing(4), 0));
+
+        let mut used = core(rule, &[]);
+        assert!(used.takes(one(), 0));
+        used.set_quotas(&[quota], 0);
+        let wait = used.try_submit(one(), 0).unwrap_err().wait().unwrap();
+        assert!((first / 2..=first + 1).contains(&nanos(wait)), "{rule:?}: {wait:?}");
+    }
 }
 
 /// The wait for a million permits at one permit per year is capped, so that no calculation overflows.

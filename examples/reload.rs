@@ -1,0 +1,149 @@
+//! Changes the settings of a running client whenever its configuration file changes. An invalid file keeps the old
+//! settings.
+//!
+//! The program edits the file itself, and calls a mock server on loopback. `--help` shows more.
+//!
+//! ```sh
+//! cargo run --example reload
+//! ```
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::{self, ExitCode},
+    time::Duration,
+};
+
+use support::{MockConfig, MockServer};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+use tower_outbound::{BoxError, Client, preset::StackConfig};
+use tower_outbound_examples::{no_arguments, run};
+
+const HELP: &str = "\
+Changes the settings of a running client whenever its configuration file changes. An invalid file keeps the old settings.
+
+Usage: cargo run --example reload
+
+  --help  this text
+
+The program edits the file itself, in a temporary folder, and calls a mock server on loopback. It takes about 3 seconds.
+
+Exit status: 0, 1 if a call fails or an edit has another effect, 2 for an invalid argument, 130 after Ctrl-C.
+";
+
+/// The time between two reads of the file. An application reads it every few seconds, or after a signal.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    no_arguments(HELP);
+    run(demonstrate(), support::partial_summary).await
+}
+
+fn parse(text: &str) -> Result<StackConfig, BoxError> {
+    // The message omits the line of the file, which may contain a key.
+    toml::from_str(text).map_err(|error| error.message().into())
+}
+
+/// Changes the client to the settings of the file after each edit. `applied` is the text that the client uses. Sends
+/// the outcome of each edit.
+async fn reload_after_edits(
+    path: &Path,
+    mut applied: String,
+    client: &Client,
+    outcomes: watch::Sender<String>,
+) {
+    loop {
+        sleep(INTERVAL).await;
+        // A comparison of the text needs no resolution of modification times, and follows a symbolic link.
+        let Some(text) = fs::read_to_string(path).ok().filter(|text| *text != applied) else { continue };
+        let reloaded = parse(&text).and_then(|config| Ok(config.reconfigure(client)?));
+        outcomes.send_replace(match reloaded {
+            Ok(()) => "reloaded".to_owned(),
+            Err(error) => format!("kept the old settings: {error}"),
+        });
+        applied = text;
+    }
+}
+
+/// A configuration file in the folder for temporary files.
+struct ConfigFile(PathBuf);
+
+impl ConfigFile {
+    /// Replaces the file at once, so that the reader never sees a part of the text.
+    fn write(&self, text: &str) -> io::Result<()> {
+        let new = self.0.with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(new, &self.0)
+    }
+}
+
+impl Drop for ConfigFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+async fn demonstrate() -> Result<(), BoxError> {
+    let service = MockServer::start(MockConfig::new("orders", "k3y")).await?;
+    let text = format!(
+        "base_url = \"{}\"\napi_key = \"k3y\"\nlimit.quota = \"2/1s, burst 1\"\n",
+        service.base_url()
+    );
+    let file = ConfigFile(env::temp_dir().join(format!("tower-outbound-reload-{}.toml", process::id())));
+    file.write(&text)?;
+    let client = parse(&text)?.client()?;
+    let (sender, outcomes) = watch::channel(String::new());
+    tokio::select! {
+        () = reload_after_edits(&file.0, text.clone(), &client, sender) => Ok(()),
+        edited = edit(&file, &text, &client, outcomes) => edited,
+    }?;
+    println!("the server received {} requests", service.request_log().requests.len());
+    println!("connections: {}", service.request_log().connections);
+    Ok(())
+}
+
+async fn edit(
+    file: &ConfigFile,
+    text: &str,
+    client: &Client,
+    mut outcomes: watch::Receiver<String>,
+) -> Result<(), BoxError> {
+    call(client, "2/1s, burst 1").await?;
+    for (line, expected) in [
+        ("limit.quota = \"50/1s\"", "reloaded"),
+        (
+            "limit.quota = \"50/1s\"\ntimeout.attempt = \"2m\"",
+            "kept the old settings: timeout.attempt: invalid",
+        ),
+        ("limit.quota = \"0/1s\"", "kept the old settings: invalid quota limit `0`"),
+        ("transport.max_connections = 9", "kept the old settings: transport: invalid"),
+        ("limit.quota = []", "reloaded"),
+    ] {
+        let old = "limit.quota = \"2/1s, burst 1\"";
+        file.write(&text.replace(old, line))?;
+        outcomes.changed().await?;
+        let outcome = outcomes.borrow_and_update().clone();
+        println!("{}\n    {outcome}", line.replace('\n', ", "));
+        if !outcome.starts_with(expected) {
+            return Err(format!("unexpected outcome of `{line}`: {outcome}").into());
+        }
+    }
+    call(client, "no quota").await
+}
+
+/// Makes a few calls, and prints how long they take.
+async fn call(client: &Client, quota: &str) -> Result<(), BoxError> {
+    let start = Instant::now();
+    for _ in 0..5 {
+        client.get("/v1/orders").await?.error_for_status().await?.text().await?;
+    }
+    println!("5 calls with {quota}: {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
