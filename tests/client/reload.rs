@@ -85,7 +85,7 @@ async fn start(client: &Client, calls: u32) -> JoinSet<StatusCode> {
 #[tokio::test(start_paused = true)]
 async fn calls_that_start_afterwards_use_the_new_settings_in_every_clone() {
     let service = ScriptedService::new([ScriptedResponse::status(503).with_delay(2 * SECOND)]);
-    let old = builder("old").with_max_attempts(1).unwrap().with_header("x-version", "1");
+    let old = builder("old").with_max_attempts(1).with_header("x-version", "1");
     let client = old.client_with_service(service.clone()).unwrap();
     let clone = client.clone();
     clone.get("/").await.unwrap();
@@ -133,7 +133,7 @@ async fn call_in_progress_keeps_its_settings_for_its_attempts_and_its_timeouts()
     );
     let client = builder("old").client_with_service(service.clone()).unwrap();
     let mut calls = start(&client, 1).await;
-    let new = builder("new").with_max_attempts(1).unwrap().with_total_timeout(SECOND);
+    let new = builder("new").with_max_attempts(1).with_total_timeout(SECOND);
     client.reconfigure(&new).unwrap();
     assert_eq!(calls.join_next().await.unwrap().unwrap(), 200);
     assert_eq!(keys(&service), ["old"; 3]);
@@ -145,7 +145,7 @@ async fn retry_after_a_broken_body_keeps_the_settings_of_the_call() {
     let service = ScriptedService::new([stalled, ScriptedResponse::status(200).with_body("whole")]);
     let client = builder("old").with_body_idle_timeout(SECOND).client_with_service(service.clone()).unwrap();
     let response = client.get("/").await.unwrap();
-    client.reconfigure(&builder("new").with_max_attempts(1).unwrap()).unwrap();
+    client.reconfigure(&builder("new").with_max_attempts(1)).unwrap();
     assert_eq!(text(response).await, "whole");
     assert_eq!(keys(&service), ["old"; 2]);
 }
@@ -239,7 +239,7 @@ async fn learned_rate_and_pause_stay_when_a_client_gets_a_quota() {
         "/v1/pause" => ScriptedResponse::status(429).with_header("retry-after", "30"),
         _ => server.respond(),
     });
-    let old = builder("key").with_max_attempts(1).unwrap();
+    let old = builder("key").with_max_attempts(1);
     let client = old.client_with_service(service).unwrap();
     start(&client, 40).await.join_all().await;
     client.get("/pause").await.unwrap();
@@ -260,7 +260,7 @@ async fn client_without_its_quota_learns_the_rate_of_the_server() {
         let limit = ServerLimit::sliding_window(50, SECOND).with_rejection(status);
         let server = limit.clone();
         let service = ScriptedService::from_fn(move |_| server.respond());
-        let with = |builder: StackBuilder| builder.with_max_attempts(1).unwrap();
+        let with = |builder: StackBuilder| builder.with_max_attempts(1);
         let old = with(builder("key").with_quota(quota(20, SECOND)));
         let client = old.client_with_service(service.clone()).unwrap();
         start(&client, 100).await.join_all().await;
@@ -288,7 +288,7 @@ async fn limit_of_requests_in_flight_and_pauses_change() {
     calls.join_all().await;
 
     let throttled = ScriptedService::new([429]);
-    let old = builder("key").with_quota(quota(10, SECOND)).with_max_attempts(1).unwrap();
+    let old = builder("key").with_quota(quota(10, SECOND)).with_max_attempts(1);
     let client = old.client_with_service(throttled).unwrap();
     client.reconfigure(&old.clone().with_throttle_pause(MINUTE)).unwrap();
     client.get("/").await.unwrap();
@@ -334,7 +334,7 @@ impl Rejecting {
 }
 
 fn keyed() -> Keyed<bool> {
-    Keyed::new(|_| true, |_| LocalLimiter::unlimited())
+    Keyed::new(|_| true, |_| LocalLimiter::without_quota())
 }
 
 fn pool(limiter: LocalLimiter) -> Pool {
@@ -344,7 +344,7 @@ fn pool(limiter: LocalLimiter) -> Pool {
 #[tokio::test(start_paused = true)]
 async fn impossible_changes_are_rejected_and_keep_all_settings() {
     let plain = || Rejecting::new(builder("old").with_quota(quota(10, MINUTE)));
-    let other = || LocalLimiter::unlimited();
+    let other = || LocalLimiter::without_quota();
     let new = || builder("new").with_quota(quota(3, MINUTE));
     let in_flight = || Rejecting::new(builder("old").with_max_in_flight(4));
     let layered = |builder: StackBuilder| builder.with_transport_layer(ConcurrencyLimitLayer::new(1));
