@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
-    Member, StopReason,
+    DeadlineSource, Member, StopReason,
     attempt::{Attempts, OptionalDuration},
     progress::Progress,
     renewal::Renewal,
@@ -39,6 +39,7 @@ pub(crate) struct Naming {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) deadline: Option<Instant>,
+    pub(super) deadline_source: DeadlineSource,
     /// The identity of the call. If several layers set an identity, the identity of the innermost layer applies.
     pub(super) identity: Option<Identity>,
     pub(super) server_request_id: Option<Arc<str>>,

@@ -1,5 +1,5 @@
 use std::{
-    fmt,
+    fmt, mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -14,13 +14,20 @@ use super::{
     shared::{Shared, Source},
 };
 
+/// The maximum size of a part of a large chunk. hyper buffers up to about 400 KiB of a body, so smaller parts would not
+/// show the progress more precisely.
+const PART: usize = 64 * 1024;
+
 /// The request body below a [`retry`](crate::retry) layer, which can resend it.
 ///
-/// The first attempt sends the body unchanged and records it, up to the [replay limit]. Further attempts send the
-/// recording. Chunks under 64 bytes, except for the first chunk, are copied and merged. Any other chunk of type `Bytes`
+/// The first attempt sends the body and records it, up to the [replay limit]. Further attempts send the recording. A body
+/// of [`Body::from_fn`](crate::Body::from_fn) is created again instead, and not recorded. Chunks under 64 bytes, except for the first chunk, are copied and merged. Any other chunk of type `Bytes`
 /// is recorded without a copy. If the body exceeds the limit, the recording is dropped and the attempt continues.
 ///
-/// [`new`](Self::new) creates a body that is not recorded.
+/// Each frame that an attempt takes restarts the
+/// [attempt timeout](crate::timeout::TimeoutLayer::per_attempt). A chunk of more than 64 KiB is therefore sent in parts.
+///
+/// [`new`](Self::new) creates a body that is not recorded, and does not restart the timeout.
 ///
 /// [replay limit]: crate::retry::RetryLayer::with_replay_limit
 ///
@@ -60,8 +67,10 @@ pin_project! {
             // `None` if the body is not recorded, or exceeded the limit of the recording.
             recording: Option<Recording>,
             shared: Option<Arc<Shared<B>>>,
+            // The rest of a large chunk, which is sent in parts.
+            rest: Bytes,
         },
-        Playing { recorded: Recorded },
+        Playing { recorded: Recorded, shared: Option<Arc<Shared<B>>> },
     }
 
     // Over HTTP/1, hyper stops reading the body at the announced length, before the body reports its end. A recording
@@ -88,17 +97,28 @@ impl<B> ReplayBody<B> {
         Self::of(State::Unread { source: Some(source), shared })
     }
 
-    pub(super) fn playing(recorded: Recorded) -> Self {
-        if recorded.is_end() { Self::ENDED } else { Self::of(State::Playing { recorded }) }
+    pub(super) fn playing(recorded: Recorded, shared: Option<Arc<Shared<B>>>) -> Self {
+        if recorded.is_end() { Self::ENDED } else { Self::of(State::Playing { recorded, shared }) }
     }
 
     /// Creates a body that is not recorded.
     pub fn new(body: B) -> Self {
-        Self::of(State::Reading { source: body, recording: None, shared: None })
+        Self::of(State::Reading { source: body, recording: None, shared: None, rest: Bytes::new() })
     }
 
     fn of(state: State<B>) -> Self {
         Self { state: Some(Box::pin(state)) }
+    }
+}
+
+/// Returns at most the first [`PART`] bytes of a frame, and moves the others to `rest`.
+fn first_part(frame: Frame<Bytes>, rest: &mut Bytes) -> Frame<Bytes> {
+    match frame.into_data() {
+        Ok(mut data) => {
+            *rest = data.split_off(data.len().min(PART));
+            Frame::data(data)
+        }
+        Err(trailers) => trailers,
     }
 }
 
@@ -115,35 +135,44 @@ impl<B: Body> Body for ReplayBody<B> {
         if let Proj::Unread { source, shared } = state.as_mut().project() {
             if let Some(source) = source.take() {
                 let (recording, shared) = (shared.recording(&source), Some(Arc::clone(shared)));
-                state.set(State::Reading { source, recording, shared });
+                state.set(State::Reading { source, recording, shared, rest: Bytes::new() });
             }
         }
-        let (polled, ended) = match state.as_mut().project() {
-            Proj::Reading { mut source, recording, shared } => {
+        let (polled, ended, shared) = match state.as_mut().project() {
+            Proj::Reading { mut source, recording, shared, rest } => {
                 // `copy_to_bytes` does not copy if the data is `Bytes`.
                 let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
-                let polled = ready!(source.as_mut().poll_frame(cx));
-                let polled = polled.map(|frame| frame.map(|frame| frame.map_data(bytes)));
+                let polled = match mem::take(rest) {
+                    none if none.is_empty() => ready!(source.as_mut().poll_frame(cx))
+                        .map(|frame| frame.map(|frame| frame.map_data(bytes))),
+                    rest => Some(Ok(Frame::data(rest))),
+                };
+                let polled = polled.map(|frame| frame.map(|frame| first_part(frame, rest)));
                 let ended = match &polled {
                     Some(Ok(frame)) => {
                         recording.take_if(|recording| !recording.push(frame));
-                        frame.is_trailers() || source.is_end_stream()
+                        frame.is_trailers() || rest.is_empty() && source.is_end_stream()
                     }
                     Some(Err(_)) | None => true,
                 };
-                if let (Some(shared), true) = (shared, ended) {
+                if let (Some(shared), true) = (&*shared, ended) {
                     match (&polled, recording.take()) {
                         (Some(Err(_)), _) => shared.put(Source::Failed),
                         (_, Some(recording)) => shared.put(Source::Whole(recording.finish())),
                         _ => {}
                     }
                 }
-                (polled, ended)
+                (polled, ended, shared.as_ref())
             }
-            Proj::Playing { recorded } => (recorded.next().map(Ok), recorded.is_end()),
+            Proj::Playing { recorded, shared } => {
+                (recorded.next().map(Ok), recorded.is_end(), shared.as_ref())
+            }
             // Unreachable, because the code above has already changed this state to `Reading`.
-            Proj::Unread { .. } => (None, true),
+            Proj::Unread { .. } => (None, true, None),
         };
+        if let Some(shared) = shared {
+            shared.call.body_advanced();
+        }
         if ended {
             // Drops the body, because some bodies must not be polled after their end.
             this.state = None;
@@ -154,8 +183,8 @@ impl<B: Body> Body for ReplayBody<B> {
     fn is_end_stream(&self) -> bool {
         match self.state.as_deref() {
             Some(State::Unread { source, .. }) => source.as_ref().is_none_or(Body::is_end_stream),
-            Some(State::Reading { source, .. }) => source.is_end_stream(),
-            Some(State::Playing { recorded }) => recorded.is_end(),
+            Some(State::Reading { source, rest, .. }) => rest.is_empty() && source.is_end_stream(),
+            Some(State::Playing { recorded, .. }) => recorded.is_end(),
             None => true,
         }
     }
@@ -163,8 +192,10 @@ impl<B: Body> Body for ReplayBody<B> {
     fn size_hint(&self) -> SizeHint {
         match self.state.as_deref() {
             Some(State::Unread { source, .. }) => source.as_ref().map(Body::size_hint).unwrap_or_default(),
-            Some(State::Reading { source, .. }) => source.size_hint(),
-            Some(State::Playing { recorded }) => recorded.size_hint(),
+            Some(State::Reading { source, rest, .. }) => {
+                source.size_hint() + SizeHint::with_exact(rest.len() as u64)
+            }
+            Some(State::Playing { recorded, .. }) => recorded.size_hint(),
             None => SizeHint::with_exact(0),
         }
     }
@@ -173,7 +204,7 @@ impl<B: Body> Body for ReplayBody<B> {
 /// Creates a body from these bytes, as if they had been recorded.
 impl<B> From<Bytes> for ReplayBody<B> {
     fn from(data: Bytes) -> Self {
-        Self::playing(Recorded::of(data))
+        Self::playing(Recorded::of(data), None)
     }
 }
 
@@ -192,10 +223,13 @@ impl<B> fmt::Debug for ReplayBody<B> {
 
 #[cfg(test)]
 mod tests {
+    use std::{task::Waker, time::Duration};
+
     use http_body_util::Full;
     use proptest::prelude::*;
+    use tokio::time::Instant;
 
-    use super::super::super::test_body::{Read, Script, Step, read, read_all};
+    use super::super::super::test_body::{Read, Script, Step, call, read, read_all};
     use super::*;
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -234,7 +268,7 @@ mod tests {
             let source = if knows_size { source.knowing_its_size() } else { source };
             let given = source.given();
             let announced = usize::try_from(source.size_hint().lower()).unwrap();
-            let (first, replay) = ReplayBody::record(source, limit, None);
+            let (first, replay) = ReplayBody::record(source, limit, None, &call());
             let ended = {
                 let mut first = std::pin::pin!(first);
                 let pass = read(first.as_mut(), cut);
@@ -276,5 +310,37 @@ mod tests {
         let passed = read_all(ReplayBody::new(Script::new([Step::data(2), Step::Fail])));
         assert_eq!((passed.data.len(), passed.failed), (2, true));
         assert_eq!(read_all(ReplayBody::<Full<Bytes>>::default()), Read::default());
+    }
+
+    #[test]
+    fn large_chunk_is_sent_and_replayed_in_parts() {
+        let data = Bytes::from((0..2 * PART as u32 + 3).map(|at| (at >> 3) as u8).collect::<Vec<_>>());
+        let (first, replay) = ReplayBody::record(Full::new(data.clone()), usize::MAX, None, &call());
+        let mut first = Box::pin(first);
+        for (len, left) in [(PART, PART + 3), (PART, 3), (3, 0)] {
+            assert_eq!(read(first.as_mut(), 1).data.len(), len);
+            assert_eq!((first.size_hint().exact(), first.is_end_stream()), (Some(left as u64), left == 0));
+        }
+        for _ in 0..2 {
+            let mut again = Box::pin(replay.body().unwrap());
+            assert_eq!(read(again.as_mut(), 1).data.len(), PART);
+            assert!(read(again.as_mut(), usize::MAX).data == data[PART..]);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_frame_and_the_end_of_a_body_are_progress() {
+        let (call, cx) = (call(), &mut Context::from_waker(Waker::noop()));
+        let steps = [Step::data(100), Step::Wait, Step::data(100)];
+        let (first, replay) = ReplayBody::record(Script::new(steps), 1_000, None, &call);
+        let mut first = Some(first);
+        for advances in [vec![true, false, true, true, false], vec![true, true, false]] {
+            let mut body = first.take().or_else(|| replay.body()).unwrap();
+            for (poll, advances) in advances.into_iter().enumerate() {
+                tokio::time::advance(Duration::from_secs(1)).await;
+                let _ = Pin::new(&mut body).poll_frame(cx);
+                assert_eq!(call.body_progress() == Instant::now(), advances, "poll {poll}");
+            }
+        }
     }
 }
