@@ -47,7 +47,7 @@ enum Kind {
     Full(Bytes),
     #[cfg(feature = "hyper")]
     Incoming(IdleBody<ConnectionBody>),
-    /// A boxed body. Has the function that creates it again, if [`Body::from_fn`] has created it.
+    /// The second field creates the body again, if [`Body::from_fn`] has created it.
     Boxed(UnsyncBoxBody<Bytes, BoxError>, Option<MakeBody>),
 }
 
@@ -99,42 +99,20 @@ impl Body {
         if let Some(body) = take::<IdleBody<Incoming>>(&mut slot) {
             return Self { kind: Kind::Incoming(body.map(ConnectionBody::from)) };
         }
-        slot.map(|body| Self { kind: Kind::Boxed(body.map_err(Into::into).boxed_unsync(), None) })
-            .unwrap_or_default()
+        slot.map(|body| Self::boxed(body.map_err(Into::into).boxed_unsync(), None)).unwrap_or_default()
     }
 
-    /// Creates a request body that can be created again for each attempt, such as a file that is streamed.
-    ///
-    /// Calls `make` immediately, and again before a retry. The retry layer resends such a body whatever its size, and does
-    /// not record it. All bodies that `make` returns must have the same content.
-    ///
-    /// ```
-    /// use bytes::Bytes;
-    /// use http_body_util::StreamBody;
-    /// use http_body::Frame;
-    /// use tower_outbound::{Body, BoxError};
-    ///
-    /// let lines = Body::from_fn(|| {
-    ///     let frames = (0..1_000).map(|line| Ok::<_, BoxError>(Frame::data(Bytes::from(format!("{line}\n")))));
-    ///     Body::new(StreamBody::new(futures_util::stream::iter(frames)))
-    /// });
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `make` returns no error. If a file cannot be opened, return a body whose first frame is the error. An error of a
-    /// body ends the call, as for any other body.
-    ///
-    /// # Notes
-    ///
-    /// - The size hint of each attempt is that of its own body. With an exact hint, the request has a `content-length`.
-    ///   Otherwise HTTP/1.1 sends the body in chunks.
-    /// - The request must be safe to retry. A PUT is, a POST only if it is declared idempotent.
-    /// - A layer that wraps the body, for example in [`Body::new`], removes `make`. The body is then recorded like any
-    ///   other.
-    pub fn from_fn<B: Into<Self>>(make: impl Fn() -> B + Send + Sync + 'static) -> Self {
-        let make = move || make().into();
-        Self { kind: Kind::Boxed(make().boxed_unsync(), Some(Box::new(make))) }
+    /// Creates a boxed body, and stores the function that creates it again.
+    pub(super) fn boxed(body: UnsyncBoxBody<Bytes, BoxError>, make: Option<MakeBody>) -> Self {
+        Self { kind: Kind::Boxed(body, make) }
+    }
+
+    /// Takes the function that creates this body again.
+    pub(super) fn take_make(&mut self) -> Option<MakeBody> {
+        match &mut self.kind {
+            Kind::Boxed(_, make) => make.take(),
+            _ => None,
+        }
     }
 
     /// Applies the idle timeout without a box, if there is one, to a body of a connection.
@@ -147,8 +125,7 @@ impl Body {
                 Self { kind: Kind::Incoming(body.with_limit(limit)) }
             }
             (Some(body), limit) => {
-                let body = IdleBody::new(body, limit).map_err(Into::into).boxed_unsync();
-                Self { kind: Kind::Boxed(body, None) }
+                Self::boxed(IdleBody::new(body, limit).map_err(Into::into).boxed_unsync(), None)
             }
             (None, _) => Self::empty(),
         }
@@ -194,14 +171,6 @@ impl Body {
 /// Moves the body out of `slot` if its type is `T`.
 pub(super) fn take<T: 'static>(slot: &mut dyn Any) -> Option<T> {
     slot.downcast_mut::<Option<T>>()?.take()
-}
-
-/// Returns the function that creates `body` again, if it is a [`Body`] that has one.
-pub(super) fn take_factory(body: &mut dyn Any) -> Option<MakeBody> {
-    match &mut body.downcast_mut::<Body>()?.kind {
-        Kind::Boxed(_, make) => make.take(),
-        _ => None,
-    }
 }
 
 impl http_body::Body for Body {

@@ -36,6 +36,7 @@ mod collect;
 #[cfg(feature = "hyper")]
 mod connection;
 mod drain;
+mod factory;
 mod idle;
 mod replay;
 #[cfg(test)]

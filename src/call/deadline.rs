@@ -4,10 +4,9 @@ use crate::clock::{self, Instant};
 
 /// The time by which the response headers of a call must arrive. The caller inserts it into the request's extensions.
 ///
-/// If there are several deadlines, the layers use the earliest. A deadline is an upper bound beside the total timeout, and
-/// never extends it. A deadline always bounds the wait for the limiter and
-/// the delay before a retry. It cancels a running attempt only if the stack contains a
-/// [`TimeoutLayer`](crate::timeout::TimeoutLayer).
+/// If there are several deadlines, the layers use the earliest. A deadline never extends the total timeout. A deadline
+/// always bounds the wait for the limiter and the delay before a retry. It cancels a running attempt only if the stack
+/// contains a [`TimeoutLayer`](crate::timeout::TimeoutLayer).
 ///
 /// ```
 /// use std::time::Duration;

@@ -146,8 +146,8 @@ impl RequestBuilder {
         })
     }
 
-    /// Sets the body to one that `make` creates for each attempt, such as a file that is streamed. A retry then needs no
-    /// recording of the body, so that it may have any size. See [`Body::from_fn`] for errors and the length of the body.
+    /// Sets the body to one that `make` creates for each attempt, such as a file that is streamed. A retry then needs
+    /// no recording, so the body may have any size. See [`Body::from_fn`] for the errors and the length of the body.
     ///
     /// ```no_run
     /// # use tower_outbound::Body;
@@ -196,8 +196,8 @@ impl RequestBuilder {
     /// [`Response`](super::Response).
     ///
     /// The limit replaces the total timeout of the client, whether it is longer or shorter. A
-    /// [`Deadline`](crate::call::Deadline) in the extensions still applies if it is earlier. The attempt timeout, 10 s by
-    /// default, still limits each attempt.
+    /// [`Deadline`](crate::call::Deadline) in the extensions still applies if it is earlier. The attempt timeout, 10 s
+    /// by default, still limits each attempt, but [not a long upload](crate::guide::uploads_downloads#upload).
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self

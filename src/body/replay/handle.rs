@@ -1,9 +1,12 @@
-use std::sync::{Arc, Mutex};
+use std::{
+    any::Any,
+    sync::{Arc, Mutex},
+};
 
 use http_body::Body;
 
 use super::{
-    super::body::take_factory,
+    super::body::Body as AnyBody,
     body::ReplayBody,
     shared::{Shared, Source},
 };
@@ -19,8 +22,8 @@ pub(crate) struct Replay<B> {
 }
 
 impl<B: Body + 'static> ReplayBody<B> {
-    /// Records `body` while it is sent, up to `limit` bytes of data and trailers. A body that can be created again is not
-    /// recorded.
+    /// Records `body` while it is sent, up to `limit` bytes of data and trailers. A body that can be created again is
+    /// not recorded.
     ///
     /// An empty body needs no recording and can always be resent. `announced` is the length of the body that the
     /// request announces to the server. It is `None` if the length is unknown or trailers may follow the body.
@@ -33,8 +36,8 @@ impl<B: Body + 'static> ReplayBody<B> {
         if body.is_end_stream() {
             return (Self::ENDED, Replay { shared: None });
         }
-        let (make, call) = (take_factory(&mut body), call.clone());
-        let source = Mutex::new(Source::Unread(None));
+        let make = (&mut body as &mut dyn Any).downcast_mut().and_then(AnyBody::take_make);
+        let (call, source) = (call.clone(), Mutex::new(Source::Unread(None)));
         let shared = Arc::new(Shared { limit, announced, make, call, source });
         (Self::unread(body, Arc::clone(&shared)), Replay { shared: Some(shared) })
     }
@@ -44,9 +47,10 @@ impl<B: 'static> Replay<B> {
     /// Returns the body again, from its start. A body that an attempt has read completely can be returned any number of
     /// times.
     ///
-    /// An unread body is returned regardless of its size, and recorded while it is sent. Otherwise creates the body again
-    /// if it has a factory. Returns `None` if it has none, and an earlier attempt still holds the unread body, or has read
-    /// only part of it. Also returns `None` if the body failed or exceeded the limit of the recording.
+    /// An unread body is returned regardless of its size, and recorded while it is sent. A body of
+    /// [`Body::from_fn`](crate::Body::from_fn) is created again once an attempt has read from it or still holds it.
+    /// Returns `None` for any other body that was read or is still held, unless its recording is complete. Also returns
+    /// `None` if the body failed.
     pub(crate) fn body(&self) -> Option<ReplayBody<B>> {
         let Some(shared) = &self.shared else { return Some(ReplayBody::ENDED) };
         let unread = match &mut *shared.lock() {
@@ -81,7 +85,6 @@ mod tests {
 
     use super::super::super::test_body::{Failure, Read, Script, Step, call, read, read_all};
     use super::*;
-    use crate::body::Body as AnyBody;
 
     #[test]
     fn empty_body_is_resent_without_an_allocation() {
