@@ -4,7 +4,6 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -16,14 +15,19 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::{
     fs::File,
     io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt},
+};
+use tower_outbound::{Body, BoxError, Client, InvalidConfig};
+
+// The tests need these items, too.
+use std::sync::{Arc, Mutex};
+
+use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinHandle,
 };
-use tower_outbound::{
-    Body, BoxError, Client, ErrorKind, ExponentialBackoff, InvalidConfig, client::ResponseError,
-    retry::RetryLayer,
-};
+use tower_outbound::{ErrorKind, ExponentialBackoff, client::ResponseError, retry::RetryLayer};
 
+/// A body that is read as a stream needs an idle timeout, because no other timeout covers it.
 fn files(url: &str) -> Result<Client, InvalidConfig> {
     Client::builder(url)?.without_credential().with_body_idle_timeout(Duration::from_secs(30)).client()
 }
