@@ -113,16 +113,25 @@ async fn error_of_a_body_from_a_factory_ends_the_call() {
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotReplayable));
 }
 
+type SetLimit = fn(RequestBuilder) -> RequestBuilder;
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+fn after(seconds: u64) -> Deadline {
+    Deadline::after(secs(seconds))
+}
+
 #[tokio::test(start_paused = true)]
 async fn timeout_of_a_request_replaces_the_total_timeout_and_a_deadline_remains_an_upper_bound() {
-    let (secs, after) = (Duration::from_secs, |secs| Deadline::after(Duration::from_secs(secs)));
-    let limits: [(&dyn Fn(RequestBuilder) -> RequestBuilder, u64, &str); 6] = [
-        (&|get| get, 5, "total timeout of 5s exceeded"),
-        (&|get| get.timeout(secs(2)), 2, "timeout of the request of 2s exceeded"),
-        (&|get| get.timeout(secs(19)), 19, "timeout of the request of 19s exceeded"),
-        (&|get| get.timeout(secs(19)).extension(after(3)), 3, "deadline of 3s exceeded"),
-        (&|get| get.timeout(secs(2)).extension(after(3)), 2, "timeout of the request of 2s exceeded"),
-        (&|get| get.extension(after(19)), 5, "total timeout of 5s exceeded"),
+    let limits: [(SetLimit, u64, &str); 6] = [
+        (|get| get, 5, "total timeout of 5s exceeded"),
+        (|get| get.timeout(secs(2)), 2, "timeout of the request of 2s exceeded"),
+        (|get| get.timeout(secs(19)), 19, "timeout of the request of 19s exceeded"),
+        (|get| get.timeout(secs(19)).extension(after(3)), 3, "deadline of 3s exceeded"),
+        (|get| get.timeout(secs(2)).extension(after(3)), 2, "timeout of the request of 2s exceeded"),
+        (|get| get.extension(after(19)), 5, "total timeout of 5s exceeded"),
     ];
     for (limit, ends, message) in limits {
         let retry = quick_retry().with_max_attempts(9).unwrap().without_budget();
