@@ -47,8 +47,11 @@ enum Kind {
     Full(Bytes),
     #[cfg(feature = "hyper")]
     Incoming(IdleBody<ConnectionBody>),
-    Boxed(UnsyncBoxBody<Bytes, BoxError>),
+    /// The second field creates the body again, if [`Body::from_fn`] has created it.
+    Boxed(UnsyncBoxBody<Bytes, BoxError>, Option<MakeBody>),
 }
+
+pub(super) type MakeBody = Box<dyn Fn() -> Body + Send + Sync>;
 
 impl Body {
     /// Creates an empty body.
@@ -96,8 +99,20 @@ impl Body {
         if let Some(body) = take::<IdleBody<Incoming>>(&mut slot) {
             return Self { kind: Kind::Incoming(body.map(ConnectionBody::from)) };
         }
-        slot.map(|body| Self { kind: Kind::Boxed(body.map_err(Into::into).boxed_unsync()) })
-            .unwrap_or_default()
+        slot.map(|body| Self::boxed(body.map_err(Into::into).boxed_unsync(), None)).unwrap_or_default()
+    }
+
+    /// Creates a boxed body, and stores the function that creates it again.
+    pub(super) fn boxed(body: UnsyncBoxBody<Bytes, BoxError>, make: Option<MakeBody>) -> Self {
+        Self { kind: Kind::Boxed(body, make) }
+    }
+
+    /// Takes the function that creates this body again.
+    pub(super) fn take_make(&mut self) -> Option<MakeBody> {
+        match &mut self.kind {
+            Kind::Boxed(_, make) => make.take(),
+            _ => None,
+        }
     }
 
     /// Applies the idle timeout without a box, if there is one, to a body of a connection.
@@ -110,7 +125,7 @@ impl Body {
                 Self { kind: Kind::Incoming(body.with_limit(limit)) }
             }
             (Some(body), limit) => {
-                Self { kind: Kind::Boxed(IdleBody::new(body, limit).map_err(Into::into).boxed_unsync()) }
+                Self::boxed(IdleBody::new(body, limit).map_err(Into::into).boxed_unsync(), None)
             }
             (None, _) => Self::empty(),
         }
@@ -148,13 +163,13 @@ impl Body {
             Kind::Full(_) => "full",
             #[cfg(feature = "hyper")]
             Kind::Incoming(_) => "incoming",
-            Kind::Boxed(_) => "boxed",
+            Kind::Boxed(..) => "boxed",
         }
     }
 }
 
 /// Moves the body out of `slot` if its type is `T`.
-fn take<T: 'static>(slot: &mut dyn Any) -> Option<T> {
+pub(super) fn take<T: 'static>(slot: &mut dyn Any) -> Option<T> {
     slot.downcast_mut::<Option<T>>()?.take()
 }
 
@@ -172,7 +187,7 @@ impl http_body::Body for Body {
             Kind::Full(data) => return Poll::Ready(Some(Ok(Frame::data(mem::take(data))))),
             #[cfg(feature = "hyper")]
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx),
-            Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
+            Kind::Boxed(body, _) => Pin::new(body).poll_frame(cx),
         };
         // Drops the inner body, because some bodies must not be polled after their end.
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
@@ -186,7 +201,7 @@ impl http_body::Body for Body {
             Kind::Full(data) => data.is_empty(),
             #[cfg(feature = "hyper")]
             Kind::Incoming(body) => body.is_end_stream(),
-            Kind::Boxed(body) => body.is_end_stream(),
+            Kind::Boxed(body, _) => body.is_end_stream(),
         }
     }
 
@@ -195,7 +210,7 @@ impl http_body::Body for Body {
             Kind::Full(data) => SizeHint::with_exact(data.len() as u64),
             #[cfg(feature = "hyper")]
             Kind::Incoming(body) => body.size_hint(),
-            Kind::Boxed(body) => body.size_hint(),
+            Kind::Boxed(body, _) => body.size_hint(),
         }
     }
 }

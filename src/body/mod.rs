@@ -36,6 +36,7 @@ mod bytes_up_to;
 #[cfg(feature = "hyper")]
 mod connection;
 mod drain;
+mod factory;
 mod idle;
 mod replay;
 #[cfg(test)]

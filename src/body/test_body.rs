@@ -18,6 +18,8 @@ use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use crate::call::CallContext;
+
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Data(Vec<u8>),
@@ -175,4 +177,9 @@ pub(super) fn read<B: Body<Data = Bytes>>(body: Pin<&mut B>, frames: usize) -> R
 
 pub(super) fn read_all<B: Body<Data = Bytes>>(body: B) -> Read {
     read(pin!(body), usize::MAX)
+}
+
+/// Returns the context of a new call.
+pub(super) fn call() -> CallContext {
+    CallContext::of(&mut http::Extensions::new())
 }

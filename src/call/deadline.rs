@@ -4,9 +4,9 @@ use crate::clock::{self, Instant};
 
 /// The time by which the response headers of a call must arrive. The caller inserts it into the request's extensions.
 ///
-/// If there are several deadlines, the layers use the earliest. A deadline always bounds the wait for the limiter and
-/// the delay before a retry. It cancels a running attempt only if the stack contains a
-/// [`TimeoutLayer`](crate::timeout::TimeoutLayer).
+/// If there are several deadlines, the layers use the earliest. A deadline never extends the total timeout. A deadline
+/// always bounds the wait for the limiter and the delay before a retry. It cancels a running attempt only if the stack
+/// contains a [`TimeoutLayer`](crate::timeout::TimeoutLayer).
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,6 +19,29 @@ use crate::clock::{self, Instant};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline(pub Instant);
+
+/// The time limit that the caller of a client has set for a request. It replaces the total timeout of the stack.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestTimeout(pub(crate) Instant);
+
+/// The setting from which a call has its deadline.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum DeadlineSource {
+    #[default]
+    Deadline,
+    RequestTimeout,
+    TotalTimeout,
+}
+
+impl DeadlineSource {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::RequestTimeout => "timeout of the request",
+            Self::TotalTimeout => "total timeout",
+        }
+    }
+}
 
 impl Deadline {
     /// Returns the deadline that is `left` from now.

@@ -36,6 +36,7 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request};
 use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
 pub use self::deadline::Deadline;
+pub(crate) use self::deadline::{DeadlineSource, RequestTimeout};
 pub(crate) use self::member::{Chosen, Member, Needs, delay_of};
 pub(crate) use self::progress::Phase;
 pub(crate) use self::report::Report;
@@ -46,7 +47,7 @@ pub(crate) use self::shared::{Identity, Naming};
 pub use crate::policy::outcome::{Delivery, Outcome};
 pub use crate::policy::retry::{DelayReason, StopReason};
 use crate::{
-    clock::Instant,
+    clock::{self, Instant},
     policy::retry::{Retry, Stop},
     secret::Secret,
 };
@@ -117,7 +118,7 @@ impl CallContext {
     fn get_or_start(extensions: &mut Extensions, identity: &mut Option<Identity>) -> Self {
         let call = extensions.get_or_insert_with(|| Self::new(identity.take())).clone();
         if let Some(deadline) = Deadline::in_extensions(Some(&call), extensions) {
-            call.narrow_deadline(deadline);
+            call.narrow_deadline(deadline, DeadlineSource::Deadline);
         }
         call
     }
@@ -132,11 +133,15 @@ impl CallContext {
     }
 
     /// Sets the deadline, unless the call has an earlier one. Returns the earlier of both.
-    pub(crate) fn narrow_deadline(&self, deadline: Instant) -> Instant {
+    pub(crate) fn narrow_deadline(&self, deadline: Instant, source: DeadlineSource) -> Instant {
         let mut state = self.0.shared.state();
-        let earlier = state.deadline.map_or(deadline, |before| before.min(deadline));
-        state.deadline = Some(earlier);
-        earlier
+        match state.deadline.filter(|before| *before <= deadline) {
+            Some(before) => before,
+            None => {
+                (state.deadline, state.deadline_source) = (Some(deadline), source);
+                deadline
+            }
+        }
     }
 
     /// Returns the name of the called service, if the request id layer was given one.
@@ -263,6 +268,16 @@ impl CallContext {
     /// Returns how far the transport has got with the running attempt.
     pub(crate) fn phase(&self) -> Phase {
         self.0.shared.progress.phase()
+    }
+
+    /// Records that an attempt took a frame of the request's body, or reached its end.
+    pub(crate) fn body_advanced(&self) {
+        self.0.shared.progress.body_advanced(self.0.shared.started.elapsed());
+    }
+
+    /// Returns the last progress of the request's body, or the start of the call if no attempt has read the body.
+    pub(crate) fn body_progress(&self) -> Instant {
+        clock::after(self.0.shared.started, self.0.shared.progress.body())
     }
 
     /// Records how far the transport has got with the running attempt.

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-/// How far the transport has got with the running attempt, in two words that are read without a lock.
+/// How far the transport has got with the running attempt, in three words that are read without a lock.
 ///
 /// The attempt timeout watches one attempt at a time. If several attempts of the call run at once, as with hedging, the
 /// phase of all later attempts is unknown.
@@ -13,6 +13,8 @@ use std::{
 pub(super) struct Progress {
     watch: AtomicU8,
     phase: AtomicU64,
+    /// When an attempt last took a frame of the request's body, in nanoseconds after the start of the call.
+    body: AtomicU64,
 }
 
 /// The phase of an attempt below the attempt timeout.
@@ -103,6 +105,17 @@ impl Progress {
     #[cfg(feature = "client")]
     pub(super) fn returned(&self) {
         self.phase.store(WAITING, Ordering::Release);
+    }
+
+    /// Records that an attempt took a frame of the request's body, or reached its end.
+    pub(super) fn body_advanced(&self, since_start: Duration) {
+        self.body.store(crate::policy::nanos(since_start), Ordering::Relaxed);
+    }
+
+    /// Returns the time from the start of the call to the last progress of the request's body. Returns zero if no
+    /// attempt has read the body.
+    pub(super) fn body(&self) -> Duration {
+        Duration::from_nanos(self.body.load(Ordering::Relaxed))
     }
 
     /// Returns the phase of the latest attempt.

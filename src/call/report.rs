@@ -73,6 +73,11 @@ impl Report {
         self.shared.state().keys.redact(text)
     }
 
+    /// Returns the name of the setting from which the call has its deadline.
+    pub(crate) fn deadline_source(&self) -> &'static str {
+        self.shared.state().deadline_source.as_str()
+    }
+
     /// Returns the deadline of the call, and the time between the start of the call and its deadline.
     #[cfg(feature = "client")]
     pub(crate) fn deadline(&self) -> Option<(Instant, Duration)> {

@@ -52,6 +52,6 @@ impl Client {
     ///
     /// Returns an [`Error`](crate::Error) if no response arrived. Every HTTP status is returned as `Ok`.
     pub fn execute<B: Into<Body>>(&self, request: Request<B>) -> ResponseFuture {
-        ResponseFuture::new(self.clone(), self.resolve(request.map(Into::into)), None)
+        ResponseFuture::new(self.clone(), self.resolve(request.map(Into::into)))
     }
 }

@@ -13,7 +13,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{error::ResponseError, path_segment::RESERVED, response::ResponseFuture, service::Client};
 use crate::{
     body::Body,
-    call::Deadline,
+    call::RequestTimeout,
+    clock,
     error::Error,
     headers,
     limit::{PermitCost, Priority},
@@ -146,6 +147,23 @@ impl RequestBuilder {
         })
     }
 
+    /// Sets the body to one that `make` creates for each attempt, such as a file that is streamed. A retry then needs
+    /// no recording, so the body may have any size. See [`Body::from_fn`] for the errors and the length of the body.
+    ///
+    /// ```no_run
+    /// # use tower_outbound::Body;
+    /// # async fn upload(client: tower_outbound::Client, open: fn() -> Body) -> Result<(), tower_outbound::Error> {
+    /// let timeout = std::time::Duration::from_secs(3600);
+    /// let response = client.put("/files/7").timeout(timeout).body_with(move || open()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`guide::uploads_downloads`](crate::guide::uploads_downloads) shows a program that uploads a file.
+    pub fn body_with<B: Into<Body>>(self, make: impl Fn() -> B + Send + Sync + 'static) -> Self {
+        self.body(Body::from_fn(make))
+    }
+
     /// Sets the body to `value` as JSON. The `content-type` is that of any [`body`](Self::body): `application/json` by
     /// default.
     ///
@@ -178,8 +196,9 @@ impl RequestBuilder {
     /// and backoff until the response headers arrive. It also covers reading the body with the methods of
     /// [`Response`](super::Response).
     ///
-    /// The total timeout of the client still applies if it is shorter. The attempt timeout, 10 s by default, still
-    /// limits each attempt.
+    /// The limit replaces the total timeout of the client, whether it is longer or shorter. A
+    /// [`Deadline`](crate::call::Deadline) in the extensions still applies if it is earlier. The attempt timeout, 10 s
+    /// by default, still limits each attempt, but [not a long upload](crate::guide::uploads_downloads#upload).
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
@@ -237,7 +256,10 @@ impl RequestBuilder {
             let retry = request.extensions().get().copied().unwrap_or_else(RetryOverride::new);
             request.extensions_mut().insert(retry.with_idempotent());
         }
-        ResponseFuture::new(self.client, request.map(|request| *request), self.timeout.map(Deadline::after))
+        if let (Some(limit), Ok(request)) = (self.timeout, &mut request) {
+            request.extensions_mut().insert(RequestTimeout(clock::after(clock::now(), limit)));
+        }
+        ResponseFuture::new(self.client, request.map(|request| *request))
     }
 
     /// Sends the request, and deserializes the JSON body of a 2xx response. An empty body is deserialized as `null`.

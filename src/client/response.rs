@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     body::{Body, BodyTooLarge},
-    call::{Deadline, Report},
+    call::Report,
     clock::{self, Instant},
     error::{BoxError, Error, ErrorKind, polled_after_completion, take_once},
 };
@@ -54,9 +54,9 @@ const EXCERPT_TIME: Duration = Duration::from_secs(1);
 ///
 /// - the body fails, for example because the connection breaks, and no [retry](#retries) succeeds;
 /// - the body has more than [`MAX_BODY`](Self::MAX_BODY) bytes;
-/// - the deadline of the call passes before the end of the body. The deadline is the total timeout of the client, or
-///   the [timeout of the request](super::RequestBuilder::timeout) if that is shorter. A call without a deadline is
-///   bounded only by [`with_body_idle_timeout`](crate::stack::StackBuilder::with_body_idle_timeout).
+/// - the deadline of the call passes before the end of the body. The deadline is the
+///   [timeout of the request](super::RequestBuilder::timeout), otherwise the total timeout of the client. A call without
+///   a deadline is bounded only by [`with_body_idle_timeout`](crate::stack::StackBuilder::with_body_idle_timeout).
 ///
 /// [`into_body`](Self::into_body) returns the body as a stream, without these limits and without retries.
 ///
@@ -210,9 +210,11 @@ async fn read(body: Body, report: Option<&Report>) -> Result<Bytes, BoxError> {
     let read = body.bytes_up_to(Response::MAX_BODY);
     match deadline(report) {
         None => read.await,
-        Some((ends, limit)) => tokio::time::timeout_at(ends, read)
-            .await
-            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Deadline, Some(limit), None).into())),
+        Some((ends, limit)) => tokio::time::timeout_at(ends, read).await.unwrap_or_else(|_| {
+            let mut error = Error::new(ErrorKind::Deadline, Some(limit), None);
+            report.into_iter().for_each(|report| error.set_report(report.clone()));
+            Err(error.into())
+        }),
     }
 }
 
@@ -307,16 +309,8 @@ impl Sent {
 }
 
 impl ResponseFuture {
-    pub(super) fn new(
-        client: Client,
-        mut request: Result<Request<Body>, Error>,
-        deadline: Option<Deadline>,
-    ) -> Self {
+    pub(super) fn new(client: Client, request: Result<Request<Body>, Error>) -> Self {
         let kept = request.as_ref().ok().map(KeptRequest::of);
-        // A retry needs no `Deadline` in its extensions, because its call keeps the deadline.
-        if let (Ok(request), Some(deadline)) = (&mut request, deadline) {
-            request.extensions_mut().insert(deadline);
-        }
         let settings = client.inner.current.get();
         Self { sent: Some(Sent { call: client.run(&settings, request, kept), client, settings }) }
     }

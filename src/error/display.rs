@@ -9,7 +9,10 @@ impl Error {
     /// Writes the failure and the number of attempts, then the stop reason and the request id in parentheses.
     fn write(&self, stop: Option<StopReason>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.kind(), self.inner.time.map(rounded)) {
-            (ErrorKind::Deadline, Some(limit)) => write!(f, "deadline of {limit:?} exceeded"),
+            (ErrorKind::Deadline, Some(limit)) => {
+                let setting = self.report().map_or("deadline", Report::deadline_source);
+                write!(f, "{setting} of {limit:?} exceeded")
+            }
             (ErrorKind::ConnectTimeout, Some(limit)) => write!(f, "no connection within {limit:?}"),
             (ErrorKind::AttemptTimeout, Some(limit)) => write!(f, "no response within {limit:?}"),
             (ErrorKind::BodyTimeout, Some(limit)) => write!(f, "response body stalled for {limit:?}"),

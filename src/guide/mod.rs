@@ -4,7 +4,7 @@
 //!
 //! | to | read |
 //! |---|---|
-//! | call an API | [`own_api`], [`reqwest`](mod@reqwest), [`grpc`], [`kube_octocrab`] |
+//! | call an API | [`own_api`], [`uploads_downloads`], [`reqwest`](mod@reqwest), [`grpc`], [`kube_octocrab`] |
 //! | compose layers | [`stack`], [`other_layers`] |
 //! | keep to a quota | [`limits`], [`services`], [`llm_services`], [`adaptive_limits`], [`priorities`], [`shared_quota`] |
 //! | handle failures | [`retries`], [`timeouts`], [`networks`], [`credentials`] |
@@ -86,5 +86,7 @@ pub mod tenants {}
 pub mod testing {}
 #[doc = include_str!("timeouts.md")]
 pub mod timeouts {}
+#[doc = include_str!("uploads_downloads.md")]
+pub mod uploads_downloads {}
 #[doc = include_str!("websocket.md")]
 pub mod websocket {}

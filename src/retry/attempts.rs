@@ -55,7 +55,7 @@ pub(super) struct Attempts<B> {
     pub(super) broken: Option<Box<BrokenResponse>>,
 }
 
-impl<B: Body> Attempts<B> {
+impl<B: Body + 'static> Attempts<B> {
     fn state(&self) -> RetryState {
         RetryState {
             attempts: self.count,

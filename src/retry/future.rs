@@ -60,7 +60,7 @@ pin_project! {
 impl<S, B, R> ResponseFuture<S, B, R>
 where
     S: Service<Request<ReplayBody<B>>>,
-    B: Body,
+    B: Body + 'static,
 {
     /// Records the request. The call fails if no idempotency key fits into the request's headers.
     #[inline(never)]
@@ -79,7 +79,7 @@ where
         let head = RecordedHead::of(&request, policy.shows_requests() || request.extensions().len() > 1);
         let (parts, body) = request.into_parts();
         let is_within_limit = body.size_hint().lower() <= policy.replay_limit as u64;
-        let (body, replay) = ReplayBody::record(body, policy.replay_limit, announced);
+        let (body, replay) = ReplayBody::record(body, policy.replay_limit, announced, &call);
         let (broken, error) = broken.unzip();
         let count = match broken {
             Some(_) => call.attempt().saturating_sub(call.is_key_replaced().into()),
@@ -124,7 +124,7 @@ where
 impl<S, B, R> Future for ResponseFuture<S, B, R>
 where
     S: Service<Request<ReplayBody<B>>, Response = Response<R>, Error: Into<BoxError>> + Clone,
-    B: Body,
+    B: Body + 'static,
     R: Body,
 {
     type Output = Result<Response<R>, Error>;

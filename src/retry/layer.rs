@@ -237,7 +237,8 @@ impl RetryLayer {
     }
 
     /// Sets how many bytes of a request's body are kept in memory for a replay. A request with a larger body is not
-    /// retried once this body was read. 1 MiB by default.
+    /// retried once this body was read, unless [`Body::from_fn`](crate::Body::from_fn) can create it again. 1 MiB by
+    /// default.
     pub fn with_replay_limit(self, bytes: usize) -> Self {
         self.set(|policy| policy.replay_limit = bytes)
     }

@@ -60,7 +60,8 @@
 //! - that `max_attempts` is not reached;
 //! - credit in the [`Budget`], which all calls share;
 //! - enough time before the deadline;
-//! - a request body that can be replayed: it is within the replay limit, and it was read completely or not at all.
+//! - a request body that can be replayed: it is within the replay limit, and it was read completely or not at all. A
+//!   body of [`Body::from_fn`](crate::Body::from_fn) is created again whatever its size, unless it returned an error.
 //!
 //! If no retry is possible, the layer immediately returns the last response or error. Its [`Report`](crate::Report)
 //! contains the [reason](crate::call::StopReason). A retry takes its credit from the budget before the delay. The

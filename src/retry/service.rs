@@ -36,7 +36,7 @@ impl<S> Retry<S> {
 impl<S, B, R> Service<Request<B>> for Retry<S>
 where
     S: Service<Request<ReplayBody<B>>, Response = Response<R>, Error: Into<BoxError>> + Clone,
-    B: Body,
+    B: Body + 'static,
     R: Body,
 {
     type Response = Response<R>;

@@ -8,7 +8,7 @@ use crate::{config::InvalidConfig, config::text::Written};
 /// | field | default | |
 /// |---|---|---|
 /// | `total` | `60s` | the whole call up to the response headers. It lasts as long as the window of a quota per minute |
-/// | `attempt` | `10s`, at most `total` | one attempt. Three attempts and their backoff fit into a minute |
+/// | `attempt` | `10s`, at most `total` | one attempt. Each frame of the request's body restarts it. Three attempts and their backoff fit into a minute |
 /// | `body_idle` | none | the longest stall of a response's body |
 ///
 /// The defaults are estimates, because the services of the presets publish no response times.

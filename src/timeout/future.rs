@@ -66,8 +66,9 @@ impl Drop for Watched {
 
 impl Expiry {
     /// Returns the kind of the timeout and the time at which it expires. The time may change with the phase of the
-    /// attempt: the time for the response counts from the moment at which the request was handed to a connection. The
-    /// wait for a connection that other requests use is limited only by the deadline.
+    /// attempt: the time for the response counts from the moment at which the request was handed to a connection, and
+    /// each frame of the request's body restarts it. The wait for a connection that other requests use is limited only
+    /// by the deadline.
     pub(super) fn ends(&self) -> (ErrorKind, Option<Instant>) {
         if self.limit.kind == ErrorKind::Deadline {
             return (ErrorKind::Deadline, self.deadline);
@@ -79,7 +80,9 @@ impl Expiry {
             }
             _ => Some(self.start),
         };
-        let own = start.map(|start| clock::after(start, self.limit.duration()));
+        let progress = self.call.as_ref().map(|watched| watched.call.body_progress());
+        let own =
+            start.map(|start| clock::after(progress.unwrap_or(start).max(start), self.limit.duration()));
         match own {
             Some(own) if self.deadline.is_none_or(|deadline| own < deadline) => {
                 (ErrorKind::AttemptTimeout, Some(own))

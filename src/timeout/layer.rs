@@ -28,7 +28,8 @@ pub struct TimeoutLayer {
 impl TimeoutLayer {
     /// Creates the layer of the total timeout. It sets one deadline for all inner layers, unless the call already has
     /// an earlier deadline. The time counts from the start of the call, which may be in an outer layer such as
-    /// [`RequestIdLayer`](crate::request_id::RequestIdLayer).
+    /// [`RequestIdLayer`](crate::request_id::RequestIdLayer). The
+    /// [timeout of a client's request](crate::guide::timeouts#time-limits-of-one-call) replaces the limit.
     ///
     /// # Errors
     ///
@@ -39,6 +40,9 @@ impl TimeoutLayer {
 
     /// Creates the layer of the attempt timeout. One attempt may take at most `limit`, and ends at the call's deadline
     /// at the latest.
+    ///
+    /// Below a [retry](crate::retry) layer, each frame of the request's body restarts the time, so that an upload may
+    /// take longer while it makes progress. After the end of the body, the time limits the wait for the response headers.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use super::{
     limit::{Limit, Position},
 };
 use crate::{
-    call::{CallContext, Deadline},
+    call::{CallContext, Deadline, DeadlineSource, RequestTimeout, extension_beside},
     clock,
     error::{BoxError, Error, ErrorKind, LeakedOnPanic, MaybeRejected},
 };
@@ -84,11 +84,17 @@ impl<S> Timeout<S> {
         let now = (self.limit.position != Position::StackTotal).then(clock::now);
         let (start, deadline) = match call {
             Some(call) if !is_attempt => {
-                // The time limit of a call begins when the call starts.
-                let own = clock::after(call.started(), self.limit.duration());
-                let earlier =
-                    Deadline::in_extensions(Some(call), extensions).map_or(own, |given| own.min(given));
-                (call.started(), Some(call.narrow_deadline(earlier)))
+                if let Some(given) = Deadline::in_extensions(Some(call), extensions) {
+                    call.narrow_deadline(given, DeadlineSource::Deadline);
+                }
+                let (own, source) = match extension_beside(Some(call), extensions) {
+                    Some(RequestTimeout(own)) => (*own, DeadlineSource::RequestTimeout),
+                    // The time limit of a call begins when the call starts.
+                    None => {
+                        (clock::after(call.started(), self.limit.duration()), DeadlineSource::TotalTimeout)
+                    }
+                };
+                (call.started(), Some(call.narrow_deadline(own, source)))
             }
             _ => (now.unwrap_or_else(clock::now), Deadline::of(call, extensions)),
         };

@@ -35,8 +35,8 @@
 //! | read the body | body idle timeout | a response | processed | idempotent requests, by `bytes`, `text`, `json` and the `fetch` methods |
 //!
 //! The attempt timeout applies twice: to opening a connection, and from the moment at which the request was handed to a
-//! connection until the response headers. The report of an attempt
-//! ([`AttemptReport`](crate::call::AttemptReport)) and its log event contain the times of the phases.
+//! connection until the response headers. While the body of a request is sent, each frame restarts it. The report of an
+//! attempt ([`AttemptReport`](crate::call::AttemptReport)) and its log event contain the times of the phases.
 //!
 //! # Dead connections
 //!

@@ -225,7 +225,7 @@ async fn deadline_of_a_json_call_covers_the_response_body() {
         assert_eq!(start.elapsed().as_secs(), 7, "{method}");
         assert!(error.is_timeout() && !error.is_too_large() && error.call().is_none(), "{error:?}");
         assert_eq!(error.status(), Some(StatusCode::OK));
-        assert!(chain(&error).contains("deadline of 7s exceeded"), "{}", chain(&error));
+        assert!(chain(&error).contains("total timeout of 7s exceeded"), "{}", chain(&error));
     }
     let two_seconds = Duration::from_secs(2);
     let limits: [fn(RequestBuilder) -> RequestBuilder; 2] = [

@@ -21,6 +21,7 @@ mod support;
 #[cfg(feature = "rustls")]
 mod tls;
 mod tokens;
+mod uploads;
 mod urls;
 
 use std::{error::Error as StdError, time::Duration};

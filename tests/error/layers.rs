@@ -39,7 +39,7 @@ async fn each_error_of_a_layer_has_its_own_kind_and_message() {
 
     let total = TimeoutLayer::total(secs(3)).unwrap();
     let error = total.layer(unresponsive()).oneshot(get(URI)).await.unwrap_err();
-    assert_error(&error, ErrorKind::Deadline, "deadline", "deadline of 3s exceeded");
+    assert_error(&error, ErrorKind::Deadline, "deadline", "total timeout of 3s exceeded");
 
     let bucket = LocalLimiter::token_bucket(Quota::per_minute(2).unwrap().with_burst(1).unwrap());
     let limit = RateLimitLayer::new(bucket).with_max_wait(secs(1));

@@ -8,6 +8,7 @@ mod report;
 #[path = "../support/mod.rs"]
 mod support;
 mod total;
+mod upload;
 
 use std::{convert::Infallible, error::Error as _, future::pending, task::Poll, time::Duration};
 

@@ -9,7 +9,7 @@ async fn call_slower_than_its_total_timeout_returns_a_deadline_error() {
     let error = total(millis(1500)).layer(server.clone()).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(start.elapsed(), millis(1500));
     assert!(error.is_timeout() && error.is_deadline() && !error.is_service());
-    assert_eq!(error.to_string(), "deadline of 1.5s exceeded");
+    assert_eq!(error.to_string(), "total timeout of 1.5s exceeded");
     assert!(error.source().is_none());
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
     assert_eq!(server.instances(), 1, "the clone that ran the attempt is dropped");
@@ -26,7 +26,7 @@ async fn third_attempt_gets_only_the_time_left_before_the_deadline() {
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert_eq!(start.elapsed(), secs(5));
     assert!(error.is_deadline());
-    assert_eq!(error.to_string(), "deadline of 5s exceeded after 3 attempts");
+    assert_eq!(error.to_string(), "total timeout of 5s exceeded after 3 attempts");
     let report = error.report().unwrap();
     assert_eq!(report.stop_reason(), Some(StopReason::Deadline));
     let attempts = report.attempts();

@@ -26,6 +26,7 @@ mod streams;
 #[path = "../support/mod.rs"]
 mod support;
 mod tls;
+mod uploads;
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 use std::{
-    fmt,
+    fmt, mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -14,13 +14,21 @@ use super::{
     shared::{Shared, Source},
 };
 
+/// The maximum size of a part of a large chunk. hyper buffers up to about 400 KiB of a body, so smaller parts would not
+/// show the progress more precisely.
+const PART: usize = 64 * 1024;
+
 /// The request body below a [`retry`](crate::retry) layer, which can resend it.
 ///
-/// The first attempt sends the body unchanged and records it, up to the [replay limit]. Further attempts send the
-/// recording. Chunks under 64 bytes, except for the first chunk, are copied and merged. Any other chunk of type `Bytes`
-/// is recorded without a copy. If the body exceeds the limit, the recording is dropped and the attempt continues.
+/// The first attempt sends the body and records it, up to the [replay limit]. Further attempts send the recording. A
+/// body of [`Body::from_fn`](crate::Body::from_fn) is created again instead, and not recorded. Chunks under 64 bytes,
+/// except for the first chunk, are copied and merged. Any other chunk of type `Bytes` is recorded without a copy. If
+/// the body exceeds the limit, the recording is dropped and the attempt continues.
 ///
-/// [`new`](Self::new) creates a body that is not recorded.
+/// Each frame that an attempt takes restarts the [attempt timeout](crate::timeout::TimeoutLayer::per_attempt). A chunk
+/// of more than 64 KiB is therefore sent in parts.
+///
+/// [`new`](Self::new) creates a body that is not recorded and does not restart the timeout.
 ///
 /// [replay limit]: crate::retry::RetryLayer::with_replay_limit
 ///
@@ -60,8 +68,10 @@ pin_project! {
             // `None` if the body is not recorded, or exceeded the limit of the recording.
             recording: Option<Recording>,
             shared: Option<Arc<Shared<B>>>,
+            // The rest of a large chunk, which is sent in parts.
+            rest: Bytes,
         },
-        Playing { recorded: Recorded },
+        Playing { recorded: Recorded, shared: Option<Arc<Shared<B>>> },
     }
 
     // Over HTTP/1, hyper stops reading the body at the announced length, before the body reports its end. A recording
@@ -88,17 +98,28 @@ impl<B> ReplayBody<B> {
         Self::of(State::Unread { source: Some(source), shared })
     }
 
-    pub(super) fn playing(recorded: Recorded) -> Self {
-        if recorded.is_end() { Self::ENDED } else { Self::of(State::Playing { recorded }) }
+    pub(super) fn playing(recorded: Recorded, shared: Option<Arc<Shared<B>>>) -> Self {
+        if recorded.is_end() { Self::ENDED } else { Self::of(State::Playing { recorded, shared }) }
     }
 
     /// Creates a body that is not recorded.
     pub fn new(body: B) -> Self {
-        Self::of(State::Reading { source: body, recording: None, shared: None })
+        Self::of(State::Reading { source: body, recording: None, shared: None, rest: Bytes::new() })
     }
 
     fn of(state: State<B>) -> Self {
         Self { state: Some(Box::pin(state)) }
+    }
+}
+
+/// Returns at most the first [`PART`] bytes of a frame, and moves the others to `rest`.
+fn first_part(frame: Frame<Bytes>, rest: &mut Bytes) -> Frame<Bytes> {
+    match frame.into_data() {
+        Ok(mut data) => {
+            *rest = data.split_off(data.len().min(PART));
+            Frame::data(data)
+        }
+        Err(trailers) => trailers,
     }
 }
 
@@ -115,35 +136,44 @@ impl<B: Body> Body for ReplayBody<B> {
         if let Proj::Unread { source, shared } = state.as_mut().project() {
             if let Some(source) = source.take() {
                 let (recording, shared) = (shared.recording(&source), Some(Arc::clone(shared)));
-                state.set(State::Reading { source, recording, shared });
+                state.set(State::Reading { source, recording, shared, rest: Bytes::new() });
             }
         }
-        let (polled, ended) = match state.as_mut().project() {
-            Proj::Reading { mut source, recording, shared } => {
+        let (polled, ended, shared) = match state.as_mut().project() {
+            Proj::Reading { mut source, recording, shared, rest } => {
                 // `copy_to_bytes` does not copy if the data is `Bytes`.
                 let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
-                let polled = ready!(source.as_mut().poll_frame(cx));
-                let polled = polled.map(|frame| frame.map(|frame| frame.map_data(bytes)));
+                let polled = match mem::take(rest) {
+                    none if none.is_empty() => ready!(source.as_mut().poll_frame(cx))
+                        .map(|frame| frame.map(|frame| frame.map_data(bytes))),
+                    rest => Some(Ok(Frame::data(rest))),
+                };
+                let polled = polled.map(|frame| frame.map(|frame| first_part(frame, rest)));
                 let ended = match &polled {
                     Some(Ok(frame)) => {
                         recording.take_if(|recording| !recording.push(frame));
-                        frame.is_trailers() || source.is_end_stream()
+                        frame.is_trailers() || rest.is_empty() && source.is_end_stream()
                     }
                     Some(Err(_)) | None => true,
                 };
-                if let (Some(shared), true) = (shared, ended) {
+                if let (Some(shared), true) = (&*shared, ended) {
                     match (&polled, recording.take()) {
                         (Some(Err(_)), _) => shared.put(Source::Failed),
                         (_, Some(recording)) => shared.put(Source::Whole(recording.finish())),
                         _ => {}
                     }
                 }
-                (polled, ended)
+                (polled, ended, shared.as_ref())
             }
-            Proj::Playing { recorded } => (recorded.next().map(Ok), recorded.is_end()),
+            Proj::Playing { recorded, shared } => {
+                (recorded.next().map(Ok), recorded.is_end(), shared.as_ref())
+            }
             // Unreachable, because the code above has already changed this state to `Reading`.
-            Proj::Unread { .. } => (None, true),
+            Proj::Unread { .. } => (None, true, None),
         };
+        if let Some(shared) = shared {
+            shared.call.body_advanced();
+        }
         if ended {
             // Drops the body, because some bodies must not be polled after their end.
             this.state = None;
@@ -154,8 +184,8 @@ impl<B: Body> Body for ReplayBody<B> {
     fn is_end_stream(&self) -> bool {
         match self.state.as_deref() {
             Some(State::Unread { source, .. }) => source.as_ref().is_none_or(Body::is_end_stream),
-            Some(State::Reading { source, .. }) => source.is_end_stream(),
-            Some(State::Playing { recorded }) => recorded.is_end(),
+            Some(State::Reading { source, rest, .. }) => rest.is_empty() && source.is_end_stream(),
+            Some(State::Playing { recorded, .. }) => recorded.is_end(),
             None => true,
         }
     }
@@ -163,8 +193,10 @@ impl<B: Body> Body for ReplayBody<B> {
     fn size_hint(&self) -> SizeHint {
         match self.state.as_deref() {
             Some(State::Unread { source, .. }) => source.as_ref().map(Body::size_hint).unwrap_or_default(),
-            Some(State::Reading { source, .. }) => source.size_hint(),
-            Some(State::Playing { recorded }) => recorded.size_hint(),
+            Some(State::Reading { source, rest, .. }) => {
+                source.size_hint() + SizeHint::with_exact(rest.len() as u64)
+            }
+            Some(State::Playing { recorded, .. }) => recorded.size_hint(),
             None => SizeHint::with_exact(0),
         }
     }
@@ -173,7 +205,7 @@ impl<B: Body> Body for ReplayBody<B> {
 /// Creates a body from these bytes, as if they had been recorded.
 impl<B> From<Bytes> for ReplayBody<B> {
     fn from(data: Bytes) -> Self {
-        Self::playing(Recorded::of(data))
+        Self::playing(Recorded::of(data), None)
     }
 }
 
@@ -191,90 +223,4 @@ impl<B> fmt::Debug for ReplayBody<B> {
 }
 
 #[cfg(test)]
-mod tests {
-    use http_body_util::Full;
-    use proptest::prelude::*;
-
-    use super::super::super::test_body::{Read, Script, Step, read, read_all};
-    use super::*;
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let step = prop_oneof![
-            8 => prop::collection::vec(any::<u8>(), 0..100).prop_map(Step::Data),
-            3 => Just(Step::Wait),
-            1 => Just(Step::Fail),
-        ];
-        let trailers = prop::option::of((0..20_usize).prop_map(Step::trailers));
-        (prop::collection::vec(step, 0..8), trailers).prop_map(|(mut steps, trailers)| {
-            steps.extend(trailers);
-            steps
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn every_replay_is_complete_or_unavailable(
-            steps in steps(), limit in 0..500_usize, cut in prop_oneof![Just(usize::MAX), 0..8_usize],
-            knows_end: bool, knows_size: bool,
-        ) {
-            // The data and trailers that the first reader receives, up to the first failure.
-            let mut sent = Read::default();
-            for step in &steps {
-                match step {
-                    Step::Data(data) => sent.data.extend_from_slice(data),
-                    Step::Trailers(trailers) => sent.trailers = Some(trailers.clone()),
-                    Step::Wait => {}
-                    Step::Fail => { sent.failed = true; break }
-                }
-            }
-            let trailers = sent.trailers.as_ref().and_then(|t| t.get("x-sum")).map_or(0, |v| 5 + v.len());
-            let total = sent.data.len() + trailers;
-            let source = Script::new(steps);
-            let source = if knows_end { source.knowing_its_end() } else { source };
-            let source = if knows_size { source.knowing_its_size() } else { source };
-            let given = source.given();
-            let announced = usize::try_from(source.size_hint().lower()).unwrap();
-            let (first, replay) = ReplayBody::record(source, limit, None);
-            let ended = {
-                let mut first = std::pin::pin!(first);
-                let pass = read(first.as_mut(), cut);
-                if cut == usize::MAX {
-                    prop_assert_eq!(&pass, &sent);
-                }
-                first.is_end_stream()
-            };
-            match replay.body() {
-                Some(second) if given.get() == 0 && !ended => {
-                    prop_assert_eq!(cut, 0);
-                    prop_assert_eq!(read_all(second), sent);
-                }
-                Some(second) => {
-                    prop_assert!(total <= limit && !sent.failed && ended);
-                    if sent.trailers.is_none() {
-                        prop_assert_eq!(second.size_hint().exact(), Some(sent.data.len() as u64));
-                    } else {
-                        prop_assert_eq!(second.size_hint().lower(), sent.data.len() as u64);
-                    }
-                    // Reads two replayed bodies alternately, frame by frame, and then a third one.
-                    let third = replay.body().unwrap();
-                    let (mut second, mut third) = (std::pin::pin!(second), std::pin::pin!(third));
-                    let half = (read(second.as_mut(), 1), read(third.as_mut(), 1));
-                    prop_assert_eq!(half.0, half.1);
-                    prop_assert_eq!(read(second, usize::MAX), read(third, usize::MAX));
-                    prop_assert_eq!(read_all(replay.body().unwrap()), sent);
-                }
-                None => {
-                    let too_large = total.max(announced) > limit;
-                    prop_assert!(too_large || sent.failed || cut < usize::MAX && !ended);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn unrecorded_body_returns_the_data_and_the_error_of_its_source() {
-        let passed = read_all(ReplayBody::new(Script::new([Step::data(2), Step::Fail])));
-        assert_eq!((passed.data.len(), passed.failed), (2, true));
-        assert_eq!(read_all(ReplayBody::<Full<Bytes>>::default()), Read::default());
-    }
-}
+mod tests;

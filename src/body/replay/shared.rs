@@ -5,12 +5,20 @@ use std::{
 
 use http_body::Body;
 
-use super::recording::{Recorded, Recording};
+use super::{
+    super::body::{MakeBody, take},
+    recording::{Recorded, Recording},
+};
+use crate::call::CallContext;
 
 /// The body that all attempts of a call share.
 pub(super) struct Shared<B> {
     pub(super) limit: usize,
     pub(super) announced: Option<u64>,
+    /// Creates the body again. The body is then not recorded.
+    pub(super) make: Option<MakeBody>,
+    /// The call of the request, which records the progress of the body.
+    pub(super) call: CallContext,
     pub(super) source: Mutex<Source<B>>,
 }
 
@@ -37,11 +45,18 @@ impl<B> Shared<B> {
     }
 }
 
+impl<B: 'static> Shared<B> {
+    /// Creates the body again.
+    pub(super) fn remake(&self) -> Option<B> {
+        take(&mut Some((self.make.as_ref()?)()))
+    }
+}
+
 impl<B: Body> Shared<B> {
-    /// Starts the recording of a body, unless its reported length exceeds the limit.
+    /// Starts the recording of a body, unless its reported length exceeds the limit or the body can be created again.
     pub(super) fn recording(&self, body: &B) -> Option<Recording> {
         let hint = body.size_hint();
         let fits = usize::try_from(hint.lower()).is_ok_and(|least| least <= self.limit);
-        fits.then(|| Recording::new(self.limit, hint.exact().is_some()))
+        (fits && self.make.is_none()).then(|| Recording::new(self.limit, hint.exact().is_some()))
     }
 }

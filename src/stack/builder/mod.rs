@@ -141,7 +141,7 @@ impl StackBuilder {
     }
 
     /// Limits the time of the whole call: queueing, attempts, backoff and response headers. The default is 60 s, so
-    /// that a call can wait for the next window of a quota per minute.
+    /// that a call can wait for the next window of a quota per minute. The timeout of a client's request replaces it.
     pub fn with_total_timeout(mut self, limit: Duration) -> Self {
         self.timeout.total = Written(limit);
         self
@@ -149,6 +149,8 @@ impl StackBuilder {
 
     /// Limits the time of one attempt, from connecting to the response headers. The default is 10 s, or the total
     /// timeout if that is shorter. Three attempts and their backoff fit into the default total timeout.
+    ///
+    /// Each frame of the request's body restarts the time, so that it ends a stalled upload, but not a long one.
     pub fn with_attempt_timeout(mut self, limit: Duration) -> Self {
         self.timeout.attempt = Some(Written(limit));
         self

@@ -26,7 +26,7 @@ const MODULES: &[(&str, &[&[&str]])] = &[
     ("secret", &[]),
     ("call", &[&["clock", "policy", "secret"]]),
     ("error", &[&["config", "call", "policy::QuotaName", "policy::Unit"]]),
-    ("body", &[&["error"]]),
+    ("body", &[&["call", "error"]]),
     ("headers", &[&["config", "error"]]),
     ("uri", &[]),
     ("uuid", &[&["clock", "random"]]),

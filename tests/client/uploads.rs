@@ -1,0 +1,161 @@
+//! Tests requests whose body is created for each attempt, and the time limits of one request.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use futures_util::stream;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokio::time::Instant;
+use tower_outbound::{
+    Body, BoxError, ErrorKind,
+    call::{Deadline, StopReason},
+    client::RequestBuilder,
+    test_util::{ScriptedResponse, ScriptedService},
+    transport::TransportConfig,
+};
+
+use super::{
+    support::server::{Server, Wire, reply, within},
+    *,
+};
+
+const SIZE: usize = 300_000;
+
+fn content() -> Vec<u8> {
+    (0..SIZE as u32).map(|at| ((at * 31) >> 3) as u8).collect()
+}
+
+/// Returns a function that creates a streamed body, and the number of its calls.
+fn factory() -> (impl Fn() -> Body + Send + Sync + 'static, Arc<AtomicUsize>) {
+    let made = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&made);
+    let make = move || {
+        count.fetch_add(1, Relaxed);
+        let content = content();
+        let chunks: Vec<_> = content.chunks(7_000).map(Bytes::copy_from_slice).collect();
+        let frames = chunks.into_iter().map(|chunk| Ok::<_, BoxError>(Frame::data(chunk)));
+        Body::new(StreamBody::new(stream::iter(frames)))
+    };
+    (make, made)
+}
+
+/// Returns a client whose retry layer records at most one byte of a body.
+fn client_without_recording(server: &Server, wire: &Wire) -> Client {
+    let transport = TransportConfig::new();
+    let transport = match wire {
+        Wire::Http2 => transport.with_http2_prior_knowledge(),
+        _ => transport,
+    };
+    let preset = preset(&server.url()).with_retry(quick_retry().with_replay_limit(1));
+    preset.client_with_transport(transport).unwrap()
+}
+
+#[tokio::test]
+async fn put_with_a_body_factory_is_retried_after_a_503_and_a_closed_connection() {
+    for wire in [Wire::Http1, Wire::Http2] {
+        let server = Server::start(wire.clone(), |number, _| async move {
+            match number {
+                1 => Some(reply(503, "later")),
+                2 => None,
+                _ => Some(reply(200, "stored")),
+            }
+        })
+        .await;
+        let (make, made) = factory();
+        let client = client_without_recording(&server, &wire);
+        let response = within(client.put("/file").body_with(make)).await.unwrap();
+        assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (200, 3));
+        assert_eq!(made.load(Relaxed), 3);
+        let (seen, content) = (server.seen(), content());
+        // The test uses no `assert_eq`, because its failure would print 300 KB.
+        assert!(seen.len() == 3 && seen.iter().all(|seen| seen.body == content));
+        assert!(seen.iter().all(|seen| seen.header("content-length").is_none()));
+    }
+}
+
+#[tokio::test]
+async fn post_with_a_body_factory_is_retried_only_if_it_is_declared_idempotent() {
+    for (is_idempotent, status, attempts) in [(false, 503, 1), (true, 200, 2)] {
+        let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
+        let (make, made) = factory();
+        let post = client(&server).post("/file").body_with(make);
+        let response = within(if is_idempotent { post.idempotent() } else { post }).await.unwrap();
+        assert_eq!((response.status().as_u16(), server.seen().len()), (status, attempts));
+        assert_eq!(made.load(Relaxed), attempts);
+    }
+}
+
+#[tokio::test]
+async fn request_with_a_body_factory_of_known_length_has_a_content_length() {
+    let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
+    let put = client(&server).put("/file").body_with(|| "hello");
+    assert_eq!(within(put).await.unwrap().status(), 200);
+    for seen in server.seen() {
+        assert_eq!((&seen.body[..], seen.header("content-length")), (&b"hello"[..], Some("5")));
+    }
+}
+
+#[tokio::test]
+async fn error_of_a_body_from_a_factory_ends_the_call() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let made = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&made);
+    let put = client(&server).put("/file").body_with(move || {
+        count.fetch_add(1, Relaxed);
+        let failed: BoxError = std::io::Error::from(std::io::ErrorKind::NotFound).into();
+        Body::new(StreamBody::new(stream::iter([Err::<Frame<Bytes>, _>(failed)])))
+    });
+    let error = within(put).await.unwrap_err();
+    assert_eq!((error.kind(), made.load(Relaxed)), (ErrorKind::Body, 1), "{error:?}");
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotReplayable));
+}
+
+type SetLimit = fn(RequestBuilder) -> RequestBuilder;
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+fn after(seconds: u64) -> Deadline {
+    Deadline::after(secs(seconds))
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_of_a_request_replaces_the_total_timeout_and_a_deadline_remains_an_upper_bound() {
+    let limits: [(SetLimit, u64, &str); 6] = [
+        (|get| get, 5, "total timeout of 5s exceeded"),
+        (|get| get.timeout(secs(2)), 2, "timeout of the request of 2s exceeded"),
+        (|get| get.timeout(secs(19)), 19, "timeout of the request of 19s exceeded"),
+        (|get| get.timeout(secs(19)).extension(after(3)), 3, "deadline of 3s exceeded"),
+        (|get| get.timeout(secs(2)).extension(after(3)), 2, "timeout of the request of 2s exceeded"),
+        (|get| get.extension(after(19)), 5, "total timeout of 5s exceeded"),
+    ];
+    for (limit, ends, message) in limits {
+        let retry = quick_retry().with_max_attempts(9).unwrap().without_budget();
+        let preset = preset("http://127.0.0.1:9").with_total_timeout(secs(5)).with_retry(retry);
+        let client = preset.client_with_service(ScriptedService::new([ScriptedResponse::never()])).unwrap();
+        let start = Instant::now();
+        let error = limit(client.get("/")).await.unwrap_err();
+        assert!(error.to_string().starts_with(message), "{error}");
+        assert_eq!((error.kind(), start.elapsed().as_secs()), (ErrorKind::Deadline, ends), "{message}");
+    }
+}
+
+/// The client passes the request to the stack again if the body of its response breaks.
+#[tokio::test(start_paused = true)]
+async fn retry_after_a_broken_response_body_keeps_the_timeout_of_the_request() {
+    let second = Duration::from_secs(1);
+    let script = [
+        ScriptedResponse::status(200).with_body("[").with_body_stalled(),
+        ScriptedResponse::status(200).with_body("whole").with_delay(4 * second),
+    ];
+    let preset = preset("http://127.0.0.1:9").with_total_timeout(5 * second);
+    let preset = preset.with_body_idle_timeout(3 * second);
+    let client = preset.client_with_service(ScriptedService::new(script)).unwrap();
+    let start = Instant::now();
+    assert_eq!(client.get("/").timeout(20 * second).fetch_text().await.unwrap(), "whole");
+    assert_eq!(start.elapsed().as_secs(), 7);
+}

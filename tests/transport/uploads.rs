@@ -1,0 +1,170 @@
+//! Tests uploads over real connections. Each test advances tokio's clock itself, after the server has received data.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::{Instant, advance},
+};
+use tower_outbound::{Body, BoxError, Client, ErrorKind, call::Outcome, transport::TransportConfig};
+
+use super::{
+    builder, http2, outcomes,
+    server::{Server, Settings, reply},
+    support::server::within,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Keeps a paused clock from advancing by itself while a test waits for the network. tokio does not advance the clock
+/// while a blocking task runs.
+fn manual_clock() -> std::sync::mpsc::Sender<()> {
+    let (held, wait) = std::sync::mpsc::channel();
+    tokio::task::spawn_blocking(move || while wait.recv().is_ok() {});
+    held
+}
+
+fn wires() -> [(Settings, TransportConfig); 2] {
+    [(Settings::default(), TransportConfig::new()), (Settings::http2(), http2())]
+}
+
+fn client(server: &Server, transport: TransportConfig) -> Client {
+    let builder = builder(&server.url()).with_attempt_timeout(ATTEMPT_TIMEOUT);
+    builder.client_with_transport(transport).unwrap()
+}
+
+/// Starts a server that reports each frame of a request's body, and `None` if the body breaks.
+async fn reporting_server(settings: Settings) -> (Server, mpsc::UnboundedReceiver<Option<usize>>) {
+    let (report, reports) = mpsc::unbounded_channel();
+    let server = Server::start(settings, move |_, request| {
+        let report = report.clone();
+        async move {
+            let mut body = request.into_body();
+            while let Some(frame) = body.frame().await {
+                let data = frame.ok().map(|frame| frame.into_data().unwrap().len());
+                let _ = report.send(data);
+                if data.is_none() {
+                    break;
+                }
+            }
+            reply(200, "stored")
+        }
+    })
+    .await;
+    (server, reports)
+}
+
+/// Returns a body whose frames the test sends.
+fn channel() -> (mpsc::UnboundedSender<Bytes>, Body) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let frames = stream::unfold(receiver, |mut receiver: mpsc::UnboundedReceiver<Bytes>| async {
+        let part = receiver.recv().await?;
+        Some((Ok::<_, BoxError>(Frame::data(part)), receiver))
+    });
+    (sender, Body::new(StreamBody::new(frames)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn upload_outlasts_the_attempt_timeout_while_its_body_advances() {
+    let _clock = manual_clock();
+    for (settings, transport) in wires() {
+        let (server, mut reports) = reporting_server(settings).await;
+        let (parts, body) = channel();
+        let start = Instant::now();
+        let call = tokio::spawn(client(&server, transport).post("/file").body(body).send());
+        for _ in 0..20 {
+            parts.send(Bytes::from_static(b"part")).unwrap();
+            assert_eq!(reports.recv().await.unwrap(), Some(4));
+            advance(SECOND).await;
+        }
+        drop(parts);
+        assert_eq!(call.await.unwrap().unwrap().status(), 200);
+        assert_eq!(start.elapsed().as_secs(), 20);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stalled_upload_times_out_and_counts_as_maybe_processed() {
+    let _clock = manual_clock();
+    for (settings, transport) in wires() {
+        let (server, mut reports) = reporting_server(settings).await;
+        let (parts, body) = channel();
+        let call = tokio::spawn(client(&server, transport).post("/file").body(body).send());
+        for _ in 0..2 {
+            parts.send(Bytes::from_static(b"part")).unwrap();
+            assert_eq!(reports.recv().await.unwrap(), Some(4));
+            advance(2 * SECOND).await;
+        }
+        assert!(!call.is_finished());
+        advance(2 * SECOND).await;
+        let error = call.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AttemptTimeout);
+        assert_eq!(outcomes(error.report().unwrap()), [Outcome::Timeout]);
+        assert_eq!(reports.recv().await.unwrap(), None, "the server notices that the upload has ended");
+        parts.closed().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_upload_drops_its_body_and_creates_no_other() {
+    let _clock = manual_clock();
+    for (settings, transport) in wires() {
+        let (server, mut reports) = reporting_server(settings).await;
+        let (parts, body) = channel();
+        let made = std::sync::Mutex::new(vec![body]);
+        let put = client(&server, transport).put("/file");
+        // The factory panics if it is called a second time.
+        let call = tokio::spawn(put.body_with(move || made.lock().unwrap().pop().unwrap()).send());
+        parts.send(Bytes::from_static(b"part")).unwrap();
+        assert_eq!(reports.recv().await.unwrap(), Some(4));
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+        assert_eq!(reports.recv().await.unwrap(), None);
+        parts.closed().await;
+        assert_eq!(server.requests(), 1);
+    }
+}
+
+/// The server reads 4 MB each second. The buffers of the connection hold less than the server reads in 3 s.
+#[tokio::test(start_paused = true)]
+async fn upload_of_bytes_in_memory_outlasts_the_attempt_timeout_while_the_server_reads() {
+    const STEP: usize = 4 * 1024 * 1024;
+    const STEPS: usize = 12;
+    let _clock = manual_clock();
+    for (settings, transport) in wires() {
+        let (permits, (report, mut reports)) = (Arc::new(Semaphore::new(0)), mpsc::unbounded_channel());
+        let granted = Arc::clone(&permits);
+        let server = Server::start(settings, move |_, request| {
+            let (permits, report) = (Arc::clone(&granted), report.clone());
+            async move {
+                let (mut body, mut read) = (request.into_body(), 0);
+                for step in 1..=STEPS {
+                    permits.acquire().await.unwrap().forget();
+                    while read < step * STEP {
+                        read += body.frame().await.unwrap().unwrap().into_data().unwrap().len();
+                    }
+                    report.send(read).unwrap();
+                }
+                reply(200, "stored")
+            }
+        })
+        .await;
+        let start = Instant::now();
+        let call = client(&server, transport).post("/file").body(vec![7; STEPS * STEP]);
+        let call = tokio::spawn(call.send());
+        for step in 1..=STEPS {
+            permits.add_permits(1);
+            assert!(within(reports.recv()).await.unwrap() >= step * STEP);
+            if step < STEPS {
+                advance(SECOND).await;
+            }
+        }
+        assert_eq!(call.await.unwrap().unwrap().status(), 200);
+        assert_eq!(start.elapsed().as_secs(), STEPS as u64 - 1);
+    }
+}
