@@ -16,6 +16,7 @@
 //! | job | read |
 //! |---|---|
 //! | call an API with JSON, in the state of a server | [`own_api`] |
+//! | upload a large file, or resume a download | [`uploads_downloads`] |
 //! | read all pages of a list | [`pagination`] |
 //! | poll a resource that rarely changes, or update it without lost changes (ETag) | [`conditional_requests`] |
 //! | call a language model, and stream its response | [`llm_services`] |
@@ -33,6 +34,7 @@
 //! | keep reqwest 0.13 | [`reqwest`](mod@reqwest) |
 //! | keep reqwest 0.12, or reqwest-middleware | [`migration`](migration#with-reqwest-012-and-reqwest-middleware) |
 //! | make a POST safe to retry | [`retries`](retries#make-a-post-safe-to-retry) |
+//! | change the settings without a restart | [`configuration`](configuration#change-settings-at-run-time) |
 //! | find out why a call was slow | [`observability`] |
 //! | test code that calls an API | [`testing`] |
 
