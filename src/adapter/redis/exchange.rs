@@ -65,10 +65,11 @@ impl Inner {
             let report_at = if permits.is_lost() { report_at.and(Some(permits.query_at)) } else { report_at };
             let is_full = flight.admitted == Some(0) && flight.renewing == 0;
             let urgent = permits.session.has_urgent_updates(now) || report_at.is_some_and(|at| at <= now);
-            // The next query is planned for the time when `unit` permits are available together. Fewer permits may be
-            // available earlier.
-            let unit = permits.free.map_or(0, |free| free.unit);
-            let smaller = demand.head.is_some_and(|head| head.get() < unit);
+            // The next query is planned for the time when `unit` permits and their amounts are available together. Less
+            // may be available earlier.
+            let (unit, amounts) = permits.free.map_or((0, Amounts::NONE), |free| (free.unit, free.amounts));
+            let smaller = !amounts.minus(&demand.amounts).is_empty();
+            let smaller = demand.head.is_some_and(|head| head.get() < unit || smaller);
             let at = if !permits.is_lost() && (urgent || smaller) { 0 } else { permits.query_at };
             // Amounts are fetched only for the first waiter, so further permits alone would serve nobody.
             let is_single = self.settings.has_units();
@@ -90,7 +91,7 @@ impl Inner {
                 return Next::Wait(self.limiter.instant(at.min(permits.next_expiry(now))));
             }
             if now < at {
-                permits.listening = unit;
+                permits.listening = if is_single { u32::MAX } else { unit };
                 let report_at = report_at.map_or(u64::MAX, |at| at.min(permits.next_expiry(now)));
                 let until = demand.last.map_or(at, |last| at.min(last)).min(report_at);
                 return Next::Wait(self.limiter.instant(until.max(now.saturating_add(TICK))));
@@ -214,7 +215,8 @@ impl Inner {
         let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| !all_granted);
         let together = refilled.map_or(u32::MAX, |refilled| refilled.saturating_add(query.unit));
         let at = now.saturating_add(nanos(reply.free));
-        Free { at, unit: query.unit, together: together.min(self.settings.largest()) }
+        let (unit, amounts) = (query.unit, query.amounts);
+        Free { at, unit, amounts, together: together.min(self.settings.largest()) }
     }
 
     /// Handles a failed query: lets requests use the share or, without a share, refuses them.

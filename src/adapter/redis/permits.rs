@@ -76,6 +76,8 @@ pub(super) struct Free {
     pub(super) at: u64,
     /// The number of permits in each block of the query. Fewer permits may be available before `at`.
     pub(super) unit: u32,
+    /// The amounts of the block.
+    pub(super) amounts: Amounts,
     /// The largest number of permits that may be available together at the time `at`.
     pub(super) together: u32,
 }

@@ -291,11 +291,11 @@ if flight.max > 0 then
   want = math.min(want, math.max(admitted - flight.spare, 0))
 end
 
--- How long the other units delay the block, whose amounts count up to the limits. Beyond the horizon, the block is not
--- granted.
+-- How long the other units delay the block. Beyond the horizon, the block is not granted. An amount above the limit
+-- waits until the log is empty.
 local delay = 0
 for _, other in ipairs(units) do
-  local excess = other.sum + math.min(other.amount, other.limit) - other.limit
+  local excess = other.sum + other.amount - other.limit
   for j = 1, #other.log, 2 do
     if excess <= 0 or other.amount == 0 then break end
     other.wait, excess = other.log[j] + other.length - now, excess - other.log[j + 1]

@@ -108,3 +108,31 @@ async fn amounts_of_a_late_reply_are_returned_with_the_time_of_the_store() {
         assert_eq!((back.since, back.amounts), (5_040_000, tokens(30)));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn request_with_a_smaller_amount_is_queried_before_the_forecast_of_a_larger_one() {
+    let (limiter, queries) = limited(millis(10), |query| match query.amounts.get(Unit::Tokens) {
+        900 => Ok(Reply {
+            query_in: Duration::from_secs(5),
+            units: vec![(100, Duration::from_secs(5))],
+            ..reply(&[], 0)
+        }),
+        _ => grant_all(query),
+    });
+    let large = bounded(Some(millis(100))).with_amounts(tokens(900));
+    let refusal = take(&limiter, large).await.unwrap_err();
+    assert_eq!((refusal.reason(), refusal.unit()), (Reason::MaxWait, Some(Unit::Tokens)));
+    assert_eq!(limiter.snapshot().units[0].available, 100);
+    let start = Instant::now();
+    drop(acquire(&limiter, tokens(100)).await);
+    assert_eq!((start.elapsed(), queries.lock().unwrap().len()), (millis(10), 2));
+    // The amount is above the one that the last reply stated as available, and no request may wait for a reply.
+    let large = take(&limiter, bounded(Some(Duration::ZERO)).with_amounts(tokens(900))).await.unwrap_err();
+    assert_eq!(large.unit(), Some(Unit::Tokens));
+    // A waiter is queried every 250 ms to 300 ms, because another process may return amounts.
+    let before = queries.lock().unwrap().len();
+    let waiter = tokio::time::timeout(Duration::from_secs(3), acquire(&limiter, tokens(900)));
+    waiter.await.unwrap_err();
+    let queried = queries.lock().unwrap().len() - before;
+    assert!((9..=12).contains(&queried), "{queried}");
+}

@@ -111,7 +111,7 @@ async fn waiters_stay_queued_if_several_permits_may_become_available_together() 
 #[test]
 fn request_for_two_permits_waits_until_both_permits_may_be_used() {
     let mut permits = Permits::new(&limiter().inner.settings, Arc::default());
-    let free = Free { at: 0, unit: 1, together: 1 };
+    let free = Free { at: 0, unit: 1, amounts: limit::Amounts::NONE, together: 1 };
     let grant = |due| Lease { due, until: 1_000, permits: 1, amounts: limit::Amounts::NONE };
     permits.fill([grant(300)], free, 0);
     permits.fill([grant(200)], free, 0);
