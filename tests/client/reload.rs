@@ -75,7 +75,7 @@ fn paths(service: &ScriptedService) -> Vec<String> {
 async fn start(client: &Client, calls: u32) -> JoinSet<StatusCode> {
     let mut started = JoinSet::new();
     for number in 0..calls {
-        let call = client.get(&format!("/{number}")).send();
+        let call = client.get(format!("/{number}")).send();
         started.spawn(async move { call.await.unwrap().status() });
         settle().await;
     }

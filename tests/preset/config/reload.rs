@@ -23,7 +23,7 @@ fn client_takes_over_each_setting_of_a_file_that_can_change() {
         "retry = { max_attempts = 1, budget = { enabled = false }, retry_on = [409] }",
         "api_key = 'another-key'\nkey_placement = 'header:x-api-key'\nname = 'renamed'",
         "preset = 'custom'\nallowed_origins = ['https://other.example.com']",
-        "request_id.header = 'x-id'\nattempt_span.attempt_header = 'x-attempt'\ndialect.throttle_statuses = [400]",
+        "request_id.header = 'x-id'\nattempt_span.header = 'x-attempt'\ndialect.throttle_statuses = [400]",
         "transport = { connect_timeout = '5s', max_connections = 256 }",
         "",
     ] {
@@ -44,7 +44,7 @@ fn errors_name_the_field_of_the_file_and_keep_the_settings() {
         ("transport.max_connections = 9", transport),
         ("transport.http = 'http1'", transport),
         (
-            "timeout.attempt = '2m'",
+            "timeout.attempt = '2m'\nlimit.max_in_flight = 4",
             "timeout.attempt: invalid attempt timeout `120s`: expected at most 60s (the total timeout)",
         ),
         (
