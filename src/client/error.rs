@@ -11,8 +11,8 @@ use crate::{
 /// The error of a call without a usable response: no response arrived, the status is an error, or the body is unusable.
 ///
 /// The error contains the status, the [`Report`], and up to 1 KiB of the body. `Display` and `Debug` never show text of
-/// the body: only [`excerpt`](Self::excerpt) and [`decode_error`](Self::decode_error) do. `Display` contains the text of
-/// the [`Error`] of a call without a response, and `source()` returns the cause of that `Error`.
+/// the body: only [`excerpt`](Self::excerpt) and [`decode_error`](Self::decode_error) do. `Display` contains the text
+/// of the [`Error`] of a call without a response, and `source()` returns the cause of that `Error`.
 ///
 /// The operator `?` converts an [`Error`] to a `ResponseError`, so that a function can return one error type for all
 /// steps of a call:

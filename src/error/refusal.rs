@@ -4,6 +4,9 @@ use crate::policy::{QuotaName, Unit};
 
 /// The error of a limiter that refused a request. The request took no permits. `source()` returns the
 /// [cause](Self::with_cause), if the limiter states one.
+///
+/// The message of a call's [`Error`](crate::Error) contains that of the refusal, and
+/// [`shown_cause`](crate::Error::shown_cause) returns the refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     reason: Reason,

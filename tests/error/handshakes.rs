@@ -111,8 +111,8 @@ impl Case {
     }
 }
 
-/// Serves a handshake. After the first message of the client, holds `hold` bytes back until all of them have arrived. The
-/// connection stays open, so that the client reads the alert.
+/// Serves a handshake. After the first message of the client, holds `hold` bytes back until all of them have arrived.
+/// The connection stays open, so that the client reads the alert.
 async fn fail_handshake(acceptor: TlsAcceptor, mut stream: TcpStream, hold: usize) {
     let (inner, outer) = tokio::io::duplex(1 << 16);
     let ((mut read, mut write), (mut from, mut to)) = (stream.split(), tokio::io::split(outer));

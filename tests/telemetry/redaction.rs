@@ -70,7 +70,7 @@ async fn log_error_and_snapshot_name_the_quota_of_the_server_unless_its_name_con
             preset.layer().unwrap().layer(tower_outbound::test_util::ScriptedService::new([script]));
         let _ = service.clone().oneshot(request("GET", URI)).await;
         let error = service.oneshot(request("GET", URI)).await.unwrap_err();
-        let text = format!("{error:?} {}", std::error::Error::source(&error).unwrap());
+        let text = format!("{error:?} {error}");
         assert!(text.contains(&format!("quota of the server: {shown}")), "{text}");
         let paused =
             capture.of(LIMIT).into_iter().find(|event| event.fields.contains_key("pause_ms")).unwrap();
