@@ -66,10 +66,10 @@
 //!
 //! # The only attempt of a call
 //!
-//! If the subscriber enables the events of calls and of attempts, a call with one attempt emits one event instead of two.
-//! Its event `call completed` or `call failed` then has the fields of `attempt ended`, from `network.protocol.version` to
-//! `requested_delay_ms` in the table. At INFO, and with more than one attempt, these fields are omitted. Without this
-//! layer, or if its events are disabled or below INFO, each attempt has its own event.
+//! If the subscriber enables the events of calls and of attempts, a call with one attempt emits one event instead of
+//! two. Its event `call completed` or `call failed` then has the fields of `attempt ended`, from
+//! `network.protocol.version` to `requested_delay_ms` in the table. At INFO, and with more than one attempt, these
+//! fields are omitted. Without this layer, or if its events are disabled or below INFO, each attempt has its own event.
 //!
 //! # Where the time went
 //!
@@ -86,13 +86,13 @@
 //!   `elapsed_ms`.
 //! - None of them contains the time in layers outside the retry layer, and the time until the task of the call polls it
 //!   first.
-//! - The time of an attempt includes the wait for a key, for a connection and for a service that is not ready. If a task
-//!   is polled late, its wait, backoff or attempt takes longer.
+//! - The time of an attempt includes the wait for a key, for a connection and for a service that is not ready. If a
+//!   task is polled late, its wait, backoff or attempt takes longer.
 //! - The name of an attempt is the status, `timeout`, or the value that `error.type` has in its event. `(not_sent)`
 //!   follows if the request was not sent. An attempt that the total deadline ends is named `deadline`. In the report of
 //!   a call that still runs or was dropped, the last attempt is named `unfinished` and has no time.
-//! - `attempt_log` has at most 240 characters. The earlier attempts of a longer list become a count and the sum of their
-//!   times: `12 earlier@9.2s, 503@27ms`.
+//! - `attempt_log` has at most 240 characters. The earlier attempts of a longer list become a count and the sum of
+//!   their times: `12 earlier@9.2s, 503@27ms`.
 //!
 //! # Fields
 //!
