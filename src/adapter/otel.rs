@@ -10,8 +10,8 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Writes the context of an attempt's span into the request's headers, as W3C `traceparent` and `tracestate`.
 ///
-/// Writes nothing unless the subscriber contains the layer of `tracing-opentelemetry` and that layer records the span. The
-/// span has the level TRACE, or INFO with [`with_info_spans`](crate::request_id::RequestIdLayer::with_info_spans).
+/// Writes nothing unless the subscriber contains the layer of `tracing-opentelemetry` and that layer records the span.
+/// The span has the level TRACE, or INFO with [`with_info_spans`](crate::request_id::RequestIdLayer::with_info_spans).
 /// Never sends baggage. OpenTelemetry's global propagator is not used, because it may also write fields that are meant
 /// for the application's own services.
 ///

@@ -50,9 +50,10 @@ impl AttemptSpanLayer {
     /// headers, so that the server's spans become children of that span. With the feature `otel`,
     /// `adapter::trace_context` writes W3C's `traceparent`.
     ///
-    /// If no subscriber enables the span, `propagate` receives a disabled span. The span has the level TRACE, or INFO with
-    /// [`with_info_spans`](crate::request_id::RequestIdLayer::with_info_spans). The headers that `propagate` receives
-    /// have room for 500 more fields. A request with room for fewer fields is rejected before `propagate` is called.
+    /// If no subscriber enables the span, `propagate` receives a disabled span. The span has the level TRACE, or INFO
+    /// with [`with_info_spans`](crate::request_id::RequestIdLayer::with_info_spans). The headers that `propagate`
+    /// receives have room for 500 more fields. A request with room for fewer fields is rejected before `propagate` is
+    /// called.
     pub fn with_propagation(
         mut self,
         propagate: impl Fn(&Span, &mut HeaderMap) + Send + Sync + 'static,

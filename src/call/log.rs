@@ -18,7 +18,8 @@ impl CallContext {
         }
     }
 
-    /// Returns whether the event of the call shows its last attempt. `only` is `true` if the call makes no other attempt.
+    /// Returns whether the event of the call shows its last attempt. `only` is `true` if the call makes no other
+    /// attempt.
     pub(crate) fn defer_attempt(&self, only: bool) -> bool {
         let mut state = self.0.shared.state();
         state.deferred = only && state.identity.as_ref().is_some_and(|identity| identity.shows_attempt);

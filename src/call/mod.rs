@@ -316,8 +316,8 @@ impl CallContext {
         Ok(())
     }
 
-    /// Ends the running attempt. `failure` is its cause if no response arrived, `requested` is the delay that the server
-    /// requested, and `headers` are the response headers.
+    /// Ends the running attempt. `failure` is its cause if no response arrived, `requested` is the delay that the
+    /// server requested, and `headers` are the response headers.
     pub(crate) fn end_attempt(
         &self,
         outcome: Outcome,

@@ -111,7 +111,8 @@ impl RequestIdLayer {
     /// Without this setting, `call` is at DEBUG and `attempt` at TRACE, with any features of this crate. The events of
     /// the call then do not repeat the [fields of the span](super#the-log).
     ///
-    /// The setting also applies to the attempts of an inner [`AttemptSpanLayer`](crate::attempt_span::AttemptSpanLayer).
+    /// The setting also applies to the attempts of an inner
+    /// [`AttemptSpanLayer`](crate::attempt_span::AttemptSpanLayer).
     ///
     /// ```
     /// use tower_outbound::request_id::RequestIdLayer;

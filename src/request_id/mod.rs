@@ -67,10 +67,10 @@
 //!
 //! # The only attempt of a call
 //!
-//! If the subscriber enables the events of calls and of attempts, a call with one attempt emits one event instead of two.
-//! Its event `call completed` or `call failed` then has the fields of `attempt ended`, from `network.protocol.version` to
-//! `requested_delay_ms` in the table. At INFO, and with more than one attempt, these fields are omitted. Without this
-//! layer, or if its events are below INFO, each attempt has its own event.
+//! If the subscriber enables the events of calls and of attempts, a call with one attempt emits one event instead of
+//! two. Its event `call completed` or `call failed` then has the fields of `attempt ended`, from
+//! `network.protocol.version` to `requested_delay_ms` in the table. At INFO, and with more than one attempt, these
+//! fields are omitted. Without this layer, or if its events are disabled or below INFO, each attempt has its own event.
 //!
 //! # Where the time went
 //!
@@ -87,19 +87,20 @@
 //!   `elapsed_ms`.
 //! - None of them contains the time in layers outside the retry layer, and the time until the task of the call polls it
 //!   first.
-//! - The time of an attempt includes the wait for a key, for a connection and for a service that is not ready. If a task
-//!   is polled late, its wait, backoff or attempt takes longer.
+//! - The time of an attempt includes the wait for a key, for a connection and for a service that is not ready. If a
+//!   task is polled late, its wait, backoff or attempt takes longer.
 //! - The name of an attempt is the status, `timeout`, or the value that `error.type` has in its event. `(not_sent)`
 //!   follows if the request was not sent. An attempt that the total deadline ends is named `deadline`. In the report of
 //!   a call that still runs or was dropped, the last attempt is named `unfinished` and has no time.
-//! - `attempt_log` has at most 240 characters. The earlier attempts of a longer list become a count and the sum of their
-//!   times: `12 earlier@9.2s, 503@27ms`.
+//! - `attempt_log` has at most 240 characters. The earlier attempts of a longer list become a count and the sum of
+//!   their times: `12 earlier@9.2s, 503@27ms`.
 //!
 //! # Fields
 //!
 //! | field | value |
 //! |---|---|
 //! | `service`, `request_id` | in events of the call, its attempts and retries only if the span `call` is disabled |
+//! | `http.response.status_code` | of the span `call` only with `with_info_spans` |
 //! | `http.request.method`, `url.path` | in events only if the span `call` is disabled, or has an unknown method or no `url.full` |
 //! | `server.address`, `server.port` | in lower case; in events only without a `service`, and like `url.path` |
 //! | `error.type` | the name of an [`ErrorKind`](crate::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
@@ -142,7 +143,9 @@
 //!   [`Report`](crate::Report), unless the id [may contain the key](crate::Report::server_request_id).
 //! - The retry layer logs the end of each attempt, outside the span of the attempt.
 //! - If several subscriber layers have their own filters, the span `call` may be enabled for only one of them. The
-//!   other layers then receive events without `service` and `request_id`.
+//!   other layers then receive events without `service` and `request_id`. A layer at INFO beside a layer at DEBUG also
+//!   receives the fields of the only attempt. A layer that selects the events of attempts, but not those of calls, does
+//!   not receive the only attempt of a call.
 //! - A call that starts while no subscriber is active has no event, even if a subscriber is installed before it ends.
 //! - A call that its caller drops has no event. Its spans have no status, because nothing failed.
 //! - The event of a call is emitted when the response headers arrive. A later failure, in a streamed body or in gRPC

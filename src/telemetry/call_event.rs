@@ -58,8 +58,8 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// Returns whether the event of a call with one attempt shows the attempt too, because the subscriber enables the events
-/// of both.
+/// Returns whether the event of a call with one attempt shows the attempt too, because the subscriber enables the
+/// events of both.
 pub(crate) fn joins_attempt() -> bool {
     event_enabled!(target: ATTEMPT, Level::DEBUG) && event_enabled!(target: CALL, Level::INFO)
 }

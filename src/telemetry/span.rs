@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use http::{HeaderValue, Request, Uri};
+use http::{HeaderValue, Request, Uri, uri::Authority};
 use tracing::{
     Level, Span,
     field::{DisplayValue, Empty, display},
@@ -54,7 +54,8 @@ pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<ResponseS
     if span.is_disabled() {
         return;
     }
-    if let Ok(response) = result {
+    // At DEBUG, the event of the call shows the status.
+    if let Some(response) = result.ok().filter(|_| call.has_info_spans()) {
         span.record("http.response.status_code", i64::from(response.status.as_u16()));
     }
     let report = call.report();
@@ -169,18 +170,14 @@ fn end(span: &Span, result: Result<ResponseSummary<'_>, ErrorKind>) {
 struct FullUrl<'a>(&'a Uri);
 
 fn full_url(uri: &Uri) -> Option<DisplayValue<FullUrl<'_>>> {
-    uri.scheme().zip(uri.host()).map(|_| display(FullUrl(uri)))
+    uri.scheme().zip(uri.authority()).map(|_| display(FullUrl(uri)))
 }
 
 impl fmt::Display for FullUrl<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(uri) = self;
-        for part in [uri.scheme_str().unwrap_or_default(), "://", uri.host().unwrap_or_default()] {
-            f.write_str(part)?;
-        }
-        if let Some(port) = uri.port_u16() {
-            write!(f, ":{port}")?;
-        }
-        f.write_str(uri.path())
+        let authority = self.0.authority().map_or("", Authority::as_str);
+        let host_and_port = authority.rsplit('@').next().unwrap_or_default();
+        let scheme = self.0.scheme_str().unwrap_or_default();
+        [scheme, "://", host_and_port, self.0.path()].into_iter().try_for_each(|part| f.write_str(part))
     }
 }

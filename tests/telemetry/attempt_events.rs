@@ -211,9 +211,8 @@ async fn only_attempt_of_a_call_has_its_own_event_if_the_event_of_the_call_is_no
         (RequestIdLayer::new().with_log_level(Level::TRACE), |metadata| *metadata.level() <= Level::DEBUG),
     ] {
         let (capture, _) = Capture::subscriber(LevelFilter::OFF);
-        let _guard = tracing::subscriber::set_default(
-            Registry::default().with(capture.clone().with_filter(filter_fn(filter))),
-        );
+        let subscriber = Registry::default().with(filter_fn(filter)).with(capture.clone());
+        let _guard = tracing::subscriber::set_default(subscriber);
         let layers = (layer, RetryLayer::new());
         layers.layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
         let [event] = &capture.ours()[..] else { panic!("{:?}", capture.ours()) };
