@@ -2,6 +2,7 @@
 //! of `Error::may_have_been_processed`.
 
 use http::Method;
+use tower::Layer;
 use tower_outbound::{
     ErrorKind::{self, *},
     Quota, Report,
