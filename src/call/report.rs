@@ -107,9 +107,7 @@ impl Report {
     /// no outcome, and for a call without attempts.
     pub(crate) fn was_processed(&self, otherwise: bool) -> bool {
         let state = self.shared.state();
-        // A retry layer of another crate may have sent more requests than a retry layer of this crate has recorded.
-        let unrecorded = state.sent_count > state.attempts.number().max(1);
-        state.after_processing || unrecorded || state.attempts.were_processed(otherwise)
+        state.after_processing || state.attempts.were_processed(otherwise)
     }
 
     /// Returns the total time that all attempts waited for the limiter.

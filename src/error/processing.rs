@@ -32,7 +32,8 @@ impl Error {
     ///
     /// - The result covers all requests that the outer layers of a client send for the call, such as the hops of a
     ///   redirect.
-    /// - Without a retry layer, the result depends on the error alone.
+    /// - Without the retry layer of this crate, the result depends on the last error alone. It then does not cover the
+    ///   earlier attempts of another retry layer.
     pub fn may_have_been_processed(&self) -> bool {
         let own = match self.failed() {
             Failed::Layer => self.is_timeout() && !self.is_not_sent(),
