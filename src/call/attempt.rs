@@ -144,8 +144,8 @@ impl Attempts {
         self.last.as_ref().map_or(0, |last| last.number)
     }
 
-    /// Returns whether the server may have processed an attempt. `otherwise` is the result for the last attempt if it has
-    /// no outcome, and without attempts.
+    /// Returns whether the server may have processed an attempt. `otherwise` is the result for the last attempt if it
+    /// has no outcome, and without attempts.
     pub(super) fn were_processed(&self, otherwise: bool) -> bool {
         let was_processed = |attempt: &Attempt, otherwise| {
             attempt.outcome.map_or(otherwise, |outcome| outcome.delivery().may_be_processed())

@@ -100,22 +100,20 @@ impl Report {
         self.shared.state().attempts.iter().count()
     }
 
-    /// Returns whether the server may have processed at least one attempt. Returns `false` only if each attempt provably
-    /// was not processed: see [`Error::may_have_been_processed`](crate::Error::may_have_been_processed).
+    /// Returns whether the server may have processed at least one attempt. Returns `false` only if each attempt
+    /// provably was not processed: see [`Error::may_have_been_processed`](crate::Error::may_have_been_processed).
     ///
-    /// Returns `true` if the report has no attempts, or an attempt without an outcome. Prefer the method of the error, which
-    /// can rule out such an attempt.
+    /// Returns `true` if the report has no attempts, or an attempt without an outcome. Use the method of the error if
+    /// there is one, because the error may prove more.
     pub fn may_have_been_processed(&self) -> bool {
         self.was_processed(true)
     }
 
-    /// Returns whether the server may have processed an attempt. `otherwise` is the result for the last attempt if it has
-    /// no outcome, and for a call without attempts.
+    /// Returns whether the server may have processed an attempt. `otherwise` is the result for the last attempt if it
+    /// has no outcome, and for a call without attempts.
     pub(crate) fn was_processed(&self, otherwise: bool) -> bool {
         let state = self.shared.state();
-        // A retry layer of another crate may have sent more requests than a retry layer of this crate has recorded.
-        let unrecorded = state.sent_count > state.attempts.number().max(1);
-        state.after_processing || unrecorded || state.attempts.were_processed(otherwise)
+        state.after_processing || state.attempts.were_processed(otherwise)
     }
 
     /// Returns the total time that all attempts waited for the limiter.

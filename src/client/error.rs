@@ -79,8 +79,8 @@ impl ResponseError {
         }
     }
 
-    /// Returns whether the server may have processed the request. For example, it returns `true` after a 500, and `false`
-    /// after a 429 if no earlier attempt may have been processed: see [`Error::may_have_been_processed`].
+    /// Returns whether the server may have processed the request. Returns `true` after a 500, for example. Returns
+    /// `false` after a 429 if no earlier attempt may have been processed: see [`Error::may_have_been_processed`].
     pub fn may_have_been_processed(&self) -> bool {
         match &self.kind {
             Kind::NoResponse(error) => error.may_have_been_processed(),

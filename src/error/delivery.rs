@@ -113,8 +113,8 @@ impl DeliveryError {
         Self { source: source.into(), proof: MAYBE }
     }
 
-    /// Reports that an open circuit breaker rejected the request, without sending it. The call ends immediately, because a
-    /// retry would be rejected, too. The call's error has the kind
+    /// Reports that an open circuit breaker rejected the request, without sending it. The call ends immediately,
+    /// because the breaker would reject a retry, too. The call's error has the kind
     /// [`CircuitOpen`](crate::ErrorKind::CircuitOpen).
     ///
     /// Use this in a layer below or above the stack: see

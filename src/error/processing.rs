@@ -1,11 +1,10 @@
 use super::{Failed, call::Error};
 
 impl Error {
-    /// Returns whether the server may have processed the request. Returns `false` only if the call proves that the server
-    /// processed no attempt. A caller that must not repeat a payment checks this before it sends the request in
-    /// another call.
+    /// Returns whether the server may have processed the request. Returns `false` only if the call proves that the
+    /// server processed no attempt. Check it before you send a payment again in another call.
     ///
-    /// One attempt that may have been processed is enough, also if a later attempt was not sent.
+    /// The result is `true` if it is for at least one attempt, even if a later attempt was not sent:
     ///
     /// | how an attempt ended | may have been processed |
     /// |---|---|
@@ -32,7 +31,8 @@ impl Error {
     ///
     /// - The result covers all requests that the outer layers of a client send for the call, such as the hops of a
     ///   redirect.
-    /// - Without a retry layer, the result depends on the error alone.
+    /// - Without the retry layer of this crate, the result depends on the last error alone. It then does not cover the
+    ///   earlier attempts of another retry layer.
     pub fn may_have_been_processed(&self) -> bool {
         let own = match self.failed() {
             Failed::Layer => self.is_timeout() && !self.is_not_sent(),

@@ -23,11 +23,13 @@ pub(crate) struct ClientLayers<T>(Vec<Arc<dyn Fn(T) -> T + Send + Sync>>);
 /// [`OuterService`] above the stack. Each call allocates one box, for its future.
 pub struct LayeredService<B, E>(BoxCloneSyncService<Request<B>, Response<Body>, E>);
 
-/// The service to which [`StackBuilder::with_transport_layer`](super::StackBuilder::with_transport_layer) adds a layer: the transport of a client, or its custom
-/// service. Its error is the service's own error, or a [`DeliveryError`](crate::error::DeliveryError) of a layer.
+/// The service to which [`with_transport_layer`](super::StackBuilder::with_transport_layer) adds a layer: the transport
+/// of a client, or its custom service. Its error is the service's own error, or a
+/// [`DeliveryError`](crate::error::DeliveryError) of a layer.
 pub type TransportService = LayeredService<ReplayBody<Body>, BoxError>;
 
-/// The service to which [`StackBuilder::with_outer_layer`](super::StackBuilder::with_outer_layer) adds a layer: the whole stack of a client.
+/// The service to which [`with_outer_layer`](super::StackBuilder::with_outer_layer) adds a layer: the whole stack of a
+/// client. Its error is an [`Error`](crate::Error).
 pub type OuterService = LayeredService<Body, Error>;
 
 impl<T> ClientLayers<T> {

@@ -2,10 +2,10 @@
 //! of `Error::may_have_been_processed`.
 
 use http::Method;
+use tower::Layer;
 use tower_outbound::{
     ErrorKind::{self, *},
-    Quota, Report,
-    attempt_span::AttemptSpanLayer,
+    Quota,
     auth::{FreshKey, RefreshingKey},
     call::{Deadline, StopReason},
     error::DeliveryError,
@@ -132,29 +132,6 @@ async fn response_error_may_have_been_processed_unless_each_response_rejected_th
     }
     let error = failed(preset(URL), Method::PUT, vec![ScriptedResponse::refused()]).await;
     assert!(!tower_outbound::client::ResponseError::from(error).may_have_been_processed());
-}
-
-/// The service sends each request twice, as a retry layer of another crate does.
-#[tokio::test(start_paused = true)]
-async fn attempts_of_another_retry_layer_may_have_been_processed() {
-    for (attempts, expected) in [(1, false), (2, true)] {
-        let inner = AttemptSpanLayer::new().layer(ScriptedService::new([ScriptedResponse::refused()]));
-        let repeating = tower::service_fn(move |request: http::Request<support::Content>| {
-            let inner = inner.clone();
-            async move {
-                let mut last = None;
-                for _ in 0..attempts {
-                    let mut copy = get(URL);
-                    *copy.extensions_mut() = request.extensions().clone();
-                    last = Some(inner.clone().oneshot(copy).await);
-                }
-                last.unwrap()
-            }
-        });
-        let error = RequestIdLayer::new().layer(repeating).oneshot(get(URL)).await.unwrap_err();
-        assert_eq!(error.report().map(Report::attempt_count), Some(0));
-        assert_eq!(error.may_have_been_processed(), expected, "{attempts}");
-    }
 }
 
 #[tokio::test(start_paused = true)]

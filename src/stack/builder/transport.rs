@@ -87,7 +87,7 @@ impl StackBuilder {
     ///   [`is_invalid_request`](Error::is_invalid_request).
     /// - A client that retries a call after its [response body broke](crate::retry#broken-response-bodies) passes the
     ///   request through the layer again.
-    /// - With an outer layer, a call allocates three more boxes. Without one, it costs nothing.
+    /// - Each outer layer costs a call a few allocations. A client without one has no such cost.
     #[cfg_attr(docsrs, doc(cfg(feature = "client")))]
     pub fn with_outer_layer<L, R>(mut self, layer: L) -> Self
     where

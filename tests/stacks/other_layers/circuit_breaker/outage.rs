@@ -44,9 +44,8 @@ async fn recipe_makes_9_attempts_in_1_000_calls_of_an_outage_and_then_fails_imme
     let (service, limiter) = (ScriptedService::new([Refused]), counting());
     let client = with_breaker(api(&limiter)).unwrap().client_with_service(service.clone()).unwrap();
     for call in 0..1_000 {
-        let (start, real) = (Instant::now(), std::time::Instant::now());
+        let start = Instant::now();
         let error = client.get("/v1").await.unwrap_err();
-        eprintln!("MEASURE {call} {:?}", real.elapsed());
         if call < 3 {
             assert_eq!(
                 (error.kind(), error.report().unwrap().attempt_count()),
