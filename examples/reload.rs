@@ -1,5 +1,4 @@
-//! Changes the settings of a running client whenever its configuration file changes. An invalid file keeps the old
-//! settings.
+//! Changes the settings of a running client whenever its configuration file changes. An invalid file changes nothing.
 //!
 //! The program edits the file itself, and calls a mock server on loopback. `--help` shows more.
 //!
@@ -26,7 +25,7 @@ use tower_outbound::{BoxError, Client, preset::StackConfig};
 use tower_outbound_examples::{no_arguments, run};
 
 const HELP: &str = "\
-Changes the settings of a running client whenever its configuration file changes. An invalid file keeps the old settings.
+Changes the settings of a running client whenever its configuration file changes. An invalid file changes nothing.
 
 Usage: cargo run --example reload
 

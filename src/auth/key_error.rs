@@ -65,7 +65,7 @@ impl std::error::Error for KeyError {
     }
 }
 
-/// Creates the error of a call whose credential could not be added to its request, for a reason that this crate states.
+/// Creates the error of a call whose credential could not be added to its request. The message contains `why`.
 pub(super) fn unattached(why: &'static str) -> Error {
     auth_error(why).showing_source()
 }

@@ -49,8 +49,8 @@ impl AuthLayer {
     ///
     /// The layer calls the closure once for each attempt. If the closure returns an error, the call ends and nothing is
     /// sent. The error must not contain the credential. The closure may change the URI, as a
-    /// [`Sign`](super::Sign::sign) may: the origin is checked before, and not again. The closure can add up to 500 header fields. A request with
-    /// room for fewer fields is rejected before the closure is called.
+    /// [`Sign`](super::Sign::sign) may: the layer checks the origin before, and not again. The closure can add up to
+    /// 500 header fields. A request with room for fewer fields is rejected before the closure is called.
     ///
     /// If the credential depends on the body, or is computed asynchronously, use a [`SignLayer`](super::SignLayer).
     ///

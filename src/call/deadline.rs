@@ -24,7 +24,7 @@ pub struct Deadline(pub Instant);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestTimeout(pub(crate) Instant);
 
-/// The setting from which a call has its deadline.
+/// The setting that determines the deadline of a call.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum DeadlineSource {
     #[default]

@@ -1,4 +1,4 @@
-//! What the log events and the spans of a call need.
+//! The state that the log events and the spans of a call read.
 
 use std::sync::{Arc, atomic::Ordering};
 

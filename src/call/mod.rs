@@ -163,7 +163,7 @@ impl CallContext {
         (state.attempts.number().max(state.sent_count), earlier)
     }
 
-    /// Records that a layer above the stack has sent another request before, which the server may have processed.
+    /// Records that a layer above the stack has already sent a request that the server may have processed.
     #[cfg(feature = "client")]
     pub(crate) fn set_after_processing(&self) {
         self.0.shared.state().after_processing = true;

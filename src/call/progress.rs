@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-/// How far the transport has got with the running attempt, in three words that are read without a lock.
+/// The transport's progress with the running attempt, in three atomics that are read without a lock.
 ///
 /// The attempt timeout watches one attempt at a time. If several attempts of the call run at once, as with hedging, the
 /// phase of all later attempts is unknown.

@@ -73,7 +73,7 @@ impl Report {
         self.shared.state().keys.redact(text)
     }
 
-    /// Returns the name of the setting from which the call has its deadline.
+    /// Returns the name of the setting that determines the deadline of the call.
     pub(crate) fn deadline_source(&self) -> &'static str {
         self.shared.state().deadline_source.as_str()
     }

@@ -59,7 +59,7 @@ pub(super) struct State {
     pub(super) deferred: bool,
     /// The number of attempts that reached an attempt span layer, including attempts by retry layers of other crates.
     pub(super) sent_count: u32,
-    /// Whether a layer above the stack has sent another request before, which the server may have processed.
+    /// Whether a layer above the stack has already sent a request that the server may have processed.
     pub(super) after_processing: bool,
     /// Whether a retry layer has retried the call with a new key.
     pub(super) key_replaced: bool,

@@ -56,7 +56,7 @@ impl Client {
     ///
     /// # Notes
     ///
-    /// - The environment variable or the file of a key is read again. A file blocks the thread.
+    /// - The environment variable or the file of a key is read again. Reading a file blocks the thread.
     /// - The retry budget starts full, unless both builders have the same [`Budget`](crate::retry::Budget).
     /// - The transport layers and the outer layers of the builder are not applied. Only their numbers are compared. The
     ///   state of the client's layers stays, such as that of a circuit breaker.

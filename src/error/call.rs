@@ -102,7 +102,7 @@ impl Error {
         self
     }
 
-    /// Creates the error of a service that fails each time in the same way. The server may have processed the request.
+    /// Creates the error of a permanent failure of a service. The server may have processed the request.
     #[cfg(feature = "reqwest")]
     pub(crate) fn lasting(why: &'static str) -> Self {
         let mut error = Self::new(ErrorKind::Other, None, Some(why.into())).showing_source();

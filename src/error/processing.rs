@@ -4,7 +4,7 @@ impl Error {
     /// Returns whether the server may have processed the request. Returns `false` only if the call proves that the
     /// server processed no attempt. Check it before you send a payment again in another call.
     ///
-    /// The result is `true` if it is for at least one attempt, even if a later attempt was not sent:
+    /// The result is `true` if it is `true` for at least one attempt, even if a later attempt was not sent:
     ///
     /// | how an attempt ended | may have been processed |
     /// |---|---|

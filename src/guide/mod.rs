@@ -15,7 +15,7 @@
 //!
 //! | job | read |
 //! |---|---|
-//! | call an API with JSON, in the state of a server | [`own_api`] |
+//! | call an API with JSON, from the handlers of a server | [`own_api`] |
 //! | upload a large file, or resume a download | [`uploads_downloads`] |
 //! | read all pages of a list | [`pagination`] |
 //! | poll a resource that rarely changes, or update it without lost changes (ETag) | [`conditional_requests`] |
@@ -23,11 +23,11 @@
 //! | serve many tenants, each with its own key and quota | [`tenants`] |
 //! | share one quota between processes | [`shared_quota`] |
 //! | use several keys or regions | [`limits`](limits#several-keys-or-regions) |
-//! | let users overtake a nightly job | [`priorities`] |
+//! | serve users before a nightly job | [`priorities`] |
 //! | open a WebSocket | [`websocket`] |
-//! | go through a proxy | [`networks`](networks#proxies) |
+//! | connect through a proxy | [`networks`](networks#proxies) |
 //! | trust a private root certificate, or present a client certificate | [`networks`](networks#certificates) |
-//! | talk to a Unix socket | [`networks`](networks#other-connectors) |
+//! | connect to a Unix socket | [`networks`](networks#other-connectors) |
 //! | fetch OAuth 2 tokens, rotate a key | [`credentials`](credentials#oauth-2-client-credentials) |
 //! | sign requests | [`credentials`](credentials#where-the-key-goes) |
 //! | add a circuit breaker, follow redirects | [`other_layers`] |

@@ -49,8 +49,8 @@ fn settle_amounts<L, R>(
     meter.map(|meter| Box::new(Metering::new(meter, settlement)))
 }
 
-/// Emits an event, once for each layer, if the request was sent in several attempts with its one permit. Only a retry
-/// layer that is inside has already ended the call and inserted its report.
+/// Emits an event, once for each layer, if one permit was used for several attempts. Only an inner retry layer has
+/// already ended the call and inserted its report.
 #[inline]
 pub(super) fn check_order<L, R>(settings: &Settings<L>, outcome: &Result<Response<R>, Error>) {
     let report = match outcome {

@@ -163,8 +163,8 @@ impl StackConfig {
     ///
     /// # Errors
     ///
-    /// Returns the same errors as [`StackBuilder::from_config`] and [`Client::reconfigure`], with the path of the field.
-    /// The client then keeps all its settings.
+    /// Returns the same errors as [`StackBuilder::from_config`] and [`Client::reconfigure`], with the path of the
+    /// field. The client then keeps all its settings.
     #[cfg(feature = "client")]
     pub fn reconfigure(&self, client: &Client) -> Result<(), InvalidConfig> {
         if client.has_other_transport(&self.transport) {

@@ -79,14 +79,13 @@
 //! | field | time |
 //! |---|---|
 //! | `queued_ms` | in the limiter's queue |
-//! | `backoff_ms` | between the end of an attempt and the start of the next one, with a delay that the server requested |
+//! | `backoff_ms` | between the end of an attempt and the start of the next one, including a delay that the server requested |
 //! | `attempt_log` | of each attempt, outside the queue: `503@27ms, timeout@3s, 200@2s` |
 //!
-//! - Their sum is `elapsed_ms`, except for rounding. `attempt_log` has whole milliseconds below a second, otherwise two
-//!   decimal places. The event of a call with one attempt has no `attempt_log`: the attempt took the rest of
-//!   `elapsed_ms`.
-//! - None of them contains the time in layers outside the retry layer, and the time until the task of the call polls it
-//!   first.
+//! - Their sum is `elapsed_ms`, except for rounding and the times in the next item. `attempt_log` has whole
+//!   milliseconds below a second, otherwise two decimal places. The event of a call with one attempt has no
+//!   `attempt_log`: the attempt took the rest of `elapsed_ms`.
+//! - They contain neither the time in layers outside the retry layer nor the time before the first poll of the call.
 //! - The time of an attempt includes the wait for a key, for a connection and for a service that is not ready. If a
 //!   task is polled late, its wait, backoff or attempt takes longer.
 //! - The name of an attempt is the status, `timeout`, or the value that `error.type` has in its event. `(not_sent)`
@@ -124,10 +123,10 @@
 //!
 //! # Other crates' events
 //!
-//! The tables on this page cover only the targets that start with `tower_outbound`. A server may repeat the key in the debug
-//! data of a GOAWAY or in the `te` field of a response. At `DEBUG` and `TRACE`, the crate `h2` logs frames with this
-//! data, and hyper and tonic log errors that contain it. The filter `h2=info,hyper=info,hyper_util=info,tonic=info`
-//! drops those events.
+//! The tables on this page cover only the targets that start with `tower_outbound`. A server may repeat the key in the
+//! debug data of a GOAWAY or in the `te` field of a response. At `DEBUG` and `TRACE`, the crate `h2` logs frames with
+//! this data, and hyper and tonic log errors that contain it. The filter
+//! `h2=info,hyper=info,hyper_util=info,tonic=info` drops those events.
 //!
 //! # Order
 //!

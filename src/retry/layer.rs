@@ -181,8 +181,8 @@ impl RetryLayer {
         self.set(|policy| policy.retry_rejected = requests)
     }
 
-    /// Sets how the service says that it throttles requests, and which delay it requests. Give the rate-limit layer the same
-    /// dialect.
+    /// Sets how the service reports that it throttles requests, and which delay it requests. Give the rate-limit layer
+    /// the same dialect.
     pub fn with_dialect(self, dialect: Dialect) -> Self {
         self.set(|policy| policy.dialect = dialect)
     }

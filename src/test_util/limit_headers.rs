@@ -3,7 +3,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The rate-limit headers that a [`ServerLimit`](super::ServerLimit) sends. Delays and resets are whole seconds,
-/// rounded up, unless the variant says otherwise.
+/// rounded up, unless the variant states otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitHeaders {

@@ -66,9 +66,8 @@ impl Drop for Watched {
 
 impl Expiry {
     /// Returns the kind of the timeout and the time at which it expires. The time may change with the phase of the
-    /// attempt: the time for the response counts from the moment at which the request was handed to a connection, and
-    /// each frame of the request's body restarts it. The wait for a connection that other requests use is limited only
-    /// by the deadline.
+    /// attempt: the time for the response counts from when a connection received the request, and each frame of the
+    /// request's body restarts it. The wait for a connection that other requests use is limited only by the deadline.
     pub(super) fn ends(&self) -> (ErrorKind, Option<Instant>) {
         if self.limit.kind == ErrorKind::Deadline {
             return (ErrorKind::Deadline, self.deadline);

@@ -42,7 +42,8 @@ impl TimeoutLayer {
     /// at the latest.
     ///
     /// Below a [retry](crate::retry) layer, each frame of the request's body restarts the time, so that an upload may
-    /// take longer while it makes progress. After the end of the body, the time limits the wait for the response headers.
+    /// take longer while it makes progress. After the end of the body, the time limits the wait for the response
+    /// headers.
     ///
     /// # Errors
     ///

@@ -51,9 +51,9 @@ impl TransportConfig {
         self
     }
 
-    /// Presents this certificate to a server that asks for one (mutual TLS). `certificate_pem` contains the certificate,
-    /// followed by its intermediates. `key_pem` contains its private key. [`build`](Self::build) returns an error if
-    /// one of the texts cannot be parsed. The error does not quote the key.
+    /// Presents this certificate to a server that requests one (mutual TLS). `certificate_pem` contains the
+    /// certificate, followed by its intermediates. `key_pem` contains its private key. [`build`](Self::build) returns
+    /// an error if one of the texts cannot be parsed. The error does not quote the key.
     #[cfg_attr(docsrs, doc(cfg(feature = "rustls")))]
     pub fn with_client_certificate(mut self, certificate_pem: &[u8], key_pem: &[u8]) -> Self {
         if let Err(error) = self.set_identity(certificate_pem, key_pem) {

@@ -505,8 +505,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(cases(50))]
 
-    /// When a request leaves, the window that ends then has at most as many permits as the current quota allows. Permits
-    /// count from the last time at which there was no quota.
+    /// When a request leaves, the window that ends then has at most as many permits as the current quota allows.
+    /// Permits count from the last time at which there was no quota.
     #[test]
     fn no_window_exceeds_the_current_quota_after_random_changes(steps in vec(step(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();

@@ -1,4 +1,4 @@
-//! TLS handshakes that fail each time, because of a certificate or of the settings. The servers are real.
+//! TLS handshakes with real servers that fail permanently, because of a certificate or of the settings.
 
 use std::sync::Arc;
 

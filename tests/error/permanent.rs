@@ -1,5 +1,5 @@
-//! Tests that a failure which a retry cannot change is not retried, over each kind of client. The TLS failures come
-//! from handshakes with real servers.
+//! Tests that a permanent failure is not retried, over each kind of client. The TLS failures come from handshakes with
+//! real servers.
 
 use std::{io, sync::Arc};
 

@@ -318,7 +318,7 @@ async fn throttle_pauses_the_scope_that_it_names() {
         ),
         // A throttle without a hint.
         (429, vec![("stripe-rate-limited-reason", "endpoint-concurrency")], [0, 1]),
-        // A response that does not say what it concerns.
+        // A response that does not state its scope.
         (429, vec![("retry-after", "65")], both),
         (503, vec![("retry-after", "65")], both),
         (403, with(&github, ("x-ratelimit-remaining", "0")), [0, 300]),

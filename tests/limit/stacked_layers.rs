@@ -1,4 +1,4 @@
-//! Tests of two rate limit layers in one stack: what holds at the server, and what only a `Joint` holds.
+//! Tests that two rate limit layers in one stack exceed one of their quotas, and that a `Joint` exceeds neither.
 
 use super::*;
 use tower::util::BoxCloneService;
@@ -14,8 +14,8 @@ enum Order {
     Joint,
 }
 
-/// The arrivals of 10 s at a server. The account has 200 requests per second and each tenant 10. Each caller always has a
-/// request to send.
+/// The arrivals of 10 s at a server. The account has 200 requests per second and each tenant 10. Each caller always has
+/// a request to send.
 async fn arrivals(order: Order, callers: impl IntoIterator<Item = u32>) -> BTreeMap<u32, Vec<Instant>> {
     let account = LocalLimiter::paced_window(Quota::per_second(200).unwrap());
     let own = Quota::per_second(10).unwrap();
@@ -71,7 +71,7 @@ fn most_in_a_second(times: impl Iterator<Item = Instant>) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_layers_hold_only_the_quota_of_the_inner_one_and_a_joint_limiter_holds_both() {
+async fn two_layers_enforce_only_the_inner_quota_and_a_joint_limiter_enforces_both() {
     let (even, busy) = (
         || (0..40).flat_map(|tenant| repeat_n(tenant, 5)),
         || repeat_n(0, 200).chain((1..31).flat_map(|tenant| repeat_n(tenant, 2))),

@@ -10,7 +10,7 @@ use super::*;
 /// The attempt timeout of each stack.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// A body that returns each frame this many seconds after the frame before.
+/// A body that returns each frame this many seconds after the previous one.
 fn paced(gaps: &[u64]) -> Body {
     let frames = stream::iter(gaps.to_vec()).then(|gap| async move {
         tokio::time::sleep(secs(gap)).await;

@@ -62,7 +62,7 @@ async fn gzip_and_brotli_bodies_are_decompressed() {
             assert!(!response.headers().contains_key("content-encoding"));
             assert_eq!(within(response.bytes()).await.unwrap(), "hello ".repeat(1_000));
         }
-        // A client without decompression does not ask for it.
+        // A client without decompression does not request it.
         let plain = builder(&url).client_with_transport(transport).unwrap();
         let response = within(plain.get("/?gzip")).await.unwrap();
         assert_eq!(within(response.bytes()).await.unwrap(), "hello ".repeat(1_000));

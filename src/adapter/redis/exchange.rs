@@ -71,7 +71,7 @@ impl Inner {
             let smaller = !amounts.minus(&demand.amounts).is_empty();
             let smaller = demand.head.is_some_and(|head| head.get() < unit || smaller);
             let at = if !permits.is_lost() && (urgent || smaller) { 0 } else { permits.query_at };
-            // Amounts are fetched only for the first waiter, so further permits alone would serve nobody.
+            // Amounts are fetched only for the first waiter, so further permits alone would admit no waiter.
             let is_single = self.settings.has_units();
             let short = demand.head.is_some_and(|head| {
                 permits.is_lost()

@@ -46,8 +46,8 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Creates a share whose permits and amounts are all treated as spent at the time `at`, because the latest requests
-    /// of the other processes are unknown.
+    /// Creates a share whose permits and amounts all count as spent at `at`, because the latest requests of the other
+    /// processes are unknown.
     pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64, now: u64) -> Self {
         let spread = match kind {
             Kind::TokenBucket => Spread::TokenBucket,

@@ -68,7 +68,7 @@ impl Inner {
         outcome
     }
 
-    /// Reports to the store that a waiter was dropped, which the store may have admitted or whose amounts it counts.
+    /// Reports a dropped waiter to the store, which may have admitted the waiter or counted its amounts.
     pub(super) fn report_dropped(&self) {
         if self.settings.is_queried_early() {
             self.query_now();

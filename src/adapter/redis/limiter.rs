@@ -60,8 +60,8 @@ use crate::{
 /// [`Amounts`](crate::limit::Amounts) together or not at all, and is [settled](crate::limit::Settlement) as with a
 /// [`LocalLimiter`](crate::limit::LocalLimiter).
 ///
-/// - In any window, the amounts of all processes exceed the limit at most by the excess of the requests whose
-///   settlement had not reached the store when the last request of the window was granted.
+/// - In any window, the amounts of all processes exceed the limit at most by the excess that had not reached the store
+///   at the grant of the window's last request.
 /// - A settlement is a query that no request waits for. An excess is sent until the store replies, so it counts twice
 ///   if only the reply was lost. A returned amount is sent once. If its query fails, the estimate counts.
 /// - The store counts each amount up to 1/128 of the window longer.
@@ -87,8 +87,8 @@ use crate::{
 ///   of 100 permits, one core grants about a million permits per second from a bucket, or half a million from a window.
 ///   `benches/limiter.rs` measured this on two shared cores. A limit of requests in flight adds about 15 µs to a query,
 ///   and 2 µs for each process that has requests in flight or waits. A quota of tokens adds about 15 % to a query of a
-///   bucket, or 70 % if the window contains requests in each 1/128 of it. `redis-benchmark` measured this: 75 to 87 µs
-///   without tokens on two busy cores, 10 µs more with few requests in the window, and 40 to 65 µs more with many.
+///   bucket, or 70 % if the window contains requests in each 1/128 of it. `redis-benchmark` measured 75 to 87 µs
+///   without tokens on two busy cores. Tokens added 10 µs with few requests in the window, and 40 to 65 µs with many.
 /// - With a quota in another unit, each request takes one query, and up to one for its settlement. The log of the quota
 ///   takes up to 4 KB of the server's memory.
 ///
@@ -125,7 +125,7 @@ use crate::{
 /// - If only some processes cannot reach the server, they use their shares in addition to the grants of the server.
 ///   Each of these processes adds at most its share to the quota. Do not configure a share if that is too much.
 /// - A process that uses its share refuses a request that costs more than the share can grant. An estimate above the
-///   share counts as the share. A waiter that only a unit delays is checked after each failed query.
+///   share counts as the share. The process checks a waiter that only a unit delays after each failed query.
 /// - After an outage, amounts that were taken from a share are not returned, and the store counts only their excess.
 /// - The server may stop replying for a while and continue without a restart. The first process that then queries the
 ///   server may receive permits immediately, if that process has not used a share. These permits add to the shares that

@@ -230,8 +230,8 @@ for i, other in ipairs(units) do
   while other.log[first] and other.log[first] + other.length <= now do first = first + 2 end
   if first > 1 then other.log = {unpack(other.log, first)} end
   add(other, now, other.more)
-  -- Returns amounts of the oldest entries first, so that no later window has room too early. Before a loss, the amounts
-  -- that the log counts are unknown.
+  -- Returns amounts of the oldest entries first, so that no later window has room too early. After a loss, the log does
+  -- not contain the earlier amounts.
   for _, back in ipairs(returned) do
     local rest = back.since > spent and back.since + other.length > now and back[i] or 0
     for j = 1, #other.log, 2 do

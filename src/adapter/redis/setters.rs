@@ -38,9 +38,9 @@ impl RedisLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if `permits` is 0 or more than 1,000, which is the maximum of one query, or more than 1 although
-    /// a quota counts a [unit](crate::Quota::with_unit) other than requests. Also returns an error if `hold` is zero or
-    /// longer than the shortest window.
+    /// Returns an error if `permits` is 0 or more than 1,000, which is the maximum of one query. With a quota that
+    /// counts a [unit](crate::Quota::with_unit) other than requests, the maximum is 1. Also returns an error if `hold`
+    /// is zero or longer than the shortest window.
     pub fn with_lease(self, permits: u32, hold: Duration) -> Result<Self, InvalidConfig> {
         if !(1..=MAX_PERMITS).contains(&permits) {
             return Err(InvalidConfig::new(

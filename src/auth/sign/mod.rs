@@ -54,9 +54,9 @@ pub trait Sign: Send + Sync {
     /// Adds the signature to the request. `body` is the complete body, or `None` if there is no
     /// [`body_limit`](Self::body_limit).
     ///
-    /// The signer may also change the URI, for example to add the signature to the query. The check of the origin and the
-    /// spans have read the original URI. The changed URI is sent without another check, so a signer that changes the
-    /// origin sends its signature to the new origin. The signer receives the original URI again for each attempt.
+    /// The signer may also change the URI, for example to add the signature to the query. The origin check and the
+    /// spans use the original URI. The changed URI is sent without another check, so a signer that changes the origin
+    /// sends its signature to the new origin. The signer receives the original URI again for each attempt.
     ///
     /// A signer can add up to 500 header fields. A request with room for fewer fields is rejected before this method is
     /// called.

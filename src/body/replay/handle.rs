@@ -198,7 +198,7 @@ mod tests {
         drop(first);
         let mut first = Box::pin(replay.body().unwrap());
         assert_eq!((read(first.as_mut(), 1).data, *made.lock().unwrap()), (b"hello".to_vec(), 1));
-        // The attempt before still holds its body.
+        // The previous attempt still holds its body.
         let second = replay.body().unwrap();
         assert_eq!((second.size_hint().exact(), *made.lock().unwrap()), (Some(5), 2));
         assert_eq!(read_all(second).data, b"hello");

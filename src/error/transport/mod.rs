@@ -212,7 +212,7 @@ fn is_lasting(error: &rustls::Error) -> bool {
     };
     match error {
         InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_) | NoProtocol => true,
-        // The server rejects the client's certificate, or the name or the versions that the client asked for.
+        // The server rejects the client's certificate, or the name or the versions that the client requested.
         AlertReceived(alert) => matches!(
             alert,
             HandshakeFailure

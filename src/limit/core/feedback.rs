@@ -158,7 +158,7 @@ impl Core {
                 self.obeys_remaining || !is_accepted || !self.server.has_quota
             }
         };
-        // A rejection because of another unit says nothing about the requests, which the limiter's quota limits.
+        // A rejection because of another unit proves nothing about the requests, which the limiter's quota limits.
         let ignores_requests = self.server.has_quota && !self.obeys_remaining && feedback.rejects_by_unit();
         let applies =
             |quota: &&Remaining| obeys_remaining && !(ignores_requests && quota.unit() == Unit::Requests);

@@ -21,8 +21,8 @@ struct Policy {
     unit: Option<Unit>,
 }
 
-/// Reads a List as in drafts -10 and -11, or else a Dictionary as in draft -07. If a new draft renames a parameter, add another
-/// form.
+/// Reads a List as in drafts -10 and -11, otherwise a Dictionary as in draft -07. If a new draft renames a parameter,
+/// add another form.
 pub(super) fn read(row: &Row, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
     items(row, hits).filter(|list| !list.is_empty()).or_else(|| dictionary(row, hits))
 }

@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl StackBuilder {
-    /// Returns this builder with the limiter of `running`, the builder of a client. Returns an error if a setting
-    /// differs that cannot change.
+    /// Returns this builder with the limiter of `running`, the builder of a client. Returns an error if a setting that
+    /// cannot change differs.
     pub(crate) fn for_running(&self, running: &Self) -> Result<Self, InvalidConfig> {
         let pool = |builder: &Self| builder.pool.as_ref().map(Pool::id);
         let endpoints = |builder: &Self| builder.endpoints.as_ref().map(|limits| limits.id);

@@ -42,8 +42,8 @@ use crate::{
 ///   have the same URL. A request that already has a credential is rejected.
 /// - A response changes only the limiter of its member. After a throttled response, only this limiter pauses.
 /// - A request waits until the key source of each member has a valid key or has failed. A member whose key source has
-///   failed gets no request, unless the key sources of all members have failed, or a retry must go to this member. The
-///   request then returns an error.
+///   failed gets no request. If the key sources of all members have failed, or a retry must go to this member, the
+///   request returns an error.
 ///
 /// # Choice
 ///

@@ -97,7 +97,7 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
     }
 }
 
-/// Asserts that the error of a file names no method of a builder, which a person who writes the file cannot call.
+/// Asserts that the error of a file names no method of a builder, which the author of the file cannot call.
 #[track_caller]
 fn assert_names_no_method(error: &str) {
     for part in ["with_", "without_", "::", "()", "struct "] {

@@ -14,7 +14,7 @@ fn error(client: &Client, text: &str) -> String {
 }
 
 #[test]
-fn client_takes_over_each_setting_of_a_file_that_can_change() {
+fn client_applies_each_setting_of_a_file_that_can_change() {
     let client = client("");
     for text in [
         "limit = { quota = '7/60s', max_wait = '1s', max_queue = 3, longest_pause = '1m', throttle_pause = '2s' }",

@@ -1,5 +1,5 @@
-//! Tests that a failure which a retry cannot change is not retried through reqwest, for a client that the adapter builds
-//! and for an existing client. reqwest is built without TLS, so a layer of its connector makes the handshakes.
+//! Tests that a permanent failure is not retried through reqwest, for a client that the adapter builds and for an
+//! existing client. reqwest is built without TLS, so a layer of its connector makes the handshakes.
 
 use std::{
     io,

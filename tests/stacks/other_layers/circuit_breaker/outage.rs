@@ -67,8 +67,8 @@ fn refusing() -> (TcpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// A call of this test waits at most 1 ms before a retry. Four calls run at once, and two more start before the third call
-/// has failed.
+/// A call of this test waits at most 1 ms before a retry. Four calls run at once, and two more start before the third
+/// call has failed.
 #[tokio::test]
 async fn recipe_makes_at_most_18_attempts_in_1_000_calls_at_once_to_a_port_that_refuses_connections() {
     let (_socket, address) = refusing();
@@ -113,8 +113,8 @@ async fn recipe_opens_after_three_5xx_in_a_row_and_closes_after_one_success() {
     for _ in 0..9 {
         all.push(client.get("/v1").await.map(|response| response.status().as_u16()).unwrap_or(0));
     }
-    // The 429 starts the count again. The third 500 after it opens the circuit, and the probe that gets the fourth opens
-    // it again.
+    // The 429 resets the count. The third 500 after it opens the circuit, and the probe that gets the fourth opens it
+    // again.
     assert_eq!(all, [500, 500, 429, 500, 500, 500, 500, 200, 200]);
     assert_eq!(*states.lock().unwrap(), ["Open", "HalfOpen", "Open", "HalfOpen", "Closed"]);
 }
@@ -138,8 +138,7 @@ async fn open_circuit_below_the_stack_costs_one_permit_and_no_retry() {
     }
 }
 
-/// Returns the number of failed calls, after this number of successes, until a breaker opens. `None` if 100 do not open
-/// it.
+/// Returns how many failed calls open a breaker after this number of successes. Returns `None` if 100 do not.
 async fn failures_until_open(breaker: CircuitBreakerLayer, successes: usize) -> Option<usize> {
     let script = std::iter::repeat_n(Status(200), successes).chain([Refused]);
     let service = breaker.layer(ScriptedService::new(script));
