@@ -129,11 +129,10 @@ impl Refresher {
         self.lock().failed.as_ref().map(|(error, _)| error.clone())
     }
 
-    /// Returns whether a key is valid. Returns `None` if that depends on the next refresh.
-    pub(super) fn has_key(&self) -> Option<bool> {
+    /// Returns whether no key is valid, and the last refresh failed.
+    pub(super) fn has_failed(&self) -> bool {
         let state = self.lock();
-        let is_valid = state.held.as_ref().is_some_and(|held| held.is_valid(clock::now()));
-        (is_valid || state.failed.is_some()).then_some(is_valid)
+        state.failed.is_some() && !state.held.as_ref().is_some_and(|held| held.is_valid(clock::now()))
     }
 
     pub(super) fn lease(self: &Arc<Self>) -> Lease {

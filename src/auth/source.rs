@@ -99,12 +99,9 @@ impl KeySource {
         }
     }
 
-    /// Returns whether a key is valid. Returns `None` if that depends on the next refresh.
-    pub(crate) fn has_key(&self) -> Option<bool> {
-        match &self.0 {
-            Source::Fixed(_) => Some(true),
-            Source::Refreshing(refresher) => refresher.has_key(),
-        }
+    /// Returns whether no key is valid, and the last refresh failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(&self.0, Source::Refreshing(refresher) if refresher.has_failed())
     }
 
     pub(super) fn lease(&self) -> Lease {

@@ -530,7 +530,7 @@ async fn rejected_key_of_a_member_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn member_whose_key_cannot_be_fetched_gets_no_request() {
+async fn member_whose_key_could_not_be_fetched_gets_no_further_request() {
     let fails = Arc::new(AtomicBool::new(true));
     let fetches_fail = Arc::clone(&fails);
     let failing = KeySource::from(RefreshingKey::new(move || {
@@ -540,6 +540,7 @@ async fn member_whose_key_cannot_be_fetched_gets_no_request() {
     let members = [(EU, failing, per_second(10)), (US, key("us-key").into(), per_second(10))];
     let service = service(ok, ok);
     let client = builder(Pool::new(members).unwrap()).client_with_service(service.clone()).unwrap();
+    assert!(client.post("/chat").await.unwrap_err().is_auth());
     for _ in 0..4 {
         assert_eq!(client.post("/chat").await.unwrap().status(), 200);
     }

@@ -482,7 +482,7 @@ async fn concurrent_changes_apply_completely_one_after_the_other() {
     assert_eq!(keys(&service), ["old", "old", "second"]);
     // The error contains the burst of the quota.
     let error = client.get("/").cost(1_000).await.unwrap_err();
-    assert!(chain(&error).contains("(at most 199)"), "{}", chain(&error));
+    assert!(chain(&error).contains("at most 199 can be granted"), "{}", chain(&error));
 }
 
 /// A step of a random script: requests, a time to wait, or another quota. A quota of 0 is none.

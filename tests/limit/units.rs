@@ -377,11 +377,7 @@ fn quota_in_another_unit_round_trips_as_text_and_rejects_unsupported_units() {
     assert_eq!("10 requests/60s".parse::<Quota>(), Ok(requests));
     let bucket = Quota::bucket(40, 2, seconds(1)).unwrap();
     for (quota, unit, error) in [
-        (
-            requests,
-            Unit::Concurrency,
-            "expected a unit other than concurrency, which with_max_in_flight limits",
-        ),
+        (requests, Unit::Concurrency, "expected a unit other than concurrency, which `max_in_flight` limits"),
         (bucket, Unit::Tokens, "expected requests, because the quota is a bucket"),
     ] {
         assert!(quota.with_unit(unit).unwrap_err().to_string().ends_with(error));

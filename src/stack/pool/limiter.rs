@@ -9,12 +9,11 @@ use std::{
 
 use futures_util::{
     FutureExt,
-    future::{Either, join_all, select},
+    future::{Either, select},
 };
 
 use super::Pool;
 use crate::{
-    auth::KeySource,
     call::{CallContext, Chosen, Member, Needs, RequestHead, delay_of},
     clock::{self, Instant},
     error::{Reason, Refusal},
@@ -69,7 +68,11 @@ impl PoolLimiter {
             (None, Some(member)) => (member.index + 1, all),
             (None, None) => (self.next.load(Relaxed), all),
         };
-        let members: Vec<_> = (0..len).map(|next| first.wrapping_add(next) % all).collect();
+        let mut members: Vec<_> = (0..len).map(|next| first.wrapping_add(next) % all).collect();
+        let has_key = |index: &usize| !self.pool.members[*index].keys.has_failed();
+        if members.iter().any(has_key) {
+            members.retain(has_key);
+        }
         let delays = last.map_or_else(Vec::new, |last| last.delays);
         Choice { pool: self.pool.clone(), open: Vec::new(), members, delays }
     }
@@ -94,11 +97,9 @@ impl PoolLimiter {
 
 impl SelectLimiter for PoolLimiter {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
-        let (pool, mut choice, request) = (self.clone(), self.choice(head), *request);
+        let (pool, choice, request) = (self.clone(), self.choice(head), *request);
         let call = head.extensions.get::<CallContext>().cloned();
         Acquire::new(async move {
-            join_all(choice.members.iter().map(|index| choice.keys(*index).current())).await;
-            choice.leave_out_members_without_key();
             let (permit, index) = choice.acquire(request).await?;
             pool.choose(call.as_ref(), index, &request);
             Ok(permit)
@@ -113,11 +114,7 @@ impl SelectLimiter for PoolLimiter {
         if request.deadline().is_some_and(|deadline| deadline < clock::now()) {
             return None;
         }
-        let mut choice = self.choice(head);
-        if choice.members.iter().any(|index| choice.keys(*index).has_key().is_none()) {
-            return None;
-        }
-        choice.leave_out_members_without_key();
+        let choice = self.choice(head);
         for index in &choice.members {
             if !choice.delay(*index).is_zero() {
                 continue;
@@ -134,19 +131,6 @@ impl SelectLimiter for PoolLimiter {
 }
 
 impl Choice {
-    fn keys(&self, index: usize) -> &KeySource {
-        &self.pool.members[index].keys
-    }
-
-    /// Leaves out the members whose key sources have failed, unless all have.
-    fn leave_out_members_without_key(&mut self) {
-        let has_key = |index: &usize| self.keys(*index).has_key() != Some(false);
-        let with_key: Vec<_> = self.members.iter().copied().filter(has_key).collect();
-        if !with_key.is_empty() {
-            self.members = with_key;
-        }
-    }
-
     /// Returns how long the member may not get the request.
     fn delay(&self, index: usize) -> Duration {
         delay_of(&self.delays, index)

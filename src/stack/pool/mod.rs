@@ -41,9 +41,9 @@ use crate::{
 /// - A key is sent only to the origin of its member, and only with requests that go to this member. Several members may
 ///   have the same URL. A request that already has a credential is rejected.
 /// - A response changes only the limiter of its member. After a throttled response, only this limiter pauses.
-/// - A request waits until the key source of each member has a valid key or has failed. A member whose key source has
-///   failed gets no request. If the key sources of all members have failed, or a retry must go to this member, the
-///   request returns an error.
+/// - A request waits until the key source of each member has a valid key or has failed. Once a key source has failed,
+///   its member gets no further request until the source has a key, unless the key sources of all members have failed.
+///   A request that was assigned to the member before returns an error.
 ///
 /// # Choice
 ///
