@@ -53,7 +53,10 @@ where
     let text = name.as_ref();
     let Ok(name) = HeaderName::from_bytes(text.as_bytes()) else {
         let expected = "letters, digits and hyphens, such as x-api-version";
-        return Err(InvalidConfig::new("header name", text.escape_debug().to_string(), expected));
+        // The text may be a secret, for example if the arguments were swapped.
+        let shown: String =
+            text.chars().take_while(|c| c.is_ascii_alphabetic() || *c == '-').take(12).collect();
+        return Err(InvalidConfig::new("header name", format!("{shown}…"), expected));
     };
     match value.try_into() {
         Ok(value) => Ok((name, value)),

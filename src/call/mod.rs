@@ -308,7 +308,7 @@ impl CallContext {
         // An earlier run of the stack may have ended the call.
         (state.retry_after, state.stop_reason) = (OptionalDuration::NONE, None);
         // The attempt before may have left both.
-        state.renewal = None;
+        (state.renewal, state.waits_since) = (None, OptionalDuration::NONE);
         // The layers of another stack may make this attempt.
         state.member.iter_mut().for_each(|member| member.alternative = None);
         self.0.shared.progress.reset();

@@ -51,7 +51,8 @@ impl State {
             None if self.stop_reason == Some(StopReason::Deadline) => StopReason::Deadline.as_str(),
             None => "unfinished",
         };
-        let not_sent = if attempt.outcome == Some(Outcome::NotSent) { "(not_sent)" } else { "" };
+        let is_not_sent = matches!(attempt.outcome, Some(Outcome::NotSent | Outcome::Refused));
+        let not_sent = if is_not_sent { "(not_sent)" } else { "" };
         let mut text = format!("{name}{not_sent}");
         let Some(ended) = attempt.ended.get().or(self.expired.get()) else { return (text, Duration::ZERO) };
         let before = [attempt.started, attempt.waited].map(|time| time.get().unwrap_or_default());

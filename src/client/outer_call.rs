@@ -4,31 +4,59 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
 };
 
 use http::{Request, Response};
+use tower::ServiceExt;
 
 use super::settings::{Current, Settings};
 use crate::{
     body::Body,
-    call::{CallContext, Report},
-    error::Error,
-    stack::BaseUrl,
+    call::{CallContext, Report, RequestTimeout},
+    clock,
+    error::{Error, ErrorKind},
+    stack::{BaseUrl, OuterService},
 };
 
 /// Marks the requests that the outer layers send for one call of a client, such as the hops of a redirect.
 #[derive(Clone)]
 pub(super) struct OuterCall {
     settings: Arc<Settings>,
-    /// Whether the server may have processed an earlier one of these requests.
-    processed: Arc<AtomicBool>,
+    /// The number of these requests that run, were dropped, or may have been processed by the server.
+    processed: Arc<AtomicUsize>,
 }
 
 impl OuterCall {
     pub(super) fn new(settings: &Arc<Settings>) -> Self {
         Self { settings: Arc::clone(settings), processed: Arc::default() }
+    }
+
+    /// Passes a request through the outer layers, until the timeout of the request.
+    pub(super) async fn run(
+        self,
+        outer: OuterService,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, Error> {
+        let (ends, began) =
+            (request.extensions().get::<RequestTimeout>().map(|timeout| timeout.0), clock::now());
+        let processed = Arc::clone(&self.processed);
+        request.extensions_mut().insert(self);
+        let call = outer.oneshot(request);
+        let mut result = match ends {
+            None => call.await,
+            Some(ends) => tokio::time::timeout_at(ends, call).await.unwrap_or_else(|_| {
+                let limit = ends.saturating_duration_since(began);
+                Err(Error::new(ErrorKind::Deadline, Some(limit), None).not_sent())
+            }),
+        };
+        if let Err(error) = &mut result {
+            if processed.load(Ordering::Acquire) > 0 {
+                error.set_after_processing();
+            }
+        }
+        result
     }
 }
 
@@ -43,7 +71,7 @@ pub(super) fn send(
     let settings = marker.as_ref().map_or_else(|| current.get(), |marker| Arc::clone(&marker.settings));
     let marker = marker.map(|marker| marker.processed);
     async move {
-        let earlier = marker.as_ref().is_none_or(|processed| processed.swap(true, Ordering::AcqRel));
+        let earlier = marker.as_ref().is_none_or(|processed| processed.fetch_add(1, Ordering::AcqRel) > 0);
         if earlier {
             CallContext::of(request.extensions_mut()).set_after_processing();
         }
@@ -55,17 +83,15 @@ pub(super) fn send(
             }
             Err(error) => Err(error),
         };
-        let processed = match &mut result {
+        let processed = match &result {
             Ok(response) => Report::from_response(response).is_none_or(Report::may_have_been_processed),
-            Err(error) => {
-                if earlier {
-                    error.set_after_processing();
-                }
-                error.may_have_been_processed()
-            }
+            Err(error) => error.may_have_been_processed(),
         };
-        if let Some(marker) = marker {
-            marker.store(processed, Ordering::Release);
+        if let Some(marker) = marker.filter(|_| !processed) {
+            marker.fetch_sub(1, Ordering::AcqRel);
+        }
+        if let (Err(error), true) = (&mut result, earlier) {
+            error.set_after_processing();
         }
         result
     }

@@ -101,7 +101,7 @@ impl Response {
     }
 
     /// Returns the report of the call's attempts. The response of a client always has one, unless a custom service
-    /// below it removes the extensions.
+    /// below it removes the extensions, or an outer layer has made the response.
     pub fn report(&self) -> Option<&Report> {
         Report::from_response(&self.inner)
     }
@@ -296,7 +296,14 @@ impl Sent {
                 Ok(response) if response.status().is_success() => return Ok(response),
                 // The caller has seen a 2xx, and expects its body.
                 Ok(response) => return Err(status_error(response).await),
-                Err(error) => error.into_body_error(),
+                Err(mut error) => {
+                    // The server has responded, even if an outer layer then rejected the request.
+                    error.set_after_processing();
+                    if error.report().is_none() {
+                        report.iter().for_each(|report| error.set_report(report.clone()));
+                    }
+                    error.into_body_error()
+                }
             };
             Err(error.map_or_else(ResponseError::from, |error| ResponseError {
                 kind: Kind::Body(error),

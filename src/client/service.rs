@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Request, Response};
-use tower::{ServiceBuilder, ServiceExt, service_fn};
+use tower::{ServiceBuilder, service_fn};
 use tower_service::Service;
 
 use super::{
@@ -209,9 +209,8 @@ impl Client {
     ) -> Pin<Box<dyn Call>> {
         match (request, &self.inner.outer) {
             (Ok(request), None) => (settings.stack)(request, kept),
-            (Ok(mut request), Some(outer)) => {
-                request.extensions_mut().insert(OuterCall::new(settings));
-                Box::pin(StackCall::new(outer.clone().oneshot(request), kept))
+            (Ok(request), Some(outer)) => {
+                Box::pin(StackCall::new(OuterCall::new(settings).run(outer.clone(), request), kept))
             }
             (Err(error), _) => Box::pin(StackCall::new(ready(Err(error)), None)),
         }

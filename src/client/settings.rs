@@ -58,7 +58,7 @@ impl Current {
     pub(super) fn change(&self, builder: &StackBuilder) -> Result<(), InvalidConfig> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let new = (self.build)(builder.for_running(&self.get().builder)?)?;
-        new.builder.apply_to_limiter();
+        builder.apply_to_limiter_of(&new.builder);
         // Dropped after the lock is released.
         let _old = mem::replace(&mut *self.settings.write().unwrap_or_else(PoisonError::into_inner), new);
         Ok(())

@@ -16,7 +16,8 @@ use crate::call::{CallContext, Report};
 ///
 /// - `{}` shows the failure, the number of attempts and the request id: "connection refused after 3 attempts (request
 ///   id 0199…)". If this crate states the cause, `{}` shows it, too: "invalid request: path `/../up`: …". The text of
-///   another crate's error may contain a secret, so `{}` does not show it. `{:#}` adds the chain of these causes.
+///   another crate's error may contain a secret, so `{}` does not show it, except
+///   for a body that cannot be serialized to JSON. `{:#}` adds the chain of these causes.
 /// - `{:?}` also adds the stop reason. Its output is one line, so that `main` may return the error.
 /// - [`source`](std::error::Error::source) returns the first cause that `{}` does not show, so no text appears twice in
 ///   a printed chain. This is the inner service's error, which can be downcast.
@@ -150,7 +151,11 @@ impl Error {
     pub(crate) fn from_readiness(error: impl Into<BoxError>) -> Self {
         let mut error = Self::from_service(error);
         if error.is_service() {
-            error.inner.failed = Failed::Readiness;
+            let lasting = matches!(error.failed(), Failed::Service(Proof { lasting: true, .. }));
+            error.inner.failed = match lasting {
+                true => Failed::Service(Proof { not_sent: true, lasting }),
+                false => Failed::Readiness,
+            };
             if error.inner.kind == ErrorKind::Other {
                 error.inner.kind = ErrorKind::NotReady;
             }

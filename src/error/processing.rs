@@ -8,7 +8,8 @@ impl Error {
     ///
     /// | how an attempt ended | may have been processed |
     /// |---|---|
-    /// | `RateLimited`, `TooCostly`, `Auth`, `NotReady`, `CircuitOpen`, `InvalidRequest` | no |
+    /// | `RateLimited`, `TooCostly`, `Auth` | no |
+    /// | `NotReady`, `CircuitOpen`, `InvalidRequest` | no, if this crate or the service itself returned the error; yes inside another error |
     /// | `Dns`, `ConnectRefused`, `ConnectTimeout`, `Connect`, `Tls` | no, if the error [proves](crate::retry#notes) that there was no connection. The errors of [`Client`](crate::Client), hyper-util and reqwest do |
     /// | `AttemptTimeout`, `Deadline` | no, if the attempt waited for a connection, or if the deadline passed before it; otherwise yes |
     /// | `Reset`, `Closed`, `Protocol`, `Body`, `Other` | yes, unless the error [proves](crate::retry#notes) that the request was not sent |

@@ -30,7 +30,10 @@ fn reason(error: &(dyn StdError + 'static)) -> Option<(io::ErrorKind, String)> {
     if let Some(rustls::Error::InvalidCertificate(error)) = error.downcast_ref() {
         return invalid_certificate(error).map(|reason| (io::ErrorKind::InvalidData, reason));
     }
-    None
+    // The text of an error of rustls whose type is not known, for example of another version.
+    let text = error.to_string();
+    let (reason, _) = text.split_once("; certificate is only valid for ")?;
+    Some((io::ErrorKind::InvalidData, reason.to_owned()))
 }
 
 #[cfg(feature = "rustls")]

@@ -100,8 +100,8 @@ impl LocalLimiter {
 
     /// Replaces what the store has reported of each quota that counts a unit other than requests.
     #[cfg(feature = "redis")]
-    pub(crate) fn set_stored_units(&self, states: &[(u64, u64)]) {
-        self.shared.locked(|core, _| core.set_stored_units(states));
+    pub(crate) fn set_stored_units(&self, states: &[(u64, u64)], amounts: &Amounts) {
+        self.shared.locked(|core, _| core.set_stored_units(states, amounts));
     }
 
     /// Waits for one permit.
@@ -163,7 +163,8 @@ impl LocalLimiter {
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
     ///
     /// - If the new window is longer, it also counts the grants of the previous window.
-    /// - If the limiter had no quota and has granted permits, the burst counts as spent, because they are in no log.
+    /// - If the limiter had no quota and has granted permits, the burst counts as spent, because they are in no log. The
+    ///   first quota of another unit does not count earlier amounts.
     /// - A waiter whose cost exceeds the new quotas is refused.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
         let quotas: Vec<_> = quotas.into_iter().collect();

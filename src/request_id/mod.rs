@@ -88,7 +88,7 @@
 //! - They contain neither the time in layers outside the retry layer nor the time before the first poll of the call.
 //! - The time of an attempt includes the wait for a key, for a connection and for a service that is not ready. If a
 //!   task is polled late, its wait, backoff or attempt takes longer.
-//! - The name of an attempt is the status, `timeout`, or the value that `error.type` has in its event. `(not_sent)`
+//! - The name of an attempt is the status, gRPC's code, `timeout`, or the value that `error.type` has in its event. `(not_sent)`
 //!   follows if the request was not sent. An attempt that the total deadline ends is named `deadline`. In the report of
 //!   a call that still runs or was dropped, the last attempt is named `unfinished` and has no time.
 //! - `attempt_log` has at most 240 characters. The earlier attempts of a longer list become a count and the sum of
@@ -99,7 +99,6 @@
 //! | field | value |
 //! |---|---|
 //! | `service`, `request_id` | in events of the call, its attempts and retries only if the span `call` is disabled |
-//! | `http.response.status_code` | of the span `call` only with `with_info_spans` |
 //! | `http.request.method`, `url.path` | in events only if the span `call` is disabled, or has an unknown method or no `url.full` |
 //! | `server.address`, `server.port` | in lower case; in events only without a `service`, and like `url.path` |
 //! | `error.type` | the name of an [`ErrorKind`](crate::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |

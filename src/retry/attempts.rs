@@ -105,6 +105,8 @@ impl<B: Body + 'static> Attempts<B> {
             ErrorKind::AttemptTimeout => "timeout",
             kind => kind.as_str(),
         });
+        let code = headers.and_then(Code::in_head).filter(|code| *code != Code::OK);
+        let failure = failure.or(code.map(Code::name));
         self.call.end_attempt(outcome, failure, requested, headers);
 
         let verdict = self.verdict(

@@ -54,8 +54,7 @@ pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<ResponseS
     if span.is_disabled() {
         return;
     }
-    // At DEBUG, the event of the call shows the status.
-    if let Some(response) = result.ok().filter(|_| call.has_info_spans()) {
+    if let Ok(response) = result {
         span.record("http.response.status_code", i64::from(response.status.as_u16()));
     }
     let report = call.report();

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use futures_util::future::join_all;
+use futures_util::{TryFutureExt, future::join_all};
 use http::{Method, Request};
 use tower::{Layer, ServiceExt, layer::layer_fn, limit::GlobalConcurrencyLimitLayer, service_fn};
 use tower_http::follow_redirect::FollowRedirectLayer;
@@ -234,4 +234,77 @@ async fn failed_redirect_target_does_not_hide_that_the_first_request_was_process
         assert!(!call("/old", vec![refused()], layer()).await);
         assert!(!call("/old", vec![429.into()], layer()).await);
     }
+}
+
+/// Passes as many requests as `passes`, and then rejects each like an open circuit breaker.
+fn opening(passes: usize) -> impl Layer<OuterService, Service = OpeningService> + Clone {
+    layer_fn(move |inner| OpeningService { inner, left: Arc::new(AtomicUsize::new(passes)) })
+}
+
+#[derive(Clone)]
+struct OpeningService {
+    inner: OuterService,
+    left: Arc<AtomicUsize>,
+}
+
+impl tower::Service<Request<Body>> for OpeningService {
+    type Response = http::Response<Body>;
+    type Error = BoxError;
+    type Future = std::pin::Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), BoxError>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) {
+            Ok(_) => Box::pin(self.inner.clone().oneshot(request).map_err(Into::into)),
+            Err(_) => {
+                Box::pin(std::future::ready(Err(DeliveryError::circuit_open("too many failures").into())))
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn rejected_retry_of_a_broken_body_does_not_hide_that_the_server_has_responded() {
+    let server = Server::start(Wire::Http1, |_, _| async { Some(cut_off(201)) }).await;
+    let client = preset(&server.url()).with_outer_layer(opening(1)).client().unwrap();
+    let error = within(client.post("/pay").body("{}").fetch_text()).await.unwrap_err();
+    assert!(error.may_have_been_processed(), "{error:?}");
+    assert!(error.report().is_some(), "{error:?}");
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejected_redirect_target_does_not_hide_that_the_first_request_was_processed() {
+    let see_other = ScriptedResponse::status(303).with_header("location", "/new");
+    for (passes, processed) in [(0, false), (1, true)] {
+        let builder = preset("https://api.example.com").with_outer_layer(FollowRedirectLayer::new());
+        let service = ScriptedService::new([see_other.clone()]);
+        let client = builder.with_outer_layer(opening(passes)).client_with_service(service).unwrap();
+        let error = client.post("/old").body("{}").await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_been_processed()), (ErrorKind::CircuitOpen, processed));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_of_a_request_ends_its_wait_in_an_outer_layer() {
+    let slow = ScriptedResponse::status(200).with_delay(Duration::from_secs(60));
+    let service = ScriptedService::new([slow]);
+    let builder = preset("https://api.example.com").with_attempt_timeout(Duration::from_secs(61));
+    let builder = builder.with_total_timeout(Duration::from_secs(99));
+    let client = builder.with_outer_layer(GlobalConcurrencyLimitLayer::new(1));
+    let client = client.client_with_service(service.clone()).unwrap();
+    let first = tokio::spawn(client.get("/slow").send());
+    settle().await;
+    let start = tokio::time::Instant::now();
+    let error = client.post("/").timeout(Duration::from_secs(5)).await.unwrap_err();
+    assert_eq!((start.elapsed(), error.is_deadline()), (Duration::from_secs(5), true));
+    assert!(!error.may_have_been_processed(), "{error:?}");
+    assert_eq!(first.await.unwrap().unwrap().status(), 200);
+    // A request that has reached the stack may have been processed.
+    let error = client.post("/").timeout(Duration::from_secs(5)).await.unwrap_err();
+    assert!(error.is_deadline() && error.may_have_been_processed(), "{error:?}");
+    assert_eq!(service.calls(), 2);
 }

@@ -15,7 +15,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::Instant,
 };
-use tower::limit::ConcurrencyLimitLayer;
+use tower::limit::{ConcurrencyLimitLayer, GlobalConcurrencyLimitLayer};
 use tower_outbound::{
     ErrorKind, InvalidConfig, Quota,
     limit::{AnyLimiter, Keyed, LocalLimiter, Snapshot},
@@ -52,6 +52,11 @@ fn quota(limit: u32, window: Duration) -> Quota {
 
 fn ok() -> ScriptedService {
     ScriptedService::new([200])
+}
+
+/// Adds a layer above the stack with room for this many calls.
+fn outer(builder: StackBuilder, calls: usize) -> StackBuilder {
+    builder.with_outer_layer(GlobalConcurrencyLimitLayer::new(calls))
 }
 
 fn local(builder: &StackBuilder) -> &LocalLimiter {
@@ -375,6 +380,8 @@ async fn impossible_changes_are_rejected_and_keep_all_settings() {
         (in_flight(), new(), "max in flight `none`: expected a number, because"),
         (plain(), layered(new()), "transport layers `1 layers`: expected 0 layers, those of the client"),
         (Rejecting::new(layered(builder("old"))), new(), "transport layers `0 layers`: expected 1 layers"),
+        (plain(), outer(new(), 1), "outer layers `1 layers`: expected 0 layers, those of the client"),
+        (Rejecting::new(outer(builder("old"), 1)), new(), "outer layers `0 layers`: expected 1 layers"),
         (plain(), new().with_total_timeout(Duration::ZERO), "total timeout `0ns`: expected"),
         (plain(), new().with_attempt_timeout(25 * HOUR), "attempt timeout `90000s`: expected at most 86400s"),
         (
@@ -392,6 +399,19 @@ async fn impossible_changes_are_rejected_and_keep_all_settings() {
         running.client.get("/").await.unwrap();
         assert!(["old", "member"].contains(&&*keys(&running.service)[0]), "case {number}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_waits_in_an_outer_layer_keeps_its_settings_and_the_layer_stays() {
+    let service = ScriptedService::new([ScriptedResponse::status(200).with_delay(SECOND)]);
+    let client = outer(builder("old"), 1).client_with_service(service.clone()).unwrap();
+    let calls = start(&client, 2).await;
+    client.reconfigure(&outer(builder("new"), 9)).unwrap();
+    settle().await;
+    assert_eq!(service.calls(), 1, "the layer of the client still has room for one call");
+    calls.join_all().await;
+    client.get("/").await.unwrap();
+    assert_eq!(keys(&service), ["old", "old", "new"]);
 }
 
 #[tokio::test(start_paused = true)]

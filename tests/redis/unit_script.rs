@@ -187,3 +187,19 @@ fn script_admits_a_request_as_soon_as_its_amount_fits() {
     store.now = start + 50_001;
     assert_eq!(store.query(0, 0, Some((start, 40))).1, [(9, 0), (159, 0)]);
 }
+
+#[test]
+fn returned_amounts_do_not_delay_a_request_above_the_limit() {
+    let server = server();
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
+    let mut store = Store { connection, script: on_clock(), now: 2_000_000_000_000_000 };
+    store.query(0, 0, None);
+    store.now += 20_000_000;
+    let start = store.now;
+    assert_eq!(store.query(100, 0, None).0, Some(start));
+    store.now += 10_000;
+    assert!(store.query(150, 0, None).0.is_none());
+    store.query(0, 0, Some((start, 100)));
+    assert_eq!(store.query(150, 0, None).0, Some(start + 10_000));
+}

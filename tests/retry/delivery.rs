@@ -66,6 +66,11 @@ fn circuit_open_in_another_error() -> BoxError {
     io::Error::other(DeliveryError::circuit_open("too many failures")).into()
 }
 
+/// A circuit breaker around the connector of a client, whose error proves that there was no connection.
+fn circuit_open_while_connecting() -> BoxError {
+    DeliveryError::not_sent(DeliveryError::circuit_open("too many failures")).into()
+}
+
 const OK: Outcome = Outcome::Response(http::StatusCode::OK);
 
 #[tokio::test(start_paused = true)]
@@ -101,6 +106,7 @@ async fn no_method_is_retried_after_an_open_circuit() {
         for method in ["GET", "POST"] {
             let stopped = (vec![Outcome::NotSent], Some(StopReason::NotRetryable));
             assert_eq!(call(&layer, method, circuit_open).await, stopped, "{method}");
+            assert_eq!(call(&layer, method, circuit_open_while_connecting).await, stopped, "{method}");
             let stopped = (vec![Outcome::Failed], Some(StopReason::NotRetryable));
             assert_eq!(call(&layer, method, circuit_open_in_another_error).await, stopped, "{method}");
         }

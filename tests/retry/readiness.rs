@@ -21,6 +21,7 @@ use tower_outbound::{
         Outcome::{self, *},
         StopReason::{self, *},
     },
+    error::DeliveryError,
     limit::{LocalLimiter, RateLimitLayer},
     retry::RetryLayer,
 };
@@ -258,4 +259,33 @@ async fn call_returns_the_readiness_error_after_an_error_and_a_503_response() {
     };
     let error = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(cause(&error), Some(&Broken), "{error:?}");
+}
+
+/// A breaker may reject in `poll_ready`. The request has its permit then.
+#[tokio::test(start_paused = true)]
+async fn open_circuit_in_poll_ready_below_the_limiter_ends_the_call() {
+    #[derive(Clone, Default)]
+    struct Open(Arc<AtomicUsize>);
+
+    impl Service<Request<ReplayBody<Content>>> for Open {
+        type Response = Response<Content>;
+        type Error = BoxError;
+        type Future = std::future::Pending<Result<Response<Content>, BoxError>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+            self.0.fetch_add(1, Relaxed);
+            Poll::Ready(Err(DeliveryError::circuit_open("too many failures").into()))
+        }
+
+        fn call(&mut self, _: Request<ReplayBody<Content>>) -> Self::Future {
+            unreachable!("the service is not ready")
+        }
+    }
+
+    let open = Open::default();
+    let limiter = LocalLimiter::without_quota();
+    let service = RetryLayer::new().layer(RateLimitLayer::new(limiter).layer(open.clone()));
+    let error = service.oneshot(request("GET", URI)).await.unwrap_err();
+    assert_eq!((error.kind(), open.0.load(Relaxed)), (tower_outbound::ErrorKind::CircuitOpen, 1));
+    assert!(!error.may_have_been_processed());
 }

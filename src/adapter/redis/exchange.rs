@@ -96,9 +96,14 @@ impl Inner {
                 let until = demand.last.map_or(at, |last| at.min(last)).min(report_at);
                 return Next::Wait(self.limiter.instant(until.max(now.saturating_add(TICK))));
             }
-            let (want, unit) = plan_query(permits, demand, now, (self.settings.lease, is_single));
+            let (want, unit) = plan_query(permits, demand, now, (self.settings.lease, is_single, is_full));
             let used = permits.share.as_ref().map(|share| share.used(now, nanos(self.settings.longest())));
-            let usable = if unit == 1 && !is_single { i64::try_from(in_hand).unwrap_or(i64::MAX) } else { 0 };
+            // A waiter that already has its permits, and needs no block, stays admitted.
+            let usable = match want {
+                0 if is_single => i64::from(demand.head.is_some()),
+                _ if unit == 1 && !is_single => i64::try_from(in_hand).unwrap_or(i64::MAX),
+                _ => 0,
+            };
             let mut query = permits.session.query((want, unit), used, now);
             query.amounts = if want > 0 { demand.amounts } else { Amounts::NONE };
             query.flight =
@@ -176,10 +181,11 @@ impl Inner {
                     amounts: query.amounts,
                 });
                 permits.fill(grants, self.free(query, reply, all_granted, now), now);
-                // Jitter prevents processes from querying at the same time.
-                let spread = self.settings.horizon() / 8;
                 let is_delayed = reply.units.iter().any(|(_, wait)| !wait.is_zero());
-                let query_in = if is_delayed { reply.query_in.min(LONGEST_POLL) } else { reply.query_in };
+                let longest = if is_delayed { LONGEST_POLL } else { Duration::MAX };
+                let query_in = reply.query_in.min(longest);
+                // Jitter prevents processes from querying at the same time.
+                let spread = (self.settings.horizon() / 8).min(longest / 20);
                 let query_in = query_in + spread + scatter(spread, self.random.next());
                 permits.query_at =
                     if all_granted { 0 } else { now.saturating_add(nanos(query_in)).max(poll_at) };
@@ -198,7 +204,7 @@ impl Inner {
         });
         self.admit(reply.admitted, is_share);
         let units = reply.units.iter().map(|(left, wait)| (*left, now.saturating_add(nanos(*wait))));
-        self.limiter.set_stored_units(&units.filter(|_| !is_share).collect::<Vec<_>>());
+        self.limiter.set_stored_units(&units.filter(|_| !is_share).collect::<Vec<_>>(), &query.amounts);
         self.limiter.source_changed();
         if !reply.paused.is_zero() {
             self.limiter.pause_until(self.limiter.instant(now.saturating_add(nanos(reply.paused))));
@@ -235,7 +241,7 @@ impl Inner {
             (state, permits.session.lost.is_some())
         });
         self.admit(0, settings.share.is_some());
-        self.limiter.set_stored_units(&[]);
+        self.limiter.set_stored_units(&[], &Amounts::NONE);
         self.limiter.source_changed();
         // The lock is not held while the failure is logged. This is safe, because only this task marks the store as
         // lost or recovered.
@@ -252,13 +258,13 @@ fn plan_query(
     permits: &mut Permits,
     demand: Demand,
     now: u64,
-    (lease, is_single): (u32, bool),
+    (lease, is_single, is_full): (u32, bool, bool),
 ) -> (u32, u32) {
     let Some(head) = demand.head else { return (0, 1) };
     // If the store has failed, the query requests the permits of only one waiter, to test whether the store replies in
     // time. A waiter needs all its permits together, so the query requests them as one block.
     let is_served = !permits.is_lost() && permits.will_serve(head, &demand.amounts, now);
-    if permits.is_lost() || (is_single || head.get() > 1) && !is_served {
+    if permits.is_lost() || is_single && is_full || (is_single || head.get() > 1) && !is_served {
         return (1, head.get());
     }
     if is_single {

@@ -298,7 +298,9 @@ for _, other in ipairs(units) do
   local excess = other.sum + other.amount - other.limit
   for j = 1, #other.log, 2 do
     if excess <= 0 or other.amount == 0 then break end
-    other.wait, excess = other.log[j] + other.length - now, excess - other.log[j + 1]
+    -- An amount that was returned delays nothing.
+    if other.log[j + 1] > 0 then other.wait = other.log[j] + other.length - now end
+    excess = excess - other.log[j + 1]
   end
   delay = math.max(delay, other.wait)
 end

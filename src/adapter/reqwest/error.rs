@@ -15,10 +15,10 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
         return followed();
     }
     let error = error.without_url();
-    // reqwest's error does not show which of the two is the cause.
+    // reqwest's error does not show which of these is the cause.
     if error.is_builder() {
         return Error::lasting(
-            "reqwest's setting `https_only` forbids the url, or a redirect leads to another scheme",
+            "reqwest's setting `https_only` forbids the url, or the location of a redirect is invalid or has another scheme",
         );
     }
     // If connecting or the open connection timed out, the source is an error of hyper. Otherwise the client's own

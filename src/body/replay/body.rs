@@ -112,6 +112,16 @@ impl<B> ReplayBody<B> {
     }
 }
 
+/// Records a frame in the parts in which it is sent. Returns `false` if the recording is too long.
+fn record(recording: &mut Recording, frame: &Frame<Bytes>) -> bool {
+    match frame.data_ref() {
+        Some(data) if data.len() > PART => {
+            data.chunks(PART).all(|part| recording.push(&Frame::data(data.slice_ref(part))))
+        }
+        _ => recording.push(frame),
+    }
+}
+
 /// Returns at most the first [`PART`] bytes of a frame, and moves the others to `rest`.
 fn first_part(frame: Frame<Bytes>, rest: &mut Bytes) -> Frame<Bytes> {
     match frame.into_data() {
@@ -144,26 +154,30 @@ impl<B: Body> Body for ReplayBody<B> {
                 // `copy_to_bytes` does not copy if the data is `Bytes`.
                 let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
                 let polled = match mem::take(rest) {
-                    none if none.is_empty() => ready!(source.as_mut().poll_frame(cx))
-                        .map(|frame| frame.map(|frame| frame.map_data(bytes))),
+                    none if none.is_empty() => {
+                        let polled = ready!(source.as_mut().poll_frame(cx))
+                            .map(|frame| frame.map(|frame| frame.map_data(bytes)));
+                        // Records the whole frame, so that bytes in memory can be resent after a part of them was sent.
+                        if let Some(Ok(frame)) = &polled {
+                            recording.take_if(|recording| !record(recording, frame));
+                        }
+                        polled
+                    }
                     rest => Some(Ok(Frame::data(rest))),
                 };
                 let polled = polled.map(|frame| frame.map(|frame| first_part(frame, rest)));
-                let ended = match &polled {
-                    Some(Ok(frame)) => {
-                        recording.take_if(|recording| !recording.push(frame));
-                        frame.is_trailers() || rest.is_empty() && source.is_end_stream()
-                    }
+                let is_read = match &polled {
+                    Some(Ok(frame)) => frame.is_trailers() || source.is_end_stream(),
                     Some(Err(_)) | None => true,
                 };
-                if let (Some(shared), true) = (&*shared, ended) {
+                if let (Some(shared), true) = (&*shared, is_read) {
                     match (&polled, recording.take()) {
                         (Some(Err(_)), _) => shared.put(Source::Failed),
                         (_, Some(recording)) => shared.put(Source::Whole(recording.finish())),
                         _ => {}
                     }
                 }
-                (polled, ended, shared.as_ref())
+                (polled, is_read && rest.is_empty(), shared.as_ref())
             }
             Proj::Playing { recorded, shared } => {
                 (recorded.next().map(Ok), recorded.is_end(), shared.as_ref())

@@ -164,6 +164,7 @@ impl Findings {
         if let Some(error) = error.downcast_ref::<DeliveryError>() {
             self.prove(Proof { not_sent: false, ..error.proof });
             if error.is_circuit_open() {
+                self.last();
                 return Some(ErrorKind::CircuitOpen);
             }
         }

@@ -3,6 +3,8 @@
 use std::num::NonZeroU32;
 
 use super::Core;
+#[cfg(feature = "redis")]
+use crate::policy::Amounts;
 
 /// The requests of a limiter whose store counts the requests in flight.
 #[derive(Debug, Clone, Copy, Default)]
@@ -27,8 +29,8 @@ impl Core {
 
     /// Replaces what the store has reported of each quota that counts a unit other than requests, in their order: the
     /// available amount, and until when it delays the first waiter.
-    pub fn set_stored_units(&mut self, states: &[(u64, u64)]) {
-        self.units.iter_mut().for_each(|units| units.set_stored(states));
+    pub fn set_stored_units(&mut self, states: &[(u64, u64)], amounts: &Amounts) {
+        self.units.iter_mut().for_each(|units| units.set_stored(states, amounts));
     }
 
     pub fn flight(&self, now: u64) -> Flight {

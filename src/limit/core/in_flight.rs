@@ -39,7 +39,9 @@ impl InFlight {
     /// Ends a request. Returns whether another one may take its place that could not before.
     pub(super) fn leave(&mut self, is_cancelled: bool, now: u64) -> bool {
         if is_cancelled && self.hold > 0 {
-            self.held.push_back(now.saturating_add(self.hold));
+            let until = now.saturating_add(self.hold);
+            let place = self.held.partition_point(|held| *held <= until);
+            self.held.insert(place, until);
             return false;
         }
         let was_full = self.is_full();

@@ -37,6 +37,8 @@ struct Reported {
     left: u64,
     /// The amount that was taken since, and is not contained in the report.
     used: u64,
+    /// The smallest amount that waits until `until`.
+    needed: u64,
     until: u64,
     /// When the request was sent whose response reported it.
     sent_at: u64,
@@ -159,14 +161,15 @@ impl Units {
         Some(units)
     }
 
-    /// Replaces what the store has reported of each quota: the available amount, and until when the first waiter waits.
+    /// Replaces what the store has reported of each quota: the available amount, and until when `amounts` wait.
     #[cfg(feature = "redis")]
-    pub(super) fn set_stored(&mut self, states: &[(u64, u64)]) {
+    pub(super) fn set_stored(&mut self, states: &[(u64, u64)], amounts: &Amounts) {
         let report = |(policy, (it, (left, until))): (u64, (&UnitQuota, &(u64, u64)))| Reported {
             policy,
             unit: it.quota.unit(),
             left: *left,
             used: 0,
+            needed: amounts.get(it.quota.unit()).into(),
             until: *until,
             sent_at: 0,
         };
@@ -182,7 +185,8 @@ impl Units {
         });
         let reports = self.reports.iter().filter(|it| start < it.until).map(|it| {
             let total = ahead.get(it.unit).saturating_add(amounts.get(it.unit).into());
-            (if it.left() < total { it.until } else { start }, it.unit)
+            // A store reports when the amount of its query fits. A smaller amount may fit earlier.
+            (if it.left() < total && it.needed <= total { it.until } else { start }, it.unit)
         });
         let last = quotas.chain(reports).filter(|(due, _)| *due > start).max_by_key(|(due, _)| *due);
         self.delaying.set(last);
@@ -249,7 +253,7 @@ impl Units {
             let Some(later) = same.map(|quota| quota.log.since(sent_at)).max() else { continue };
             let until = now.saturating_add(nanos(reported.reset_after()).min(longest));
             let (policy, left) = (reported.policy(), reported.left());
-            let new = Reported { policy, unit, left, used: later, until, sent_at };
+            let new = Reported { policy, unit, left, used: later, needed: 0, until, sent_at };
             if let Some(known) = self.reports.iter_mut().find(|known| known.policy == new.policy) {
                 is_narrower |= known.narrow(new);
             } else if self.reports.len() < MOST_REPORTS {

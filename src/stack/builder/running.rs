@@ -44,7 +44,7 @@ impl StackBuilder {
         } else {
             let mut new = self.clone();
             new.limit = new.limit.with_limiter(running.limiter().clone());
-            new.has_given_limiter |= running.has_given_limiter;
+            new.has_given_limiter = running.has_given_limiter;
             return Ok(new);
         };
         Err(InvalidConfig::new(field, value, expected))
@@ -60,9 +60,9 @@ impl StackBuilder {
         }
     }
 
-    /// Changes the builder's own limiter to the builder's quotas.
-    pub(crate) fn apply_to_limiter(&self) {
-        let own = self.limiter().downcast_ref::<LocalLimiter>().filter(|_| !self.has_given_limiter);
+    /// Changes the limiter of a client to the builder's quotas, unless the builder has a given limiter.
+    pub(crate) fn apply_to_limiter_of(&self, running: &Self) {
+        let own = running.limiter().downcast_ref::<LocalLimiter>().filter(|_| !self.has_given_limiter);
         own.inspect(|limiter| limiter.reconfigure(&self.quotas, &self.limiter_settings));
     }
 }

@@ -88,6 +88,17 @@ fn unrecorded_body_returns_the_data_and_the_error_of_its_source() {
 }
 
 #[test]
+fn bytes_in_memory_can_be_resent_after_a_part_of_them_was_sent() {
+    let data = Bytes::from(vec![7; 2 * PART]);
+    let (first, replay) = ReplayBody::record(Full::new(data.clone()), usize::MAX, None, &call());
+    let mut first = Box::pin(first);
+    assert_eq!(read(first.as_mut(), 1).data.len(), PART);
+    assert_eq!(read_all(replay.body().unwrap()).data, data);
+    drop(first);
+    assert_eq!(read_all(replay.body().unwrap()).data, data);
+}
+
+#[test]
 fn large_chunk_is_sent_and_replayed_in_parts() {
     let data = Bytes::from((0..2 * PART as u32 + 3).map(|at| (at >> 3) as u8).collect::<Vec<_>>());
     let (first, replay) = ReplayBody::record(Full::new(data.clone()), usize::MAX, None, &call());

@@ -18,11 +18,12 @@ fn unwrap_breaker<E: Into<BoxError>>(error: CircuitBreakerError<E>) -> BoxError 
     }
 }
 
-/// Returns whether the service has failed. A refusal of the limiter and a 429 are no failures.
+/// Returns whether the service has failed. A 429 is no failure, and neither is a refusal of the limiter, unless an attempt
+/// failed before.
 fn is_failure(result: &Result<Response<Body>, Error>) -> bool {
     match result {
         Ok(response) => response.status().is_server_error(),
-        Err(error) => error.is_service() || error.is_timeout(),
+        Err(error) => error.is_service() || error.is_timeout() || error.may_have_been_processed(),
     }
 }
 
