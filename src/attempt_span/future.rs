@@ -28,10 +28,7 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             this.sending.dropped(this.span);
-            if !this.future.is_completed() {
-                let _entered = this.span.enter();
-                this.future.complete();
-            }
+            this.future.drop_in(this.span);
         }
     }
 }

@@ -1,3 +1,7 @@
+mod state;
+#[cfg(test)]
+mod tests;
+
 use std::{
     fmt,
     future::{Future, Ready, ready},
@@ -12,6 +16,7 @@ use std::{
 use futures_util::{FutureExt, future::Either};
 use tokio::runtime::Handle;
 
+use self::state::{Held, State};
 use super::{
     ApiKey, FreshKey, KeyError, RefreshingKey,
     refresh_task::{self, Done, Outcome, Running, Started},
@@ -39,33 +44,6 @@ pub(super) struct Refresher {
     settings: RefreshingKey,
     random: Random,
     state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    held: Option<Held>,
-    /// The running refresh. If a runtime drops the task of this refresh, a waiter or the next request starts another
-    /// refresh.
-    running: Option<Running>,
-    /// Whether the server rejected the key after the running refresh had started.
-    outdated: bool,
-    /// The number of consecutive failures.
-    failures: u32,
-    /// The last failure of the provider, and the end of the backoff after that failure.
-    failed: Option<(KeyError, Instant)>,
-    /// The number of keys that the server rejected in a row.
-    rejections: u32,
-}
-
-/// The current key.
-struct Held {
-    key: ApiKey,
-    since: Instant,
-    expires: Option<Instant>,
-    refresh_at: Option<Instant>,
-    /// A rejection before this time does not start a refresh.
-    rejectable_at: Instant,
-    rejected: bool,
 }
 
 const NO_TIMER: &str = "the tokio runtime of the key refresh has no timer or was shut down";
@@ -327,12 +305,3 @@ impl Refresher {
         true
     }
 }
-
-impl Held {
-    fn is_valid(&self, now: Instant) -> bool {
-        !self.rejected && self.expires.is_none_or(|expires| now < expires)
-    }
-}
-
-#[cfg(test)]
-mod tests;

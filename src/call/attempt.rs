@@ -147,11 +147,9 @@ impl Attempts {
     /// Returns whether the server may have processed an attempt. `otherwise` is the result for the last attempt if it
     /// has no outcome, and without attempts.
     pub(super) fn were_processed(&self, otherwise: bool) -> bool {
-        let was_processed = |attempt: &Attempt, otherwise| {
-            attempt.outcome.map_or(otherwise, |outcome| outcome.delivery().may_be_processed())
-        };
-        self.earlier.iter().any(|attempt| was_processed(attempt, true))
-            || self.last.as_ref().map_or(otherwise, |last| was_processed(last, otherwise))
+        let processed = |attempt: &Attempt| Some(attempt.outcome?.delivery().may_be_processed());
+        self.earlier.iter().any(|attempt| processed(attempt).unwrap_or(true))
+            || self.last.as_ref().and_then(processed).unwrap_or(otherwise)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Attempt> {

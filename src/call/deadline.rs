@@ -24,25 +24,6 @@ pub struct Deadline(pub Instant);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestTimeout(pub(crate) Instant);
 
-/// The setting that determines the deadline of a call.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) enum DeadlineSource {
-    #[default]
-    Deadline,
-    RequestTimeout,
-    TotalTimeout,
-}
-
-impl DeadlineSource {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Deadline => "deadline",
-            Self::RequestTimeout => "timeout of the request",
-            Self::TotalTimeout => "total timeout",
-        }
-    }
-}
-
 impl Deadline {
     /// Returns the deadline that is `left` from now.
     pub fn after(left: Duration) -> Self {

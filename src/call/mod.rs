@@ -28,6 +28,7 @@ mod request_head;
 mod server_id;
 mod shared;
 mod timeline;
+mod watch;
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,7 +37,7 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request};
 use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
 pub use self::deadline::Deadline;
-pub(crate) use self::deadline::{DeadlineSource, RequestTimeout};
+pub(crate) use self::deadline::RequestTimeout;
 pub(crate) use self::member::{Chosen, Member, Needs, delay_of};
 pub(crate) use self::progress::Phase;
 pub(crate) use self::report::Report;
@@ -47,7 +48,7 @@ pub(crate) use self::shared::{Identity, Naming};
 pub use crate::policy::outcome::{Delivery, Outcome};
 pub use crate::policy::retry::{DelayReason, StopReason};
 use crate::{
-    clock::{self, Instant},
+    clock::Instant,
     policy::retry::{Retry, Stop},
     secret::Secret,
 };
@@ -118,7 +119,7 @@ impl CallContext {
     fn get_or_start(extensions: &mut Extensions, identity: &mut Option<Identity>) -> Self {
         let call = extensions.get_or_insert_with(|| Self::new(identity.take())).clone();
         if let Some(deadline) = Deadline::in_extensions(Some(&call), extensions) {
-            call.narrow_deadline(deadline, DeadlineSource::Deadline);
+            call.narrow_deadline(deadline, "deadline");
         }
         call
     }
@@ -129,19 +130,16 @@ impl CallContext {
 
     /// Returns the time by which the response headers must arrive, if the call has a deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.0.shared.state().deadline
+        self.0.shared.state().deadline.map(|(deadline, _)| deadline)
     }
 
-    /// Sets the deadline, unless the call has an earlier one. Returns the earlier of both.
-    pub(crate) fn narrow_deadline(&self, deadline: Instant, source: DeadlineSource) -> Instant {
+    /// Sets the deadline, unless the call has an earlier one. `setting` is the name of its setting. Returns the earlier
+    /// of both.
+    pub(crate) fn narrow_deadline(&self, deadline: Instant, setting: &'static str) -> Instant {
         let mut state = self.0.shared.state();
-        match state.deadline.filter(|before| *before <= deadline) {
-            Some(before) => before,
-            None => {
-                (state.deadline, state.deadline_source) = (Some(deadline), source);
-                deadline
-            }
-        }
+        let earlier = state.deadline.filter(|(before, _)| *before <= deadline).unwrap_or((deadline, setting));
+        state.deadline = Some(earlier);
+        earlier.0
     }
 
     /// Returns the name of the called service, if the request id layer was given one.
@@ -237,72 +235,11 @@ impl CallContext {
         }
     }
 
-    /// Begins to watch how far the transport gets with an attempt.
-    pub(crate) fn begin_watch(&self) {
-        self.0.shared.progress.begin();
-    }
-
-    pub(crate) fn end_watch(&self) {
-        self.0.shared.progress.end();
-    }
-
-    /// Records that the attempt timeout has set a timer, which ends at the deadline at the latest.
-    pub(crate) fn set_timed(&self) {
-        self.0.shared.progress.set_timed();
-    }
-
-    pub(crate) fn is_timed(&self) -> bool {
-        self.0.shared.progress.is_timed()
-    }
-
-    /// Records that the attempt timeout gives the attempt up.
-    pub(crate) fn expire(&self) {
-        self.0.shared.progress.expire();
-    }
-
-    #[cfg(feature = "client")]
-    pub(crate) fn is_expired(&self) -> bool {
-        self.0.shared.progress.is_expired()
-    }
-
-    /// Returns how far the transport has got with the running attempt.
-    pub(crate) fn phase(&self) -> Phase {
-        self.0.shared.progress.phase()
-    }
-
-    /// Records that an attempt took a frame of the request's body, or reached its end.
-    pub(crate) fn body_advanced(&self) {
-        self.0.shared.progress.body_advanced(self.0.shared.started.elapsed());
-    }
-
-    /// Returns the last progress of the request's body, or the start of the call if no attempt has read the body.
-    pub(crate) fn body_progress(&self) -> Instant {
-        clock::after(self.0.shared.started, self.0.shared.progress.body())
-    }
-
-    /// Records how far the transport has got with the running attempt.
-    #[cfg(feature = "client")]
-    pub(crate) fn enter(&self, phase: Phase) {
-        self.0.shared.progress.enter(phase);
-    }
-
-    /// Records that the request was handed to a connection.
-    #[cfg(feature = "client")]
-    pub(crate) fn sent(&self, now: Instant) {
-        self.enter(Phase::Sent(now.saturating_duration_since(self.0.shared.started)));
-    }
-
-    /// Records that the connection has returned the request without beginning to send it.
-    #[cfg(feature = "client")]
-    pub(crate) fn returned(&self) {
-        self.0.shared.progress.returned();
-    }
-
     /// Starts an attempt. If the deadline has passed, returns an error with the time between the start of the call and
     /// its deadline.
     pub(crate) fn start_attempt(&self, now: Instant) -> Result<(), Duration> {
         let mut state = self.0.shared.state();
-        if let Some(deadline) = state.deadline.filter(|deadline| *deadline < now) {
+        if let Some((deadline, _)) = state.deadline.filter(|(deadline, _)| *deadline < now) {
             return Err(deadline.saturating_duration_since(self.0.shared.started));
         }
         // An earlier run of the stack may have ended the call.

@@ -75,13 +75,13 @@ impl Report {
 
     /// Returns the name of the setting that determines the deadline of the call.
     pub(crate) fn deadline_source(&self) -> &'static str {
-        self.shared.state().deadline_source.as_str()
+        self.shared.state().deadline.map_or("deadline", |(_, setting)| setting)
     }
 
     /// Returns the deadline of the call, and the time between the start of the call and its deadline.
     #[cfg(feature = "client")]
     pub(crate) fn deadline(&self) -> Option<(Instant, Duration)> {
-        let deadline = self.shared.state().deadline?;
+        let (deadline, _) = self.shared.state().deadline?;
         Some((deadline, deadline.saturating_duration_since(self.shared.started)))
     }
 

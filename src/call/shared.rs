@@ -8,7 +8,7 @@ use std::{
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
-    DeadlineSource, Member, StopReason,
+    Member, StopReason,
     attempt::{Attempts, OptionalDuration},
     progress::Progress,
     renewal::Renewal,
@@ -45,8 +45,8 @@ pub(crate) struct Naming {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) deadline: Option<Instant>,
-    pub(super) deadline_source: DeadlineSource,
+    /// The deadline, and the name of the setting that determines it.
+    pub(super) deadline: Option<(Instant, &'static str)>,
     /// The identity of the call. If several layers set an identity, the identity of the innermost layer applies.
     pub(super) identity: Option<Identity>,
     pub(super) server_request_id: Option<Arc<str>>,

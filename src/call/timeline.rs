@@ -23,14 +23,11 @@ impl State {
     /// the list is too long, the earlier attempts become a count and the sum of their durations.
     pub(super) fn attempt_log(&self) -> String {
         let entries: Vec<_> = self.attempts.iter().map(|attempt| self.entry(attempt)).collect();
-        let fitting = |limit| {
-            let mut length = 0;
-            let fits = |(text, _): &&(String, Duration)| {
-                length += text.len() + 2;
-                length <= limit
-            };
-            entries.iter().rev().take_while(fits).count()
-        };
+        let lengths = entries.iter().rev().scan(0, |length, (text, _)| {
+            *length += text.len() + 2;
+            Some(*length)
+        });
+        let fitting = |limit: usize| lengths.clone().take_while(|length| *length <= limit).count();
         let listed = match fitting(LONGEST + 2) {
             all if all == entries.len() => all,
             _ => fitting(LONGEST - ELIDED),

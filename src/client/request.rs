@@ -296,7 +296,8 @@ impl RequestBuilder {
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     pub async fn fetch_json<T: DeserializeOwned>(self) -> Result<T, ResponseError> {
         let accepting = self.change(|client, request| {
-            if client.inner.current.get().accepts_json() {
+            // A default header may already set it.
+            if !client.inner.current.get().builder.headers.0.contains_key(http::header::ACCEPT) {
                 let json = || HeaderValue::from_static("application/json");
                 headers::get_or_insert_with(request.headers_mut(), &http::header::ACCEPT, json)?;
             }

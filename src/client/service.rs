@@ -91,16 +91,15 @@ impl StackBuilder {
     ///
     /// Returns the same errors as [`client`](Self::client) and [`TransportConfig::build`].
     pub fn client_with_transport(&self, transport: TransportConfig) -> Result<Client, InvalidConfig> {
-        let config = transport.clone();
-        let transport = transport.build()?;
+        let built = transport.clone().build()?;
         if let Some(origin) = self.origins().find(|origin| cfg!(not(feature = "rustls")) && origin.is_tls()) {
             let expected = "http, or https with the crate's feature `rustls`";
             return Err(InvalidConfig::new("base url", origin.to_string(), expected));
         }
         // The transport's own future is not boxed again.
-        let service = service_fn(move |request| transport.send(request));
+        let service = service_fn(move |request| built.send(request));
         let client = self.with_default_user_agent().client_with_service(service)?;
-        client.inner.transport.get_or_init(|| config);
+        client.inner.transport.get_or_init(|| transport);
         Ok(client)
     }
 
@@ -141,7 +140,7 @@ impl StackBuilder {
         S::Future: Send,
         R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        if self.transport_layers.is_empty() {
+        if self.transport_layers.0.is_empty() {
             return self.client_over(service);
         }
         self.client_over(self.transport_layers.layer(LayeredService::new(service, Into::into)))
@@ -166,7 +165,7 @@ impl StackBuilder {
             Ok(Arc::new(Settings { builder, stack }) as Arc<Settings>)
         };
         let (base_url, current) = (self.base.clone(), Arc::new(Current::new(self.clone(), build)?));
-        let outer = (!self.outer_layers.is_empty()).then(|| {
+        let outer = (!self.outer_layers.0.is_empty()).then(|| {
             let (base_url, current) = (base_url.clone(), Arc::clone(&current));
             let stack = service_fn(move |request| outer_call::send(base_url.clone(), &current, request));
             self.outer_layers.layer(LayeredService::new(stack, convert::identity))

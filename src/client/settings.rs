@@ -21,14 +21,6 @@ pub(super) struct Settings<F: ?Sized = Stack> {
     pub(super) stack: F,
 }
 
-#[cfg(feature = "json")]
-impl Settings {
-    /// Returns whether `fetch_json` sets the header `accept`. `false` if a default header already sets it.
-    pub(super) fn accepts_json(&self) -> bool {
-        !self.builder.headers.0.contains_key(http::header::ACCEPT)
-    }
-}
-
 /// Builds the stack of a builder over the transport of the client.
 type Build = dyn Fn(StackBuilder) -> Result<Arc<Settings>, InvalidConfig> + Send + Sync;
 

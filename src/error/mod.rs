@@ -33,6 +33,7 @@ pub(crate) use self::chain::write_causes;
 pub use self::delivery::DeliveryError;
 pub(crate) use self::kind::ErrorKind;
 pub(crate) use self::redacted::redact;
+pub(crate) use self::refusal::Delay;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::{LeakedOnPanic, MaybeRejected, polled_after_completion, take_once};
 #[cfg(feature = "proxy")]

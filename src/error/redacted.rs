@@ -2,7 +2,10 @@
 
 use std::{error::Error as StdError, io};
 
-use super::{BoxError, chain::chain};
+use super::{
+    BoxError,
+    chain::{cause, chain},
+};
 
 /// Replaces an error that shows text chosen by the server with an I/O error that shows only the reason. The server may
 /// repeat the key in such text. Returns any other error unchanged.
@@ -31,7 +34,7 @@ fn reason(error: &(dyn StdError + 'static)) -> Option<(io::ErrorKind, String)> {
         return invalid_certificate(error).map(|reason| (io::ErrorKind::InvalidData, reason));
     }
     // The text of an error of rustls whose type is not known, for example of another version.
-    let text = error.to_string();
+    let text = cause(error).is_none().then(|| error.to_string())?;
     let (reason, _) = text.split_once("; certificate is only valid for ")?;
     Some((io::ErrorKind::InvalidData, reason.to_owned()))
 }

@@ -18,7 +18,7 @@ pub struct Refusal {
 
 /// What delays the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Delay {
+pub(crate) enum Delay {
     Quota(QuotaName),
     InFlight(NonZeroU32),
     Unit(Unit),
@@ -80,23 +80,9 @@ impl Refusal {
         self
     }
 
-    pub(crate) fn with_quota(mut self, quota: QuotaName) -> Self {
-        self.delay = Some(Box::new(Delay::Quota(quota)));
-        self
-    }
-
-    pub(crate) fn with_max_in_flight(mut self, max: NonZeroU32) -> Self {
-        self.delay = Some(Box::new(Delay::InFlight(max)));
-        self
-    }
-
-    pub(crate) fn with_cost(mut self, cost: NonZeroU32) -> Self {
-        self.delay = Some(Box::new(Delay::Cost(cost)));
-        self
-    }
-
-    pub(crate) fn with_unit(mut self, unit: Unit) -> Self {
-        self.delay = Some(Box::new(Delay::Unit(unit)));
+    /// Adds what delays the queue.
+    pub(crate) fn with_delay(mut self, delay: Delay) -> Self {
+        self.delay = Some(Box::new(delay));
         self
     }
 
@@ -112,27 +98,21 @@ impl Refusal {
 
     /// Returns the name of the server's quota that delays the queue, if the server reported one.
     pub fn quota(&self) -> Option<&str> {
-        match self.delay.as_deref()? {
-            Delay::Quota(quota) => Some(quota.as_str()),
-            _ => None,
-        }
+        let Delay::Quota(quota) = self.delay.as_deref()? else { return None };
+        Some(quota.as_str())
     }
 
     /// Returns the unit of the quota that delays the queue. Returns `None` if no quota does, or if it counts requests.
     pub fn unit(&self) -> Option<Unit> {
-        match self.delay.as_deref()? {
-            Delay::Unit(unit) => Some(*unit),
-            _ => None,
-        }
+        let Delay::Unit(unit) = self.delay.as_deref()? else { return None };
+        Some(*unit)
     }
 
     /// Returns the limit of requests in flight if it is reached and no other limit delays the queue.
     /// [`wait`](Self::wait) is then `None`, because the end of a request in flight cannot be forecast.
     pub fn max_in_flight(&self) -> Option<u32> {
-        match self.delay.as_deref()? {
-            Delay::InFlight(max) => Some(max.get()),
-            _ => None,
-        }
+        let Delay::InFlight(max) = self.delay.as_deref()? else { return None };
+        Some(max.get())
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 
 use http::Response;
 use pin_project_lite::pin_project;
+use tracing::Span;
 
 use super::{BoxError, Error};
 
@@ -47,9 +48,13 @@ impl<F> MaybeRejected<F> {
         Self::Rejected { error: Some(error) }
     }
 
+    /// Drops the inner future inside `span`, unless the future has completed.
     #[inline]
-    pub(crate) fn is_completed(&self) -> bool {
-        matches!(self, Self::Rejected { error: None })
+    pub(crate) fn drop_in(self: Pin<&mut Self>, span: &Span) {
+        if !matches!(*self, Self::Rejected { error: None }) {
+            let _entered = span.enter();
+            self.complete();
+        }
     }
 
     /// Drops the inner future. Polling the future after that panics.

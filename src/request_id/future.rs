@@ -31,10 +31,7 @@ pin_project! {
     impl<F> PinnedDrop for ResponseFuture<F> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            if !this.future.is_completed() {
-                let _entered = this.span.enter();
-                this.future.complete();
-            }
+            this.future.drop_in(this.span);
         }
     }
 }

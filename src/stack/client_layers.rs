@@ -17,10 +17,11 @@ use crate::{
 
 /// The layers around a service of a client, innermost first.
 #[derive(Clone)]
-pub(crate) struct ClientLayers<T>(Vec<Arc<dyn Fn(T) -> T + Send + Sync>>);
+pub(crate) struct ClientLayers<T>(pub(crate) Vec<Arc<dyn Fn(T) -> T + Send + Sync>>);
 
 /// The service to which a layer of a client is added. Its name is [`TransportService`] below the stack, and
 /// [`OuterService`] above the stack. Each call allocates one box, for its future.
+#[derive(Debug)]
 pub struct LayeredService<B, E>(BoxCloneSyncService<Request<B>, Response<Body>, E>);
 
 /// The service to which [`with_transport_layer`](super::StackBuilder::with_transport_layer) adds a layer: the transport
@@ -37,31 +38,17 @@ impl<T> ClientLayers<T> {
         self.0.insert(0, Arc::new(layer));
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// Returns an error if there is a layer.
     pub(crate) fn expect_none(
         &self,
         field: &'static str,
         expected: &'static str,
     ) -> Result<(), InvalidConfig> {
-        if self.is_empty() { Ok(()) } else { Err(InvalidConfig::new(field, format!("{self:?}"), expected)) }
+        if self.0.is_empty() { Ok(()) } else { Err(InvalidConfig::new(field, format!("{self:?}"), expected)) }
     }
 
     pub(crate) fn layer(&self, service: T) -> T {
         self.0.iter().fold(service, |service, layer| layer(service))
-    }
-}
-
-impl<T> Default for ClientLayers<T> {
-    fn default() -> Self {
-        Self(Vec::new())
     }
 }
 
@@ -106,11 +93,5 @@ impl<B, E> Service<Request<B>> for LayeredService<B, E> {
 impl<B, E> Clone for LayeredService<B, E> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
-    }
-}
-
-impl<B, E> fmt::Debug for LayeredService<B, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LayeredService")
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use http::{HeaderValue, Request, Uri, uri::Authority};
+use http::{HeaderValue, Request, Uri};
 use tracing::{
     Level, Span,
     field::{DisplayValue, Empty, display},
@@ -166,17 +166,15 @@ fn end(span: &Span, result: Result<ResponseSummary<'_>, ErrorKind>) {
 }
 
 /// Writes an absolute URL without user info and query, because both may contain keys.
-struct FullUrl<'a>(&'a Uri);
+struct FullUrl<'a>([&'a str; 4]);
 
 fn full_url(uri: &Uri) -> Option<DisplayValue<FullUrl<'_>>> {
-    uri.scheme().zip(uri.authority()).map(|_| display(FullUrl(uri)))
+    let (scheme, authority) = (uri.scheme_str()?, uri.authority()?.as_str());
+    Some(display(FullUrl([scheme, "://", authority.rsplit('@').next()?, uri.path()])))
 }
 
 impl fmt::Display for FullUrl<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let authority = self.0.authority().map_or("", Authority::as_str);
-        let host_and_port = authority.rsplit('@').next().unwrap_or_default();
-        let scheme = self.0.scheme_str().unwrap_or_default();
-        [scheme, "://", host_and_port, self.0.path()].into_iter().try_for_each(|part| f.write_str(part))
+        self.0.iter().try_for_each(|part| f.write_str(part))
     }
 }

@@ -9,7 +9,7 @@ use super::{
     limit::{Limit, Position},
 };
 use crate::{
-    call::{CallContext, Deadline, DeadlineSource, RequestTimeout, extension_beside},
+    call::{CallContext, Deadline, RequestTimeout, extension_beside},
     clock,
     error::{BoxError, Error, ErrorKind, LeakedOnPanic, MaybeRejected},
 };
@@ -85,16 +85,14 @@ impl<S> Timeout<S> {
         let (start, deadline) = match call {
             Some(call) if !is_attempt => {
                 if let Some(given) = Deadline::in_extensions(Some(call), extensions) {
-                    call.narrow_deadline(given, DeadlineSource::Deadline);
+                    call.narrow_deadline(given, "deadline");
                 }
-                let (own, source) = match extension_beside(Some(call), extensions) {
-                    Some(RequestTimeout(own)) => (*own, DeadlineSource::RequestTimeout),
+                let (own, setting) = match extension_beside(Some(call), extensions) {
+                    Some(RequestTimeout(own)) => (*own, "timeout of the request"),
                     // The time limit of a call begins when the call starts.
-                    None => {
-                        (clock::after(call.started(), self.limit.duration()), DeadlineSource::TotalTimeout)
-                    }
+                    None => (clock::after(call.started(), self.limit.duration()), "total timeout"),
                 };
-                (call.started(), Some(call.narrow_deadline(own, source)))
+                (call.started(), Some(call.narrow_deadline(own, setting)))
             }
             _ => (now.unwrap_or_else(clock::now), Deadline::of(call, extensions)),
         };

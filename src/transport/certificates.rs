@@ -1,25 +1,16 @@
 use std::{fmt, sync::Arc};
 
-use rustls::{
-    RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer},
-};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor};
 
 use crate::config::InvalidConfig;
 
 /// The certificates and the key that are given in code.
-#[derive(Clone)]
+#[derive(Clone, Default, PartialEq)]
 pub(super) struct Certificates {
-    pub(super) roots: RootCertStore,
+    pub(super) roots: Vec<TrustAnchor<'static>>,
     pub(super) identity: Option<Arc<Identity>>,
     /// The first error that a setter found.
     pub(super) invalid: Option<InvalidConfig>,
-}
-
-impl PartialEq for Certificates {
-    fn eq(&self, other: &Self) -> bool {
-        self.roots.roots == other.roots.roots && self.identity == other.identity
-    }
 }
 
 /// A client certificate with its intermediates and its private key.
@@ -27,12 +18,6 @@ impl PartialEq for Certificates {
 pub(super) struct Identity {
     pub(super) chain: Vec<CertificateDer<'static>>,
     pub(super) key: PrivateKeyDer<'static>,
-}
-
-impl Default for Certificates {
-    fn default() -> Self {
-        Self { roots: RootCertStore::empty(), identity: None, invalid: None }
-    }
 }
 
 /// Shows no certificate and no key.

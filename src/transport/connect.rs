@@ -115,7 +115,7 @@ impl Connector {
     #[cfg(feature = "proxy")]
     async fn through(
         &self,
-        proxy: super::proxy::Intercept,
+        proxy: super::tunnel::Intercept,
         #[cfg_attr(not(feature = "rustls"), expect(unused_mut, reason = "only TLS replaces the stream"))]
         mut stream: Stream,
         uri: &Uri,

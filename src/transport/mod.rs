@@ -76,6 +76,8 @@ mod stream;
 mod target;
 #[cfg(feature = "rustls")]
 mod tls;
+#[cfg(feature = "proxy")]
+mod tunnel;
 
 pub use self::config::TransportConfig;
 #[cfg(feature = "proxy")]

@@ -80,9 +80,7 @@ impl TransportConfig {
 
     /// Creates the TLS configuration of the connections to servers.
     pub(super) fn tls(mut self) -> Result<ClientConfig, InvalidConfig> {
-        if let Some(error) = self.given.invalid.take() {
-            return Err(error);
-        }
+        self.given.invalid.take().map_or(Ok(()), Err)?;
         if let Some(path) = self.root_certificates.take() {
             self.add_roots(&file("root certificates", &path)?)?;
         }
@@ -91,12 +89,8 @@ impl TransportConfig {
                 self.set_identity(&file("client certificate", &certificate)?, &file("client key", &key)?)?;
             }
             (Some(certificate), None) => {
-                let expected = "a client key, too";
-                return Err(InvalidConfig::new(
-                    "client certificate",
-                    certificate.display().to_string(),
-                    expected,
-                ));
+                let value = certificate.display().to_string();
+                return Err(InvalidConfig::new("client certificate", value, "a client key, too"));
             }
             (None, Some(key)) => {
                 let expected = "a client certificate, too";
@@ -131,7 +125,7 @@ impl TransportConfig {
     }
 
     fn roots(&mut self) -> Result<RootCertStore, InvalidConfig> {
-        let mut roots = self.given.roots.clone();
+        let mut roots = RootCertStore { roots: self.given.roots.clone() };
         if self.bundled_roots {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }

@@ -15,6 +15,7 @@ async fn each_attempt_has_a_client_span_in_the_span_of_its_call() {
         [
             ("attempts", "3"),
             ("http.request.method", "PUT"),
+            ("http.response.status_code", "200"),
             ("service", "rates"),
             ("url.full", "https://api.example.com:8443/v1/x"),
         ]

@@ -204,34 +204,10 @@ impl Findings {
 /// version or cipher.
 #[cfg(feature = "rustls")]
 fn is_lasting(error: &rustls::Error) -> bool {
-    use rustls::{
-        AlertDescription::*,
-        Error::{
-            AlertReceived, InvalidCertificate, NoApplicationProtocol as NoProtocol, NoCertificatesPresented,
-            PeerIncompatible,
-        },
-    };
+    use rustls::Error::*;
     match error {
-        InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_) | NoProtocol => true,
-        // The server rejects the client's certificate, or the name or the versions that the client requested.
-        AlertReceived(alert) => matches!(
-            alert,
-            HandshakeFailure
-                | BadCertificate
-                | UnsupportedCertificate
-                | CertificateRevoked
-                | CertificateExpired
-                | CertificateUnknown
-                | UnknownCA
-                | AccessDenied
-                | ProtocolVersion
-                | InsufficientSecurity
-                | UnrecognisedName
-                | CertificateRequired
-                | NoApplicationProtocol
-                // Another key has signed the certificate, for example a new authority with an old name.
-                | DecryptError
-        ),
+        InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_) | NoApplicationProtocol => true,
+        AlertReceived(alert) => alert.as_str().is_some_and(texts::is_lasting_alert),
         _ => false,
     }
 }

@@ -21,31 +21,23 @@ pub(super) fn is_rejected_by_proxy(text: &str) -> bool {
 /// Returns whether another TLS handshake would fail, too: see `is_lasting`. The text comes from OpenSSL below
 /// native-tls, from rustls without the feature `rustls` of this crate, or from h2, which drops the error of rustls.
 pub(super) fn is_lasting_tls(text: &str) -> bool {
-    const ALERTS: [&str; 15] = [
-        "handshakefailure",
-        "badcertificate",
-        "unsupportedcertificate",
-        "certificaterevoked",
-        "certificateexpired",
-        "certificateunknown",
-        "unknownca",
-        "accessdenied",
-        "protocolversion",
-        "insufficientsecurity",
-        "unrecognisedname",
-        "unrecognizedname",
-        "certificaterequired",
-        "noapplicationprotocol",
-        "decrypterror",
-    ];
     // rustls writes `received fatal alert: UnknownCA`, and OpenSSL `tlsv1 alert unknown ca:` and more.
     let is_known = |alert: &str| {
-        let name = alert.strip_prefix(": ").unwrap_or(alert).split(':').next().unwrap_or_default();
-        ALERTS.contains(&name.replace(' ', "").to_ascii_lowercase().as_str())
+        is_lasting_alert(alert.strip_prefix(": ").unwrap_or(alert).split(':').next().unwrap_or_default())
     };
     text.split("alert").skip(1).any(is_known)
         || text.contains("certificate verify failed")
         || text.contains("invalid peer certificate")
+}
+
+/// Returns whether the server rejects the client's certificate, or the name or the versions that the client requested.
+pub(super) fn is_lasting_alert(name: &str) -> bool {
+    // The last one: another key has signed the certificate, for example a new authority with an old name.
+    const ALERTS: &str = "HandshakeFailure BadCertificate UnsupportedCertificate CertificateRevoked \
+        CertificateExpired CertificateUnknown UnknownCA AccessDenied ProtocolVersion InsufficientSecurity \
+        UnrecognisedName UnrecognizedName CertificateRequired NoApplicationProtocol DecryptError";
+    let name = name.replace(' ', "");
+    ALERTS.split(' ').any(|alert| alert.eq_ignore_ascii_case(&name))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::{
     unit_limits,
 };
 use crate::{
-    error::{Reason, Refusal},
+    error::{Delay, Reason, Refusal},
     limit::source::Demand,
     policy::Totals,
 };
@@ -162,7 +162,8 @@ impl Core {
     }
 
     pub(super) fn too_costly(&self, cost: NonZeroU32) -> Refusal {
-        Refusal::new(Reason::TooCostly { largest: self.supply.largest() }, None).with_cost(cost)
+        let reason = Reason::TooCostly { largest: self.supply.largest() };
+        Refusal::new(reason, None).with_delay(Delay::Cost(cost))
     }
 
     /// Refuses a request whose permits would be available at `due`. The wait of the queue includes that of the server's
@@ -170,14 +171,14 @@ impl Core {
     pub(super) fn refusal(&self, reason: Reason, due: u64, now: u64) -> Refusal {
         // The end of a request in flight cannot be forecast.
         if let Some(max) = self.full_limit().filter(|_| due <= now) {
-            return Refusal::new(reason, None).with_max_in_flight(max);
+            return Refusal::new(reason, None).with_delay(Delay::InFlight(max));
         }
         let refusal = Refusal::new(reason, Duration::from_nanos(due.saturating_sub(now)));
         if let Some(unit) = self.units.as_ref().and_then(|units| units.delaying(due)).filter(|_| due > now) {
-            return refusal.with_unit(unit);
+            return refusal.with_delay(Delay::Unit(unit));
         }
         match self.server.delaying(now, self.queue.total().saturating_add(1)) {
-            Some(quota) => refusal.with_quota(quota),
+            Some(quota) => refusal.with_delay(Delay::Quota(quota)),
             None => refusal,
         }
     }

@@ -11,7 +11,7 @@ impl Core {
             self.server.pause.settings = settings.pauses;
         }
         if let (Some(in_flight), Some(max)) = (&mut self.in_flight, settings.max_in_flight) {
-            in_flight.change(max, settings.hold_after_cancel);
+            (in_flight.max, in_flight.hold) = (max, settings.hold_after_cancel);
         }
         if !has_quota(quotas) {
             self.supply.learn();

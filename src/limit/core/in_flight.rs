@@ -9,7 +9,7 @@ pub(super) struct InFlight {
     /// How many further requests a store admits. `None` unless a store counts the requests of all processes.
     pub(super) admitted: Option<u32>,
     /// How long a cancelled request still counts, in nanoseconds.
-    hold: u64,
+    pub(super) hold: u64,
     /// The number of requests, including the cancelled ones that still count.
     requests: u32,
     /// When the cancelled requests stop counting, in order.
@@ -19,11 +19,6 @@ pub(super) struct InFlight {
 impl InFlight {
     pub(super) fn new(max: NonZeroU32, hold: u64) -> Self {
         Self { max, admitted: None, hold, requests: 0, held: VecDeque::new() }
-    }
-
-    #[cfg(feature = "client")]
-    pub(super) fn change(&mut self, max: NonZeroU32, hold: u64) {
-        (self.max, self.hold) = (max, hold);
     }
 
     pub(super) fn is_full(&self) -> bool {

@@ -49,9 +49,9 @@ impl StackBuilder {
             attempt_span: AttemptSpanLayer::new(),
             timeout: TimeoutConfig::default(),
             #[cfg(feature = "client")]
-            transport_layers: Default::default(),
+            transport_layers: crate::stack::client_layers::ClientLayers(Vec::new()),
             #[cfg(feature = "client")]
-            outer_layers: Default::default(),
+            outer_layers: crate::stack::client_layers::ClientLayers(Vec::new()),
         })
     }
 }

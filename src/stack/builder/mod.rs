@@ -195,9 +195,7 @@ impl StackBuilder {
 
     /// Creates the stack, to which the client adds the layers of its transport.
     pub(crate) fn whole_layer(&self) -> Result<StackLayer, InvalidConfig> {
-        if let Some(error) = &self.invalid {
-            return Err(error.clone());
-        }
+        self.invalid.clone().map_or(Ok(()), Err)?;
         self.check_name()?;
         let (total, attempt_timeout) =
             (self.timeout.total_layer()?.in_stack(), self.timeout.attempt_layer()?.in_stack());

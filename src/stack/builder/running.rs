@@ -37,9 +37,9 @@ impl StackBuilder {
                 value,
                 format!("{expected}, because the limit cannot be added or removed at run time"),
             )
-        } else if self.transport_layers.len() != running.transport_layers.len() {
+        } else if self.transport_layers.0.len() != running.transport_layers.0.len() {
             layers("transport layers", &self.transport_layers, &running.transport_layers)
-        } else if self.outer_layers.len() != running.outer_layers.len() {
+        } else if self.outer_layers.0.len() != running.outer_layers.0.len() {
             layers("outer layers", &self.outer_layers, &running.outer_layers)
         } else {
             let mut new = self.clone();
