@@ -70,6 +70,10 @@ mod request;
 mod response;
 pub(crate) mod service;
 mod settings;
+
+// After the modules whose methods the documentation lists first.
+#[cfg(feature = "json")]
+mod json;
 #[cfg(not(feature = "json"))]
 mod without_json;
 

@@ -7,8 +7,6 @@ use std::{
 
 use http::{HeaderValue, Method, Request, uri::PathAndQuery};
 use percent_encoding::utf8_percent_encode;
-#[cfg(feature = "json")]
-use serde::{Serialize, de::DeserializeOwned};
 
 use super::{error::ResponseError, path_segment::RESERVED, response::ResponseFuture, service::Client};
 use crate::{
@@ -164,28 +162,6 @@ impl RequestBuilder {
         self.body(Body::from_fn(make))
     }
 
-    /// Sets the body to `value` as JSON. The `content-type` is that of any [`body`](Self::body): `application/json` by
-    /// default.
-    ///
-    /// ```no_run
-    /// # async fn call(mail: tower_outbound::Client) -> Result<(), tower_outbound::Error> {
-    /// let email = std::collections::HashMap::from([("to", "ann@example.com"), ("text", "hello")]);
-    /// let response = mail.post("/v1/messages").json(&email).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[cfg(feature = "json")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
-    pub fn json<T: Serialize + ?Sized>(self, value: &T) -> Self {
-        self.change(|_, request| {
-            let json = serde_json::to_vec(value).map_err(|error| {
-                Error::invalid_request(format!("the body could not be serialized as json: {error}"))
-            })?;
-            *request.body_mut() = json.into();
-            Ok(())
-        })
-    }
-
     /// Declares this request idempotent, whatever its method. The request is then retried even if the server may have
     /// processed it. Use it for a POST that only reads, such as a search.
     pub fn idempotent(self) -> Self {
@@ -262,50 +238,6 @@ impl RequestBuilder {
         ResponseFuture::new(self.client, request.map(|request| *request))
     }
 
-    /// Sends the request, and deserializes the JSON body of a 2xx response. An empty body is deserialized as `null`.
-    ///
-    /// The request has the header `accept: application/json`, unless the request itself or
-    /// [`StackBuilder::with_header`](crate::stack::StackBuilder::with_header) sets another `accept`.
-    ///
-    /// ```no_run
-    /// #[derive(serde::Deserialize)]
-    /// struct Rate {
-    ///     value: f64,
-    /// }
-    ///
-    /// # async fn call(rates: tower_outbound::Client) {
-    /// match rates.get("/v1/rates/EUR").fetch_json::<Rate>().await {
-    ///     Ok(rate) => println!("{}", rate.value),
-    ///     Err(error) if error.status() == Some(http::StatusCode::NOT_FOUND) => println!("no such rate"),
-    ///     Err(error) => eprintln!("{error}"),
-    /// }
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if
-    ///
-    /// - no response arrived,
-    /// - the status is not a 2xx,
-    /// - the body fails, is larger than [`Response::MAX_BODY`](super::Response::MAX_BODY), or cannot be deserialized to
-    ///   `T`.
-    ///
-    /// Retries an idempotent request if the body breaks: see [`Response`](super::Response#retries).
-    #[cfg(feature = "json")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
-    pub async fn fetch_json<T: DeserializeOwned>(self) -> Result<T, ResponseError> {
-        let accepting = self.change(|client, request| {
-            // A default header may already set it.
-            if !client.inner.current.get().builder.headers.0.contains_key(http::header::ACCEPT) {
-                let json = || HeaderValue::from_static("application/json");
-                headers::get_or_insert_with(request.headers_mut(), &http::header::ACCEPT, json)?;
-            }
-            Ok(())
-        });
-        accepting.send().await?.error_for_status().await?.json().await
-    }
-
     /// Sends the request, and returns the body of a 2xx response as text.
     ///
     /// ```no_run
@@ -329,7 +261,10 @@ impl RequestBuilder {
     }
 
     /// Changes the request, unless an earlier change has failed.
-    fn change(mut self, change: impl FnOnce(&Client, &mut Request<Body>) -> Result<(), Error>) -> Self {
+    pub(super) fn change(
+        mut self,
+        change: impl FnOnce(&Client, &mut Request<Body>) -> Result<(), Error>,
+    ) -> Self {
         if let Ok(request) = &mut self.request {
             if let Err(error) = change(&self.client, request) {
                 self.request = Err(error);

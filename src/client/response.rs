@@ -9,8 +9,6 @@ use std::{
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Request, StatusCode, Version, response};
 use http_body_util::BodyExt;
-#[cfg(feature = "json")]
-use serde::de::DeserializeOwned;
 
 use super::{
     error::{Kind, ResponseError},
@@ -151,29 +149,6 @@ impl Response {
         }
     }
 
-    /// Reads the body, and deserializes it from JSON. An empty body is deserialized as `null`. A byte order mark (BOM)
-    /// at the start is skipped, as RFC 8259 §8.1 permits.
-    ///
-    /// The status is not checked. [`error_for_status`](Self::error_for_status) checks it.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error as [described above](Self#reading-the-body), or if the body cannot be deserialized to `T`.
-    #[cfg(feature = "json")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
-    pub async fn json<T: DeserializeOwned>(self) -> Result<T, ResponseError> {
-        let (status, report) = (self.status(), self.report().cloned());
-        let body = self.bytes().await?;
-        let body = without_bom(&body);
-        let json = if body.is_empty() { b"null" } else { body };
-        serde_json::from_slice(json).map_err(|error| ResponseError {
-            kind: Kind::Json(error),
-            status: Some(status),
-            excerpt: excerpt(body, report.as_ref()),
-            report,
-        })
-    }
-
     /// Returns the body.
     pub fn into_body(self) -> Body {
         self.inner.into_body()
@@ -223,12 +198,12 @@ fn deadline(report: Option<&Report>) -> Option<(Instant, Duration)> {
 }
 
 /// Returns the body without a UTF-8 byte order mark at its start.
-fn without_bom(body: &[u8]) -> &[u8] {
+pub(super) fn without_bom(body: &[u8]) -> &[u8] {
     body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(body)
 }
 
 /// Returns the first part of a body as one line, with the keys of the call redacted.
-fn excerpt(body: &[u8], report: Option<&Report>) -> String {
+pub(super) fn excerpt(body: &[u8], report: Option<&Report>) -> String {
     let text = String::from_utf8_lossy(body.get(..READ).unwrap_or(body));
     let mut text = report.map_or_else(|| text.to_string(), |report| report.redact(&text));
     if let Some((end, _)) = text.char_indices().find(|(at, _)| *at >= EXCERPT) {

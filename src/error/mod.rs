@@ -16,6 +16,7 @@
 //! [`Error`]: crate::Error
 
 pub(crate) mod call;
+mod causes;
 pub(crate) mod chain;
 mod delivery;
 mod display;

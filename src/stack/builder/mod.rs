@@ -5,6 +5,8 @@ mod credential;
 
 mod limiter;
 
+mod endpoints;
+
 mod pool;
 
 mod retry_rules;
@@ -86,7 +88,7 @@ pub struct StackBuilder {
     limit: RateLimitLayer<AnyLimiter>,
     /// `true` if the caller has set the limiter, `false` if the builder uses its own.
     has_given_limiter: bool,
-    endpoints: Option<limiter::EndpointLimits>,
+    endpoints: Option<endpoints::EndpointLimits>,
     pool: Option<Pool>,
     /// The first error that a setter found.
     invalid: Option<InvalidConfig>,
