@@ -74,14 +74,15 @@ pub(super) struct Inner {
 }
 
 impl StackBuilder {
-    /// Creates a client over plain HTTP and, with the feature `rustls`, over TLS.
+    /// Creates a client over plain HTTP and, with the feature `rustls`, over TLS. A builder from a configuration has
+    /// the transport of the configuration, otherwise the default [`TransportConfig`].
     ///
     /// # Errors
     ///
     /// Returns the same errors as [`layer`](Self::layer). Also returns an error for an `https` base URL without the
     /// feature `rustls`.
     pub fn client(&self) -> Result<Client, InvalidConfig> {
-        self.client_with_transport(TransportConfig::new())
+        self.client_with_transport(self.transport.clone())
     }
 
     /// Creates a client with these settings of its connections. To share connections between clients, build the

@@ -35,6 +35,8 @@
 //! | keep reqwest 0.12, or reqwest-middleware | [`migration`](migration#with-reqwest-012-and-reqwest-middleware) |
 //! | make a POST safe to retry | [`retries`](retries#make-a-post-safe-to-retry) |
 //! | change the settings without a restart | [`configuration`](configuration#change-settings-at-run-time) |
+//! | send a batch, and know which requests were processed | [`faq`](faq#which-requests-of-a-batch-were-sent) |
+//! | shut down | [`faq`](faq#how-do-i-shut-down) |
 //! | find out why a call was slow | [`observability`] |
 //! | test code that calls an API | [`testing`] |
 

@@ -61,12 +61,14 @@ impl Amounts {
     }
 
     /// Returns the sums of both amounts of each unit.
+    #[cfg(feature = "redis")]
     pub(crate) fn plus(mut self, other: &Self) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own = own.saturating_add(other));
         self
     }
 
     /// Returns by how much each amount exceeds the other one.
+    #[cfg(feature = "redis")]
     pub(crate) fn minus(mut self, other: &Self) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own = own.saturating_sub(other));
         self

@@ -128,6 +128,8 @@ impl StackBuilder {
             .with_request_id(config.request_id.clone())
             .with_attempt_span(config.attempt_span.clone());
         builder.timeout = config.timeout;
+        #[cfg(feature = "client")]
+        builder.transport.clone_from(&config.transport);
         if !config.dialect.is_empty() {
             let dialect = config.dialect.dialect().map_err(|error| error.within("dialect"))?;
             builder = builder.with_dialect(dialect);
@@ -147,16 +149,14 @@ impl StackConfig {
         StackBuilder::from_config(self)?.layer().map_err(|error| self.placed(error))
     }
 
-    /// Creates a client over the configured transport: see [`StackBuilder::client_with_transport`].
+    /// Creates a client over the configured transport: see [`StackBuilder::client`].
     ///
     /// # Errors
     ///
-    /// Returns the same errors as [`layer`](Self::layer) and [`StackBuilder::client_with_transport`], with the path of
-    /// the field.
+    /// Returns the same errors as [`layer`](Self::layer) and [`StackBuilder::client`], with the path of the field.
     #[cfg(feature = "client")]
     pub fn client(&self) -> Result<Client, InvalidConfig> {
-        let builder = StackBuilder::from_config(self)?;
-        builder.client_with_transport(self.transport.clone()).map_err(|error| self.placed(error))
+        StackBuilder::from_config(self)?.client().map_err(|error| self.placed(error))
     }
 
     /// Changes a running client to this configuration: see [`Client::reconfigure`]. A changed `transport` is an error.

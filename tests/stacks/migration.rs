@@ -73,7 +73,9 @@ mod outbound {
                     response.map(Response::<Body>::from).map_err(Error::without_url)
                 }
             });
-            let call = self.0.layer(attempt).oneshot(Request::try_from(request)?);
+            let mut request = Request::try_from(request)?;
+            request.extensions_mut().extend(extensions.clone());
+            let call = self.0.layer(attempt).oneshot(request);
             let mut response = call.await.map_err(Error::middleware)?;
             let located = located.map_err(Error::middleware)?.into_parts().0;
             response.extensions_mut().extend(located.extensions);

@@ -73,8 +73,8 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 ///
 /// # Errors
 ///
-/// Returns an [`Error`] whose source is the `reqwest::Error`, except for an invalid request, `https_only` and a redirect,
-/// whose text states the cause. The error contains no URL, because a URL may contain the
+/// Returns an [`Error`] whose source is the `reqwest::Error`, except for an invalid request, `https_only` and a
+/// redirect, whose text states the cause. The error contains no URL, because a URL may contain the
 /// key.
 ///
 /// - [`is_invalid_request`](Error::is_invalid_request): nothing was sent. The URI is not an absolute `http` or `https`

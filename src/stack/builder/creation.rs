@@ -49,6 +49,8 @@ impl StackBuilder {
             attempt_span: AttemptSpanLayer::new(),
             timeout: TimeoutConfig::default(),
             #[cfg(feature = "client")]
+            transport: crate::transport::TransportConfig::new(),
+            #[cfg(feature = "client")]
             transport_layers: crate::stack::client_layers::ClientLayers(Vec::new()),
             #[cfg(feature = "client")]
             outer_layers: crate::stack::client_layers::ClientLayers(Vec::new()),

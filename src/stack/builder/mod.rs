@@ -99,6 +99,8 @@ pub struct StackBuilder {
     attempt_span: AttemptSpanLayer,
     pub(crate) timeout: TimeoutConfig,
     #[cfg(feature = "client")]
+    pub(crate) transport: crate::transport::TransportConfig,
+    #[cfg(feature = "client")]
     pub(crate) transport_layers: super::client_layers::ClientLayers<super::TransportService>,
     #[cfg(feature = "client")]
     pub(crate) outer_layers: super::client_layers::ClientLayers<super::OuterService>,
