@@ -23,6 +23,7 @@ use crate::{
     call::{CallContext, RequestHead},
     clock,
     error::{BoxError, Error, Refusal, polled_after_completion, take_once},
+    policy::Priority,
     telemetry::{self, Waiting},
 };
 
@@ -271,6 +272,9 @@ fn renew<L: SelectLimiter>(
     let expired = InFlight::of_expired(expired);
     let head = RequestHead::of(head);
     let request = settings.permit_request(head, call).admitted(expired.is_counted());
+    // The request was granted a permit before the waiters. At the end of the queue, it would keep its connection idle,
+    // and each of the waiters would open another one.
+    let request = request.with_priority(Priority::High);
     let acquire = settings.limiter.acquire_for(head, &request);
     Some(Box::new(Renewal { acquire, waiting: Waiting::begin(call), expired }))
 }

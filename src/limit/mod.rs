@@ -79,8 +79,8 @@
 //! - the limiter pauses, or the server reports no remaining permits.
 //!
 //! A request whose permit expired waits for another permit. A request that is still queued keeps its position. A
-//! request that has left the queue waits again, and holds the inner service ready, or the connection. The
-//! [`Amounts`] of an expired permit are available again. See [`Quota`](crate::Quota#margin).
+//! request that has left the queue waits again, and holds the inner service ready, or the connection. With a connection,
+//! it has the highest [`Priority`], because it was granted a permit before the other waiters. The [`Amounts`] of an expired permit are available again. See [`Quota`](crate::Quota#margin).
 //!
 //! # Server limits
 //!

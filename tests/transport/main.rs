@@ -22,6 +22,7 @@ mod proxy_program;
 mod runtimes;
 mod server;
 mod service;
+mod slow_connections;
 mod streams;
 #[path = "../support/mod.rs"]
 mod support;
