@@ -39,8 +39,9 @@ const MODULES: &[(&str, &[&[&str]])] = &[
     ("request_id", &[BASE]),
     ("timeout", &[BASE]),
     // These modules combine the layers.
-    ("stack", &[BASE, LAYERS]),
     ("transport", &[BASE, &["auth::is_loopback", "auth::quoted"]]),
+    // A builder contains the transport of its configuration.
+    ("stack", &[BASE, LAYERS, &["transport::TransportConfig"]]),
     ("client", &[BASE, LAYERS, &["stack", "transport"]]),
     ("preset", &[BASE, LAYERS, &["stack", "client", "transport"]]),
     // No other module depends on the tools for tests.
