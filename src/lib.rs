@@ -213,8 +213,8 @@
 //!
 //! - The service returns an `http::Response`, and an error that can be converted to a [`BoxError`].
 //! - Under [`retry`], [`limit`] and in a preset, the service is `Clone`.
-//! - Under [`retry`], both bodies implement `http_body::Body`, and the service takes a [`ReplayBody`](body::ReplayBody)
-//!   of the request's body.
+//! - Under [`retry`], both bodies implement `http_body::Body`, the request's body is `'static`, and the service takes a
+//!   [`ReplayBody`](body::ReplayBody) of it.
 //! - In a preset and under a signature, the request's body is `Send + 'static`. No other type needs to be `Debug`,
 //!   `Send` or `'static`.
 //!
