@@ -32,7 +32,7 @@ impl Client {
     /// | initial burst | ignored, because the limiter has started |
     /// | base URL, pool, endpoint limits, a limiter from [`with_limiter`](StackBuilder::with_limiter), number of transport layers and of outer layers | must not change |
     /// | whether requests in flight are limited | must not change |
-    /// | transport | a builder has no settings of it |
+    /// | transport | ignored. `StackConfig::reconfigure` returns an error |
     ///
     /// # Quotas
     ///
