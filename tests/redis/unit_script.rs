@@ -165,14 +165,20 @@ fn script_grants_amounts_only_if_every_window_has_room() {
     assert!(granted > 2_000 && delayed > 1_000, "{granted} granted, {delayed} delayed");
 }
 
-#[test]
-fn script_admits_a_request_as_soon_as_its_amount_fits() {
+/// Returns a store that has no grants in its window.
+fn empty_store() -> (RedisServer, Store) {
     let server = server();
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
     let mut store = Store { connection, script: on_clock(), now: 2_000_000_000_000_000 };
     store.query(0, 0, None);
     store.now += 20_000_000;
+    (server, store)
+}
+
+#[test]
+fn script_admits_a_request_as_soon_as_its_amount_fits() {
+    let (_server, mut store) = empty_store();
     let start = store.now;
     assert_eq!(store.query(60, 0, None).0, Some(start));
     assert_eq!(store.query(41, 0, None), (None, vec![(40, 50_000), (190, 0)]));
@@ -190,12 +196,7 @@ fn script_admits_a_request_as_soon_as_its_amount_fits() {
 
 #[test]
 fn returned_amounts_do_not_delay_a_request_above_the_limit() {
-    let server = server();
-    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
-    redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
-    let mut store = Store { connection, script: on_clock(), now: 2_000_000_000_000_000 };
-    store.query(0, 0, None);
-    store.now += 20_000_000;
+    let (_server, mut store) = empty_store();
     let start = store.now;
     assert_eq!(store.query(100, 0, None).0, Some(start));
     store.now += 10_000;
