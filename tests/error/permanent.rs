@@ -36,7 +36,7 @@ where
 fn assert_attempts(name: &str, error: &Error, kind: ErrorKind, attempts: usize, stop: StopReason) {
     let report = error.report().unwrap();
     assert_eq!(
-        (error.kind(), report.attempt_count() as usize, report.stop_reason()),
+        (error.kind(), report.attempt_count(), report.stop_reason()),
         (kind, attempts, Some(stop)),
         "{name}: {error:?}"
     );
@@ -52,7 +52,7 @@ async fn clients_do_not_retry_after_a_permanent_tls_failure() {
             }
             let url = case.serve(protocol);
             let client = preset(&url).client_with_transport(trusting(case.trusted())).unwrap();
-            let error = client.get(&path()).await.unwrap_err();
+            let error = client.get(path()).await.unwrap_err();
             assert_attempts(case.name, &error, ErrorKind::Tls, 1, StopReason::NotRetryable);
         }
         let url = case.serve(b"http/1.1");
