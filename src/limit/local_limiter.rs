@@ -11,7 +11,7 @@ use std::{
 #[cfg(feature = "redis")]
 use super::core::Flight;
 use super::{
-    core::{Core, CoreSettings, Grant},
+    core::{Core, Grant},
     feedback::ResponseInfo,
     limiter::Limiter,
     permit::{Permit, PermitIssuer},
@@ -174,7 +174,7 @@ impl LocalLimiter {
     /// Replaces the quotas, and the settings that can change while the limiter is in use. Without a quota, the limiter
     /// learns the rate from now on.
     #[cfg(feature = "client")]
-    pub(crate) fn reconfigure(&self, quotas: &[Quota], settings: &CoreSettings) {
+    pub(crate) fn reconfigure(&self, quotas: &[Quota], settings: &super::core::CoreSettings) {
         self.shared.locked(|core, now| core.reconfigure(quotas, settings, now));
     }
 
