@@ -55,7 +55,7 @@ where
         let expected = "letters, digits and hyphens, such as x-api-version";
         // The text may be a secret, for example if the arguments were swapped.
         let shown: String =
-            text.chars().take_while(|c| c.is_ascii_alphabetic() || *c == '-').take(12).collect();
+            text.chars().take_while(|c| c.is_ascii_alphabetic() || *c == '-').take(3).collect();
         return Err(InvalidConfig::new("header name", format!("{shown}…"), expected));
     };
     match value.try_into() {

@@ -128,9 +128,11 @@ impl Error {
         self.inner.not_sent
     }
 
-    /// Returns whether the error proves that the request was not sent.
+    /// Returns whether the error proves that no attempt was sent.
     pub(crate) fn proves_not_sent(&self) -> bool {
-        self.is_not_sent() || matches!(self.failed(), Failed::Service(proof) if proof.not_sent)
+        let is_last_not_sent =
+            self.is_not_sent() || matches!(self.failed(), Failed::Service(proof) if proof.not_sent);
+        is_last_not_sent && !self.is_after_processing()
     }
 
     /// Creates the error of a request that is invalid and was not sent.

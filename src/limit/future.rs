@@ -16,6 +16,7 @@ use super::{
     in_flight::{InFlight, InFlightBody},
     limiter::SelectLimiter,
     permit::Permit,
+    permit_request::PermitRequest,
     settings::Settings,
     shell::acquire::Acquire,
 };
@@ -183,7 +184,7 @@ where
                     let head = RequestHead::of(request);
                     let mut permit_request = settings.permit_request(head, call);
                     if let Some(expired) = &expired {
-                        permit_request = permit_request.admitted(expired.is_counted());
+                        permit_request = before_waiters(permit_request.admitted(expired.is_counted()));
                     }
                     let granted = match settings.limiter.try_acquire_for(head, &permit_request) {
                         Some(granted) => granted,
@@ -271,12 +272,16 @@ fn renew<L: SelectLimiter>(
     };
     let expired = InFlight::of_expired(expired);
     let head = RequestHead::of(head);
-    let request = settings.permit_request(head, call).admitted(expired.is_counted());
-    // The request was granted a permit before the waiters. At the end of the queue, it would keep its connection idle,
-    // and each of the waiters would open another one.
-    let request = request.with_priority(Priority::High);
+    let request = before_waiters(settings.permit_request(head, call).admitted(expired.is_counted()));
     let acquire = settings.limiter.acquire_for(head, &request);
     Some(Box::new(Renewal { acquire, waiting: Waiting::begin(call), expired }))
+}
+
+/// Raises the priority of a request whose permit has expired. It was granted a permit before the waiters. At the end of
+/// the queue, it would keep its connection or its ready service idle, and the waiters before it would lack them, too.
+fn before_waiters(request: PermitRequest) -> PermitRequest {
+    let raised = if request.priority() == Priority::Low { Priority::Normal } else { Priority::High };
+    request.with_priority(raised)
 }
 
 /// Waits for the other permit, and lets the transport send the request.

@@ -54,7 +54,8 @@
 //! [`with_lower_priority_share`](LocalLimiter::with_lower_priority_share).
 //!
 //! - At a [token bucket](crate::limit::LocalLimiter::token_bucket), a request of high priority for one permit waits for
-//!   at most two refill intervals if no other such request is queued.
+//!   at most two refill intervals if no other such request is queued, and none of normal priority whose permit has
+//!   [expired](#expiry).
 //! - Requests of the same priority are served first in, first out.
 //! - A new request of a higher priority delays the waiters of lower priorities. A waiter that would then miss its
 //!   deadline or exceed its longest wait fails within 10 ms.
@@ -79,8 +80,8 @@
 //! - the limiter pauses, or the server reports no remaining permits.
 //!
 //! A request whose permit expired waits for another permit. A request that is still queued keeps its position. A
-//! request that has left the queue waits again, and holds the inner service ready, or the connection. With a connection,
-//! it has the highest [`Priority`], because it was granted a permit before the other waiters. The [`Amounts`] of an expired permit are available again. See [`Quota`](crate::Quota#margin).
+//! request that has left the queue waits again, and holds the inner service ready, or the connection. Its
+//! [`Priority`] is then one step higher, because it was granted a permit before the other waiters. The [`Amounts`] of an expired permit are available again. See [`Quota`](crate::Quota#margin).
 //!
 //! # Server limits
 //!

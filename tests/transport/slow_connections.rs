@@ -18,7 +18,13 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use tower_outbound::{Quota, limit::LocalLimiter, transport::TransportConfig};
+use tower::limit::GlobalConcurrencyLimitLayer;
+use tower_outbound::{
+    Quota,
+    limit::LocalLimiter,
+    test_util::{ScriptedResponse, ScriptedService},
+    transport::TransportConfig,
+};
 
 use super::{builder, millis};
 
@@ -56,4 +62,30 @@ async fn requests_that_wait_for_another_permit_leave_their_connections_to_the_ne
     let (granted, opened) = (limiter.snapshot().granted, opened.load(Relaxed));
     assert!(granted <= CALLS + 20 && opened <= 20, "{granted} permits, {opened} connections");
     assert!(start.elapsed() < millis(12_500), "{:?}", start.elapsed());
+}
+
+/// The same if a layer below the limiter has no slot for the request until its permit has expired.
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_for_another_permit_leave_their_slots_to_the_next_ones() {
+    const CALLS: u64 = 200;
+    let limiter = LocalLimiter::paced_window(Quota::per_second(20).unwrap());
+    let slow = ScriptedResponse::status(200).with_delay(millis(200));
+    let client = builder("http://api.example.com")
+        .with_limiter(limiter.clone())
+        .with_transport_layer(GlobalConcurrencyLimitLayer::new(2))
+        .client_with_service(ScriptedService::new([slow]))
+        .unwrap();
+    let (start, mut calls) = (Instant::now(), JoinSet::new());
+    for _ in 0..CALLS {
+        let client = client.clone();
+        calls.spawn(async move { client.post("/").body("{}").await.unwrap().status() });
+    }
+    calls.join_all().await;
+    // Two slots and 200 ms for each request.
+    assert!(
+        start.elapsed() < millis(26_000),
+        "{:?}, {} permits",
+        start.elapsed(),
+        limiter.snapshot().granted
+    );
 }

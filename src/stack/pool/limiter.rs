@@ -55,6 +55,11 @@ impl PoolLimiter {
         self.pool.id() == pool.id()
     }
 
+    /// Returns whether the request already belongs to a member. It then keeps what its call has recorded.
+    fn is_renewed(&self, head: RequestHead<'_>) -> bool {
+        head.extensions.get::<Chosen>().is_some_and(|sent| sent.pool == self.pool.id())
+    }
+
     /// Returns the choice of a request.
     fn choice(&self, head: RequestHead<'_>) -> Choice {
         let all = self.pool.members.len();
@@ -98,10 +103,13 @@ impl PoolLimiter {
 impl SelectLimiter for PoolLimiter {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
         let (pool, choice, request) = (self.clone(), self.choice(head), *request);
+        let is_renewed = self.is_renewed(head);
         let call = head.extensions.get::<CallContext>().cloned();
         Acquire::new(async move {
             let (permit, index) = choice.acquire(request).await?;
-            pool.choose(call.as_ref(), index, &request);
+            if !is_renewed {
+                pool.choose(call.as_ref(), index, &request);
+            }
             Ok(permit)
         })
     }
@@ -122,7 +130,9 @@ impl SelectLimiter for PoolLimiter {
             // Without bounds, a member that cannot grant the permits counts no refusal.
             let limiter = &self.pool.members[*index].limiter;
             if let Some(Ok(permit)) = limiter.try_acquire_with(&request.unbounded()) {
-                self.choose(head.extensions.get(), *index, request);
+                if !self.is_renewed(head) {
+                    self.choose(head.extensions.get(), *index, request);
+                }
                 return Some(Ok(permit));
             }
         }
