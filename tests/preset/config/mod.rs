@@ -2,6 +2,8 @@
 
 mod errors;
 mod fields;
+// The base URL of these configurations has TLS.
+#[cfg(feature = "rustls")]
 mod reload;
 mod round_trip;
 // The sample file contains fields that exist only with all features.
