@@ -49,7 +49,6 @@ use std::num::NonZeroU32;
 
 #[cfg(feature = "redis")]
 pub use self::admission::Flight;
-pub(crate) use self::quotas::has_quota;
 #[cfg(feature = "test-util")]
 pub use self::state::Snapshot;
 pub use self::{
@@ -62,7 +61,7 @@ pub use self::{
     server::pause::{BegunPause, PauseSettings},
     slots::{Stage, Ticket},
     state::LearnedRate,
-    units::{UnitState, Units},
+    units::UnitState,
 };
 use self::{
     block::Blocks,
@@ -75,6 +74,7 @@ use self::{
     slots::Waiter,
     supply::Supply,
 };
+pub(crate) use self::{quotas::has_quota, units::Units};
 use crate::{
     error::{Reason, Refusal},
     limit::source::PermitSource,

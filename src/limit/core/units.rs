@@ -8,7 +8,7 @@ use crate::policy::{Amounts, Quota, Remaining, Totals, Unit, nanos};
 
 /// The quotas of a limiter that count other units than requests.
 #[derive(Debug, Clone)]
-pub struct Units {
+pub(crate) struct Units {
     quotas: Vec<UnitQuota>,
     /// Whether a store counts the amounts. The logs are then empty, and the reports are those of the store.
     is_stored: bool,
@@ -154,7 +154,7 @@ impl Units {
 
     /// Creates quotas whose limits are spent at `at`. Amounts that were taken before `now` are not returned to them.
     #[cfg(feature = "redis")]
-    pub fn spent(quotas: &[Quota], at: u64, now: u64) -> Option<Box<Self>> {
+    pub(crate) fn spent(quotas: &[Quota], at: u64, now: u64) -> Option<Box<Self>> {
         let mut units = Self::new(quotas, Spread::SlidingWindow)?;
         units.quotas.iter_mut().for_each(|it| it.log.add(at, it.log.limit));
         units.changed_at = Some(now);
@@ -177,7 +177,7 @@ impl Units {
     }
 
     /// Returns when the amounts of a request are available behind those of `ahead`.
-    pub fn due(&self, start: u64, ahead: &Totals, amounts: &Amounts) -> u64 {
+    pub(crate) fn due(&self, start: u64, ahead: &Totals, amounts: &Amounts) -> u64 {
         let quotas = self.quotas.iter().map(|it| {
             let (unit, own) = (it.quota.unit(), it.own(amounts));
             let ahead = ahead.get(unit);
@@ -208,7 +208,7 @@ impl Units {
     }
 
     /// Takes the amounts of a request that leaves now. The buckets count it as if it left at `at`.
-    pub fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
+    pub(crate) fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
         if self.is_stored {
             return;
         }
@@ -219,7 +219,7 @@ impl Units {
     }
 
     /// Replaces the amounts that a request took at `taken`. Returns whether it takes more of a unit than before.
-    pub fn settle(&mut self, taken: u64, charged: &Amounts, actual: &Amounts, now: u64) -> bool {
+    pub(crate) fn settle(&mut self, taken: u64, charged: &Amounts, actual: &Amounts, now: u64) -> bool {
         let mut is_more = false;
         if self.is_stored {
             return is_more;
