@@ -79,8 +79,8 @@ impl StackBuilder {
     ///
     /// # Errors
     ///
-    /// Returns the same errors as [`layer`](Self::layer) and [`TransportConfig::build`]. Also returns an error for an `https`
-    /// base URL without the feature `rustls`.
+    /// Returns the same errors as [`layer`](Self::layer) and [`TransportConfig::build`]. Also returns an error for an
+    /// `https` base URL without the feature `rustls`.
     pub fn client(&self) -> Result<Client, InvalidConfig> {
         self.client_with_transport(self.transport.clone())
     }

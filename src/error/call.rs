@@ -15,8 +15,8 @@ use crate::call::{CallContext, Report};
 ///
 /// - `{}` shows the failure, the number of attempts and the request id: "connection refused after 3 attempts (request
 ///   id 0199…)". If this crate states the cause, `{}` shows it, too: "invalid request: path `/../up`: …". The text of
-///   another crate's error may contain a secret, so `{}` does not show it, except
-///   for a body that cannot be serialized to JSON. `{:#}` adds the chain of these causes.
+///   another crate's error may contain a secret, so `{}` does not show it, except for a
+///   body that cannot be serialized to JSON. `{:#}` adds the chain of these causes.
 /// - `{:?}` also adds the stop reason. Its output is one line, so that `main` may return the error.
 /// - [`source`](std::error::Error::source) returns the first cause that `{}` does not show, so no text appears twice in
 ///   a printed chain. This is the inner service's error, which can be downcast.

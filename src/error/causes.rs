@@ -5,8 +5,8 @@ use std::error::Error as StdError;
 use super::{call::Error, chain::chain};
 
 impl Error {
-    /// Returns the cause that the message shows, if it has the type `E`: a [`Refusal`](super::Refusal) of the limiter, a
-    /// [`KeyError`](crate::auth::KeyError), or a [`BodyTooLarge`](crate::body::BodyTooLarge) of a signature.
+    /// Returns the cause that the message shows, if it has the type `E`: a [`Refusal`](super::Refusal) of the limiter,
+    /// a [`KeyError`](crate::auth::KeyError), or a [`BodyTooLarge`](crate::body::BodyTooLarge) of a signature.
     ///
     /// ```
     /// use tower_outbound::{Error, error::{Reason, Refusal}};

@@ -163,8 +163,8 @@ impl LocalLimiter {
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
     ///
     /// - If the new window is longer, it also counts the grants of the previous window.
-    /// - If the limiter had no quota and has granted permits, the burst counts as spent, because they are in no log. The
-    ///   first quota of another unit does not count earlier amounts.
+    /// - If the limiter had no quota and has granted permits, the burst counts as spent, because they are in no log.
+    ///   The first quota of another unit does not count earlier amounts.
     /// - A waiter whose cost exceeds the new quotas is refused.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
         let quotas: Vec<_> = quotas.into_iter().collect();
@@ -185,8 +185,8 @@ impl LocalLimiter {
         self.shared.locked(|core, now| core.pause(until, now));
     }
 
-    /// Lifts a pause, discards the remaining permits that the server reported, and forgets the learned rate if the server
-    /// has reported a quota.
+    /// Lifts a pause, discards the remaining permits that the server reported, and forgets the learned rate if the
+    /// server has reported a quota.
     pub fn resume(&self) {
         self.shared.locked(Core::resume);
     }

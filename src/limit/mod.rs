@@ -81,7 +81,8 @@
 //!
 //! A request whose permit expired waits for another permit. A request that is still queued keeps its position. A
 //! request that has left the queue waits again, and holds the inner service ready, or the connection. Its
-//! [`Priority`] is then one step higher, because it was granted a permit before the other waiters. The [`Amounts`] of an expired permit are available again. See [`Quota`](crate::Quota#margin).
+//! [`Priority`] is then one step higher, because it was granted a permit before the other waiters. The [`Amounts`] of
+//! an expired permit are available again. See [`Quota`](crate::Quota#margin).
 //!
 //! # Server limits
 //!

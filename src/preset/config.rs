@@ -161,8 +161,8 @@ impl StackConfig {
 
     /// Changes a running client to this configuration: see [`Client::reconfigure`]. A changed `transport` is an error.
     ///
-    /// Use it for a client from [`client`](Self::client). Hooks that code has added to a builder are lost. To keep hooks and
-    /// layers, pass a builder that has them to [`Client::reconfigure`].
+    /// Use it for a client from [`client`](Self::client). Hooks that code has added to a builder are lost. To keep
+    /// hooks and layers, pass a builder that has them to [`Client::reconfigure`].
     ///
     /// # Errors
     ///

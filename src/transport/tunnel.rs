@@ -78,8 +78,8 @@ impl Intercept {
     }
 }
 
-/// Marks the error of a proxy that rejects the password. The types of the errors have no public name, so their texts are
-/// compared. If hyper-util changes the texts, the call is retried.
+/// Marks the error of a proxy that rejects the password. The types of the errors have no public name, so their texts
+/// are compared. If hyper-util changes the texts, the call is retried.
 fn rejected(error: impl Into<BoxError>) -> BoxError {
     let error = error.into();
     match error.to_string().as_str() {

@@ -172,13 +172,7 @@ async fn dropped_waiters_and_unused_permits_do_not_count() {
     wait_until_counted(&server, &[2]).await;
     drop(second);
     // The limiter grants the permit, but nothing polls the waiter.
-    tokio::time::timeout(HANG_TIMEOUT, async {
-        while !queued.is_woken() {
-            tokio::time::sleep(millis(1)).await;
-        }
-    })
-    .await
-    .unwrap();
+    until_woken(&queued).await;
     drop(queued);
     wait_until_counted(&server, &[1]).await;
     let mut queued = [(); 3].map(|()| tokio_test::task::spawn(limiter.acquire_with(&request(1, None))));

@@ -47,6 +47,16 @@ fn millis(millis: u64) -> Duration {
 
 /// Starts a server. A server that has just started grants no permits for one window, because it may have lost its data
 /// in a restart. The tests therefore use short windows.
+/// Waits until the task is woken.
+async fn until_woken<F>(task: &tokio_test::task::Spawn<F>) {
+    let woken = async {
+        while !task.is_woken() {
+            tokio::time::sleep(millis(1)).await;
+        }
+    };
+    tokio::time::timeout(HANG_TIMEOUT, woken).await.unwrap();
+}
+
 fn server() -> RedisServer {
     RedisServer::start(&[]).unwrap()
 }

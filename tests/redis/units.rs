@@ -151,13 +151,7 @@ async fn dropped_waiter_returns_the_amounts_that_were_granted_to_it() {
     let granted = Instant::now();
     let mut queued = tokio_test::task::spawn(limiter.acquire_with(&taking(tokens(99))));
     tokio_test::assert_pending!(queued.poll());
-    tokio::time::timeout(HANG_TIMEOUT, async {
-        while !queued.is_woken() {
-            tokio::time::sleep(millis(1)).await;
-        }
-    })
-    .await
-    .unwrap();
+    until_woken(&queued).await;
     drop(queued);
     drop(send(&limiter, tokens(99)).await);
     assert!(granted.elapsed() < millis(4_000), "{:?}", granted.elapsed());

@@ -28,8 +28,8 @@ use tower_outbound::{
 
 use super::{builder, millis};
 
-/// Permits of 20 per second are valid for 15 ms. The first requests open connections, and their permits expire. If these
-/// requests then waited behind the others, each request would open a connection and spend two permits.
+/// Permits of 20 per second are valid for 15 ms. The first requests open connections, and their permits expire. If
+/// these requests then waited behind the others, each request would open a connection and spend two permits.
 #[tokio::test(start_paused = true)]
 async fn requests_that_wait_for_another_permit_leave_their_connections_to_the_next_ones() {
     const CALLS: u64 = 200;

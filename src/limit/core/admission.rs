@@ -3,7 +3,6 @@
 use std::num::NonZeroU32;
 
 use super::Core;
-#[cfg(feature = "redis")]
 use crate::policy::Amounts;
 
 /// The requests of a limiter whose store counts the requests in flight.

@@ -18,8 +18,8 @@ fn unwrap_breaker<E: Into<BoxError>>(error: CircuitBreakerError<E>) -> BoxError 
     }
 }
 
-/// Returns whether the service has failed. A 429 is no failure, and neither is a refusal of the limiter, unless an attempt
-/// failed before.
+/// Returns whether the service has failed. A 429 is no failure, and neither is a refusal of the limiter, unless an
+/// attempt failed before.
 fn is_failure(result: &Result<Response<Body>, Error>) -> bool {
     match result {
         Ok(response) => response.status().is_server_error(),
