@@ -104,7 +104,6 @@ async fn demonstrate() -> Result<(), BoxError> {
         edited = edit(&file, &text, &client, outcomes) => edited,
     }?;
     println!("the server received {} requests", service.request_log().requests.len());
-    println!("connections: {}", service.request_log().connections);
     Ok(())
 }
 
