@@ -62,7 +62,8 @@ impl Connector {
         #[cfg(feature = "proxy")]
         let stream = match self.proxy.as_ref().and_then(|proxy| proxy.intercept(&uri)) {
             Some(proxy) => {
-                let dialed = self.dial(proxy.uri().clone(), progress).await?;
+                progress.enter(ConnectPhase::ConnectProxy);
+                let dialed = self.dialer.dial(proxy.uri().clone(), Arc::clone(&progress.resolved)).await?;
                 progress.enter(ConnectPhase::Proxy);
                 self.through(proxy, dialed, &uri).await?
             }

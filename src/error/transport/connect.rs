@@ -16,6 +16,8 @@ pub(crate) enum ConnectPhase {
     Resolve,
     Connect,
     #[cfg(feature = "proxy")]
+    ConnectProxy,
+    #[cfg(feature = "proxy")]
     Proxy,
     #[cfg(feature = "rustls")]
     Tls,
@@ -32,6 +34,8 @@ impl fmt::Display for ConnectError {
         f.write_str(match self.phase {
             ConnectPhase::Resolve => "the host name could not be resolved",
             ConnectPhase::Connect => "no connection to the server could be opened",
+            #[cfg(feature = "proxy")]
+            ConnectPhase::ConnectProxy => "no connection to the proxy could be opened",
             #[cfg(feature = "proxy")]
             ConnectPhase::Proxy => "the proxy did not connect to the server",
             #[cfg(feature = "rustls")]
