@@ -105,9 +105,9 @@ impl Origin {
         Err(InvalidConfig::new("origin", self.to_string(), expected))
     }
 
-    /// Returns whether one of the origins covers `uri`. Returns an error if `uri` has no origin.
+    /// Returns whether one of the origins covers `uri`. Returns an error if `uri` has no origin, but there are origins.
     pub(super) fn any_covers(origins: &[Self], uri: &Uri) -> Result<bool, Error> {
-        if uri.authority().is_none() {
+        if uri.authority().is_none() && !origins.is_empty() {
             let why = "the request's uri names no origin, so the layer cannot decide whether to send the credential";
             return Err(unattached(why));
         }
