@@ -1,6 +1,5 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures_util::FutureExt;
 use http::{Request, request};
 
 use super::{
@@ -10,7 +9,6 @@ use crate::{
     call::CallContext,
     config::InvalidConfig,
     error::{BoxError, Error},
-    headers,
 };
 
 /// The credential that a layer adds to requests. `G` signs them, or is `Infallible` in a layer that signs none.
@@ -108,7 +106,7 @@ impl KeyCredential {
     /// Returns the latest key. If no key is valid, returns the key with which the service became ready, even if this
     /// key has expired since then. A request that has its permit never waits for a key.
     fn latest(&self, ready: Option<Result<ApiKey, KeyError>>) -> Result<ApiKey, KeyError> {
-        match (self.keys.lease().now_or_never(), ready) {
+        match (self.keys.lease().ok(), ready) {
             (Some(Ok(key)), _) => Ok(key),
             (_, Some(ready)) => ready,
             (Some(Err(error)), None) => Err(error),
@@ -125,10 +123,4 @@ impl KeyCredential {
             _ => latest.insert((key.clone(), PlacedKey::new(&self.placement, key))).1.clone(),
         }
     }
-}
-
-/// Calls the closure of a credential.
-pub(super) fn authorize(authorize: &Authorize, head: &mut request::Parts) -> Result<(), Error> {
-    headers::check_room(&head.headers)?;
-    authorize(head).map_err(auth_error)
 }

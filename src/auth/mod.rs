@@ -90,7 +90,6 @@ mod origin;
 mod placed_key;
 mod placement;
 mod refresh;
-mod refresh_task;
 mod refreshing;
 mod service;
 mod sign;
@@ -106,9 +105,6 @@ pub use self::key::AppCredentials;
 pub use self::key_error::KeyError;
 pub use self::layer::AuthLayer;
 pub use self::origin::Origin;
-#[cfg(feature = "proxy")]
-pub(crate) use self::origin::is_loopback;
-pub(crate) use self::origin::quoted;
 #[cfg(feature = "oauth2")]
 pub(crate) use self::placed_key::{ENCODED, basic, with_basic};
 pub use self::placement::KeyPlacement;

@@ -8,21 +8,22 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use futures_util::future::Either;
 use http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
     ApiKey, AuthLayer, KeyError, Origin, ResponseFuture,
-    credential::{Credential, SentKey, authorize},
+    credential::{Credential, SentKey},
     future::State,
+    key_error::auth_error,
     refresh::Refresh,
     signature::Signature,
 };
 use crate::{
     call::Chosen,
     error::{BoxError, Error, MaybeRejected},
+    headers,
 };
 
 /// The service of [`AuthLayer`](super::AuthLayer).
@@ -75,8 +76,8 @@ impl Readiness {
             Credential::Key(key) if key.fixed.is_none() => {
                 if let Self::NotPolled = self {
                     *self = match key.keys.lease() {
-                        Either::Left(key) => Self::Ready(key.into_inner()),
-                        Either::Right(refresh) => Self::Refreshing(Box::new(refresh)),
+                        Ok(key) => Self::Ready(key),
+                        Err(refresh) => Self::Refreshing(Box::new(refresh)),
                     };
                 }
                 if let Self::Refreshing(refresh) = self {
@@ -156,7 +157,8 @@ where
                 (Ok(true), Credential::Key(key)) => key.put(&mut request, ready, is_member),
                 (Ok(true), Credential::Closure(closure)) => {
                     let (mut head, body) = request.into_parts();
-                    let added = authorize(&**closure, &mut head);
+                    let room = headers::check_room(&head.headers);
+                    let added = room.and_then(|()| closure(&mut head).map_err(auth_error));
                     request = Request::from_parts(head, body);
                     added.map(|()| None)
                 }

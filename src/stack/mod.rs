@@ -76,7 +76,9 @@ mod service;
 pub(crate) use self::base_url::BaseUrl;
 pub use self::builder::StackBuilder;
 #[cfg(feature = "client")]
-pub use self::client_layers::{LayeredService, OuterService, TransportService};
+pub(crate) use self::client_layers::boxed;
+#[cfg(feature = "client")]
+pub use self::client_layers::{OuterService, TransportService};
 pub use self::default_headers::{DefaultHeaders, DefaultHeadersLayer};
 pub use self::layer::StackLayer;
 pub use self::pool::{Pool, Route, RouteLayer};
