@@ -211,12 +211,9 @@ impl StackBuilder {
                 RouteLayer::new(self.base.clone(), pool.clone()),
             ),
         };
-        let is_key = has_pool || {
-            let has_setter = self.credential.0.is_some();
-            // Only a key can fail.
-            credential.as_ref().map_or(has_setter, |it| matches!(it, Credential::Key(_)))
-        };
-        let key_header = self.placement.header_name().filter(|_| is_key);
+        let is_other =
+            matches!(credential, Ok(Credential::None | Credential::Closure(_) | Credential::Signature(_)));
+        let key_header = self.placement.header_name().filter(|_| !is_other);
         self.headers.check(key_header, self.request_id.header())?;
         match &self.pool {
             None => self.check_without_pool()?,
