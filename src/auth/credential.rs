@@ -1,109 +1,112 @@
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use futures_util::FutureExt;
 use http::{Request, request};
 
-use super::{ApiKey, KeyError, KeyPlacement, KeySource, key_error::auth_error, placed_key::PlacedKey};
+use super::{
+    ApiKey, KeyError, KeyPlacement, KeySource, Origin, key_error::auth_error, placed_key::PlacedKey,
+};
 use crate::{
     call::CallContext,
+    config::InvalidConfig,
     error::{BoxError, Error},
-    headers,
 };
 
-/// A closure that adds a credential to the head of a request.
-pub(super) struct Hook(Box<Authorize>);
+/// The credential that a layer adds to requests. `G` signs them, or is `Infallible` in a layer that signs none.
+#[derive(Clone)]
+pub(crate) enum Credential<G> {
+    None,
+    Key(Arc<KeyCredential>),
+    /// A closure that adds the credential to the head of a request.
+    Closure(Arc<Authorize>),
+    Signature(G),
+    /// The credentials of the members of a pool, each with its origin. A request gets that of its member.
+    Members(Arc<[(Self, Origin)]>),
+}
 
 type Authorize = dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync;
 
-/// The credential of a service.
-pub(super) enum Credential {
-    Fixed(FixedKey),
-    Changing(ChangingKey),
-    Hook(Hook),
-}
+/// A key that a request sends, with its source. A 401 rejects this key.
+pub(super) type SentKey = (KeySource, ApiKey);
 
-pub(super) struct FixedKey {
-    key: ApiKey,
-    placed: PlacedKey,
-}
-
-pub(super) struct ChangingKey {
-    pub(super) keys: KeySource,
-    placement: KeyPlacement,
-    /// The latest key and its formatted form, so that each key is formatted only once.
-    placed: Mutex<Option<(ApiKey, PlacedKey)>>,
-}
-
-impl Credential {
-    pub(super) fn key(keys: KeySource, placement: KeyPlacement) -> Self {
-        match keys.fixed() {
-            Some(key) => Self::Fixed(FixedKey { key: key.clone(), placed: PlacedKey::new(&placement, key) }),
-            None => Self::Changing(ChangingKey { keys, placement, placed: Mutex::default() }),
-        }
+impl<G> Credential<G> {
+    pub(crate) fn key(keys: impl Into<KeySource>, placement: &KeyPlacement) -> Self {
+        let (keys, placement) = (keys.into(), placement.clone());
+        let fixed = keys.fixed().map(|key| PlacedKey::new(&placement, key));
+        Self::Key(Arc::new(KeyCredential { keys, placement, fixed, latest: Mutex::default() }))
     }
 
-    /// Returns the source of the key, if the credential is a key.
-    pub(super) fn keys(&self) -> Option<KeySource> {
-        match self {
-            Self::Fixed(fixed) => Some(fixed.key.clone().into()),
-            Self::Changing(changing) => Some(changing.keys.clone()),
-            Self::Hook(_) => None,
-        }
-    }
-}
-
-/// Records the key in the call, so that the report omits a server's request id that contains the key.
-fn conceal<B>(request: &Request<B>, placed: &PlacedKey) {
-    if let Some(call) = request.extensions().get::<CallContext>() {
-        call.conceal(&placed.secret);
-    }
-}
-
-impl Hook {
-    pub(super) fn new(
+    pub(crate) fn closure(
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
     ) -> Self {
-        Self(Box::new(authorize))
+        Self::Closure(Arc::new(authorize))
     }
 
-    pub(super) fn put(&self, head: &mut request::Parts) -> Result<(), Error> {
-        headers::check_room(&head.headers)?;
-        (self.0)(head).map_err(auth_error)
+    /// Creates the credential of a pool from the keys and the origins of its members.
+    pub(crate) fn members(
+        members: impl Iterator<Item = (KeySource, Origin)>,
+        placement: &KeyPlacement,
+    ) -> Result<Self, InvalidConfig> {
+        let member = |(keys, origin): (_, Origin)| Ok((Self::key(keys, placement), origin.for_credential()?));
+        members.map(member).collect::<Result<_, _>>().map(Self::Members)
     }
-}
 
-impl FixedKey {
-    /// Adds the key to the request, unless the request already has a key. Returns whether the key was added.
-    pub(super) fn put<B>(&self, request: &mut Request<B>) -> Result<bool, Error> {
-        let is_added = self.placed.put(request)?;
-        if is_added {
-            conceal(request, &self.placed);
+    /// Changes the placement, if the credential is a key.
+    pub(super) fn with_placement(self, placement: &KeyPlacement) -> Self {
+        match self {
+            Self::Key(key) => Self::key(key.keys.clone(), placement),
+            other => other,
         }
-        Ok(is_added)
     }
 }
 
-impl ChangingKey {
-    /// Adds the key to the request. Returns the added key and its source, so that a 401 can reject the key. Returns
-    /// `None` if the request already had a key.
+/// The keys of a source, in one placement.
+pub(crate) struct KeyCredential {
+    pub(super) keys: KeySource,
+    placement: KeyPlacement,
+    /// The formatted key, if it is a fixed value.
+    pub(super) fixed: Option<PlacedKey>,
+    /// The latest key and its formatted form, so that each key is formatted only once.
+    latest: Mutex<Option<(ApiKey, PlacedKey)>>,
+}
+
+impl KeyCredential {
+    /// Adds the key to the request, unless the request already has a credential there. Returns a key that is not fixed.
+    /// `ready` is the key with which the service became ready.
     pub(super) fn put<B>(
         &self,
         request: &mut Request<B>,
         ready: Option<Result<ApiKey, KeyError>>,
-    ) -> Result<Option<(KeySource, ApiKey)>, Error> {
-        let key = self.latest(ready).map_err(auth_error)?;
-        let placed = self.placed(&key);
-        if !placed.put(request)? {
-            return Ok(None);
+        is_member: bool,
+    ) -> Result<Option<SentKey>, Error> {
+        let formatted;
+        let (placed, sent) = match &self.fixed {
+            Some(fixed) => (fixed, None),
+            None => {
+                let key = self.latest(ready).map_err(auth_error)?;
+                formatted = self.placed(&key);
+                (&formatted, Some((self.keys.clone(), key)))
+            }
+        };
+        if placed.put(request)? {
+            // The report then omits a server's request id that contains the key.
+            if let Some(call) = request.extensions().get::<CallContext>() {
+                call.conceal(&placed.secret);
+            }
+            return Ok(sent);
         }
-        conceal(request, &placed);
-        Ok(Some((self.keys.clone(), key)))
+        match is_member {
+            // The pool could send the request to the wrong member.
+            true => Err(Error::invalid_request(
+                "the request already has a credential, but the pool adds the credential of the chosen member",
+            )),
+            false => Ok(None),
+        }
     }
 
     /// Returns the latest key. If no key is valid, returns the key with which the service became ready, even if this
     /// key has expired since then. A request that has its permit never waits for a key.
     fn latest(&self, ready: Option<Result<ApiKey, KeyError>>) -> Result<ApiKey, KeyError> {
-        match (self.keys.lease().now_or_never(), ready) {
+        match (self.keys.lease().ok(), ready) {
             (Some(Ok(key)), _) => Ok(key),
             (_, Some(ready)) => ready,
             (Some(Err(error)), None) => Err(error),
@@ -114,10 +117,10 @@ impl ChangingKey {
     }
 
     fn placed(&self, key: &ApiKey) -> PlacedKey {
-        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*placed {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*latest {
             Some((last, placed)) if last == key => placed.clone(),
-            _ => placed.insert((key.clone(), PlacedKey::new(&self.placement, key))).1.clone(),
+            _ => latest.insert((key.clone(), PlacedKey::new(&self.placement, key))).1.clone(),
         }
     }
 }

@@ -1,13 +1,14 @@
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
 
-use super::{ApiKey, KeySource};
+use super::credential::SentKey;
 use crate::{
     call::KeyReplaced,
     error::{BoxError, Error, MaybeRejected},
@@ -16,31 +17,49 @@ use crate::{
 
 pin_project! {
     /// The future of [`Auth`](super::Auth).
-    #[derive(Debug)]
-    pub struct ResponseFuture<F> {
+    pub struct ResponseFuture<F, P> {
         #[pin]
-        pub(super) future: MaybeRejected<F>,
-        // The key that this request sends, and its source. A 401 rejects this key.
-        pub(super) key: Option<(KeySource, ApiKey)>,
+        pub(super) state: State<F, P>,
     }
 }
 
-impl<F, R, E> Future for ResponseFuture<F>
+pin_project! {
+    #[project = StateProj]
+    pub(super) enum State<F, P> {
+        // Signs the request, and then calls the inner service.
+        Signing { #[pin] signing: P },
+        Calling { #[pin] future: MaybeRejected<F>, key: Option<SentKey> },
+    }
+}
+
+impl<F, P, R, E> Future for ResponseFuture<F, P>
 where
     F: Future<Output = Result<Response<R>, E>>,
     E: Into<BoxError>,
+    P: Future<Output = Result<F, Error>>,
 {
     type Output = Result<Response<R>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let mut polled = this.future.poll(cx);
-        if let (Poll::Ready(Ok(response)), Some((keys, key))) = (&mut polled, this.key) {
-            if rejects_key(response) && keys.reject(key) {
-                response.extensions_mut().insert(KeyReplaced);
-            }
+        let mut state = self.project().state;
+        loop {
+            let future = match state.as_mut().project() {
+                StateProj::Signing { signing } => match ready!(signing.poll(cx)) {
+                    Ok(future) => MaybeRejected::Calling { future },
+                    Err(error) => MaybeRejected::rejected(error),
+                },
+                StateProj::Calling { future, key } => {
+                    let mut polled = future.poll(cx);
+                    if let (Poll::Ready(Ok(response)), Some((keys, key))) = (&mut polled, key) {
+                        if rejects_key(response) && keys.reject(key) {
+                            response.extensions_mut().insert(KeyReplaced);
+                        }
+                    }
+                    return polled;
+                }
+            };
+            state.set(State::Calling { future, key: None });
         }
-        polled
     }
 }
 
@@ -48,4 +67,11 @@ where
 fn rejects_key<R>(response: &Response<R>) -> bool {
     response.status() == StatusCode::UNAUTHORIZED
         || Code::in_head(response.headers()) == Some(Code::UNAUTHENTICATED)
+}
+
+/// Omits the inner future, which may contain a credential that is not marked sensitive.
+impl<F, P> fmt::Debug for ResponseFuture<F, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
 }

@@ -1,11 +1,8 @@
-use std::{fmt, sync::Arc};
+use std::{convert::Infallible, fmt};
 
 use http::request;
 
-use super::{
-    KeyPlacement, KeySource, Origin,
-    credential::{Credential, Hook},
-};
+use super::{AnySign, KeyPlacement, KeySource, Origin, Sign, credential::Credential};
 use crate::{config::InvalidConfig, error::BoxError};
 
 /// Adds a credential to every request that goes to the credential's own origin.
@@ -22,15 +19,16 @@ use crate::{config::InvalidConfig, error::BoxError};
 /// # }
 /// ```
 ///
+/// The parameter `G` is `Infallible`, except in a layer that signs requests: see [`from_sign`](AuthLayer::from_sign).
+///
 /// # Clone
 ///
-/// All clones of a layer, and the services made from them, share the key source or the closure.
+/// All clones of a layer, and the services made from them, share the key source, the closure or the signer.
 #[derive(Clone)]
-pub struct AuthLayer {
-    pub(super) credential: Arc<Credential>,
-    pub(super) origins: Arc<[Origin]>,
-    /// The layers of the members of a pool. `None` without a pool.
-    pub(super) members: Option<Arc<[Self]>>,
+pub struct AuthLayer<G = Infallible> {
+    pub(super) credential: Credential<G>,
+    /// Empty if there is no credential, or if it is that of a pool, whose members have their own origins.
+    pub(super) origins: Vec<Origin>,
 }
 
 impl AuthLayer {
@@ -41,8 +39,7 @@ impl AuthLayer {
     /// Returns an error for an origin without TLS. Exceptions are loopback hosts and origins that [allow
     /// plaintext](Origin::with_plaintext).
     pub fn new(keys: impl Into<KeySource>, origin: Origin) -> Result<Self, InvalidConfig> {
-        let credential = Credential::key(keys.into(), KeyPlacement::default());
-        Self::with_credential(credential, origin)
+        Self::of(Credential::key(keys, &KeyPlacement::default()), [origin])
     }
 
     /// Creates a layer whose closure `authorize` adds the credential to the head of each request to `origin`.
@@ -52,7 +49,7 @@ impl AuthLayer {
     /// [`Sign`](super::Sign::sign) may: the layer checks the origin before, and not again. The closure can add up to
     /// 500 header fields. A request with room for fewer fields is rejected before the closure is called.
     ///
-    /// If the credential depends on the body, or is computed asynchronously, use a [`SignLayer`](super::SignLayer).
+    /// If the credential depends on the body, or is computed asynchronously, use [`from_sign`](AuthLayer::from_sign).
     ///
     /// ```
     /// use tower_outbound::auth::{AuthLayer, Origin};
@@ -74,27 +71,64 @@ impl AuthLayer {
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
         origin: Origin,
     ) -> Result<Self, InvalidConfig> {
-        let credential = Credential::Hook(Hook::new(authorize));
-        Self::with_credential(credential, origin)
+        Self::of(Credential::closure(authorize), [origin])
+    }
+}
+
+impl AuthLayer<AnySign> {
+    /// Creates a layer that signs every request to `origin`.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::{HeaderValue, request::Parts};
+    /// use tower_outbound::auth::{AuthLayer, BoxSignFuture, Origin, Sign};
+    ///
+    /// struct Signer;
+    ///
+    /// impl Sign for Signer {
+    ///     fn sign<'a>(&'a self, head: &'a mut Parts, _body: Option<&'a Bytes>) -> BoxSignFuture<'a> {
+    ///         Box::pin(async move {
+    ///             let mut signature = HeaderValue::from_static("the signature of the head");
+    ///             signature.set_sensitive(true);
+    ///             head.headers.insert("x-signature", signature);
+    ///             Ok(())
+    ///         })
+    ///     }
+    /// }
+    ///
+    /// let layer = AuthLayer::from_sign(Signer, Origin::parse("https://api.example.com")?)?;
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    ///
+    /// The inner service must be `Clone`, and receives the same body type. The layer buffers a body in memory if the
+    /// signature depends on it, so the body type must implement `From<Bytes>`: [`Body`](crate::Body), `Full<Bytes>`, or
+    /// [`ReplayBody`](crate::body::ReplayBody) under a retry layer. The trailers of a buffered body are dropped.
+    ///
+    /// The layer signs a request after the limiter has granted its permit. The safety margin of a quota should therefore
+    /// cover the time that a signature takes.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same errors as [`new`](AuthLayer::new).
+    pub fn from_sign(sign: impl Sign + 'static, origin: Origin) -> Result<Self, InvalidConfig> {
+        Self::of(Credential::Signature(AnySign::new(sign)), [origin])
+    }
+}
+
+impl<G> AuthLayer<G> {
+    /// Creates a layer that sends a credential to `origins`. They are not checked without a credential.
+    pub(crate) fn of(
+        credential: Credential<G>,
+        origins: impl IntoIterator<Item = Origin>,
+    ) -> Result<Self, InvalidConfig> {
+        let has_own = !matches!(credential, Credential::None | Credential::Members(_));
+        let origins = origins.into_iter().filter(|_| has_own).map(Origin::for_credential);
+        Ok(Self { origins: origins.collect::<Result<_, _>>()?, credential })
     }
 
-    fn with_credential(credential: Credential, origin: Origin) -> Result<Self, InvalidConfig> {
-        let origins = [origin.for_credential()?].into();
-        Ok(Self { credential: Arc::new(credential), origins, members: None })
-    }
-
-    /// Creates a layer that adds the credential of the pool's member to which the request goes. Returns `None` if
-    /// `members` is empty.
-    pub(crate) fn of_members(members: &[Self]) -> Option<Self> {
-        let Self { credential, origins, .. } = members.first()?.clone();
-        Some(Self { credential, origins, members: Some(members.into()) })
-    }
-
-    /// Sets where the key is placed on the request. Has no effect if a closure adds the credential.
+    /// Sets where the key is placed on the request. Has no effect if the credential is no key.
     pub fn with_placement(mut self, placement: KeyPlacement) -> Self {
-        if let Some(keys) = self.credential.keys() {
-            self.credential = Arc::new(Credential::key(keys, placement));
-        }
+        self.credential = self.credential.with_placement(&placement);
         self
     }
 
@@ -102,14 +136,14 @@ impl AuthLayer {
     ///
     /// # Errors
     ///
-    /// Returns the same errors as [`new`](Self::new).
+    /// Returns the same errors as [`new`](AuthLayer::new).
     pub fn with_allowed_origin(mut self, origin: Origin) -> Result<Self, InvalidConfig> {
-        self.origins = self.origins.iter().cloned().chain([origin.for_credential()?]).collect();
+        self.origins.push(origin.for_credential()?);
         Ok(self)
     }
 }
 
-impl fmt::Debug for AuthLayer {
+impl<G> fmt::Debug for AuthLayer<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AuthLayer").field("origins", &self.origins).finish_non_exhaustive()
     }

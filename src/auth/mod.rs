@@ -26,7 +26,7 @@
 //! |---|---|
 //! | a key, as a [`KeySource`], in a [`KeyPlacement`] | [`AuthLayer::new`] |
 //! | headers that a closure computes from the request's head | [`AuthLayer::from_fn`] |
-//! | a signature that depends on the body, or is computed asynchronously | [`SignLayer`] with a [`Sign`] |
+//! | a signature that depends on the body, or is computed asynchronously | [`AuthLayer::from_sign`] with a [`Sign`] |
 //!
 //! # After a 401
 //!
@@ -90,28 +90,27 @@ mod origin;
 mod placed_key;
 mod placement;
 mod refresh;
-mod refresh_task;
 mod refreshing;
 mod service;
 mod sign;
+mod signature;
 mod source;
 #[cfg(feature = "serde")]
 mod text;
 
+pub(crate) use self::credential::Credential;
 pub use self::future::ResponseFuture;
 pub(crate) use self::key::ApiKey;
 pub use self::key::AppCredentials;
 pub use self::key_error::KeyError;
 pub use self::layer::AuthLayer;
 pub use self::origin::Origin;
-#[cfg(feature = "proxy")]
-pub(crate) use self::origin::is_loopback;
-pub(crate) use self::origin::quoted;
 #[cfg(feature = "oauth2")]
 pub(crate) use self::placed_key::{ENCODED, basic, with_basic};
 pub use self::placement::KeyPlacement;
 pub(crate) use self::placement::{NOT_FRAMING, frames_request};
 pub use self::refreshing::{FreshKey, RefreshingKey};
 pub use self::service::Auth;
-pub use self::sign::{BoxSignFuture, Sign, SignFuture, SignLayer, SignService};
+pub use self::sign::{BoxSignFuture, Sign};
+pub use self::signature::AnySign;
 pub use self::source::KeySource;

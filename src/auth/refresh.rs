@@ -4,7 +4,7 @@ mod tests;
 
 use std::{
     fmt,
-    future::{Future, Ready, ready},
+    future::Future,
     panic::AssertUnwindSafe,
     path::PathBuf,
     pin::Pin,
@@ -13,15 +13,11 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt, future::Either};
-use tokio::runtime::Handle;
+use futures_util::FutureExt;
+use tokio::{runtime::Handle, sync::oneshot};
 
-use self::state::{Held, State};
-use super::{
-    ApiKey, FreshKey, KeyError, RefreshingKey,
-    refresh_task::{self, Done, Outcome, Running, Started},
-    refreshing::Provider,
-};
+use self::state::{Done, Held, Outcome, Started, State};
+use super::{ApiKey, FreshKey, KeyError, RefreshingKey, refreshing::Provider};
 use crate::{
     clock::{self, Instant},
     config::InvalidConfig,
@@ -36,8 +32,8 @@ pub(super) struct Refresh {
     refresher: Arc<Refresher>,
 }
 
-/// The current key, or the refresh for which the request must wait.
-pub(super) type Lease = Either<Ready<Outcome>, Refresh>;
+/// The current key, or, as the error, the refresh for which the request must wait.
+pub(super) type Lease = Result<Outcome, Refresh>;
 
 /// A key from a [`RefreshingKey`] or a file, and the state of its refresh.
 pub(super) struct Refresher {
@@ -57,8 +53,8 @@ impl Future for Refresh {
         }
         // The runtime of the refresh was shut down, so this waiter starts the refresh again on its own runtime.
         match self.refresher.lease() {
-            Either::Left(outcome) => return Poll::Ready(outcome.into_inner()),
-            Either::Right(refresh) => *self = refresh,
+            Ok(outcome) => return Poll::Ready(outcome),
+            Err(refresh) => *self = refresh,
         }
         // If this runtime was also shut down, another restart would have the same result.
         self.done.poll_unpin(cx).map(|done| done.unwrap_or_else(|_| Err(KeyError::new(NO_TIMER))))
@@ -118,31 +114,32 @@ impl Refresher {
         let mut state = self.lock();
         let key = match state.held.as_ref().filter(|held| held.is_valid(now)) {
             Some(held) if held.refresh_at.is_none_or(|at| now < at) => {
-                return Either::Left(ready(Ok(held.key.clone())));
+                return Ok(Ok(held.key.clone()));
             }
             held => held.map(|held| held.key.clone()),
         };
         let joined = self.join(&mut state, now);
         drop(state);
         let lease = match joined {
-            Ok((done, started)) => match started.and_then(Started::begin) {
-                Some(outcome) => Either::Left(ready(outcome)),
-                None => Either::Right(Refresh { done, refresher: Arc::clone(self) }),
-            },
-            Err(error) => Either::Left(ready(Err(error))),
+            Ok((done, started)) => {
+                started.and_then(Started::begin).ok_or_else(|| Refresh { done, refresher: Arc::clone(self) })
+            }
+            Err(error) => Ok(Err(error)),
         };
-        match (key, lease) {
-            (None, lease) => lease,
+        match key {
+            None => lease,
             // If the provider responds immediately, this request already uses the new key.
-            (Some(key), Either::Left(new)) => Either::Left(ready(Ok(new.into_inner().unwrap_or(key)))),
-            (Some(key), Either::Right(_)) => Either::Left(ready(Ok(key))),
+            Some(key) => Ok(lease.ok().and_then(Result::ok).map_or(Ok(key), Ok)),
         }
     }
 
     /// Joins the running refresh or starts one. Returns an error during the backoff after a failure.
     fn join(self: &Arc<Self>, state: &mut State, now: Instant) -> Result<(Done, Option<Started>), KeyError> {
-        if let Some(done) = state.running.as_ref().and_then(Running::join) {
-            return Ok((done, None));
+        if let Some(done) = &state.running {
+            let is_dropped = matches!(done.clone().now_or_never(), Some(Err(_)));
+            if !is_dropped {
+                return Ok((done.clone(), None));
+            }
         }
         if let Some((error, until)) = state.failed.as_ref().filter(|(_, until)| now < *until) {
             return Err(error.clone().with_retry_in(until.saturating_duration_since(now)));
@@ -150,11 +147,11 @@ impl Refresher {
         // A file needs no task, because the first poll of the refresh reads the file.
         let current = || Handle::try_current().map_err(|error| KeyError::of_provider(error.into()));
         let runtime = (!self.is_file()).then(current).transpose()?;
-        let (running, started) = refresh_task::start(Arc::clone(self).run(now), runtime);
-        let done = running.done.clone();
-        state.running = Some(running);
+        let (sender, done) = oneshot::channel();
+        let done = done.shared();
+        state.running = Some(done.clone());
         state.outdated = false;
-        Ok((done, Some(started)))
+        Ok((done, Some(Started { run: Box::pin(Arc::clone(self).run(now)), sender, runtime })))
     }
 
     async fn run(self: Arc<Self>, mut started: Instant) -> Outcome {
@@ -296,8 +293,7 @@ impl Refresher {
         drop(state);
         if self.is_file() {
             // Reads the file immediately, unless another request is already reading it.
-            let finds_no_other = |read: Outcome| read.map_or(true, |read| read == *key);
-            if self.lease().now_or_never().is_some_and(finds_no_other) {
+            if self.lease().is_ok_and(|read| read.map_or(true, |read| read == *key)) {
                 return false;
             }
         }

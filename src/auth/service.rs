@@ -1,20 +1,29 @@
 use std::{
+    convert::Infallible,
     future::Future,
     mem,
     pin::Pin,
+    slice,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use futures_util::future::Either;
 use http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{ApiKey, AuthLayer, KeyError, Origin, ResponseFuture, credential::Credential, refresh::Refresh};
+use super::{
+    ApiKey, AuthLayer, KeyError, Origin, ResponseFuture,
+    credential::{Credential, SentKey},
+    future::State,
+    key_error::auth_error,
+    refresh::Refresh,
+    signature::Signature,
+};
 use crate::{
     call::Chosen,
     error::{BoxError, Error, MaybeRejected},
+    headers,
 };
 
 /// The service of [`AuthLayer`](super::AuthLayer).
@@ -23,13 +32,14 @@ use crate::{
 ///
 /// # Errors
 ///
-/// - [`Error::is_auth`] if the credential cannot be added to the request, or the request's URI has no origin.
+/// - [`Error::is_auth`] if the credential cannot be added to the request, the request's URI has no origin, or its body
+///   is larger than the [limit](super::Sign::body_limit) of the signer.
 /// - [`Error::is_invalid_request`] if the request has no room for another header field.
 /// - Passes on the errors of the inner service.
 #[derive(Debug)]
-pub struct Auth<S> {
+pub struct Auth<S, G = Infallible> {
     inner: S,
-    layer: Arc<AuthLayer>,
+    layer: Arc<AuthLayer<G>>,
     ready: Readiness,
 }
 
@@ -47,120 +57,126 @@ enum Readiness {
 }
 
 impl Readiness {
-    /// Waits until the key source of the layer, or that of each member of a pool, has a key or has failed.
-    fn poll(&mut self, layer: &AuthLayer, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(layers) = &layer.members {
-            if let Self::NotPolled = self {
-                *self = Self::Members(layers.iter().map(|_| Self::NotPolled).collect());
-            }
-            let Self::Members(members) = self else { return Poll::Ready(()) };
-            let polled = layers.iter().zip(members).map(|(layer, member)| member.poll(layer, cx));
-            return if polled.filter(Poll::is_pending).count() > 0 { Poll::Pending } else { Poll::Ready(()) };
-        }
-        if let Credential::Changing(changing) = &*layer.credential {
-            if let Self::NotPolled = self {
-                *self = match changing.keys.lease() {
-                    Either::Left(key) => Self::Ready(key.into_inner()),
-                    Either::Right(refresh) => Self::Refreshing(Box::new(refresh)),
+    /// Waits until the key source of the credential, or that of each member of a pool, has a key or has failed.
+    fn poll<G>(&mut self, credential: &Credential<G>, cx: &mut Context<'_>) -> Poll<()> {
+        match credential {
+            Credential::Members(members) => {
+                if let Self::NotPolled = self {
+                    *self = Self::Members(members.iter().map(|_| Self::NotPolled).collect());
+                }
+                let Self::Members(all) = self else { return Poll::Ready(()) };
+                let polled =
+                    members.iter().zip(all).map(|((credential, _), ready)| ready.poll(credential, cx));
+                return if polled.filter(Poll::is_pending).count() > 0 {
+                    Poll::Pending
+                } else {
+                    Poll::Ready(())
                 };
             }
-            if let Self::Refreshing(refresh) = self {
-                *self = Self::Ready(ready!(Pin::new(refresh).poll(cx)));
+            Credential::Key(key) if key.fixed.is_none() => {
+                if let Self::NotPolled = self {
+                    *self = match key.keys.lease() {
+                        Ok(key) => Self::Ready(key),
+                        Err(refresh) => Self::Refreshing(Box::new(refresh)),
+                    };
+                }
+                if let Self::Refreshing(refresh) = self {
+                    *self = Self::Ready(ready!(Pin::new(refresh).poll(cx)));
+                }
             }
+            _ => {}
         }
         Poll::Ready(())
     }
 }
 
-impl<S> Auth<S> {
+impl<S, G> Auth<S, G> {
     inner_service!();
 
     /// Calls the inner service with a request that has no replaceable key. Not inlined, so that the compiler constructs
     /// the future in its final place.
     #[inline(never)]
-    fn call_inner<B>(&mut self, request: Request<B>) -> ResponseFuture<S::Future>
+    fn call_inner<B, P>(&mut self, request: Request<B>) -> ResponseFuture<S::Future, P>
     where
         S: Service<Request<B>>,
     {
-        ResponseFuture { future: MaybeRejected::Calling { future: self.inner.call(request) }, key: None }
+        let future = MaybeRejected::Calling { future: self.inner.call(request) };
+        ResponseFuture { state: State::Calling { future, key: None } }
     }
 }
 
-impl<S> Layer<S> for AuthLayer {
-    type Service = Auth<S>;
+impl<S, G: Clone> Layer<S> for AuthLayer<G> {
+    type Service = Auth<S, G>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Auth { inner, layer: Arc::new(self.clone()), ready: Readiness::NotPolled }
     }
 }
 
-impl<S: Clone> Clone for Auth<S> {
+impl<S: Clone, G> Clone for Auth<S, G> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), layer: Arc::clone(&self.layer), ready: Readiness::NotPolled }
     }
 }
 
-/// Returns the error for a request that already has a credential. A pool could send it to the wrong member.
-fn own_credential() -> Error {
-    Error::invalid_request(
-        "the request already has a credential, but the pool adds the credential of the chosen member",
-    )
-}
-
-impl<S, B, R> Service<Request<B>> for Auth<S>
+impl<S, B, R, G> Service<Request<B>> for Auth<S, G>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
+    G: Signature<S, B>,
 {
     type Response = Response<R>;
     type Error = Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<S::Future, G::Signing>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        ready!(self.ready.poll(&self.layer, cx));
+        ready!(self.ready.poll(&self.layer.credential, cx));
         self.inner.poll_ready(cx).map_err(Error::from_service)
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         // Takes the key out of the service. Before the next request, the service must become ready again, with a
         // current key.
-        let is_member = self.layer.members.is_some();
-        let (mut layer, mut ready) = (&*self.layer, mem::take(&mut self.ready));
-        if let Some(layers) = &layer.members {
+        let mut ready = mem::take(&mut self.ready);
+        let (mut credential, mut origins) = (&self.layer.credential, &*self.layer.origins);
+        let mut is_member = false;
+        if let Credential::Members(members) = credential {
             let index = request.extensions().get().map_or(0, |chosen: &Chosen| chosen.index);
-            layer = layers.get(index).unwrap_or(layer);
-            if let Readiness::Members(members) = &mut ready {
-                ready = members.get_mut(index).map(mem::take).unwrap_or_default();
+            if let Some((own, origin)) = members.get(index) {
+                (credential, origins, is_member) = (own, slice::from_ref(origin), true);
+            }
+            if let Readiness::Members(all) = &mut ready {
+                ready = all.get_mut(index).map(mem::take).unwrap_or_default();
             }
         }
         let ready = match ready {
             Readiness::Ready(key) => Some(key),
             _ => None,
         };
-        let put = match (Origin::any_covers(&layer.origins, request.uri()), &*layer.credential) {
-            (Ok(false), _) => Ok(None),
-            (Ok(true), Credential::Hook(hook)) => {
-                let (mut head, body) = request.into_parts();
-                let put = hook.put(&mut head);
-                request = Request::from_parts(head, body);
-                put.map(|()| None)
-            }
-            (Ok(true), Credential::Fixed(fixed)) => match fixed.put(&mut request) {
-                Ok(false) if is_member => Err(own_credential()),
-                put => put.map(|_| None),
-            },
-            (Ok(true), Credential::Changing(changing)) => match changing.put(&mut request, ready) {
-                Ok(None) if is_member => Err(own_credential()),
-                put => put,
-            },
-            (Err(error), _) => Err(error),
-        };
-        match put {
+        let added: Result<Option<SentKey>, Error> =
+            match (Origin::any_covers(origins, request.uri()), credential) {
+                (Ok(true), Credential::Key(key)) => key.put(&mut request, ready, is_member),
+                (Ok(true), Credential::Closure(closure)) => {
+                    let (mut head, body) = request.into_parts();
+                    let room = headers::check_room(&head.headers);
+                    let added = room.and_then(|()| closure(&mut head).map_err(auth_error));
+                    request = Request::from_parts(head, body);
+                    added.map(|()| None)
+                }
+                (Ok(true), Credential::Signature(signature)) => {
+                    let signing = signature.sign(&mut self.inner, request);
+                    return ResponseFuture { state: State::Signing { signing } };
+                }
+                (covered, _) => covered.map(|_| None),
+            };
+        match added {
             Ok(None) => self.call_inner(request),
-            Ok(Some(key)) => {
+            Ok(key) => {
                 let future = MaybeRejected::Calling { future: self.inner.call(request) };
-                ResponseFuture { future, key: Some(key) }
+                ResponseFuture { state: State::Calling { future, key } }
             }
-            Err(error) => ResponseFuture { future: MaybeRejected::rejected(error), key: None },
+            Err(error) => {
+                ResponseFuture { state: State::Calling { future: MaybeRejected::rejected(error), key: None } }
+            }
         }
     }
 }

@@ -1,6 +1,4 @@
-use std::{fmt, future::ready, path::PathBuf, sync::Arc, time::Duration};
-
-use futures_util::future::Either;
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     ApiKey, KeyError, RefreshingKey,
@@ -76,7 +74,10 @@ impl KeySource {
     ///
     /// Dropping the future does not stop the refresh.
     pub async fn current(&self) -> Result<ApiKey, KeyError> {
-        self.lease().await
+        match self.lease() {
+            Ok(key) => key,
+            Err(refresh) => refresh.await,
+        }
     }
 
     /// Reports to the source that the server rejected `key`. Returns `true` if another key is available or is being
@@ -106,7 +107,7 @@ impl KeySource {
 
     pub(super) fn lease(&self) -> Lease {
         match &self.0 {
-            Source::Fixed(key) => Either::Left(ready(Ok(key.clone()))),
+            Source::Fixed(key) => Ok(Ok(key.clone())),
             Source::Refreshing(refresher) => refresher.lease(),
         }
     }

@@ -21,7 +21,7 @@ use crate::{
     config::InvalidConfig,
     error::{BoxError, Error},
     limit::InFlightBody,
-    stack::{BaseUrl, LayeredService, OuterService, StackBuilder},
+    stack::{BaseUrl, OuterService, StackBuilder, boxed},
     transport::TransportConfig,
 };
 
@@ -144,7 +144,7 @@ impl StackBuilder {
         if self.transport_layers.0.is_empty() {
             return self.client_over(service);
         }
-        self.client_over(self.transport_layers.layer(LayeredService::new(service, Into::into)))
+        self.client_over(self.transport_layers.layer(boxed(service, Into::into)))
     }
 
     fn client_over<S, R>(&self, service: S) -> Result<Client, InvalidConfig>
@@ -169,7 +169,7 @@ impl StackBuilder {
         let outer = (!self.outer_layers.0.is_empty()).then(|| {
             let (base_url, current) = (base_url.clone(), Arc::clone(&current));
             let stack = service_fn(move |request| outer_call::send(base_url.clone(), &current, request));
-            self.outer_layers.layer(LayeredService::new(stack, convert::identity))
+            self.outer_layers.layer(boxed(stack, convert::identity))
         });
         Ok(Client { inner: Arc::new(Inner { base_url, current, outer, transport: OnceLock::new() }) })
     }

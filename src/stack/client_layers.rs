@@ -1,8 +1,4 @@
-use std::{
-    fmt,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -19,19 +15,14 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct ClientLayers<T>(pub(crate) Vec<Arc<dyn Fn(T) -> T + Send + Sync>>);
 
-/// The service to which a layer of a client is added. Its name is [`TransportService`] below the stack, and
-/// [`OuterService`] above the stack. Each call allocates one box, for its future.
-#[derive(Debug)]
-pub struct LayeredService<B, E>(BoxCloneSyncService<Request<B>, Response<Body>, E>);
-
 /// The service to which [`with_transport_layer`](super::StackBuilder::with_transport_layer) adds a layer: the transport
 /// of a client, or its custom service. Its error is the service's own error, or a
-/// [`DeliveryError`](crate::error::DeliveryError) of a layer.
-pub type TransportService = LayeredService<ReplayBody<Body>, BoxError>;
+/// [`DeliveryError`](crate::error::DeliveryError) of a layer. Each call allocates one box, for its future.
+pub type TransportService = BoxCloneSyncService<Request<ReplayBody<Body>>, Response<Body>, BoxError>;
 
 /// The service to which [`with_outer_layer`](super::StackBuilder::with_outer_layer) adds a layer: the whole stack of a
-/// client. Its error is an [`Error`](crate::Error).
-pub type OuterService = LayeredService<Body, Error>;
+/// client. Its error is an [`Error`](crate::Error). Each call allocates one box, for its future.
+pub type OuterService = BoxCloneSyncService<Request<Body>, Response<Body>, Error>;
 
 impl<T> ClientLayers<T> {
     pub(crate) fn add(&mut self, layer: impl Fn(T) -> T + Send + Sync + 'static) {
@@ -58,40 +49,18 @@ impl<T> fmt::Debug for ClientLayers<T> {
     }
 }
 
-impl<B, E> LayeredService<B, E> {
-    /// Erases the type of a service. `convert` converts its errors.
-    pub(crate) fn new<S, R>(
-        service: S,
-        convert: impl Fn(S::Error) -> E + Clone + Send + Sync + 'static,
-    ) -> Self
-    where
-        S: Service<Request<B>, Response = Response<R>> + Clone + Send + Sync + 'static,
-        S::Future: Send + 'static,
-        R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-        B: 'static,
-        E: 'static,
-    {
-        let service = service.map_response(|response| response.map(Body::new)).map_err(convert);
-        Self(BoxCloneSyncService::new(service))
-    }
-}
-
-impl<B, E> Service<Request<B>> for LayeredService<B, E> {
-    type Response = Response<Body>;
-    type Error = E;
-    type Future = <BoxCloneSyncService<Request<B>, Response<Body>, E> as Service<Request<B>>>::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), E>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        self.0.call(request)
-    }
-}
-
-impl<B, E> Clone for LayeredService<B, E> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
+/// Erases the type of a service. `convert` converts its errors.
+pub(crate) fn boxed<S, B, R, E>(
+    service: S,
+    convert: impl Fn(S::Error) -> E + Clone + Send + Sync + 'static,
+) -> BoxCloneSyncService<Request<B>, Response<Body>, E>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+    R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: 'static,
+    E: 'static,
+{
+    let service = service.map_response(|response: Response<R>| response.map(Body::new)).map_err(convert);
+    BoxCloneSyncService::new(service)
 }

@@ -1,72 +1,28 @@
-use std::{borrow::Cow, fmt, path::PathBuf, sync::Arc, time::Duration};
-
-use http::request;
-use tower::util::Either;
-use tower_layer::Identity;
+use std::{fmt, sync::Arc};
 
 use crate::{
-    auth::{ApiKey, AuthLayer, KeyPlacement, KeySource, Origin, Sign, SignLayer},
+    auth::{AnySign, Credential, KeyPlacement},
     config::InvalidConfig,
-    error::BoxError,
 };
 
-pub(super) type CredentialLayer = Either<AuthLayer, Either<SignLayer, Identity>>;
+/// Creates the credential of a stack. A key is read when a layer is created. `None` until a setter is called.
+#[derive(Clone, Default)]
+pub(super) struct CredentialSource(pub(super) Option<Arc<Create>>);
 
-/// The credential of a stack. It is read and checked when a layer is created.
-#[derive(Clone)]
-pub(super) enum Credential {
-    /// The caller has not chosen a credential yet.
-    Missing,
-    Environment(Cow<'static, str>),
-    File(PathBuf, Duration),
-    Keys(KeySource),
-    Own(Arc<Authorize>),
-    Signature(Arc<dyn Sign>),
-    None,
-}
+type Create = dyn Fn(&KeyPlacement) -> Result<Credential<AnySign>, InvalidConfig> + Send + Sync;
 
-type Authorize = dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync;
-
-impl Credential {
-    /// Returns whether the credential is a key. Only a key has a placement.
-    pub(super) fn is_key(&self) -> bool {
-        matches!(self, Self::Environment(_) | Self::File(..) | Self::Keys(_))
-    }
-
-    pub(super) fn layer(
-        &self,
-        placement: &KeyPlacement,
-        origin: &Origin,
-        allowed: &[Origin],
-    ) -> Result<CredentialLayer, InvalidConfig> {
+impl CredentialSource {
+    pub(super) fn create(&self, placement: &KeyPlacement) -> Result<Credential<AnySign>, InvalidConfig> {
         const MISSING: &str = "a key (with_api_key_env, with_api_key, with_api_key_file), a signature (with_signature), or without_credential()";
-        const UNSET: &str = "the environment variable to be set, another key (with_api_key, with_api_key_env, with_api_key_file), or without_credential()";
-        let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
-        let layer = match self {
-            Self::Missing => return Err(InvalidConfig::new("credential", "none", MISSING)),
-            Self::None => return Ok(Either::Right(Either::Right(Identity::new()))),
-            Self::Signature(sign) => {
-                let layer = SignLayer::new(Arc::clone(sign), origin)?;
-                let layer = allowed.try_fold(layer, SignLayer::with_allowed_origin)?;
-                return Ok(Either::Right(Either::Left(layer)));
-            }
-            Self::Own(authorize) => {
-                let authorize = Arc::clone(authorize);
-                AuthLayer::from_fn(move |head| authorize(head), origin)?
-            }
-            Self::Environment(variable) => AuthLayer::new(ApiKey::from_env_or(variable, UNSET)?, origin)?,
-            Self::File(path, interval) => {
-                AuthLayer::new(KeySource::from_file_every(path, *interval)?, origin)?
-            }
-            Self::Keys(keys) => AuthLayer::new(keys.clone(), origin)?,
-        };
-        let layer = layer.with_placement(placement.clone());
-        Ok(Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?))
+        match &self.0 {
+            Some(create) => create(placement),
+            None => Err(InvalidConfig::new("credential", "none", MISSING)),
+        }
     }
 }
 
 /// Writes no part of the credential, because it may be a key.
-impl fmt::Debug for Credential {
+impl fmt::Debug for CredentialSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credential(redacted)")
     }

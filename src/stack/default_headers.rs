@@ -22,10 +22,10 @@ use crate::{
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// The headers that are added to each request that does not contain them. A request with a body also gets a
-/// `content-type`.
+/// Adds the default headers of a stack to each request that does not contain them. A request with a body also gets a
+/// `content-type`. [`StackLayer`](super::StackLayer) contains this layer.
 #[derive(Clone, Default)]
-pub(crate) struct DefaultHeadersLayer(pub(crate) Arc<HeaderMap>);
+pub struct DefaultHeadersLayer(pub(crate) Arc<HeaderMap>);
 
 impl DefaultHeadersLayer {
     /// Rejects a default header that frames a request, contains a credential or is the header of the request id. `key`
@@ -83,7 +83,7 @@ impl fmt::Debug for DefaultHeadersLayer {
     }
 }
 
-/// Adds the default headers of a stack to each request: see [`StackBuilder::with_header`].
+/// The service of [`DefaultHeadersLayer`]: see [`StackBuilder::with_header`](super::StackBuilder::with_header).
 ///
 /// # Errors
 ///

@@ -1,11 +1,10 @@
 use tower::ServiceBuilder;
 use tower_layer::Layer;
 
-use super::{
-    StackService, credential::CredentialLayer, default_headers::DefaultHeadersLayer, pool::RouteLayer,
-};
+use super::{StackService, default_headers::DefaultHeadersLayer, pool::RouteLayer};
 use crate::{
     attempt_span::AttemptSpanLayer,
+    auth::{AnySign, AuthLayer},
     limit::{AnyLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -41,6 +40,9 @@ use crate::{
 /// # }
 /// ```
 ///
+/// The fields are the layers, outermost first. [Taking a stack
+/// apart](crate::guide::other_layers#taking-a-stack-apart) shows how to put another layer between two of them.
+///
 /// # Errors
 ///
 /// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 6,000 header
@@ -52,16 +54,26 @@ use crate::{
 /// All clones of the layer, and all services made from them, share one limiter.
 #[derive(Debug, Clone)]
 pub struct StackLayer {
-    pub(super) body_idle: BodyIdleTimeoutLayer,
-    pub(super) request_id: RequestIdLayer,
-    pub(super) headers: DefaultHeadersLayer,
-    pub(super) total: TimeoutLayer,
-    pub(super) retry: RetryLayer,
-    pub(super) limit: RateLimitLayer<AnyLimiter>,
-    pub(super) route: RouteLayer,
-    pub(super) attempt_span: AttemptSpanLayer,
-    pub(super) auth: CredentialLayer,
-    pub(super) attempt_timeout: TimeoutLayer,
+    /// Limits how long the body of a response may stall.
+    pub body_idle_timeout: BodyIdleTimeoutLayer,
+    /// Adds the request id, and logs each call.
+    pub request_id: RequestIdLayer,
+    /// Adds the default headers, and checks `host`, `content-length` and `transfer-encoding`.
+    pub default_headers: DefaultHeadersLayer,
+    /// Limits the time of the whole call.
+    pub total_timeout: TimeoutLayer,
+    /// Repeats failed attempts.
+    pub retry: RetryLayer,
+    /// Waits for the permits of each attempt.
+    pub rate_limit: RateLimitLayer<AnyLimiter>,
+    /// Sends an attempt to its member of a [`Pool`](super::Pool). Does nothing without a pool.
+    pub route: RouteLayer,
+    /// Measures each attempt.
+    pub attempt_span: AttemptSpanLayer,
+    /// Adds the credential. Does nothing without one.
+    pub auth: AuthLayer<AnySign>,
+    /// Limits the time of one attempt.
+    pub attempt_timeout: TimeoutLayer,
 }
 
 impl<S> Layer<S> for StackLayer {
@@ -70,12 +82,12 @@ impl<S> Layer<S> for StackLayer {
     fn layer(&self, inner: S) -> Self::Service {
         // The compiler checks this order of the layers against the type `StackService`.
         let layers = ServiceBuilder::new()
-            .layer(&self.body_idle)
+            .layer(&self.body_idle_timeout)
             .layer(&self.request_id)
-            .layer(&self.headers)
-            .layer(&self.total)
+            .layer(&self.default_headers)
+            .layer(&self.total_timeout)
             .layer(&self.retry)
-            .layer(&self.limit)
+            .layer(&self.rate_limit)
             .layer(&self.route)
             .layer(&self.attempt_span)
             .layer(&self.auth)

@@ -30,7 +30,7 @@
 //! attempt span, credential, attempt timeout, then the client. [`StackLayer`] defines this order. The layer for the
 //! idle timeout of the response body is outside all of them. It has no effect until
 //! [`StackBuilder::with_body_idle_timeout`] sets a limit. [`guide::other_layers`](crate::guide::other_layers) shows
-//! where the layers of other crates belong.
+//! where the layers of other crates belong, and how to put one between two layers of a stack.
 //!
 //! Below the rate limit, a stack with a [`Pool`] sends the request to the member that has granted its permits.
 //!
@@ -76,7 +76,10 @@ mod service;
 pub(crate) use self::base_url::BaseUrl;
 pub use self::builder::StackBuilder;
 #[cfg(feature = "client")]
-pub use self::client_layers::{LayeredService, OuterService, TransportService};
+pub(crate) use self::client_layers::boxed;
+#[cfg(feature = "client")]
+pub use self::client_layers::{OuterService, TransportService};
+pub use self::default_headers::{DefaultHeaders, DefaultHeadersLayer};
 pub use self::layer::StackLayer;
-pub use self::pool::Pool;
+pub use self::pool::{Pool, Route, RouteLayer};
 pub use self::service::StackService;

@@ -1,13 +1,12 @@
 use std::task::{Context, Poll};
 
 use http::Request;
-use tower::util::Either;
 use tower_service::Service;
 
 use super::{default_headers::DefaultHeaders, pool::Route};
 use crate::{
     attempt_span::AttemptSpan,
-    auth::{Auth, SignService},
+    auth::{AnySign, Auth},
     limit::{AnyLimiter, RateLimit},
     request_id::SetRequestId,
     retry::Retry,
@@ -17,24 +16,15 @@ use crate::{
 /// The layers of a stack, outermost first.
 type Layers<S> = BodyIdleTimeout<
     SetRequestId<
-        DefaultHeaders<Timeout<Retry<RateLimit<Route<AttemptSpan<Credentialed<Timeout<S>>>>, AnyLimiter>>>>,
+        DefaultHeaders<Timeout<Retry<RateLimit<Route<AttemptSpan<Auth<Timeout<S>, AnySign>>>, AnyLimiter>>>>,
     >,
 >;
 
-/// The service that adds a key, adds a signature, or adds no credential.
-type Credentialed<S> = Either<Auth<S>, Either<SignService<S>, S>>;
-
 /// Calls the accessor `$step` of each layer, from the outermost layer to the inner service.
 macro_rules! inner {
-    ($layers:expr, $step:ident) => {{
-        let above = $layers.$step().$step().$step().$step().$step().$step().$step();
-        let below = match above.$step() {
-            Either::Left(auth) => auth.$step(),
-            Either::Right(Either::Left(sign)) => sign.$step(),
-            Either::Right(Either::Right(below)) => below,
-        };
-        below.$step()
-    }};
+    ($layers:expr, $step:ident) => {
+        $layers.$step().$step().$step().$step().$step().$step().$step().$step().$step().$step()
+    };
 }
 
 /// The service of a [`StackLayer`](super::StackLayer).

@@ -8,8 +8,8 @@ use hyper_util::client::proxy::matcher::Matcher;
 
 use super::tunnel::Intercept;
 use crate::{
-    auth::{is_loopback, quoted},
     config::InvalidConfig,
+    uri::{is_loopback, quoted},
 };
 
 /// The proxies through which a [`Transport`](super::Transport) sends its requests.

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tower::ServiceBuilder;
 use tower_outbound::{
     Body,
-    auth::{AppCredentials, BoxSignFuture, Sign, SignLayer},
+    auth::{AnySign, AppCredentials, BoxSignFuture, Sign},
     body::BodyTooLarge,
     preset,
     retry::RetryLayer,
@@ -42,8 +42,8 @@ fn signer(limit: Option<usize>) -> PlainTextSigner {
     PlainTextSigner { credentials: AppCredentials::new("app", key("k3y"), key("s3cret")).unwrap(), limit }
 }
 
-fn sign_layer(limit: Option<usize>) -> SignLayer {
-    SignLayer::new(signer(limit), Origin::parse(URI).unwrap()).unwrap()
+fn sign_layer(limit: Option<usize>) -> AuthLayer<AnySign> {
+    AuthLayer::from_sign(signer(limit), Origin::parse(URI).unwrap()).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -58,18 +58,17 @@ async fn signer_receives_the_body_only_if_the_signer_sets_a_body_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_output_of_the_sign_layer_contains_no_secret() {
+async fn debug_output_of_a_signing_layer_contains_no_secret() {
     let layer = sign_layer(None);
     let mut service = layer.layer(ScriptedService::new([Scripted::NoResponse]));
     let (layer_debug, service_debug) = (format!("{layer:?}"), format!("{service:?}"));
     assert!(
-        layer_debug.starts_with("SignLayer { origins: ")
-            && service_debug.starts_with("SignService { inner: "),
+        layer_debug.starts_with("AuthLayer { origins: ") && service_debug.starts_with("Auth { inner: "),
         "{layer_debug} {service_debug}"
     );
     ServiceExt::<Request<Content>>::ready(&mut service).await.unwrap();
     let mut call = tokio_test::task::spawn(service.call(request("POST", URI)));
-    assert_eq!(format!("{:?}", *call), "SignFuture { .. }");
+    assert_eq!(format!("{:?}", *call), "ResponseFuture { .. }");
     tokio_test::assert_pending!(call.poll());
     tokio::time::advance(millis(11)).await;
     tokio_test::assert_pending!(call.poll());
@@ -113,7 +112,7 @@ async fn only_requests_to_allowed_origins_are_signed() {
     assert_eq!(signed, [false, true]);
     assert!(sign_layer(None).layer(server.clone()).oneshot(get("/v1")).await.unwrap_err().is_auth());
     assert_eq!(server.calls(), 2);
-    assert!(SignLayer::new(signer(None), Origin::parse("http://host").unwrap()).is_err());
+    assert!(AuthLayer::from_sign(signer(None), Origin::parse("http://host").unwrap()).is_err());
     assert!(sign_layer(None).with_allowed_origin(Origin::parse("http://host").unwrap()).is_err());
 }
 
@@ -132,7 +131,7 @@ impl Sign for UriSigner {
 #[tokio::test(start_paused = true)]
 async fn uri_of_a_signer_is_sent_without_another_origin_check_and_changed_once_for_each_attempt() {
     let server = ScriptedService::new([Scripted::Status(503), Scripted::Status(200)]);
-    let layer = SignLayer::new(UriSigner, Origin::parse(URI).unwrap()).unwrap();
+    let layer = AuthLayer::from_sign(UriSigner, Origin::parse(URI).unwrap()).unwrap();
     let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(layer).service(server.clone());
     service.oneshot(get(URI)).await.unwrap();
     let uris: Vec<_> = server.seen().iter().map(|seen| seen.head.uri.to_string()).collect();

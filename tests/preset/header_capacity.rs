@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, request};
 use tower::{Layer, Service};
 use tower_outbound::{
     attempt_span::AttemptSpanLayer,
-    auth::{AuthLayer, BoxSignFuture, KeySource, Origin, Sign, SignLayer},
+    auth::{AuthLayer, BoxSignFuture, KeySource, Origin, Sign},
     request_id::RequestIdLayer,
     retry::IdempotencyKey,
     transport::TransportConfig,
@@ -73,7 +73,7 @@ async fn layers_that_add_a_header_reject_a_request_with_a_full_header_map() {
         Ok::<_, BoxError>(())
     };
     assert_rejects(AuthLayer::from_fn(authorize, origin()).unwrap()).await;
-    assert_rejects(SignLayer::new(Signer, origin()).unwrap()).await;
+    assert_rejects(AuthLayer::from_sign(Signer, origin()).unwrap()).await;
     assert_rejects(preset_with_key(URI).layer().unwrap()).await;
 }
 

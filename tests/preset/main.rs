@@ -11,6 +11,7 @@ mod header_capacity;
 mod limiter;
 #[path = "../support/mod.rs"]
 mod support;
+mod taken_apart;
 mod whole_stack;
 
 use std::{convert::Infallible, env, time::Duration};

@@ -12,7 +12,7 @@ use tower::{Layer, Service, service_fn};
 use tower_outbound::{
     BoxError, ExponentialBackoff, Quota,
     attempt_span::AttemptSpanLayer,
-    auth::{RefreshingKey, SignLayer},
+    auth::{AnySign, AuthLayer, RefreshingKey},
     body::ReplayBody,
     limit::{LocalLimiter, RateLimit, RateLimitLayer},
     request_id::RequestIdLayer,
@@ -64,7 +64,7 @@ fn quota_instead_of_a_limiter(quota: Quota) {
     RateLimitLayer::new(quota);
 }
 
-fn body_does_not_convert_from_bytes(sign: SignLayer) {
+fn body_does_not_convert_from_bytes(sign: AuthLayer<AnySign>) {
     let service = service_fn(|_: Request<Empty<Bytes>>| async {
         Ok::<Response<Content>, BoxError>(Response::default())
     });

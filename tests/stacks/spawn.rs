@@ -14,7 +14,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Body, BoxError,
     adapter::{Reqwest, SendWith},
-    auth::{BoxSignFuture, Sign, SignLayer},
+    auth::{AuthLayer, BoxSignFuture, Sign},
     body::ReplayBody,
     preset,
     stack::{StackBuilder, StackService},
@@ -175,10 +175,10 @@ async fn axum_handler_can_make_a_call() {
 }
 
 #[tokio::test]
-async fn call_through_a_single_sign_layer_can_be_spawned() {
+async fn call_through_a_single_signing_layer_can_be_spawned() {
     let (server, service) = server().await;
     let origin = tower_outbound::auth::Origin::parse(&server.url()).unwrap();
-    let stack = SignLayer::new(Signer, origin).unwrap().layer(hyper_without_replay());
+    let stack = AuthLayer::from_sign(Signer, origin).unwrap().layer(hyper_without_replay());
     let request = get_from::<Body>(&server);
     let call = tokio::spawn(async move { stack.oneshot(request).await });
     assert_eq!(call.await.unwrap().unwrap().status(), 200);

@@ -1,7 +1,17 @@
-//! The state of a refresher.
+//! The state of a refresher, and the start of a refresh.
 
-use super::super::{ApiKey, KeyError, refresh_task::Running};
+use std::{future::Future, pin::Pin};
+
+use futures_util::{FutureExt, future::Shared};
+use tokio::{runtime::Handle, sync::oneshot};
+
+use super::super::{ApiKey, KeyError};
 use crate::clock::Instant;
+
+pub(in crate::auth) type Outcome = Result<ApiKey, KeyError>;
+
+/// Resolves to the outcome of a refresh, or to an error if the task of the refresh was dropped with its runtime.
+pub(super) type Done = Shared<oneshot::Receiver<Outcome>>;
 
 /// The keys and the refresh of a refresher.
 #[derive(Default)]
@@ -9,7 +19,7 @@ pub(super) struct State {
     pub(super) held: Option<Held>,
     /// The running refresh. If a runtime drops the task of this refresh, a waiter or the next request starts another
     /// refresh.
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<Done>,
     /// Whether the server rejected the key after the running refresh had started.
     pub(super) outdated: bool,
     /// The number of consecutive failures.
@@ -34,5 +44,29 @@ pub(super) struct Held {
 impl Held {
     pub(super) fn is_valid(&self, now: Instant) -> bool {
         !self.rejected && self.expires.is_none_or(|expires| now < expires)
+    }
+}
+
+/// A refresh that was not polled yet.
+pub(super) struct Started {
+    pub(super) run: Pin<Box<dyn Future<Output = Outcome> + Send>>,
+    /// Owned by the task of the refresh, and dropped with that task.
+    pub(super) sender: oneshot::Sender<Outcome>,
+    /// The runtime of the task. Without it, the first poll must complete the refresh.
+    pub(super) runtime: Option<Handle>,
+}
+
+impl Started {
+    /// Polls the refresh once. Returns its outcome, or spawns a task that completes the refresh.
+    pub(super) fn begin(self) -> Option<Outcome> {
+        let Self { mut run, sender, runtime } = self;
+        if let Some(outcome) = run.as_mut().now_or_never() {
+            drop(sender.send(outcome.clone()));
+            return Some(outcome);
+        }
+        if let Some(runtime) = runtime {
+            drop(runtime.spawn(async { drop(sender.send(run.await)) }));
+        }
+        None
     }
 }

@@ -3,11 +3,7 @@ use http::{
     uri::{Parts, PathAndQuery},
 };
 
-use crate::{
-    auth::{Origin, quoted},
-    config::InvalidConfig,
-    error::Error,
-};
+use crate::{auth::Origin, config::InvalidConfig, error::Error, uri::quoted};
 
 /// The base URL of a service. A URI that is resolved against the base URL stays below it.
 #[derive(Debug, Clone)]

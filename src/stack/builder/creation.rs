@@ -6,7 +6,7 @@ use crate::{
     limit::{AnyLimiter, RateLimitLayer, core::CoreSettings},
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    stack::{BaseUrl, credential::Credential, default_headers::DefaultHeadersLayer},
+    stack::{BaseUrl, credential::CredentialSource, default_headers::DefaultHeadersLayer},
     timeout::TimeoutConfig,
 };
 
@@ -32,7 +32,7 @@ impl StackBuilder {
         Ok(Self {
             name: base.uri.host().unwrap_or_default().into(),
             base,
-            credential: Credential::Missing,
+            credential: CredentialSource::default(),
             placement: KeyPlacement::bearer(),
             allowed: Vec::new(),
             headers: DefaultHeadersLayer::default(),

@@ -4,9 +4,10 @@ use http::request;
 
 use super::StackBuilder;
 use crate::{
-    auth::{ApiKey, KeyPlacement, KeySource, Origin, Sign},
+    auth::{AnySign, ApiKey, Credential, KeyPlacement, KeySource, Origin, Sign},
+    config::InvalidConfig,
     error::BoxError,
-    stack::credential::Credential,
+    stack::credential::CredentialSource,
 };
 
 /// Setters of the credential: a key, a signature, or no credential.
@@ -22,7 +23,11 @@ impl StackBuilder {
     /// Sends the key that this environment variable contains. The variable is read once, when the layer or client is
     /// created.
     pub fn with_api_key_env(self, variable: impl Into<Cow<'static, str>>) -> Self {
-        self.with_credential(Credential::Environment(variable.into()))
+        const UNSET: &str = "the environment variable to be set, another key (with_api_key, with_api_key_env, with_api_key_file), or without_credential()";
+        let variable = variable.into();
+        self.with_credential(move |placement| {
+            Ok(Credential::key(ApiKey::from_env_or(&variable, UNSET)?, placement))
+        })
     }
 
     /// Sends the key that this file contains. The file is read when the layer or client is created, and again by the
@@ -35,7 +40,10 @@ impl StackBuilder {
 
     /// Like [`with_api_key_file`](Self::with_api_key_file), with a custom interval between two reads of the file.
     pub fn with_api_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
-        self.with_credential(Credential::File(path.into(), interval))
+        let path = path.into();
+        self.with_credential(move |placement| {
+            Ok(Credential::key(KeySource::from_file_every(&path, interval)?, placement))
+        })
     }
 
     /// Sends the key from this source. An example is a [`RefreshingKey`](crate::auth::RefreshingKey), which fetches the
@@ -43,7 +51,8 @@ impl StackBuilder {
     ///
     /// After a 401, the request is retried once if the source has another key.
     pub fn with_keys(self, keys: impl Into<KeySource>) -> Self {
-        self.with_credential(Credential::Keys(keys.into()))
+        let keys = keys.into();
+        self.with_credential(move |placement| Ok(Credential::key(keys.clone(), placement)))
     }
 
     /// Sets where requests carry the key. The default is a bearer token. Other places are a header such as `x-api-key`,
@@ -59,7 +68,8 @@ impl StackBuilder {
     /// Signs every attempt instead of sending a key. A [`Sign`] reads the head of the request, and also the body if it
     /// sets a [`body_limit`](Sign::body_limit). It may be asynchronous.
     pub fn with_signature(self, sign: impl Sign + 'static) -> Self {
-        self.with_credential(Credential::Signature(Arc::new(sign)))
+        let credential = Credential::Signature(AnySign::new(sign));
+        self.with_credential(move |_| Ok(credential.clone()))
     }
 
     /// Also sends the credential to this origin. Use this method if a layer above the stack follows redirects.
@@ -77,7 +87,8 @@ impl StackBuilder {
         self,
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
     ) -> Self {
-        self.with_credential(Credential::Own(Arc::new(authorize)))
+        let credential = Credential::closure(authorize);
+        self.with_credential(move |_| Ok(credential.clone()))
     }
 
     /// Sends no credential. Use this method for a service that needs no credential.
@@ -92,11 +103,14 @@ impl StackBuilder {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     pub fn without_credential(self) -> Self {
-        self.with_credential(Credential::None)
+        self.with_credential(|_| Ok(Credential::None))
     }
 
-    fn with_credential(mut self, credential: Credential) -> Self {
-        self.credential = credential;
+    fn with_credential(
+        mut self,
+        create: impl Fn(&KeyPlacement) -> Result<Credential<AnySign>, InvalidConfig> + Send + Sync + 'static,
+    ) -> Self {
+        self.credential = CredentialSource(Some(Arc::new(create)));
         if !self.has_given_limiter {
             self.renew_limiter();
         }

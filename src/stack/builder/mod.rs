@@ -22,14 +22,14 @@ mod running;
 use std::{sync::Arc, time::Duration};
 
 use http::Uri;
-use tower::util::Either;
 
 use super::{
-    BaseUrl, Pool, StackLayer, credential::Credential, default_headers::DefaultHeadersLayer, pool::RouteLayer,
+    BaseUrl, Pool, StackLayer, credential::CredentialSource, default_headers::DefaultHeadersLayer,
+    pool::RouteLayer,
 };
 use crate::{
     attempt_span::AttemptSpanLayer,
-    auth::{KeyPlacement, Origin},
+    auth::{AuthLayer, Credential, KeyPlacement, Origin},
     config::InvalidConfig,
     config::text::Written,
     limit::{AnyLimiter, RateLimitLayer, core::CoreSettings},
@@ -79,7 +79,7 @@ use crate::{
 pub struct StackBuilder {
     name: Arc<str>,
     pub(crate) base: BaseUrl,
-    credential: Credential,
+    credential: CredentialSource,
     placement: KeyPlacement,
     allowed: Vec<Origin>,
     pub(crate) headers: DefaultHeadersLayer,
@@ -201,38 +201,39 @@ impl StackBuilder {
     pub(crate) fn whole_layer(&self) -> Result<StackLayer, InvalidConfig> {
         self.invalid.clone().map_or(Ok(()), Err)?;
         self.check_name()?;
-        let (total, attempt_timeout) =
+        let (total_timeout, attempt_timeout) =
             (self.timeout.total_layer()?.in_stack(), self.timeout.attempt_layer()?.in_stack());
-        let key_header =
-            self.placement.header_name().filter(|_| self.pool.is_some() || self.credential.is_key());
+        let (origin, has_pool) = (&self.base.origin, self.pool.is_some());
+        let (credential, route) = match &self.pool {
+            None => (self.credential.create(&self.placement), RouteLayer::none()),
+            Some(pool) => (
+                pool.credential(&self.placement, origin.is_plaintext()),
+                RouteLayer::new(self.base.clone(), pool.clone()),
+            ),
+        };
+        let is_other =
+            matches!(credential, Ok(Credential::None | Credential::Closure(_) | Credential::Signature(_)));
+        let key_header = self.placement.header_name().filter(|_| !is_other);
         self.headers.check(key_header, self.request_id.header())?;
-        let auth = match &self.pool {
-            None => {
-                self.check_without_pool()?;
-                self.credential.layer(&self.placement, &self.base.origin, &self.allowed)?
-            }
-            Some(pool) => {
-                self.check_pool(pool)?;
-                Either::Left(pool.auth_layer(&self.placement, self.base.origin.is_plaintext())?)
-            }
-        };
-        let (origin, has_pool) = (self.base.origin.clone(), self.pool.is_some());
-        let (mut retry, mut limit) = (self.retry.clone(), self.joint_limit()?);
-        if let Some(dialect) = &self.dialect {
-            (retry, limit) = (retry.with_dialect(dialect.clone()), limit.with_dialect(dialect.clone()));
+        match &self.pool {
+            None => self.check_without_pool()?,
+            Some(pool) => self.check_pool(pool)?,
         }
-        let route = match &self.pool {
-            None => RouteLayer::none(),
-            Some(pool) => RouteLayer::new(self.base.clone(), pool.clone()),
-        };
+        let auth = AuthLayer::of(credential?, [origin].into_iter().chain(&self.allowed).cloned())?;
+        let (mut retry, mut rate_limit) = (self.retry.clone(), self.joint_limit()?);
+        if let Some(dialect) = &self.dialect {
+            retry = retry.with_dialect(dialect.clone());
+            rate_limit = rate_limit.with_dialect(dialect.clone());
+        }
+        let origin = origin.clone();
         Ok(StackLayer {
-            body_idle: self.timeout.body_idle_layer()?,
+            body_idle_timeout: self.timeout.body_idle_layer()?,
             request_id: self.request_id.clone().with_service(Arc::clone(&self.name)),
-            headers: self.headers.clone(),
-            total,
+            default_headers: self.headers.clone(),
+            total_timeout,
             retry,
+            rate_limit: rate_limit.with_feedback_from(move |head| has_pool || origin.covers(head.uri)),
             route,
-            limit: limit.with_feedback_from(move |head| has_pool || origin.covers(head.uri)),
             attempt_span: self.attempt_span.clone(),
             auth,
             attempt_timeout,

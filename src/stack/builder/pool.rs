@@ -3,7 +3,7 @@ use super::StackBuilder;
 use crate::auth::Origin;
 use crate::{
     config::InvalidConfig,
-    stack::{Pool, credential::Credential, pool::PoolLimiter},
+    stack::{Pool, credential::CredentialSource, pool::PoolLimiter},
 };
 
 impl StackBuilder {
@@ -18,7 +18,7 @@ impl StackBuilder {
     /// - the key of a member would be sent without TLS, unless the builder [allows it](Self::with_plaintext);
     /// - a credential, a limiter, endpoint limits or an allowed origin are also set.
     pub fn with_pool(mut self, pool: Pool) -> Self {
-        self.credential = Credential::Missing;
+        self.credential = CredentialSource::default();
         self.quotas = Vec::new();
         self = self.with_limiter(PoolLimiter::new(pool.clone()));
         self.pool = Some(pool);
@@ -47,7 +47,7 @@ impl StackBuilder {
     /// Returns an error if a later setter contradicts the pool.
     pub(super) fn check_pool(&self, pool: &Pool) -> Result<(), InvalidConfig> {
         let limiter = self.limiter().downcast_ref::<PoolLimiter>();
-        let (field, value) = if !matches!(self.credential, Credential::Missing) {
+        let (field, value) = if self.credential.0.is_some() {
             ("credential", "one for all members")
         } else if !limiter.is_some_and(|limiter| limiter.is_of(pool)) {
             ("limiter", "one for all members")

@@ -7,7 +7,7 @@ use super::StackBuilder;
 use crate::{
     body::{Body, ReplayBody},
     error::{BoxError, Error},
-    stack::{LayeredService, OuterService, TransportService},
+    stack::{OuterService, TransportService, boxed},
 };
 
 /// Setters of the layers below and above the stack of a client.
@@ -46,7 +46,7 @@ impl StackBuilder {
         <L::Service as Service<Request<ReplayBody<Body>>>>::Future: Send + 'static,
         R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        self.transport_layers.add(move |inner| LayeredService::new(layer.layer(inner), Into::into));
+        self.transport_layers.add(move |inner| boxed(layer.layer(inner), Into::into));
         self
     }
 
@@ -97,7 +97,7 @@ impl StackBuilder {
         <L::Service as Service<Request<Body>>>::Future: Send + 'static,
         R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        self.outer_layers.add(move |inner| LayeredService::new(layer.layer(inner), Error::from_service));
+        self.outer_layers.add(move |inner| boxed(layer.layer(inner), Error::from_service));
         self
     }
 }

@@ -38,6 +38,8 @@ pub(in crate::stack) struct PoolLimiter {
 #[derive(Debug)]
 struct Choice {
     pool: Pool,
+    /// Whether the request already belongs to a member. It then keeps what its call has recorded.
+    is_renewed: bool,
     /// The indices of the members, in the order of preference.
     members: Vec<usize>,
     /// The members that have not refused the request since it began to wait.
@@ -53,11 +55,6 @@ impl PoolLimiter {
 
     pub(in crate::stack) fn is_of(&self, pool: &Pool) -> bool {
         self.pool.id() == pool.id()
-    }
-
-    /// Returns whether the request already belongs to a member. It then keeps what its call has recorded.
-    fn is_renewed(&self, head: RequestHead<'_>) -> bool {
-        head.extensions.get::<Chosen>().is_some_and(|sent| sent.pool == self.pool.id())
     }
 
     /// Returns the choice of a request.
@@ -79,7 +76,7 @@ impl PoolLimiter {
             members.retain(has_key);
         }
         let delays = last.map_or_else(Vec::new, |last| last.delays);
-        Choice { pool: self.pool.clone(), open: Vec::new(), members, delays }
+        Choice { pool: self.pool.clone(), is_renewed: sent.is_some(), open: Vec::new(), members, delays }
     }
 
     /// Records that the request has its permit from this member.
@@ -103,7 +100,7 @@ impl PoolLimiter {
 impl SelectLimiter for PoolLimiter {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
         let (pool, choice, request) = (self.clone(), self.choice(head), *request);
-        let is_renewed = self.is_renewed(head);
+        let is_renewed = choice.is_renewed;
         let call = head.extensions.get::<CallContext>().cloned();
         Acquire::new(async move {
             let (permit, index) = choice.acquire(request).await?;
@@ -130,7 +127,7 @@ impl SelectLimiter for PoolLimiter {
             // Without bounds, a member that cannot grant the permits counts no refusal.
             let limiter = &self.pool.members[*index].limiter;
             if let Some(Ok(permit)) = limiter.try_acquire_with(&request.unbounded()) {
-                if !self.is_renewed(head) {
+                if !choice.is_renewed {
                     self.choose(head.extensions.get(), *index, request);
                 }
                 return Some(Ok(permit));

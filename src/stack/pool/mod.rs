@@ -3,15 +3,13 @@ mod route;
 
 use std::{fmt, sync::Arc};
 
-pub(super) use self::{
-    limiter::PoolLimiter,
-    route::{Route, RouteLayer},
-};
+pub(super) use self::limiter::PoolLimiter;
+pub use self::route::{Route, RouteLayer};
 use super::BaseUrl;
 #[cfg(feature = "client")]
 use crate::auth::Origin;
 use crate::{
-    auth::{AuthLayer, KeyPlacement, KeySource},
+    auth::{AnySign, Credential, KeyPlacement, KeySource},
     config::InvalidConfig,
     limit::LocalLimiter,
 };
@@ -107,7 +105,7 @@ impl Pool {
         };
         let members = members.into_iter().map(member).collect::<Result<Arc<[_]>, _>>()?;
         if members.is_empty() {
-            return Err(no_members());
+            return Err(InvalidConfig::new("pool", "no members", "at least one member"));
         }
         Ok(Self { members })
     }
@@ -122,24 +120,18 @@ impl Pool {
         self.members.iter().map(|member| &member.base.origin)
     }
 
-    /// Returns the layer that adds the keys of the members.
-    pub(super) fn auth_layer(
+    /// Returns the credential that adds the keys of the members.
+    pub(super) fn credential(
         &self,
         placement: &KeyPlacement,
         is_plaintext: bool,
-    ) -> Result<AuthLayer, InvalidConfig> {
-        let layer = |member: &Member| {
+    ) -> Result<Credential<AnySign>, InvalidConfig> {
+        let member = |member: &Member| {
             let origin = member.base.origin.clone();
-            let origin = if is_plaintext { origin.with_plaintext() } else { origin };
-            Ok(AuthLayer::new(member.keys.clone(), origin)?.with_placement(placement.clone()))
+            (member.keys.clone(), if is_plaintext { origin.with_plaintext() } else { origin })
         };
-        let layers = self.members.iter().map(layer).collect::<Result<Vec<_>, InvalidConfig>>()?;
-        AuthLayer::of_members(&layers).ok_or_else(no_members)
+        Credential::members(self.members.iter().map(member), placement)
     }
-}
-
-fn no_members() -> InvalidConfig {
-    InvalidConfig::new("pool", "no members", "at least one member")
 }
 
 impl fmt::Debug for Pool {

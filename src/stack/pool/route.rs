@@ -15,15 +15,16 @@ use super::Pool;
 use crate::{
     call::{CallContext, Chosen, Member, Needs, delay_of},
     clock,
-    error::{Error, take_once},
+    error::{BoxError, Error, MaybeRejected},
     limit::PermitRequest,
     policy::grpc::Code,
     stack::BaseUrl,
 };
 
-/// Sends the requests of a stack with a pool to the member whose permits they have.
+/// Sends the requests of a stack with a [`Pool`] to the member whose permits they have. Does nothing without a pool.
+/// [`StackLayer`](crate::stack::StackLayer) contains this layer.
 #[derive(Debug, Clone)]
-pub(in crate::stack) struct RouteLayer(Option<Arc<Routing>>);
+pub struct RouteLayer(Option<Arc<Routing>>);
 
 #[derive(Debug)]
 struct Routing {
@@ -51,7 +52,7 @@ impl<S> Layer<S> for RouteLayer {
     }
 }
 
-/// The service that sends a request to its member of a [`Pool`].
+/// The service of [`RouteLayer`].
 #[derive(Debug, Clone)]
 pub struct Route<S> {
     inner: S,
@@ -65,19 +66,22 @@ impl<S> Route<S> {
 
 impl<S, B, R> Service<Request<B>> for Route<S>
 where
-    S: Service<Request<B>, Response = Response<R>, Error = Error>,
+    S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
 {
     type Response = Response<R>;
     type Error = Error;
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+        self.inner.poll_ready(cx).map_err(Error::from_service)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         match self.routing.clone() {
-            None => ResponseFuture::Direct { future: self.inner.call(request) },
+            None => ResponseFuture {
+                future: MaybeRejected::Calling { future: self.inner.call(request) },
+                routed: None,
+            },
             Some(routing) => self.call_member(&routing, request),
         }
     }
@@ -89,10 +93,11 @@ impl<S> Route<S> {
     where
         S: Service<Request<B>>,
     {
-        match routing.route(&mut request) {
-            Ok(routed) => ResponseFuture::Routed { future: self.inner.call(request), routed },
-            Err(error) => ResponseFuture::Rejected { error: Some(error) },
-        }
+        let (future, routed) = match routing.route(&mut request) {
+            Ok(routed) => (MaybeRejected::Calling { future: self.inner.call(request) }, Some(routed)),
+            Err(error) => (MaybeRejected::rejected(error), None),
+        };
+        ResponseFuture { future, routed }
     }
 }
 
@@ -118,7 +123,7 @@ impl Routing {
 
 /// A request that was sent to a member.
 #[derive(Debug)]
-pub struct Routed {
+struct Routed {
     routing: Arc<Routing>,
     call: Option<CallContext>,
     index: usize,
@@ -151,32 +156,28 @@ impl Routed {
 
 pin_project! {
     /// The future of [`Route`].
-    #[project = ResponseFutureProj]
     #[derive(Debug)]
-    pub enum ResponseFuture<F> {
-        // Without a pool.
-        Direct { #[pin] future: F },
-        Routed { #[pin] future: F, routed: Box<Routed> },
-        // `None` after the error was returned.
-        Rejected { error: Option<Error> },
+    pub struct ResponseFuture<F> {
+        #[pin]
+        future: MaybeRejected<F>,
+        // `None` without a pool.
+        routed: Option<Box<Routed>>,
     }
 }
 
-impl<F, R> Future for ResponseFuture<F>
+impl<F, R, E> Future for ResponseFuture<F>
 where
-    F: Future<Output = Result<Response<R>, Error>>,
+    F: Future<Output = Result<Response<R>, E>>,
+    E: Into<BoxError>,
 {
     type Output = Result<Response<R>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project() {
-            ResponseFutureProj::Direct { future } => future.poll(cx),
-            ResponseFutureProj::Routed { future, routed } => {
-                let result = ready!(future.poll(cx));
-                routed.end(&result);
-                Poll::Ready(result)
-            }
-            ResponseFutureProj::Rejected { error } => Poll::Ready(Err(take_once(error))),
+        let this = self.project();
+        let result = ready!(this.future.poll(cx));
+        if let Some(routed) = this.routed {
+            routed.end(&result);
         }
+        Poll::Ready(result)
     }
 }

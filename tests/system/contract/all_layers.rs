@@ -12,7 +12,7 @@ use tower::ServiceBuilder;
 use tower_outbound::{
     ApiKey, BoxError, ExponentialBackoff, InvalidConfig, Jitter, Quota,
     attempt_span::AttemptSpanLayer,
-    auth::{AuthLayer, BoxSignFuture, FreshKey, KeySource, Origin, RefreshingKey, Sign, SignLayer},
+    auth::{AnySign, AuthLayer, BoxSignFuture, FreshKey, KeySource, Origin, RefreshingKey, Sign},
     limit::{AnyLimiter, Keyed, LocalLimiter, RateLimitLayer},
     preset,
     request_id::RequestIdLayer,
@@ -106,8 +106,8 @@ impl Sign for SlowSign {
     }
 }
 
-fn sign(body_limit: Option<usize>) -> (SignLayer, LayerState) {
-    stateless(SignLayer::new(SlowSign(body_limit), origin()).unwrap())
+fn sign(body_limit: Option<usize>) -> (AuthLayer<AnySign>, LayerState) {
+    stateless(AuthLayer::from_sign(SlowSign(body_limit), origin()).unwrap())
 }
 
 /// Returns a quota of 12 permits in 9 s, with a margin of 1 s: a burst of 2 permits, then one permit per second.

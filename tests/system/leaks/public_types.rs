@@ -73,7 +73,10 @@ async fn auth(coverage: &Coverage) {
     coverage.debug(&KeyReplaced);
     let pool = Pool::new([(URI, key(), LocalLimiter::without_quota())]).unwrap();
     coverage.debug(&pool);
-    coverage.layer(tower_outbound::stack::StackBuilder::new(URI).unwrap().with_pool(pool).layer().unwrap());
+    let stack = tower_outbound::stack::StackBuilder::new(URI).unwrap().with_pool(pool).layer().unwrap();
+    coverage.layer(stack.route.clone());
+    coverage.layer(stack.default_headers.clone());
+    coverage.layer(stack);
 
     let failing = KeySource::from(RefreshingKey::new(|| async {
         Err::<FreshKey, _>(ApiKey::new(format!("{KEY} ")).unwrap_err())
@@ -110,7 +113,7 @@ async fn auth(coverage: &Coverage) {
             })
         }
     }
-    coverage.layer(SignLayer::new(Signer(key()), origin()).unwrap());
+    coverage.layer(AuthLayer::from_sign(Signer(key()), origin()).unwrap());
 }
 
 /// Returns what an adaptive limiter has learned from a response that echoes the key in a header.

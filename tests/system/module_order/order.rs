@@ -39,7 +39,7 @@ const MODULES: &[(&str, &[&[&str]])] = &[
     ("request_id", &[BASE]),
     ("timeout", &[BASE]),
     // These modules combine the layers.
-    ("transport", &[BASE, &["auth::is_loopback", "auth::quoted"]]),
+    ("transport", &[BASE]),
     // A builder contains the transport of its configuration.
     ("stack", &[BASE, LAYERS, &["transport::TransportConfig"]]),
     ("client", &[BASE, LAYERS, &["stack", "transport"]]),

@@ -1,13 +1,8 @@
-mod layer;
-mod service;
-
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 use http::request;
 
-pub use self::layer::SignLayer;
-pub use self::service::{SignFuture, SignService};
 use crate::error::BoxError;
 
 /// Signs a request.
