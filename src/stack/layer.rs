@@ -9,7 +9,7 @@ use crate::{
     limit::{AnyLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer},
 };
 
 /// Adds the whole stack to a custom service. [`StackBuilder::layer`](super::StackBuilder::layer) creates it.
@@ -55,13 +55,13 @@ pub struct StackLayer {
     pub(super) body_idle: BodyIdleTimeoutLayer,
     pub(super) request_id: RequestIdLayer,
     pub(super) headers: DefaultHeadersLayer,
-    pub(super) total: TimeoutLayer,
+    pub(super) total: TotalTimeoutLayer,
     pub(super) retry: RetryLayer,
     pub(super) limit: RateLimitLayer<AnyLimiter>,
     pub(super) route: RouteLayer,
     pub(super) attempt_span: AttemptSpanLayer,
     pub(super) auth: CredentialLayer,
-    pub(super) attempt_timeout: TimeoutLayer,
+    pub(super) attempt_timeout: AttemptTimeoutLayer,
 }
 
 impl<S> Layer<S> for StackLayer {
