@@ -15,8 +15,11 @@ use tower_outbound::attempt_span::AttemptSpanLayer;
 use tower_outbound::auth::{AuthLayer, Origin};
 use tower_outbound::limit::{LocalLimiter, RateLimitLayer};
 use tower_outbound::{
-    ApiKey, BoxError, Quota, Report, call::Outcome, request_id::RequestIdLayer, retry::RetryLayer,
-    timeout::TimeoutLayer,
+    ApiKey, BoxError, Quota, Report,
+    call::Outcome,
+    request_id::RequestIdLayer,
+    retry::RetryLayer,
+    timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };
 use tower_outbound_examples::{no_arguments, run};
 
@@ -46,12 +49,12 @@ async fn call() -> Result<(), BoxError> {
     let limiter = LocalLimiter::paced_window(Quota::per_second(2)?.with_burst(1)?.without_margin());
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
-        .layer(TimeoutLayer::total(Duration::from_secs(30))?)
+        .layer(TotalTimeoutLayer::new(Duration::from_secs(30))?)
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(limiter.clone()))
         .layer(AttemptSpanLayer::new())
         .layer(AuthLayer::new(ApiKey::new("s3cret")?, Origin::parse(&server.base_url())?)?)
-        .layer(TimeoutLayer::per_attempt(Duration::from_secs(5))?)
+        .layer(AttemptTimeoutLayer::new(Duration::from_secs(5))?)
         .concurrency_limit(8)
         .service(Client::builder(TokioExecutor::new()).build_http());
 

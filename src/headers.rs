@@ -1,7 +1,5 @@
 //! Adds header fields with the fallible methods of `HeaderMap`. Its other methods panic if the map is full.
 
-pub(crate) mod fields;
-
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::{config::InvalidConfig, error::Error};

@@ -110,7 +110,7 @@
 //!     limit::{LocalLimiter, RateLimitLayer},
 //!     request_id::RequestIdLayer,
 //!     retry::RetryLayer,
-//!     timeout::TimeoutLayer,
+//!     timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 //! };
 //!
 //! #[tokio::main]
@@ -118,12 +118,12 @@
 //!     let base_url = "http://127.0.0.1:8080"; // `build_http` speaks no TLS
 //!     let service = ServiceBuilder::new()
 //!         .layer(RequestIdLayer::new())
-//!         .layer(TimeoutLayer::total(Duration::from_secs(60))?)
+//!         .layer(TotalTimeoutLayer::new(Duration::from_secs(60))?)
 //!         .layer(RetryLayer::new().with_max_attempts(5)?)
 //!         .layer(RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_minute(100)?)))
 //!         .layer(AttemptSpanLayer::new())
 //!         .layer(AuthLayer::new(ApiKey::from_env("API_KEY")?, Origin::parse(base_url)?)?)
-//!         .layer(TimeoutLayer::per_attempt(Duration::from_secs(10))?)
+//!         .layer(AttemptTimeoutLayer::new(Duration::from_secs(10))?)
 //!         .service(Client::builder(TokioExecutor::new()).build_http());
 //!
 //!     let request = http::Request::get(format!("{base_url}/v1/resources")).body(Body::empty())?;

@@ -40,7 +40,7 @@ use tower_outbound::{
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::StackBuilder,
-    timeout::TimeoutLayer,
+    timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };
 
 use self::shared::{
@@ -70,8 +70,8 @@ fn rows() -> Result<Vec<ServiceRow>, BoxError> {
     let limit = || RateLimitLayer::new(LocalLimiter::token_bucket(quota));
     let key = ApiKey::new("s3cret")?;
     let auth = AuthLayer::new(key.clone(), Origin::parse("https://api.example.com")?)?;
-    let total = TimeoutLayer::total(Duration::from_secs(60))?;
-    let attempt = TimeoutLayer::per_attempt(Duration::from_secs(10))?;
+    let total = TotalTimeoutLayer::new(Duration::from_secs(60))?;
+    let attempt = AttemptTimeoutLayer::new(Duration::from_secs(10))?;
     let preset = StackBuilder::new("https://api.example.com")?
         .with_name("bench")
         .with_api_key(key)

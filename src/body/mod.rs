@@ -38,6 +38,7 @@ mod connection;
 mod drain;
 mod factory;
 mod idle;
+mod recording;
 mod replay;
 #[cfg(test)]
 mod test_body;

@@ -1,12 +1,22 @@
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
-use crate::clock::{self, Instant};
+use http::Extensions;
+
+use super::{CallContext, extension_beside};
+use crate::{
+    clock::{self, Instant},
+    policy::nanos,
+};
 
 /// The time by which the response headers of a call must arrive. The caller inserts it into the request's extensions.
 ///
 /// If there are several deadlines, the layers use the earliest. A deadline never extends the total timeout. A deadline
 /// always bounds the wait for the limiter and the delay before a retry. It cancels a running attempt only if the stack
-/// contains a [`TimeoutLayer`](crate::timeout::TimeoutLayer).
+/// contains a [`TotalTimeoutLayer`](crate::timeout::TotalTimeoutLayer) or an
+/// [`AttemptTimeoutLayer`](crate::timeout::AttemptTimeoutLayer).
 ///
 /// ```
 /// use std::time::Duration;
@@ -28,5 +38,85 @@ impl Deadline {
     /// Returns the deadline that is `left` from now.
     pub fn after(left: Duration) -> Self {
         Self(clock::after(clock::now(), left))
+    }
+
+    /// Returns the deadline of the call or the deadline in the request's extensions, whichever is earlier.
+    pub(crate) fn of(call: Option<&CallContext>, extensions: &Extensions) -> Option<Instant> {
+        let own = extension_beside(call, extensions).map(|Self(deadline)| *deadline);
+        call.and_then(CallContext::deadline).into_iter().chain(own).min()
+    }
+}
+
+/// The setting that determines the deadline of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DeadlineSetting {
+    Extension = 0,
+    RequestTimeout = 1,
+    TotalTimeout = 2,
+}
+
+/// The earliest deadline of a call. Its two lowest bits are the setting. The other bits are the nanoseconds after the
+/// start of the call, plus 1, or 0 for a deadline before the start.
+#[derive(Debug)]
+pub(super) struct EarliestDeadline(AtomicU64);
+
+impl EarliestDeadline {
+    const NONE: u64 = u64::MAX;
+    const BITS: u32 = 2;
+    /// About 146 years.
+    const LATEST: u64 = (Self::NONE >> Self::BITS) - 1;
+
+    pub(super) fn narrow(&self, start: Instant, deadline: Instant, setting: DeadlineSetting) {
+        let after = deadline.checked_duration_since(start).map_or(0, |after| nanos(after).saturating_add(1));
+        self.0.fetch_min((after.min(Self::LATEST) << Self::BITS) | setting as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the deadline of a call that started at `start`.
+    pub(super) fn get(&self, start: Instant) -> Option<(Instant, DeadlineSetting)> {
+        let stored = self.0.load(Ordering::Relaxed);
+        let deadline = match stored >> Self::BITS {
+            _ if stored == Self::NONE => return None,
+            0 => start.checked_sub(Duration::from_nanos(1)).unwrap_or(start),
+            after => clock::after(start, Duration::from_nanos(after - 1)),
+        };
+        let setting = match stored & 3 {
+            0 => DeadlineSetting::Extension,
+            1 => DeadlineSetting::RequestTimeout,
+            _ => DeadlineSetting::TotalTimeout,
+        };
+        Some((deadline, setting))
+    }
+}
+
+impl Default for EarliestDeadline {
+    fn default() -> Self {
+        Self(AtomicU64::new(Self::NONE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earliest_deadline_applies_with_its_setting() {
+        let (start, second) = (clock::now() + Duration::from_secs(9), Duration::from_secs(1));
+        let earliest = EarliestDeadline::default();
+        assert_eq!(earliest.get(start), None);
+        for (deadline, setting, expected) in [
+            (start + second * 9, DeadlineSetting::TotalTimeout, true),
+            (start + second * 8, DeadlineSetting::RequestTimeout, true),
+            (start + second * 8, DeadlineSetting::TotalTimeout, false),
+            (start + second * 9, DeadlineSetting::Extension, false),
+            (start, DeadlineSetting::Extension, true),
+            (start - Duration::from_nanos(1), DeadlineSetting::TotalTimeout, true),
+        ] {
+            earliest.narrow(start, deadline, setting);
+            assert_eq!(earliest.get(start) == Some((deadline, setting)), expected, "{deadline:?}");
+        }
+        let latest = EarliestDeadline::default();
+        let century = clock::after(start, Duration::MAX);
+        latest.narrow(start, century, DeadlineSetting::TotalTimeout);
+        assert_eq!(latest.get(start), Some((century, DeadlineSetting::TotalTimeout)));
     }
 }

@@ -22,27 +22,30 @@ mod deadline;
 mod log;
 mod member;
 mod progress;
+mod recorded_head;
 mod renewal;
 pub(crate) mod report;
 mod request_head;
 mod server_id;
 mod shared;
 mod timeline;
-mod watch;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 
 use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
 pub use self::deadline::Deadline;
-pub(crate) use self::deadline::RequestTimeout;
+pub(crate) use self::deadline::{DeadlineSetting, RequestTimeout};
 pub(crate) use self::member::{Chosen, Member, Needs, delay_of};
 pub(crate) use self::progress::Phase;
+pub(crate) use self::recorded_head::RecordedHead;
 pub(crate) use self::report::Report;
 pub use self::request_head::RequestHead;
-pub(crate) use self::request_head::copy_head;
 use self::shared::Shared;
 pub(crate) use self::shared::{Identity, Naming};
 pub use crate::policy::outcome::{Delivery, Outcome};
@@ -81,28 +84,10 @@ where
     if extensions.len() > usize::from(call.is_some()) { extensions.get() } else { None }
 }
 
-impl Deadline {
-    /// Returns the deadline of the call or the deadline in the request's extensions, whichever is earlier.
-    pub(crate) fn of(call: Option<&CallContext>, extensions: &Extensions) -> Option<Instant> {
-        let own = Self::in_extensions(call, extensions);
-        call.and_then(CallContext::deadline).into_iter().chain(own).min()
-    }
-
-    pub(crate) fn in_extensions(call: Option<&CallContext>, extensions: &Extensions) -> Option<Instant> {
-        extension_beside(call, extensions).map(|Self(deadline)| *deadline)
-    }
-}
-
 impl CallContext {
     /// Returns the call to which the request belongs. Starts a new call if the request belongs to no call.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
         Self::get_or_start(extensions, &mut None)
-    }
-
-    /// Adds a new call to a request that belongs to no call.
-    pub(crate) fn started_with<B>(mut request: Request<B>) -> Request<B> {
-        Self::of(request.extensions_mut());
-        request
     }
 
     /// Returns the call to which the request belongs, or starts a new call. Sets the identity of the call.
@@ -118,8 +103,8 @@ impl CallContext {
     /// Like [`of`](Self::of). A new call takes `identity`.
     fn get_or_start(extensions: &mut Extensions, identity: &mut Option<Identity>) -> Self {
         let call = extensions.get_or_insert_with(|| Self::new(identity.take())).clone();
-        if let Some(deadline) = Deadline::in_extensions(Some(&call), extensions) {
-            call.narrow_deadline(deadline, "deadline");
+        if let Some(Deadline(deadline)) = extension_beside(Some(&call), extensions) {
+            call.narrow_deadline(*deadline, DeadlineSetting::Extension);
         }
         call
     }
@@ -130,16 +115,12 @@ impl CallContext {
 
     /// Returns the time by which the response headers must arrive, if the call has a deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.0.shared.state().deadline.map(|(deadline, _)| deadline)
+        self.0.shared.deadline().map(|(deadline, _)| deadline)
     }
 
-    /// Sets the deadline, unless the call has an earlier one. `setting` is the name of its setting. Returns the earlier
-    /// of both.
-    pub(crate) fn narrow_deadline(&self, deadline: Instant, setting: &'static str) -> Instant {
-        let mut state = self.0.shared.state();
-        let earlier = state.deadline.filter(|(before, _)| *before <= deadline).unwrap_or((deadline, setting));
-        state.deadline = Some(earlier);
-        earlier.0
+    /// Sets the deadline, unless the call has an earlier one.
+    pub(crate) fn narrow_deadline(&self, deadline: Instant, setting: DeadlineSetting) {
+        self.0.shared.earliest_deadline.narrow(self.started(), deadline, setting);
     }
 
     /// Returns the name of the called service, if the request id layer was given one.
@@ -238,12 +219,13 @@ impl CallContext {
     /// Starts an attempt. If the deadline has passed, returns an error with the time between the start of the call and
     /// its deadline.
     pub(crate) fn start_attempt(&self, now: Instant) -> Result<(), Duration> {
-        let mut state = self.0.shared.state();
-        if let Some((deadline, _)) = state.deadline.filter(|(deadline, _)| *deadline < now) {
-            return Err(deadline.saturating_duration_since(self.0.shared.started));
+        if let Some(deadline) = self.deadline().filter(|deadline| *deadline < now) {
+            return Err(deadline.saturating_duration_since(self.started()));
         }
+        let mut state = self.0.shared.state();
         // An earlier run of the stack may have ended the call.
         (state.retry_after, state.stop_reason) = (OptionalDuration::NONE, None);
+        self.0.shared.has_succeeded.store(false, Ordering::Relaxed);
         // The attempt before may have left both.
         (state.renewal, state.waits_since) = (None, OptionalDuration::NONE);
         // The layers of another stack may make this attempt.
@@ -254,14 +236,14 @@ impl CallContext {
     }
 
     /// Ends the running attempt. `failure` is its cause if no response arrived, `requested` is the delay that the
-    /// server requested, and `headers` are the response headers.
+    /// server requested, and `headers` are the response headers. Returns the number of the attempt.
     pub(crate) fn end_attempt(
         &self,
         outcome: Outcome,
         failure: Option<&'static str>,
         requested: Option<Duration>,
         headers: Option<&HeaderMap>,
-    ) {
+    ) -> u32 {
         let elapsed = self.0.shared.started.elapsed();
         let phase = self.phase();
         let mut state = self.0.shared.state();
@@ -276,11 +258,13 @@ impl CallContext {
             attempt.server_request_id = server_request_id;
             attempt.requested_delay = requested.into();
         }
+        state.attempts.number()
     }
 
     /// Records that another attempt follows. `key_replaced` is `true` if the next attempt differs only in its key.
     pub(crate) fn retry(&self, retry: &Retry, key_replaced: bool) {
         let mut state = self.0.shared.state();
+        self.0.shared.has_succeeded.store(false, Ordering::Relaxed);
         state.key_replaced |= key_replaced;
         // An earlier run of the stack may have ended the call, if the response's body broke after that.
         (state.stop_reason, state.expired) = (None, OptionalDuration::NONE);
@@ -298,6 +282,10 @@ impl CallContext {
     /// Records why the call makes no further attempt.
     pub(crate) fn end(&self, stop: impl Into<Stop>) {
         let Stop { reason, retry_after } = stop.into();
+        self.0.shared.has_succeeded.store(reason == StopReason::Success, Ordering::Relaxed);
+        if reason == StopReason::Success {
+            return;
+        }
         let mut state = self.0.shared.state();
         if reason == StopReason::Deadline {
             let elapsed = self.0.shared.started.elapsed();
@@ -322,7 +310,7 @@ mod tests {
         let now = call.started();
         call.start_attempt(now).unwrap();
         call.begin_watch();
-        call.0.shared.progress.enter(Phase::Sent(Duration::from_secs(1)));
+        call.enter(Phase::Sent(Duration::from_secs(1)));
         call.end_watch();
         call.end_attempt(Outcome::Response(http::StatusCode::SERVICE_UNAVAILABLE), None, None, None);
         call.start_attempt(now).unwrap();

@@ -1,15 +1,21 @@
-//! How far the transport has got with an attempt.
+//! How far the transport has got with an attempt, and an attempt with the request's body.
 
 use std::{
     sync::atomic::{AtomicU8, AtomicU64, Ordering},
     time::Duration,
 };
 
+use super::CallContext;
+use crate::{
+    clock::{self, Instant},
+    policy::nanos,
+};
+
 /// The transport's progress with the running attempt, in three atomics that are read without a lock.
 ///
 /// The attempt timeout watches one attempt at a time. If several attempts of the call run at once, as with hedging, the
 /// phase of all later attempts is unknown.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Progress {
     watch: AtomicU8,
     phase: AtomicU64,
@@ -54,81 +60,98 @@ impl Progress {
         }
     }
 
-    /// Begins to watch an attempt.
-    pub(super) fn begin(&self) {
-        match self.watch.compare_exchange(IDLE, RUNNING, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => self.phase.store(UNKNOWN, Ordering::Release),
-            Err(_) => self.watch.store(SEVERAL, Ordering::Release),
-        }
-    }
-
-    /// Ends the watch. The phase can still be read.
-    pub(super) fn end(&self) {
-        self.change(IDLE);
-    }
-
-    pub(super) fn set_timed(&self) {
-        self.change(TIMED);
-    }
-
-    pub(super) fn is_timed(&self) -> bool {
-        self.watch.load(Ordering::Acquire) == TIMED
-    }
-
-    pub(super) fn expire(&self) {
-        self.change(EXPIRED);
-    }
-
-    #[cfg(any(feature = "client", test))]
-    pub(super) fn is_expired(&self) -> bool {
-        self.watch.load(Ordering::Acquire) == EXPIRED
-    }
-
+    /// Changes the state of the attempt that is watched alone.
     fn change(&self, next: u8) {
         let change = |watch| (watch != SEVERAL && watch != IDLE).then_some(next);
         let _ = self.watch.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
+}
+
+impl CallContext {
+    fn progress(&self) -> &Progress {
+        &self.0.shared.progress
+    }
+
+    /// Begins to watch how far the transport gets with an attempt.
+    pub(crate) fn begin_watch(&self) {
+        let Progress { watch, phase, .. } = self.progress();
+        match watch.compare_exchange(IDLE, RUNNING, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => phase.store(UNKNOWN, Ordering::Release),
+            Err(_) => watch.store(SEVERAL, Ordering::Release),
+        }
+    }
+
+    /// Ends the watch. The phase can still be read.
+    pub(crate) fn end_watch(&self) {
+        self.progress().change(IDLE);
+    }
+
+    /// Records that the attempt timeout has set a timer, which ends at the deadline at the latest.
+    pub(crate) fn set_timed(&self) {
+        self.progress().change(TIMED);
+    }
+
+    pub(crate) fn is_timed(&self) -> bool {
+        self.progress().watch.load(Ordering::Acquire) == TIMED
+    }
+
+    /// Records that a timeout gives the attempt up. The transport then no longer uses the connection of the attempt.
+    pub(crate) fn expire(&self) {
+        self.progress().change(EXPIRED);
+    }
 
     #[cfg(any(feature = "client", test))]
-    pub(super) fn enter(&self, phase: Phase) {
-        let next = match phase {
-            Phase::Unknown => UNKNOWN,
-            Phase::Connecting => CONNECTING,
-            Phase::Waiting => WAITING,
-            Phase::Sent(since_start) => crate::policy::nanos(since_start).saturating_add(SENT),
-        };
-        let change = |phase| (phase < SENT).then_some(next);
-        let _ = self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    pub(crate) fn is_expired(&self) -> bool {
+        self.progress().watch.load(Ordering::Acquire) == EXPIRED
     }
 
-    /// Records that the request waits for a connection again.
-    #[cfg(feature = "client")]
-    pub(super) fn returned(&self) {
-        self.phase.store(WAITING, Ordering::Release);
-    }
-
-    /// Records that an attempt took a frame of the request's body, or reached its end.
-    pub(super) fn body_advanced(&self, since_start: Duration) {
-        self.body.store(crate::policy::nanos(since_start), Ordering::Relaxed);
-    }
-
-    /// Returns the time from the start of the call to the last progress of the request's body. Returns zero if no
-    /// attempt has read the body.
-    pub(super) fn body(&self) -> Duration {
-        Duration::from_nanos(self.body.load(Ordering::Relaxed))
-    }
-
-    /// Returns the phase of the latest attempt.
-    pub(super) fn phase(&self) -> Phase {
+    /// Returns how far the transport has got with the latest attempt.
+    pub(crate) fn phase(&self) -> Phase {
+        let Progress { watch, phase, .. } = self.progress();
         // Reads the phase first: if another attempt has changed it, `watch` is already `SEVERAL`.
-        let phase = self.phase.load(Ordering::Acquire);
+        let phase = phase.load(Ordering::Acquire);
         match phase {
-            _ if self.watch.load(Ordering::Acquire) == SEVERAL => Phase::Unknown,
+            _ if watch.load(Ordering::Acquire) == SEVERAL => Phase::Unknown,
             UNKNOWN => Phase::Unknown,
             CONNECTING => Phase::Connecting,
             WAITING => Phase::Waiting,
             sent => Phase::Sent(Duration::from_nanos(sent - SENT)),
         }
+    }
+
+    /// Records how far the transport has got with the running attempt.
+    #[cfg(any(feature = "client", test))]
+    pub(crate) fn enter(&self, phase: Phase) {
+        let next = match phase {
+            Phase::Unknown => UNKNOWN,
+            Phase::Connecting => CONNECTING,
+            Phase::Waiting => WAITING,
+            Phase::Sent(since_start) => nanos(since_start).saturating_add(SENT),
+        };
+        let change = |phase| (phase < SENT).then_some(next);
+        let _ = self.progress().phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    }
+
+    /// Records that the request was handed to a connection.
+    #[cfg(feature = "client")]
+    pub(crate) fn sent(&self, now: Instant) {
+        self.enter(Phase::Sent(now.saturating_duration_since(self.started())));
+    }
+
+    /// Records that the connection has returned the request without beginning to send it.
+    #[cfg(feature = "client")]
+    pub(crate) fn returned(&self) {
+        self.progress().phase.store(WAITING, Ordering::Release);
+    }
+
+    /// Records that an attempt took a frame of the request's body, or reached its end.
+    pub(crate) fn body_advanced(&self) {
+        self.progress().body.store(nanos(self.started().elapsed()), Ordering::Relaxed);
+    }
+
+    /// Returns the last progress of the request's body, or the start of the call if no attempt has read the body.
+    pub(crate) fn body_progress(&self) -> Instant {
+        clock::after(self.started(), Duration::from_nanos(self.progress().body.load(Ordering::Relaxed)))
     }
 }
 
@@ -136,40 +159,38 @@ impl Progress {
 mod tests {
     use super::*;
 
+    fn call() -> CallContext {
+        CallContext::of(&mut http::Extensions::new())
+    }
+
     #[test]
     fn sent_is_the_last_phase_of_an_attempt() {
-        let progress = Progress::default();
-        progress.begin();
-        for phase in [Phase::Connecting, Phase::Waiting, Phase::Sent(Duration::from_nanos(7))] {
-            progress.enter(phase);
-            assert_eq!(progress.phase(), phase);
+        let (call, sent) = (call(), Phase::Sent(Duration::from_nanos(7)));
+        call.begin_watch();
+        for phase in [Phase::Connecting, Phase::Waiting, sent] {
+            call.enter(phase);
+            assert_eq!(call.phase(), phase);
         }
-        progress.enter(Phase::Connecting);
-        assert_eq!(progress.phase(), Phase::Sent(Duration::from_nanos(7)));
-        progress.end();
-        assert_eq!(
-            progress.phase(),
-            Phase::Sent(Duration::from_nanos(7)),
-            "the report reads it after the end"
-        );
-        progress.reset();
-        assert_eq!(progress.phase(), Phase::Unknown);
-        progress.begin();
-        assert_eq!(progress.phase(), Phase::Unknown);
+        call.enter(Phase::Connecting);
+        assert_eq!(call.phase(), sent);
+        call.end_watch();
+        assert_eq!(call.phase(), sent, "the report reads it after the end");
+        call.progress().reset();
+        assert_eq!(call.phase(), Phase::Unknown);
     }
 
     #[test]
     fn phase_is_unknown_after_two_attempts_at_once() {
-        let progress = Progress::default();
-        progress.begin();
-        progress.begin();
-        progress.enter(Phase::Connecting);
-        progress.end();
-        progress.end();
-        assert_eq!(progress.phase(), Phase::Unknown);
-        progress.begin();
-        progress.enter(Phase::Waiting);
-        progress.expire();
-        assert_eq!((progress.phase(), progress.is_expired()), (Phase::Unknown, false));
+        let call = call();
+        call.begin_watch();
+        call.begin_watch();
+        call.enter(Phase::Connecting);
+        call.end_watch();
+        call.end_watch();
+        assert_eq!(call.phase(), Phase::Unknown);
+        call.begin_watch();
+        call.enter(Phase::Waiting);
+        call.expire();
+        assert_eq!((call.phase(), call.is_expired()), (Phase::Unknown, false));
     }
 }

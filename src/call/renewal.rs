@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use http::Request;
 
-use super::{CallContext, Phase, copy_head};
+use super::{CallContext, Phase, RecordedHead};
 
 /// How far a renewal has got. The rate limit layer and the transport below it share this state through the call,
 /// because the transport cannot acquire a permit itself.
@@ -12,7 +12,7 @@ pub(super) enum Renewal {
     /// The rate limit layer has seen that its request waits for a connection.
     Watched(Waker),
     /// The transport has a connection. It waits until the rate limit layer has checked the permit.
-    Wanted(Box<Request<()>>, Waker),
+    Wanted(Box<RecordedHead>, Waker),
     /// The rate limit layer checks the permit, or waits for another one.
     Checking(Waker),
     Renewed,
@@ -21,15 +21,13 @@ pub(super) enum Renewal {
 impl CallContext {
     /// Called by the rate limit layer when its inner service is pending. Returns the head of the request if the
     /// transport waits until the permit was checked. [`renewed`](Self::renewed) must then be called.
-    pub(crate) fn renewal(&self, cx: &mut Context<'_>) -> Option<Box<Request<()>>> {
+    pub(crate) fn renewal(&self, cx: &mut Context<'_>) -> Option<Box<RecordedHead>> {
         if !matches!(self.phase(), Phase::Connecting | Phase::Waiting) {
             return None;
         }
         let mut state = self.0.shared.state();
         match state.renewal.take() {
-            Some(Renewal::Wanted(mut head, transport)) => {
-                // Stored without the call, because the call stores the head.
-                head.extensions_mut().insert(self.clone());
+            Some(Renewal::Wanted(head, transport)) => {
                 state.renewal = Some(Renewal::Checking(transport));
                 Some(head)
             }
@@ -66,9 +64,8 @@ impl CallContext {
             }
             Some(Renewal::Watched(_)) => {}
         }
-        let mut head = copy_head(request);
-        head.extensions_mut().remove::<Self>();
-        let watched = state.renewal.replace(Renewal::Wanted(Box::new(head), cx.waker().clone()));
+        let head = Box::new(RecordedHead::of(request));
+        let watched = state.renewal.replace(Renewal::Wanted(head, cx.waker().clone()));
         drop(state);
         if let Some(Renewal::Watched(limiter)) = watched {
             limiter.wake();

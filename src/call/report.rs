@@ -1,8 +1,12 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use http::{Extensions, HeaderValue, Response};
 
-use super::{AttemptReport, StopReason, attempt::Attempt, shared::Shared, timeline::short};
+use super::{AttemptReport, DeadlineSetting, StopReason, attempt::Attempt, shared::Shared, timeline::short};
 #[cfg(feature = "client")]
 use crate::clock::Instant;
 
@@ -75,13 +79,17 @@ impl Report {
 
     /// Returns the name of the setting that determines the deadline of the call.
     pub(crate) fn deadline_source(&self) -> &'static str {
-        self.shared.state().deadline.map_or("deadline", |(_, setting)| setting)
+        match self.shared.deadline() {
+            Some((_, DeadlineSetting::TotalTimeout)) => "total timeout",
+            Some((_, DeadlineSetting::RequestTimeout)) => "timeout of the request",
+            Some((_, DeadlineSetting::Extension)) | None => "deadline",
+        }
     }
 
     /// Returns the deadline of the call, and the time between the start of the call and its deadline.
     #[cfg(feature = "client")]
     pub(crate) fn deadline(&self) -> Option<(Instant, Duration)> {
-        let (deadline, _) = self.shared.state().deadline?;
+        let (deadline, _) = self.shared.deadline()?;
         Some((deadline, deadline.saturating_duration_since(self.shared.started)))
     }
 
@@ -139,7 +147,8 @@ impl Report {
 
     /// Returns why no further attempt was made. Returns `None` while the call runs, and if the caller dropped the call.
     pub fn stop_reason(&self) -> Option<StopReason> {
-        self.shared.state().stop_reason
+        let has_succeeded = self.shared.has_succeeded.load(Ordering::Relaxed);
+        if has_succeeded { Some(StopReason::Success) } else { self.shared.state().stop_reason }
     }
 }
 

@@ -14,17 +14,6 @@ pub struct RequestHead<'a> {
     pub extensions: &'a Extensions,
 }
 
-/// Copies the head of a request.
-pub(crate) fn copy_head<B>(request: &Request<B>) -> Request<()> {
-    let mut copy = Request::new(());
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.version_mut() = request.version();
-    *copy.headers_mut() = request.headers().clone();
-    *copy.extensions_mut() = request.extensions().clone();
-    copy
-}
-
 impl<'a> RequestHead<'a> {
     /// Borrows the head of a request.
     pub fn of<B>(request: &'a Request<B>) -> Self {

@@ -8,8 +8,9 @@ use std::{
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
-    Member, StopReason,
+    DeadlineSetting, Member, StopReason,
     attempt::{Attempts, OptionalDuration},
+    deadline::EarliestDeadline,
     progress::Progress,
     renewal::Renewal,
     server_id::{self, SentKeys},
@@ -18,9 +19,12 @@ use crate::clock::{self, Instant};
 
 pub(super) struct Shared {
     pub(super) started: Instant,
+    pub(super) earliest_deadline: EarliestDeadline,
     pub(super) progress: Progress,
     /// Whether the spans of the attempts have the level INFO.
     pub(super) has_info_spans: AtomicBool,
+    /// Whether the call ended with `StopReason::Success`.
+    pub(super) has_succeeded: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -45,8 +49,6 @@ pub(crate) struct Naming {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The deadline, and the name of the setting that determines it.
-    pub(super) deadline: Option<(Instant, &'static str)>,
     /// The identity of the call. If several layers set an identity, the identity of the innermost layer applies.
     pub(super) identity: Option<Identity>,
     pub(super) server_request_id: Option<Arc<str>>,
@@ -69,6 +71,7 @@ pub(super) struct State {
     /// `None` unless a pool has chosen a member.
     pub(super) member: Option<Box<Member>>,
     pub(super) retry_after: OptionalDuration,
+    /// Why the call ended without a success.
     pub(super) stop_reason: Option<StopReason>,
     /// When the deadline ended the call, after the start of the call.
     pub(super) expired: OptionalDuration,
@@ -80,10 +83,17 @@ impl Shared {
         let state = Mutex::new(State { identity, ..State::default() });
         Self {
             started: clock::now(),
+            earliest_deadline: EarliestDeadline::default(),
             progress: Progress::default(),
             has_info_spans: AtomicBool::new(false),
+            has_succeeded: AtomicBool::new(false),
             state,
         }
+    }
+
+    /// Returns the deadline, and the setting that determines it.
+    pub(super) fn deadline(&self) -> Option<(Instant, DeadlineSetting)> {
+        self.earliest_deadline.get(self.started)
     }
 
     // Ignores the poisoning of the lock, because a panic while the lock is held leaves the values valid.

@@ -12,10 +12,9 @@ use pin_project_lite::pin_project;
 
 use crate::{
     body::{Body, BrokenBody, BrokenResponse},
-    call::{CallContext, Report},
+    call::{CallContext, RecordedHead, Report},
     error::{BoxError, Error, polled_after_completion},
     request_id::RequestId,
-    retry::RecordedHead,
 };
 
 pub(super) type BoxFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
@@ -29,8 +28,7 @@ pub(super) struct KeptRequest {
 
 impl KeptRequest {
     pub(super) fn of(request: &Request<Body>) -> Self {
-        let head = RecordedHead::of(request, !request.extensions().is_empty());
-        Self { head, body: request.body().in_memory() }
+        Self { head: RecordedHead::of(request), body: request.body().in_memory() }
     }
 
     /// Returns the request for another run of the stack. The retry layer either sends it, as the next attempt of the same
@@ -39,10 +37,9 @@ impl KeptRequest {
         let error = Error::of_body(error);
         let Some(report) = Report::from_extensions(&response.extensions) else { return Err(error) };
         let (call, id) = (CallContext::reported_by(report), report.request_id());
-        let mut request = self.head.request(&call, self.body.clone().unwrap_or_default().into())?;
+        let mut request = self.head.request(Some(&call), self.body.clone().unwrap_or_default().into());
         let broken = BrokenResponse { head: response, is_replayable: self.body.is_some() };
         let extensions = request.extensions_mut();
-        extensions.insert(call);
         extensions.insert(BrokenBody::new(broken, error));
         id.map(|id| extensions.insert(RequestId(id)));
         Ok(request)

@@ -11,7 +11,6 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    compact_request::CompactRequest,
     completion::{check_order, complete, settle},
     in_flight::{InFlight, InFlightBody},
     limiter::SelectLimiter,
@@ -21,7 +20,7 @@ use super::{
     shell::acquire::Acquire,
 };
 use crate::{
-    call::{CallContext, RequestHead},
+    call::{CallContext, RecordedHead, RequestHead},
     clock,
     error::{BoxError, Error, Refusal, polled_after_completion, take_once},
     policy::Priority,
@@ -68,7 +67,8 @@ struct Renewal {
 enum Unsent<B> {
     /// The limiter has not been called, or the request is about to be sent. `None` after an error.
     Whole(Option<Request<B>>),
-    Waiting(Option<CompactRequest<B>>, Wait),
+    /// A recorded head takes less memory than that of a request.
+    Waiting(Option<(RecordedHead, B)>, Wait),
 }
 
 /// The event that a request waits for.
@@ -86,19 +86,23 @@ enum Wait {
 impl<B> Unsent<B> {
     const COMPLETED: Self = Self::Whole(None);
 
-    /// Stores the request in compact form until the event `until`.
-    fn suspend(&mut self, until: Wait, call: Option<&CallContext>) {
-        let compact = match self {
-            Self::Whole(request) => CompactRequest::new(take_once(request), call),
-            Self::Waiting(request, _) => take_once(request),
+    /// Records the head of the request until the event `until`.
+    fn suspend(&mut self, until: Wait) {
+        let recorded = match self {
+            Self::Whole(request) => {
+                let request = take_once(request);
+                (RecordedHead::of(&request), request.into_body())
+            }
+            Self::Waiting(recorded, _) => take_once(recorded),
         };
-        *self = Self::Waiting(Some(compact), until);
+        *self = Self::Waiting(Some(recorded), until);
     }
 
     /// Returns the request as the inner service expects it.
     fn whole(&mut self, call: Option<&CallContext>) -> &mut Option<Request<B>> {
-        if let Self::Waiting(compact, _) = self {
-            *self = Self::Whole(Some(take_once(compact).unpack(call)));
+        if let Self::Waiting(recorded, _) = self {
+            let (head, body) = take_once(recorded);
+            *self = Self::Whole(Some(head.request(call, body)));
         }
         match self {
             Self::Whole(request) => request,
@@ -194,7 +198,7 @@ where
                                 // The clock is read only for a request that has to wait.
                                 let waiting = Some(Waiting::begin(call));
                                 let expired = expired.take();
-                                unsent.suspend(Wait::Permit { acquire, waiting, expired }, call);
+                                unsent.suspend(Wait::Permit { acquire, waiting, expired });
                                 return Poll::Pending;
                             };
                             granted
@@ -227,7 +231,7 @@ where
                 telemetry::granted(call);
             }
             let Poll::Ready(ready) = inner.poll_ready(cx) else {
-                unsent.suspend(Wait::Service(Some(permit)), call);
+                unsent.suspend(Wait::Service(Some(permit)));
                 return Poll::Pending;
             };
             if let Err(error) = ready {
@@ -263,7 +267,7 @@ fn refused(call: Option<&CallContext>, refusal: Refusal) -> Error {
 fn renew<L: SelectLimiter>(
     permit: &mut Option<Permit<'static>>,
     settings: &Settings<L>,
-    head: &Request<()>,
+    head: &RecordedHead,
     call: Option<&CallContext>,
 ) -> Option<Box<Renewal>> {
     let Some(expired) = permit.take_if(|permit| permit.is_expired()) else {
@@ -271,7 +275,8 @@ fn renew<L: SelectLimiter>(
         return None;
     };
     let expired = InFlight::of_expired(expired);
-    let head = RequestHead::of(head);
+    let head = head.request(call, ());
+    let head = RequestHead::of(&head);
     let request = before_waiters(settings.permit_request(head, call).admitted(expired.is_counted()));
     let acquire = settings.limiter.acquire_for(head, &request);
     Some(Box::new(Renewal { acquire, waiting: Waiting::begin(call), expired }))

@@ -107,7 +107,6 @@
 //!   reach the server.
 
 mod any;
-mod compact_request;
 mod completion;
 #[cfg(feature = "serde")]
 mod config;

@@ -8,10 +8,10 @@ use http::{
 };
 use http_body::Body;
 
-use super::{AttemptResult, backoff::RemainingDelays, head::RecordedHead, policy::Policy};
+use super::{AttemptResult, backoff::RemainingDelays, policy::Policy};
 use crate::{
     body::{BrokenResponse, Replay, ReplayBody},
-    call::{CallContext, KeyReplaced, Outcome, StopReason},
+    call::{CallContext, KeyReplaced, Outcome, RecordedHead, RequestHead, StopReason},
     clock,
     error::{Error, ErrorKind, Failed, Reason, Refusal},
     policy::{
@@ -107,7 +107,7 @@ impl<B: Body + 'static> Attempts<B> {
         });
         let code = headers.and_then(Code::in_head).filter(|code| *code != Code::OK);
         let failure = failure.or(code.map(Code::name));
-        self.call.end_attempt(outcome, failure, requested, headers);
+        let number = self.call.end_attempt(outcome, failure, requested, headers);
 
         let verdict = self.verdict(
             &AttemptResult { outcome, headers, extensions, error, reading: reading.as_ref() },
@@ -140,7 +140,7 @@ impl<B: Body + 'static> Attempts<B> {
                 .or(error.filter(|error| error.is_refusal()).and_then(Error::retry_after)),
             ..stop
         });
-        let is_only = retry.is_err() && broken.is_none() && self.call.attempt() == 1;
+        let is_only = retry.is_err() && broken.is_none() && number == 1;
         telemetry::attempt(&self.call, result.as_ref().map(ResponseSummary::of), is_only);
         let cost = self.cost.take();
         // If a retry was not sent, its cost is returned to the budget. A resend with another key is an exception,
@@ -184,7 +184,8 @@ impl<B: Body + 'static> Attempts<B> {
         if attempt.outcome == Outcome::Response(StatusCode::SWITCHING_PROTOCOLS) {
             return LastAttempt::Classified(RetryDecision::Success);
         }
-        match self.policy.classify(self.head.shown(), attempt) {
+        let head = self.policy.shows_requests().then(|| self.head.request(Some(&self.call), ()));
+        match self.policy.classify(head.as_ref().map(RequestHead::of), attempt) {
             RetryDecision::NotRetryable if attempt.error.is_some_and(is_refused_by_deadline) => {
                 LastAttempt::Deadline
             }

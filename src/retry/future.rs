@@ -16,12 +16,11 @@ use super::{
     RetryOverride,
     attempts::{Attempts, announced},
     backoff::AnyBackoff,
-    head::RecordedHead,
     policy::Policy,
 };
 use crate::{
     body::{BrokenBody, BrokenResponse, Drain, ReplayBody},
-    call::{CallContext, StopReason, extension_beside},
+    call::{CallContext, RecordedHead, StopReason, extension_beside},
     clock::{self, Instant},
     error::{BoxError, Error, polled_after_completion, take_once},
     policy::retry_decision::is_idempotent,
@@ -75,8 +74,7 @@ where
         let key = key.map(|key| key.put_on(&mut request, &call, broken.is_some(), &policy.keys)).transpose();
         let idempotent = declared || is_idempotent(request.method()) || matches!(key, Ok(Some(true)));
         let moves = declared || request.method().is_safe();
-        // Every head has at least one extension, the `CallContext`.
-        let head = RecordedHead::of(&request, policy.shows_requests() || request.extensions().len() > 1);
+        let head = RecordedHead::of(&request);
         let (parts, body) = request.into_parts();
         let is_within_limit = body.size_hint().lower() <= policy.replay_limit as u64;
         let (body, replay) = ReplayBody::record(body, policy.replay_limit, announced, &call);
@@ -181,11 +179,8 @@ where
                     }
                     ready!(timer.poll(cx));
                     let Attempts { head, call, .. } = this.attempts;
-                    let next = match head.request(call, take_once(next)) {
-                        Ok(request) => State::Readying { request: Some(request), started: false },
-                        Err(error) => State::Ended { error: Some(error) },
-                    };
-                    this.state.set(next);
+                    let request = Some(head.request(Some(call), take_once(next)));
+                    this.state.set(State::Readying { request, started: false });
                     continue;
                 }
             };

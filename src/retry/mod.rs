@@ -211,7 +211,6 @@ mod classify;
 mod config;
 mod future;
 mod grpc;
-mod head;
 mod idempotency;
 mod layer;
 mod overrides;
@@ -223,8 +222,6 @@ pub use self::backoff::Backoff;
 pub use self::classify::{AttemptResult, Classify, DefaultClassifier};
 pub use self::future::ResponseFuture;
 pub use self::grpc::Grpc;
-#[cfg(feature = "client")]
-pub(crate) use self::head::RecordedHead;
 pub use self::idempotency::IdempotencyKey;
 pub use self::layer::RetryLayer;
 pub use self::overrides::RetryOverride;

@@ -8,7 +8,7 @@ use crate::{
     limit::{AnyLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer},
 };
 
 /// Adds the whole stack to a custom service. [`StackBuilder::layer`](super::StackBuilder::layer) creates it.
@@ -61,7 +61,7 @@ pub struct StackLayer {
     /// Adds the default headers, and checks `host`, `content-length` and `transfer-encoding`.
     pub default_headers: DefaultHeadersLayer,
     /// Limits the time of the whole call.
-    pub total_timeout: TimeoutLayer,
+    pub total_timeout: TotalTimeoutLayer,
     /// Repeats failed attempts.
     pub retry: RetryLayer,
     /// Waits for the permits of each attempt.
@@ -73,7 +73,7 @@ pub struct StackLayer {
     /// Adds the credential. Does nothing without one.
     pub auth: AuthLayer<AnySign>,
     /// Limits the time of one attempt.
-    pub attempt_timeout: TimeoutLayer,
+    pub attempt_timeout: AttemptTimeoutLayer,
 }
 
 impl<S> Layer<S> for StackLayer {

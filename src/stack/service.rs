@@ -10,13 +10,15 @@ use crate::{
     limit::{AnyLimiter, RateLimit},
     request_id::SetRequestId,
     retry::Retry,
-    timeout::{BodyIdleTimeout, Timeout},
+    timeout::{AttemptTimeout, BodyIdleTimeout, TotalTimeout},
 };
 
 /// The layers of a stack, outermost first.
 type Layers<S> = BodyIdleTimeout<
     SetRequestId<
-        DefaultHeaders<Timeout<Retry<RateLimit<Route<AttemptSpan<Auth<Timeout<S>, AnySign>>>, AnyLimiter>>>>,
+        DefaultHeaders<
+            TotalTimeout<Retry<RateLimit<Route<AttemptSpan<Auth<AttemptTimeout<S>, AnySign>>>, AnyLimiter>>>,
+        >,
     >,
 >;
 
@@ -83,13 +85,13 @@ mod tests {
             "BodyIdleTimeout<",
             "SetRequestId<",
             "DefaultHeaders<",
-            "Timeout<",
+            "TotalTimeout<",
             "Retry<",
             "RateLimit<",
             "Route<",
             "AttemptSpan<",
             "Auth<",
-            "Timeout<",
+            "AttemptTimeout<",
             "Client",
         ];
         let mut rest = nested;

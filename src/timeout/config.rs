@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use super::{BodyIdleTimeoutLayer, TimeoutLayer};
-use crate::{config::InvalidConfig, config::text::Written};
+use super::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer};
+use crate::config::{InvalidConfig, text::Written};
 
 /// The configuration of a call's timeouts. It also creates the layers of these timeouts.
 ///
@@ -33,8 +33,8 @@ impl TimeoutConfig {
     /// # Errors
     ///
     /// Returns an error if the timeout is zero.
-    pub fn total_layer(&self) -> Result<TimeoutLayer, InvalidConfig> {
-        TimeoutLayer::total(self.total.0)
+    pub fn total_layer(&self) -> Result<TotalTimeoutLayer, InvalidConfig> {
+        TotalTimeoutLayer::new(self.total.0)
     }
 
     /// Creates the layer of the attempt timeout.
@@ -42,14 +42,14 @@ impl TimeoutConfig {
     /// # Errors
     ///
     /// Returns an error if the timeout is zero or longer than the total timeout.
-    pub fn attempt_layer(&self) -> Result<TimeoutLayer, InvalidConfig> {
+    pub fn attempt_layer(&self) -> Result<AttemptTimeoutLayer, InvalidConfig> {
         let total = self.total.0;
         let attempt = self.attempt.map_or(Duration::from_secs(10).min(total), |attempt| attempt.0);
         if attempt > total {
             let expected = format!("at most {total:?} (the total timeout)");
             return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
         }
-        TimeoutLayer::per_attempt(attempt)
+        AttemptTimeoutLayer::new(attempt)
     }
 
     /// Creates the layer of the body's idle timeout. The layer has no effect if no idle timeout is configured.

@@ -1,17 +1,17 @@
-//! Limits the time of a call in three ways. The total timeout limits the whole call, the attempt timeout limits each
-//! attempt, and the optional idle timeout ends a response body that stalls.
+//! Limits the time of a call in three ways. [`TotalTimeoutLayer`] limits the whole call, [`AttemptTimeoutLayer`] limits
+//! each attempt, and the optional [`BodyIdleTimeoutLayer`] ends a response body that stalls.
 //!
 //! ```
 //! use std::time::Duration;
 //! use tower::{Service, ServiceBuilder, ServiceExt};
-//! use tower_outbound::timeout::TimeoutLayer;
+//! use tower_outbound::timeout::{AttemptTimeoutLayer, TotalTimeoutLayer};
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! let service = ServiceBuilder::new()
-//!     .layer(TimeoutLayer::total(Duration::from_secs(60))?)
+//!     .layer(TotalTimeoutLayer::new(Duration::from_secs(60))?)
 //!     // … retry, limit and auth …
-//!     .layer(TimeoutLayer::per_attempt(Duration::from_secs(15))?)
+//!     .layer(AttemptTimeoutLayer::new(Duration::from_secs(15))?)
 //!     .service_fn(|_: http::Request<()>| async {
 //!         tokio::time::sleep(Duration::from_secs(16)).await;
 //!         Ok::<_, std::convert::Infallible>(http::Response::new(()))
@@ -42,15 +42,13 @@
 //! - The total timeout of a [stack](crate::stack) creates no timer while an attempt timeout waits, because the attempt
 //!   ends at the deadline at the latest.
 
+mod attempt;
 mod body;
 mod config;
-mod future;
-mod layer;
-mod limit;
-mod service;
+mod expiry;
+mod total;
 
+pub use self::attempt::{AttemptTimeout, AttemptTimeoutFuture, AttemptTimeoutLayer};
 pub use self::body::{BodyIdleFuture, BodyIdleTimeout, BodyIdleTimeoutLayer};
 pub use self::config::TimeoutConfig;
-pub use self::future::ResponseFuture;
-pub use self::layer::TimeoutLayer;
-pub use self::service::Timeout;
+pub use self::total::{TotalTimeout, TotalTimeoutFuture, TotalTimeoutLayer};

@@ -28,7 +28,7 @@ use tower_outbound::{
     request_id::RequestIdLayer,
     retry::RetryLayer,
     test_util::ScriptedResponse,
-    timeout::TimeoutLayer,
+    timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };
 
 #[cfg(feature = "redis")]
@@ -97,11 +97,11 @@ fn stack(
     let quota = Quota::per_second(2).unwrap().with_burst(1).unwrap().without_margin();
     ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
-        .layer(TimeoutLayer::total(secs(60)).unwrap())
+        .layer(TotalTimeoutLayer::new(secs(60)).unwrap())
         .layer(RetryLayer::new().with_seed(1))
         .layer(RateLimitLayer::new(LocalLimiter::token_bucket(quota)).with_max_queue(1))
         .layer(AttemptSpanLayer::new())
-        .layer(TimeoutLayer::per_attempt(secs(5)).unwrap())
+        .layer(AttemptTimeoutLayer::new(secs(5)).unwrap())
         .service(ScriptedService::new(script.iter().copied()))
 }
 
@@ -306,7 +306,7 @@ async fn metrics_count_one_call_and_each_retry_if_response_bodies_break() {
 async fn metrics_include_attempts_ended_by_the_deadline_but_not_dropped_attempts() {
     let (recorder, _guard) = Recorder::enabled();
     let service = ServiceBuilder::new()
-        .layer(TimeoutLayer::total(secs(2)).unwrap())
+        .layer(TotalTimeoutLayer::new(secs(2)).unwrap())
         .layer(AttemptSpanLayer::new())
         .service(ScriptedService::new([NoResponse]));
     assert!(service.clone().oneshot(request("PURGE", "http://[::1]/a")).await.is_err());

@@ -7,7 +7,7 @@ use tower_outbound::{
     ErrorKind, Quota,
     auth::{AuthLayer, Origin},
     limit::{LocalLimiter, PermitCost, RateLimitLayer},
-    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer},
 };
 
 use super::{
@@ -26,7 +26,7 @@ fn assert_error(error: &Error, kind: ErrorKind, kind_text: &str, message: &str) 
 #[tokio::test(start_paused = true)]
 async fn each_error_of_a_layer_has_its_own_kind_and_message() {
     let unresponsive = || ScriptedService::new([NoResponse]);
-    let attempt = TimeoutLayer::per_attempt(secs(2)).unwrap();
+    let attempt = AttemptTimeoutLayer::new(secs(2)).unwrap();
     let error = attempt.layer(unresponsive()).oneshot(get(URI)).await.unwrap_err();
     assert_error(&error, ErrorKind::AttemptTimeout, "attempt_timeout", "no response within 2s");
     let error = quick_retry().layer(attempt.layer(unresponsive())).oneshot(get(URI)).await.unwrap_err();
@@ -37,7 +37,7 @@ async fn each_error_of_a_layer_has_its_own_kind_and_message() {
         "no response within 2s after 3 attempts",
     );
 
-    let total = TimeoutLayer::total(secs(3)).unwrap();
+    let total = TotalTimeoutLayer::new(secs(3)).unwrap();
     let error = total.layer(unresponsive()).oneshot(get(URI)).await.unwrap_err();
     assert_error(&error, ErrorKind::Deadline, "deadline", "total timeout of 3s exceeded");
 
@@ -132,7 +132,7 @@ async fn deadline_error_message_rounds_the_duration_to_milliseconds() {
     let mut request = get(URI);
     let deadline = tokio::time::Instant::now() + Duration::from_nanos(2_000_000_123);
     request.extensions_mut().insert(tower_outbound::call::Deadline(deadline));
-    let total = TimeoutLayer::total(secs(3)).unwrap();
+    let total = TotalTimeoutLayer::new(secs(3)).unwrap();
     let error = total.layer(ScriptedService::new([NoResponse])).oneshot(request).await.unwrap_err();
     assert_error(&error, ErrorKind::Deadline, "deadline", "deadline of 2s exceeded");
 }

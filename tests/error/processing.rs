@@ -99,7 +99,7 @@ async fn deadline_proves_nothing_unless_it_passed_before_the_attempt() {
     // A timeout of another crate expires during the backoff.
     let patient = RetryLayer::new().with_custom_backoff(|| std::iter::repeat(secs(30)));
     for (script, expected) in [(ScriptedResponse::refused(), false), (503.into(), true)] {
-        let total = tower_outbound::timeout::TimeoutLayer::total(secs(60)).unwrap();
+        let total = tower_outbound::timeout::TotalTimeoutLayer::new(secs(60)).unwrap();
         let shorter = tower::layer::layer_fn(|inner| tower::timeout::Timeout::new(inner, secs(2)));
         let service = ServiceBuilder::new()
             .layer(RequestIdLayer::new())

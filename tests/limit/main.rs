@@ -75,7 +75,7 @@ use tower_outbound::{
     preset,
     request_id::RequestIdLayer,
     test_util::{Arrivals, LimitHeaders, ScriptedResponse, ScriptedService, ServerLimit},
-    timeout::TimeoutLayer,
+    timeout::TotalTimeoutLayer,
 };
 
 use self::{

@@ -25,7 +25,7 @@ use tower_outbound::{
     request_id::{RequestId, RequestIdLayer},
     retry::RetryLayer,
     test_util::ScriptedResponse,
-    timeout::TimeoutLayer,
+    timeout::TotalTimeoutLayer,
 };
 
 const URI: &str = "https://api.example.com/v1";

@@ -35,7 +35,7 @@ async fn response_and_error_carry_a_report_with_the_request_id() {
 async fn timeout_error_and_limiter_refusal_carry_the_request_id() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
-        .layer(TimeoutLayer::total(secs(1)).unwrap())
+        .layer(TotalTimeoutLayer::new(secs(1)).unwrap())
         .service(ScriptedService::new([NoResponse]));
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_deadline() && error.request_id().is_some_and(|id| id.len() == 36));

@@ -28,7 +28,7 @@ use tower_outbound::{
     body::ReplayBody,
     limit::{LocalLimiter, RateLimitLayer},
     retry::RetryLayer,
-    timeout::TimeoutLayer,
+    timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };
 
 use super::{
@@ -138,11 +138,11 @@ async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsiz
         })
     };
     let service = ServiceBuilder::new()
-        .layer(TimeoutLayer::total(secs(300)).unwrap())
+        .layer(TotalTimeoutLayer::new(secs(300)).unwrap())
         .layer(RetryLayer::new().with_max_attempts(9).unwrap())
         .layer(RateLimitLayer::new(limiter.clone()))
         .layer(GlobalConcurrencyLimitLayer::with_semaphore(Arc::clone(&semaphore)))
-        .layer(TimeoutLayer::per_attempt(secs(100)).unwrap())
+        .layer(AttemptTimeoutLayer::new(secs(100)).unwrap())
         .service(inner);
 
     let owner = Arc::new(());

@@ -13,7 +13,7 @@ use tower_outbound::{
     Report,
     call::{Deadline, RequestHead},
     retry::{AttemptResult, Budget, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride, RetryRejected},
-    timeout::TimeoutLayer,
+    timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };
 
 use super::{
@@ -131,7 +131,9 @@ pub(crate) async fn check(row: &Row, seed: u64) {
             Setting::MaxAttempts(max) => retry = retry.with_max_attempts(max).unwrap(),
             Setting::MaxRetryAfter(max) => retry = retry.with_max_retry_after(secs(max)),
             Setting::ReplayLimit(limit) => retry = retry.with_replay_limit(limit),
-            Setting::TotalTimeout(limit) => total_timeout = Some(TimeoutLayer::total(millis(limit)).unwrap()),
+            Setting::TotalTimeout(limit) => {
+                total_timeout = Some(TotalTimeoutLayer::new(millis(limit)).unwrap())
+            }
             Setting::AttemptTimeout(limit) => attempt_timeout = millis(limit),
             Setting::RequestDeadline(after) => {
                 request.extensions_mut().insert(Deadline(start + millis(after)));
@@ -161,7 +163,7 @@ pub(crate) async fn check(row: &Row, seed: u64) {
     }
     request.extensions_mut().insert(overrides);
     let inner = ScriptedService::new(responses.iter().copied());
-    let retry = retry.layer(TimeoutLayer::per_attempt(attempt_timeout).unwrap().layer(inner.clone()));
+    let retry = retry.layer(AttemptTimeoutLayer::new(attempt_timeout).unwrap().layer(inner.clone()));
     let result = match total_timeout {
         Some(total) => total.layer(retry).oneshot(request).await,
         None => retry.oneshot(request).await,

@@ -12,7 +12,7 @@ use tower_outbound::{
     call::{CallContext, RequestHead, StopReason::*},
     request_id::RequestIdLayer,
     retry::{AttemptResult, RetryDecision, RetryLayer},
-    timeout::TimeoutLayer,
+    timeout::AttemptTimeoutLayer,
 };
 
 use super::{
@@ -105,7 +105,7 @@ async fn custom_rule_receives_a_report_with_every_error() {
     };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().retry_if(record))
-        .layer(TimeoutLayer::per_attempt(secs(1)).unwrap())
+        .layer(AttemptTimeoutLayer::new(secs(1)).unwrap())
         .service(ScriptedService::new([NoResponse, Refused, Status(200)]));
     service.oneshot(get(URI)).await.unwrap();
     assert_eq!(*attempt_counts.lock().unwrap(), [1, 2]);

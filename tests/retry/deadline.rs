@@ -12,7 +12,7 @@ use tower_outbound::{
     limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    timeout::TimeoutLayer,
+    timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };
 
 use super::{
@@ -54,7 +54,7 @@ async fn earlier_of_two_deadlines_limits_the_retries() {
         let inner = ScriptedService::new([Status(503)]);
         let start = Instant::now();
         let request = request_deadline.map_or(get(URI), |after| get_with_deadline(start + millis(after)));
-        let total = TimeoutLayer::total(millis(total.unwrap())).unwrap();
+        let total = TotalTimeoutLayer::new(millis(total.unwrap())).unwrap();
         let service = ServiceBuilder::new().layer(total).layer(retry_every_second()).service(inner.clone());
         let response = service.oneshot(request).await.unwrap();
         // The attempts start at 0 s, 1 s and 2 s. The call returns at 2 s, because a fourth attempt at 3 s would miss
@@ -97,7 +97,7 @@ async fn attempt_can_start_at_the_deadline_but_not_after_it() {
 #[tokio::test(start_paused = true)]
 async fn earlier_of_two_deadlines_cancels_a_pending_attempt() {
     for (total, request_deadline) in [(5_500, 2_500), (2_500, 5_500)] {
-        let total = TimeoutLayer::total(millis(total)).unwrap();
+        let total = TotalTimeoutLayer::new(millis(total)).unwrap();
         let service = ServiceBuilder::new()
             .layer(total)
             .layer(retry_every_second())
@@ -155,11 +155,11 @@ async fn deadline_shortens_the_timeout_of_the_last_attempt() {
     for with_total_timeout in [true, false] {
         let retry = ServiceBuilder::new()
             .layer(retry_every_second())
-            .layer(TimeoutLayer::per_attempt(secs(10)).unwrap())
+            .layer(AttemptTimeoutLayer::new(secs(10)).unwrap())
             .service(ScriptedService::new([NoResponse]));
         let start = Instant::now();
         let result = match with_total_timeout {
-            true => TimeoutLayer::total(secs(25)).unwrap().layer(retry).oneshot(get(URI)).await,
+            true => TotalTimeoutLayer::new(secs(25)).unwrap().layer(retry).oneshot(get(URI)).await,
             false => retry.oneshot(get_with_deadline(start + secs(25))).await,
         };
         let error = result.unwrap_err();
@@ -182,10 +182,10 @@ async fn queue_wait_counts_toward_the_deadline_but_not_the_attempt_timeout() {
     let stack = |bucket, total, response| {
         let inner = ScriptedService::new([response]);
         let service = ServiceBuilder::new()
-            .layer(TimeoutLayer::total(total).unwrap())
+            .layer(TotalTimeoutLayer::new(total).unwrap())
             .layer(RetryLayer::new())
             .layer(RateLimitLayer::new(bucket))
-            .layer(TimeoutLayer::per_attempt(millis(500)).unwrap())
+            .layer(AttemptTimeoutLayer::new(millis(500)).unwrap())
             .service(inner.clone());
         (service, inner)
     };
@@ -223,7 +223,7 @@ async fn retry_and_timeout_layers_send_no_request_after_the_deadline() {
     assert!(error.is_deadline(), "{error:?}");
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
     // A timeout layer without a retry layer also obeys the deadline in the request's extensions.
-    let attempt = TimeoutLayer::per_attempt(secs(60)).unwrap();
+    let attempt = AttemptTimeoutLayer::new(secs(60)).unwrap();
     let service =
         attempt.layer(inner.clone().map_request(|request: Request<Content>| request.map(ReplayBody::new)));
     assert!(service.oneshot(past_deadline()).await.unwrap_err().is_deadline());
@@ -248,7 +248,7 @@ async fn timeout_or_limit_layer_without_a_retry_layer_obeys_the_request_deadline
         ScriptedService::new([NoResponse])
             .map_request(|request: Request<Content>| request.map(ReplayBody::new))
     };
-    let attempt = TimeoutLayer::per_attempt(secs(10)).unwrap().layer(never_responds());
+    let attempt = AttemptTimeoutLayer::new(secs(10)).unwrap().layer(never_responds());
     assert!(attempt.oneshot(get_with_deadline(start + secs(1))).await.unwrap_err().is_deadline());
     assert!(start.elapsed() < secs(2), "{:?}", start.elapsed());
     let bucket =

@@ -21,7 +21,7 @@ use tower_outbound::{
     call::{KeyReplaced, StopReason},
     request_id::RequestIdLayer,
     retry::{RetryLayer, RetryOverride},
-    timeout::TimeoutLayer,
+    timeout::TotalTimeoutLayer,
 };
 
 use super::{
@@ -160,7 +160,7 @@ async fn retry_layer_returns_a_401_if_its_body_is_not_drained_by_the_deadline() 
         (950, Some(Duration::ZERO), 200),
     ] {
         let (calls, start) = (Arc::default(), Instant::now());
-        let service = (TimeoutLayer::total(secs(1)).unwrap(), RetryLayer::new()).layer(responds_401_once(
+        let service = (TotalTimeoutLayer::new(secs(1)).unwrap(), RetryLayer::new()).layer(responds_401_once(
             millis(delay),
             body_length,
             &calls,

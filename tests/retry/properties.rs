@@ -12,7 +12,7 @@ use tower_outbound::{
     ExponentialBackoff, Jitter, Report,
     call::{AttemptReport, Deadline, DelayReason, Outcome, StopReason},
     retry::{Budget, IdempotencyKey, RetryLayer, RetryOverride, RetryRejected},
-    timeout::TimeoutLayer,
+    timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };
 
 use super::{
@@ -141,7 +141,7 @@ fn call(layer: RetryLayer, responses: &[Scripted], settings: &Settings) -> Ended
         let start = Instant::now();
         let inner = ScriptedService::new(responses.iter().copied());
         let retry = layer
-            .layer(TimeoutLayer::per_attempt(millis(settings.attempt_timeout)).unwrap().layer(inner.clone()));
+            .layer(AttemptTimeoutLayer::new(millis(settings.attempt_timeout)).unwrap().layer(inner.clone()));
         let mut request = request(settings.method, URI);
         let mut overrides = RetryOverride::new();
         if let Some(max_attempts) = settings.request_max_attempts {
@@ -155,7 +155,7 @@ fn call(layer: RetryLayer, responses: &[Scripted], settings: &Settings) -> Ended
             request.extensions_mut().insert(Deadline(start + millis(left)));
         }
         let result = match settings.total_timeout {
-            Some(total) => TimeoutLayer::total(millis(total)).unwrap().layer(retry).oneshot(request).await,
+            Some(total) => TotalTimeoutLayer::new(millis(total)).unwrap().layer(retry).oneshot(request).await,
             None => retry.oneshot(request).await,
         };
         let report = match &result {

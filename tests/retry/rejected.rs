@@ -5,7 +5,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     call::{Delivery, Outcome, StopReason},
     retry::{RetryLayer, RetryOverride, RetryRejected},
-    timeout::TimeoutLayer,
+    timeout::AttemptTimeoutLayer,
 };
 
 use super::{
@@ -20,7 +20,7 @@ async fn requests_through_two_layers(responses: &[Scripted]) -> usize {
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(RetryLayer::new().with_idempotent(|_| true).with_max_attempts(2).unwrap())
-        .layer(TimeoutLayer::per_attempt(millis(90)).unwrap())
+        .layer(AttemptTimeoutLayer::new(millis(90)).unwrap())
         .service(inner.clone());
     let _ = service.oneshot(request("POST", URI)).await;
     inner.calls()
@@ -47,7 +47,7 @@ async fn post_is_sent_again_only_if_no_attempt_of_an_inner_layer_may_have_been_p
 async fn report_shows_the_delivery_of_each_attempt() {
     let inner = ScriptedService::new([Status(429), Refused, Status(529), NoResponse, Status(200)]);
     let layer = RetryLayer::new().with_max_attempts(9).unwrap();
-    let service = layer.layer(TimeoutLayer::per_attempt(millis(90)).unwrap().layer(inner));
+    let service = layer.layer(AttemptTimeoutLayer::new(millis(90)).unwrap().layer(inner));
     let response = service.oneshot(request("PUT", URI)).await.unwrap();
     let outcomes: Vec<_> =
         report(&response).attempts().iter().filter_map(|attempt| attempt.outcome).collect();
@@ -67,7 +67,7 @@ async fn idempotent_call_is_retried_after_a_timeout_and_a_429() {
     for requests in [RetryRejected::AnyMethod, RetryRejected::Idempotent] {
         let inner = ScriptedService::new([NoResponse, RetryAfter(429, "1"), Status(200)]);
         let layer = RetryLayer::new().with_retry_rejected(requests);
-        let service = layer.layer(TimeoutLayer::per_attempt(millis(90)).unwrap().layer(inner.clone()));
+        let service = layer.layer(AttemptTimeoutLayer::new(millis(90)).unwrap().layer(inner.clone()));
         let mut request = request("POST", URI);
         request.extensions_mut().insert(RetryOverride::new().with_idempotent());
         let response = service.oneshot(request).await.unwrap();

@@ -13,7 +13,7 @@ use tower_outbound::{
     body::ReplayBody,
     call::{Outcome, StopReason::*},
     retry::RetryLayer,
-    timeout::TimeoutLayer,
+    timeout::AttemptTimeoutLayer,
 };
 
 use super::{
@@ -32,7 +32,7 @@ async fn report_of_a_successful_call_contains_every_attempt() {
     ]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().with_max_attempts(9).unwrap())
-        .layer(TimeoutLayer::per_attempt(secs(1)).unwrap())
+        .layer(AttemptTimeoutLayer::new(secs(1)).unwrap())
         .service(inner.clone());
     let start = Instant::now();
     let response = service.oneshot(get(URI)).await.unwrap();

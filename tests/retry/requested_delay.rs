@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 use tower_outbound::{
     ExponentialBackoff, body::ReplayBody, call::StopReason::RequestedDelayTooLong, retry::RetryLayer,
-    timeout::TimeoutLayer,
+    timeout::TotalTimeoutLayer,
 };
 
 use super::{
@@ -96,7 +96,7 @@ async fn no_setting_of_the_layer_shortens_a_requested_delay() {
             // stops.
             for (total, attempts) in [(secs(4), 1), (secs(5), 1), (secs(9), 2)] {
                 let inner = ScriptedService::new([response, Status(200)]);
-                let service = TimeoutLayer::total(total).unwrap().layer(layer.layer(inner.clone()));
+                let service = TotalTimeoutLayer::new(total).unwrap().layer(layer.layer(inner.clone()));
                 let response = service.oneshot(get(URI)).await.unwrap();
                 let seen = inner.seen();
                 assert_eq!(

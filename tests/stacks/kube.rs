@@ -18,14 +18,14 @@ mod program {
         limit::{LocalLimiter, RateLimitLayer},
         request_id::RequestIdLayer,
         retry::RetryLayer,
-        timeout::TimeoutLayer,
+        timeout::TotalTimeoutLayer,
     };
 
     pub fn client(config: Config) -> Result<Client, BoxError> {
         let service = ServiceBuilder::new()
             .layer(config.base_uri_layer())
             .layer(RequestIdLayer::new())
-            .layer(TimeoutLayer::total(Duration::from_secs(60))?)
+            .layer(TotalTimeoutLayer::new(Duration::from_secs(60))?)
             .layer(RetryLayer::new())
             .layer(RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_second(50)?)))
             .option_layer(config.auth_layer()?)

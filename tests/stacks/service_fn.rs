@@ -25,7 +25,7 @@ use tower_outbound::{
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer},
 };
 
 const URL: &str = "https://api.example.com/v1";
@@ -110,12 +110,12 @@ async fn each_layer_requires_only_the_trait_bounds_that_it_uses() {
     });
     let stack = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
-        .layer(TimeoutLayer::total(Duration::from_secs(60)).unwrap())
+        .layer(TotalTimeoutLayer::new(Duration::from_secs(60)).unwrap())
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(LocalLimiter::token_bucket(Quota::per_second(10).unwrap())))
         .layer(AttemptSpanLayer::new())
         .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URL).unwrap()).unwrap())
-        .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
+        .layer(AttemptTimeoutLayer::new(Duration::from_secs(5)).unwrap())
         .service(service);
     let response = stack.oneshot(request()).await.map_err(|error| error.to_string());
     let response = response.unwrap_or_else(|error| panic!("{error}"));
@@ -132,11 +132,11 @@ async fn layers_that_read_no_body_accept_any_body_type() {
 
     let stack = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
-        .layer(TimeoutLayer::total(Duration::from_secs(60)).unwrap())
+        .layer(TotalTimeoutLayer::new(Duration::from_secs(60)).unwrap())
         .layer(RateLimitLayer::new(LocalLimiter::token_bucket(Quota::per_second(10).unwrap())))
         .layer(AttemptSpanLayer::new())
         .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URL).unwrap()).unwrap())
-        .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
+        .layer(AttemptTimeoutLayer::new(Duration::from_secs(5)).unwrap())
         .layer(BodyIdleTimeoutLayer::new(Duration::from_secs(1)).unwrap())
         .service(service_fn(|_: Request<NoBody>| async { Ok::<_, CustomError>(Response::new(NoBody)) }));
     assert!(stack.oneshot(Request::get(URL).body(NoBody).unwrap()).await.is_ok());

@@ -55,11 +55,11 @@ async fn rate_limit_inside_retry_is_not_reported() {
     {
         let service = ServiceBuilder::new()
             .layer(RequestIdLayer::new())
-            .layer(TimeoutLayer::total(secs(12)).unwrap())
+            .layer(TotalTimeoutLayer::new(secs(12)).unwrap())
             .layer(RetryLayer::new())
             .layer(limit())
             .layer(AttemptSpanLayer::new())
-            .layer(TimeoutLayer::per_attempt(secs(5)).unwrap())
+            .layer(AttemptTimeoutLayer::new(secs(5)).unwrap())
             .service(ScriptedService::new(script));
         for _ in 0..2 {
             let _ = service.clone().oneshot(get(URI)).await;

@@ -48,7 +48,7 @@ use tower_outbound::{
     retry::RetryLayer,
     stack::StackBuilder,
     test_util::ScriptedResponse,
-    timeout::TimeoutLayer,
+    timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };
 use tracing::{Level, Metadata, level_filters::LevelFilter};
 use tracing_subscriber::{
@@ -69,10 +69,10 @@ async fn capture_spans(script: &[Scripted], method: &str, uri: &str) -> Capture 
     let (capture, _guard) = Capture::all();
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
-        .layer(TimeoutLayer::total(secs(60)).unwrap())
+        .layer(TotalTimeoutLayer::new(secs(60)).unwrap())
         .layer(RetryLayer::new())
         .layer(AttemptSpanLayer::new())
-        .layer(TimeoutLayer::per_attempt(secs(5)).unwrap())
+        .layer(AttemptTimeoutLayer::new(secs(5)).unwrap())
         .service(ScriptedService::new(script.iter().copied()));
     let _ = service.oneshot(request(method, uri)).await;
     capture
@@ -88,9 +88,9 @@ async fn capture_events(level: LevelFilter, script: &[Scripted], method: &str, u
     let (capture, _guard) = Capture::at(level);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
-        .layer(TimeoutLayer::total(secs(60)).unwrap())
+        .layer(TotalTimeoutLayer::new(secs(60)).unwrap())
         .layer(RetryLayer::new())
-        .layer(TimeoutLayer::per_attempt(secs(5)).unwrap())
+        .layer(AttemptTimeoutLayer::new(secs(5)).unwrap())
         .service(ScriptedService::new(script.iter().copied()));
     let _ = service.oneshot(request(method, uri)).await;
     capture

@@ -12,10 +12,10 @@ async fn event_of_last_call(
     let (capture, _guard) = Capture::at(LevelFilter::INFO);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
-        .layer(TimeoutLayer::total(millis(total)).unwrap())
+        .layer(TotalTimeoutLayer::new(millis(total)).unwrap())
         .layer(RetryLayer::new().with_max_attempts(9).unwrap())
         .layer(RateLimitLayer::new(limiter))
-        .layer(TimeoutLayer::per_attempt(secs(3)).unwrap())
+        .layer(AttemptTimeoutLayer::new(secs(3)).unwrap())
         .service(ScriptedService::new(script.iter().copied()));
     let mut running: Vec<_> = (0..calls).map(|_| task::spawn(service.clone().oneshot(get(URI)))).collect();
     for earlier in &mut running[..calls - 1] {

@@ -192,7 +192,7 @@ async fn spans_of_a_dropped_call_record_no_error() {
     let (capture, _guard) = Capture::all();
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
-        .layer(TimeoutLayer::total(secs(60)).unwrap())
+        .layer(TotalTimeoutLayer::new(secs(60)).unwrap())
         .layer(AttemptSpanLayer::new())
         .service(ScriptedService::new([NoResponse]));
     let mut call = task::spawn(service.oneshot(get(URI)));
@@ -208,7 +208,7 @@ async fn spans_of_a_dropped_call_record_no_error() {
 async fn attempt_span_records_that_the_deadline_ended_the_attempt() {
     let (capture, _guard) = Capture::all();
     let service = ServiceBuilder::new()
-        .layer(TimeoutLayer::total(secs(1)).unwrap())
+        .layer(TotalTimeoutLayer::new(secs(1)).unwrap())
         .layer(AttemptSpanLayer::new())
         .service(ScriptedService::new([NoResponse]));
     service.oneshot(get(URI)).await.unwrap_err();
@@ -219,7 +219,7 @@ async fn attempt_span_records_that_the_deadline_ended_the_attempt() {
 #[tokio::test(start_paused = true)]
 async fn attempt_span_records_no_deadline_error_after_a_response() {
     let (capture, _guard) = Capture::all();
-    let mut service = (TimeoutLayer::total(secs(1)).unwrap(), AttemptSpanLayer::new())
+    let mut service = (TotalTimeoutLayer::new(secs(1)).unwrap(), AttemptSpanLayer::new())
         .layer(ScriptedService::new([Status(200)]));
     let mut call =
         task::spawn(ServiceExt::<Request<Content>>::ready(&mut service).await.unwrap().call(get(URI)));

@@ -2,13 +2,21 @@
 
 use super::*;
 
+/// Runs `$test` with the layer of each timeout.
+macro_rules! for_each_layer {
+    ($limit:expr, |$layer:ident| $test:block) => {{
+        let $layer = total($limit);
+        $test
+        let $layer = per_attempt($limit);
+        $test
+    }};
+}
+
 #[test]
 fn error_for_a_zero_timeout_names_the_setting() {
-    for (result, field) in [
-        (TimeoutLayer::total(Duration::ZERO), "total timeout"),
-        (TimeoutLayer::per_attempt(Duration::ZERO), "attempt timeout"),
-    ] {
-        let error = result.unwrap_err();
+    let total = TotalTimeoutLayer::new(Duration::ZERO).unwrap_err();
+    let attempt = AttemptTimeoutLayer::new(Duration::ZERO).unwrap_err();
+    for (error, field) in [(total, "total timeout"), (attempt, "attempt timeout")] {
         assert_eq!((error.field(), error.value()), (field, "0ns"));
         assert_eq!(error.to_string(), format!("invalid {field} `0ns`: expected more than zero"));
     }
@@ -16,32 +24,32 @@ fn error_for_a_zero_timeout_names_the_setting() {
 
 #[tokio::test(start_paused = true)]
 async fn response_takes_precedence_over_a_timeout_in_the_same_timer_tick() {
-    for layer in [total(millis(100)), per_attempt(millis(100))] {
+    for_each_layer!(millis(100), |layer| {
         let response = layer.layer(ScriptedService::new([Delayed(100, 200)])).oneshot(get(URI)).await;
         assert_eq!(response.unwrap().status(), 200, "{layer:?}");
         assert!(layer.layer(ScriptedService::new([Delayed(101, 200)])).oneshot(get(URI)).await.is_err());
-    }
+    });
 }
 
 #[tokio::test(start_paused = true)]
 async fn ready_response_takes_precedence_over_an_expired_timeout() {
-    for layer in [total(millis(100)), per_attempt(millis(100))] {
+    for_each_layer!(millis(100), |layer| {
         let server = ScriptedService::new([Delayed(50, 200)]);
         let mut call = task::spawn(layer.layer(server).oneshot(get(URI)));
         assert_pending!(call.poll());
         tokio::time::advance(secs(60)).await;
         assert!(call.is_woken());
         assert_eq!(assert_ready_ok!(call.poll()).status(), 200);
-    }
+    });
 }
 
 #[test]
 fn call_with_an_immediate_response_needs_no_tokio_runtime() {
-    for layer in [total(secs(1)), per_attempt(secs(1))] {
+    for_each_layer!(secs(1), |layer| {
         let service = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
         let mut call = task::spawn(layer.layer(service).oneshot(Request::new(())));
         assert_ready_ok!(call.poll());
-    }
+    });
     // A stack with a retry layer and a rate limit layer needs no Tokio runtime.
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
@@ -55,21 +63,21 @@ fn call_with_an_immediate_response_needs_no_tokio_runtime() {
 
 #[tokio::test(start_paused = true)]
 async fn dropping_a_call_drops_the_future_of_the_inner_service() {
-    for layer in [total(secs(1)), per_attempt(secs(1))] {
+    for_each_layer!(secs(1), |layer| {
         let server = ScriptedService::new([NoResponse]);
         let mut call = task::spawn(layer.layer(server.clone()).oneshot(get(URI)));
         assert_pending!(call.poll());
         drop(call);
         assert_eq!(server.instances(), 1);
-    }
+    });
 }
 
 #[tokio::test(start_paused = true)]
 async fn timeout_layer_accepts_the_longest_duration_as_its_timeout() {
-    for layer in [total(Duration::MAX), per_attempt(Duration::MAX)] {
+    for_each_layer!(Duration::MAX, |layer| {
         let response = layer.layer(ScriptedService::new([Delayed(60_000, 200)])).oneshot(get(URI)).await;
         assert_eq!(response.unwrap().status(), 200);
-    }
+    });
 }
 
 #[tokio::test(start_paused = true)]

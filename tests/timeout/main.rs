@@ -28,15 +28,15 @@ use tower_outbound::{
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::StackBuilder,
-    timeout::{Timeout, TimeoutLayer},
+    timeout::{AttemptTimeoutLayer, TotalTimeout, TotalTimeoutLayer},
 };
 
 const URI: &str = "https://api.example.com/v1";
 
-fn total(limit: Duration) -> TimeoutLayer {
-    TimeoutLayer::total(limit).unwrap()
+fn total(limit: Duration) -> TotalTimeoutLayer {
+    TotalTimeoutLayer::new(limit).unwrap()
 }
 
-fn per_attempt(limit: Duration) -> TimeoutLayer {
-    TimeoutLayer::per_attempt(limit).unwrap()
+fn per_attempt(limit: Duration) -> AttemptTimeoutLayer {
+    AttemptTimeoutLayer::new(limit).unwrap()
 }

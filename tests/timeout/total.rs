@@ -245,10 +245,10 @@ async fn inner_service_receives_the_earlier_of_two_deadlines() {
 fn twice_after(
     delay: Duration,
 ) -> impl Layer<
-    Timeout<ScriptedService>,
+    TotalTimeout<ScriptedService>,
     Service: Service<Request<Content>, Response = Response<tower_outbound::Body>, Error = Error>,
 > {
-    layer_fn(move |inner: Timeout<ScriptedService>| {
+    layer_fn(move |inner: TotalTimeout<ScriptedService>| {
         service_fn(move |request: Request<Content>| {
             let inner = inner.clone();
             async move {

@@ -19,7 +19,7 @@ use tower_outbound::{
     adapter::{RedisLimiter, Store},
     limit::RateLimitLayer,
     request_id::RequestIdLayer,
-    timeout::TimeoutLayer,
+    timeout::TotalTimeoutLayer,
 };
 
 use super::{
@@ -138,7 +138,7 @@ async fn call_repeatedly(
 ) -> Result<(), BoxError> {
     let mut service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
-        .layer(TimeoutLayer::total(DEADLINE)?)
+        .layer(TotalTimeoutLayer::new(DEADLINE)?)
         .layer(RateLimitLayer::new(limiter))
         // This service runs directly inside the limiter, in the same poll as the grant.
         .map_request(|mut request: Request<Empty<Bytes>>| {

@@ -94,7 +94,7 @@ async fn waiter_is_refused_as_soon_as_the_limits_of_a_server_make_it_late() {
         let (first, mut waiting) = (spawn_calls(&service, 1).await, Vec::new());
         for (deadline, ..) in expected {
             let start = server.start;
-            let total = TimeoutLayer::total(seconds(*deadline)).unwrap().layer(service.clone());
+            let total = TotalTimeoutLayer::new(seconds(*deadline)).unwrap().layer(service.clone());
             waiting.push(tokio::spawn(async move {
                 let error = total.oneshot(costing(1)).await.err();
                 let wait = error.map(|error| {

@@ -15,7 +15,7 @@ use tower_outbound::{
     limit::RateLimitLayer,
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    timeout::TimeoutLayer,
+    timeout::AttemptTimeoutLayer,
 };
 
 use super::{
@@ -84,7 +84,7 @@ async fn buffer_never_sends_a_request_that_timed_out_in_the_queue() {
     tokio::task::yield_now().await;
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
-        .layer(TimeoutLayer::per_attempt(secs(1)).unwrap())
+        .layer(AttemptTimeoutLayer::new(secs(1)).unwrap())
         .layer(BufferLayer::<Request<ReplayBody<Content>>>::new(4))
         .service(inner);
     let error = service.oneshot(request("PUT", URI)).await.unwrap_err();

@@ -17,7 +17,7 @@ use tower_outbound::{
     limit::RateLimitLayer,
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer},
 };
 use tower_resilience_circuitbreaker::CircuitBreakerLayer;
 
@@ -84,8 +84,8 @@ macro_rules! with_each_layer {
         pair!(name("retry"), $polls, $other, RetryLayer::new());
         pair!(name("request id"), $polls, $other, RequestIdLayer::new());
         pair!(name("attempt"), $polls, $other, AttemptSpanLayer::new());
-        pair!(name("total timeout"), $polls, $other, TimeoutLayer::total(secs(60)).unwrap());
-        pair!(name("attempt timeout"), $polls, $other, TimeoutLayer::per_attempt(secs(10)).unwrap());
+        pair!(name("total timeout"), $polls, $other, TotalTimeoutLayer::new(secs(60)).unwrap());
+        pair!(name("attempt timeout"), $polls, $other, AttemptTimeoutLayer::new(secs(10)).unwrap());
         pair!(name("body idle"), $polls, $other, BodyIdleTimeoutLayer::new(secs(1)).unwrap());
         pair!(name("preset"), $polls, $other, rates().layer().unwrap());
     }};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_http::follow_redirect::FollowRedirectLayer;
 use tower_outbound::{
-    limit::RateLimitLayer, request_id::RequestIdLayer, retry::RetryLayer, timeout::TimeoutLayer,
+    limit::RateLimitLayer, request_id::RequestIdLayer, retry::RetryLayer, timeout::TotalTimeoutLayer,
 };
 
 use super::{
@@ -47,7 +47,7 @@ async fn redirect_followed_inside_request_id_layer_belongs_to_the_same_call() {
     let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
-        .layer(TimeoutLayer::total(Duration::from_secs(60)).unwrap())
+        .layer(TotalTimeoutLayer::new(Duration::from_secs(60)).unwrap())
         .layer(FollowRedirectLayer::new())
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(limiter.clone()))

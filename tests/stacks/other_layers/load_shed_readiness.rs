@@ -13,7 +13,7 @@ use tower_outbound::{
     limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer},
 };
 
 use super::{
@@ -81,8 +81,8 @@ async fn load_shed_rejects_calls_only_around_layers_that_forward_readiness() {
     above!("auth", auth(), true);
     above!("request id", RequestIdLayer::new(), true);
     above!("attempt", AttemptSpanLayer::new(), true);
-    above!("total timeout", TimeoutLayer::total(secs(60)).unwrap(), true);
-    above!("attempt timeout", TimeoutLayer::per_attempt(secs(10)).unwrap(), true);
+    above!("total timeout", TotalTimeoutLayer::new(secs(60)).unwrap(), true);
+    above!("attempt timeout", AttemptTimeoutLayer::new(secs(10)).unwrap(), true);
     above!("body idle", BodyIdleTimeoutLayer::new(secs(1)).unwrap(), true);
     above!("limit", RateLimitLayer::new(bucket(6)), false);
     above!("retry", RetryLayer::new(), false);
@@ -100,8 +100,8 @@ async fn load_shed_inside_any_layer_except_retry_and_presets_rejects_calls() {
     below!("auth", auth());
     below!("request id", RequestIdLayer::new());
     below!("attempt", AttemptSpanLayer::new());
-    below!("total timeout", TimeoutLayer::total(secs(60)).unwrap());
-    below!("attempt timeout", TimeoutLayer::per_attempt(secs(10)).unwrap());
+    below!("total timeout", TotalTimeoutLayer::new(secs(60)).unwrap());
+    below!("attempt timeout", AttemptTimeoutLayer::new(secs(10)).unwrap());
     below!("body idle", BodyIdleTimeoutLayer::new(secs(1)).unwrap());
     below!("limit", RateLimitLayer::new(bucket(6)));
 }

@@ -16,7 +16,7 @@ use tower_outbound::{
     request_id::RequestIdLayer,
     retry::RetryLayer,
     test_util::ScriptedService,
-    timeout::TimeoutLayer,
+    timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };
 
 use super::URI;
@@ -67,7 +67,7 @@ async fn request_id_inside_retry_gives_each_attempt_another_id() {
 
 #[tokio::test(start_paused = true)]
 async fn total_timeout_inside_the_rate_limit_does_not_cover_the_wait() {
-    let total = TimeoutLayer::total(secs(5)).unwrap();
+    let total = TotalTimeoutLayer::new(secs(5)).unwrap();
     let service =
         ServiceBuilder::new().layer(spent().await).layer(total).service(ScriptedService::new([200]));
     let start = Instant::now();
@@ -77,7 +77,7 @@ async fn total_timeout_inside_the_rate_limit_does_not_cover_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn total_timeout_outside_the_rate_limit_refuses_a_longer_wait_immediately() {
-    let total = TimeoutLayer::total(secs(5)).unwrap();
+    let total = TotalTimeoutLayer::new(secs(5)).unwrap();
     let service =
         ServiceBuilder::new().layer(total).layer(spent().await).service(ScriptedService::new([200]));
     let start = Instant::now();
@@ -133,7 +133,7 @@ async fn attempt_timeout_outside_the_rate_limit_covers_the_wait_and_stops_a_post
     let api = ScriptedService::new([200]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
-        .layer(TimeoutLayer::per_attempt(secs(10)).unwrap())
+        .layer(AttemptTimeoutLayer::new(secs(10)).unwrap())
         .layer(spent().await)
         .service(api.clone());
     let start = Instant::now();
@@ -145,7 +145,7 @@ async fn attempt_timeout_outside_the_rate_limit_covers_the_wait_and_stops_a_post
 async fn attempt_timeout_outside_retry_limits_the_whole_call() {
     let api = ScriptedService::new([503]);
     let service = ServiceBuilder::new()
-        .layer(TimeoutLayer::per_attempt(secs(10)).unwrap())
+        .layer(AttemptTimeoutLayer::new(secs(10)).unwrap())
         .layer(RetryLayer::new().with_custom_backoff(|| std::iter::repeat(secs(8))))
         .service(api.clone());
     let error = service.oneshot(get()).await.unwrap_err();

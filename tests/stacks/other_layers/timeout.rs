@@ -12,7 +12,7 @@ use tower_outbound::{
     call::{Outcome, StopReason},
     limit::RateLimitLayer,
     retry::RetryLayer,
-    timeout::TimeoutLayer,
+    timeout::TotalTimeoutLayer,
 };
 
 use super::{
@@ -64,7 +64,7 @@ async fn call_that_cannot_meet_the_timeout_fails_immediately_except_under_towers
         limited.clone().oneshot(get(URI)).await.unwrap();
         let start = Instant::now();
         let error = if deadline {
-            let layer = TimeoutLayer::total(secs(1)).unwrap();
+            let layer = TotalTimeoutLayer::new(secs(1)).unwrap();
             let error = layer.layer(limited).oneshot(get(URI)).await.unwrap_err();
             assert!(error.is_rate_limited() && error.retry_after().is_some_and(|wait| wait > secs(1)));
             error.into()

@@ -9,7 +9,7 @@ use tower_outbound::{
     Body, BoxError, Error, ErrorKind,
     adapter::Reqwest,
     call::{Outcome, StopReason},
-    timeout::TimeoutLayer,
+    timeout::AttemptTimeoutLayer,
 };
 
 use super::{
@@ -103,7 +103,7 @@ async fn timeout_of_the_reqwest_client_counts_as_maybe_processed() {
     // The timeout layer of this crate ends the attempt, although the connection stays open.
     let server = Server::start(Wire::Http2, SILENT).await;
     let service =
-        TimeoutLayer::per_attempt(LONG_TIMEOUT).unwrap().layer(Reqwest::new(prior_knowledge()).unwrap());
+        AttemptTimeoutLayer::new(LONG_TIMEOUT).unwrap().layer(Reqwest::new(prior_knowledge()).unwrap());
     let request = Request::post(server.url()).body(Body::from("letter")).unwrap();
     let error = within(quick_retry().layer(service).oneshot(request)).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");

@@ -30,7 +30,7 @@ use tower_outbound::{
     limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::{Grpc, GrpcCode, RetryLayer, RetryOverride, RetryRejected},
-    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer},
 };
 
 const CHECK: &str = "/grpc.health.v1.Health/Check";
@@ -66,12 +66,12 @@ fn stack(
     ServiceBuilder::new()
         .layer(BodyIdleTimeoutLayer::new(Duration::from_secs(5)).unwrap())
         .layer(RequestIdLayer::new())
-        .layer(TimeoutLayer::total(whole_call).unwrap())
+        .layer(TotalTimeoutLayer::new(whole_call).unwrap())
         .layer(retry)
         .layer(RateLimitLayer::new(bucket))
         .layer(AttemptSpanLayer::new())
         .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), origin).unwrap())
-        .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
+        .layer(AttemptTimeoutLayer::new(Duration::from_secs(5)).unwrap())
         // The channel accepts only tonic's own body type.
         .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
         .service(channel)

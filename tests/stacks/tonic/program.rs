@@ -13,7 +13,7 @@ use tower_outbound::{
     limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::{Grpc, RetryLayer},
-    timeout::TimeoutLayer,
+    timeout::TotalTimeoutLayer,
 };
 
 pub async fn check(uri: http::Uri, key: ApiKey) -> Result<i32, BoxError> {
@@ -22,7 +22,7 @@ pub async fn check(uri: http::Uri, key: ApiKey) -> Result<i32, BoxError> {
     let retry = retry.with_idempotent(|head| head.uri.path() == "/grpc.health.v1.Health/Check");
     let stack = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
-        .layer(TimeoutLayer::total(Duration::from_secs(60))?)
+        .layer(TotalTimeoutLayer::new(Duration::from_secs(60))?)
         .layer(retry)
         .layer(RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_minute(100)?)))
         .layer(AuthLayer::new(key, Origin::parse(&uri.to_string())?)?)

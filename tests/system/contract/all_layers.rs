@@ -19,7 +19,7 @@ use tower_outbound::{
     retry::{Budget, RetryLayer},
     stack::{Pool, StackBuilder, StackLayer},
     test_util::deterministic,
-    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer},
 };
 
 use super::{
@@ -215,8 +215,8 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
         LayerCase::new("attempt number in a header", || {
             stateless(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
         }),
-        LayerCase::new("total", || stateless(TimeoutLayer::total(secs(60)).unwrap())),
-        LayerCase::new("per attempt", || stateless(TimeoutLayer::per_attempt(secs(60)).unwrap())),
+        LayerCase::new("total", || stateless(TotalTimeoutLayer::new(secs(60)).unwrap())),
+        LayerCase::new("per attempt", || stateless(AttemptTimeoutLayer::new(secs(60)).unwrap())),
         LayerCase::new("60 s", || stateless(BodyIdleTimeoutLayer::new(secs(60)).unwrap()))
             .with_readiness_errors(Unchanged),
         LayerCase::new("none", || stateless(BodyIdleTimeoutLayer::none())).with_readiness_errors(Unchanged),
@@ -228,14 +228,14 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
             .with_readiness_errors(AfterAttempts(not_ready)),
         LayerCase::new("stack with a pool", stack_with_a_pool)
             .with_readiness_errors(AfterAttempts(not_ready)),
-        // This stack orders its layers differently from `StackBuilder` and contains `TimeoutLayer` twice.
+        // This stack orders its layers differently from `StackBuilder`.
         LayerCase::new("stack by ServiceBuilder", || {
             let (limiter, state) = token_bucket();
             let limit = RateLimitLayer::new(limiter);
             let (retry, budget) = retry();
-            let total = TimeoutLayer::total(secs(60)).unwrap();
+            let total = TotalTimeoutLayer::new(secs(60)).unwrap();
             let stack = ServiceBuilder::new().layer(total).layer(retry).layer(fixed_key().0).layer(limit);
-            let attempt = TimeoutLayer::per_attempt(secs(60)).unwrap();
+            let attempt = AttemptTimeoutLayer::new(secs(60)).unwrap();
             let stack = stack.layer(attempt).layer(AttemptSpanLayer::new());
             (stack, LayerState { budget: budget.budget, ..state })
         })

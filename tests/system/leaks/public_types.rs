@@ -31,7 +31,7 @@ use tower_outbound::{
     retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
     stack::{Pool, TransportService},
     test_util,
-    timeout::{BodyIdleTimeoutLayer, TimeoutConfig, TimeoutLayer},
+    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TimeoutConfig, TotalTimeoutLayer},
     transport::Transport,
 };
 
@@ -192,8 +192,8 @@ fn layers(coverage: &Coverage) {
     coverage.debug(&RequestId(HeaderValue::from_static("mine")));
     coverage.layer(retry::RetryLayer::new());
     coverage.layer(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")));
-    coverage.layer(TimeoutLayer::total(secs(60)).unwrap());
-    coverage.layer(TimeoutLayer::per_attempt(secs(60)).unwrap());
+    coverage.layer(TotalTimeoutLayer::new(secs(60)).unwrap());
+    coverage.layer(AttemptTimeoutLayer::new(secs(60)).unwrap());
     coverage.layer(BodyIdleTimeoutLayer::new(secs(60)).unwrap());
 
     for placement in PLACEMENTS {

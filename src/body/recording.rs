@@ -100,8 +100,7 @@ struct Rest {
 
 impl Recorded {
     pub(super) fn of(data: Bytes) -> Self {
-        let left = data.len() as u64;
-        Self { first: (!data.is_empty()).then_some(data), rest: None, at: 0, left, exact: true }
+        Self { left: data.len() as u64, first: Some(data), rest: None, at: 0, exact: true }
     }
 
     pub(super) fn is_end(&self) -> bool {

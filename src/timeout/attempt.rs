@@ -1,0 +1,218 @@
+//! The timeout of one attempt.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tokio::time::Sleep;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::expiry::{checked_limit, deadline_exceeded, poll_timer};
+use crate::{
+    call::{CallContext, Deadline, Phase},
+    clock::{self, Instant},
+    config::InvalidConfig,
+    error::{BoxError, Error, ErrorKind, MaybeRejected},
+};
+
+/// Limits the time of one attempt, which also ends at the call's deadline at the latest.
+///
+/// Below a [retry](crate::retry) layer, each frame of the request's body restarts the time, so that an upload may take
+/// longer while it makes progress. After the end of the body, the time limits the wait for the response headers.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::timeout::AttemptTimeoutLayer;
+///
+/// // Place this layer inside the retry layer.
+/// let attempt = AttemptTimeoutLayer::new(Duration::from_secs(10))?;
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct AttemptTimeoutLayer {
+    limit: Duration,
+    /// Whether the timeout belongs to a stack. It then records in the call that its timer is set.
+    is_in_stack: bool,
+}
+
+impl AttemptTimeoutLayer {
+    /// Creates the layer. An attempt may take at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `limit` is zero.
+    pub fn new(limit: Duration) -> Result<Self, InvalidConfig> {
+        Ok(Self { limit: checked_limit("attempt timeout", limit)?, is_in_stack: false })
+    }
+
+    /// Declares that this is the timeout of a stack, which also has a total timeout.
+    pub(crate) fn in_stack(self) -> Self {
+        Self { is_in_stack: true, ..self }
+    }
+}
+
+impl<S> Layer<S> for AttemptTimeoutLayer {
+    type Service = AttemptTimeout<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        AttemptTimeout { inner, layer: *self }
+    }
+}
+
+/// The service of [`AttemptTimeoutLayer`].
+///
+/// # Errors
+///
+/// Returns an error with [`Error::is_timeout`] if the attempt took too long. Otherwise returns the inner service's
+/// error.
+#[derive(Debug, Clone)]
+pub struct AttemptTimeout<S> {
+    inner: S,
+    layer: AttemptTimeoutLayer,
+}
+
+impl<S> AttemptTimeout<S> {
+    inner_service!();
+}
+
+impl<S, B, R> Service<Request<B>> for AttemptTimeout<S>
+where
+    S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
+{
+    type Response = Response<R>;
+    type Error = Error;
+    type Future = AttemptTimeoutFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx).map_err(Error::from_service)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let call = request.extensions().get::<CallContext>();
+        let (start, deadline) = (clock::now(), Deadline::of(call, request.extensions()));
+        let call = call.cloned().map(Watched::begin);
+        let attempt = Attempt { layer: self.layer, start, deadline, call };
+        let future = match deadline.filter(|deadline| start > *deadline) {
+            Some(deadline) => MaybeRejected::rejected(attempt.deadline_exceeded(deadline).not_sent()),
+            None => MaybeRejected::Calling { future: self.inner.call(request) },
+        };
+        AttemptTimeoutFuture { future, attempt, timer: None }
+    }
+}
+
+pin_project! {
+    /// The future of [`AttemptTimeout`].
+    #[derive(Debug)]
+    pub struct AttemptTimeoutFuture<F> {
+        #[pin]
+        future: MaybeRejected<F>,
+        attempt: Attempt,
+        // Created only if the attempt has to wait. Boxed, because a timer is large.
+        timer: Option<Pin<Box<Sleep>>>,
+    }
+}
+
+#[derive(Debug)]
+struct Attempt {
+    layer: AttemptTimeoutLayer,
+    start: Instant,
+    deadline: Option<Instant>,
+    call: Option<Watched>,
+}
+
+/// The call of an attempt. Until it is dropped, the transport records in the call how far it gets with the attempt.
+#[derive(Debug)]
+struct Watched(CallContext);
+
+impl Watched {
+    fn begin(call: CallContext) -> Self {
+        call.begin_watch();
+        Self(call)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.end_watch();
+    }
+}
+
+impl Attempt {
+    fn call(&self) -> Option<&CallContext> {
+        self.call.as_ref().map(|Watched(call)| call)
+    }
+
+    fn phase(&self) -> Phase {
+        self.call().map_or(Phase::Unknown, CallContext::phase)
+    }
+
+    /// Returns when the attempt timeout expires. The time for the response counts from when a connection received the
+    /// request, and each frame of the request's body restarts it. The wait for a connection that other requests use is
+    /// limited only by the deadline.
+    fn own_end(&self) -> Option<Instant> {
+        let start = match (self.phase(), self.call()) {
+            (Phase::Waiting, _) => return None,
+            (Phase::Sent(since_start), Some(call)) => clock::after(call.started(), since_start),
+            _ => self.start,
+        };
+        let start = self.call().map_or(start, |call| call.body_progress().max(start));
+        Some(clock::after(start, self.layer.limit))
+    }
+
+    /// Waits until the attempt expires. Returns its error.
+    fn poll_expiry(&self, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Poll<Error> {
+        let own = self.own_end().filter(|own| self.deadline.is_none_or(|deadline| *own < deadline));
+        let Some(ends) = own.or(self.deadline) else { return Poll::Pending };
+        if let Some(call) = self.call().filter(|_| self.layer.is_in_stack) {
+            call.set_timed();
+        }
+        poll_timer(timer, ends, cx)
+            .map(|()| if own.is_some() { self.timed_out() } else { self.deadline_exceeded(ends) })
+    }
+
+    fn timed_out(&self) -> Error {
+        match self.phase() {
+            Phase::Connecting | Phase::Waiting => Error::not_connected_within(self.layer.limit),
+            _ => Error::new(ErrorKind::AttemptTimeout, Some(self.layer.limit), None),
+        }
+    }
+
+    /// Without a call, the time limit in the error counts from the start of the attempt.
+    fn deadline_exceeded(&self, deadline: Instant) -> Error {
+        let limit = deadline.saturating_duration_since(self.start);
+        let without_call = || Error::new(ErrorKind::Deadline, Some(limit), None);
+        self.call().map_or_else(without_call, |call| deadline_exceeded(call, deadline))
+    }
+}
+
+impl<F, R, E> Future for AttemptTimeoutFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<Response<R>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        // Polls the inner future before the timer, so that an available response is returned even if the task is polled
+        // late.
+        let mut polled = this.future.as_mut().poll(cx);
+        if polled.is_pending() {
+            if let Poll::Ready(error) = this.attempt.poll_expiry(this.timer, cx) {
+                polled = Poll::Ready(Err(error));
+                this.attempt.call().inspect(|call| call.expire());
+                this.future.complete();
+            }
+        }
+        if let (Poll::Ready(Err(error)), Some(call)) = (&mut polled, this.attempt.call()) {
+            error.add_report(call);
+        }
+        polled
+    }
+}

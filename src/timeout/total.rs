@@ -1,0 +1,154 @@
+//! The timeout of a whole call.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tokio::time::Sleep;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::expiry::{checked_limit, deadline_exceeded, poll_timer};
+use crate::{
+    call::{CallContext, DeadlineSetting, RequestTimeout, extension_beside},
+    clock::{self, Instant},
+    config::InvalidConfig,
+    error::{BoxError, Error, MaybeRejected},
+};
+
+/// Limits the time of a call up to the response headers. Sets one deadline for all inner layers, unless the call
+/// already has an earlier deadline.
+///
+/// The time counts from the start of the call, which may be in an outer layer such as
+/// [`RequestIdLayer`](crate::request_id::RequestIdLayer). The
+/// [timeout of a client's request](crate::guide::timeouts#time-limits-of-one-call) replaces the limit.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::timeout::TotalTimeoutLayer;
+///
+/// // Place this layer outside the retry layer.
+/// let total = TotalTimeoutLayer::new(Duration::from_secs(60))?;
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct TotalTimeoutLayer {
+    limit: Duration,
+    /// Whether the timeout belongs to a stack. It then sets no timer while the attempt timeout of the stack waits. Any
+    /// other total timeout always sets one, because a layer inside might drop an attempt without waking the task.
+    is_in_stack: bool,
+}
+
+impl TotalTimeoutLayer {
+    /// Creates the layer. A call may take at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `limit` is zero.
+    pub fn new(limit: Duration) -> Result<Self, InvalidConfig> {
+        Ok(Self { limit: checked_limit("total timeout", limit)?, is_in_stack: false })
+    }
+
+    /// Declares that this is the timeout of a stack, which also has an attempt timeout.
+    pub(crate) fn in_stack(self) -> Self {
+        Self { is_in_stack: true, ..self }
+    }
+}
+
+impl<S> Layer<S> for TotalTimeoutLayer {
+    type Service = TotalTimeout<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        TotalTimeout { inner, layer: *self }
+    }
+}
+
+/// The service of [`TotalTimeoutLayer`].
+///
+/// # Errors
+///
+/// Returns an error with [`Error::is_deadline`] if the call took too long. Otherwise returns the inner service's error.
+#[derive(Debug, Clone)]
+pub struct TotalTimeout<S> {
+    inner: S,
+    layer: TotalTimeoutLayer,
+}
+
+impl<S> TotalTimeout<S> {
+    inner_service!();
+}
+
+impl<S, B, R> Service<Request<B>> for TotalTimeout<S>
+where
+    S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
+{
+    type Response = Response<R>;
+    type Error = Error;
+    type Future = TotalTimeoutFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx).map_err(Error::from_service)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let call = CallContext::of(request.extensions_mut());
+        let (own, setting) = match extension_beside(Some(&call), request.extensions()) {
+            Some(RequestTimeout(own)) => (*own, DeadlineSetting::RequestTimeout),
+            None => (clock::after(call.started(), self.layer.limit), DeadlineSetting::TotalTimeout),
+        };
+        call.narrow_deadline(own, setting);
+        let deadline = call.deadline().unwrap_or(own);
+        // In a stack, the retry layer reads the clock and rejects an expired call.
+        let future = if !self.layer.is_in_stack && clock::now() > deadline {
+            MaybeRejected::rejected(deadline_exceeded(&call, deadline).not_sent())
+        } else {
+            MaybeRejected::Calling { future: self.inner.call(request) }
+        };
+        TotalTimeoutFuture { future, call, deadline, is_in_stack: self.layer.is_in_stack, timer: None }
+    }
+}
+
+pin_project! {
+    /// The future of [`TotalTimeout`].
+    #[derive(Debug)]
+    pub struct TotalTimeoutFuture<F> {
+        #[pin]
+        future: MaybeRejected<F>,
+        call: CallContext,
+        deadline: Instant,
+        is_in_stack: bool,
+        // Created only if the call has to wait. Boxed, because a timer is large, and a stack rarely needs this one.
+        timer: Option<Pin<Box<Sleep>>>,
+    }
+}
+
+impl<F, R, E> Future for TotalTimeoutFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<Response<R>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        // Polls the inner future before the timer, so that an available response is returned even if the task is polled
+        // late.
+        let mut polled = this.future.as_mut().poll(cx);
+        // The timer of the stack's attempt timeout ends at the deadline at the latest.
+        let is_timed = || *this.is_in_stack && this.timer.is_none() && this.call.is_timed();
+        if polled.is_pending() && !is_timed() && poll_timer(this.timer, *this.deadline, cx).is_ready() {
+            polled = Poll::Ready(Err(deadline_exceeded(this.call, *this.deadline)));
+            this.call.expire();
+            this.future.complete();
+        }
+        if let Poll::Ready(Err(error)) = &mut polled {
+            error.add_report(this.call);
+        }
+        polled
+    }
+}
