@@ -209,6 +209,7 @@ mod backoff;
 mod classify;
 #[cfg(feature = "serde")]
 mod config;
+mod decision;
 mod future;
 mod grpc;
 mod head;
@@ -216,7 +217,6 @@ mod idempotency;
 mod layer;
 mod overrides;
 mod policy;
-mod pool_member;
 mod service;
 
 pub use self::backoff::Backoff;
@@ -230,5 +230,8 @@ pub use self::layer::RetryLayer;
 pub use self::overrides::RetryOverride;
 pub use self::service::Retry;
 pub use crate::policy::{
-    Budget, grpc::Code as GrpcCode, retry::RetryRejected, retry_decision::RetryDecision,
+    Budget,
+    grpc::Code as GrpcCode,
+    retry::{NextStep, RetryRejected, RetryState},
+    retry_decision::RetryDecision,
 };

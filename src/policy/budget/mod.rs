@@ -124,13 +124,18 @@ impl Budget {
         self
     }
 
+    /// Returns the cost of a retry.
+    pub(crate) fn cost_of(&self, decision: RetryDecision) -> u32 {
+        match decision {
+            RetryDecision::Throttled => self.throttled_cost,
+            _ => self.retry_cost,
+        }
+    }
+
     /// Spends the cost of a retry and returns that cost. Returns `None`, and spends nothing, if too little credit is
     /// left.
     pub(crate) fn try_spend(&self, decision: RetryDecision) -> Option<u32> {
-        let cost = match decision {
-            RetryDecision::Throttled => self.throttled_cost,
-            _ => self.retry_cost,
-        };
+        let cost = self.cost_of(decision);
         // `Relaxed` suffices, because no other memory access depends on the credit.
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(cost)).ok()?;
         Some(cost)
