@@ -81,8 +81,9 @@ impl<B: Body + 'static> Attempts<B> {
             (None, None) => None,
         };
         let (headers, extensions) = head.map(|(_, headers, extensions)| (headers, extensions)).unzip();
-        let reading = head
-            .map(|(status, headers, extensions)| decision::read(&policy.dialect, status, headers, extensions));
+        let reading = head.map(|(status, headers, extensions)| {
+            decision::read(&policy.dialect, status, headers, extensions)
+        });
         let outcome = match result {
             Ok(response) => decision::of_response(response, reading.as_ref()),
             Err(error) => decision::of_error(error, called, self.replay.has_failed()),
@@ -125,7 +126,11 @@ impl<B: Body + 'static> Attempts<B> {
             last_attempt,
             retry_rejected: policy.retry_rejected,
             max_retry_after: policy.max_retry_after,
-            other_member: if failed && !key_replaced { self.release_member(outcome.delivery()) } else { None },
+            other_member: if failed && !key_replaced {
+                self.release_member(outcome.delivery())
+            } else {
+                None
+            },
             has_body: response.is_some_and(|response| !response.body().is_end_stream()),
         };
         let decided = retry::decide(&state, |reason| {

@@ -70,7 +70,8 @@ impl RetryLayer {
         let has_key = policy.idempotency_key.is_some();
         let idempotent =
             own.idempotent || has_key || policy.is_idempotent(request) || is_idempotent(head.method);
-        let last_attempt = policy.last_attempt(!own.never && is_key_replaced(attempt, idempotent), Some(head), attempt);
+        let last_attempt =
+            policy.last_attempt(!own.never && is_key_replaced(attempt, idempotent), Some(head), attempt);
         RetryState {
             attempts: 1,
             max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),

@@ -63,6 +63,9 @@
 //! - a request body that can be replayed: it is within the replay limit, and it was read completely or not at all. A
 //!   body of [`Body::from_fn`](crate::Body::from_fn) is created again whatever its size, unless it returned an error.
 //!
+//! [`RetryLayer::decide`] returns the decision for a response or an error without a call, so that a test can check the
+//! configuration of a layer.
+//!
 //! If no retry is possible, the layer immediately returns the last response or error. Its [`Report`](crate::Report)
 //! contains the [reason](crate::call::StopReason). A retry takes its credit from the budget before the delay. The
 //! credit is not returned if the caller drops the call before the retry is sent.

@@ -33,6 +33,19 @@ impl Credential {
         matches!(self, Self::Environment(_) | Self::File(..) | Self::Keys(_))
     }
 
+    /// Returns an error that names the setting of the origin if a credential must not be sent there.
+    pub(super) fn check_origins(&self, base: &Origin, allowed: &[Origin]) -> Result<(), InvalidConfig> {
+        const BASE: &str =
+            "https, a loopback host or allow_plaintext = true, because a credential is sent to it";
+        if matches!(self, Self::Missing | Self::None) {
+            return Ok(());
+        }
+        let in_base = |error: InvalidConfig| error.at("base_url").expecting_in_file(BASE);
+        base.clone().for_credential().map_err(in_base)?;
+        let in_allowed = |error: InvalidConfig| error.at("allowed_origins");
+        allowed.iter().try_for_each(|origin| origin.clone().for_credential().map(drop).map_err(in_allowed))
+    }
+
     pub(super) fn layer(
         &self,
         placement: &KeyPlacement,
@@ -41,9 +54,14 @@ impl Credential {
     ) -> Result<CredentialLayer, InvalidConfig> {
         const MISSING: &str = "a key (with_api_key_env, with_api_key, with_api_key_file), a signature (with_signature), or without_credential()";
         const UNSET: &str = "the environment variable to be set, another key (with_api_key, with_api_key_env, with_api_key_file), or without_credential()";
+        const MISSING_IN_FILE: &str = "a key (api_key, api_key_env or api_key_file), or no_credential = true";
+        const UNSET_IN_FILE: &str = "the environment variable to be set, another key (api_key or api_key_file), or no_credential = true";
         let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
         let layer = match self {
-            Self::Missing => return Err(InvalidConfig::new("credential", "none", MISSING)),
+            Self::Missing => {
+                let error = InvalidConfig::new("credential", "none", MISSING).at("api_key_env");
+                return Err(error.expecting_in_file(MISSING_IN_FILE));
+            }
             Self::None => return Ok(Either::Right(Either::Right(Identity::new()))),
             Self::Signature(sign) => {
                 let layer = SignLayer::new(Arc::clone(sign), origin)?;
@@ -54,9 +72,13 @@ impl Credential {
                 let authorize = Arc::clone(authorize);
                 AuthLayer::from_fn(move |head| authorize(head), origin)?
             }
-            Self::Environment(variable) => AuthLayer::new(ApiKey::from_env_or(variable, UNSET)?, origin)?,
+            Self::Environment(variable) => {
+                let key = ApiKey::from_env_or(variable, UNSET, UNSET_IN_FILE);
+                AuthLayer::new(key.map_err(|error| error.at("api_key_env"))?, origin)?
+            }
             Self::File(path, interval) => {
-                AuthLayer::new(KeySource::from_file_every(path, *interval)?, origin)?
+                let keys = KeySource::from_file_every(path, *interval);
+                AuthLayer::new(keys.map_err(|error| error.at("api_key_file"))?, origin)?
             }
             Self::Keys(keys) => AuthLayer::new(keys.clone(), origin)?,
         };

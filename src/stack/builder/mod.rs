@@ -201,14 +201,16 @@ impl StackBuilder {
     pub(crate) fn whole_layer(&self) -> Result<StackLayer, InvalidConfig> {
         self.invalid.clone().map_or(Ok(()), Err)?;
         self.check_name()?;
-        let (total, attempt_timeout) =
-            (self.timeout.total_layer()?.in_stack(), self.timeout.attempt_layer()?.in_stack());
+        let in_timeout = |error: InvalidConfig| error.at("timeout");
+        let total = self.timeout.total_layer().map_err(in_timeout)?.in_stack();
+        let attempt_timeout = self.timeout.attempt_layer().map_err(in_timeout)?.in_stack();
         let key_header =
             self.placement.header_name().filter(|_| self.pool.is_some() || self.credential.is_key());
         self.headers.check(key_header, self.request_id.header())?;
         let auth = match &self.pool {
             None => {
                 self.check_without_pool()?;
+                self.credential.check_origins(&self.base.origin, &self.allowed)?;
                 self.credential.layer(&self.placement, &self.base.origin, &self.allowed)?
             }
             Some(pool) => {
@@ -226,7 +228,7 @@ impl StackBuilder {
             Some(pool) => RouteLayer::new(self.base.clone(), pool.clone()),
         };
         Ok(StackLayer {
-            body_idle: self.timeout.body_idle_layer()?,
+            body_idle: self.timeout.body_idle_layer().map_err(in_timeout)?,
             request_id: self.request_id.clone().with_service(Arc::clone(&self.name)),
             headers: self.headers.clone(),
             total,
@@ -254,7 +256,7 @@ impl StackBuilder {
         let valid =
             (1..=253).contains(&self.name.len()) && self.name.bytes().all(|byte| byte.is_ascii_graphic());
         let invalid = || {
-            InvalidConfig::new(
+            InvalidConfig::of_setting(
                 "name",
                 self.name.escape_debug().to_string(),
                 "1 to 253 visible ascii characters",
