@@ -48,11 +48,17 @@ impl ApiKey {
     /// A caller may pass the key itself as `name` by mistake. If the variable is not set, the error therefore omits a
     /// `name` that contains characters other than ASCII letters, digits and `_`.
     pub fn from_env(name: &str) -> Result<Self, InvalidConfig> {
-        Self::from_env_or(name, "the environment variable to be set")
+        const UNSET: &str = "the environment variable to be set";
+        Self::from_env_or(name, UNSET, UNSET)
     }
 
-    /// Like [`from_env`](Self::from_env), but `unset` is the hint in the error for a variable that is not set.
-    pub(crate) fn from_env_or(name: &str, unset: &'static str) -> Result<Self, InvalidConfig> {
+    /// Like [`from_env`](Self::from_env), but the error for a variable that is not set has these hints: `unset` names
+    /// setters, and `unset_in_file` names fields of a configuration file.
+    pub(crate) fn from_env_or(
+        name: &str,
+        unset: &'static str,
+        unset_in_file: &'static str,
+    ) -> Result<Self, InvalidConfig> {
         let place = || format!("in environment variable {name}");
         match env::var(name).map(Zeroizing::new) {
             Ok(key) => Self::check(key.trim(), place),
@@ -61,7 +67,9 @@ impl ApiKey {
             {
                 Err(InvalidConfig::new(FIELD, "in an environment variable", NAME))
             }
-            Err(env::VarError::NotPresent) => Err(InvalidConfig::new(FIELD, place(), unset)),
+            Err(env::VarError::NotPresent) => {
+                Err(InvalidConfig::new(FIELD, place(), unset).expecting_in_file(unset_in_file))
+            }
             Err(env::VarError::NotUnicode(_)) => Err(InvalidConfig::new(FIELD, place(), VISIBLE)),
         }
     }

@@ -39,7 +39,7 @@ impl AuthLayer {
     /// Returns an error for an origin without TLS. Exceptions are loopback hosts and origins that [allow
     /// plaintext](Origin::with_plaintext).
     pub fn new(keys: impl Into<KeySource>, origin: Origin) -> Result<Self, InvalidConfig> {
-        Self::of(Credential::key(keys, &KeyPlacement::default()), [origin])
+        Self::of(Credential::key(keys, &KeyPlacement::default()), origin)
     }
 
     /// Creates a layer whose closure `authorize` adds the credential to the head of each request to `origin`.
@@ -71,7 +71,7 @@ impl AuthLayer {
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
         origin: Origin,
     ) -> Result<Self, InvalidConfig> {
-        Self::of(Credential::closure(authorize), [origin])
+        Self::of(Credential::closure(authorize), origin)
     }
 }
 
@@ -111,19 +111,14 @@ impl AuthLayer<AnySign> {
     ///
     /// Returns the same errors as [`new`](AuthLayer::new).
     pub fn from_sign(sign: impl Sign + 'static, origin: Origin) -> Result<Self, InvalidConfig> {
-        Self::of(Credential::Signature(AnySign::new(sign)), [origin])
+        Self::of(Credential::Signature(AnySign::new(sign)), origin)
     }
 }
 
 impl<G> AuthLayer<G> {
-    /// Creates a layer that sends a credential to `origins`. They are not checked without a credential.
-    pub(crate) fn of(
-        credential: Credential<G>,
-        origins: impl IntoIterator<Item = Origin>,
-    ) -> Result<Self, InvalidConfig> {
-        let has_own = !matches!(credential, Credential::None | Credential::Members(_));
-        let origins = origins.into_iter().filter(|_| has_own).map(Origin::for_credential);
-        Ok(Self { origins: origins.collect::<Result<_, _>>()?, credential })
+    /// Creates a layer that sends a credential to `origin`.
+    pub(crate) fn of(credential: Credential<G>, origin: Origin) -> Result<Self, InvalidConfig> {
+        Self { origins: Vec::new(), credential }.with_allowed_origin(origin)
     }
 
     /// Sets where the key is placed on the request. Has no effect if the credential is no key.
@@ -138,7 +133,10 @@ impl<G> AuthLayer<G> {
     ///
     /// Returns the same errors as [`new`](AuthLayer::new).
     pub fn with_allowed_origin(mut self, origin: Origin) -> Result<Self, InvalidConfig> {
-        self.origins.push(origin.for_credential()?);
+        // The members of a pool have origins of their own.
+        if !matches!(self.credential, Credential::None | Credential::Members(_)) {
+            self.origins.push(origin.for_credential()?);
+        }
         Ok(self)
     }
 }

@@ -98,12 +98,13 @@ impl Origin {
 
     /// Returns the origin if a credential may be sent there: the origin uses TLS, is on loopback, or [allows
     /// plaintext](Self::with_plaintext). Otherwise returns an error.
-    pub(super) fn for_credential(self) -> Result<Self, InvalidConfig> {
+    pub(crate) fn for_credential(self) -> Result<Self, InvalidConfig> {
         if self.is_tls() || self.plaintext || is_loopback(&self.host) {
             return Ok(self);
         }
         let expected = "https, a loopback host or Origin::with_plaintext, because a credential is sent to it";
-        Err(InvalidConfig::new("origin", self.to_string(), expected))
+        let in_file = "https or a loopback host, because a credential is sent to it";
+        Err(InvalidConfig::new("origin", self.to_string(), expected).expecting_in_file(in_file))
     }
 
     /// Returns whether one of the origins covers `uri`. Returns an error if `uri` has no origin, but there are origins.

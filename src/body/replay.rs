@@ -208,6 +208,16 @@ impl<B: 'static> Replay<B> {
 }
 
 impl<B> Replay<B> {
+    /// Returns whether [`body`](Self::body) returns a body.
+    pub(crate) fn is_replayable(&self) -> bool {
+        let Some(shared) = &self.shared else { return true };
+        match &*shared.lock() {
+            Source::Unread(body) => body.is_some() || shared.make.is_some(),
+            Source::Whole(_) => true,
+            Source::Failed => false,
+        }
+    }
+
     /// Returns whether the body returned an error. No further attempt follows such an error.
     pub(crate) fn has_failed(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| matches!(*shared.lock(), Source::Failed))

@@ -92,10 +92,10 @@ impl StackBuilder {
     ///
     /// Returns the same errors as [`client`](Self::client) and [`TransportConfig::build`].
     pub fn client_with_transport(&self, transport: TransportConfig) -> Result<Client, InvalidConfig> {
-        let built = transport.clone().build()?;
+        let built = transport.clone().build().map_err(|error| error.at("transport"))?;
         if let Some(origin) = self.origins().find(|origin| cfg!(not(feature = "rustls")) && origin.is_tls()) {
             let expected = "http, or https with the crate's feature `rustls`";
-            return Err(InvalidConfig::new("base url", origin.to_string(), expected));
+            return Err(InvalidConfig::of_setting("base url", origin.to_string(), expected));
         }
         // The transport's own future is not boxed again.
         let service = service_fn(move |request| built.send(request));

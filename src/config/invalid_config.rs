@@ -18,7 +18,19 @@ pub struct InvalidConfig {
     field: &'static str,
     value: Cow<'static, str>,
     expected: Cow<'static, str>,
-    path: Option<Box<str>>,
+    /// Replaces `expected` for a value from a file, if `expected` names setters.
+    expected_in_file: Option<&'static str>,
+    /// The segments of the field's path in a file, innermost first. Whoever checks or converts a value adds its segment.
+    path: Vec<Segment>,
+    /// Whether the value is from a file. The error then shows its path.
+    is_from_file: bool,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Segment {
+    Field(Cow<'static, str>),
+    #[cfg_attr(not(feature = "serde"), expect(dead_code, reason = "only a file has lists"))]
+    Index(usize),
 }
 
 impl InvalidConfig {
@@ -29,42 +41,72 @@ impl InvalidConfig {
         value: impl Into<Cow<'static, str>>,
         expected: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { field, value: value.into(), expected: expected.into(), path: None }
+        let (value, expected) = (value.into(), expected.into());
+        Self { field, value, expected, expected_in_file: None, path: Vec::new(), is_from_file: false }
+    }
+
+    /// Like [`new`](Self::new), for a setting whose name in a file is that of the field, in snake case.
+    pub(crate) fn of_setting(
+        field: &'static str,
+        value: impl Into<Cow<'static, str>>,
+        expected: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::new(field, value, expected).at(field.replace([' ', '-'], "_"))
     }
 
     /// Adds the name of the table that contains the field in a configuration file. Each call adds the next outer table.
     ///
     /// ```
     /// # use tower_outbound::Quota;
-    /// let error = Quota::per_minute(0).unwrap_err().within("limit.quota").within("services.rates");
-    /// assert_eq!(error.path(), Some("services.rates.limit.quota"));
-    /// assert_eq!(error.to_string(), "services.rates.limit.quota: invalid quota limit `0`: expected at least 1");
+    /// let error = Quota::per_minute(0).unwrap_err().within("quota").within("limit").within("rates");
+    /// assert_eq!(error.path().as_deref(), Some("rates.limit.quota"));
+    /// assert_eq!(error.to_string(), "rates.limit.quota: invalid quota limit `0`: expected at least 1");
     /// ```
     #[must_use]
-    pub fn within(mut self, outer: &str) -> Self {
-        self.path = Some(match self.path {
-            Some(path) => format!("{outer}.{path}").into(),
-            None => outer.into(),
-        });
+    pub fn within(self, outer: impl Into<Cow<'static, str>>) -> Self {
+        self.at(outer).from_file()
+    }
+
+    /// Adds the next outer segment of the path, which only an error of a file shows.
+    pub(crate) fn at(mut self, outer: impl Into<Cow<'static, str>>) -> Self {
+        self.path.push(Segment::Field(outer.into()));
         self
     }
 
+    /// Adds the position in a list as the next outer segment of the path.
     #[cfg(feature = "serde")]
-    pub(crate) fn expected(&self) -> &str {
-        &self.expected
-    }
-
-    /// Replaces the description of the valid values by one with the names of a file's settings.
-    #[cfg(feature = "serde")]
-    pub(crate) fn expecting(mut self, expected: &'static str) -> Self {
-        self.expected = expected.into();
+    pub(crate) fn at_index(mut self, index: usize) -> Self {
+        self.path.push(Segment::Index(index));
         self
     }
 
-    /// Returns the path of the field in a file, such as `services.rates.limit.quota`. Returns `None` if
-    /// [`within`](Self::within) was not called.
-    pub fn path(&self) -> Option<&str> {
-        self.path.as_deref()
+    /// Shows the path of the error, because the value is from a file.
+    pub(crate) fn from_file(mut self) -> Self {
+        self.is_from_file = true;
+        self
+    }
+
+    /// Describes the valid values with the names of a file's fields. The other description names setters.
+    pub(crate) fn expecting_in_file(mut self, expected: &'static str) -> Self {
+        self.expected_in_file = Some(expected);
+        self
+    }
+
+    /// Returns the path of the field in a file, such as `services.rates.limit.quota[0]`. Returns `None` if the value is
+    /// from code and [`within`](Self::within) was not called.
+    pub fn path(&self) -> Option<String> {
+        if self.path.is_empty() || !self.is_from_file {
+            return None;
+        }
+        let mut path = String::new();
+        for segment in self.path.iter().rev() {
+            match segment {
+                Segment::Field(field) if path.is_empty() => path.push_str(field),
+                Segment::Field(field) => path.extend([".", field]),
+                Segment::Index(index) => path.push_str(&format!("[{index}]")),
+            }
+        }
+        Some(path)
     }
 
     /// Returns the name of the field, such as `quota burst`.
@@ -80,10 +122,11 @@ impl InvalidConfig {
 
 impl fmt::Display for InvalidConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(path) = &self.path {
+        if let Some(path) = self.path() {
             write!(f, "{path}: ")?;
         }
-        write!(f, "invalid {} `{}`: expected {}", self.field, self.value, self.expected)
+        let expected = self.expected_in_file.filter(|_| self.is_from_file).unwrap_or(&self.expected);
+        write!(f, "invalid {} `{}`: expected {expected}", self.field, self.value)
     }
 }
 

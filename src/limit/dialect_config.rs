@@ -58,7 +58,7 @@ struct QuotaConfig {
     #[serde(default)]
     window_header: Option<Written<HeaderName>>,
     #[serde(default)]
-    unit: Option<Written<Unit>>,
+    unit: Option<Unit>,
     #[serde(default)]
     window: Option<Written<Duration>>,
 }
@@ -75,11 +75,11 @@ impl DialectConfig {
         let mut dialect = Dialect::new();
         for (place, status) in self.throttle_statuses.0.iter().enumerate() {
             let added = dialect.with_throttle_status(*status);
-            dialect = added.map_err(|error| error.within(&format!("throttle_statuses[{place}]")))?;
+            dialect = added.map_err(|error| error.at_index(place).within("throttle_statuses"))?;
         }
         for (place, quota) in self.quotas.iter().enumerate() {
             let added = quota.headers().and_then(|headers| dialect.with_quota_headers(headers));
-            dialect = added.map_err(|error| error.within(&format!("quotas[{place}]")))?;
+            dialect = added.map_err(|error| error.at_index(place).within("quotas"))?;
         }
         Ok(dialect)
     }
@@ -100,7 +100,7 @@ impl QuotaConfig {
                 return Err(InvalidConfig::new("quota", value, expected));
             }
         };
-        if let Some(Written(unit)) = self.unit {
+        if let Some(unit) = self.unit {
             headers = headers.with_unit(unit);
         }
         if let Some(Written(name)) = &self.reset {

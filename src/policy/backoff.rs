@@ -101,11 +101,11 @@ impl ExponentialBackoff {
     pub fn new(base: Duration, cap: Duration) -> Result<Self, InvalidConfig> {
         if cap.is_zero() || cap > LONGEST {
             let expected = "more than zero and at most 366 days";
-            return Err(InvalidConfig::new("backoff cap", format!("{cap:?}"), expected));
+            return Err(InvalidConfig::new("backoff cap", format!("{cap:?}"), expected).at("cap"));
         }
         if base.is_zero() || base > cap {
             let expected = format!("more than zero and at most {cap:?} (the cap)");
-            return Err(InvalidConfig::new("backoff base", format!("{base:?}"), expected));
+            return Err(InvalidConfig::new("backoff base", format!("{base:?}"), expected).at("base"));
         }
         Ok(Self { base, cap, jitter: Jitter::equal() })
     }

@@ -34,6 +34,7 @@ use crate::{client::Client, transport::TransportConfig};
 /// | `api_key_env` | that of the preset. The environment variable that contains the key |
 /// | `api_key_file` | none: the file that contains the key. It is read again after each interval and after a 401 |
 /// | `api_key_file_interval` | `5s`: the interval between two reads of that file |
+/// | `no_credential` | `false`: `true` sends no key, for example to a server that only requires a client certificate |
 /// | `key_placement` | `bearer`. Other values are `header:NAME`, `query:NAME` and `basic:USER` |
 /// | `limit` | [`RateLimitConfig`] |
 /// | `dialect` | [`DialectConfig`] |
@@ -43,7 +44,7 @@ use crate::{client::Client, transport::TransportConfig};
 /// | `attempt_span` | [`AttemptSpanLayer`] |
 /// | `transport` | [`TransportConfig`](crate::transport::TransportConfig) |
 ///
-/// At most one of `api_key`, `api_key_env` and `api_key_file` may be given.
+/// At most one of `api_key`, `api_key_env`, `api_key_file` and `no_credential` may be given.
 ///
 /// # Logging the error of a parser
 ///
@@ -62,6 +63,7 @@ pub struct StackConfig {
     api_key_env: Option<String>,
     api_key_file: Option<PathBuf>,
     api_key_file_interval: Option<Written<Duration>>,
+    no_credential: bool,
     key_placement: Checked<KeyPlacement>,
     limit: RateLimitConfig,
     dialect: DialectConfig,
@@ -97,7 +99,7 @@ impl StackBuilder {
     ///
     /// - there is no base URL,
     /// - the base URL, an allowed origin or the key placement is invalid,
-    /// - more than one of `api_key`, `api_key_env` and `api_key_file` is given,
+    /// - more than one of `api_key`, `api_key_env`, `api_key_file` and `no_credential` is given,
     /// - `api_key` is invalid,
     /// - the dialect is invalid.
     #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
@@ -146,7 +148,7 @@ impl StackConfig {
     /// Returns the same errors as [`StackBuilder::from_config`] and [`StackBuilder::layer`], with the path of the
     /// field.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
-        StackBuilder::from_config(self)?.layer().map_err(|error| self.placed(error))
+        StackBuilder::from_config(self)?.layer().map_err(InvalidConfig::from_file)
     }
 
     /// Creates a client over the configured transport: see [`StackBuilder::client`].
@@ -156,7 +158,7 @@ impl StackConfig {
     /// Returns the same errors as [`layer`](Self::layer) and [`StackBuilder::client`], with the path of the field.
     #[cfg(feature = "client")]
     pub fn client(&self) -> Result<Client, InvalidConfig> {
-        StackBuilder::from_config(self)?.client().map_err(|error| self.placed(error))
+        StackBuilder::from_config(self)?.client().map_err(InvalidConfig::from_file)
     }
 
     /// Changes a running client to this configuration: see [`Client::reconfigure`]. A changed `transport` is an error.
@@ -174,7 +176,7 @@ impl StackConfig {
             let expected = "that of the client, because connections cannot be reconfigured at run time";
             return Err(InvalidConfig::new("transport", "other settings", expected).within("transport"));
         }
-        client.reconfigure(&StackBuilder::from_config(self)?).map_err(|error| self.placed(error))
+        client.reconfigure(&StackBuilder::from_config(self)?).map_err(InvalidConfig::from_file)
     }
 
     fn with_credential(&self, mut builder: StackBuilder) -> Result<StackBuilder, InvalidConfig> {
@@ -182,10 +184,11 @@ impl StackConfig {
             ("api_key", self.api_key.is_some()),
             ("api_key_env", self.api_key_env.is_some()),
             ("api_key_file", self.api_key_file.is_some()),
+            ("no_credential", self.no_credential),
         ];
         let given: Vec<_> = sources.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
         if let [_, .., last] = *given {
-            let expected = "one source of a key: api_key, api_key_env or api_key_file";
+            let expected = "only one of api_key, api_key_env, api_key_file and no_credential";
             let given = format!("given by {}", given.join(" and "));
             return Err(InvalidConfig::new("api key", given, expected).within(last));
         }
@@ -200,53 +203,10 @@ impl StackConfig {
             let interval = self.api_key_file_interval.map_or(KeySource::FILE_INTERVAL, |interval| interval.0);
             builder = builder.with_api_key_file_every(path, interval);
         }
+        if self.no_credential {
+            builder = builder.without_credential();
+        }
         let placement = self.key_placement.get().map_err(|error| error.within("key_placement"))?;
         Ok(builder.with_key_placement(placement.clone()))
-    }
-
-    /// Adds the path of the field to the error of a layer or a client.
-    fn placed(&self, error: InvalidConfig) -> InvalidConfig {
-        let base = self.base_url.as_ref().and_then(|url| Some(url.get().ok()?.origin.to_string()));
-        let is_base = base.as_deref() == Some(error.value());
-        // The errors of the builder name its methods.
-        let error = match error.field() {
-            "credential" => error.expecting("a key: api_key, api_key_env or api_key_file"),
-            "api key" if error.expected().contains("with_api_key") => {
-                error.expecting("the environment variable to be set, or another key: api_key or api_key_file")
-            }
-            "origin" if is_base => error.expecting(
-                "https, a loopback host or allow_plaintext = true, because a credential is sent to it",
-            ),
-            "origin" => error.expecting("https or a loopback host, because a credential is sent to it"),
-            _ => error,
-        };
-        let path = match error.field() {
-            // The field `api_key` needs no entry here, because `from_config` has already returned its error.
-            "name" => "name",
-            "api key" if self.api_key_file.is_some() => "api_key_file",
-            "api key" | "credential" => "api_key_env",
-            "key header" => "key_placement",
-            "origin" if is_base => "base_url",
-            "origin" => "allowed_origins",
-            "base url" => "base_url",
-            "max in flight" => "limit.max_in_flight",
-            "total timeout" => "timeout.total",
-            "attempt timeout" => "timeout.attempt",
-            "body idle timeout" => "timeout.body_idle",
-            "connect timeout" => "transport.connect_timeout",
-            "idle timeout" => "transport.idle_timeout",
-            "maximum connections" => "transport.max_connections",
-            "tcp keep-alive" => "transport.tcp_keep_alive",
-            "http2 ping interval" => "transport.http2_ping_interval",
-            "http2 ping timeout" => "transport.http2_ping_timeout",
-            "root certificates" => "transport.root_certificates",
-            "native roots" => "transport.native_roots",
-            "client certificate" => "transport.client_certificate",
-            "client key" => "transport.client_key",
-            // `environment` reads several variables, such as `HTTPS_PROXY`.
-            proxy if proxy == "proxy" || proxy.to_ascii_lowercase().ends_with("_proxy") => "transport.proxy",
-            _ => return error,
-        };
-        error.within(path)
     }
 }

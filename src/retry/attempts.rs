@@ -1,32 +1,32 @@
-//! The state that the attempts of a call share, and the decision after each attempt.
+//! The state that the attempts of a call share, and what follows each attempt.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::{
-    Request, Response, StatusCode,
+    Request, Response,
     header::{CONTENT_LENGTH, TRAILER},
 };
 use http_body::Body;
 
-use super::{AttemptResult, backoff::RemainingDelays, policy::Policy};
+use super::{
+    AttemptResult,
+    backoff::RemainingDelays,
+    decision::{self, AfterProcessing},
+    policy::Policy,
+};
 use crate::{
     body::{BrokenResponse, Replay, ReplayBody},
-    call::{CallContext, KeyReplaced, Outcome, RecordedHead, RequestHead, StopReason},
+    call::{CallContext, Delivery, RecordedHead, RequestHead, StopReason},
     clock,
-    error::{Error, ErrorKind, Failed, Reason, Refusal},
+    error::{Error, ErrorKind},
     policy::{
-        self, RetryDecision,
+        RetryDecision,
         feedback::Reading,
-        grpc::{self, Code, Pushback},
-        retry::{Delay, DelayReason, Inputs, LastAttempt, Retry, RetryState, Stop},
+        grpc::Code,
+        retry::{self, DelayReason, LastAttempt, Retry, RetryRejected, RetryState, Stop},
     },
     telemetry::{self, ResponseSummary},
 };
-
-/// Marks a response that ended a call of several attempts, of which the server may have processed one. An outer retry
-/// layer then does not take the response as a statement that the request was not processed.
-#[derive(Clone)]
-struct AfterProcessing;
 
 /// The recorded request and the state of its attempts.
 pub(super) struct Attempts<B> {
@@ -56,16 +56,6 @@ pub(super) struct Attempts<B> {
 }
 
 impl<B: Body + 'static> Attempts<B> {
-    fn state(&self) -> RetryState {
-        RetryState {
-            attempts: self.count,
-            max_attempts: self.max_attempts,
-            idempotent: self.idempotent,
-            retry_rejected: self.policy.retry_rejected,
-            max_retry_after: self.policy.max_retry_after,
-        }
-    }
-
     /// Counts an attempt that is about to start. Returns an error if the deadline has passed.
     pub(super) fn start(&mut self) -> Result<(), Error> {
         let passed = |limit| Error::new(ErrorKind::Deadline, Some(limit), None).not_sent();
@@ -83,76 +73,85 @@ impl<B: Body + 'static> Attempts<B> {
         result: &Result<Response<R>, Error>,
     ) -> Result<(ReplayBody<B>, Retry), Stop> {
         let (response, error, broken) = (result.as_ref().ok(), result.as_ref().err(), self.broken.take());
-        let broken_head = broken.as_deref().map(|BrokenResponse { head, .. }| head);
-        let headers = response.map(Response::headers).or(broken_head.map(|head| &head.headers));
-        let extensions = response.map(Response::extensions).or(broken_head.map(|head| &head.extensions));
-        let dialect = self.policy.dialect.clone();
-        let mark = extensions.and_then(|extensions| extensions.get().copied());
-        let head = response.map(Response::status).or(broken_head.map(|head| head.status)).zip(headers);
-        let reading =
-            head.map(|(status, headers)| Reading::new(&dialect, status, headers, mark, clock::wall));
-        let outcome = match (result, &reading) {
-            (Ok(response), Some(reading)) if !is_after_processing(response) => Outcome::of_response(reading),
-            (Ok(response), _) => Outcome::Response(response.status()),
-            (Err(error), _) => outcome_of(error, called, self.replay.has_failed()),
+        let policy = &*self.policy;
+        let head = match (response, &broken) {
+            (Some(response), _) => Some((response.status(), response.headers(), response.extensions())),
+            (None, Some(broken)) => Some((broken.head.status, &broken.head.headers, &broken.head.extensions)),
+            (None, None) => None,
         };
-        if let Some(budget) = self.policy.budget.as_ref().filter(|_| broken.is_some() && self.count > 1) {
-            budget.take_back();
-        }
+        let (headers, extensions) = head.map(|(_, headers, extensions)| (headers, extensions)).unzip();
+        let reading = head.map(|(status, headers, extensions)| {
+            decision::read(&policy.dialect, status, headers, extensions)
+        });
+        let outcome = match result {
+            Ok(response) => decision::of_response(response, reading.as_ref()),
+            Err(error) => decision::of_error(error, called, self.replay.has_failed()),
+        };
+        let budget = policy.budget.as_ref();
+        budget.filter(|_| broken.is_some() && self.count > 1).inspect(|budget| budget.take_back());
         self.maybe_processed |= outcome.delivery().may_be_processed();
-        let requested = reading.as_ref().and_then(Reading::requested_delay);
+        let requested_delay = reading.as_ref().and_then(Reading::requested_delay);
         let failure = error.map(|error| match error.kind() {
             ErrorKind::AttemptTimeout => "timeout",
             kind => kind.as_str(),
         });
         let code = headers.and_then(Code::in_head).filter(|code| *code != Code::OK);
         let failure = failure.or(code.map(Code::name));
-        let number = self.call.end_attempt(outcome, failure, requested, headers);
+        let number = self.call.end_attempt(outcome, failure, requested_delay, headers);
 
-        let verdict = self.verdict(
-            &AttemptResult { outcome, headers, extensions, error, reading: reading.as_ref() },
-            response,
-        );
-        let (mut inputs, mut body) = (Inputs { requested, ..Inputs::default() }, None);
-        let alternative =
-            self.release_member(outcome, verdict).filter(|wait| *wait <= self.policy.max_retry_after);
-        let sooner = requested.filter(|requested| alternative.is_some_and(|wait| wait < *requested));
-        if sooner.is_some() {
-            inputs.requested = None;
-        }
-        if let Ok(reason) = policy::retry::backoff_reason(&self.state(), outcome, verdict, inputs.requested) {
-            body = self.replay.body().filter(|_| broken.as_ref().is_none_or(|broken| broken.is_replayable));
-            inputs = Inputs {
-                requested: inputs.requested,
-                backoff: reason.and_then(|reason| self.backoff(reason)),
-                time_left: self.call.deadline().map(|ends| ends.saturating_duration_since(clock::now())),
-                replayable: body.is_some(),
-                has_body: response.is_some_and(|response| !response.body().is_end_stream()),
+        let attempt = AttemptResult { outcome, headers, extensions, error, reading: reading.as_ref() };
+        let key_replaced = self.resends
+            && decision::is_key_replaced(&attempt, self.idempotent)
+            && !self.call.is_key_replaced();
+        let head = policy.shows_requests().then(|| self.head.request(Some(&self.call), ()));
+        let last_attempt = policy.last_attempt(key_replaced, head.as_ref().map(RequestHead::of), &attempt);
+        let failed = last_attempt != LastAttempt::Classified(RetryDecision::Success);
+        let cost = self.cost.take();
+        // If a retry was not sent, its cost is returned to the budget. A resend with another key is an exception,
+        // because it repeats a retry that the server has already received.
+        let unsent = !called && cost.is_some() && !self.call.is_key_replaced();
+        budget.filter(|_| unsent || !failed).inspect(|budget| budget.succeeded(cost));
+        let deadline = if failed { self.call.deadline() } else { None };
+        let state = RetryState {
+            attempts: self.count,
+            max_attempts: self.max_attempts,
+            idempotent: self.idempotent,
+            outcome,
+            requested_delay,
+            time_left: deadline.map(|ends| ends.saturating_duration_since(clock::now())),
+            replayable: failed
+                && self.replay.is_replayable()
+                && broken.as_ref().is_none_or(|broken| broken.is_replayable),
+            has_credit: policy.has_credit(last_attempt),
+            last_attempt,
+            retry_rejected: policy.retry_rejected,
+            max_retry_after: policy.max_retry_after,
+            other_member: if failed && !key_replaced {
+                self.release_member(outcome.delivery())
+            } else {
+                None
+            },
+            has_body: response.is_some_and(|response| !response.body().is_end_stream()),
+        };
+        let decided = retry::decide(&state, |reason| {
+            let delays = match reason {
+                DelayReason::Throttled => &mut self.throttled_delays,
+                _ => &mut self.transient_delays,
             };
-        }
-        if let Some(wait) = alternative {
-            self.delay_member(wait, sooner, verdict, &mut inputs);
-        }
-        let retry = policy::retry::decide(&self.state(), outcome, verdict, &inputs);
-        let retry = retry.map_err(|stop| Stop {
+            policy.backoff_after(reason).next(delays, self.count.saturating_sub(1), policy.random.next())
+        });
+        let decided = decided.map_err(|stop| Stop {
             retry_after: stop
                 .retry_after
                 .or(error.filter(|error| error.is_refusal()).and_then(Error::retry_after)),
             ..stop
         });
-        let is_only = retry.is_err() && broken.is_none() && number == 1;
+        let is_only = decided.is_err() && broken.is_none() && number == 1;
         telemetry::attempt(&self.call, result.as_ref().map(ResponseSummary::of), is_only);
-        let cost = self.cost.take();
-        // If a retry was not sent, its cost is returned to the budget. A resend with another key is an exception,
-        // because it repeats a retry that the server has already received.
-        let unsent = !called && cost.is_some() && !self.call.is_key_replaced();
-        let succeeded = matches!(retry, Err(Stop { reason: StopReason::Success, .. }));
-        if let Some(budget) = self.policy.budget.as_ref().filter(|_| unsent || succeeded) {
-            budget.succeeded(cost);
-        }
-        let retry = retry?;
-        let body = body.ok_or(StopReason::NotReplayable)?;
-        match (verdict, &self.policy.budget) {
+        let retry = decided?;
+        // Another task may have changed the body or the budget since.
+        let body = self.replay.body().ok_or(StopReason::NotReplayable)?;
+        match (last_attempt, budget) {
             (LastAttempt::Classified(decision), Some(budget)) => {
                 self.cost = Some(budget.try_spend(decision).ok_or(StopReason::Budget)?);
             }
@@ -164,43 +163,21 @@ impl<B: Body + 'static> Attempts<B> {
             }
             _ => {}
         }
-        self.call.retry(&retry, verdict == LastAttempt::KeyReplaced);
+        if let Some(delay) = retry.member_delay {
+            self.call.delay_member(clock::after(clock::now(), delay));
+        }
+        self.call.retry(&retry, key_replaced);
         telemetry::retry(&self.call, retry.delay, retry.reason);
         Ok((body, retry))
     }
 
-    /// Returns the part of the retry decision that depends only on the result of this attempt.
-    fn verdict<R>(&self, attempt: &AttemptResult<'_>, response: Option<&Response<R>>) -> LastAttempt {
-        // Checks for a replaced key first, because the rules and `x-should-retry` do not know that another key is
-        // available. A request that received a 401 was not applied, whatever its method (RFC 9110 §15.5.2).
-        let replaced = |response| is_key_replaced(response, self.idempotent);
-        if self.resends && response.is_some_and(replaced) && !self.call.is_key_replaced() {
-            return LastAttempt::KeyReplaced;
-        }
-        if attempt.error.is_some_and(Error::is_deadline) {
-            return LastAttempt::Deadline;
-        }
-        // After a 101, the caller owns the connection.
-        if attempt.outcome == Outcome::Response(StatusCode::SWITCHING_PROTOCOLS) {
-            return LastAttempt::Classified(RetryDecision::Success);
-        }
-        let head = self.policy.shows_requests().then(|| self.head.request(Some(&self.call), ()));
-        match self.policy.classify(head.as_ref().map(RequestHead::of), attempt) {
-            RetryDecision::NotRetryable if attempt.error.is_some_and(is_refused_by_deadline) => {
-                LastAttempt::Deadline
-            }
-            decision => LastAttempt::Classified(decision),
-        }
-    }
-
-    /// Draws the next delay from the exponential or the custom backoff. All calls share the random source.
-    fn backoff(&mut self, reason: DelayReason) -> Option<Delay> {
-        let (retry, random) = (self.count.saturating_sub(1), self.policy.random.next());
-        let (backoff, delays) = match reason {
-            DelayReason::Throttled => (&self.policy.throttled, &mut self.throttled_delays),
-            _ => (&self.policy.transient, &mut self.transient_delays),
-        };
-        backoff.next(delays, retry, random)
+    /// Records whether the next attempt may go to another member of a pool. It may if no member may have processed the
+    /// request, or if a replay is safe at any member. An idempotency key makes a replay safe at one member only.
+    /// Returns when another member is expected to grant the permits.
+    fn release_member(&self, delivery: Delivery) -> Option<Duration> {
+        let counts_rejected = self.policy.retry_rejected == RetryRejected::Idempotent;
+        let is_rejected = counts_rejected && delivery == Delivery::Rejected;
+        self.call.release_member(self.moves, self.maybe_processed || is_rejected)
     }
 
     /// Stores the error of an attempt that will be retried, or returns its response.
@@ -249,15 +226,6 @@ impl<B: Body + 'static> Attempts<B> {
     }
 }
 
-/// Returns whether the request may be resent because the server rejected a key that is being replaced.
-fn is_key_replaced<R>(response: &Response<R>, idempotent: bool) -> bool {
-    let headers = response.headers();
-    let grpc = || idempotent && Code::in_head(headers) == Some(Code::UNAUTHENTICATED);
-    response.extensions().get::<KeyReplaced>().is_some()
-        && (response.status() == StatusCode::UNAUTHORIZED
-            || grpc() && grpc::pushback(headers) != Some(Pushback::Never))
-}
-
 /// Returns the length of the body that is sent to the server, unless trailers may follow the body.
 pub(super) fn announced<B: Body>(request: &Request<B>) -> Option<u64> {
     let (headers, body) = (request.headers(), request.body());
@@ -267,29 +235,4 @@ pub(super) fn announced<B: Body>(request: &Request<B>) -> Option<u64> {
     }
     let written = || headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
     written().or(body.size_hint().exact())
-}
-
-/// Returns whether the limiter refused the request because the wait would have ended after the deadline.
-fn is_refused_by_deadline(error: &Error) -> bool {
-    error.shown_cause::<Refusal>().is_some_and(|refusal| refusal.reason() == Reason::Deadline)
-}
-
-/// Returns whether an inner retry layer has marked the response as [`AfterProcessing`].
-fn is_after_processing<R>(response: &Response<R>) -> bool {
-    response.extensions().get::<AfterProcessing>().is_some()
-}
-
-/// Returns the outcome of an attempt without a response.
-///
-/// `called` is `false` if the inner service did not become ready. `body_failed` is `true` if the request's body failed.
-fn outcome_of(error: &Error, called: bool, body_failed: bool) -> Outcome {
-    match error.failed() {
-        _ if error.is_timeout() && !error.is_not_sent() => Outcome::Timeout,
-        // An inner retry layer made several attempts, and the server may have processed one of them.
-        _ if error.is_after_processing() => Outcome::Failed,
-        _ if error.is_refusal() => Outcome::Refused,
-        // If the request's body failed, the error may concern the connection that the body was read from.
-        Failed::Service(proof) if called && (body_failed || !proof.not_sent) => Outcome::Failed,
-        _ => Outcome::NotSent,
-    }
 }

@@ -22,7 +22,7 @@ struct Fields {
     max_attempts: u32,
     max_retry_after: Written<Duration>,
     replay_limit: usize,
-    retry_rejected: Written<RetryRejected>,
+    retry_rejected: RetryRejected,
     retry_on: List<StatusCode>,
     never_on: List<StatusCode>,
     backoff: Backoff,
@@ -70,7 +70,7 @@ impl Serialize for RetryLayer {
 
 impl<'de> Deserialize<'de> for RetryLayer {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Fields::deserialize(from)?.try_into().map_err(D::Error::custom)
+        Fields::deserialize(from)?.layer().map_err(|error| D::Error::custom(error.from_file()))
     }
 }
 
@@ -91,7 +91,7 @@ impl From<&RetryLayer> for Fields {
             max_attempts: policy.max_attempts,
             max_retry_after: Written(policy.max_retry_after),
             replay_limit: policy.replay_limit,
-            retry_rejected: Written(policy.retry_rejected),
+            retry_rejected: policy.retry_rejected,
             retry_on: statuses(false),
             never_on: statuses(true),
             backoff: Backoff::of(&policy.transient),
@@ -102,28 +102,24 @@ impl From<&RetryLayer> for Fields {
     }
 }
 
-impl TryFrom<Fields> for RetryLayer {
-    type Error = InvalidConfig;
-
-    fn try_from(fields: Fields) -> Result<Self, InvalidConfig> {
-        let backoff = fields.backoff.over(ExponentialBackoff::transient());
-        let throttled = fields.throttled_backoff.over(ExponentialBackoff::throttled());
-        let mut layer = Self::new()
-            .with_max_attempts(fields.max_attempts)
-            .map_err(|error| error.within("max_attempts"))?
-            .with_max_retry_after(fields.max_retry_after.0)
-            .with_replay_limit(fields.replay_limit)
-            .with_retry_rejected(fields.retry_rejected.0)
-            .with_backoff(backoff.map_err(|error| error.within("backoff"))?)
-            .with_throttled_backoff(throttled.map_err(|error| error.within("throttled_backoff"))?);
-        let budget = fields.budget.checked().map_err(|error| leaf(error, "budget ").within("budget"))?;
-        layer = if fields.budget.enabled { layer.with_budget(budget) } else { layer.without_budget() };
-        if let Some(key) = fields.honoured_idempotency_key {
+impl Fields {
+    fn layer(self) -> Result<RetryLayer, InvalidConfig> {
+        let backoff = self.backoff.over(ExponentialBackoff::transient());
+        let throttled = self.throttled_backoff.over(ExponentialBackoff::throttled());
+        let budget = self.budget.checked().map_err(|error| error.at("budget"))?;
+        let mut layer = RetryLayer::new()
+            .with_max_attempts(self.max_attempts)?
+            .with_max_retry_after(self.max_retry_after.0)
+            .with_replay_limit(self.replay_limit)
+            .with_retry_rejected(self.retry_rejected)
+            .with_backoff(backoff.map_err(|error| error.at("backoff"))?)
+            .with_throttled_backoff(throttled.map_err(|error| error.at("throttled_backoff"))?);
+        layer = if self.budget.enabled { layer.with_budget(budget) } else { layer.without_budget() };
+        if let Some(key) = self.honoured_idempotency_key {
             layer = layer.with_honoured_idempotency_key(key);
         }
-        layer = layer.retry_on(fields.retry_on.0);
         // Adds `never_on` last, because the rule that was added last takes precedence.
-        Ok(layer.never_on(fields.never_on.0))
+        Ok(layer.retry_on(self.retry_on.0).never_on(self.never_on.0))
     }
 }
 
@@ -138,8 +134,8 @@ impl Backoff {
     fn over(&self, default: ExponentialBackoff) -> Result<ExponentialBackoff, InvalidConfig> {
         let base = self.base.map_or(default.base, |base| base.0);
         let cap = self.cap.map_or(default.cap, |cap| cap.0);
-        let backoff = ExponentialBackoff::new(base, cap).map_err(|error| leaf(error, "backoff "))?;
-        Ok(backoff.with_jitter(self.jitter.map_or(default.jitter, |jitter| jitter.0)))
+        let jitter = self.jitter.map_or(default.jitter, |jitter| jitter.0);
+        Ok(ExponentialBackoff::new(base, cap)?.with_jitter(jitter))
     }
 }
 
@@ -159,10 +155,4 @@ impl Budget {
         let budget = budget.with_throttled_cost(self.throttled_cost)?.with_success_gain(self.success_gain)?;
         budget.with_capacity(self.capacity)
     }
-}
-
-/// Turns the error of a setter into one that names a nested field: `base` instead of `backoff base`.
-fn leaf(error: InvalidConfig, part: &str) -> InvalidConfig {
-    let name = error.field().strip_prefix(part).unwrap_or(error.field()).replace(' ', "_");
-    error.within(&name)
 }

@@ -63,6 +63,9 @@
 //! - a request body that can be replayed: it is within the replay limit, and it was read completely or not at all. A
 //!   body of [`Body::from_fn`](crate::Body::from_fn) is created again whatever its size, unless it returned an error.
 //!
+//! [`RetryLayer::decide`] returns the decision for a response or an error without a call, so that a test can check the
+//! configuration of a layer.
+//!
 //! If no retry is possible, the layer immediately returns the last response or error. Its [`Report`](crate::Report)
 //! contains the [reason](crate::call::StopReason). A retry takes its credit from the budget before the delay. The
 //! credit is not returned if the caller drops the call before the retry is sent.
@@ -209,13 +212,13 @@ mod backoff;
 mod classify;
 #[cfg(feature = "serde")]
 mod config;
+mod decision;
 mod future;
 mod grpc;
 mod idempotency;
 mod layer;
 mod overrides;
 mod policy;
-mod pool_member;
 mod service;
 
 pub use self::backoff::Backoff;
@@ -227,5 +230,8 @@ pub use self::layer::RetryLayer;
 pub use self::overrides::RetryOverride;
 pub use self::service::Retry;
 pub use crate::policy::{
-    Budget, grpc::Code as GrpcCode, retry::RetryRejected, retry_decision::RetryDecision,
+    Budget,
+    grpc::Code as GrpcCode,
+    retry::{NextStep, RetryRejected, RetryState},
+    retry_decision::RetryDecision,
 };

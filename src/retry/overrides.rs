@@ -57,7 +57,7 @@ impl RetryOverride {
 
 pub(super) fn at_least_one(max_attempts: u32) -> Result<u32, InvalidConfig> {
     match max_attempts {
-        0 => Err(InvalidConfig::new("max attempts", "0", "at least 1: the first attempt counts")),
+        0 => Err(InvalidConfig::of_setting("max attempts", "0", "at least 1: the first attempt counts")),
         _ => Ok(max_attempts),
     }
 }

@@ -7,7 +7,11 @@ use super::{
 };
 use crate::{
     call::RequestHead,
-    policy::{Budget, RetryDecision, dialect::Dialect, retry::RetryRejected},
+    policy::{
+        Budget, RetryDecision,
+        dialect::Dialect,
+        retry::{DelayReason, RetryRejected},
+    },
     random::Random,
 };
 
@@ -44,6 +48,14 @@ impl Policy {
     /// Returns whether a classifier or a condition needs the head of the request.
     pub(super) fn shows_requests(&self) -> bool {
         self.classify.is_some() || self.rules.iter().any(|rule| matches!(rule, Rule::If(_)))
+    }
+
+    /// Returns the backoff for a retry with this reason.
+    pub(super) fn backoff_after(&self, reason: DelayReason) -> &AnyBackoff {
+        match reason {
+            DelayReason::Throttled => &self.throttled,
+            _ => &self.transient,
+        }
     }
 
     /// Applies the rules, then the classifier. `head` is `Some` if [`shows_requests`](Self::shows_requests) returns

@@ -14,10 +14,12 @@ type Create = dyn Fn(&KeyPlacement) -> Result<Credential<AnySign>, InvalidConfig
 impl CredentialSource {
     pub(super) fn create(&self, placement: &KeyPlacement) -> Result<Credential<AnySign>, InvalidConfig> {
         const MISSING: &str = "a key (with_api_key_env, with_api_key, with_api_key_file), a signature (with_signature), or without_credential()";
-        match &self.0 {
-            Some(create) => create(placement),
-            None => Err(InvalidConfig::new("credential", "none", MISSING)),
-        }
+        const MISSING_IN_FILE: &str = "a key (api_key, api_key_env or api_key_file), or no_credential = true";
+        let missing = || {
+            let error = InvalidConfig::new("credential", "none", MISSING).at("api_key_env");
+            Err(error.expecting_in_file(MISSING_IN_FILE))
+        };
+        self.0.as_ref().map_or_else(missing, |create| create(placement))
     }
 }
 

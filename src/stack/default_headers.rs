@@ -39,7 +39,7 @@ impl DefaultHeadersLayer {
         let set_before = [&ACCEPT, &CONTENT_TYPE, &USER_AGENT, request_id];
         if let Some(name) = key.filter(|name| set_before.contains(name)) {
             let expected = "a header that the stack does not set itself, such as x-api-key";
-            return Err(InvalidConfig::new("key header", name.to_string(), expected));
+            return Err(InvalidConfig::new("key header", name.to_string(), expected).at("key_placement"));
         }
         for name in self.0.keys() {
             let expected = if frames_request(name) {

@@ -34,7 +34,7 @@ impl TimeoutConfig {
     ///
     /// Returns an error if the timeout is zero.
     pub fn total_layer(&self) -> Result<TotalTimeoutLayer, InvalidConfig> {
-        TotalTimeoutLayer::new(self.total.0)
+        TotalTimeoutLayer::new(self.total.0).map_err(|error| error.at("total"))
     }
 
     /// Creates the layer of the attempt timeout.
@@ -47,9 +47,9 @@ impl TimeoutConfig {
         let attempt = self.attempt.map_or(Duration::from_secs(10).min(total), |attempt| attempt.0);
         if attempt > total {
             let expected = format!("at most {total:?} (the total timeout)");
-            return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
+            return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected).at("attempt"));
         }
-        AttemptTimeoutLayer::new(attempt)
+        AttemptTimeoutLayer::new(attempt).map_err(|error| error.at("attempt"))
     }
 
     /// Creates the layer of the body's idle timeout. The layer has no effect if no idle timeout is configured.
@@ -58,6 +58,7 @@ impl TimeoutConfig {
     ///
     /// Returns an error if the timeout is zero.
     pub fn body_idle_layer(&self) -> Result<BodyIdleTimeoutLayer, InvalidConfig> {
-        self.body_idle.map_or(Ok(BodyIdleTimeoutLayer::none()), |limit| BodyIdleTimeoutLayer::new(limit.0))
+        let layer = self.body_idle.map(|limit| BodyIdleTimeoutLayer::new(limit.0)).transpose();
+        Ok(layer.map_err(|error| error.at("body_idle"))?.unwrap_or(BodyIdleTimeoutLayer::none()))
     }
 }

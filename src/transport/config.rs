@@ -256,11 +256,11 @@ impl TransportConfig {
         for (field, limit) in limits.into_iter().filter_map(|(field, limit)| Some((field, limit?))) {
             if limit.is_zero() || limit > LONGEST {
                 let expected = "more than zero, at most 366 days";
-                return Err(InvalidConfig::new(field, format!("{limit:?}"), expected));
+                return Err(InvalidConfig::of_setting(field, format!("{limit:?}"), expected));
             }
         }
         if self.max_connections == 0 {
-            return Err(InvalidConfig::new("maximum connections", "0", "at least 1"));
+            return Err(InvalidConfig::new("maximum connections", "0", "at least 1").at("max_connections"));
         }
         let settings = PoolSettings {
             version: self.http,

@@ -17,8 +17,12 @@ impl TransportConfig {
     pub(super) fn take_proxy(&mut self) -> Result<Option<Proxy>, InvalidConfig> {
         #[cfg(feature = "serde")]
         if let Some(url) = self.proxy.take() {
-            let url = url.text().map_err(|_| InvalidConfig::new("proxy", "…", "a string"))?;
-            let proxy = if url == "environment" { Proxy::from_env()? } else { Proxy::new(url)? };
+            let proxy = match url.text() {
+                Ok("environment") => Proxy::from_env(),
+                Ok(url) => Proxy::new(url),
+                Err(_) => Err(InvalidConfig::new("proxy", "…", "a string")),
+            };
+            let proxy = proxy.map_err(|error| error.at("proxy"))?;
             return Ok(Some(match &self.no_proxy {
                 Some(hosts) => proxy.with_no_proxy(hosts),
                 None => proxy,

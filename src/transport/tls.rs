@@ -30,7 +30,7 @@ impl TransportConfig {
             if roots.is_empty() { Err("none found".into()) } else { Ok(roots) }
         };
         let invalid = |error: BoxError| {
-            InvalidConfig::new("root certificates", error.to_string(), "certificates in pem form")
+            InvalidConfig::of_setting("root certificates", error.to_string(), "certificates in pem form")
         };
         self.given.roots.extend(read().map_err(invalid)?.roots);
         Ok(())
@@ -69,10 +69,10 @@ impl TransportConfig {
             chain => chain.map_err(|error| error.to_string()),
         };
         let chain = chain.map_err(|error| {
-            InvalidConfig::new("client certificate", error, "at least one certificate in pem form")
+            InvalidConfig::of_setting("client certificate", error, "at least one certificate in pem form")
         })?;
         let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|_| {
-            InvalidConfig::new("client key", "…", "a private key in pem form: pkcs8, pkcs1 or sec1")
+            InvalidConfig::of_setting("client key", "…", "a private key in pem form: pkcs8, pkcs1 or sec1")
         })?;
         self.given.identity = Some(Arc::new(Identity { chain, key }));
         Ok(())
@@ -90,11 +90,11 @@ impl TransportConfig {
             }
             (Some(certificate), None) => {
                 let value = certificate.display().to_string();
-                return Err(InvalidConfig::new("client certificate", value, "a client key, too"));
+                return Err(InvalidConfig::of_setting("client certificate", value, "a client key, too"));
             }
             (None, Some(key)) => {
                 let expected = "a client certificate, too";
-                return Err(InvalidConfig::new("client key", key.display().to_string(), expected));
+                return Err(InvalidConfig::of_setting("client key", key.display().to_string(), expected));
             }
             (None, None) => {}
         }
@@ -102,7 +102,7 @@ impl TransportConfig {
         // Sets the crypto provider explicitly, because the process may have no default provider or a different one.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let invalid = |field, error: rustls::Error, expected: &'static str| {
-            InvalidConfig::new(field, error.to_string(), expected)
+            InvalidConfig::of_setting(field, error.to_string(), expected)
         };
         let builder =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(
@@ -135,7 +135,7 @@ impl TransportConfig {
             let (added, _) = roots.add_parsable_certificates(found.certs);
             if added == 0 {
                 let why = found.errors.first().map_or("none found".to_owned(), ToString::to_string);
-                return Err(InvalidConfig::new("native roots", why, "at least one certificate"));
+                return Err(InvalidConfig::of_setting("native roots", why, "at least one certificate"));
             }
         }
         Ok(roots)
@@ -144,6 +144,6 @@ impl TransportConfig {
 
 fn file(field: &'static str, path: &Path) -> Result<Vec<u8>, InvalidConfig> {
     std::fs::read(path).map_err(|error| {
-        InvalidConfig::new(field, path.display().to_string(), format!("a readable file ({error})"))
+        InvalidConfig::of_setting(field, path.display().to_string(), format!("a readable file ({error})"))
     })
 }

@@ -8,6 +8,7 @@ mod cancellation;
 mod case_runner;
 mod classify;
 mod deadline;
+mod decide;
 mod decision_table;
 mod delivery;
 mod drain;

@@ -71,7 +71,8 @@ impl Budget {
         let least = self.retry_cost.max(self.throttled_cost).max(self.success_gain);
         if capacity < least {
             let expected = format!("at least {least}, the largest cost or gain of the budget");
-            return Err(InvalidConfig::new("budget capacity", capacity.to_string(), expected));
+            let error = InvalidConfig::new("budget capacity", capacity.to_string(), expected);
+            return Err(error.at("capacity"));
         }
         self.capacity = capacity;
         Ok(self.filled())
@@ -83,7 +84,7 @@ impl Budget {
     ///
     /// Returns an error if the cost is 0 or exceeds the capacity.
     pub fn with_retry_cost(mut self, cost: u32) -> Result<Self, InvalidConfig> {
-        self.retry_cost = self.within("budget retry cost", cost)?;
+        self.retry_cost = self.within("budget retry cost", "retry_cost", cost)?;
         Ok(self.filled())
     }
 
@@ -94,7 +95,7 @@ impl Budget {
     ///
     /// Returns an error if the cost is 0 or exceeds the capacity.
     pub fn with_throttled_cost(mut self, cost: u32) -> Result<Self, InvalidConfig> {
-        self.throttled_cost = self.within("budget throttled cost", cost)?;
+        self.throttled_cost = self.within("budget throttled cost", "throttled_cost", cost)?;
         Ok(self.filled())
     }
 
@@ -105,14 +106,14 @@ impl Budget {
     ///
     /// Returns an error if the gain is 0 or exceeds the capacity. With a gain of 0, a spent budget would never recover.
     pub fn with_success_gain(mut self, gain: u32) -> Result<Self, InvalidConfig> {
-        self.success_gain = self.within("budget success gain", gain)?;
+        self.success_gain = self.within("budget success gain", "success_gain", gain)?;
         Ok(self.filled())
     }
 
-    fn within(&self, field: &'static str, value: u32) -> Result<u32, InvalidConfig> {
+    fn within(&self, field: &'static str, setting: &'static str, value: u32) -> Result<u32, InvalidConfig> {
         if value == 0 || value > self.capacity {
             let expected = format!("1 to {}, the capacity", self.capacity);
-            return Err(InvalidConfig::new(field, value.to_string(), expected));
+            return Err(InvalidConfig::new(field, value.to_string(), expected).at(setting));
         }
         Ok(value)
     }
@@ -124,13 +125,18 @@ impl Budget {
         self
     }
 
+    /// Returns the cost of a retry.
+    pub(crate) fn cost_of(&self, decision: RetryDecision) -> u32 {
+        match decision {
+            RetryDecision::Throttled => self.throttled_cost,
+            _ => self.retry_cost,
+        }
+    }
+
     /// Spends the cost of a retry and returns that cost. Returns `None`, and spends nothing, if too little credit is
     /// left.
     pub(crate) fn try_spend(&self, decision: RetryDecision) -> Option<u32> {
-        let cost = match decision {
-            RetryDecision::Throttled => self.throttled_cost,
-            _ => self.retry_cost,
-        };
+        let cost = self.cost_of(decision);
         // `Relaxed` suffices, because no other memory access depends on the credit.
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(cost)).ok()?;
         Some(cost)

@@ -80,6 +80,7 @@ impl DelayReason {
 
 /// Which requests are retried after the server has [rejected](Delivery::Rejected) them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum RetryRejected {
     /// Requests with any method, because the server states that it did not process them.
@@ -89,30 +90,39 @@ pub enum RetryRejected {
     Idempotent,
 }
 
-/// The part of a call's state that determines whether the call is retried.
+/// What a retry layer knows after an attempt, as the input of [`RetryLayer::decide`](crate::retry::RetryLayer::decide).
+///
+/// [`RetryLayer::after_response`](crate::retry::RetryLayer::after_response) and
+/// [`after_error`](crate::retry::RetryLayer::after_error) create it. A test then changes single fields.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RetryState {
-    /// The number of attempts so far. A resend with another key is not counted.
-    pub(crate) attempts: u32,
-    pub(crate) max_attempts: u32,
+#[non_exhaustive]
+pub struct RetryState {
+    /// The number of attempts so far, at least 1. A resend with another key is not counted.
+    pub attempts: u32,
+    /// The maximum number of attempts, of the layer or of the request's [`RetryOverride`](crate::retry::RetryOverride).
+    pub max_attempts: u32,
     /// Whether a retry is safe even if the server processed the request.
-    pub(crate) idempotent: bool,
+    pub idempotent: bool,
+    /// How the last attempt ended.
+    pub outcome: Outcome,
+    /// The delay that the server requested.
+    pub requested_delay: Option<Duration>,
+    /// The time that remains until the deadline. `None` without a deadline.
+    pub time_left: Option<Duration>,
+    /// Whether the body of the request can be sent again.
+    pub replayable: bool,
+    /// Whether the budget has enough credit for the retry.
+    pub has_credit: bool,
+    pub(crate) last_attempt: LastAttempt,
     pub(crate) retry_rejected: RetryRejected,
     pub(crate) max_retry_after: Duration,
+    /// When another member of a pool is expected to grant the permits of the next attempt.
+    pub(crate) other_member: Option<Duration>,
+    /// Whether the response has a body to drain.
+    pub(crate) has_body: bool,
 }
 
-impl RetryState {
-    fn is_safe_after(&self, delivery: Delivery) -> bool {
-        let is_unprocessed = match delivery {
-            Delivery::NotSent => true,
-            Delivery::Rejected => self.retry_rejected == RetryRejected::AnyMethod,
-            Delivery::MaybeProcessed | Delivery::Processed => false,
-        };
-        self.idempotent || is_unprocessed
-    }
-}
-
-/// The part of the retry decision that depends only on the last attempt.
+/// The part of the retry decision that depends only on the result of the last attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastAttempt {
     Classified(RetryDecision),
@@ -120,20 +130,6 @@ pub(crate) enum LastAttempt {
     KeyReplaced,
     /// The deadline of the call ended the attempt.
     Deadline,
-}
-
-/// The inputs of the retry decision that are known only after the attempt has ended.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Inputs {
-    /// The delay that the server requested.
-    pub(crate) requested: Option<Duration>,
-    /// The backoff before the next attempt. `None` if a custom backoff returned no further delay.
-    pub(crate) backoff: Option<Delay>,
-    /// The time that remains until the deadline.
-    pub(crate) time_left: Option<Duration>,
-    pub(crate) replayable: bool,
-    /// Whether the response has a body to drain.
-    pub(crate) has_body: bool,
 }
 
 /// A backoff and a jitter. If the server requested a delay that is longer than the backoff, the jitter is added to the
@@ -145,16 +141,54 @@ pub(crate) struct Delay {
 }
 
 impl Delay {
-    pub(crate) const NONE: Self = Self { own: Duration::ZERO, spread: Duration::ZERO };
+    /// Returns the delay that the server requested, if it is longer than the backoff. Adds the jitter instead of
+    /// subtracting it, because a requested delay must not be shortened.
+    fn requested(self, requested: Option<Duration>) -> Option<Duration> {
+        let requested = requested.filter(|requested| *requested > self.own)?;
+        Some(requested.saturating_add(self.spread))
+    }
 }
 
-/// The decision to make another attempt if the budget has enough credit.
+/// What a retry layer does after an attempt: see [`RetryLayer::decide`](crate::retry::RetryLayer::decide).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NextStep {
+    /// The layer makes another attempt.
+    #[non_exhaustive]
+    Retry {
+        /// The delay before the attempt.
+        delay: Duration,
+        /// What determined the delay.
+        reason: DelayReason,
+    },
+    /// The layer returns the last response or error.
+    #[non_exhaustive]
+    Stop {
+        /// Why the call ends.
+        reason: StopReason,
+        /// The delay that the next attempt would have needed, if the deadline or the maximum delay prevents it.
+        retry_after: Option<Duration>,
+    },
+}
+
+impl From<Result<Retry, Stop>> for NextStep {
+    fn from(decided: Result<Retry, Stop>) -> Self {
+        match decided {
+            Ok(Retry { delay, reason, .. }) => Self::Retry { delay, reason },
+            Err(Stop { reason, retry_after }) => Self::Stop { reason, retry_after },
+        }
+    }
+}
+
+/// The decision to make another attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retry {
     pub(crate) delay: Duration,
+    pub(crate) reason: DelayReason,
     /// The time for which the body of the failed response may be drained.
     pub(crate) drain: Duration,
-    pub(crate) reason: DelayReason,
+    /// The time for which the next attempt must not go to the last member of a pool.
+    pub(crate) member_delay: Option<Duration>,
 }
 
 /// The decision to make no further attempt.
@@ -171,70 +205,66 @@ impl From<StopReason> for Stop {
     }
 }
 
-/// Returns which backoff the next attempt needs. Returns `None` for a resend with another key, which needs no backoff.
-/// Returns an error if the call ends regardless of the backoff. The caller computes a backoff only if this function
-/// returns a [`DelayReason`].
-pub(crate) fn backoff_reason(
+/// Decides whether the request is resent after an attempt, and after which delay.
+///
+/// `backoff` returns the backoff before the next attempt, or `None` after the end of a custom backoff. It is called at
+/// most once, and only if the backoff decides, because it draws a random number or a custom delay.
+pub(crate) fn decide(
     state: &RetryState,
-    outcome: Outcome,
-    verdict: LastAttempt,
-    requested: Option<Duration>,
-) -> Result<Option<DelayReason>, Stop> {
-    let reason = match verdict {
+    backoff: impl FnOnce(DelayReason) -> Option<Delay>,
+) -> Result<Retry, Stop> {
+    let reason = match state.last_attempt {
         LastAttempt::Deadline => return Err(StopReason::Deadline.into()),
         LastAttempt::Classified(RetryDecision::Success) => return Err(StopReason::Success.into()),
         LastAttempt::Classified(RetryDecision::NotRetryable) => return Err(StopReason::NotRetryable.into()),
-        LastAttempt::Classified(RetryDecision::Transient) => Some(DelayReason::Transient),
-        LastAttempt::Classified(RetryDecision::Throttled) => Some(DelayReason::Throttled),
-        LastAttempt::KeyReplaced => None,
+        LastAttempt::Classified(RetryDecision::Transient) => DelayReason::Transient,
+        LastAttempt::Classified(RetryDecision::Throttled) => DelayReason::Throttled,
+        LastAttempt::KeyReplaced => DelayReason::KeyReplaced,
     };
-    if reason.is_some() {
-        if !state.is_safe_after(outcome.delivery()) {
-            return Err(StopReason::NotIdempotent.into());
-        }
-        if state.attempts >= state.max_attempts {
-            return Err(StopReason::Exhausted.into());
-        }
+    let is_retry = reason != DelayReason::KeyReplaced;
+    let is_unprocessed = match state.outcome.delivery() {
+        Delivery::NotSent => true,
+        Delivery::Rejected => state.retry_rejected == RetryRejected::AnyMethod,
+        Delivery::MaybeProcessed | Delivery::Processed => false,
+    };
+    if is_retry && !state.idempotent && !is_unprocessed {
+        return Err(StopReason::NotIdempotent.into());
     }
+    if is_retry && state.attempts >= state.max_attempts {
+        return Err(StopReason::Exhausted.into());
+    }
+    // If another member of a pool grants the permits earlier, only the last member gets the requested delay.
+    let other_member = state.other_member.filter(|wait| *wait <= state.max_retry_after);
+    let (of_member, requested) = match state.requested_delay {
+        Some(delay) if other_member.is_some_and(|wait| wait < delay) => (Some(delay), None),
+        requested => (None, requested),
+    };
     if requested.is_some_and(|requested| requested > state.max_retry_after) {
         return Err(Stop { reason: StopReason::RequestedDelayTooLong, retry_after: requested });
     }
-    Ok(reason)
-}
-
-/// Decides whether the request is resent after an attempt with this outcome, and after which delay.
-///
-/// The caller spends credit from the budget only after this function returns a retry, because other calls cannot use
-/// spent credit.
-pub(crate) fn decide(
-    state: &RetryState,
-    outcome: Outcome,
-    verdict: LastAttempt,
-    inputs: &Inputs,
-) -> Result<Retry, Stop> {
-    let requested = inputs.requested;
-    let backoff_reason = backoff_reason(state, outcome, verdict, requested)?;
-    let (delay, reason) = match (backoff_reason, requested) {
-        (Some(reason), _) => {
-            let Delay { own, spread } = inputs.backoff.ok_or(StopReason::Exhausted)?;
-            match requested.filter(|requested| *requested > own) {
-                // Adds the jitter instead of subtracting it, because a requested delay must not be shortened.
-                Some(requested) => (requested.saturating_add(spread), DelayReason::Requested),
-                None => (own, reason),
-            }
-        }
-        (None, Some(requested)) => (requested, DelayReason::Requested),
-        (None, None) => (Duration::ZERO, DelayReason::KeyReplaced),
+    let none = Delay { own: Duration::ZERO, spread: Duration::ZERO };
+    let mut own = if is_retry { backoff(reason).ok_or(StopReason::Exhausted)? } else { none };
+    let mut member_delay = own.requested(of_member);
+    if reason == DelayReason::Throttled {
+        member_delay = member_delay.or(other_member.filter(|wait| *wait < own.own).map(|_| own.own));
+        own = if member_delay.is_some() { none } else { own };
+    }
+    let (delay, reason) = match own.requested(requested) {
+        Some(delay) => (delay, DelayReason::Requested),
+        None => (own.own, reason),
     };
     // Without a delay, as before a resend with another key, a fixed time limits the drain of the failed response.
-    let drain = if delay.is_zero() && inputs.has_body { DRAIN_TIME } else { DRAIN_TIME.min(delay) };
+    let drain = if delay.is_zero() && state.has_body { DRAIN_TIME } else { DRAIN_TIME.min(delay) };
     // Draining must leave time for the next attempt, because a drained response can no longer be returned.
     let wait = delay.max(drain);
-    if inputs.time_left.is_some_and(|left| wait >= left) {
+    if state.time_left.is_some_and(|left| wait >= left) {
         return Err(Stop { reason: StopReason::Deadline, retry_after: Some(wait) });
     }
-    if !inputs.replayable {
+    if !state.replayable {
         return Err(StopReason::NotReplayable.into());
     }
-    Ok(Retry { delay, drain, reason })
+    if is_retry && !state.has_credit {
+        return Err(StopReason::Budget.into());
+    }
+    Ok(Retry { delay, reason, drain, member_delay })
 }

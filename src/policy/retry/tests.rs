@@ -5,32 +5,43 @@ use super::*;
 use crate::policy::outcome::Outcome::{Failed, NotSent, Refused, Rejected, Response, Timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
+const SUCCESS: LastAttempt = LastAttempt::Classified(RetryDecision::Success);
+const LASTING: LastAttempt = LastAttempt::Classified(RetryDecision::NotRetryable);
 const TRANSIENT: LastAttempt = LastAttempt::Classified(RetryDecision::Transient);
 const THROTTLED: LastAttempt = LastAttempt::Classified(RetryDecision::Throttled);
 const UNAVAILABLE: Outcome = Response(StatusCode::SERVICE_UNAVAILABLE);
 const UNAUTHORIZED: Outcome = Response(StatusCode::UNAUTHORIZED);
 const REJECTED: Outcome = Rejected(StatusCode::TOO_MANY_REQUESTS);
+const BACKOFF: Delay = Delay { own: SECOND, spread: Duration::from_millis(500) };
 
-/// An idempotent request after its first attempt.
+/// An idempotent request after a 503 to its first attempt, without a deadline.
 const STATE: RetryState = RetryState {
     attempts: 1,
     max_attempts: 3,
     idempotent: true,
-    retry_rejected: RetryRejected::AnyMethod,
-    max_retry_after: Duration::from_secs(120),
-};
-
-/// Inputs with a backoff of 1 s, without a deadline, and with a body that can be replayed.
-const INPUTS: Inputs = Inputs {
-    requested: None,
-    backoff: Some(Delay { own: SECOND, spread: Duration::from_millis(500) }),
+    outcome: UNAVAILABLE,
+    requested_delay: None,
     time_left: None,
     replayable: true,
+    has_credit: true,
+    last_attempt: TRANSIENT,
+    retry_rejected: RetryRejected::AnyMethod,
+    max_retry_after: Duration::from_secs(120),
+    other_member: None,
     has_body: true,
 };
 
+/// Decides with a backoff of 1 s.
+fn decide(state: RetryState) -> Result<Retry, Stop> {
+    super::decide(&state, |_| Some(BACKOFF))
+}
+
+fn reason(state: RetryState) -> Option<StopReason> {
+    decide(state).err().map(|stop| stop.reason)
+}
+
 fn retry(delay: Duration, reason: DelayReason) -> Result<Retry, Stop> {
-    Ok(Retry { delay, drain: DRAIN_TIME.min(delay), reason })
+    Ok(Retry { delay, drain: DRAIN_TIME.min(delay), reason, member_delay: None })
 }
 
 fn stop(reason: StopReason) -> Result<Retry, Stop> {
@@ -40,30 +51,31 @@ fn stop(reason: StopReason) -> Result<Retry, Stop> {
 #[test]
 fn retries_after_the_backoff_or_a_longer_requested_delay() {
     let millis = Duration::from_millis;
-    for (requested, delay, reason) in [
+    for (requested_delay, delay, reason) in [
         (None, SECOND, DelayReason::Transient),
         (Some(millis(1)), SECOND, DelayReason::Transient),
         (Some(SECOND), SECOND, DelayReason::Transient),
         (Some(millis(1_001)), millis(1_501), DelayReason::Requested),
         (Some(120 * SECOND), millis(120_500), DelayReason::Requested),
     ] {
-        let inputs = Inputs { requested, ..INPUTS };
-        assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), retry(delay, reason), "{requested:?}");
+        let state = RetryState { requested_delay, ..STATE };
+        assert_eq!(decide(state), retry(delay, reason), "{requested_delay:?}");
     }
-    let throttled = retry(SECOND, DelayReason::Throttled);
-    assert_eq!(decide(&STATE, UNAVAILABLE, THROTTLED, &INPUTS), throttled);
+    let throttled = RetryState { last_attempt: THROTTLED, ..STATE };
+    assert_eq!(decide(throttled), retry(SECOND, DelayReason::Throttled));
 }
 
 #[test]
-fn call_stops_after_success_lasting_failure_or_deadline() {
-    for (verdict, reason) in [
-        (LastAttempt::Classified(RetryDecision::Success), StopReason::Success),
-        (LastAttempt::Classified(RetryDecision::NotRetryable), StopReason::NotRetryable),
+fn call_stops_after_success_lasting_failure_or_deadline_without_a_backoff() {
+    for (last_attempt, reason) in [
+        (SUCCESS, StopReason::Success),
+        (LASTING, StopReason::NotRetryable),
         (LastAttempt::Deadline, StopReason::Deadline),
     ] {
-        assert_eq!(backoff_reason(&STATE, UNAVAILABLE, verdict, None), Err(reason.into()));
-        assert_eq!(decide(&STATE, UNAVAILABLE, verdict, &INPUTS), stop(reason));
-        assert_eq!(decide(&STATE, NotSent, verdict, &Inputs::default()), stop(reason));
+        for outcome in [UNAVAILABLE, NotSent] {
+            let state = RetryState { outcome, last_attempt, replayable: false, ..STATE };
+            assert_eq!(super::decide(&state, |_| panic!("a backoff was drawn")), stop(reason));
+        }
     }
 }
 
@@ -72,7 +84,6 @@ fn retries_non_idempotent_requests_only_if_they_were_not_sent_or_rejected() {
     for (retry_rejected, rejected_is_safe) in
         [(RetryRejected::AnyMethod, true), (RetryRejected::Idempotent, false)]
     {
-        let state = RetryState { idempotent: false, retry_rejected, ..STATE };
         for (outcome, safe) in [
             (UNAVAILABLE, false),
             (Response(StatusCode::TOO_MANY_REQUESTS), false),
@@ -82,102 +93,111 @@ fn retries_non_idempotent_requests_only_if_they_were_not_sent_or_rejected() {
             (NotSent, true),
             (Refused, true),
         ] {
+            let state = RetryState { idempotent: false, outcome, retry_rejected, ..STATE };
             let expected = match safe {
                 true => retry(SECOND, DelayReason::Transient),
                 false => stop(StopReason::NotIdempotent),
             };
-            assert_eq!(decide(&state, outcome, TRANSIENT, &INPUTS), expected, "{outcome:?}");
-            let idempotent = RetryState { idempotent: true, ..state };
-            assert!(decide(&idempotent, outcome, TRANSIENT, &INPUTS).is_ok(), "{outcome:?}");
+            assert_eq!(decide(state), expected, "{outcome:?}");
+            assert!(decide(RetryState { idempotent: true, ..state }).is_ok(), "{outcome:?}");
         }
     }
 }
 
 #[test]
 fn rejected_request_is_subject_to_all_other_rules() {
-    let state = RetryState { idempotent: false, ..STATE };
-    let decided =
-        |state: RetryState, inputs: Inputs| decide(&state, REJECTED, THROTTLED, &inputs).unwrap_err().reason;
-    assert_eq!(decided(RetryState { attempts: 3, ..state }, INPUTS), StopReason::Exhausted);
-    assert_eq!(decided(state, Inputs { replayable: false, ..INPUTS }), StopReason::NotReplayable);
-    assert_eq!(decided(state, Inputs { time_left: Some(SECOND), ..INPUTS }), StopReason::Deadline);
-    let too_long = Inputs { requested: Some(121 * SECOND), ..INPUTS };
-    assert_eq!(decided(state, too_long), StopReason::RequestedDelayTooLong);
-    let lasting = decide(&state, REJECTED, LastAttempt::Classified(RetryDecision::NotRetryable), &INPUTS);
-    assert_eq!(lasting, stop(StopReason::NotRetryable));
+    let state = RetryState { idempotent: false, outcome: REJECTED, last_attempt: THROTTLED, ..STATE };
+    for (state, expected) in [
+        (RetryState { attempts: 3, ..state }, StopReason::Exhausted),
+        (RetryState { replayable: false, ..state }, StopReason::NotReplayable),
+        (RetryState { has_credit: false, ..state }, StopReason::Budget),
+        (RetryState { time_left: Some(SECOND), ..state }, StopReason::Deadline),
+        (RetryState { requested_delay: Some(121 * SECOND), ..state }, StopReason::RequestedDelayTooLong),
+        (RetryState { last_attempt: LASTING, ..state }, StopReason::NotRetryable),
+    ] {
+        assert_eq!(reason(state), Some(expected));
+    }
 }
 
 #[test]
 fn call_stops_after_the_last_attempt_or_the_end_of_a_custom_backoff() {
-    for (attempts, max_attempts, expected) in [(1, 1, false), (2, 3, true), (3, 3, false), (4, 3, false)] {
+    for (attempts, max_attempts, expected) in [
+        (1, 1, Some(StopReason::Exhausted)),
+        (2, 3, None),
+        (3, 3, Some(StopReason::Exhausted)),
+        (4, 3, Some(StopReason::Exhausted)),
+    ] {
         let state = RetryState { attempts, max_attempts, ..STATE };
-        let retried = decide(&state, UNAVAILABLE, TRANSIENT, &INPUTS);
-        assert_eq!(retried.is_ok(), expected, "{attempts} of {max_attempts}");
-        assert!(expected || retried == stop(StopReason::Exhausted));
+        assert_eq!(reason(state), expected, "{attempts} of {max_attempts}");
     }
-    let ended = Inputs { backoff: None, ..INPUTS };
-    assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &ended), stop(StopReason::Exhausted));
+    assert_eq!(super::decide(&STATE, |_| None), stop(StopReason::Exhausted));
 }
 
 #[test]
 fn reports_the_requested_delay_that_was_too_long() {
     let too_long = 120 * SECOND + Duration::from_nanos(1);
-    let inputs = Inputs { requested: Some(too_long), ..INPUTS };
     let expected = Err(Stop { reason: StopReason::RequestedDelayTooLong, retry_after: Some(too_long) });
-    assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), expected);
+    assert_eq!(decide(RetryState { requested_delay: Some(too_long), ..STATE }), expected);
 
-    for (time_left, expected) in [(SECOND, false), (SECOND + Duration::from_nanos(1), true)] {
-        let inputs = Inputs { time_left: Some(time_left), ..INPUTS };
-        let decided = decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs);
-        assert_eq!(decided.is_ok(), expected, "{time_left:?}");
-        let late = Err(Stop { reason: StopReason::Deadline, retry_after: Some(SECOND) });
-        assert!(expected || decided == late);
-    }
+    let late = Err(Stop { reason: StopReason::Deadline, retry_after: Some(SECOND) });
+    assert_eq!(decide(RetryState { time_left: Some(SECOND), ..STATE }), late);
+    assert!(decide(RetryState { time_left: Some(SECOND + Duration::from_nanos(1)), ..STATE }).is_ok());
 }
 
 #[test]
-fn call_stops_if_the_body_cannot_be_replayed() {
-    let inputs = Inputs { replayable: false, ..INPUTS };
-    assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), stop(StopReason::NotReplayable));
-    assert_eq!(
-        decide(&STATE, UNAUTHORIZED, LastAttempt::KeyReplaced, &inputs),
-        stop(StopReason::NotReplayable)
-    );
+fn another_member_of_a_pool_takes_the_next_attempt_before_the_requested_delay() {
+    let millis = Duration::from_millis;
+    // The last attempt, the requested delay and the wait at the other member. Then the delay of the next attempt, and of
+    // the last member.
+    for (last_attempt, requested, other, delay, member) in [
+        (TRANSIENT, Some(9_000), 100, 1_000, Some(9_500)),
+        (TRANSIENT, Some(600_000), 100, 1_000, Some(600_500)),
+        (TRANSIENT, Some(500), 100, 1_000, None),
+        (TRANSIENT, None, 100, 1_000, None),
+        (TRANSIENT, Some(9_000), 9_000, 9_500, None),
+        (THROTTLED, Some(9_000), 100, 0, Some(9_500)),
+        (THROTTLED, Some(500), 100, 0, Some(1_000)),
+        (THROTTLED, None, 100, 0, Some(1_000)),
+        (THROTTLED, None, 1_000, 1_000, None),
+    ] {
+        let requested_delay = requested.map(millis);
+        let state = RetryState { last_attempt, requested_delay, other_member: Some(millis(other)), ..STATE };
+        let decided = decide(state).unwrap();
+        assert_eq!((decided.delay, decided.member_delay), (millis(delay), member.map(millis)), "{state:?}");
+    }
+    // The other member is expected to be ready only after the longest accepted delay.
+    let requested_delay = Some(600 * SECOND);
+    let state = RetryState { requested_delay, other_member: Some(121 * SECOND), ..STATE };
+    assert_eq!(reason(state), Some(StopReason::RequestedDelayTooLong));
 }
 
 #[test]
 fn resends_request_with_another_key_for_any_method_and_attempt_count() {
-    let state = RetryState { attempts: 9, idempotent: false, ..STATE };
-    let resend = |inputs| decide(&state, UNAUTHORIZED, LastAttempt::KeyReplaced, &inputs);
-    let immediate = Retry { delay: Duration::ZERO, drain: DRAIN_TIME, reason: DelayReason::KeyReplaced };
-    let plain = Inputs { backoff: None, ..INPUTS };
-    assert_eq!(resend(plain), Ok(immediate));
-    assert_eq!(resend(Inputs { has_body: false, ..plain }), Ok(Retry { drain: Duration::ZERO, ..immediate }));
+    let state = RetryState {
+        attempts: 9,
+        idempotent: false,
+        has_credit: false,
+        outcome: UNAUTHORIZED,
+        last_attempt: LastAttempt::KeyReplaced,
+        ..STATE
+    };
+    let resend = |state| super::decide(&state, |_| panic!("a backoff was drawn"));
+    let immediate = retry(Duration::ZERO, DelayReason::KeyReplaced).unwrap();
+    assert_eq!(resend(state), Ok(Retry { drain: DRAIN_TIME, ..immediate }));
+    assert_eq!(resend(RetryState { has_body: false, ..state }), Ok(immediate));
+    assert_eq!(resend(RetryState { replayable: false, ..state }), stop(StopReason::NotReplayable));
     // No time would be left for the next attempt after draining the response.
-    assert!(resend(Inputs { time_left: Some(DRAIN_TIME), ..plain }).is_err());
-    assert!(resend(Inputs { time_left: Some(SECOND), ..plain }).is_ok());
+    assert!(resend(RetryState { time_left: Some(DRAIN_TIME), ..state }).is_err());
+    assert!(resend(RetryState { time_left: Some(SECOND), ..state }).is_ok());
     // A requested delay also applies to a resend with another key, but without jitter.
-    let requested = Inputs { requested: Some(SECOND), ..plain };
+    let requested = RetryState { requested_delay: Some(SECOND), ..state };
     assert_eq!(resend(requested), retry(SECOND, DelayReason::Requested));
-    let requested = Inputs { requested: Some(121 * SECOND), ..plain };
+    let requested = RetryState { requested_delay: Some(121 * SECOND), ..state };
     assert_eq!(resend(requested).unwrap_err().reason, StopReason::RequestedDelayTooLong);
 }
 
 fn durations() -> impl Strategy<Value = Duration> {
     prop_oneof![Just(Duration::ZERO), (0..200_000_u64).prop_map(Duration::from_millis), Just(Duration::MAX)]
-}
-
-fn inputs() -> impl Strategy<Value = Inputs> {
-    let maybe = || prop::option::of(durations());
-    (maybe(), prop::option::of((durations(), durations())), maybe(), any::<bool>(), any::<bool>()).prop_map(
-        |(requested, backoff, time_left, replayable, has_body)| Inputs {
-            requested,
-            backoff: backoff.map(|(own, spread)| Delay { own, spread }),
-            time_left,
-            replayable,
-            has_body,
-        },
-    )
 }
 
 proptest! {
@@ -186,44 +206,44 @@ proptest! {
     /// Checks that no input causes a retry that is early, unsafe or past the deadline.
     #[test]
     fn retry_is_never_early_unsafe_or_past_the_deadline(
-        state in (0..5_u32, 1..5_u32, any::<bool>(), any::<bool>(), durations()),
+        (attempts, max_attempts, idempotent, rejected_is_safe, max_retry_after) in
+            (0..5_u32, 1..5_u32, any::<bool>(), any::<bool>(), durations()),
         outcome in prop::sample::select(vec![
             UNAVAILABLE, UNAUTHORIZED, REJECTED, Timeout, Failed, NotSent, Refused,
         ]),
-        verdict in prop::sample::select(vec![
-            TRANSIENT,
-            THROTTLED,
-            LastAttempt::Classified(RetryDecision::Success),
-            LastAttempt::Classified(RetryDecision::NotRetryable),
-            LastAttempt::KeyReplaced,
-            LastAttempt::Deadline,
+        last_attempt in prop::sample::select(vec![
+            TRANSIENT, THROTTLED, SUCCESS, LASTING, LastAttempt::KeyReplaced, LastAttempt::Deadline,
         ]),
-        inputs in inputs(),
+        [requested_delay, time_left, other_member] in
+            [prop::option::of(durations()), prop::option::of(durations()), prop::option::of(durations())],
+        [replayable, has_credit, has_body] in any::<[bool; 3]>(),
+        backoff in prop::option::of((durations(), durations())),
     ) {
-        let (attempts, max_attempts, idempotent, rejected_is_safe, max_retry_after) = state;
         let retry_rejected = if rejected_is_safe { RetryRejected::AnyMethod } else { RetryRejected::Idempotent };
-        let state = RetryState { attempts, max_attempts, idempotent, retry_rejected, max_retry_after };
-        let decided = decide(&state, outcome, verdict, &inputs);
-        prop_assert_eq!(decided, decide(&state, outcome, verdict, &inputs));
-        // The backoff does not change a decision to stop, so the caller need not compute a backoff.
-        let reason = backoff_reason(&state, outcome, verdict, inputs.requested);
-        if let Err(stop) = reason {
-            let without = Inputs { requested: inputs.requested, ..Inputs::default() };
-            prop_assert_eq!((decided, decide(&state, outcome, verdict, &without)), (Err(stop), Err(stop)));
-        }
+        let state = RetryState {
+            attempts, max_attempts, idempotent, outcome, requested_delay, time_left, replayable, has_credit,
+            last_attempt, retry_rejected, max_retry_after, other_member, has_body,
+        };
+        let own = backoff.map(|(own, spread)| Delay { own, spread });
+        let decided = super::decide(&state, |_| own);
+        prop_assert_eq!(decided, super::decide(&state, |_| own));
         let Ok(retry) = decided else { return Ok(()) };
-        prop_assert!(inputs.replayable);
-        prop_assert!(inputs.requested.is_none_or(|requested| retry.delay >= requested && requested <= max_retry_after));
-        prop_assert!(inputs.time_left.is_none_or(|left| retry.delay.max(retry.drain) < left));
+        prop_assert!(replayable);
+        // No member gets the next attempt before the delay that it requested.
+        let obeyed = retry.delay.max(retry.member_delay.unwrap_or_default());
+        prop_assert!(requested_delay.is_none_or(|requested| obeyed >= requested));
+        prop_assert!(retry.member_delay.is_some() || requested_delay.is_none_or(|delay| delay <= max_retry_after));
+        prop_assert!(retry.member_delay.is_none() || other_member.is_some_and(|wait| wait <= max_retry_after));
+        prop_assert!(time_left.is_none_or(|left| retry.delay.max(retry.drain) < left));
         prop_assert!(retry.drain <= DRAIN_TIME);
-        if verdict != LastAttempt::KeyReplaced {
+        if last_attempt != LastAttempt::KeyReplaced {
             let is_safe = match outcome.delivery() {
                 Delivery::NotSent => true,
                 Delivery::Rejected => rejected_is_safe,
                 Delivery::MaybeProcessed | Delivery::Processed => false,
             };
             prop_assert!(idempotent || is_safe);
-            prop_assert!(attempts < max_attempts && retry.delay >= inputs.backoff.unwrap().own);
+            prop_assert!(attempts < max_attempts && has_credit && obeyed >= own.unwrap().own);
         }
     }
 }

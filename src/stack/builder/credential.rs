@@ -24,9 +24,11 @@ impl StackBuilder {
     /// created.
     pub fn with_api_key_env(self, variable: impl Into<Cow<'static, str>>) -> Self {
         const UNSET: &str = "the environment variable to be set, another key (with_api_key, with_api_key_env, with_api_key_file), or without_credential()";
+        const UNSET_IN_FILE: &str = "the environment variable to be set, another key (api_key or api_key_file), or no_credential = true";
         let variable = variable.into();
         self.with_credential(move |placement| {
-            Ok(Credential::key(ApiKey::from_env_or(&variable, UNSET)?, placement))
+            let key = ApiKey::from_env_or(&variable, UNSET, UNSET_IN_FILE);
+            Ok(Credential::key(key.map_err(|error| error.at("api_key_env"))?, placement))
         })
     }
 
@@ -42,7 +44,8 @@ impl StackBuilder {
     pub fn with_api_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
         let path = path.into();
         self.with_credential(move |placement| {
-            Ok(Credential::key(KeySource::from_file_every(&path, interval)?, placement))
+            let keys = KeySource::from_file_every(&path, interval);
+            Ok(Credential::key(keys.map_err(|error| error.at("api_key_file"))?, placement))
         })
     }
 

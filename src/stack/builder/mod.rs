@@ -201,8 +201,9 @@ impl StackBuilder {
     pub(crate) fn whole_layer(&self) -> Result<StackLayer, InvalidConfig> {
         self.invalid.clone().map_or(Ok(()), Err)?;
         self.check_name()?;
-        let (total_timeout, attempt_timeout) =
-            (self.timeout.total_layer()?.in_stack(), self.timeout.attempt_layer()?.in_stack());
+        let in_timeout = |error: InvalidConfig| error.at("timeout");
+        let total_timeout = self.timeout.total_layer().map_err(in_timeout)?.in_stack();
+        let attempt_timeout = self.timeout.attempt_layer().map_err(in_timeout)?.in_stack();
         let (origin, has_pool) = (&self.base.origin, self.pool.is_some());
         let (credential, route) = match &self.pool {
             None => (self.credential.create(&self.placement), RouteLayer::none()),
@@ -219,7 +220,12 @@ impl StackBuilder {
             None => self.check_without_pool()?,
             Some(pool) => self.check_pool(pool)?,
         }
-        let auth = AuthLayer::of(credential?, [origin].into_iter().chain(&self.allowed).cloned())?;
+        const IN_FILE: &str =
+            "https, a loopback host or allow_plaintext = true, because a credential is sent to it";
+        let in_base = |error: InvalidConfig| error.at("base_url").expecting_in_file(IN_FILE);
+        let auth = AuthLayer::of(credential?, origin.clone()).map_err(in_base)?;
+        let auth = self.allowed.iter().cloned().try_fold(auth, AuthLayer::with_allowed_origin);
+        let auth = auth.map_err(|error| error.at("allowed_origins"))?;
         let (mut retry, mut rate_limit) = (self.retry.clone(), self.joint_limit()?);
         if let Some(dialect) = &self.dialect {
             retry = retry.with_dialect(dialect.clone());
@@ -227,7 +233,7 @@ impl StackBuilder {
         }
         let origin = origin.clone();
         Ok(StackLayer {
-            body_idle_timeout: self.timeout.body_idle_layer()?,
+            body_idle_timeout: self.timeout.body_idle_layer().map_err(in_timeout)?,
             request_id: self.request_id.clone().with_service(Arc::clone(&self.name)),
             default_headers: self.headers.clone(),
             total_timeout,
@@ -255,7 +261,7 @@ impl StackBuilder {
         let valid =
             (1..=253).contains(&self.name.len()) && self.name.bytes().all(|byte| byte.is_ascii_graphic());
         let invalid = || {
-            InvalidConfig::new(
+            InvalidConfig::of_setting(
                 "name",
                 self.name.escape_debug().to_string(),
                 "1 to 253 visible ascii characters",

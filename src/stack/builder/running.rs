@@ -20,7 +20,8 @@ impl StackBuilder {
             (field, format!("{new:?}"), format!("{old:?}, those of the client"))
         };
         let (field, value, expected) = if self.base.uri != running.base.uri {
-            ("base url", self.base.uri.to_string(), format!("{}, that of the client", running.base.uri))
+            let expected = format!("{}, that of the client", running.base.uri);
+            return Err(InvalidConfig::of_setting("base url", self.base.uri.to_string(), expected));
         } else if pool(self) != pool(running) {
             ("pool", "another pool".into(), "a clone of the client's pool, or none if it has none".into())
         } else if !self.has_limiter_of(running) {
@@ -32,11 +33,8 @@ impl StackBuilder {
         } else if max.is_some() != old_max.is_some() {
             let expected = if max.is_some() { "none" } else { "a number" };
             let value = max.map_or("none".into(), |max: NonZeroU32| max.to_string());
-            (
-                "max in flight",
-                value,
-                format!("{expected}, because the limit cannot be added or removed at run time"),
-            )
+            let expected = format!("{expected}, because the limit cannot be added or removed at run time");
+            return Err(InvalidConfig::of_setting("max in flight", value, expected).at("limit"));
         } else if self.transport_layers.0.len() != running.transport_layers.0.len() {
             layers("transport layers", &self.transport_layers, &running.transport_layers)
         } else if self.outer_layers.0.len() != running.outer_layers.0.len() {

@@ -61,7 +61,7 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
         ),
         (
             "retry.retry_rejected = 'Idempotent'",
-            "invalid retry rejected `Idempotent`: expected any_method or idempotent",
+            "unknown variant `Idempotent`, expected `any_method` or `idempotent`",
         ),
         ("retry.retry_rejected = true", "invalid type: boolean `true`, expected any_method or idempotent"),
         ("retry.backoff.jitter = '101%'", "invalid jitter percent `101`: expected 0 to 100"),
@@ -81,7 +81,7 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
         ("timeout.total = '60s'\ntimeout.total = '60s'", "duplicate key"),
         (
             "timout.total = '60s'",
-            "unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `api_key_env`, `api_key_file`, `api_key_file_interval`, `key_placement`, `limit`, `dialect`, `retry`, `timeout`, `request_id`, `attempt_span`, `transport`",
+            "unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `api_key_env`, `api_key_file`, `api_key_file_interval`, `no_credential`, `key_placement`, `limit`, `dialect`, `retry`, `timeout`, `request_id`, `attempt_span`, `transport`",
         ),
         ("timeout.totl = '60s'", "unknown field `totl`, expected one of `total`, `attempt`, `body_idle`"),
         ("retry.backoff.bass = '60s'", "unknown field `bass`, expected one of `base`, `cap`, `jitter`"),
@@ -156,7 +156,7 @@ fn parse_errors_name_the_path_of_the_field() {
         ),
         (
             "dialect.quotas = [{ remaining = 'x-left', unit = 'cookies' }]",
-            "dialect.quotas[0].unit: invalid unit `cookies`: expected requests, tokens, input_tokens, output_tokens, points, bytes or concurrency",
+            "dialect.quotas[0].unit: unknown variant `cookies`, expected one of `requests`, `tokens`, `input_tokens`, `output_tokens`, `points`, `bytes`, `concurrency`",
         ),
     ] {
         let parsed: Result<StackConfig, _> =
@@ -214,7 +214,7 @@ fn construction_errors_name_the_path_of_the_field() {
         ),
         (
             "api_key_env = 'TOWER_OUTBOUND_NOT_SET'",
-            "api_key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the environment variable to be set, or another key: api_key or api_key_file",
+            "api_key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the environment variable to be set, another key (api_key or api_key_file), or no_credential = true",
         ),
         // A user may write the key itself into `api_key_env` instead of the name of a variable.
         (
@@ -223,7 +223,11 @@ fn construction_errors_name_the_path_of_the_field() {
         ),
         (
             "api_key_env = 'A'\napi_key_file = 'b'",
-            "api_key_file: invalid api key `given by api_key_env and api_key_file`: expected one source of a key: api_key, api_key_env or api_key_file",
+            "api_key_file: invalid api key `given by api_key_env and api_key_file`: expected only one of api_key, api_key_env, api_key_file and no_credential",
+        ),
+        (
+            "api_key_file = 'b'\nno_credential = true",
+            "no_credential: invalid api key `given by api_key_file and no_credential`: expected only one of api_key, api_key_env, api_key_file and no_credential",
         ),
         ("api_key = ''", "api_key: invalid api key `given as a value`: expected at least one character"),
         (
@@ -306,7 +310,7 @@ fn construction_errors_name_the_path_of_the_field() {
     let keyless = parse("base_url = 'https://api.example.com'").layer().unwrap_err();
     assert_eq!(
         keyless.to_string(),
-        "api_key_env: invalid credential `none`: expected a key: api_key, api_key_env or api_key_file"
+        "api_key_env: invalid credential `none`: expected a key (api_key, api_key_env or api_key_file), or no_credential = true"
     );
     #[cfg(feature = "proxy")]
     for proxy in ["'ftp://proxy.test'", "7"] {

@@ -51,7 +51,7 @@ fn configuration_without_optional_fields_equals_its_preset() {
         // The default source of the key is the preset's environment variable.
         if std::env::var_os(variable).is_none() {
             let error = config.layer().unwrap_err();
-            assert_eq!(error.path(), Some("api_key_env"));
+            assert_eq!(error.path().as_deref(), Some("api_key_env"));
             assert!(error.value().contains(variable), "{error}");
         }
     }
@@ -159,7 +159,7 @@ fn allowed_origins_receive_the_key_and_need_tls() {
     assert_same(&config, &code);
     config.layer().unwrap();
     assert_eq!(
-        parse_with_defaults("allowed_origins = 'http://10.0.0.1'").layer().unwrap_err().path(),
+        parse_with_defaults("allowed_origins = 'http://10.0.0.1'").layer().unwrap_err().path().as_deref(),
         Some("allowed_origins")
     );
 }
@@ -250,7 +250,20 @@ fn name_may_be_any_visible_ascii_text_of_at_most_253_characters() {
     };
     assert_eq!(name("tenant-7").unwrap(), "tenant-7");
     for invalid in ["a b", "é", "line\n", &"x".repeat(254)] {
-        assert_eq!(name(invalid).unwrap_err().path(), Some("name"), "{invalid}");
+        assert_eq!(name(invalid).unwrap_err().path().as_deref(), Some("name"), "{invalid}");
     }
     assert_eq!(builder("").name(), "currency_rates");
+}
+
+/// A preset has an environment variable for its key. `no_credential` replaces it, and needs no TLS.
+#[test]
+fn configuration_may_have_no_credential() {
+    let url = "http://rates.example.com";
+    for preset in ["currency_rates", "custom"] {
+        let text = format!("preset = '{preset}'\nbase_url = '{url}'");
+        let config = parse(&format!("{text}\nno_credential = true"));
+        config.layer().unwrap();
+        assert!(parse(&text).layer().is_err());
+        parse(&toml::to_string(&config).unwrap()).layer().unwrap();
+    }
 }

@@ -26,7 +26,7 @@ pub(crate) fn parse_with_defaults(text: &str) -> StackConfig {
         format!("preset = 'currency_rates'\nbase_url = 'https://rates.example.com'\napi_key = '{KEY}'");
     let mut table: toml::Table = toml::from_str(&defaults).unwrap();
     let overrides: toml::Table = toml::from_str(text).unwrap();
-    if overrides.contains_key("api_key_env") || overrides.contains_key("api_key_file") {
+    if ["api_key_env", "api_key_file", "no_credential"].iter().any(|field| overrides.contains_key(*field)) {
         table.remove("api_key");
     }
     table.extend(overrides);

@@ -76,7 +76,7 @@ fn key_of_a_configuration_is_neither_serialized_nor_shown() {
     let text = format!(r#"{{"base_url": "https://host", "api_key": "{KEY} "}}"#);
     let config: StackConfig = serde_json::from_str(&text).unwrap();
     let error = StackBuilder::from_config(&config).unwrap_err();
-    assert_eq!(error.path(), Some("api_key"));
+    assert_eq!(error.path().as_deref(), Some("api_key"));
     assert!(!format!("{config:?} {error:?} {error}").contains(KEY));
 }
 

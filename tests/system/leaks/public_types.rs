@@ -330,6 +330,10 @@ fn retry_settings(coverage: &Coverage) {
     coverage.debug(&Delivery::NotSent);
     coverage.debug(&retry::RetryRejected::AnyMethod);
     coverage.debug(&RetryDecision::Transient);
+    let layer = RetryLayer::new();
+    let state = layer.after_error(&get(URI), KEY);
+    coverage.debug(&state);
+    coverage.debug(&layer.decide(&state));
     coverage.debug(&RetryOverride::new());
     coverage.debug(&IdempotencyKey::bare());
     coverage.debug(&DefaultClassifier);
