@@ -8,8 +8,6 @@ use std::{
     time::Duration,
 };
 
-#[cfg(feature = "redis")]
-use super::core::Flight;
 use super::{
     core::{Core, Grant},
     feedback::ResponseInfo,
@@ -85,23 +83,9 @@ impl LocalLimiter {
         self.shared.locked(|core, now| core.source_changed(now));
     }
 
-    /// Returns the requests of a store that counts the requests in flight.
-    #[cfg(feature = "redis")]
-    pub(crate) fn flight(&self) -> Flight {
-        self.shared.locked(|core, now| core.flight(now))
-    }
-
-    /// Replaces the limit of requests in flight, and how many further requests the store admits. Serves no waiter.
-    /// Returns the number of requests in flight.
-    #[cfg(feature = "redis")]
-    pub(crate) fn admit(&self, max: NonZeroU32, further: Option<u32>) -> u32 {
-        self.shared.locked(|core, now| core.admit(max, further, now))
-    }
-
-    /// Replaces what the store has reported of each quota that counts a unit other than requests.
-    #[cfg(feature = "redis")]
-    pub(crate) fn set_stored_units(&self, states: &[(u64, u64)], amounts: &Amounts) {
-        self.shared.locked(|core, _| core.set_stored_units(states, amounts));
+    /// Calls `work` with the core and the present.
+    pub(crate) fn locked<T>(&self, work: impl FnOnce(&mut Core, u64) -> T) -> T {
+        self.shared.locked(work)
     }
 
     /// Waits for one permit.

@@ -204,7 +204,7 @@ impl Inner {
         });
         self.admit(reply.admitted, is_share);
         let units = reply.units.iter().map(|(left, wait)| (*left, now.saturating_add(nanos(*wait))));
-        self.limiter.set_stored_units(&units.filter(|_| !is_share).collect::<Vec<_>>(), &query.amounts);
+        self.set_units(units.filter(|_| !is_share), &query.amounts);
         self.limiter.source_changed();
         if !reply.paused.is_zero() {
             self.limiter.pause_until(self.limiter.instant(now.saturating_add(nanos(reply.paused))));
@@ -241,7 +241,7 @@ impl Inner {
             (state, permits.session.lost.is_some())
         });
         self.admit(0, settings.share.is_some());
-        self.limiter.set_stored_units(&[], &Amounts::NONE);
+        self.set_units([], &Amounts::NONE);
         self.limiter.source_changed();
         // The lock is not held while the failure is logged. This is safe, because only this task marks the store as
         // lost or recovered.

@@ -12,8 +12,6 @@
 //! A grant to a waiter that does not collect it expires, and the next permits go to the waiter behind it. The absent
 //! waiter keeps its position, and returns to it when its status is read.
 
-#[cfg(feature = "redis")]
-mod admission;
 mod amount_log;
 mod block;
 mod bounds;
@@ -23,7 +21,7 @@ mod feedback;
 mod gcra;
 mod grant_log;
 mod grants;
-mod in_flight;
+pub(crate) mod in_flight;
 mod in_flight_limit;
 #[cfg(any(test, feature = "test-util"))]
 mod inspection;
@@ -42,13 +40,11 @@ mod supply;
 #[cfg(test)]
 mod tests;
 mod unit_limits;
-mod units;
+pub(crate) mod units;
 mod waiters;
 
 use std::num::NonZeroU32;
 
-#[cfg(feature = "redis")]
-pub use self::admission::Flight;
 #[cfg(feature = "test-util")]
 pub use self::state::Snapshot;
 pub use self::{
@@ -93,9 +89,9 @@ pub struct Core {
     lateness: Lateness,
     blocks: Blocks,
     /// `None` unless the number of requests in flight is limited.
-    in_flight: Option<Box<InFlight>>,
+    pub(crate) in_flight: Option<Box<InFlight>>,
     /// `None` unless a quota counts a unit other than requests.
-    units: Option<Box<Units>>,
+    pub(crate) units: Option<Box<Units>>,
     obeys_remaining: bool,
     granted: u64,
     /// The number of permits whose requests have ended.
@@ -236,7 +232,7 @@ impl Core {
         let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.largest());
         let is_first = self.arrive(cost, now);
         // While no further request may be in flight, those that already are go first.
-        let goes_first = is_first || ask.is_in_flight && self.is_full() && self.queue.in_flight == 0;
+        let goes_first = is_first || ask.is_in_flight && self.is_full() && self.renewing() == 0;
         let reserve = if goes_first { Some(0) } else { self.queue.reserve_of_new(rank, cost, largest) };
         if let Some(reserve) = reserve {
             if self.take((cost, ask.is_in_flight), ask.amounts, reserve, now, now) {

@@ -28,7 +28,7 @@ impl QueuedAmounts {
 
     /// Returns the amounts of the waiter in this slot, up to the limits.
     pub(super) fn counted(&self, slot: u32) -> Amounts {
-        self.of(slot).min(&self.limits)
+        self.of(slot).zip(&self.limits, u32::min)
     }
 
     pub(super) fn set(&mut self, slot: u32, amounts: Amounts) {
