@@ -9,8 +9,9 @@ use crate::{
     policy::{
         self, QuotaName, Remaining, Unit,
         adaptive::Acceptance,
-        dialect::{Dialect, STANDARD, Scope},
+        dialect::{Dialect, STANDARD},
         feedback::{Reading, Throttle},
+        signal::Scope,
     },
 };
 

@@ -16,7 +16,7 @@ use crate::{
     call::RequestHead,
     clock::{self, Instant},
     error::Refusal,
-    policy::{Amounts, dialect::Scope},
+    policy::{Amounts, signal::Scope},
 };
 
 /// The limiter of an account together with the limiters of its parts, such as endpoints or tenants. A request takes its

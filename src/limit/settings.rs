@@ -19,6 +19,12 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct Settings<L> {
     pub(super) limiter: L,
+    pub(super) options: Options,
+}
+
+/// The settings besides the limiter.
+#[derive(Clone, Default)]
+pub(super) struct Options {
     pub(super) bounds: PermitRequest,
     pub(super) cost: Option<CostOf>,
     pub(super) estimate: Option<EstimateOf>,
@@ -33,7 +39,7 @@ pub(super) struct Settings<L> {
     pub(super) warned: Arc<AtomicBool>,
 }
 
-impl<L> Settings<L> {
+impl Options {
     /// Returns the `PermitRequest` of a request: its cost, priority, deadline, maximum wait and maximum queue.
     pub(super) fn permit_request(&self, head: RequestHead<'_>, call: Option<&CallContext>) -> PermitRequest {
         let cost = match &self.cost {
@@ -61,7 +67,7 @@ impl<L: fmt::Debug> fmt::Debug for Settings<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("limiter", &self.limiter)
-            .field("bounds", &self.bounds)
+            .field("bounds", &self.options.bounds)
             .finish_non_exhaustive()
     }
 }

@@ -24,13 +24,6 @@ impl Core {
         }
     }
 
-    /// Ends a request whose permits were not collected, unless it was in flight before.
-    pub(super) fn leave_queue(&mut self, was_in_flight: bool, now: u64) {
-        if !was_in_flight {
-            self.leave_flight(false, now);
-        }
-    }
-
     /// Ends the cancelled requests that have counted long enough.
     pub fn end_held(&mut self, now: u64) {
         if self.in_flight.as_mut().is_some_and(|in_flight| in_flight.end_held(now)) {

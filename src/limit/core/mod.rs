@@ -78,7 +78,7 @@ use crate::{
 };
 
 /// How long a late waiter that was woken may hold up the waiters behind it: 50 ms in nanoseconds.
-pub const PATIENCE: u64 = 50_000_000;
+pub const PATIENCE: u32 = 50_000_000;
 
 /// The state of one limiter.
 #[derive(Debug, Clone)]
@@ -115,7 +115,7 @@ impl Core {
 
     /// Creates a limiter that takes its permits from a store. The margins of `quotas` determine how long a permit stays
     /// valid.
-    pub(in crate::limit) fn from_source(
+    pub(crate) fn from_source(
         source: Box<dyn PermitSource>,
         quotas: &[Quota],
         settings: CoreSettings,
@@ -142,7 +142,7 @@ impl Core {
     }
 
     /// Takes the store, which leaves a limiter that must not be used.
-    pub(in crate::limit) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
+    pub(crate) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
         self.supply.take_source()
     }
 
@@ -179,7 +179,7 @@ impl Core {
         &mut self,
         ask: &Ask<'_>,
         due: u64,
-        (is_late, patience): (bool, u64),
+        (is_late, patience): (bool, u32),
         now: u64,
     ) -> Result<Ticket, Refusal> {
         let rank = ask.priority.rank();
@@ -191,13 +191,13 @@ impl Core {
         if let Some(reason) = reason {
             return Err(self.count_refused(reason, due, now));
         }
-        let (cost, latest, is_in_flight) = (ask.cost, ask.latest, ask.is_in_flight);
-        let waiter = Waiter { cost, rank, latest, is_in_flight, is_late, patience };
-        if !ask.amounts.is_empty() && self.queue.amounts.is_none() {
+        let Ask { cost, priority, latest, is_in_flight, amounts: &amounts, .. } = *ask;
+        let waiter = Waiter { cost, priority, latest, is_in_flight, is_late, patience, amounts };
+        if !amounts.is_empty() && self.queue.amounts.is_none() {
             self.queue.amounts = Some(Box::new(QueuedAmounts::new(self.unit_limits())));
         }
-        let ticket = self.queue.insert(waiter, ask.amounts);
-        self.watch_bound(ask.latest);
+        let ticket = self.queue.insert(waiter);
+        self.watch_bound(latest);
         self.overtake(rank + 1, now);
         self.hold_head(now);
         Ok(ticket)

@@ -57,7 +57,7 @@ impl Acquire {
         Self { stage: Stage::Ready(Some(outcome)) }
     }
 
-    pub(in crate::limit) fn of(limiter: Arc<Shared>, request: PermitRequest) -> Self {
+    pub(crate) fn of(limiter: Arc<Shared>, request: PermitRequest) -> Self {
         Self { stage: Stage::New(Some(limiter), request) }
     }
 }

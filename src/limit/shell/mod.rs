@@ -44,7 +44,7 @@ use crate::{
 /// cache lines, so that a read does not wait for the writes of other threads.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     block: BlockWord,
     /// The permits whose requests have ended without the lock.
     released: AtomicU64,
