@@ -26,7 +26,7 @@ pub(super) fn settle<R>(
     options: &Options,
     response: &mut Response<R>,
 ) -> Option<Box<Metering>> {
-    if permit.has_amounts() || options.actual.is_some() {
+    if permit.has_amounts() || options.actual.is_some() || options.meter.is_some() {
         settle_amounts(permit, options, response)
     } else {
         None
@@ -41,9 +41,8 @@ fn settle_amounts<R>(
 ) -> Option<Box<Metering>> {
     let settlement = permit.settlement()?.clone();
     let (status, headers) = (response.status(), response.headers());
-    let actual = options.actual.as_ref();
-    let read = actual.and_then(|actual| actual.head.as_ref()).and_then(|head| head(status, headers));
-    let meter = actual.and_then(|actual| actual.meter.as_ref()).map(|meter| meter(status, headers));
+    let read = options.actual.as_ref().and_then(|actual| actual(status, headers));
+    let meter = options.meter.as_ref().map(|meter| meter(status, headers));
     read.into_iter().for_each(|amounts| settlement.settle(amounts));
     response.extensions_mut().insert(settlement.clone());
     meter.map(|meter| Box::new(Metering::new(meter, settlement)))

@@ -15,17 +15,17 @@ use super::{
     completion::{check_order, complete, settle},
     in_flight::{InFlight, InFlightBody},
     limiter::SelectLimiter,
+    pending::Pending,
     permit::Permit,
     permit_request::PermitRequest,
     settings::Settings,
-    shell::acquire::Acquire,
 };
 use crate::{
     call::{CallContext, RequestHead},
     clock,
     error::{BoxError, Error, Refusal, polled_after_completion, take_once},
     policy::Priority,
-    telemetry::{self, Waiting},
+    telemetry,
 };
 
 pin_project! {
@@ -68,32 +68,6 @@ enum Wait {
     Permit(Pending),
     /// The permit is granted, but the inner service was not ready.
     Service(Option<Permit<'static>>),
-}
-
-/// The wait for a permit.
-struct Pending {
-    acquire: Acquire,
-    /// `None` after the wait.
-    waiting: Option<Waiting>,
-    /// The place of an expired permit, if the request had one.
-    expired: Option<InFlight<'static>>,
-}
-
-impl Pending {
-    fn new(acquire: Acquire, call: Option<&CallContext>, expired: Option<InFlight<'static>>) -> Self {
-        Self { acquire, waiting: Some(Waiting::begin(call)), expired }
-    }
-
-    fn poll(
-        &mut self,
-        call: Option<&CallContext>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Permit<'static>, Refusal>> {
-        let granted = ready!(Pin::new(&mut self.acquire).poll(cx));
-        let Some(waiting) = self.waiting.take() else { polled_after_completion() };
-        waiting.over(call);
-        Poll::Ready(granted)
-    }
 }
 
 impl<B> Unsent<B> {

@@ -116,7 +116,7 @@ impl<L> RateLimitLayer<L> {
         mut self,
         actual: impl Fn(StatusCode, &HeaderMap) -> Option<Amounts> + Send + Sync + 'static,
     ) -> Self {
-        self.settings.options.actual.get_or_insert_default().head = Some(Arc::new(actual));
+        self.settings.options.actual = Some(Arc::new(actual));
         self
     }
 
@@ -155,7 +155,7 @@ impl<L> RateLimitLayer<L> {
             let mut meter = meter(status, headers);
             Box::new(move |data| meter(data).map(Into::into))
         };
-        self.settings.options.actual.get_or_insert_default().meter = Some(Arc::new(meter));
+        self.settings.options.meter = Some(Arc::new(meter));
         self
     }
 

@@ -127,6 +127,7 @@ mod keyed;
 mod layer;
 mod limiter;
 mod local_limiter;
+mod pending;
 mod permit;
 mod permit_request;
 mod rules;

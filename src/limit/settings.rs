@@ -28,8 +28,8 @@ pub(super) struct Options {
     pub(super) bounds: PermitRequest,
     pub(super) cost: Option<CostOf>,
     pub(super) estimate: Option<EstimateOf>,
-    /// `None` unless the layer reads the actual amounts.
-    pub(super) actual: Option<Actual>,
+    pub(super) actual: Option<ActualOf>,
+    pub(super) meter: Option<MeterOf>,
     pub(super) priority: Option<PriorityOf>,
     pub(super) feedback_from: Option<Trusts>,
     pub(super) dialect: Dialect,
@@ -77,13 +77,6 @@ type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
 
 /// Estimates the amounts that a request takes of other units.
 type EstimateOf = Arc<dyn Fn(RequestHead<'_>) -> Amounts + Send + Sync>;
-
-/// How a layer reads the actual amounts of a request.
-#[derive(Clone, Default)]
-pub(super) struct Actual {
-    pub(super) head: Option<ActualOf>,
-    pub(super) meter: Option<MeterOf>,
-}
 
 /// Reads the actual amounts of a request from the head of its response.
 type ActualOf = Arc<dyn Fn(StatusCode, &HeaderMap) -> Option<Amounts> + Send + Sync>;

@@ -124,7 +124,7 @@ impl PermitIssuer for Inner {
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
         let effect = self.limiter.completed(permit, response);
         // A permanent rejection does not concern the rate.
-        if response.is_permanent() {
+        if response.reading.is_permanent() {
             return effect;
         }
         let mut limiting = response.limiting().peekable();

@@ -233,11 +233,15 @@ impl Core {
         let is_first = self.arrive(cost, now);
         // While no further request may be in flight, those that already are go first.
         let goes_first = is_first || ask.is_in_flight && self.is_full() && self.renewing() == 0;
-        let reserve = if goes_first { Some(0) } else { self.queue.reserve_of_new(rank, cost, largest) };
+        let reserve = match goes_first {
+            true => Some(0),
+            false => self.queue.shares.reserve_of_new(self.queue.heads(), rank, cost, largest.into()),
+        };
         if let Some(reserve) = reserve {
             if self.take((cost, ask.is_in_flight), ask.amounts, reserve, now, now) {
                 if !is_first {
-                    self.queue.grant_new(rank, cost);
+                    let heads = self.queue.heads();
+                    self.queue.shares.grant_new(heads, rank, cost);
                     self.overtake(rank + 1, now);
                 }
                 return Ok(Grant::new(now, cost));

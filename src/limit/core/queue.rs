@@ -1,6 +1,6 @@
 //! The queued requests, in FIFO order within each priority.
 
-use std::{collections::VecDeque, num::NonZeroU32};
+use std::collections::VecDeque;
 
 use super::{
     queued_amounts::QueuedAmounts,
@@ -78,10 +78,6 @@ impl Queue {
         self.woken.is_empty() && self.slots.is_unused()
     }
 
-    pub(super) fn has_several_ranks(&self) -> bool {
-        self.only_rank().is_none()
-    }
-
     /// Returns whether this waiter is the first of its priority.
     pub(super) fn is_first(&self, ticket: Ticket) -> bool {
         let rank = self.slots.get(ticket.slot).map(|slot| slot.waiter.rank());
@@ -99,7 +95,7 @@ impl Queue {
     }
 
     /// Returns the rank of the only priority with waiters. Returns `None` if several priorities have waiters.
-    fn only_rank(&self) -> Option<usize> {
+    pub(super) fn only_rank(&self) -> Option<usize> {
         match self.wanted {
             [_, 0, 0] => Some(0),
             [0, _, 0] => Some(1),
@@ -110,10 +106,10 @@ impl Queue {
 
     /// Returns whether this head is the only waiter of its priority and other priorities have waiters.
     pub(super) fn is_alone(&self, head: &Head) -> bool {
-        self.has_several_ranks() && self.slots.is_single(head.waiter.rank())
+        self.only_rank().is_none() && self.slots.is_single(head.waiter.rank())
     }
 
-    fn heads(&self) -> Heads {
+    pub(super) fn heads(&self) -> Heads {
         let cost = |rank: usize| self.slots.first(rank).map(|(_, slot)| slot.waiter.cost);
         [cost(0), cost(1), cost(2)]
     }
@@ -138,17 +134,6 @@ impl Queue {
             }
             next.map(|(slot, found)| Head { slot, waiter: found.waiter, reserve: 0 })
         })
-    }
-
-    /// Returns the number of permits that must remain if a new request is served before all waiters. Returns `None` if
-    /// a waiter is served first.
-    pub(super) fn reserve_of_new(&self, rank: usize, cost: NonZeroU32, largest: u32) -> Option<u64> {
-        self.shares.reserve_of_new(self.heads(), rank, cost, largest.into())
-    }
-
-    /// Records that a new request was served before all waiters.
-    pub(super) fn grant_new(&mut self, rank: usize, cost: NonZeroU32) {
-        self.shares.grant_new(self.heads(), rank, cost);
     }
 
     /// Gives the head its permits and wakes it.

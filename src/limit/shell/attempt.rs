@@ -9,7 +9,7 @@ use crate::{
         core::{Ask, Latest},
         permit_request::PermitRequest,
     },
-    policy::{Amounts, Priority, nanos},
+    policy::nanos,
 };
 
 pub(super) enum Attempt {
@@ -74,15 +74,8 @@ impl Shared {
 
     #[inline(never)]
     fn try_take_locked(&self, cost: NonZeroU32, read: u64) -> Result<u64, Refusal> {
-        let latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
-        let ask = Ask {
-            cost,
-            priority: Priority::Normal,
-            latest,
-            max_queue: 0,
-            is_in_flight: false,
-            amounts: &Amounts::NONE,
-        };
+        let request = PermitRequest::new().with_cost(cost).with_max_queue(0);
+        let ask = self.ask(&request, read);
         let mut guard = match self.lock_or_take(&ask, read) {
             Ok(guard) => guard,
             Err(at) => return Ok(at),

@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{Shared, driver, waiting::Wakes};
+use super::{Shared, waiting::Wakes};
 use crate::{
     error::{Reason, Refusal},
     limit::{
@@ -43,21 +43,11 @@ impl Place {
     ///
     /// Panics if it has to wait without a tokio runtime, or if its timer is disabled.
     pub(crate) fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Result<(), Refusal>> {
-        let outcome =
-            self.limiter.watch(self.ticket, cx.waker(), |core, now| match core.turn(self.ticket, now) {
-                Turn::Now => Some((Ok(()), true)),
-                Turn::Refused => core.status(self.ticket, now).refusal().map(|refusal| (Err(refusal), true)),
-                Turn::Later => None,
-            });
-        match outcome {
-            Ok(outcome) => Poll::Ready(outcome),
-            Err(has_driver) => {
-                if !has_driver {
-                    driver::start(&self.limiter);
-                }
-                Poll::Pending
-            }
-        }
+        self.limiter.watch(self.ticket, cx.waker(), |core, now| match core.turn(self.ticket, now) {
+            Turn::Now => Some((Ok(()), true)),
+            Turn::Refused => core.status(self.ticket, now).refusal().map(|refusal| (Err(refusal), true)),
+            Turn::Later => None,
+        })
     }
 
     /// Takes the permits of two requests that are due. Returns `None` if those of one are not available any more.

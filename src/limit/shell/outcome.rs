@@ -27,7 +27,7 @@ impl Shared {
         sent_at: Option<Instant>,
         response: &ResponseInfo<'_>,
     ) -> Effect {
-        if response.is_permanent() {
+        if response.reading.is_permanent() {
             self.dropped((cost, at), true);
             return Effect::default();
         }
@@ -57,7 +57,7 @@ impl Shared {
         if flags & flags::READS_ALL != 0 {
             return false;
         }
-        match response.acceptance() {
+        match response.reading.acceptance() {
             Acceptance::Accepted => flags & flags::READS_REMAINING == 0 || response.quotas().next().is_none(),
             Acceptance::Throttled => false,
             Acceptance::Unavailable => {
