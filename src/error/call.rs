@@ -102,14 +102,6 @@ impl Error {
         self
     }
 
-    /// Creates the error of a permanent failure of a service. The server may have processed the request.
-    #[cfg(feature = "reqwest")]
-    pub(crate) fn lasting(why: &'static str) -> Self {
-        let mut error = Self::new(ErrorKind::Other, None, Some(why.into())).showing_source();
-        error.inner.failed = Failed::Service(Proof { not_sent: false, lasting: true });
-        error
-    }
-
     /// Creates the error of an attempt whose timeout expired while it waited for a new connection.
     pub(crate) fn not_connected_within(limit: Duration) -> Self {
         let mut error = Self::new(ErrorKind::ConnectTimeout, Some(limit), None);

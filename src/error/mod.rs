@@ -25,7 +25,7 @@ mod processing;
 mod redacted;
 mod refusal;
 mod rejected;
-mod transport;
+pub(crate) mod transport;
 
 pub(crate) use self::call::{Error, Failed};
 pub(crate) use self::chain::BoxError;

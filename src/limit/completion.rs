@@ -8,7 +8,7 @@ use super::{
     feedback::ResponseInfo,
     in_flight::{InFlight, Metering},
     permit::Permit,
-    settings::Settings,
+    settings::Options,
 };
 use crate::{
     call::{CallContext, Report, StopReason},
@@ -21,29 +21,28 @@ use crate::{
 /// Inserts the [`Settlement`] of a request with amounts into its response, and settles it if the head has the amounts. Returns
 /// the meter of the body.
 #[inline]
-pub(super) fn settle<L, R>(
+pub(super) fn settle<R>(
     permit: &mut Permit<'_>,
-    settings: &Settings<L>,
+    options: &Options,
     response: &mut Response<R>,
 ) -> Option<Box<Metering>> {
-    if permit.has_amounts() || settings.actual.is_some() {
-        settle_amounts(permit, settings, response)
+    if permit.has_amounts() || options.actual.is_some() || options.meter.is_some() {
+        settle_amounts(permit, options, response)
     } else {
         None
     }
 }
 
 #[inline(never)]
-fn settle_amounts<L, R>(
+fn settle_amounts<R>(
     permit: &mut Permit<'_>,
-    settings: &Settings<L>,
+    options: &Options,
     response: &mut Response<R>,
 ) -> Option<Box<Metering>> {
     let settlement = permit.settlement()?.clone();
     let (status, headers) = (response.status(), response.headers());
-    let actual = settings.actual.as_ref();
-    let read = actual.and_then(|actual| actual.head.as_ref()).and_then(|head| head(status, headers));
-    let meter = actual.and_then(|actual| actual.meter.as_ref()).map(|meter| meter(status, headers));
+    let read = options.actual.as_ref().and_then(|actual| actual(status, headers));
+    let meter = options.meter.as_ref().map(|meter| meter(status, headers));
     read.into_iter().for_each(|amounts| settlement.settle(amounts));
     response.extensions_mut().insert(settlement.clone());
     meter.map(|meter| Box::new(Metering::new(meter, settlement)))
@@ -52,7 +51,7 @@ fn settle_amounts<L, R>(
 /// Emits an event, once for each layer, if one permit was used for several attempts. Only an inner retry layer has
 /// already ended the call and inserted its report.
 #[inline]
-pub(super) fn check_order<L, R>(settings: &Settings<L>, outcome: &Result<Response<R>, Error>) {
+pub(super) fn check_order<R>(options: &Options, outcome: &Result<Response<R>, Error>) {
     let report = match outcome {
         Ok(response) => Report::from_response(response),
         Err(error) => error.report().filter(|report| {
@@ -61,7 +60,7 @@ pub(super) fn check_order<L, R>(settings: &Settings<L>, outcome: &Result<Respons
         }),
     };
     if let Some(report) = report.filter(|report| report.attempt_count() > 1) {
-        if !settings.warned.swap(true, Ordering::Relaxed) {
+        if !options.warned.swap(true, Ordering::Relaxed) {
             telemetry::retry_inside_limit(report);
         }
     }
@@ -69,22 +68,22 @@ pub(super) fn check_order<L, R>(settings: &Settings<L>, outcome: &Result<Respons
 
 /// Reports the response to the limiter. The request stays in flight until its body ends, unless it ends with the head.
 #[inline]
-pub(super) fn complete<'a, L, R>(
+pub(super) fn complete<'a, R>(
     mut permit: Permit<'a>,
     trusted: bool,
-    settings: &Settings<L>,
+    options: &Options,
     call: Option<&CallContext>,
     response: &Response<R>,
 ) -> InFlight<'a> {
     if trusted {
-        let reading = Reading::of(&settings.dialect, response, clock::wall);
+        let reading = Reading::of(&options.dialect, response, clock::wall);
         if reading.has_limits() || !permit.end_ordinary() {
             report(&mut permit, &ResponseInfo::of_call(reading, call), call);
         }
     } else {
         permit.report_unrelated();
     }
-    if settings.in_flight_until_head || permit.counts_in_flight() && has_no_body(response) {
+    if options.in_flight_until_head || permit.counts_in_flight() && has_no_body(response) {
         permit.release();
         return InFlight::none();
     }

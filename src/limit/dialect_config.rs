@@ -42,24 +42,16 @@ pub struct DialectConfig {
     quotas: Vec<QuotaConfig>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(expecting = "a table", deny_unknown_fields)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(expecting = "a table", default, deny_unknown_fields)]
 struct QuotaConfig {
-    #[serde(default)]
     remaining: Option<Written<HeaderName>>,
-    #[serde(default)]
     used: Option<Written<HeaderName>>,
-    #[serde(default)]
     reset: Option<Written<HeaderName>>,
-    #[serde(default)]
     limit: Option<Written<HeaderName>>,
-    #[serde(default)]
     resource: Option<Written<HeaderName>>,
-    #[serde(default)]
     window_header: Option<Written<HeaderName>>,
-    #[serde(default)]
     unit: Option<Unit>,
-    #[serde(default)]
     window: Option<Written<Duration>>,
 }
 
@@ -100,20 +92,17 @@ impl QuotaConfig {
                 return Err(InvalidConfig::new("quota", value, expected));
             }
         };
+        let others: [(_, fn(QuotaHeaders, HeaderName) -> QuotaHeaders); 4] = [
+            (&self.reset, QuotaHeaders::with_reset),
+            (&self.limit, QuotaHeaders::with_limit),
+            (&self.resource, QuotaHeaders::with_resource),
+            (&self.window_header, QuotaHeaders::with_window_header),
+        ];
+        for (name, add) in others {
+            headers = name.iter().fold(headers, |headers, Written(name)| add(headers, name.clone()));
+        }
         if let Some(unit) = self.unit {
             headers = headers.with_unit(unit);
-        }
-        if let Some(Written(name)) = &self.reset {
-            headers = headers.with_reset(name.clone());
-        }
-        if let Some(Written(name)) = &self.limit {
-            headers = headers.with_limit(name.clone());
-        }
-        if let Some(Written(name)) = &self.resource {
-            headers = headers.with_resource(name.clone());
-        }
-        if let Some(Written(name)) = &self.window_header {
-            headers = headers.with_window_header(name.clone());
         }
         Ok(match self.window {
             Some(Written(window)) => headers.with_window(window),

@@ -9,15 +9,16 @@ use crate::{
     policy::{
         self, QuotaName, Remaining, Unit,
         adaptive::Acceptance,
-        dialect::{Dialect, STANDARD, Scope},
+        dialect::{Dialect, STANDARD},
         feedback::{Reading, Throttle},
+        signal::Scope,
     },
 };
 
 /// The parts of a response that a limiter reads: status, headers and time of arrival.
 #[derive(Clone)]
 pub struct ResponseInfo<'a> {
-    reading: Reading<'a>,
+    pub(crate) reading: Reading<'a>,
     received_at: Option<Instant>,
     /// Whether the quotas of a resource do not apply, because this part of the response concerns the account.
     is_of_account: bool,
@@ -60,7 +61,7 @@ impl<'a> ResponseInfo<'a> {
 
     /// Returns the name of the quota because of which the server rejected the request, and the time until its reset.
     pub(super) fn rejecting_quota(&self) -> Option<(QuotaName, Duration)> {
-        if !self.has_limits() || self.reading.throttle() != Throttle::Temporary {
+        if !self.reading.has_limits() || self.reading.throttle() != Throttle::Temporary {
             return None;
         }
         let empty = self.limiting().filter(|quota| quota.left() == 0 && !quota.reset_after().is_zero());
@@ -103,22 +104,6 @@ impl<'a> ResponseInfo<'a> {
         stated.is_none_or(|stated| stated == scope).then(|| Self { is_of_account, ..self.clone() })
     }
 
-    /// Returns whether the status or a header may concern the rate limit.
-    pub(super) fn has_limits(&self) -> bool {
-        self.reading.has_limits()
-    }
-
-    /// Returns whether further attempts fail until the account changes, so that the response says nothing about the
-    /// rate.
-    pub(crate) fn is_permanent(&self) -> bool {
-        self.reading.is_permanent()
-    }
-
-    /// Returns whether the server's rate limit accepted the request.
-    pub(crate) fn acceptance(&self) -> Acceptance {
-        self.reading.acceptance()
-    }
-
     /// Returns the remaining permits that the server reported for each of its quotas. The first call parses the
     /// headers.
     pub fn remaining(&self) -> &[Remaining] {
@@ -140,8 +125,9 @@ impl<'a> ResponseInfo<'a> {
     /// them, unless it caused a rejection without a stated delay.
     fn limits(&self) -> impl Fn(&Remaining) -> bool {
         // A stated delay takes precedence over the reset of a quota in another unit.
-        let rejects =
-            LazyCell::new(|| self.requested_pause().is_none() && self.acceptance() != Acceptance::Accepted);
+        let rejects = LazyCell::new(|| {
+            self.requested_pause().is_none() && self.reading.acceptance() != Acceptance::Accepted
+        });
         move |quota| quota.unit() == Unit::Requests || quota.left() == 0 && *rejects
     }
 }
@@ -154,7 +140,7 @@ impl From<&ResponseInfo<'_>> for Feedback {
         let remaining = named.iter().filter(|quota| limits(quota)).copied().collect();
         let others = named.into_iter().filter(|quota| quota.unit() != Unit::Requests).collect();
         Self {
-            acceptance: response.acceptance(),
+            acceptance: response.reading.acceptance(),
             pause: response.requested_pause().map(policy::nanos),
             remaining,
             others,

@@ -14,17 +14,17 @@ use super::{
     completion::{check_order, complete, settle},
     in_flight::{InFlight, InFlightBody},
     limiter::SelectLimiter,
+    pending::Pending,
     permit::Permit,
     permit_request::PermitRequest,
     settings::Settings,
-    shell::acquire::Acquire,
 };
 use crate::{
     call::{CallContext, RecordedHead, RequestHead},
     clock,
     error::{BoxError, Error, Refusal, polled_after_completion, take_once},
     policy::Priority,
-    telemetry::{self, Waiting},
+    telemetry,
 };
 
 pin_project! {
@@ -50,17 +50,9 @@ pin_project! {
             permit: Option<Permit<'static>>,
             trusted: bool,
             // Boxed, because few requests wait for a connection until their permit has expired.
-            renewal: Option<Box<Renewal>>,
+            renewal: Option<Box<Pending>>,
         },
     }
-}
-
-/// The wait of a request for another permit, while it holds a connection.
-struct Renewal {
-    acquire: Acquire,
-    waiting: Waiting,
-    /// The place of the expired permit.
-    expired: InFlight<'static>,
 }
 
 /// A request that has not been sent.
@@ -73,12 +65,7 @@ enum Unsent<B> {
 
 /// The event that a request waits for.
 enum Wait {
-    Permit {
-        acquire: Acquire,
-        waiting: Option<Waiting>,
-        /// The place of an expired permit, if the request had one.
-        expired: Option<InFlight<'static>>,
-    },
+    Permit(Pending),
     /// The permit is granted, but the inner service was not ready.
     Service(Option<Permit<'static>>),
 }
@@ -157,15 +144,15 @@ where
                         }
                     };
                     *renewal = None;
-                    check_order(settings, &outcome);
+                    check_order(&settings.options, &outcome);
                     // Without a response, the permit is dropped, which counts its request as unconfirmed.
                     let permit = permit.take();
                     return Poll::Ready(match outcome {
                         Ok(mut response) => {
                             let (in_flight, metering) = match permit {
                                 Some(mut permit) => {
-                                    let metering = settle(&mut permit, settings, &mut response);
-                                    (complete(permit, *trusted, settings, call, &response), metering)
+                                    let metering = settle(&mut permit, &settings.options, &mut response);
+                                    (complete(permit, *trusted, &settings.options, call, &response), metering)
                                 }
                                 None => (InFlight::none(), None),
                             };
@@ -186,7 +173,7 @@ where
                 Unsent::Whole(request) => {
                     let Some(request) = request else { polled_after_completion() };
                     let head = RequestHead::of(request);
-                    let mut permit_request = settings.permit_request(head, call);
+                    let mut permit_request = settings.options.permit_request(head, call);
                     if let Some(expired) = &expired {
                         permit_request = before_waiters(permit_request.admitted(expired.is_counted()));
                     }
@@ -196,9 +183,8 @@ where
                             let mut acquire = settings.limiter.acquire_for(head, &permit_request);
                             let Poll::Ready(granted) = Pin::new(&mut acquire).poll(cx) else {
                                 // The clock is read only for a request that has to wait.
-                                let waiting = Some(Waiting::begin(call));
-                                let expired = expired.take();
-                                unsent.suspend(Wait::Permit { acquire, waiting, expired });
+                                let pending = Pending::new(acquire, call, expired.take());
+                                unsent.suspend(Wait::Permit(pending));
                                 return Poll::Pending;
                             };
                             granted
@@ -206,11 +192,9 @@ where
                     };
                     (granted, false)
                 }
-                Unsent::Waiting(_, Wait::Permit { acquire, waiting, expired: earlier }) => {
-                    let granted = ready!(Pin::new(acquire).poll(cx));
-                    let Some(waiting) = waiting.take() else { polled_after_completion() };
-                    waiting.over(call);
-                    expired = earlier.take();
+                Unsent::Waiting(_, Wait::Permit(pending)) => {
+                    let granted = ready!(pending.poll(call, cx));
+                    expired = pending.expired.take();
                     (granted, false)
                 }
                 Unsent::Waiting(_, Wait::Service(permit)) => {
@@ -246,7 +230,7 @@ where
                 continue;
             }
             let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
-            let trusted = settings.feedback_from.as_ref().is_none_or(|trusts| trusts(head));
+            let trusted = settings.options.feedback_from.as_ref().is_none_or(|trusts| trusts(head));
             // Without a wait for the service, the request is sent at the time of the grant, and the clock is not read
             // again.
             permit.mark_sent(if waited { clock::now() } else { permit.granted_at() });
@@ -269,7 +253,7 @@ fn renew<L: SelectLimiter>(
     settings: &Settings<L>,
     head: &RecordedHead,
     call: Option<&CallContext>,
-) -> Option<Box<Renewal>> {
+) -> Option<Box<Pending>> {
     let Some(expired) = permit.take_if(|permit| permit.is_expired()) else {
         call.inspect(|call| call.renewed());
         return None;
@@ -277,9 +261,9 @@ fn renew<L: SelectLimiter>(
     let expired = InFlight::of_expired(expired);
     let head = head.request(call, ());
     let head = RequestHead::of(&head);
-    let request = before_waiters(settings.permit_request(head, call).admitted(expired.is_counted()));
+    let request = before_waiters(settings.options.permit_request(head, call).admitted(expired.is_counted()));
     let acquire = settings.limiter.acquire_for(head, &request);
-    Some(Box::new(Renewal { acquire, waiting: Waiting::begin(call), expired }))
+    Some(Box::new(Pending::new(acquire, call, Some(expired))))
 }
 
 /// Raises the priority of a request whose permit has expired. It was granted a permit before the waiters. At the end of
@@ -292,19 +276,16 @@ fn before_waiters(request: PermitRequest) -> PermitRequest {
 /// Waits for the other permit, and lets the transport send the request.
 fn poll_renewal(
     permit: &mut Option<Permit<'static>>,
-    renewal: &mut Option<Box<Renewal>>,
+    renewal: &mut Option<Box<Pending>>,
     call: Option<&CallContext>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), Refusal>> {
-    let Some(Renewal { acquire, .. }) = renewal.as_deref_mut() else { return Poll::Ready(Ok(())) };
-    let granted = ready!(Pin::new(acquire).poll(cx));
-    let Some(Renewal { waiting, expired, .. }) = renewal.take().map(|renewal| *renewal) else {
-        return Poll::Ready(Ok(()));
-    };
-    waiting.over(call);
+    let Some(pending) = renewal else { return Poll::Ready(Ok(())) };
+    let granted = ready!(pending.poll(call, cx));
+    let expired = renewal.take().and_then(|pending| pending.expired);
     call.inspect(|call| call.renewed());
     let mut granted = granted?;
-    expired.hand_over(&granted);
+    expired.into_iter().for_each(|expired| expired.hand_over(&granted));
     granted.mark_sent(granted.granted_at());
     *permit = Some(granted);
     Poll::Ready(Ok(()))

@@ -143,7 +143,7 @@ impl Metering {
         let number = data.chunks_vectored(&mut parts);
         for part in parts.iter().take(number) {
             let (actual, charged) = match (self.meter)(part) {
-                Some(Metered::SoFar(actual)) => (actual, actual.max(&self.estimate)),
+                Some(Metered::SoFar(actual)) => (actual, actual.zip(&self.estimate, u32::max)),
                 Some(Metered::Final(actual)) => (actual, actual),
                 None => continue,
             };

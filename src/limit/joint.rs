@@ -16,7 +16,7 @@ use crate::{
     call::RequestHead,
     clock::{self, Instant},
     error::Refusal,
-    policy::{Amounts, dialect::Scope},
+    policy::{Amounts, signal::Scope},
 };
 
 /// The limiter of an account together with the limiters of its parts, such as endpoints or tenants. A request takes its
@@ -69,6 +69,7 @@ use crate::{
 ///
 /// Each limiter forecasts only its own wait. A request that must wait in both queues may therefore be refused later than
 /// on arrival, but never waits beyond its bounds.
+#[derive(Clone)]
 pub struct Joint<K> {
     account: LocalLimiter,
     parts: Keyed<K>,
@@ -209,12 +210,6 @@ impl PermitIssuer for JointIssuer {
         for (limiter, at) in [&self.account, &self.part] {
             limiter.shared.settle(*at, charged, actual);
         }
-    }
-}
-
-impl<K> Clone for Joint<K> {
-    fn clone(&self) -> Self {
-        Self { account: self.account.clone(), parts: self.parts.clone() }
     }
 }
 

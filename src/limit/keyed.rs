@@ -109,6 +109,7 @@ use crate::{
 /// # Clone
 ///
 /// All clones share the limiters.
+#[derive(Clone)]
 pub struct Keyed<K> {
     shared: Arc<Shared<K>>,
 }
@@ -274,12 +275,6 @@ where
                 .map_or_else(|| limiter.acquire_with(request), Acquire::ready),
             Err(refusal) => Acquire::ready(Err(refusal)),
         }
-    }
-}
-
-impl<K> Clone for Keyed<K> {
-    fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
     }
 }
 

@@ -5,9 +5,8 @@ use tower_layer::Layer;
 
 use super::{
     limiter::SelectLimiter,
-    permit_request::PermitRequest,
     service::RateLimit,
-    settings::{Meter, Settings},
+    settings::{Meter, Options, Settings},
     settlement::Metered,
 };
 use crate::{
@@ -47,21 +46,7 @@ impl<L> RateLimitLayer<L> {
     where
         L: SelectLimiter,
     {
-        let bounds = PermitRequest::new();
-        Self {
-            settings: Settings {
-                limiter,
-                bounds,
-                cost: None,
-                estimate: None,
-                actual: None,
-                priority: None,
-                feedback_from: None,
-                dialect: Dialect::new(),
-                in_flight_until_head: false,
-                warned: Arc::default(),
-            },
-        }
+        Self { settings: Settings { limiter, options: Options::default() } }
     }
 
     /// Returns the limiter.
@@ -72,13 +57,13 @@ impl<L> RateLimitLayer<L> {
     /// Refuses a request that would wait longer than `max_wait`. `Duration::ZERO` refuses every request that would
     /// wait.
     pub fn with_max_wait(mut self, max_wait: Duration) -> Self {
-        self.settings.bounds = self.settings.bounds.with_max_wait(max_wait);
+        self.settings.options.bounds = self.settings.options.bounds.with_max_wait(max_wait);
         self
     }
 
     /// Refuses a request if `max_queue` other requests of the same or a higher priority are queued. Default: 10,000.
     pub fn with_max_queue(mut self, max_queue: usize) -> Self {
-        self.settings.bounds = self.settings.bounds.with_max_queue(max_queue);
+        self.settings.options.bounds = self.settings.options.bounds.with_max_queue(max_queue);
         self
     }
 
@@ -89,7 +74,7 @@ impl<L> RateLimitLayer<L> {
     /// expires while the request waits for the inner service or for a connection. Inside a retry layer, each attempt is
     /// a request.
     pub fn with_cost(mut self, cost: impl Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
-        self.settings.cost = Some(Arc::new(cost));
+        self.settings.options.cost = Some(Arc::new(cost));
         self
     }
 
@@ -121,7 +106,7 @@ impl<L> RateLimitLayer<L> {
         mut self,
         estimate: impl Fn(RequestHead<'_>) -> Amounts + Send + Sync + 'static,
     ) -> Self {
-        self.settings.estimate = Some(Arc::new(estimate));
+        self.settings.options.estimate = Some(Arc::new(estimate));
         self
     }
 
@@ -131,7 +116,7 @@ impl<L> RateLimitLayer<L> {
         mut self,
         actual: impl Fn(StatusCode, &HeaderMap) -> Option<Amounts> + Send + Sync + 'static,
     ) -> Self {
-        self.settings.actual.get_or_insert_default().head = Some(Arc::new(actual));
+        self.settings.options.actual = Some(Arc::new(actual));
         self
     }
 
@@ -170,7 +155,7 @@ impl<L> RateLimitLayer<L> {
             let mut meter = meter(status, headers);
             Box::new(move |data| meter(data).map(Into::into))
         };
-        self.settings.actual.get_or_insert_default().meter = Some(Arc::new(meter));
+        self.settings.options.meter = Some(Arc::new(meter));
         self
     }
 
@@ -191,7 +176,7 @@ impl<L> RateLimitLayer<L> {
         mut self,
         priority: impl Fn(RequestHead<'_>) -> Priority + Send + Sync + 'static,
     ) -> Self {
-        self.settings.priority = Some(Arc::new(priority));
+        self.settings.options.priority = Some(Arc::new(priority));
         self
     }
 
@@ -202,7 +187,7 @@ impl<L> RateLimitLayer<L> {
         mut self,
         trusts: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.settings.feedback_from = Some(Arc::new(trusts));
+        self.settings.options.feedback_from = Some(Arc::new(trusts));
         self
     }
 
@@ -210,34 +195,19 @@ impl<L> RateLimitLayer<L> {
     /// arrived, instead of until its body has ended. Use this setting if the service counts a request only until it
     /// responds, for example because responses are endless streams.
     pub fn with_in_flight_until_head(mut self) -> Self {
-        self.settings.in_flight_until_head = true;
+        self.settings.options.in_flight_until_head = true;
         self
     }
 
     /// Sets how the service reports its limits. Give the retry layer the same dialect.
     pub fn with_dialect(mut self, dialect: Dialect) -> Self {
-        self.settings.dialect = dialect;
+        self.settings.options.dialect = dialect;
         self
     }
 
     /// Replaces the limiter and keeps all other settings.
     pub fn with_limiter<M>(self, limiter: M) -> RateLimitLayer<M> {
-        let Settings { bounds, cost, estimate, actual, priority, feedback_from, .. } = self.settings;
-        let Settings { dialect, in_flight_until_head, warned, .. } = self.settings;
-        RateLimitLayer {
-            settings: Settings {
-                limiter,
-                bounds,
-                cost,
-                estimate,
-                actual,
-                priority,
-                feedback_from,
-                dialect,
-                in_flight_until_head,
-                warned,
-            },
-        }
+        RateLimitLayer { settings: Settings { limiter, options: self.settings.options } }
     }
 }
 

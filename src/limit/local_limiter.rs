@@ -8,8 +8,6 @@ use std::{
     time::Duration,
 };
 
-#[cfg(feature = "redis")]
-use super::core::Flight;
 use super::{
     core::{Core, Grant},
     feedback::ResponseInfo,
@@ -66,7 +64,7 @@ pub struct LocalLimiter {
 impl LocalLimiter {
     /// Returns the permits that the waiters need from the [source](Self::from_source).
     pub fn demand(&self) -> Demand {
-        self.shared.locked(|core, now| core.demand(now))
+        self.locked(|core, now| core.demand(now))
     }
 
     /// Returns the present as a time of a [source](Self::from_source).
@@ -82,26 +80,12 @@ impl LocalLimiter {
     /// Grants the permits that have arrived at the [source](Self::from_source). First refuses the waiters that can no
     /// longer be served in time.
     pub fn source_changed(&self) {
-        self.shared.locked(|core, now| core.source_changed(now));
+        self.locked(|core, now| core.source_changed(now));
     }
 
-    /// Returns the requests of a store that counts the requests in flight.
-    #[cfg(feature = "redis")]
-    pub(crate) fn flight(&self) -> Flight {
-        self.shared.locked(|core, now| core.flight(now))
-    }
-
-    /// Replaces the limit of requests in flight, and how many further requests the store admits. Serves no waiter.
-    /// Returns the number of requests in flight.
-    #[cfg(feature = "redis")]
-    pub(crate) fn admit(&self, max: NonZeroU32, further: Option<u32>) -> u32 {
-        self.shared.locked(|core, now| core.admit(max, further, now))
-    }
-
-    /// Replaces what the store has reported of each quota that counts a unit other than requests.
-    #[cfg(feature = "redis")]
-    pub(crate) fn set_stored_units(&self, states: &[(u64, u64)], amounts: &Amounts) {
-        self.shared.locked(|core, _| core.set_stored_units(states, amounts));
+    /// Calls `work` with the core and the present.
+    pub(crate) fn locked<T>(&self, work: impl FnOnce(&mut Core, u64) -> T) -> T {
+        self.shared.locked(work)
     }
 
     /// Waits for one permit.
@@ -168,27 +152,27 @@ impl LocalLimiter {
     /// - A waiter whose cost exceeds the new quotas is refused.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
         let quotas: Vec<_> = quotas.into_iter().collect();
-        self.shared.locked(|core, now| core.set_quotas(&quotas, now));
+        self.locked(|core, now| core.set_quotas(&quotas, now));
     }
 
     /// Replaces the quotas, and the settings that can change while the limiter is in use. Without a quota, the limiter
     /// learns the rate from now on.
     #[cfg(feature = "client")]
     pub(crate) fn reconfigure(&self, quotas: &[Quota], settings: &super::core::CoreSettings) {
-        self.shared.locked(|core, now| core.reconfigure(quotas, settings, now));
+        self.locked(|core, now| core.reconfigure(quotas, settings, now));
     }
 
     /// Pauses the limiter until `until`. Extends a current pause, but never shortens it. The
     /// [longest pause](Self::with_longest_pause) does not apply.
     pub fn pause_until(&self, until: Instant) {
         let until = self.shared.setup.clock.at(until);
-        self.shared.locked(|core, now| core.pause(until, now));
+        self.locked(|core, now| core.pause(until, now));
     }
 
     /// Lifts a pause, discards the remaining permits that the server reported, and forgets the learned rate if the
     /// server has reported a quota.
     pub fn resume(&self) {
-        self.shared.locked(Core::resume);
+        self.locked(Core::resume);
     }
 
     /// Returns how long a new request is expected to wait, and how long it would wait if no other request waited.
@@ -277,7 +261,7 @@ impl PermitIssuer for LocalLimiter {
     fn settled(&self, granted_at: Instant, charged: &Amounts, actual: &Amounts) {
         // The amounts were taken up to this time before the permit was collected.
         let collected_at = self.shared.setup.clock.since_origin(granted_at);
-        self.shared.locked(|core, now| {
+        self.locked(|core, now| {
             let taken_at = collected_at.saturating_sub(core.longest_uncollected());
             core.settle(taken_at, charged, actual, now);
         });

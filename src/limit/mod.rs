@@ -126,6 +126,7 @@ mod keyed;
 mod layer;
 mod limiter;
 mod local_limiter;
+mod pending;
 mod permit;
 mod permit_request;
 mod rules;
@@ -160,6 +161,7 @@ pub use self::snapshot::{Effect, Learned, LearnedFrom, Snapshot, UnitState};
 pub use self::source::{Demand, PermitSource};
 pub use crate::policy::{
     Amounts, Priority, QuotaName, Remaining, Unit,
-    dialect::{Dialect, Scope, ServerSignal},
+    dialect::Dialect,
     rate_limit::QuotaHeaders,
+    signal::{Scope, ServerSignal},
 };

@@ -145,8 +145,7 @@ impl<'a> Permit<'a> {
             Issuer::Shared(limiter, at) => Some(Settlement::of_shared(limiter, *at, amounts)),
             Issuer::Custom(issuer, at) => {
                 let (issuer, at) = (Arc::clone(issuer), *at);
-                let settled = move |charged: &_, actual: &_| issuer.settled(at, charged, actual);
-                Some(Settlement::of_custom(Box::new(settled), amounts))
+                Some(Settlement::new(amounts, move |charged, actual| issuer.settled(at, charged, actual)))
             }
         }
     }
@@ -204,7 +203,7 @@ impl<'a> Permit<'a> {
     /// request is then no longer [in flight](super::LocalLimiter::with_max_in_flight).
     #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
-        if self.settlement.is_none() && !response.has_limits() && self.end_ordinary() {
+        if self.settlement.is_none() && !response.reading.has_limits() && self.end_ordinary() {
             // Skips `drop`, because the ended permit owns nothing. A grant with its completion then takes 12 % fewer
             // instructions (callgrind).
             return std::mem::forget(self);

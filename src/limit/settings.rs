@@ -19,11 +19,17 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct Settings<L> {
     pub(super) limiter: L,
+    pub(super) options: Options,
+}
+
+/// The settings besides the limiter.
+#[derive(Clone, Default)]
+pub(super) struct Options {
     pub(super) bounds: PermitRequest,
     pub(super) cost: Option<CostOf>,
     pub(super) estimate: Option<EstimateOf>,
-    /// `None` unless the layer reads the actual amounts.
-    pub(super) actual: Option<Actual>,
+    pub(super) actual: Option<ActualOf>,
+    pub(super) meter: Option<MeterOf>,
     pub(super) priority: Option<PriorityOf>,
     pub(super) feedback_from: Option<Trusts>,
     pub(super) dialect: Dialect,
@@ -33,7 +39,7 @@ pub(super) struct Settings<L> {
     pub(super) warned: Arc<AtomicBool>,
 }
 
-impl<L> Settings<L> {
+impl Options {
     /// Returns the `PermitRequest` of a request: its cost, priority, deadline, maximum wait and maximum queue.
     pub(super) fn permit_request(&self, head: RequestHead<'_>, call: Option<&CallContext>) -> PermitRequest {
         let cost = match &self.cost {
@@ -61,7 +67,7 @@ impl<L: fmt::Debug> fmt::Debug for Settings<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("limiter", &self.limiter)
-            .field("bounds", &self.bounds)
+            .field("bounds", &self.options.bounds)
             .finish_non_exhaustive()
     }
 }
@@ -71,13 +77,6 @@ type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
 
 /// Estimates the amounts that a request takes of other units.
 type EstimateOf = Arc<dyn Fn(RequestHead<'_>) -> Amounts + Send + Sync>;
-
-/// How a layer reads the actual amounts of a request.
-#[derive(Clone, Default)]
-pub(super) struct Actual {
-    pub(super) head: Option<ActualOf>,
-    pub(super) meter: Option<MeterOf>,
-}
 
 /// Reads the actual amounts of a request from the head of its response.
 type ActualOf = Arc<dyn Fn(StatusCode, &HeaderMap) -> Option<Amounts> + Send + Sync>;

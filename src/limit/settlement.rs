@@ -49,34 +49,29 @@ use crate::policy::Amounts;
 ///
 /// All clones settle the same request.
 #[derive(Clone)]
-pub struct Settlement(Arc<Charge>);
+pub struct Settlement(Arc<Charge<Settled>>);
 
-/// What a request takes so far.
-struct Charge {
+/// What a request takes so far, and the function that passes a change to the limiter.
+struct Charge<F: ?Sized> {
     amounts: Mutex<Amounts>,
-    limiter: Limiter,
+    settled: F,
 }
 
-enum Limiter {
-    /// The limiter, and when it took the amounts.
-    Shared(Arc<Shared>, u64),
-    Custom(Box<Settled>),
-}
-
-/// Passes the amounts so far and the new ones to a custom limiter.
+/// Receives the amounts so far and the new ones.
 type Settled = dyn Fn(&Amounts, &Amounts) + Send + Sync;
 
 impl Settlement {
+    pub(super) fn new(
+        amounts: Amounts,
+        settled: impl Fn(&Amounts, &Amounts) + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(Charge { amounts: Mutex::new(amounts), settled }))
+    }
+
+    /// Settles amounts that `limiter` took at `taken_at`.
     pub(super) fn of_shared(limiter: &Arc<Shared>, taken_at: u64, amounts: Amounts) -> Self {
-        Self::new(Limiter::Shared(Arc::clone(limiter), taken_at), amounts)
-    }
-
-    pub(super) fn of_custom(settled: Box<Settled>, amounts: Amounts) -> Self {
-        Self::new(Limiter::Custom(settled), amounts)
-    }
-
-    fn new(limiter: Limiter, amounts: Amounts) -> Self {
-        Self(Arc::new(Charge { amounts: Mutex::new(amounts), limiter }))
+        let limiter = Arc::clone(limiter);
+        Self::new(amounts, move |charged, actual| limiter.settle(taken_at, charged, actual))
     }
 
     /// Reports the actual amounts. They replace the estimate, or the amounts of an earlier call. A smaller amount is
@@ -89,10 +84,7 @@ impl Settlement {
         }
         // Outside the lock, because the limiter wakes waiters. Several calls may arrive in any order, because each passes
         // only its difference.
-        match &self.0.limiter {
-            Limiter::Shared(limiter, taken_at) => limiter.settle(*taken_at, &charged, &actual),
-            Limiter::Custom(settled) => settled(&charged, &actual),
-        }
+        (self.0.settled)(&charged, &actual);
     }
 
     /// Returns the amounts that the request takes so far: the estimate until the first [`settle`](Self::settle).

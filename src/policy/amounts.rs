@@ -48,36 +48,15 @@ impl Amounts {
         index(unit).and_then(|index| self.0.get(index)).copied().unwrap_or(0)
     }
 
-    /// Returns the smaller amount of each unit.
-    pub(crate) fn min(mut self, other: &Self) -> Self {
-        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own = other.min(*own));
-        self
-    }
-
-    /// Returns the larger amount of each unit.
-    pub(crate) fn max(mut self, other: &Self) -> Self {
-        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own = other.max(*own));
-        self
-    }
-
-    /// Returns the sums of both amounts of each unit.
-    #[cfg(feature = "redis")]
-    pub(crate) fn plus(mut self, other: &Self) -> Self {
-        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own = own.saturating_add(other));
-        self
-    }
-
-    /// Returns by how much each amount exceeds the other one.
-    #[cfg(feature = "redis")]
-    pub(crate) fn minus(mut self, other: &Self) -> Self {
-        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own = own.saturating_sub(other));
+    /// Combines both amounts of each unit.
+    pub(crate) fn zip(mut self, other: &Self, combine: impl Fn(u32, u32) -> u32) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own = combine(*own, other));
         self
     }
 
     /// Returns the amounts of the units that have a limit in `limits`.
-    pub(crate) fn limited_by(mut self, limits: &Self) -> Self {
-        self.0.iter_mut().zip(limits.0).filter(|(_, limit)| *limit == 0).for_each(|(own, _)| *own = 0);
-        self
+    pub(crate) fn limited_by(self, limits: &Self) -> Self {
+        self.zip(limits, |own, limit| if limit == 0 { 0 } else { own })
     }
 
     /// Returns whether all amounts are zero.

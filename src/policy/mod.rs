@@ -45,6 +45,7 @@ pub(crate) mod rate_limit;
 pub(crate) mod retry;
 pub(crate) mod retry_decision;
 mod rfc3339;
+pub(crate) mod signal;
 mod structured;
 #[cfg(feature = "serde")]
 mod text;

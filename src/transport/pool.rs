@@ -1,7 +1,8 @@
 //! The connections to one origin, and the requests that wait for one.
 
+mod state;
+
 use std::{
-    collections::VecDeque,
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
@@ -15,6 +16,8 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{runtime::Handle, sync::oneshot};
 
+pub(super) use self::state::Granted;
+use self::state::{State, Waiter};
 use super::{
     connect::{Connected, Connector},
     connection::{Connection, Http1, Http2, UNKNOWN},
@@ -23,7 +26,7 @@ use super::{
     target::Target,
 };
 use crate::{
-    call::{CallContext, ConnectTimes, Phase},
+    call::{CallContext, Phase},
     clock::{self, Instant},
     error::{ConnectError, ConnectPhase},
 };
@@ -38,30 +41,6 @@ pub(super) struct Host<B: RequestBody> {
     settings: Arc<PoolSettings>,
     state: Mutex<State<B>>,
 }
-
-struct State<B> {
-    /// Whether the server speaks HTTP/2. `None` before the first connection, if TLS negotiates the version.
-    is_http2: Option<bool>,
-    /// The idle HTTP/1.1 connections, with the time since which each is idle. The last one was used most recently.
-    idle: Vec<(Http1<B>, Instant)>,
-    shared: Vec<Arc<Http2<B>>>,
-    /// All connections that are open or being opened, including those that take no further requests.
-    connections: usize,
-    opening: usize,
-    waiters: VecDeque<Waiter<B>>,
-    /// No further connection is opened before this time.
-    paused_until: Option<Instant>,
-    has_reaper: bool,
-}
-
-struct Waiter<B> {
-    grant: oneshot::Sender<Granted<B>>,
-    call: Option<CallContext>,
-    runtime: Handle,
-}
-
-/// A connection for a waiting request, and the times of the connection if it is new.
-pub(super) type Granted<B> = Result<(Connection<B>, Option<ConnectTimes>), ConnectError>;
 
 /// A connection, or the result of the wait for one.
 pub(super) enum Lookup<B> {
@@ -79,16 +58,7 @@ impl<B: RequestBody> Host<B> {
             target,
             connector: Arc::clone(connector),
             settings: Arc::clone(settings),
-            state: Mutex::new(State {
-                is_http2,
-                idle: Vec::new(),
-                shared: Vec::new(),
-                connections: 0,
-                opening: 0,
-                waiters: VecDeque::new(),
-                paused_until: None,
-                has_reaper: false,
-            }),
+            state: Mutex::new(State::new(is_http2)),
         }
     }
 
@@ -248,66 +218,6 @@ impl<B: RequestBody> Host<B> {
     /// Closes the connections that have been idle since `time`.
     pub(super) fn close_idle_since(&self, time: Instant) {
         self.lock().idle.retain(|(_, since)| *since > time);
-    }
-}
-
-impl<B: RequestBody> State<B> {
-    fn take(&mut self, now: Instant, idle_timeout: Duration) -> Option<Connection<B>> {
-        if !self.shared.is_empty() {
-            // An expired connection closes at once, because a further connection may need its place.
-            self.shared
-                .retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
-            let free = self.shared.iter().find(|connection| connection.begin());
-            return free.map(|connection| Connection::Http2(Arc::clone(connection)));
-        }
-        while let Some((connection, since)) = self.idle.pop() {
-            let is_fresh = now.saturating_duration_since(since) < connection.idle_timeout;
-            if is_fresh && connection.sender.is_ready() {
-                return Some(Connection::Http1(connection));
-            }
-        }
-        None
-    }
-
-    /// Gives the connection to the first waiter, or stores it.
-    fn put(&mut self, connection: Http1<B>, times: Option<ConnectTimes>) {
-        let mut granted = (Connection::Http1(connection), times);
-        while let Some(waiter) = self.waiters.pop_front() {
-            match waiter.grant.send(Ok(granted)) {
-                Err(Ok(back)) => granted = back,
-                _ => return,
-            }
-        }
-        if let (Connection::Http1(connection), _) = granted {
-            self.idle.push((connection, clock::now()));
-        }
-    }
-
-    /// Gives free streams to the waiters. `times` are those of the newest connection.
-    fn serve(&mut self, times: Option<ConnectTimes>) {
-        if self.waiters.is_empty() {
-            return;
-        }
-        self.shared.retain(|connection| !connection.is_over());
-        for connection in &self.shared {
-            while !self.waiters.is_empty() && connection.begin() {
-                let Some(waiter) = self.waiters.pop_front() else { break };
-                if waiter.grant.send(Ok((Connection::Http2(Arc::clone(connection)), times))).is_err() {
-                    connection.end();
-                }
-            }
-        }
-    }
-
-    /// Fails the first `count` waiters.
-    fn fail(&mut self, count: usize, error: &ConnectError) {
-        let mut left = count;
-        while left > 0 {
-            let Some(waiter) = self.waiters.pop_front() else { return };
-            if waiter.grant.send(Err(error.clone())).is_ok() {
-                left -= 1;
-            }
-        }
     }
 }
 

@@ -11,14 +11,14 @@ use tokio::{runtime::Handle, time};
 use super::{
     fallback::Share,
     inner::Inner,
-    permits::{Free, Lease, Permits},
-    protocol::{MAX_PERMITS, Query, Reply},
+    permits::{Free, Lease},
+    plan::Next,
+    protocol::{Query, Reply},
     settings::{LONGEST_RETRY, SHORTEST_RETRY},
     telemetry::{self, StoreLost},
 };
 use crate::{
-    clock::{self, Instant},
-    limit::Demand,
+    clock,
     policy::{Amounts, backoff::scatter, nanos},
 };
 
@@ -26,21 +26,12 @@ use crate::{
 /// long after its deadline.
 const CHECK: Duration = Duration::from_millis(10);
 
-/// The resolution of timers: 1 ms in nanoseconds.
-const TICK: u64 = 1_000_000;
-
 /// The longest time between two queries while a unit other than requests delays a waiter, because another process may
 /// return amounts.
 const LONGEST_POLL: Duration = Duration::from_millis(250);
 
 /// The number of consecutive late replies after which the store is treated as failed.
 const MAX_LATE: u32 = 3;
-
-enum Next {
-    Query(Query),
-    Wait(Instant),
-    Stop,
-}
 
 impl Inner {
     /// Starts the task that queries the store, if a query was requested. Outside a tokio runtime, this function does
@@ -53,74 +44,6 @@ impl Inner {
         if !self.running.swap(true, Ordering::SeqCst) {
             runtime.spawn(Task { inner, finished: false }.run());
         }
-    }
-
-    fn next(&self) -> Next {
-        let (demand, flight) = (self.limiter.demand(), self.limiter.flight());
-        let mut next = self.inspect(|permits, now| {
-            // Without a lease, no permit is kept for a request that has not arrived.
-            let is_kept = demand.head.is_some() || self.settings.lease > 1;
-            let in_hand = if is_kept { permits.in_hand(now) } else { 0 };
-            let report_at = permits.session.counted.report_at(&flight, in_hand, demand.head.is_some(), now);
-            let report_at = if permits.is_lost() { report_at.and(Some(permits.query_at)) } else { report_at };
-            let is_full = flight.admitted == Some(0) && flight.renewing == 0;
-            let urgent = permits.session.has_urgent_updates(now) || report_at.is_some_and(|at| at <= now);
-            // The next query is planned for the time when `unit` permits and their amounts are available together. Less
-            // may be available earlier.
-            let (unit, amounts) = permits.free.map_or((0, Amounts::NONE), |free| (free.unit, free.amounts));
-            let smaller = !amounts.minus(&demand.amounts).is_empty();
-            let smaller = demand.head.is_some_and(|head| head.get() < unit || smaller);
-            let at = if !permits.is_lost() && (urgent || smaller) { 0 } else { permits.query_at };
-            // Amounts are fetched only for the first waiter, so further permits alone would admit no waiter.
-            let is_single = self.settings.has_units();
-            let short = demand.head.is_some_and(|head| {
-                permits.is_lost()
-                    || is_full
-                    || !permits.will_serve(head, &demand.amounts, now)
-                    || !is_single && demand.permits > in_hand
-            });
-            // While this process uses its share, requests rarely wait. A due query is therefore sent even if no request
-            // waits, to find out whether the store replies again.
-            let probe = permits.is_lost() && now >= at;
-            // If the store does not reply, the task does not wait for the next query only to report updates.
-            let idle = permits.is_lost() && demand.head.is_none() && now < at;
-            if idle || !short && !urgent && !probe {
-                // The requests in flight are reported again before they expire in the store.
-                let Some(at) = report_at else { return Next::Stop };
-                permits.listening = u32::MAX;
-                return Next::Wait(self.limiter.instant(at.min(permits.next_expiry(now))));
-            }
-            if now < at {
-                permits.listening = if is_single { u32::MAX } else { unit };
-                let report_at = report_at.map_or(u64::MAX, |at| at.min(permits.next_expiry(now)));
-                let until = demand.last.map_or(at, |last| at.min(last)).min(report_at);
-                return Next::Wait(self.limiter.instant(until.max(now.saturating_add(TICK))));
-            }
-            let (want, unit) = plan_query(permits, demand, now, (self.settings.lease, is_single, is_full));
-            let used = permits.share.as_ref().map(|share| share.used(now, nanos(self.settings.longest())));
-            // A waiter that already has its permits, and needs no block, stays admitted.
-            let usable = match want {
-                0 if is_single => i64::from(demand.head.is_some()),
-                _ if unit == 1 && !is_single => i64::try_from(in_hand).unwrap_or(i64::MAX),
-                _ => 0,
-            };
-            let mut query = permits.session.query((want, unit), used, now);
-            query.amounts = if want > 0 { demand.amounts } else { Amounts::NONE };
-            query.flight =
-                permits.session.counted.report(self.id, usable.saturating_sub(flight.renewing.into()), now);
-            Next::Query(query)
-        });
-        if let Next::Query(query) = &mut next {
-            // Until the reply arrives, the limiter admits no further request. The reply has the new number.
-            query.flight.requests = self.admit(0, query.share_used.is_some());
-        }
-        next
-    }
-
-    /// Lets the limiter admit `further` requests, or those of the process's share. Returns the number in flight.
-    fn admit(&self, further: u32, is_share: bool) -> u32 {
-        let max = self.settings.max_in_flight(is_share);
-        max.map_or(0, |max| self.limiter.admit(max, Some(further).filter(|_| !is_share)))
     }
 
     /// Sends the query, and handles its reply or failure.
@@ -204,7 +127,7 @@ impl Inner {
         });
         self.admit(reply.admitted, is_share);
         let units = reply.units.iter().map(|(left, wait)| (*left, now.saturating_add(nanos(*wait))));
-        self.limiter.set_stored_units(&units.filter(|_| !is_share).collect::<Vec<_>>(), &query.amounts);
+        self.set_units(units.filter(|_| !is_share), &query.amounts);
         self.limiter.source_changed();
         if !reply.paused.is_zero() {
             self.limiter.pause_until(self.limiter.instant(now.saturating_add(nanos(reply.paused))));
@@ -241,7 +164,7 @@ impl Inner {
             (state, permits.session.lost.is_some())
         });
         self.admit(0, settings.share.is_some());
-        self.limiter.set_stored_units(&[], &Amounts::NONE);
+        self.set_units([], &Amounts::NONE);
         self.limiter.source_changed();
         // The lock is not held while the failure is logged. This is safe, because only this task marks the store as
         // lost or recovered.
@@ -250,32 +173,6 @@ impl Inner {
             self.inspect(|permits, _| permits.session.lost = Some(lost));
         }
     }
-}
-
-/// Returns how many blocks the next query requests, and how many permits each block contains. The permits of a block
-/// become available together.
-fn plan_query(
-    permits: &mut Permits,
-    demand: Demand,
-    now: u64,
-    (lease, is_single, is_full): (u32, bool, bool),
-) -> (u32, u32) {
-    let Some(head) = demand.head else { return (0, 1) };
-    // If the store has failed, the query requests the permits of only one waiter, to test whether the store replies in
-    // time. A waiter needs all its permits together, so the query requests them as one block.
-    let is_served = !permits.is_lost() && permits.will_serve(head, &demand.amounts, now);
-    if permits.is_lost() || is_single && is_full || (is_single || head.get() > 1) && !is_served {
-        return (1, head.get());
-    }
-    if is_single {
-        return (0, 1);
-    }
-    // The lease doubles if all of its permits were used. Otherwise it shrinks by the number of unused permits.
-    let (unused, last) = (permits.take_unused(), permits.session.lease.max(1));
-    permits.session.lease =
-        if unused > 0 { last.saturating_sub(unused).max(1) } else { last.saturating_mul(2).min(lease) };
-    let missing = demand.permits.max(u64::from(permits.session.lease)).saturating_sub(permits.in_hand(now));
-    (missing.clamp(1, MAX_PERMITS.into()) as u32, 1)
 }
 
 struct Task {

@@ -9,7 +9,7 @@ use crate::{
         Units,
         quotas::{Quotas, Spread},
     },
-    policy::{Amounts, Quota, Totals},
+    policy::{Amounts, Quota, Totals, Unit},
 };
 
 /// Divides each quota by the number of processes, and returns the shares of one process.
@@ -57,7 +57,12 @@ impl Share {
         own.leave(0, at);
         let requests = quotas.iter().filter(|quota| quota.counts_requests());
         let limit = requests.map(|quota| u64::from(quota.limit())).max().unwrap_or(0);
-        Self { quotas: own, units: Units::spent(quotas, at, now), used: 0, used_at: 0, limit }
+        // Amounts that were taken before `now` are not returned.
+        let mut units = None;
+        Units::change(&mut units, quotas, Spread::SlidingWindow, now);
+        let all = Unit::NAMES.iter().fold(Amounts::NONE, |all, (unit, _)| all.with(*unit, u32::MAX));
+        units.iter_mut().for_each(|units| units.take(at, &all, at));
+        Self { quotas: own, units, used: 0, used_at: 0, limit }
     }
 
     pub(super) fn take(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool {

@@ -1,14 +1,46 @@
 //! The requests in flight of this process, as the store counts them.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use super::protocol::{FlightReport, Query, Reply};
-use crate::{limit::core::Flight, policy::nanos};
+use crate::{limit::LocalLimiter, policy::nanos};
 
 /// While the limit of requests in flight is reached, the store is queried after an eighth of the time waited so far,
 /// within these bounds. The upper bound is well below the time after which the script ends the turn of a process.
 const SHORTEST_POLL: u64 = 10_000_000;
 const LONGEST_POLL: u64 = 250_000_000;
+
+/// The requests in flight of this process, as its limiter counts them.
+#[derive(Clone, Copy)]
+pub(super) struct Flight {
+    pub(super) requests: u32,
+    /// How many further requests the store admits. `None` if the limit applies without a store.
+    pub(super) admitted: Option<u32>,
+    /// The number of waiters that are already in flight, because their permits have expired.
+    pub(super) renewing: u32,
+}
+
+impl LocalLimiter {
+    pub(super) fn flight(&self) -> Flight {
+        self.locked(|core, now| Flight {
+            requests: core.requests_in_flight(now).unwrap_or(0),
+            admitted: core.in_flight.as_ref().and_then(|in_flight| in_flight.admitted),
+            renewing: u32::try_from(core.renewing()).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// Replaces the limit of requests in flight, and how many further requests the store admits. Serves no waiter.
+    /// Returns the number of requests in flight.
+    pub(super) fn admit(&self, max: NonZeroU32, further: Option<u32>) -> u32 {
+        self.locked(|core, now| {
+            core.end_held(now);
+            if let Some(in_flight) = &mut core.in_flight {
+                (in_flight.max, in_flight.admitted) = (max, further);
+            }
+            core.requests_in_flight(now).unwrap_or(0)
+        })
+    }
+}
 
 /// The requests in flight of this process as of the last reply of the store. Times are nanoseconds since the limiter
 /// was created.

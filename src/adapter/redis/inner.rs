@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     clock::{self, Instant},
-    limit::{Effect, LocalLimiter, Permit, PermitIssuer, ResponseInfo},
-    policy::{Amounts, nanos},
+    limit::{Effect, LocalLimiter, Permit, PermitIssuer, ResponseInfo, core::units::Reported},
+    policy::{Amounts, Quota, nanos},
     random::Random,
 };
 
@@ -68,6 +68,21 @@ impl Inner {
         outcome
     }
 
+    /// Replaces what the limiter knows of each quota that counts a unit other than requests: the available amount, and
+    /// until when `amounts` wait for it.
+    pub(super) fn set_units(&self, states: impl IntoIterator<Item = (u64, u64)>, amounts: &Amounts) {
+        let report = |(policy, (quota, (left, until))): (_, (&Quota, _))| {
+            let needed = amounts.get(quota.unit()).into();
+            Reported { policy, unit: quota.unit(), left, used: 0, needed, until, sent_at: 0 }
+        };
+        let reports = (0..).zip(self.settings.units().zip(states)).map(report).collect();
+        self.limiter.locked(|core, _| {
+            if let Some(units) = &mut core.units {
+                units.reports = reports;
+            }
+        });
+    }
+
     /// Reports a dropped waiter to the store, which may have admitted the waiter or counted its amounts.
     pub(super) fn report_dropped(&self) {
         if self.settings.is_queried_early() {
@@ -109,7 +124,7 @@ impl PermitIssuer for Inner {
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
         let effect = self.limiter.completed(permit, response);
         // A permanent rejection does not concern the rate.
-        if response.is_permanent() {
+        if response.reading.is_permanent() {
             return effect;
         }
         let mut limiting = response.limiting().peekable();

@@ -7,6 +7,7 @@ mod flight;
 mod inner;
 mod limiter;
 mod permits;
+mod plan;
 mod protocol;
 mod session;
 mod setters;

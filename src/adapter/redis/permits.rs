@@ -185,6 +185,18 @@ impl Permits {
     }
 }
 
+impl Amounts {
+    /// Returns the sums of both amounts of each unit.
+    pub(super) fn plus(self, other: &Self) -> Self {
+        self.zip(other, u32::saturating_add)
+    }
+
+    /// Returns by how much each amount exceeds the other one.
+    pub(super) fn minus(self, other: &Self) -> Self {
+        self.zip(other, u32::saturating_sub)
+    }
+}
+
 fn suffice<'a>(grants: impl Iterator<Item = &'a Lease>, cost: NonZeroU32, amounts: &Amounts) -> bool {
     let add = |(permits, amounts): (u64, Amounts), grant: &Lease| {
         (permits + u64::from(grant.permits), amounts.plus(&grant.amounts))
@@ -216,7 +228,7 @@ impl Permits {
         }
         let (mut missing, mut lacking) = (cost.get(), *amounts);
         for grant in self.leases.iter_mut().take_while(|grant| grant.due <= now) {
-            let (permits, amounts) = (grant.permits.min(missing), grant.amounts.min(&lacking));
+            let (permits, amounts) = (grant.permits.min(missing), grant.amounts.zip(&lacking, u32::min));
             (grant.permits, missing) = (grant.permits - permits, missing - permits);
             (grant.amounts, lacking) = (grant.amounts.minus(&amounts), lacking.minus(&amounts));
         }

@@ -77,7 +77,7 @@ impl Settings {
     }
 
     /// Returns the quotas that count another unit.
-    fn units(&self) -> impl Iterator<Item = &Quota> + Clone {
+    pub(super) fn units(&self) -> impl Iterator<Item = &Quota> + Clone {
         self.quotas.iter().filter(|quota| !quota.counts_requests())
     }
 
@@ -128,7 +128,13 @@ impl Settings {
 
     /// Returns the burst. For a [bucket](Quota::bucket), `hold` lowers the burst in the same way as the margin.
     fn burst(&self, quota: &Quota) -> u32 {
-        quota.with_longer_margin(self.hold).burst()
+        self.held(quota).burst()
+    }
+
+    /// Extends the margin of a [bucket](Quota::bucket) by the time for which its permits may be kept.
+    fn held(&self, quota: &Quota) -> Quota {
+        let margin = quota.margin().saturating_add(self.hold);
+        if quota.refill().is_some() { quota.with_bucket_margin(margin) } else { *quota }
     }
 
     /// Returns how long a grant counts towards the quota, in µs. This is the window plus margin and `hold`, and 1 µs
@@ -144,7 +150,7 @@ impl Settings {
             return 0;
         }
         if quota.refill().is_some() {
-            return nanos(quota.with_longer_margin(self.hold).refill_interval());
+            return nanos(self.held(quota).refill_interval());
         }
         let length = self.length(quota).saturating_mul(1_000);
         length.div_ceil(u64::from(quota.limit() - quota.burst()).max(1))

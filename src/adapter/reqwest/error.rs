@@ -1,11 +1,11 @@
 //! Converts the errors of reqwest. If an error proves that the request was not sent or not processed, the converted
 //! error proves it, too.
 
-use std::{error::Error as StdError, time::Duration};
+use std::{error::Error as StdError, fmt, time::Duration};
 
 use hyper_util::client::legacy;
 
-use crate::error::{DeliveryError, Error, ErrorKind, chain::chain};
+use crate::error::{DeliveryError, Error, ErrorKind, chain::chain, transport::findings::Findings};
 
 /// Converts the error of a call that failed after `elapsed`. `redirects` is `true` if the client may have sent more
 /// than one request.
@@ -17,7 +17,7 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
     let error = error.without_url();
     // reqwest's error does not show which of these is the cause.
     if error.is_builder() {
-        return Error::lasting(
+        return Lasting::error(
             "reqwest's setting `https_only` forbids the url, or the location of a redirect is invalid or has another scheme",
         );
     }
@@ -35,11 +35,55 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
 
 /// Creates the error of a client that followed a redirect.
 pub(super) fn followed() -> Error {
-    Error::lasting("reqwest followed a redirect: build its client with redirect::Policy::none()")
+    Lasting::error("reqwest followed a redirect: build its client with redirect::Policy::none()")
 }
 
 /// Converts the error of a request that reqwest cannot create. The innermost cause contains no URL.
 pub(super) fn invalid(error: ::reqwest::Error) -> Error {
     let error = error.without_url();
     Error::invalid_request(chain(&error).last().map_or_else(String::new, ToString::to_string))
+}
+
+/// The reason why reqwest fails each time. It may have sent the request.
+#[derive(Debug)]
+struct Lasting(&'static str);
+
+impl Lasting {
+    fn error(why: &'static str) -> Error {
+        Error::from_service(Self(why)).showing_source()
+    }
+}
+
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl StdError for Lasting {}
+
+impl Findings {
+    /// Updates the findings if `error` comes from reqwest or this module. Returns as
+    /// [`read_hyper_error`](Self::read_hyper_error).
+    pub(crate) fn read_reqwest_error(
+        &mut self,
+        error: &(dyn StdError + 'static),
+    ) -> Option<Option<ErrorKind>> {
+        if error.is::<Lasting>() {
+            self.last();
+            return Some(Some(ErrorKind::Other));
+        }
+        let error = error.downcast_ref::<::reqwest::Error>()?;
+        if error.is_body() {
+            return Some(Some(ErrorKind::Body));
+        }
+        let client = error.source().is_some_and(|source| source.is::<legacy::Error>());
+        if error.is_timeout() && !client {
+            return Some(Some(ErrorKind::AttemptTimeout));
+        }
+        if error.is_connect() {
+            self.connect();
+        }
+        Some(None)
+    }
 }

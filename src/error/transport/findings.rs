@@ -3,7 +3,7 @@ use std::io;
 use super::super::{ErrorKind, delivery::Proof};
 
 /// What is known about a failure while the errors of its chain are read one by one.
-pub(super) struct Findings {
+pub(crate) struct Findings {
     /// The kind of the failure. An error deeper in the chain may change it.
     pub(super) kind: ErrorKind,
     /// Whether the client was still connecting when the request failed.
@@ -17,7 +17,7 @@ pub(super) struct Findings {
 
 impl Findings {
     #[cfg(feature = "hyper")]
-    pub(super) fn connect(&mut self) {
+    pub(crate) fn connect(&mut self) {
         self.connecting = true;
         self.kind = ErrorKind::Connect;
     }
@@ -29,7 +29,7 @@ impl Findings {
 
     /// Records that every further attempt would fail for the same reason. An error below the one that decides the kind
     /// does not count. It may concern another connection, such as the one from which the request's body was read.
-    pub(super) fn last(&mut self) {
+    pub(crate) fn last(&mut self) {
         self.lasting |= self.decided.is_none();
     }
 

@@ -47,8 +47,8 @@ impl Findings {
             return Some(is_dns.then_some(ErrorKind::Dns));
         }
         #[cfg(feature = "reqwest")]
-        if let Some(error) = error.downcast_ref::<reqwest::Error>() {
-            return Some(self.reqwest(error));
+        if let Some(kind) = self.read_reqwest_error(error) {
+            return Some(kind);
         }
         None
     }
@@ -123,21 +123,6 @@ impl Findings {
             None => {}
         }
         Some(self.kind)
-    }
-
-    #[cfg(feature = "reqwest")]
-    fn reqwest(&mut self, error: &reqwest::Error) -> Option<ErrorKind> {
-        let client = error.source().is_some_and(|source| source.is::<legacy::Error>());
-        if error.is_body() {
-            return Some(ErrorKind::Body);
-        }
-        if error.is_timeout() && !client {
-            return Some(ErrorKind::AttemptTimeout);
-        }
-        if error.is_connect() {
-            self.connect();
-        }
-        None
     }
 }
 

@@ -25,7 +25,7 @@
 
 #[cfg(feature = "client")]
 mod connect;
-mod findings;
+pub(crate) mod findings;
 #[cfg(feature = "hyper")]
 mod hyper;
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Core {
         let due = by_server.max(self.supply.due(now, needed, needed));
         match self.units {
             None => due,
-            Some(_) => self.due_behind(due, &Totals::NONE, &self.amounts_of(head.slot), now),
+            Some(_) => self.due_behind(due, &Totals::NONE, &head.waiter.amounts, now),
         }
     }
 
@@ -90,7 +90,7 @@ impl Core {
     /// Returns the permits that the waiters need.
     pub fn demand(&self, now: u64) -> Demand {
         let (grace, head) = (self.grace(), self.head());
-        let amounts = head.as_ref().map(|head| self.amounts_of(head.slot).limited_by(&self.unit_limits()));
+        let amounts = head.map(|head| head.waiter.amounts.limited_by(&self.unit_limits()));
         Demand {
             permits: self.queue.total(),
             head: head.map(|head| head.waiter.cost),
@@ -222,7 +222,7 @@ impl Core {
                     let total = self.queue.shares.total(rank, own, &wanted, 0);
                     let before = unit_limits::ahead(total, own.saturating_add(higher), of_rank, taken);
                     let due = self.forecast(now, total);
-                    let due = self.due_behind(due, &before, &self.amounts_of(slot), now);
+                    let due = self.due_behind(due, &before, &waiter.amounts, now);
                     let reason = waiter.latest.missed_by(due, now, grace);
                     reason.map(|reason| self.refusal(reason, due, now))
                 } else {
@@ -232,7 +232,7 @@ impl Core {
                     Some(refusal) => self.refuse(slot, refusal, now),
                     None => {
                         ahead = own;
-                        of_rank.add(&self.counted_amounts_of(slot));
+                        of_rank.add(&self.queue.counted(&waiter.amounts));
                     }
                 }
             }

@@ -7,6 +7,7 @@ use super::{
     block::{Block, Blocks},
     has_quota,
     lateness::LONGEST_UNCOLLECTED,
+    slots::Waiter,
     units::Units,
 };
 use crate::policy::{
@@ -250,20 +251,18 @@ impl Core {
 
     /// Expires the permits that were not collected in time.
     pub fn expire_uncollected(&mut self, now: u64) {
-        while let Some((slot, cost, at)) = self.queue.uncollected() {
+        while let Some((slot, waiter, at)) = self.queue.uncollected() {
             if now.saturating_sub(at) <= self.longest_uncollected() {
                 break;
             }
-            self.expire(slot, cost, at, now);
+            self.expire(slot, &waiter, at, now);
         }
     }
 
     /// Takes the permits from a waiter that has not collected them in time, and sets it aside.
-    pub(super) fn expire(&mut self, slot: u32, cost: NonZeroU32, at: u64, now: u64) {
-        let is_in_flight = self.queue.slots.get(slot).is_some_and(|slot| slot.waiter.is_in_flight);
+    pub(super) fn expire(&mut self, slot: u32, waiter: &Waiter, at: u64, now: u64) {
         self.queue.expire(slot);
-        self.waste_queued(slot, cost, at, now);
-        self.leave_queue(is_in_flight, now);
+        self.waste_queued(waiter, at, now);
     }
 
     /// Ends permits that were granted at `at` and whose request was not sent.

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{Core, queue::Head};
+use super::{Core, queue::Head, slots::Waiter};
 use crate::policy::{Amounts, Totals};
 
 impl Core {
@@ -23,7 +23,7 @@ impl Core {
         while let Some(head) = self.head() {
             if head.waiter.is_late && polled != Some(head.slot) {
                 match self.queue.offered_at(&head) {
-                    Some(at) if now.saturating_sub(at) > head.waiter.patience => {
+                    Some(at) if now.saturating_sub(at) > head.waiter.patience.into() => {
                         self.queue.skip(head.slot);
                         continue;
                     }
@@ -34,9 +34,8 @@ impl Core {
                     break;
                 }
             }
-            let (needed, amounts) =
-                ((head.waiter.cost, head.waiter.is_in_flight), self.amounts_of(head.slot));
-            if self.take(needed, &amounts, head.reserve, self.lateness.start(now), now) {
+            let Waiter { cost, is_in_flight, amounts, .. } = head.waiter;
+            if self.take((cost, is_in_flight), &amounts, head.reserve, self.lateness.start(now), now) {
                 self.queue.grant(&head, now);
             } else if let Some(refusal) = self.missed(&head, now) {
                 self.refuse(head.slot, refusal, now);
@@ -76,7 +75,7 @@ impl Core {
             .map(|(_, _, at)| at.saturating_add(self.longest_uncollected()).saturating_add(1));
         let head = self.head().map(|head| {
             if let Some(at) = self.queue.offered_at(&head) {
-                return at.saturating_add(head.waiter.patience + 1);
+                return at.saturating_add(u64::from(head.waiter.patience) + 1);
             }
             let due = self.due(&head, now);
             let probe_ends = self.supply.learner().and_then(|learner| learner.probe_ends());

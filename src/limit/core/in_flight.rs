@@ -4,10 +4,10 @@ use std::{collections::VecDeque, num::NonZeroU32};
 
 /// The requests in flight of a limiter that limits their number.
 #[derive(Debug, Clone)]
-pub(super) struct InFlight {
-    pub(super) max: NonZeroU32,
+pub(crate) struct InFlight {
+    pub(crate) max: NonZeroU32,
     /// How many further requests a store admits. `None` unless a store counts the requests of all processes.
-    pub(super) admitted: Option<u32>,
+    pub(crate) admitted: Option<u32>,
     /// How long a cancelled request still counts, in nanoseconds.
     pub(super) hold: u64,
     /// The number of requests, including the cancelled ones that still count.

@@ -24,15 +24,8 @@ impl Core {
         }
     }
 
-    /// Ends a request whose permits were not collected, unless it was in flight before.
-    pub(super) fn leave_queue(&mut self, was_in_flight: bool, now: u64) {
-        if !was_in_flight {
-            self.leave_flight(false, now);
-        }
-    }
-
     /// Ends the cancelled requests that have counted long enough.
-    pub(super) fn end_held(&mut self, now: u64) {
+    pub fn end_held(&mut self, now: u64) {
         if self.in_flight.as_mut().is_some_and(|in_flight| in_flight.end_held(now)) {
             self.lateness.hold(now);
         }
@@ -94,8 +87,13 @@ impl Core {
         }
     }
 
+    /// Returns the number of waiters that are already in flight.
+    pub fn renewing(&self) -> usize {
+        self.queue.in_flight
+    }
+
     /// Returns the number of requests in flight, if it is limited.
-    pub(super) fn requests_in_flight(&self, now: u64) -> Option<u32> {
+    pub fn requests_in_flight(&self, now: u64) -> Option<u32> {
         self.in_flight.as_ref().map(|in_flight| in_flight.requests(now))
     }
 }

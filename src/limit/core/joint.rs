@@ -8,7 +8,7 @@ use crate::error::Refusal;
 
 /// How long a request keeps its turn, in which no other request of its queue is served, without reading it again: 1 s in
 /// nanoseconds.
-const KEPT: u64 = 1_000_000_000;
+const KEPT: u32 = 1_000_000_000;
 
 impl Core {
     /// Queues a request whose permits are granted only by [`status`](Self::status), or refuses it. With `keeps_turn`, the

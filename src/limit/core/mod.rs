@@ -12,8 +12,6 @@
 //! A grant to a waiter that does not collect it expires, and the next permits go to the waiter behind it. The absent
 //! waiter keeps its position, and returns to it when its status is read.
 
-#[cfg(feature = "redis")]
-mod admission;
 mod amount_log;
 mod block;
 mod bounds;
@@ -23,7 +21,7 @@ mod feedback;
 mod gcra;
 mod grant_log;
 mod grants;
-mod in_flight;
+pub(crate) mod in_flight;
 mod in_flight_limit;
 #[cfg(any(test, feature = "test-util"))]
 mod inspection;
@@ -42,13 +40,11 @@ mod supply;
 #[cfg(test)]
 mod tests;
 mod unit_limits;
-mod units;
+pub(crate) mod units;
 mod waiters;
 
 use std::num::NonZeroU32;
 
-#[cfg(feature = "redis")]
-pub use self::admission::Flight;
 #[cfg(feature = "test-util")]
 pub use self::state::Snapshot;
 pub use self::{
@@ -82,7 +78,7 @@ use crate::{
 };
 
 /// How long a late waiter that was woken may hold up the waiters behind it: 50 ms in nanoseconds.
-pub const PATIENCE: u64 = 50_000_000;
+pub const PATIENCE: u32 = 50_000_000;
 
 /// The state of one limiter.
 #[derive(Debug, Clone)]
@@ -93,9 +89,9 @@ pub struct Core {
     lateness: Lateness,
     blocks: Blocks,
     /// `None` unless the number of requests in flight is limited.
-    in_flight: Option<Box<InFlight>>,
+    pub(crate) in_flight: Option<Box<InFlight>>,
     /// `None` unless a quota counts a unit other than requests.
-    units: Option<Box<Units>>,
+    pub(crate) units: Option<Box<Units>>,
     obeys_remaining: bool,
     granted: u64,
     /// The number of permits whose requests have ended.
@@ -119,7 +115,7 @@ impl Core {
 
     /// Creates a limiter that takes its permits from a store. The margins of `quotas` determine how long a permit stays
     /// valid.
-    pub(in crate::limit) fn from_source(
+    pub(crate) fn from_source(
         source: Box<dyn PermitSource>,
         quotas: &[Quota],
         settings: CoreSettings,
@@ -146,7 +142,7 @@ impl Core {
     }
 
     /// Takes the store, which leaves a limiter that must not be used.
-    pub(in crate::limit) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
+    pub(crate) fn take_source(&mut self) -> Option<Box<dyn PermitSource>> {
         self.supply.take_source()
     }
 
@@ -183,7 +179,7 @@ impl Core {
         &mut self,
         ask: &Ask<'_>,
         due: u64,
-        (is_late, patience): (bool, u64),
+        (is_late, patience): (bool, u32),
         now: u64,
     ) -> Result<Ticket, Refusal> {
         let rank = ask.priority.rank();
@@ -195,13 +191,13 @@ impl Core {
         if let Some(reason) = reason {
             return Err(self.count_refused(reason, due, now));
         }
-        let (cost, latest, is_in_flight) = (ask.cost, ask.latest, ask.is_in_flight);
-        let waiter = Waiter { cost, rank, latest, is_in_flight, is_late, patience };
-        if !ask.amounts.is_empty() && self.queue.amounts.is_none() {
+        let Ask { cost, priority, latest, is_in_flight, amounts: &amounts, .. } = *ask;
+        let waiter = Waiter { cost, priority, latest, is_in_flight, is_late, patience, amounts };
+        if !amounts.is_empty() && self.queue.amounts.is_none() {
             self.queue.amounts = Some(Box::new(QueuedAmounts::new(self.unit_limits())));
         }
-        let ticket = self.queue.insert(waiter, ask.amounts);
-        self.watch_bound(ask.latest);
+        let ticket = self.queue.insert(waiter);
+        self.watch_bound(latest);
         self.overtake(rank + 1, now);
         self.hold_head(now);
         Ok(ticket)
@@ -236,12 +232,16 @@ impl Core {
         let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.largest());
         let is_first = self.arrive(cost, now);
         // While no further request may be in flight, those that already are go first.
-        let goes_first = is_first || ask.is_in_flight && self.is_full() && self.queue.in_flight == 0;
-        let reserve = if goes_first { Some(0) } else { self.queue.reserve_of_new(rank, cost, largest) };
+        let goes_first = is_first || ask.is_in_flight && self.is_full() && self.renewing() == 0;
+        let reserve = match goes_first {
+            true => Some(0),
+            false => self.queue.shares.reserve_of_new(self.queue.heads(), rank, cost, largest.into()),
+        };
         if let Some(reserve) = reserve {
             if self.take((cost, ask.is_in_flight), ask.amounts, reserve, now, now) {
                 if !is_first {
-                    self.queue.grant_new(rank, cost);
+                    let heads = self.queue.heads();
+                    self.queue.shares.grant_new(heads, rank, cost);
                     self.overtake(rank + 1, now);
                 }
                 return Ok(Grant::new(now, cost));

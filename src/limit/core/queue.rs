@@ -1,6 +1,6 @@
 //! The queued requests, in FIFO order within each priority.
 
-use std::{collections::VecDeque, num::NonZeroU32};
+use std::collections::VecDeque;
 
 use super::{
     queued_amounts::QueuedAmounts,
@@ -78,13 +78,9 @@ impl Queue {
         self.woken.is_empty() && self.slots.is_unused()
     }
 
-    pub(super) fn has_several_ranks(&self) -> bool {
-        self.only_rank().is_none()
-    }
-
     /// Returns whether this waiter is the first of its priority.
     pub(super) fn is_first(&self, ticket: Ticket) -> bool {
-        let rank = self.slots.get(ticket.slot).map(|slot| slot.waiter.rank);
+        let rank = self.slots.get(ticket.slot).map(|slot| slot.waiter.rank());
         rank.and_then(|rank| self.slots.first(rank)).is_some_and(|(first, _)| first == ticket.slot)
     }
 
@@ -99,7 +95,7 @@ impl Queue {
     }
 
     /// Returns the rank of the only priority with waiters. Returns `None` if several priorities have waiters.
-    fn only_rank(&self) -> Option<usize> {
+    pub(super) fn only_rank(&self) -> Option<usize> {
         match self.wanted {
             [_, 0, 0] => Some(0),
             [0, _, 0] => Some(1),
@@ -110,10 +106,10 @@ impl Queue {
 
     /// Returns whether this head is the only waiter of its priority and other priorities have waiters.
     pub(super) fn is_alone(&self, head: &Head) -> bool {
-        self.has_several_ranks() && self.slots.is_single(head.waiter.rank)
+        self.only_rank().is_none() && self.slots.is_single(head.waiter.rank())
     }
 
-    fn heads(&self) -> Heads {
+    pub(super) fn heads(&self) -> Heads {
         let cost = |rank: usize| self.slots.first(rank).map(|(_, slot)| slot.waiter.cost);
         [cost(0), cost(1), cost(2)]
     }
@@ -140,20 +136,9 @@ impl Queue {
         })
     }
 
-    /// Returns the number of permits that must remain if a new request is served before all waiters. Returns `None` if
-    /// a waiter is served first.
-    pub(super) fn reserve_of_new(&self, rank: usize, cost: NonZeroU32, largest: u32) -> Option<u64> {
-        self.shares.reserve_of_new(self.heads(), rank, cost, largest.into())
-    }
-
-    /// Records that a new request was served before all waiters.
-    pub(super) fn grant_new(&mut self, rank: usize, cost: NonZeroU32) {
-        self.shares.grant_new(self.heads(), rank, cost);
-    }
-
     /// Gives the head its permits and wakes it.
     pub(super) fn grant(&mut self, head: &Head, now: u64) {
-        let Waiter { cost, rank, .. } = head.waiter;
+        let (cost, rank) = (head.waiter.cost, head.waiter.rank());
         if self.only_rank().is_some() {
             self.shares.reset();
             self.remove(head.slot);
@@ -224,11 +209,9 @@ impl Queue {
     }
 
     /// Queues a new request behind all others of its priority.
-    pub(super) fn insert(&mut self, waiter: Waiter, amounts: &Amounts) -> Ticket {
+    pub(super) fn insert(&mut self, waiter: Waiter) -> Ticket {
         let ticket = self.slots.add(waiter);
-        // A waiter without amounts replaces those of an earlier one in the same slot.
-        self.amounts.iter_mut().for_each(|queued| queued.set(ticket.slot, *amounts));
-        self.queued[waiter.rank] += 1;
+        self.queued[waiter.rank()] += 1;
         self.enter(ticket.slot);
         ticket
     }
@@ -237,28 +220,28 @@ impl Queue {
     pub(super) fn enter(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index) else { return };
         slot.stage = Stage::Waiting;
-        let waiter = slot.waiter;
-        self.wanted[waiter.rank] += u64::from(waiter.cost.get());
+        let (waiter, rank) = (slot.waiter, slot.waiter.rank());
+        self.wanted[rank] += u64::from(waiter.cost.get());
         self.bounded += usize::from(waiter.latest.is_bounded());
         self.in_flight += usize::from(waiter.is_in_flight);
-        self.amounts.iter_mut().for_each(|amounts| amounts.enter(index, waiter.rank));
-        self.slots.link(index, waiter.rank);
+        self.amounts.iter_mut().for_each(|amounts| amounts.enter(&waiter.amounts, rank));
+        self.slots.link(index, rank);
     }
 
     /// Puts a refused waiter back at its position.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn put_back(&mut self, index: u32) {
         if let Some(slot) = self.slots.get(index) {
-            self.queued[slot.waiter.rank] += 1;
+            self.queued[slot.waiter.rank()] += 1;
             self.enter(index);
         }
     }
 
-    /// Returns the uncollected permits that were granted first: the slot, the cost and the time of the grant.
-    pub(super) fn uncollected(&self) -> Option<(u32, NonZeroU32, u64)> {
+    /// Returns the waiter with the uncollected permits that were granted first: its slot, and the time of the grant.
+    pub(super) fn uncollected(&self) -> Option<(u32, Waiter, u64)> {
         let (index, slot) = self.slots.first(GRANTED)?;
         match slot.stage {
-            Stage::Granted(at) => Some((index, slot.waiter.cost, at)),
+            Stage::Granted(at) => Some((index, slot.waiter, at)),
             _ => None,
         }
     }
@@ -269,7 +252,7 @@ impl Queue {
         if let Some(slot) = self.slots.get_mut(index) {
             slot.stage = Stage::Absent;
             slot.waiter.is_late = true;
-            self.queued[slot.waiter.rank] += 1;
+            self.queued[slot.waiter.rank()] += 1;
         }
     }
 
@@ -278,7 +261,7 @@ impl Queue {
         let Some(slot) = self.slots.get(index) else { return };
         match slot.stage {
             Stage::Waiting | Stage::Offered(_) => self.take_out(index),
-            Stage::Absent => self.queued[slot.waiter.rank] -= 1,
+            Stage::Absent => self.queued[slot.waiter.rank()] -= 1,
             Stage::Granted(_) => self.slots.unlink(index, GRANTED),
             Stage::Refused(_) => {}
             Stage::Free => return,
@@ -305,6 +288,11 @@ impl Queue {
         (0..Priority::COUNT).flat_map(|rank| self.slots.iter(rank)).map(|slot| slot.waiter)
     }
 
+    /// Returns the amounts of a waiter, up to the limits.
+    pub(super) fn counted(&self, amounts: &Amounts) -> Amounts {
+        self.amounts.as_ref().map_or(Amounts::NONE, |queued| queued.counted(amounts))
+    }
+
     /// Removes a waiter that was not granted its permits.
     fn take_out(&mut self, index: u32) {
         if let Some(rank) = self.remove(index).filter(|rank| self.wanted[*rank] == 0) {
@@ -314,12 +302,13 @@ impl Queue {
 
     /// Removes a waiter from the list of its priority, and returns its rank.
     fn remove(&mut self, index: u32) -> Option<usize> {
-        let Waiter { cost, rank, latest, is_in_flight, .. } = self.slots.get(index)?.waiter;
+        let waiter = self.slots.get(index)?.waiter;
+        let rank = waiter.rank();
         self.queued[rank] -= 1;
-        self.wanted[rank] -= u64::from(cost.get());
-        self.bounded -= usize::from(latest.is_bounded());
-        self.in_flight -= usize::from(is_in_flight);
-        self.amounts.iter_mut().for_each(|amounts| amounts.leave(index, rank));
+        self.wanted[rank] -= u64::from(waiter.cost.get());
+        self.bounded -= usize::from(waiter.latest.is_bounded());
+        self.in_flight -= usize::from(waiter.is_in_flight);
+        self.amounts.iter_mut().for_each(|amounts| amounts.leave(&waiter.amounts, rank));
         self.slots.unlink(index, rank);
         Some(rank)
     }

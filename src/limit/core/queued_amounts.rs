@@ -1,11 +1,10 @@
-//! The amounts that the waiters take.
+//! The amounts that all waiters take together.
 
 use crate::policy::{Amounts, Priority, Totals};
 
-/// The amounts of the waiters.
+/// The sums of the amounts of the waiters.
 #[derive(Debug, Clone)]
 pub(super) struct QueuedAmounts {
-    by_slot: Vec<Amounts>,
     /// The lowest limit of each unit. An amount above it counts as the limit in the sums.
     limits: Amounts,
     wanted: [Totals; Priority::COUNT],
@@ -13,7 +12,7 @@ pub(super) struct QueuedAmounts {
 
 impl QueuedAmounts {
     pub(super) fn new(limits: Amounts) -> Self {
-        Self { by_slot: Vec::new(), limits, wanted: [Totals::NONE; Priority::COUNT] }
+        Self { limits, wanted: [Totals::NONE; Priority::COUNT] }
     }
 
     /// Changes the limits. All waiters must [enter](Self::enter) again.
@@ -21,34 +20,19 @@ impl QueuedAmounts {
         (self.limits, self.wanted) = (limits, [Totals::NONE; Priority::COUNT]);
     }
 
-    /// Returns the amounts of the waiter in this slot.
-    pub(super) fn of(&self, slot: u32) -> Amounts {
-        self.by_slot.get(slot as usize).copied().unwrap_or(Amounts::NONE)
+    /// Returns the amounts of a waiter, up to the limits.
+    pub(super) fn counted(&self, amounts: &Amounts) -> Amounts {
+        amounts.zip(&self.limits, u32::min)
     }
 
-    /// Returns the amounts of the waiter in this slot, up to the limits.
-    pub(super) fn counted(&self, slot: u32) -> Amounts {
-        self.of(slot).min(&self.limits)
-    }
-
-    pub(super) fn set(&mut self, slot: u32, amounts: Amounts) {
-        let slot = slot as usize;
-        if self.by_slot.len() <= slot {
-            self.by_slot.resize(slot + 1, Amounts::NONE);
-        }
-        if let Some(own) = self.by_slot.get_mut(slot) {
-            *own = amounts;
-        }
-    }
-
-    /// Adds the amounts of the waiter in this slot to the sums.
-    pub(super) fn enter(&mut self, slot: u32, rank: usize) {
-        let counted = self.counted(slot);
+    /// Adds the amounts of a waiter to the sums.
+    pub(super) fn enter(&mut self, amounts: &Amounts, rank: usize) {
+        let counted = self.counted(amounts);
         self.wanted[rank].add(&counted);
     }
 
-    pub(super) fn leave(&mut self, slot: u32, rank: usize) {
-        let counted = self.counted(slot);
+    pub(super) fn leave(&mut self, amounts: &Amounts, rank: usize) {
+        let counted = self.counted(amounts);
         self.wanted[rank].remove(&counted);
     }
 

@@ -3,7 +3,10 @@
 use std::num::NonZeroU32;
 
 use super::latest::Latest;
-use crate::{error::Refusal, policy::Priority};
+use crate::{
+    error::Refusal,
+    policy::{Amounts, Priority},
+};
 
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
@@ -32,7 +35,7 @@ impl Ticket {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiter {
     pub(super) cost: NonZeroU32,
-    pub(super) rank: usize,
+    pub(super) priority: Priority,
     pub(super) latest: Latest,
     /// Whether the request is already in flight.
     pub(super) is_in_flight: bool,
@@ -40,7 +43,15 @@ pub(super) struct Waiter {
     /// it needs those of another limiter as well.
     pub(super) is_late: bool,
     /// How long the waiter may hold up the waiters behind it after it was woken, in nanoseconds.
-    pub(super) patience: u64,
+    pub(super) patience: u32,
+    /// What the request takes of the quotas of other units.
+    pub(super) amounts: Amounts,
+}
+
+impl Waiter {
+    pub(super) fn rank(&self) -> usize {
+        self.priority.rank()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -61,7 +61,7 @@ impl Core {
 
     /// Returns whether the next wake-up may be earlier because of this new waiter.
     pub fn may_hurry(&self, ticket: Ticket) -> bool {
-        self.queue.bounded > 0 || self.queue.is_first(ticket) || self.queue.has_several_ranks()
+        self.queue.bounded > 0 || self.queue.is_first(ticket) || self.queue.only_rank().is_none()
     }
 
     /// Returns whether the limiter is in the state of a new limiter.

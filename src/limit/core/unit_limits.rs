@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{Core, bounds::RECHECK};
+use super::{Core, bounds::RECHECK, slots::Waiter};
 use crate::policy::{Amounts, Priority, Remaining, Totals};
 
 /// Returns the amounts before those of a request, which gets its permits with the last of `total`. Of these, `needed` are
@@ -27,23 +27,8 @@ impl Core {
         let Some(amounts) = &mut queue.amounts else { return };
         amounts.begin(limits);
         for rank in 0..Priority::COUNT {
-            let mut next = queue.slots.first(rank);
-            while let Some((index, found)) = next {
-                amounts.enter(index, rank);
-                next = queue.slots.next(found);
-            }
+            queue.slots.iter(rank).for_each(|slot| amounts.enter(&slot.waiter.amounts, rank));
         }
-    }
-
-    /// Returns the amounts that a waiter takes.
-    #[inline]
-    pub(super) fn amounts_of(&self, slot: u32) -> Amounts {
-        self.queue.amounts.as_ref().map_or(Amounts::NONE, |amounts| amounts.of(slot))
-    }
-
-    /// Returns the amounts that a waiter takes, up to the limits.
-    pub(super) fn counted_amounts_of(&self, slot: u32) -> Amounts {
-        self.queue.amounts.as_ref().map_or(Amounts::NONE, |amounts| amounts.counted(slot))
     }
 
     /// Returns when a new request gets its amounts, at `due` or later. It is of this rank, needs the last of `own` permits of
@@ -98,11 +83,14 @@ impl Core {
     }
 
     /// Ends permits that were granted to a waiter at `at`, and returns its amounts, because its request is not sent.
-    pub(super) fn waste_queued(&mut self, slot: u32, cost: NonZeroU32, at: u64, now: u64) {
-        let amounts = self.amounts_of(slot);
-        self.settle_in_source(at, &amounts, &Amounts::NONE, now);
-        self.units.iter_mut().for_each(|units| _ = units.settle(at, &amounts, &Amounts::NONE, now));
-        self.waste(cost, at, now);
+    pub(super) fn waste_queued(&mut self, waiter: &Waiter, at: u64, now: u64) {
+        self.settle_in_source(at, &waiter.amounts, &Amounts::NONE, now);
+        self.units.iter_mut().for_each(|units| _ = units.settle(at, &waiter.amounts, &Amounts::NONE, now));
+        self.waste(waiter.cost, at, now);
+        // One that was in flight before stays in flight.
+        if !waiter.is_in_flight {
+            self.leave_flight(false, now);
+        }
     }
 
     /// Applies the remaining amounts that the server reports, if the limiter obeys them.

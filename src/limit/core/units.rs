@@ -12,7 +12,7 @@ pub(crate) struct Units {
     quotas: Vec<UnitQuota>,
     /// Whether a store counts the amounts. The logs are then empty, and the reports are those of the store.
     is_stored: bool,
-    reports: Vec<Reported>,
+    pub(crate) reports: Vec<Reported>,
     /// The time of the last change of the quotas. Amounts that were taken before are not returned, because these quotas may
     /// not contain them.
     changed_at: Option<u64>,
@@ -31,17 +31,17 @@ struct UnitQuota {
 
 /// The amount that the server has reported as remaining of one of its quotas, until the reset.
 #[derive(Debug, Clone, Copy)]
-struct Reported {
-    policy: u64,
-    unit: Unit,
-    left: u64,
+pub(crate) struct Reported {
+    pub(crate) policy: u64,
+    pub(crate) unit: Unit,
+    pub(crate) left: u64,
     /// The amount that was taken since, and is not contained in the report.
-    used: u64,
+    pub(crate) used: u64,
     /// The smallest amount that waits until `until`.
-    needed: u64,
-    until: u64,
+    pub(crate) needed: u64,
+    pub(crate) until: u64,
     /// When the request was sent whose response reported it.
-    sent_at: u64,
+    pub(crate) sent_at: u64,
 }
 
 /// The maximum number of reported quotas that are stored.
@@ -150,30 +150,6 @@ impl Units {
     /// Creates the quotas of a limiter whose store counts the amounts.
     pub(super) fn stored(quotas: &[Quota]) -> Option<Box<Self>> {
         Self::new(quotas, Spread::SlidingWindow).map(|units| Box::new(Self { is_stored: true, ..*units }))
-    }
-
-    /// Creates quotas whose limits are spent at `at`. Amounts that were taken before `now` are not returned to them.
-    #[cfg(feature = "redis")]
-    pub(crate) fn spent(quotas: &[Quota], at: u64, now: u64) -> Option<Box<Self>> {
-        let mut units = Self::new(quotas, Spread::SlidingWindow)?;
-        units.quotas.iter_mut().for_each(|it| it.log.add(at, it.log.limit));
-        units.changed_at = Some(now);
-        Some(units)
-    }
-
-    /// Replaces what the store has reported of each quota: the available amount, and until when `amounts` wait.
-    #[cfg(feature = "redis")]
-    pub(super) fn set_stored(&mut self, states: &[(u64, u64)], amounts: &Amounts) {
-        let report = |(policy, (it, (left, until))): (u64, (&UnitQuota, &(u64, u64)))| Reported {
-            policy,
-            unit: it.quota.unit(),
-            left: *left,
-            used: 0,
-            needed: amounts.get(it.quota.unit()).into(),
-            until: *until,
-            sent_at: 0,
-        };
-        self.reports = (0..).zip(self.quotas.iter().zip(states)).map(report).collect();
     }
 
     /// Returns when the amounts of a request are available behind those of `ahead`.
@@ -296,7 +272,7 @@ impl Units {
     }
 
     /// Replaces the quotas. Amounts already taken still count.
-    pub(super) fn change(own: &mut Option<Box<Self>>, quotas: &[Quota], spread: Spread, now: u64) {
+    pub(crate) fn change(own: &mut Option<Box<Self>>, quotas: &[Quota], spread: Spread, now: u64) {
         if others(quotas).eq(own.iter().flat_map(|own| own.quotas.iter()).map(|quota| &quota.quota)) {
             return;
         }

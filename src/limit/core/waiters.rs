@@ -12,7 +12,7 @@ impl Core {
         };
         let cost = waiter.cost;
         match *stage {
-            Stage::Granted(at) if self.is_expired(at, now) => self.expire(slot, cost, at, now),
+            Stage::Granted(at) if self.is_expired(at, now) => self.expire(slot, &waiter, at, now),
             Stage::Granted(taken_at) => {
                 self.queue.release(slot);
                 return Status::Granted(Grant { at: now, cost, taken_at });
@@ -48,7 +48,7 @@ impl Core {
             self.queue.enter(slot);
             self.watch_bound(waiter.latest);
             self.lateness.hold(now);
-            self.overtake(waiter.rank, now);
+            self.overtake(waiter.rank(), now);
         }
     }
 
@@ -56,8 +56,7 @@ impl Core {
     pub fn cancel(&mut self, ticket: Ticket, now: u64) -> bool {
         let Some((slot, stage, waiter)) = self.queue.find(ticket) else { return false };
         if let Stage::Granted(at) = *stage {
-            self.waste_queued(slot, waiter.cost, at, now);
-            self.leave_queue(waiter.is_in_flight, now);
+            self.waste_queued(&waiter, at, now);
         }
         self.queue.release(slot);
         self.lateness.hold(now);

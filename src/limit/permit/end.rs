@@ -12,7 +12,7 @@ impl Permit<'_> {
     /// Ends the permit of a request whose response states no limit. Returns `false` if the response must still be
     /// reported.
     #[inline]
-    pub(in crate::limit) fn end_ordinary(&mut self) -> bool {
+    pub(crate) fn end_ordinary(&mut self) -> bool {
         let is_ended = match &self.issuer {
             Issuer::Borrowed(limiter, _) => limiter.release_ordinary(self.cost),
             Issuer::Shared(limiter, _) => limiter.release_ordinary(self.cost),
@@ -26,7 +26,7 @@ impl Permit<'_> {
 
     /// Reports the response, and returns what it changed.
     #[inline]
-    pub(in crate::limit) fn report(&mut self, response: &ResponseInfo<'_>) -> Effect {
+    pub(crate) fn report(&mut self, response: &ResponseInfo<'_>) -> Effect {
         self.is_reported = true;
         match &self.issuer {
             Issuer::None(_) | Issuer::Ended => Effect::default(),
@@ -37,24 +37,24 @@ impl Permit<'_> {
     }
 
     /// Ends the request of this permit, which was not sent. Its amounts are available again.
-    pub(in crate::limit) fn release_unsent(mut self) {
+    pub(crate) fn release_unsent(mut self) {
         self.return_amounts();
         self.release();
     }
 
     /// Returns the amounts of a request that was not sent.
-    pub(in crate::limit) fn return_amounts(&mut self) {
+    pub(crate) fn return_amounts(&mut self) {
         self.settlement.take().into_iter().for_each(|settlement| settlement.settle(Amounts::NONE));
     }
 
     /// Returns whether the request takes amounts.
     #[inline]
-    pub(in crate::limit) fn has_amounts(&self) -> bool {
+    pub(crate) fn has_amounts(&self) -> bool {
         self.settlement.is_some()
     }
 
     /// Ends the `expired` permit of this request, which stays in flight.
-    pub(in crate::limit) fn replace(&self, mut expired: Permit<'_>) {
+    pub(crate) fn replace(&self, mut expired: Permit<'_>) {
         if let (Issuer::Shared(own, _), Issuer::Shared(other, _)) = (&self.issuer, &expired.issuer) {
             if !Arc::ptr_eq(own, other) {
                 // Another limiter was selected this time. It does not count the request yet.
@@ -65,14 +65,14 @@ impl Permit<'_> {
     }
 
     /// Reports that the response does not concern this limiter. The request stays in flight.
-    pub(in crate::limit) fn report_unrelated(&mut self) {
+    pub(crate) fn report_unrelated(&mut self) {
         let sent_at = self.sent_at.take();
         self.report_unsent();
         self.sent_at = sent_at;
     }
 
     /// Reports that the request was not sent. It stays in flight.
-    pub(in crate::limit) fn report_unsent(&mut self) {
+    pub(crate) fn report_unsent(&mut self) {
         self.sent_at = None;
         match &self.issuer {
             Issuer::None(_) | Issuer::Ended => {}
@@ -85,7 +85,7 @@ impl Permit<'_> {
 
     /// Returns whether the limiter counts the requests in flight.
     #[inline]
-    pub(in crate::limit) fn counts_in_flight(&self) -> bool {
+    pub(crate) fn counts_in_flight(&self) -> bool {
         match &self.issuer {
             Issuer::None(_) | Issuer::Ended => false,
             Issuer::Borrowed(limiter, _) => limiter.limits_in_flight(),

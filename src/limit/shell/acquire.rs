@@ -3,7 +3,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
 use super::{Shared, attempt::Attempt, driver};
@@ -57,7 +57,7 @@ impl Acquire {
         Self { stage: Stage::Ready(Some(outcome)) }
     }
 
-    pub(in crate::limit) fn of(limiter: Arc<Shared>, request: PermitRequest) -> Self {
+    pub(crate) fn of(limiter: Arc<Shared>, request: PermitRequest) -> Self {
         Self { stage: Stage::New(Some(limiter), request) }
     }
 }
@@ -96,15 +96,8 @@ impl Future for Acquire {
             }
             Stage::Queued(limiter, ticket, amounts) => {
                 let Some(joined) = limiter else { polled_after_completion() };
-                match joined.status(*ticket, cx.waker()) {
-                    Ok(outcome) => (limiter, &*amounts, outcome),
-                    Err(has_driver) => {
-                        if !has_driver {
-                            driver::start(joined);
-                        }
-                        return Poll::Pending;
-                    }
-                }
+                let outcome = ready!(joined.status(*ticket, cx.waker()));
+                (limiter, &*amounts, outcome)
             }
         };
         // Moves the limiter into the permit, which saves a change of its reference count.
@@ -162,9 +155,8 @@ impl Shared {
         }
     }
 
-    /// Returns the outcome of a queued request. While it waits, stores its waker and returns whether the current
-    /// runtime has a driver.
-    fn status(&self, ticket: Ticket, waker: &Waker) -> Result<Result<Grant, Refusal>, bool> {
+    /// Returns the outcome of a queued request. While it waits, stores its waker.
+    fn status(self: &Arc<Self>, ticket: Ticket, waker: &Waker) -> Poll<Result<Grant, Refusal>> {
         self.watch(ticket, waker, |core, now| match core.status(ticket, now) {
             Status::Granted(grant) => Some((Ok(grant), false)),
             Status::Refused(refusal) => Some((Err(refusal), true)),
@@ -172,29 +164,33 @@ impl Shared {
         })
     }
 
-    /// Returns the decision of `decide` on a queued request. Without a decision, stores the waker of the request and
-    /// returns whether the current runtime has a driver. `decide` also returns whether the next wake-up may be earlier.
+    /// Returns the decision of `decide` on a queued request. Without a decision, stores the waker of the request, and
+    /// starts the driver of the current runtime. `decide` also returns whether the next wake-up may be earlier.
     pub(super) fn watch<T>(
-        &self,
+        self: &Arc<Self>,
         ticket: Ticket,
         waker: &Waker,
         decide: impl FnOnce(&mut Core, u64) -> Option<(T, bool)>,
-    ) -> Result<T, bool> {
+    ) -> Poll<T> {
         let mut guard = self.lock();
         let (state, now) = self.enter(&mut guard, None);
-        let (outcome, may_hurry, replaced) = match decide(&mut state.core, now) {
-            Some((decision, may_hurry)) => (Ok(decision), may_hurry, state.waiting().wakers.take(ticket)),
-            None => {
-                let replaced = state.waiting().wakers.keep(ticket, waker);
-                (Err(state.has_driver()), true, replaced)
+        let Some((decision, may_hurry)) = decide(&mut state.core, now) else {
+            let replaced = state.waiting().wakers.keep(ticket, waker);
+            let has_driver = state.has_driver();
+            self.unlock(guard, true);
+            drop(replaced);
+            if !has_driver {
+                driver::start(self);
             }
+            return Poll::Pending;
         };
+        let waker = state.waiting().wakers.take(ticket);
         if state.core.is_unused() {
             state.waiting().wakers.clear();
         }
         self.unlock(guard, may_hurry);
-        drop(replaced);
-        outcome
+        drop(waker);
+        Poll::Ready(decision)
     }
 
     pub(super) fn leave(&self, ticket: Ticket) {

@@ -9,7 +9,7 @@ use crate::{
         core::{Ask, Latest},
         permit_request::PermitRequest,
     },
-    policy::{Amounts, Priority, nanos},
+    policy::nanos,
 };
 
 pub(super) enum Attempt {
@@ -40,7 +40,7 @@ impl Shared {
 
     /// Grants or refuses a request now. Returns `None` if it must wait or be refused under the lock.
     #[inline]
-    pub(in crate::limit) fn grant_now(&self, request: &PermitRequest) -> Option<Result<u64, Refusal>> {
+    pub(crate) fn grant_now(&self, request: &PermitRequest) -> Option<Result<u64, Refusal>> {
         match self.attempt(request) {
             Attempt::Granted(at) => Some(Ok(at)),
             Attempt::Refused(refusal) => Some(Err(refusal)),
@@ -63,7 +63,7 @@ impl Shared {
 
     /// Takes permits now, or refuses the request with the wait that it would need.
     #[inline]
-    pub(in crate::limit) fn try_take(&self, cost: NonZeroU32) -> Result<u64, Refusal> {
+    pub(crate) fn try_take(&self, cost: NonZeroU32) -> Result<u64, Refusal> {
         let now = self.setup.clock.now();
         match self.block.take(cost.get(), now) {
             Take::Taken => Ok(now),
@@ -74,15 +74,8 @@ impl Shared {
 
     #[inline(never)]
     fn try_take_locked(&self, cost: NonZeroU32, read: u64) -> Result<u64, Refusal> {
-        let latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
-        let ask = Ask {
-            cost,
-            priority: Priority::Normal,
-            latest,
-            max_queue: 0,
-            is_in_flight: false,
-            amounts: &Amounts::NONE,
-        };
+        let request = PermitRequest::new().with_cost(cost).with_max_queue(0);
+        let ask = self.ask(&request, read);
         let mut guard = match self.lock_or_take(&ask, read) {
             Ok(guard) => guard,
             Err(at) => return Ok(at),
@@ -107,7 +100,7 @@ impl Shared {
 
     /// Returns how long a new request is expected to wait, and how long it would wait if no other request waited.
     /// Returns `None` if it would be refused.
-    pub(in crate::limit) fn expected_wait(&self, request: &PermitRequest) -> Option<[Duration; 2]> {
+    pub(crate) fn expected_wait(&self, request: &PermitRequest) -> Option<[Duration; 2]> {
         self.locked(|core, now| {
             core.advance(now);
             let expected = core.expected(&self.ask(request, now), now)?;

@@ -9,14 +9,14 @@ use crate::{
 
 /// A limiter's clock, which counts nanoseconds since the limiter was created.
 #[derive(Debug, Clone)]
-pub(in crate::limit) struct Clock {
+pub(crate) struct Clock {
     origin: Instant,
     #[cfg(feature = "quanta")]
     quanta: Option<(&'static quanta::Clock, u64)>,
 }
 
 impl Clock {
-    pub(in crate::limit) fn tokio() -> Self {
+    pub(crate) fn tokio() -> Self {
         Self {
             origin: clock::now(),
             #[cfg(feature = "quanta")]
@@ -25,7 +25,7 @@ impl Clock {
     }
 
     #[cfg(feature = "quanta")]
-    pub(in crate::limit) fn quanta() -> Self {
+    pub(crate) fn quanta() -> Self {
         // All limiters share one clock, because creating a clock takes tens of microseconds on a virtual machine.
         static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();
         let clock = CLOCK.get_or_init(quanta::Clock::new);
@@ -33,7 +33,7 @@ impl Clock {
         Self { quanta: Some((clock, start)), ..Self::tokio() }
     }
 
-    pub(in crate::limit) fn has_same_source(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_source(&self, other: &Self) -> bool {
         #[cfg(feature = "quanta")]
         if self.quanta.is_some() != other.quanta.is_some() {
             return false;
@@ -44,7 +44,7 @@ impl Clock {
 
     /// Returns by how much a reading of the clock may be earlier than a previous one of another thread. Quanta's clock
     /// was up to 715 ns earlier.
-    pub(in crate::limit) fn skew(&self) -> u64 {
+    pub(crate) fn skew(&self) -> u64 {
         #[cfg(feature = "quanta")]
         if self.quanta.is_some() {
             return 1_024;
@@ -53,7 +53,7 @@ impl Clock {
     }
 
     #[inline]
-    pub(in crate::limit) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         #[cfg(feature = "quanta")]
         if let Some((clock, start)) = &self.quanta {
             return clock.delta_as_nanos(*start, clock.raw());
@@ -62,7 +62,7 @@ impl Clock {
     }
 
     /// Converts a time of this clock to an `Instant` of tokio's timers.
-    pub(in crate::limit) fn timer(&self, at: u64) -> Instant {
+    pub(crate) fn timer(&self, at: u64) -> Instant {
         let exact = self.origin.checked_add(Duration::from_nanos(at));
         #[cfg(feature = "quanta")]
         let exact = exact.filter(|_| self.quanta.is_none());
@@ -73,7 +73,7 @@ impl Clock {
     }
 
     /// Converts an `Instant` of tokio's clock to a time of this clock.
-    pub(in crate::limit) fn at(&self, instant: Instant) -> u64 {
+    pub(crate) fn at(&self, instant: Instant) -> u64 {
         #[cfg(feature = "quanta")]
         if self.quanta.is_some() {
             return self.now().saturating_add(nanos(instant.saturating_duration_since(clock::now())));
@@ -84,11 +84,11 @@ impl Clock {
     /// Converts a past time of this clock to an `Instant`, without reading a clock.
     /// [`since_origin`](Self::since_origin) is its exact inverse.
     #[inline]
-    pub(in crate::limit) fn stamp(&self, at: u64) -> Instant {
+    pub(crate) fn stamp(&self, at: u64) -> Instant {
         self.origin.checked_add(Duration::from_nanos(at)).unwrap_or(self.origin)
     }
 
-    pub(in crate::limit) fn since_origin(&self, stamp: Instant) -> u64 {
+    pub(crate) fn since_origin(&self, stamp: Instant) -> u64 {
         nanos(stamp.saturating_duration_since(self.origin))
     }
 }

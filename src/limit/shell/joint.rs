@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{Shared, driver, waiting::Wakes};
+use super::{Shared, waiting::Wakes};
 use crate::{
     error::{Reason, Refusal},
     limit::{
@@ -19,7 +19,7 @@ use crate::{
 type Outcome = Result<[u64; 2], Refusal>;
 
 /// The place of a request in a limiter's queue. Dropping it leaves the queue.
-pub(in crate::limit) struct Place {
+pub(crate) struct Place {
     limiter: Arc<Shared>,
     ticket: Ticket,
     amounts: Amounts,
@@ -28,7 +28,7 @@ pub(in crate::limit) struct Place {
 impl Place {
     /// Joins the queue, or refuses the request. With `keeps_turn`, the request keeps its turn while it is polled at
     /// least once per second.
-    pub(in crate::limit) fn join(
+    pub(crate) fn join(
         limiter: &Arc<Shared>,
         request: &PermitRequest,
         keeps_turn: bool,
@@ -42,26 +42,16 @@ impl Place {
     /// # Panics
     ///
     /// Panics if it has to wait without a tokio runtime, or if its timer is disabled.
-    pub(in crate::limit) fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Result<(), Refusal>> {
-        let outcome =
-            self.limiter.watch(self.ticket, cx.waker(), |core, now| match core.turn(self.ticket, now) {
-                Turn::Now => Some((Ok(()), true)),
-                Turn::Refused => core.status(self.ticket, now).refusal().map(|refusal| (Err(refusal), true)),
-                Turn::Later => None,
-            });
-        match outcome {
-            Ok(outcome) => Poll::Ready(outcome),
-            Err(has_driver) => {
-                if !has_driver {
-                    driver::start(&self.limiter);
-                }
-                Poll::Pending
-            }
-        }
+    pub(crate) fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Result<(), Refusal>> {
+        self.limiter.watch(self.ticket, cx.waker(), |core, now| match core.turn(self.ticket, now) {
+            Turn::Now => Some((Ok(()), true)),
+            Turn::Refused => core.status(self.ticket, now).refusal().map(|refusal| (Err(refusal), true)),
+            Turn::Later => None,
+        })
     }
 
     /// Takes the permits of two requests that are due. Returns `None` if those of one are not available any more.
-    pub(in crate::limit) fn take_both(&self, other: &Self) -> Option<Outcome> {
+    pub(crate) fn take_both(&self, other: &Self) -> Option<Outcome> {
         self.limiter.locked_with(&other.limiter, |(own, own_now), (its, its_now)| {
             match (own.turn(self.ticket, own_now), its.turn(other.ticket, its_now)) {
                 (Turn::Refused, _) => own.status(self.ticket, own_now).refusal().map(Err),
@@ -100,7 +90,7 @@ impl Drop for Place {
 
 impl Shared {
     /// Takes the permits of a new request from both limiters now. Returns `None` if one of them has none.
-    pub(in crate::limit) fn grant_both(&self, other: &Self, request: &PermitRequest) -> Option<[u64; 2]> {
+    pub(crate) fn grant_both(&self, other: &Self, request: &PermitRequest) -> Option<[u64; 2]> {
         self.locked_with(other, |(own, own_now), (its, its_now)| {
             let (first, second) = (self.ask(request, own_now), other.ask(request, its_now));
             if !own.is_free(&first, own_now) || !its.is_free(&second, its_now) {
@@ -118,7 +108,7 @@ impl Shared {
     }
 
     /// Refuses a new request that could not be granted within its bounds.
-    pub(in crate::limit) fn foresee(&self, request: &PermitRequest) -> Result<(), Refusal> {
+    pub(crate) fn foresee(&self, request: &PermitRequest) -> Result<(), Refusal> {
         self.locked(|core, now| core.foresee(&self.ask(request, now), now).map(|_| ()))
     }
 

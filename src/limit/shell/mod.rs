@@ -44,7 +44,7 @@ use crate::{
 /// cache lines, so that a read does not wait for the writes of other threads.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     block: BlockWord,
     /// The permits whose requests have ended without the lock.
     released: AtomicU64,
@@ -69,6 +69,12 @@ mod flags {
     pub(super) const LEARNS: u8 = 4;
     /// The limiter counts the requests in flight.
     pub(super) const COUNTS: u8 = 8;
+
+    pub(super) fn of(reads_remaining: bool, learns: bool, counts: bool, reads_all: bool) -> u8 {
+        let flags =
+            [(reads_remaining, READS_REMAINING), (learns, LEARNS), (counts, COUNTS), (reads_all, READS_ALL)];
+        flags.iter().map(|(is_set, flag)| if *is_set { *flag } else { 0 }).sum()
+    }
 }
 
 /// The state under the lock.
@@ -87,13 +93,9 @@ type Guard<'a> = MutexGuard<'a, Option<Box<State>>>;
 
 impl Shared {
     pub(super) fn new(setup: Arc<Setup>) -> Self {
-        let reads_remaining = setup.settings.obeys_remaining || !has_quota(&setup.quotas);
-        let flags = match setup.learns() {
-            true => flags::LEARNS | flags::READS_ALL,
-            false if reads_remaining => flags::READS_REMAINING,
-            false => 0,
-        };
-        let flags = if setup.counts() { flags | flags::COUNTS } else { flags };
+        let learns = setup.learns();
+        let reads_remaining = !learns && (setup.settings.obeys_remaining || !has_quota(&setup.quotas));
+        let flags = flags::of(reads_remaining, learns, setup.counts(), learns);
         Self {
             block: BlockWord::new(),
             released: AtomicU64::new(0),
@@ -221,16 +223,8 @@ impl Shared {
     /// Stores which responses apply.
     fn publish(&self, state: &mut State) {
         let core = &mut state.core;
-        let mut new = if core.reads_remaining() { flags::READS_REMAINING } else { 0 };
-        if core.learns() {
-            new |= flags::LEARNS;
-        }
-        if self.setup.counts() {
-            new |= flags::COUNTS;
-        }
-        if core.reads_all(state.now) {
-            new |= flags::READS_ALL;
-        }
+        let reads_all = core.reads_all(state.now);
+        let new = flags::of(core.reads_remaining(), core.learns(), self.setup.counts(), reads_all);
         // Writes only a change, because other threads read this cache line.
         if self.flags.load(Ordering::Relaxed) != new {
             self.flags.store(new, Ordering::Release);

@@ -15,19 +15,19 @@ use crate::{
 
 impl Shared {
     /// Returns whether permits that were granted at `at` have expired.
-    pub(in crate::limit) fn is_expired(&self, at: u64) -> bool {
+    pub(crate) fn is_expired(&self, at: u64) -> bool {
         self.locked(|core, now| core.is_expired(at, now))
     }
 
     /// Ends a request that received a response. Returns what the response changed.
     #[inline]
-    pub(in crate::limit) fn completed(
+    pub(crate) fn completed(
         &self,
         (cost, at): (NonZeroU32, u64),
         sent_at: Option<Instant>,
         response: &ResponseInfo<'_>,
     ) -> Effect {
-        if response.is_permanent() {
+        if response.reading.is_permanent() {
             self.dropped((cost, at), true);
             return Effect::default();
         }
@@ -57,7 +57,7 @@ impl Shared {
         if flags & flags::READS_ALL != 0 {
             return false;
         }
-        match response.acceptance() {
+        match response.reading.acceptance() {
             Acceptance::Accepted => flags & flags::READS_REMAINING == 0 || response.quotas().next().is_none(),
             Acceptance::Throttled => false,
             Acceptance::Unavailable => {
@@ -68,31 +68,31 @@ impl Shared {
 
     /// Returns whether the limiter limits the number of requests in flight.
     #[inline]
-    pub(in crate::limit) fn limits_in_flight(&self) -> bool {
+    pub(crate) fn limits_in_flight(&self) -> bool {
         self.setup.counts()
     }
 
     /// Counts a request that is already in flight, even beyond the limit.
-    pub(in crate::limit) fn enter_flight(&self) {
+    pub(crate) fn enter_flight(&self) {
         self.locked(|core, _| core.enter_flight());
     }
 
     /// Ends a request in flight, if their number is limited. The server may still process a cancelled one.
     #[inline]
-    pub(in crate::limit) fn end_in_flight(&self, is_cancelled: bool) {
+    pub(crate) fn end_in_flight(&self, is_cancelled: bool) {
         if self.limits_in_flight() {
             self.locked(|core, now| core.end_in_flight(is_cancelled, now));
         }
     }
 
     /// Replaces the amounts that a request took at `taken_at`.
-    pub(in crate::limit) fn settle(&self, taken_at: u64, charged: &Amounts, actual: &Amounts) {
+    pub(crate) fn settle(&self, taken_at: u64, charged: &Amounts, actual: &Amounts) {
         self.locked(|core, now| core.settle(taken_at, charged, actual, now));
     }
 
     /// Releases the permits of a request without a response.
     #[inline]
-    pub(in crate::limit) fn dropped(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
+    pub(crate) fn dropped(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
         if !was_sent && self.release_ordinary(cost) {
             return;
         }
@@ -101,7 +101,7 @@ impl Shared {
 
     /// Releases the permits of a request without a response, which is no longer in flight.
     #[inline]
-    pub(in crate::limit) fn ended(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
+    pub(crate) fn ended(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
         if !self.limits_in_flight() {
             return self.dropped((cost, at), was_sent);
         }
@@ -114,7 +114,7 @@ impl Shared {
     /// Ends a request whose end does not change the limiter. Returns `false` if the limiter learns from each end, waits
     /// for an accepted response, or counts the requests in flight.
     #[inline]
-    pub(in crate::limit) fn release_ordinary(&self, cost: NonZeroU32) -> bool {
+    pub(crate) fn release_ordinary(&self, cost: NonZeroU32) -> bool {
         const SPECIAL: u8 = flags::LEARNS | flags::READS_ALL | flags::COUNTS;
         let is_ordinary = self.flags.load(Ordering::Relaxed) & SPECIAL == 0;
         if is_ordinary {

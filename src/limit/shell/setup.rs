@@ -7,14 +7,14 @@ use crate::{
 };
 
 #[derive(Debug, Clone)]
-pub(in crate::limit) struct Setup {
-    pub(in crate::limit) clock: Clock,
-    pub(in crate::limit) quotas: Box<[Quota]>,
-    pub(in crate::limit) settings: CoreSettings,
+pub(crate) struct Setup {
+    pub(crate) clock: Clock,
+    pub(crate) quotas: Box<[Quota]>,
+    pub(crate) settings: CoreSettings,
 }
 
 impl Setup {
-    pub(in crate::limit) fn new(quotas: Box<[Quota]>, rule: Rule) -> Self {
+    pub(crate) fn new(quotas: Box<[Quota]>, rule: Rule) -> Self {
         Self { clock: Clock::tokio(), quotas, settings: CoreSettings::new(rule) }
     }
 
@@ -35,7 +35,7 @@ impl Setup {
 
     /// Returns whether a limiter with this setup can use the other one. A limiter that starts with fewer permits
     /// refills them from its own start.
-    pub(in crate::limit) fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.quotas == other.quotas
             && self.settings == other.settings
             && self.settings.initial_burst.is_none()

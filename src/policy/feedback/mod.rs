@@ -1,101 +1,26 @@
 //! Reads from a response how long the caller must wait before the next request.
 
 use std::{
-    cell::{LazyCell, OnceCell},
+    cell::OnceCell,
     time::{Duration, SystemTime},
 };
 
-use http::{HeaderMap, HeaderName, Response, StatusCode, header::RETRY_AFTER};
+use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use super::{
     adaptive::Acceptance,
-    dialect::{Dialect, Scope, ServerSignal},
+    dialect::Dialect,
     grpc::{self, Code},
-    header_values::{served, values},
-    moment::{Scale, each_until},
     rate_limit::{self, Remaining},
+    signal::{Scope, ServerSignal},
 };
 
+mod delays;
 #[cfg(test)]
 mod tests;
 
-/// The headers that state a delay, in the order of their precedence, with the unit of a number.
-static DELAYS: [(HeaderName, Scale); 6] = [
-    // Milliseconds are more precise than `Retry-After`. OpenAI and Azure send both.
-    (HeaderName::from_static("retry-after-ms"), Scale::Millis),
-    (HeaderName::from_static("x-ms-retry-after-ms"), Scale::Millis),
-    (RETRY_AFTER, Scale::Seconds),
-    // Jira.
-    (HeaderName::from_static("beta-retry-after"), Scale::Seconds),
-    // MailerLite.
-    (HeaderName::from_static("x-ratelimit-retry-after"), Scale::Seconds),
-    // Oracle Aggregation Gateway.
-    (HeaderName::from_static("requestlimit-default-retryafter"), Scale::Millis),
-];
-
-/// Returns whether the response has a header that this module, [`rate_limit`] or [`grpc`] reads. Few responses have
-/// such a header. A single scan over all names costs less than a dozen lookups.
-pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
-    headers.keys().any(|name| is_relevant(name.as_str()))
-}
-
-fn is_relevant(name: &str) -> bool {
-    let prefixes = name.as_bytes().first().map_or(&[][..], |first| prefixes(*first));
-    prefixes.iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// Returns the prefixes of all header names that this module, [`rate_limit`] and [`grpc`] read and that begin with this
-/// character, which excludes most names.
-fn prefixes(first: u8) -> &'static [&'static str] {
-    match first {
-        b'r' => &["retry-after", "ratelimit", "requestlimit-"],
-        b'x' => &[
-            "x-ratelimit",
-            "x-rate-limit",
-            "x-ms-retry-after",
-            "x-sib-ratelimit",
-            "x-hubspot-ratelimit",
-            "x-shopify-shop-api-call-limit",
-        ],
-        b'g' => &["grpc-"],
-        b'a' => &["anthropic-ratelimit", "auth0-client-quota-limit"],
-        b'b' => &["beta-r"],
-        b's' => &["sforce-limit-info"],
-        _ => &[],
-    }
-}
-
-/// Returns the delay that the server requested, counted from the receipt of the response.
-///
-/// Returns `None` if no header has a valid value. Returns zero for a date in the past, so that the ordinary backoff
-/// applies.
-///
-/// Reads the first of these headers that has a valid value: `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After` (RFC
-/// 9110 §10.2.3), and those of single services. Its value has one of the forms of [`until`](super::moment::until), and
-/// is rounded up:
-///
-/// - Of a comma-separated list, the longest delay is used: `3, 9` is 9 s. Proxies join several headers of the same name
-///   in this way.
-/// - If the header appears several times, the longest delay is used.
-/// - A delay longer than [`MAX_REQUESTED_DELAY`](super::header_values::MAX_REQUESTED_DELAY) is capped at it.
-/// - A negative number is not valid.
-///
-/// A moment is compared to the response's own `Date` header, because the clocks of server and client differ. Without a
-/// `Date` header it is compared to `wall`, which is called at most once.
-pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
-    let served = LazyCell::new(|| served(headers, wall));
-    let longest = |text: &str, scale| {
-        // A negative number states no delay, so that the next header counts.
-        if text.starts_with('-') && !text.contains(',') {
-            return None;
-        }
-        let mut delays = each_until(text, scale, || *served);
-        delays.try_fold(Duration::ZERO, |longest, delay| Some(longest.max(delay?)))
-    };
-    let of_header =
-        |(name, scale): &(_, _)| values(headers, name).filter_map(|text| longest(text, *scale)).max();
-    DELAYS.iter().find_map(of_header)
-}
+pub(crate) use self::delays::has_limits;
+pub use self::delays::retry_after;
 
 /// The headers that state what a throttle concerns, and the beginnings of the values that mean the account. Discord,
 /// Stripe and Jira send them. The other values mean one endpoint, bucket or object.

@@ -3,7 +3,10 @@ use std::{cell::Cell, time::UNIX_EPOCH};
 use http::{HeaderValue, header::DATE};
 use proptest::prelude::*;
 
-use super::*;
+use super::{
+    delays::{DELAYS, prefixes},
+    *,
+};
 use crate::policy::{MAX_REQUESTED_DELAY, dialect::STANDARD, head_of, http_date::parse_http_date};
 
 const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";

@@ -50,17 +50,10 @@ impl Quota {
     }
 
     /// Sets the margin of a bucket, and its burst.
-    pub(super) fn with_bucket_margin(self, margin: Duration) -> Self {
+    pub(crate) fn with_bucket_margin(self, margin: Duration) -> Self {
         let kept = nanos(margin).div_ceil(self.server_interval());
         let burst = u64::from(self.limit).saturating_sub(kept).max(1);
         Self { burst: u32::try_from(burst).unwrap_or(self.limit), margin, ..self }
-    }
-
-    /// Extends the margin of a bucket by the time for which its permits may be kept. Does not change other quotas.
-    #[cfg(feature = "redis")]
-    pub(crate) fn with_longer_margin(self, kept: Duration) -> Self {
-        let margin = self.margin.saturating_add(kept);
-        if self.refill.is_some() { self.with_bucket_margin(margin) } else { self }
     }
 
     /// Returns the nanoseconds in which the server's bucket refills one request.

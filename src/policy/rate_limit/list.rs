@@ -83,6 +83,11 @@ pub struct Remaining {
 }
 
 impl Remaining {
+    /// Creates a quota of the account whose limit and window are unknown.
+    pub(super) fn new(policy: u64, name: QuotaName, unit: Unit, left: u64, reset_after: Duration) -> Self {
+        Self { policy, name, unit, is_of_resource: false, left, reset_after, limit: None, window: None }
+    }
+
     /// Returns a number that identifies the quota. The number is the same in all responses of a server that report the
     /// same name, resource and partition key. The numbers of different servers are not comparable.
     pub const fn policy(&self) -> u64 {

@@ -149,16 +149,11 @@ impl Row {
             let stated = if let [one] = stated[..] { Some(one) } else { stated.get(place as usize).copied() };
             let stated = stated.flatten().filter(|window| !window.is_zero());
             let window = limit.and_then(|limit| windows.get(&limit).copied()).or(stated).or(documented);
-            quotas.push(Remaining {
-                policy: policy(&self.name, [&index[..], &scope_hash]),
-                name,
-                unit: self.unit,
-                is_of_resource: !scope.is_empty() && scope != ACCOUNT,
-                left,
-                reset_after: if has_reset { resets.next()?? } else { window? },
-                limit,
-                window,
-            });
+            let policy = policy(&self.name, [&index[..], &scope_hash]);
+            let reset_after = if has_reset { resets.next()?? } else { window? };
+            let is_of_resource = !scope.is_empty() && scope != ACCOUNT;
+            let quota = Remaining::new(policy, name, self.unit, left, reset_after);
+            quotas.push(Remaining { is_of_resource, limit, window, ..quota });
         }
         resets.next().is_none().then_some(quotas)
     }
@@ -174,16 +169,14 @@ impl Row {
         let (used, limit) = text.split_once('/')?;
         let window = self.window?.min(MAX_REQUESTED_DELAY);
         let (used, limit) = (whole_number(used)?, whole_number(limit).filter(|limit| *limit > 0)?);
-        Some(Remaining {
-            policy: policy(&self.name, [name.as_bytes()]),
-            name: QuotaName::of(name, &self.name),
-            unit: self.unit,
-            is_of_resource: false,
-            left: limit.saturating_sub(used),
-            reset_after: window.div_f64(limit as f64),
-            limit: Some(limit),
-            window: Some(window),
-        })
+        let quota = self.quota(name, limit.saturating_sub(used), window.div_f64(limit as f64));
+        Some(Remaining { limit: Some(limit), window: Some(window), ..quota })
+    }
+
+    /// Returns a quota with this name.
+    fn quota(&self, name: &str, left: u64, reset_after: Duration) -> Remaining {
+        let policy = policy(&self.name, [name.as_bytes()]);
+        Remaining::new(policy, QuotaName::of(name, &self.name), self.unit, left, reset_after)
     }
 
     /// Reads lists of parameters, separated by commas: `b=per_hour;q=100;r=90;t=3600`, or `api-usage=18/1000`, in which
@@ -209,18 +202,7 @@ impl Row {
                 }
             }
             if let (Some(left), Some(reset_after)) = (left, reset_after) {
-                let (policy, unit) = (policy(&self.name, [name.as_bytes()]), self.unit);
-                let (name, is_of_resource) = (QuotaName::of(name, &self.name), false);
-                quotas.push(Remaining {
-                    policy,
-                    name,
-                    unit,
-                    is_of_resource,
-                    left,
-                    reset_after,
-                    limit,
-                    window: None,
-                });
+                quotas.push(Remaining { limit, ..self.quota(name, left, reset_after) });
             }
         }
         Some(quotas)
@@ -268,18 +250,11 @@ pub(super) fn windows<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> HashM
 /// Adds the remaining requests that a signal states.
 pub fn add_signal(list: &mut Vec<Remaining>, left: u64, reset_after: Duration, is_of_resource: bool) {
     list.truncate(MAX_POLICIES - 1);
-    let quota = Remaining {
-        // No header contains a newline, so no quota of a header has this identity.
-        policy: policy("\n", []),
-        name: QuotaName::of_header("signal"),
-        unit: Unit::Requests,
-        is_of_resource,
-        left,
-        reset_after: reset_after.min(MAX_REQUESTED_DELAY),
-        limit: None,
-        window: None,
-    };
-    add(list, quota);
+    // No header contains a newline, so no quota of a header has this identity.
+    let policy = policy("\n", []);
+    let reset_after = reset_after.min(MAX_REQUESTED_DELAY);
+    let quota = Remaining::new(policy, QuotaName::of_header("signal"), Unit::Requests, left, reset_after);
+    add(list, Remaining { is_of_resource, ..quota });
 }
 
 /// Returns the 64-bit FNV-1a hash (<http://www.isthe.com/chongo/tech/comp/fnv/>), which is the same in every build and

@@ -44,18 +44,9 @@ fn items(row: &Row, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
         let left = left.map(natural);
         if let (Some(left), Some(reset_after), Some(unit)) = (left, reset_after, unit) {
             let policy = policy(name, partition.map(str::as_bytes));
-            let (is_of_resource, name) =
-                (partition.is_some(), QuotaName::of(name.trim_matches('"'), &row.name));
-            list.push(Remaining {
-                policy,
-                name,
-                unit,
-                is_of_resource,
-                left: left?,
-                reset_after,
-                limit,
-                window,
-            });
+            let name = QuotaName::of(name.trim_matches('"'), &row.name);
+            let quota = Remaining::new(policy, name, unit, left?, reset_after);
+            list.push(Remaining { is_of_resource: partition.is_some(), limit, window, ..quota });
         }
         Some(())
     })?;
@@ -104,16 +95,8 @@ fn dictionary(row: &Row, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
     let limit = limit.and_then(natural);
     let window = limit.and_then(|limit| windows(lines(hits, Field::Policies)).get(&limit).copied());
     let (left, reset_after) = (natural(left?)?, Duration::from_secs(natural(reset_after?)?));
-    Some(vec![Remaining {
-        policy: policy(&row.name, None),
-        name: QuotaName::of_header(&row.name),
-        unit: row.unit,
-        is_of_resource: false,
-        left,
-        reset_after,
-        limit,
-        window,
-    }])
+    let (policy, name) = (policy(&row.name, None), QuotaName::of_header(&row.name));
+    Some(vec![Remaining { limit, window, ..Remaining::new(policy, name, row.unit, left, reset_after) }])
 }
 
 /// Parses the parameters of a List member. Returns the last value of each parameter in `names`.

@@ -6,10 +6,7 @@ use super::StackBuilder;
 use crate::{
     config::InvalidConfig,
     limit::{AnyLimiter, Priority, RateLimitLayer, SelectLimiter, core::CoreSettings, max_in_flight},
-    policy::{
-        Quota,
-        dialect::{Dialect, ServerSignal},
-    },
+    policy::{Quota, dialect::Dialect, signal::ServerSignal},
 };
 
 /// Setters of the quota and the limiter.

@@ -87,7 +87,7 @@ impl Sim<'_> {
                     self.report.exact_waits += self.checks.refused(refusal, exact, self.time)?;
                 }
                 Stage::Offered(_) => {
-                    let late = self.callers[caller].call.poll.min(PATIENCE);
+                    let late = self.callers[caller].call.poll.min(PATIENCE.into());
                     self.schedule(self.time.saturating_add(late), Event::Poll(caller));
                     continue;
                 }

@@ -14,21 +14,21 @@ const MAX_GATES: usize = 8;
 
 /// The server limits of one limiter. Times are nanoseconds since the queue's origin.
 #[derive(Debug, Clone)]
-pub(in crate::limit::core) struct ServerLimits {
-    pub(in crate::limit::core) pause: Pause,
+pub(crate) struct ServerLimits {
+    pub(crate) pause: Pause,
     gates: Vec<Gate>,
     /// The quotas of tokens, points and other units, and their resets.
     others: Vec<(Remaining, u64)>,
     /// The slow start after the last pause.
     slow_start: Option<SlowStart>,
     /// Whether the limiter has a quota. A quota spreads queued requests after a pause, so no slow start is needed.
-    pub(in crate::limit::core) has_quota: bool,
-    pub(in crate::limit::core) unconfirmed: Unconfirmed,
+    pub(crate) has_quota: bool,
+    pub(crate) unconfirmed: Unconfirmed,
 }
 
 /// The limits of a limiter with a quota, and of one without, before the server has reported any.
-pub(in crate::limit::core) static WITH_QUOTA: ServerLimits = ServerLimits::new(true);
-pub(in crate::limit::core) static WITHOUT_QUOTA: ServerLimits = ServerLimits::new(false);
+pub(crate) static WITH_QUOTA: ServerLimits = ServerLimits::new(true);
+pub(crate) static WITHOUT_QUOTA: ServerLimits = ServerLimits::new(false);
 
 /// Allows at most `left` permits before `until`.
 #[derive(Debug, Clone)]
@@ -51,7 +51,7 @@ struct Gate {
 const SHIFT: u64 = 1_000_000_000;
 
 impl ServerLimits {
-    pub(in crate::limit::core) const fn new(has_quota: bool) -> Self {
+    pub(crate) const fn new(has_quota: bool) -> Self {
         let unconfirmed = Unconfirmed::new();
         Self {
             pause: Pause::new(PauseSettings::DEFAULT),
@@ -64,25 +64,25 @@ impl ServerLimits {
     }
 
     /// Discards what the server reported.
-    pub(in crate::limit::core) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         (self.pause, self.gates, self.slow_start) = (Pause::new(self.pause.settings), Vec::new(), None);
         self.others = Vec::new();
     }
 
     /// Replaces the quotas of other units.
-    pub(in crate::limit::core) fn report_others(&mut self, others: &[Remaining], now: u64) {
+    pub(crate) fn report_others(&mut self, others: &[Remaining], now: u64) {
         let reset_at = |quota: &Remaining| now.saturating_add(nanos(quota.reset_after()));
         self.others = others.iter().map(|quota| (*quota, reset_at(quota))).collect();
     }
 
     /// Returns the quotas of other units that have not reset, with their resets counted from `now`.
-    pub(in crate::limit::core) fn others_at(&self, now: u64) -> Vec<Remaining> {
+    pub(crate) fn others_at(&self, now: u64) -> Vec<Remaining> {
         let others = self.others.iter().filter(|(_, reset_at)| now < *reset_at);
         others.map(|(quota, reset_at)| quota.resetting_after(Duration::from_nanos(reset_at - now))).collect()
     }
 
     /// Returns when the pause ends, or its next probe may leave.
-    pub(in crate::limit::core) fn opens_at(&self, now: u64) -> u64 {
+    pub(crate) fn opens_at(&self, now: u64) -> u64 {
         self.pause.until.max(now)
     }
 
@@ -94,7 +94,7 @@ impl ServerLimits {
     /// permits. They are reduced by `in_flight`, the permits that the server may not have counted yet. An empty quota
     /// whose reset is later than the longest pause is a requested delay, and no gate is longer. Returns whether the
     /// limits became stricter.
-    pub(in crate::limit::core) fn apply<'a>(
+    pub(crate) fn apply<'a>(
         &mut self,
         pause: Option<u64>,
         remaining: impl IntoIterator<Item = &'a Remaining, IntoIter: Clone>,
@@ -144,13 +144,13 @@ impl ServerLimits {
     }
 
     /// Extends the pause, but never shortens it. Returns whether it became longer.
-    pub(in crate::limit::core) fn pause(&mut self, until: u64, now: u64) -> bool {
+    pub(crate) fn pause(&mut self, until: u64, now: u64) -> bool {
         let is_longer = self.pause.extend(until, now);
         self.slow_start_after_pause(is_longer)
     }
 
     /// Pauses until a time that the server stated. Returns whether the pause became longer.
-    pub(in crate::limit::core) fn state_pause(&mut self, until: u64, now: u64) -> bool {
+    pub(crate) fn state_pause(&mut self, until: u64, now: u64) -> bool {
         let is_longer = self.pause.state(until, now);
         self.slow_start_after_pause(is_longer)
     }
@@ -163,13 +163,13 @@ impl ServerLimits {
     }
 
     /// Ends a long pause, because the server responded to its probe.
-    pub(in crate::limit::core) fn end_long_pause(&mut self, now: u64) {
+    pub(crate) fn end_long_pause(&mut self, now: u64) {
         self.pause.end_long();
         self.slow_start = Some(SlowStart::new(now, 1));
     }
 
     /// Lets the next probe of a long pause leave now, because the last one was not sent.
-    pub(in crate::limit::core) fn renew_probe(&mut self, now: u64) {
+    pub(crate) fn renew_probe(&mut self, now: u64) {
         self.pause.renew_probe(now);
         self.slow_start = Some(SlowStart::new(now, 1));
     }
@@ -182,13 +182,13 @@ impl ServerLimits {
 
     /// Returns whether a permit that was granted at `granted_at` but not used expires, because the limiter is paused or
     /// the server reported no remaining permits.
-    pub(in crate::limit::core) fn is_shut(&self, granted_at: u64, now: u64) -> bool {
+    pub(crate) fn is_shut(&self, granted_at: u64, now: u64) -> bool {
         self.pause.is_on(now) && !self.pause.is_probe(granted_at)
             || self.gates.iter().any(|gate| gate.shut && now < gate.until)
     }
 
     /// Returns the earliest time at which the server limits allow `cost` permits.
-    pub(in crate::limit::core) fn earliest(&self, now: u64, cost: u64) -> u64 {
+    pub(crate) fn earliest(&self, now: u64, cost: u64) -> u64 {
         let gates = self.gates.iter().filter(|gate| now < gate.until && gate.left < cost);
         let slow = self.slow_start().map_or(now, |slow| slow.due(cost));
         gates.map(|gate| gate.until).max().unwrap_or(now).max(self.pause.until).max(slow).max(now)
@@ -196,12 +196,7 @@ impl ServerLimits {
 
     /// Returns when the last of `total` permits is available under the server limits and the limiter's algorithm.
     /// `algorithm` forecasts from a start time and a number of permits.
-    pub(in crate::limit::core) fn forecast(
-        &self,
-        algorithm: impl Fn(u64, u64) -> u64,
-        now: u64,
-        total: u64,
-    ) -> u64 {
+    pub(crate) fn forecast(&self, algorithm: impl Fn(u64, u64) -> u64, now: u64, total: u64) -> u64 {
         let start = now.max(self.pause.until);
         let late = self.gates.iter().filter(|gate| now < gate.until && gate.left < total).map(|gate| {
             let (from, total) = (gate.until.max(start), total - gate.left);
@@ -213,13 +208,13 @@ impl ServerLimits {
     }
 
     /// Returns the name of the quota that delays the last of `total` permits, unless a pause delays it for longer.
-    pub(in crate::limit::core) fn delaying(&self, now: u64, total: u64) -> Option<QuotaName> {
+    pub(crate) fn delaying(&self, now: u64, total: u64) -> Option<QuotaName> {
         let gates = self.gates.iter().filter(|gate| now < gate.until && gate.left < total);
         let last = gates.max_by_key(|gate| gate.until)?;
         self.pause.end(now).is_none_or(|end| end <= last.until).then_some(last.name)
     }
 
-    pub(in crate::limit::core) fn spend(&mut self, cost: u64, now: u64) {
+    pub(crate) fn spend(&mut self, cost: u64, now: u64) {
         for gate in &mut self.gates {
             gate.left = gate.left.saturating_sub(cost);
         }
@@ -233,12 +228,12 @@ impl ServerLimits {
     }
 
     #[inline]
-    pub(in crate::limit::core) fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.pause.applies() || !self.gates.is_empty() || self.slow_start().is_some()
     }
 
     /// Removes expired limits. Returns whether a limit still applies.
-    pub(in crate::limit::core) fn tidy(&mut self, now: u64) -> bool {
+    pub(crate) fn tidy(&mut self, now: u64) -> bool {
         let opened = self.gates.iter().filter(|gate| gate.until <= now).max_by_key(|gate| gate.until);
         if let Some((opened, peak)) = opened.map(|gate| (gate.until, gate.peak)) {
             self.begin_slow_start(opened, peak);
@@ -252,7 +247,7 @@ impl ServerLimits {
 
     /// Returns the smallest number of permits that a gate, a long pause or the slow start still allows, or `None`
     /// without a limit.
-    pub(in crate::limit::core) fn left(&self, now: u64) -> Option<u64> {
+    pub(crate) fn left(&self, now: u64) -> Option<u64> {
         let probe = self.pause.probe_at(now).map(|at| u64::from(at <= now));
         let gates = self.gates.iter().filter(|gate| now < gate.until).map(|gate| gate.left);
         gates.chain(probe).chain(self.slow_start().and_then(|start| start.left(now))).min()

@@ -49,8 +49,8 @@ pub struct BegunPause {
 }
 
 #[derive(Debug, Clone)]
-pub(in crate::limit::core) struct Pause {
-    pub(in crate::limit::core) settings: PauseSettings,
+pub(crate) struct Pause {
+    pub(crate) settings: PauseSettings,
     /// No request leaves before this time. In a long pause, this is the time of the next probe.
     pub(super) until: u64,
     /// The stated end of a long pause. Zero if there is none.
@@ -61,7 +61,7 @@ pub(in crate::limit::core) struct Pause {
     throttled: u64,
     /// The end of that pause.
     throttled_until: u64,
-    pub(in crate::limit::core) begun: Option<BegunPause>,
+    pub(crate) begun: Option<BegunPause>,
 }
 
 impl Pause {
@@ -84,33 +84,33 @@ impl Pause {
 
     /// Returns whether the server stated a delay beyond the longest pause.
     #[inline]
-    pub(in crate::limit::core) fn is_long(&self) -> bool {
+    pub(crate) fn is_long(&self) -> bool {
         self.stated_until > 0
     }
 
     /// Returns whether the limiter waits for an accepted response.
     #[inline]
-    pub(in crate::limit::core) fn awaits_acceptance(&self) -> bool {
+    pub(crate) fn awaits_acceptance(&self) -> bool {
         self.throttled > 0 || self.is_long()
     }
 
     /// Returns whether no request may leave.
-    pub(in crate::limit::core) fn is_on(&self, now: u64) -> bool {
+    pub(crate) fn is_on(&self, now: u64) -> bool {
         now < self.until
     }
 
     /// Returns the end of the pause, which is the stated end of a long pause.
-    pub(in crate::limit::core) fn end(&self, now: u64) -> Option<u64> {
+    pub(crate) fn end(&self, now: u64) -> Option<u64> {
         Some(self.until.max(self.stated_until)).filter(|end| now < *end)
     }
 
     /// Returns when the next probe of a long pause may leave.
-    pub(in crate::limit::core) fn probe_at(&self, now: u64) -> Option<u64> {
+    pub(crate) fn probe_at(&self, now: u64) -> Option<u64> {
         (now < self.stated_until).then(|| self.until.max(now))
     }
 
     /// Returns whether a permit that was granted at `granted_at` is the probe of a long pause.
-    pub(in crate::limit::core) fn is_probe(&self, granted_at: u64) -> bool {
+    pub(crate) fn is_probe(&self, granted_at: u64) -> bool {
         self.is_long() && granted_at > self.began_at
     }
 
@@ -141,7 +141,7 @@ impl Pause {
 
     /// Pauses after a throttled response without a delay to a request that was granted at `granted_at`. Returns whether
     /// the pause became longer.
-    pub(in crate::limit::core) fn throttle(&mut self, granted_at: u64, now: u64) -> bool {
+    pub(crate) fn throttle(&mut self, granted_at: u64, now: u64) -> bool {
         let is_further = self.throttled > 0 && granted_at >= self.throttled_until;
         let begins = self.throttled == 0 || is_further;
         if self.throttled == 0 {
@@ -158,7 +158,7 @@ impl Pause {
     }
 
     /// Records that the server accepted a request that was granted at `granted_at`.
-    pub(in crate::limit::core) fn accept(&mut self, granted_at: u64) {
+    pub(crate) fn accept(&mut self, granted_at: u64) {
         if granted_at >= self.throttled_until {
             self.throttled = 0;
         }

@@ -13,8 +13,8 @@ const STEP: u64 = 100_000_000;
 const STEPS: u32 = 20;
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::limit::core) struct SlowStart {
-    pub(in crate::limit::core) from: u64,
+pub(crate) struct SlowStart {
+    pub(crate) from: u64,
     /// The number of permits at the start, at least 1.
     first: u64,
     spent: u64,
@@ -22,21 +22,21 @@ pub(in crate::limit::core) struct SlowStart {
 
 impl SlowStart {
     /// Starts at `from` with `first` permits, or with one if `first` is 0.
-    pub(in crate::limit::core) fn new(from: u64, first: u64) -> Self {
+    pub(crate) fn new(from: u64, first: u64) -> Self {
         Self { from, first: first.max(1), spent: 0 }
     }
 
     /// Returns when the last of `total` more permits is available.
-    pub(in crate::limit::core) fn due(&self, total: u64) -> u64 {
+    pub(crate) fn due(&self, total: u64) -> u64 {
         self.from.saturating_add(self.offset(self.spent.saturating_add(total)))
     }
 
-    pub(in crate::limit::core) fn spend(&mut self, cost: u64) {
+    pub(crate) fn spend(&mut self, cost: u64) {
         self.spent = self.spent.saturating_add(cost);
     }
 
     /// Returns how many more permits are available, or `None` if the slow start is over.
-    pub(in crate::limit::core) fn left(&self, now: u64) -> Option<u64> {
+    pub(crate) fn left(&self, now: u64) -> Option<u64> {
         let Some(elapsed) = now.checked_sub(self.from) else { return Some(0) };
         if over(elapsed) {
             return None;
@@ -47,7 +47,7 @@ impl SlowStart {
         Some(total.saturating_sub(self.spent))
     }
 
-    pub(in crate::limit::core) fn is_over(&self, now: u64) -> bool {
+    pub(crate) fn is_over(&self, now: u64) -> bool {
         now.checked_sub(self.from).is_some_and(over)
     }
 

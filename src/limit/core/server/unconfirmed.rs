@@ -11,17 +11,17 @@ const TRANSIT: u64 = 10_000_000_000;
 const RESOLUTION: u64 = TRANSIT / 100;
 
 #[derive(Debug, Clone)]
-pub(in crate::limit::core) struct Unconfirmed {
+pub(crate) struct Unconfirmed {
     /// Each entry contains the time until which its requests count, and the sum of their permits.
     entries: VecDeque<(u64, u64)>,
 }
 
 impl Unconfirmed {
-    pub(in crate::limit::core) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { entries: VecDeque::new() }
     }
 
-    pub(in crate::limit::core) fn add(&mut self, permits: u64, now: u64) {
+    pub(crate) fn add(&mut self, permits: u64, now: u64) {
         self.forget(now);
         match self.entries.back_mut() {
             Some((until, sum)) if now.saturating_add(TRANSIT) <= *until => {
@@ -31,7 +31,7 @@ impl Unconfirmed {
         }
     }
 
-    pub(in crate::limit::core) fn permits(&self, now: u64) -> u64 {
+    pub(crate) fn permits(&self, now: u64) -> u64 {
         let counted = self.entries.iter().filter(|(until, _)| *until > now);
         counted.fold(0, |sum, (_, permits)| sum.saturating_add(*permits))
     }

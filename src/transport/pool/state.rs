@@ -1,0 +1,111 @@
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use tokio::{runtime::Handle, sync::oneshot};
+
+use crate::{
+    call::{CallContext, ConnectTimes},
+    clock::{self, Instant},
+    error::ConnectError,
+    transport::{
+        connection::{Connection, Http1, Http2},
+        request_body::RequestBody,
+    },
+};
+
+/// The connections of a host, and the requests that wait for one.
+pub(super) struct State<B> {
+    /// Whether the server speaks HTTP/2. `None` before the first connection, if TLS negotiates the version.
+    pub(super) is_http2: Option<bool>,
+    /// The idle HTTP/1.1 connections, with the time since which each is idle. The last one was used most recently.
+    pub(super) idle: Vec<(Http1<B>, Instant)>,
+    pub(super) shared: Vec<Arc<Http2<B>>>,
+    /// All connections that are open or being opened, including those that take no further requests.
+    pub(super) connections: usize,
+    pub(super) opening: usize,
+    pub(super) waiters: VecDeque<Waiter<B>>,
+    /// No further connection is opened before this time.
+    pub(super) paused_until: Option<Instant>,
+    pub(super) has_reaper: bool,
+}
+
+pub(super) struct Waiter<B> {
+    pub(super) grant: oneshot::Sender<Granted<B>>,
+    pub(super) call: Option<CallContext>,
+    pub(super) runtime: Handle,
+}
+
+/// A connection for a waiting request, and the times of the connection if it is new.
+pub(in crate::transport) type Granted<B> = Result<(Connection<B>, Option<ConnectTimes>), ConnectError>;
+
+impl<B: RequestBody> State<B> {
+    pub(super) fn new(is_http2: Option<bool>) -> Self {
+        Self {
+            is_http2,
+            idle: Vec::new(),
+            shared: Vec::new(),
+            connections: 0,
+            opening: 0,
+            waiters: VecDeque::new(),
+            paused_until: None,
+            has_reaper: false,
+        }
+    }
+
+    pub(super) fn take(&mut self, now: Instant, idle_timeout: Duration) -> Option<Connection<B>> {
+        if !self.shared.is_empty() {
+            // An expired connection closes at once, because a further connection may need its place.
+            self.shared
+                .retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
+            let free = self.shared.iter().find(|connection| connection.begin());
+            return free.map(|connection| Connection::Http2(Arc::clone(connection)));
+        }
+        while let Some((connection, since)) = self.idle.pop() {
+            let is_fresh = now.saturating_duration_since(since) < connection.idle_timeout;
+            if is_fresh && connection.sender.is_ready() {
+                return Some(Connection::Http1(connection));
+            }
+        }
+        None
+    }
+
+    /// Gives the connection to the first waiter, or stores it.
+    pub(super) fn put(&mut self, connection: Http1<B>, times: Option<ConnectTimes>) {
+        let mut granted = (Connection::Http1(connection), times);
+        while let Some(waiter) = self.waiters.pop_front() {
+            match waiter.grant.send(Ok(granted)) {
+                Err(Ok(back)) => granted = back,
+                _ => return,
+            }
+        }
+        if let (Connection::Http1(connection), _) = granted {
+            self.idle.push((connection, clock::now()));
+        }
+    }
+
+    /// Gives free streams to the waiters. `times` are those of the newest connection.
+    pub(super) fn serve(&mut self, times: Option<ConnectTimes>) {
+        if self.waiters.is_empty() {
+            return;
+        }
+        self.shared.retain(|connection| !connection.is_over());
+        for connection in &self.shared {
+            while !self.waiters.is_empty() && connection.begin() {
+                let Some(waiter) = self.waiters.pop_front() else { break };
+                if waiter.grant.send(Ok((Connection::Http2(Arc::clone(connection)), times))).is_err() {
+                    connection.end();
+                }
+            }
+        }
+    }
+
+    /// Fails the first `count` waiters.
+    pub(super) fn fail(&mut self, count: usize, error: &ConnectError) {
+        let mut left = count;
+        while left > 0 {
+            let Some(waiter) = self.waiters.pop_front() else { return };
+            if waiter.grant.send(Err(error.clone())).is_ok() {
+                left -= 1;
+            }
+        }
+    }
+}
