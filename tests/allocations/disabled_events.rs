@@ -5,10 +5,7 @@
 use std::{
     convert::Infallible,
     future::ready,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
 use allocation_counter::AllocationInfo;
@@ -195,24 +192,6 @@ fn disabled_log_events_format_no_part_of_a_request_whatever_the_outcome() {
                 "the measurement does not include enabled events, with statuses {statuses:?}"
             );
         });
-    }
-}
-
-/// `RequestIdLayer` prepares a log event only if the maximum level of the process allows the event.
-#[test]
-fn completed_call_is_logged_if_the_event_level_equals_the_maximum_level() {
-    let _serial = serial();
-    for level in [Level::ERROR, Level::WARN, Level::INFO] {
-        let count = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&count);
-        let counter = filter_fn(move |metadata| {
-            counted.fetch_add(usize::from(metadata.is_event()), Relaxed);
-            true
-        });
-        let layers = RequestIdLayer::new().with_log_level(level);
-        let only = Registry::default().with(LevelFilter::from(level)).with(counter);
-        tracing::subscriber::with_default(only, || allocations(layers.layer(NoOp)));
-        assert!(count.load(Relaxed) > 0, "no event was logged at level {level}");
     }
 }
 

@@ -1,13 +1,8 @@
-//! Tests that no window exceeds its quota when several threads acquire permits in real time. The tests measure at the
-//! limiter and at a server.
+//! Tests that no window exceeds its quota when several threads acquire permits in real time. The tests measure at the limiter.
 //!
 //! The tests of this file run one after another, because concurrent tests would compete for the processor.
 
-#[path = "../../examples/support/mod.rs"]
-mod example_support;
-
 use std::{
-    collections::BTreeMap,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -16,13 +11,11 @@ use std::{
     time::Duration,
 };
 
-use example_support::{MockConfig, MockServer};
-use tokio::{task::JoinSet, time::Instant};
+use tokio::time::Instant;
 use tower_outbound::{
-    ApiKey, Quota,
+    Quota,
     error::{Reason, Refusal},
     limit::LocalLimiter,
-    stack::StackBuilder,
     test_util::{Arrival, Arrivals},
 };
 
@@ -151,101 +144,4 @@ fn both_limiters_stay_within_two_quotas_with_four_threads() {
     assert_quotas_hold("two token buckets", &quotas, || bucket.try_acquire().map(drop), GRANTS / 4);
     let window = LocalLimiter::sliding_window(quotas);
     assert_quotas_hold("two sliding windows", &quotas, || window.try_acquire().map(drop), GRANTS / 4);
-}
-
-#[test]
-fn window_count_detects_a_single_extra_grant() {
-    let start = Instant::now();
-    let millis = |millis| start + Duration::from_millis(millis);
-    let grant = |before, after| Arrival::between(millis(before), millis(after));
-    // The limiter grants a permit every 10 ms, and each grant time is uncertain by 1 ms. A window of 101 ms contains 11
-    // grants, and a window of 100 ms contains 10.
-    let mut grants: Vec<_> = (0..50).map(|number| grant(number * 10, number * 10 + 1)).collect();
-    let most = |grants: &[Arrival], window| {
-        grants.iter().copied().collect::<Arrivals>().most_in(Duration::from_millis(window))
-    };
-    assert_eq!((most(&grants, 100), most(&grants, 101)), (10, 11));
-    // A window contains a grant only if both the earliest and the latest time of the grant lie in the window.
-    grants.push(grant(150, 260));
-    assert_eq!((most(&grants, 101), most(&grants, 110)), (11, 12));
-    grants.push(grant(155, 156));
-    assert_eq!((most(&grants, 100), most(&grants, 101)), (11, 12));
-
-    // A naive bucket with a burst of 100 permits and a refill of 100 permits per second grants more than 100 permits in
-    // one second.
-    let naive = Quota::per_second(200).unwrap().with_burst(100).unwrap().without_margin();
-    let _alone = run_alone();
-    let bucket = LocalLimiter::token_bucket(naive);
-    let (grants, _) = acquire_from_threads(160, || bucket.try_acquire().map(drop));
-    assert!(
-        grants.most_in(Duration::from_secs(1)) > 100,
-        "the naive bucket granted at most 100 permits per second"
-    );
-}
-
-#[test]
-fn server_counts_no_quota_violation_if_four_clients_share_a_limiter() {
-    let _alone = run_alone();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.unwrap().block_on(load_server_from_four_clients());
-}
-
-/// Sends requests from 64 tasks through four clients that share a limiter, for the length of two windows. The quota has
-/// the presets' margin of 1 s.
-async fn load_server_from_four_clients() {
-    const TASKS: usize = 64;
-    const WINDOW: Duration = Duration::from_secs(3);
-    let quota = Quota::new(100, WINDOW).unwrap().with_margin(Duration::from_secs(1)).unwrap();
-    let server =
-        MockServer::start(MockConfig { quota: Some((100, WINDOW)), ..MockConfig::new("hammer", "k3y") })
-            .await
-            .unwrap();
-    let preset = StackBuilder::new(server.base_url())
-        .unwrap()
-        .with_api_key(ApiKey::new("k3y").unwrap())
-        .with_quota(quota);
-    // Each client has its own connections. All clients share one limiter.
-    let clients: Vec<_> = (0..4).map(|_| preset.clone().client().unwrap()).collect();
-
-    let start = Instant::now();
-    let duration = WINDOW * 2;
-    let mut tasks = JoinSet::new();
-    for number in 0..TASKS {
-        let client = clients[number % clients.len()].clone();
-        tasks.spawn(async move {
-            let mut statuses = BTreeMap::new();
-            loop {
-                let Ok(response) = tokio::time::timeout_at(start + duration, client.get("/v1")).await else {
-                    return statuses;
-                };
-                *statuses.entry(response.unwrap().status().as_u16()).or_insert(0) += 1;
-            }
-        });
-    }
-    let mut statuses = BTreeMap::new();
-    let allowed_in =
-        |time: Duration| quota.burst() as u128 + (time.as_secs_f64() * quota.sustained()) as u128;
-    while let Some(task) = tasks.join_next().await {
-        for (status, count) in task.unwrap() {
-            *statuses.entry(status).or_insert(0) += count;
-        }
-    }
-
-    let log = server.request_log();
-    // The timer that ends the load may fire late. The upper bound therefore uses the measured time.
-    let (allowed, upper_bound) = (allowed_in(duration), allowed_in(start.elapsed()));
-    println!(
-        "{} of {allowed} possible requests arrived over {} connections, at most {} in one window, statuses {statuses:?}",
-        log.requests.len(),
-        log.connections,
-        log.most_in(WINDOW),
-    );
-    assert_eq!(log.violations(), 0);
-    assert!(log.most_in(WINDOW) <= 100);
-    assert!(log.connections >= 4, "{}", log.connections);
-    // On an idle machine, the clients send all allowed requests. On a busy machine, they send at least half of the
-    // allowed requests.
-    assert!(log.requests.len() as u128 * 2 >= allowed, "{} of {allowed}", log.requests.len());
-    assert!(log.requests.len() as u128 <= upper_bound, "{} of {upper_bound}", log.requests.len());
-    assert_eq!(statuses.keys().copied().collect::<Vec<_>>(), [200]);
 }

@@ -1,9 +1,11 @@
-//! Tests that no public type shows the key in `Debug` or `Display`. The tested values contain the key where that is
-//! possible. Each new public type needs a check in this file.
+//! Tests that no public type shows the key in `Debug` or `Display`. The tested values contain the key. Each new public
+//! type whose value may contain the key needs a check in this file.
 
 use std::{
-    num::NonZeroU32,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     task::Poll,
 };
 
@@ -18,20 +20,17 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     auth::*,
     body::{BodyTooLarge, ReplayBody},
-    call::{
-        CallContext, ConnectTimes, Deadline, DelayReason, Delivery, KeyReplaced, RequestHead, StopReason,
-    },
+    call::{CallContext, RequestHead},
     error::{DeliveryError, Reason, Refusal},
     limit::{
-        Amounts, AnyLimiter, Dialect, Effect, Joint, Keyed, Learned, Limiter, LocalLimiter, Metered,
-        PermitCost, PermitRequest, Priority, QuotaHeaders, RateLimitLayer, ResponseInfo, Scope, ServerSignal,
-        Unit,
+        AnyLimiter, Dialect, Joint, Keyed, Learned, Limiter, LocalLimiter, PermitRequest, QuotaHeaders,
+        RateLimitLayer, ResponseInfo, ServerSignal,
     },
     request_id::{RequestId, RequestIdLayer},
-    retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
+    retry::{self, RetryLayer},
     stack::{Pool, TransportService},
     test_util,
-    timeout::{BodyIdleTimeoutLayer, TimeoutConfig, TimeoutLayer},
+    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
     transport::Transport,
 };
 
@@ -39,14 +38,14 @@ use tower_outbound::{
 use tower_outbound::adapter;
 
 use super::{
-    coverage::{Coverage, URI, type_name},
+    coverage::{Coverage, URI},
     *,
 };
 use crate::support::{Scripted, ScriptedService, get, secs};
 
 #[test]
 fn no_public_type_shows_the_key() {
-    let coverage = Coverage::default();
+    let coverage = Coverage;
     run_paused(async {
         auth(&coverage).await;
         layers(&coverage);
@@ -59,8 +58,6 @@ fn no_public_type_shows_the_key() {
     });
     #[cfg(feature = "reqwest")]
     run_with_sockets(reqwest_service(&coverage));
-
-    coverage.assert_complete();
 }
 
 async fn auth(coverage: &Coverage) {
@@ -70,7 +67,6 @@ async fn auth(coverage: &Coverage) {
     coverage.debug(&FreshKey::new(key()));
     coverage.debug(&refreshing_key());
     coverage.debug_and_display(&origin());
-    coverage.debug(&KeyReplaced);
     let pool = Pool::new([(URI, key(), LocalLimiter::without_quota())]).unwrap();
     coverage.debug(&pool);
     coverage.layer(tower_outbound::stack::StackBuilder::new(URI).unwrap().with_pool(pool).layer().unwrap());
@@ -126,10 +122,8 @@ fn learned() -> Learned {
 fn layers(coverage: &Coverage) {
     let quota = Quota::per_minute(1_000).unwrap();
     let bucket = LocalLimiter::token_bucket(quota);
-    coverage.debug_and_display(&quota);
     coverage.debug(&bucket);
     coverage.debug(&bucket.snapshot());
-    coverage.debug(&bucket.demand());
     coverage.debug(&LocalLimiter::sliding_window(quota));
     let learned = learned();
     coverage.debug(&learned);
@@ -139,9 +133,6 @@ fn layers(coverage: &Coverage) {
     let any = AnyLimiter::new(bucket.clone());
     coverage.debug(&any);
     coverage.layer(RateLimitLayer::new(any));
-    coverage.debug(&PermitRequest::new());
-    coverage.debug(&PermitCost(NonZeroU32::MIN));
-    coverage.debug(&Priority::High);
     #[cfg(feature = "client")]
     coverage.debug_and_display(&tower_outbound::client::PathSegment("segment"));
     // The keys of the keyed limiter are the values of the `authorization` header, which contain the credential.
@@ -166,21 +157,10 @@ fn layers(coverage: &Coverage) {
     coverage.debug(&LocalLimiter::without_quota().try_acquire().unwrap().complete_head(&response));
     coverage.debug(&response.remaining()[0]);
     coverage.debug(&response.remaining()[0].name());
-    coverage.debug(&Scope::Account);
     let quota = QuotaHeaders::new(HeaderName::from_static("x-left"));
     coverage.debug(&quota);
     let signal = |_: StatusCode, _: &HeaderMap| Some(ServerSignal::accepted());
     coverage.debug(&Dialect::new().with_signal(signal));
-    coverage.debug(&ServerSignal::accepted());
-    coverage.debug_and_display(&Unit::Requests);
-    let tokens = LocalLimiter::without_quota();
-    tokens.set_quotas([Quota::per_minute(9).unwrap().with_unit(Unit::Tokens).unwrap()]);
-    let mut permit = tokens.try_acquire_owned().unwrap();
-    coverage.debug(permit.settlement().unwrap());
-    coverage.debug(&Amounts::of(Unit::Tokens, 5));
-    coverage.debug(&Metered::Final(Amounts::of(Unit::Tokens, 5)));
-    coverage.debug(&tokens.snapshot().units[0]);
-    coverage.debug(&Effect::default());
     let mut request = get(URI);
     request.headers_mut().insert(AUTHORIZATION, key().header_value());
     coverage.debug(&RequestHead::of(&request));
@@ -222,7 +202,6 @@ fn layers(coverage: &Coverage) {
     let mut transport: Transport<Body> = config.build().unwrap();
     coverage.debug(&transport);
     coverage.debug(&transport.call(get(URI).map(|_| Body::empty())));
-    coverage.debug(&ConnectTimes::default());
     let seen = Arc::new(Mutex::new(None));
     let layer = {
         let seen = Arc::clone(&seen);
@@ -248,9 +227,6 @@ async fn calls_and_errors(coverage: &Coverage) {
     coverage.debug(&attempts[0].outcome.unwrap());
     coverage.debug(inner.seen()[0].head.extensions.get::<CallContext>().unwrap());
     coverage.debug(response.body());
-    coverage.debug(&Deadline::after(secs(1)));
-    coverage.debug(&DelayReason::Requested);
-    coverage.debug(&StopReason::Success);
 
     let error = stack_builder(CLIENT_URL, Placement::Bearer).client().unwrap().get("//").await.unwrap_err();
     coverage.error(&error);
@@ -275,11 +251,11 @@ async fn calls_and_errors(coverage: &Coverage) {
     );
     // Only the `retry_if` closure gets a value of the type `AttemptResult`. The headers of the response contain the
     // key.
-    let names = Arc::new(Mutex::new(Vec::new()));
-    let recorder = Arc::clone(&names);
+    let count = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&count);
     let layer = RetryLayer::new().retry_if(move |_, attempt| {
         check_debug(attempt);
-        recorder.lock().unwrap().push(type_name(attempt));
+        counter.fetch_add(1, Relaxed);
         false
     });
     let inner = ScriptedService::new([
@@ -288,12 +264,10 @@ async fn calls_and_errors(coverage: &Coverage) {
         Scripted::Status(200),
     ]);
     layer.layer(inner).oneshot(get(URI)).await.unwrap();
-    assert_eq!(names.lock().unwrap().len(), 3);
-    names.lock().unwrap().drain(..).for_each(|name| coverage.record(name));
+    assert_eq!(count.load(Relaxed), 3);
     coverage.error(&ApiKey::new(format!("{KEY}\n")).unwrap_err());
     coverage.error(&Refusal::new(Reason::Deadline, secs(1)));
     coverage.error(&DeliveryError::not_sent("no free connection"));
-    coverage.debug(&Reason::Deadline);
 }
 
 fn bodies(coverage: &Coverage) {
@@ -318,18 +292,6 @@ fn bodies(coverage: &Coverage) {
 }
 
 fn retry_settings(coverage: &Coverage) {
-    coverage.debug(&retry::Grpc::new());
-    coverage.debug(&retry::GrpcCode::UNAVAILABLE);
-    let budget = retry::Budget::new();
-    coverage.debug(&budget);
-    coverage.debug(&ExponentialBackoff::throttled());
-    coverage.debug_and_display(&Jitter::none());
-    coverage.debug(&Delivery::NotSent);
-    coverage.debug(&retry::RetryRejected::AnyMethod);
-    coverage.debug(&RetryDecision::Transient);
-    coverage.debug(&RetryOverride::new());
-    coverage.debug(&IdempotencyKey::bare());
-    coverage.debug(&DefaultClassifier);
     // The closure captures the key.
     let captured = key();
     let has_key =
@@ -356,8 +318,6 @@ async fn test_kit(coverage: &Coverage) {
     let arrivals = service.arrivals();
     coverage.debug(&arrivals);
     coverage.debug(&test_util::Arrival::from(arrivals.times()[0]));
-    coverage.debug(&test_util::LimitHeaders::Draft10);
-    coverage.debug(&test_util::ServerLimit::token_bucket(1, secs(1)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = std::thread::spawn(move || runtime.block_on(test_util::ScriptedServer::start(service)));
     coverage.debug(&server.join().unwrap().unwrap());
@@ -415,18 +375,11 @@ async fn reqwest_service(coverage: &Coverage) {
 }
 
 fn config(coverage: &Coverage) {
-    coverage.debug(&TimeoutConfig::default());
     coverage.debug_and_display(&"header:x-api-key".parse::<KeyPlacement>().unwrap());
     #[cfg(feature = "serde")]
     {
-        use tower_outbound::{
-            limit::{DialectConfig, RateLimitConfig},
-            preset::StackConfig,
-            stack::StackBuilder,
-        };
+        use tower_outbound::{preset::StackConfig, stack::StackBuilder};
 
-        coverage.debug(&RateLimitConfig::default());
-        coverage.debug(&DialectConfig::default());
         let file = |field: &str, value: serde_json::Value| {
             let mut file =
                 serde_json::json!({ "base_url": URI, "retry": { "honoured_idempotency_key": {} } });

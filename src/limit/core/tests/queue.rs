@@ -19,15 +19,6 @@ fn new_request_does_not_overtake_queued_waiters() {
 }
 
 #[test]
-fn each_grant_wakes_one_waiter() {
-    let mut core = refilling(100, 100);
-    let waiters: Vec<_> = (0..5_000).map(|_| core.queued(one(), 0)).collect();
-    let woken = core.serve_until(0, 60 * SECOND);
-    assert_eq!(woken.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>(), waiters);
-    assert_eq!((core.snapshot(0).granted, core.queue.slots.used), (5_000, 0));
-}
-
-#[test]
 fn next_waiter_is_served_on_time_after_the_first_one_leaves() {
     let mut core = refilling(1, 3);
     let first = core.queued(costing(3), 0);
