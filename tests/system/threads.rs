@@ -1,4 +1,5 @@
-//! Tests that no window exceeds its quota when several threads acquire permits in real time. The tests measure at the limiter.
+//! Tests that no window exceeds its quota when several threads acquire permits in real time. The tests measure at the
+//! limiter.
 //!
 //! The tests of this file run one after another, because concurrent tests would compete for the processor.
 
