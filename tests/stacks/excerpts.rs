@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path};
 
-/// Adds the text of each file in the folder that has this extension, without indentation and the marks of doc comments.
+/// Adds the text of each file in the folder that has this extension, without indentation and the marks of comments.
 fn read(folder: &Path, extension: &str, texts: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -20,11 +20,7 @@ fn text(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     // These dependencies are renamed, because the package also has their later versions.
     let text = text.replace("reqwest_012", "reqwest").replace("_middleware_04", "_middleware");
-    let is_rust = path.extension().is_some_and(|extension| extension == "rs");
-    let lines = text.lines().map(str::trim).map(|line| match is_rust {
-        true => line.strip_prefix("//!").or_else(|| line.strip_prefix("///")).unwrap_or(line).trim(),
-        false => line,
-    });
+    let lines = text.lines().map(|line| line.trim_start_matches(['/', '!', ' ']).trim_end());
     lines.collect::<Vec<_>>().join("\n")
 }
 

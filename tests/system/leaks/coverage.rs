@@ -16,54 +16,38 @@ use crate::support::{Content, get};
 
 pub(super) const URI: &str = "https://host/v1";
 
-/// The checks of a value of a public type. Each new public type whose value may contain the key needs one.
-pub(super) struct Coverage;
+#[track_caller]
+pub(super) fn check_debug_and_display<T: Debug + Display>(value: &T) {
+    check_debug(value);
+    check_display(value);
+}
 
-impl Coverage {
-    #[track_caller]
-    pub(super) fn debug<T: Debug>(&self, value: &T) {
-        check_debug(value);
-    }
-
-    #[track_caller]
-    pub(super) fn debug_and_display<T: Debug + Display>(&self, value: &T) {
-        self.debug(value);
-        check_display(value);
-    }
-
-    #[track_caller]
-    pub(super) fn error<T: StdError + 'static>(&self, value: &T) {
-        self.debug_and_display(value);
-        check_error_chain(value);
-    }
-
-    /// Makes calls whose requests contain the key. Checks the layer, its service, the future of each call and the
-    /// result of each call.
-    pub(super) fn layer<L, S, R>(&self, layer: L)
-    where
-        L: Layer<VerboseService, Service = S> + Debug,
-        S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError> + Debug> + Clone + Debug,
-        S::Future: Debug,
-        R: Debug,
-    {
-        self.debug(&layer);
-        let request = || {
-            let mut request = get(&format!("{URI}?api_key=redacted"));
-            request.headers_mut().insert(AUTHORIZATION, key().header_value());
-            request
-        };
-        for responds in [false, true] {
-            let mut service = layer.layer(VerboseService { responds });
-            self.debug(&service);
-            let Poll::Ready(ready) = task::spawn(service.ready()).poll() else { panic!("not ready") };
-            let future = ready.unwrap().call(request());
-            self.debug(&future);
-            let mut future = task::spawn(future);
-            match future.poll() {
-                Poll::Ready(Ok(response)) => check_response(&response),
-                Poll::Ready(Err(error)) => check_error_chain(&*error.into()),
-                Poll::Pending => check_debug(&future),
-            }
+/// Makes calls whose requests contain the key. Checks the layer, its service, the future of each call and the result of
+/// each call.
+pub(super) fn check_layer<L, S, R>(layer: L)
+where
+    L: Layer<VerboseService, Service = S> + Debug,
+    S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError> + Debug> + Clone + Debug,
+    S::Future: Debug,
+    R: Debug,
+{
+    check_debug(&layer);
+    let request = || {
+        let mut request = get(&format!("{URI}?api_key=redacted"));
+        request.headers_mut().insert(AUTHORIZATION, key().header_value());
+        request
+    };
+    for responds in [false, true] {
+        let mut service = layer.layer(VerboseService { responds });
+        check_debug(&service);
+        let Poll::Ready(ready) = task::spawn(service.ready()).poll() else { panic!("not ready") };
+        let future = ready.unwrap().call(request());
+        check_debug(&future);
+        let mut future = task::spawn(future);
+        match future.poll() {
+            Poll::Ready(Ok(response)) => check_response(&response),
+            Poll::Ready(Err(error)) => check_error_chain(&*error.into()),
+            Poll::Pending => check_debug(&future),
         }
     }
 }
