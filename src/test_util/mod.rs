@@ -85,29 +85,23 @@
 //! - Only the layers of this crate set [`Seen::attempt`].
 #![allow(clippy::panic, reason = "the documented way to fail a test")]
 
-mod arrival;
 mod arrivals;
-mod block;
 mod count;
 mod deterministic;
 mod limit_headers;
 #[allow(missing_docs, missing_debug_implementations, reason = "outside of semantic versioning")]
 pub mod limiter;
 mod scripted_response;
-mod seen;
 #[cfg(feature = "client")]
 mod server;
 mod server_limit;
 mod service;
-mod window;
 
-pub use self::arrival::Arrival;
-pub use self::arrivals::Arrivals;
+pub use self::arrivals::{Arrival, Arrivals};
 pub use self::deterministic::deterministic;
 pub use self::limit_headers::LimitHeaders;
 pub use self::scripted_response::ScriptedResponse;
-pub use self::seen::Seen;
 #[cfg(feature = "client")]
 pub use self::server::ScriptedServer;
 pub use self::server_limit::ServerLimit;
-pub use self::service::ScriptedService;
+pub use self::service::{ScriptedService, Seen};

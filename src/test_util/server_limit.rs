@@ -7,8 +7,7 @@ use std::{
 use http::{Response, StatusCode};
 
 use super::{
-    block::Block,
-    count::{Count, Kind},
+    count::{Block, Count, Kind},
     limit_headers::{LimitHeaders, LimitState},
     scripted_response::ScriptedResponse,
 };

@@ -3,7 +3,6 @@
 use std::{
     future::{Future, ready},
     pin::Pin,
-    sync::Arc,
     task::{Context, Waker},
     time::Duration,
 };
@@ -14,79 +13,31 @@ use tower_outbound::{
     ApiKey, Quota,
     auth::{AuthLayer, Origin},
     client::ResponseFuture,
-    error::Refusal,
-    limit::{
-        Acquire, AnyLimiter, Keyed, Limiter, LocalLimiter, Permit, PermitIssuer, PermitRequest,
-        RateLimitLayer,
-    },
+    limit::{Acquire, AnyLimiter, Keyed, Limiter, LocalLimiter, Permit, PermitRequest, RateLimitLayer},
     stack::StackBuilder,
 };
 
 use crate::{Content, NoOp, URI, allocations, serial};
 
 #[test]
-fn rate_limit_layer_allocates_nothing_and_auth_layer_only_the_credential_header() {
+fn auth_layer_allocates_only_the_credential_header() {
     let _serial = serial();
-    let without_layer = allocations(NoOp);
-    let limit = RateLimitLayer::new(LocalLimiter::token_bucket(Quota::per_minute(100).unwrap()));
-    assert_eq!(allocations(limit.layer(NoOp)), without_layer);
-    let keyed = Keyed::new(|_| 0, |_key: &u8| LocalLimiter::without_quota());
-    let window = LocalLimiter::sliding_window(Quota::per_minute(100).unwrap());
-    let bucket = limit.limiter().clone();
-    for any in [AnyLimiter::new(bucket), AnyLimiter::new(window), AnyLimiter::new(keyed)] {
-        let name = format!("{any:?}");
-        assert_eq!(allocations(RateLimitLayer::new(any).layer(NoOp)), without_layer, "{name}");
-    }
-
     let with_header = allocations(tower::util::MapRequest::new(NoOp, |mut request: Request<Content>| {
         let key = HeaderValue::from_static("Bearer k3y");
         request.headers_mut().insert(http::header::AUTHORIZATION, key);
         request
     }));
     let auth = AuthLayer::new(ApiKey::new("k3y").unwrap(), Origin::parse(URI).unwrap()).unwrap();
-    assert_eq!(allocations(auth.layer(NoOp)), with_header);
+    assert!(allocations(auth.layer(NoOp)) <= with_header);
 }
 
-/// A limiter that grants every request: in `try_acquire_with` if `decides_immediately` is true, otherwise in
-/// `acquire_with`.
+/// A limiter that grants every request in `acquire_with`.
 #[derive(Debug, Clone)]
-struct CustomLimiter {
-    decides_immediately: bool,
-    issuer: Arc<Issuer>,
-}
-
-#[derive(Debug)]
-struct Issuer;
-
-impl PermitIssuer for Issuer {}
-
-impl CustomLimiter {
-    fn new(decides_immediately: bool) -> Self {
-        Self { decides_immediately, issuer: Arc::new(Issuer) }
-    }
-
-    fn grant(&self, request: &PermitRequest) -> Permit<'static> {
-        Permit::new(request.cost()).with_issuer(Arc::clone(&self.issuer) as Arc<dyn PermitIssuer>)
-    }
-}
+struct CustomLimiter;
 
 impl Limiter for CustomLimiter {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
-        Acquire::new(ready(Ok(self.grant(request))))
-    }
-
-    fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
-        self.decides_immediately.then(|| Ok(self.grant(request)))
-    }
-}
-
-/// A limiter that grants every request through `Acquire::ready`, which allocates no box.
-#[derive(Debug, Clone)]
-struct ReadyLimiter;
-
-impl Limiter for ReadyLimiter {
-    fn acquire_with(&self, request: &PermitRequest) -> Acquire {
-        Acquire::ready(Ok(Permit::new(request.cost())))
+        Acquire::new(ready(Ok(Permit::new(request.cost()))))
     }
 }
 
@@ -96,19 +47,21 @@ fn quota() -> Quota {
 }
 
 #[test]
-fn type_erased_limiter_boxes_only_the_future_of_a_custom_limiter() {
+fn rate_limit_layer_boxes_only_the_future_of_a_custom_limiter() {
     let _serial = serial();
     let without_layer = allocations(NoOp);
-    for (limiter, expected) in [
-        (AnyLimiter::new(CustomLimiter::new(true)), 0),
-        (AnyLimiter::new(LocalLimiter::token_bucket(quota())), 0),
-        (AnyLimiter::new(CustomLimiter::new(false)), 1),
+    let bucket = LocalLimiter::token_bucket(quota());
+    let plain = allocations(RateLimitLayer::new(bucket.clone()).layer(NoOp));
+    assert!(plain <= without_layer, "{plain} allocations, {without_layer} without the layer");
+    for (limiter, most) in [
+        (AnyLimiter::new(bucket), 0),
         (AnyLimiter::new(LocalLimiter::sliding_window(quota())), 0),
-        (AnyLimiter::new(ReadyLimiter), 0),
+        (AnyLimiter::new(Keyed::new(|_| 0, |_key: &u8| LocalLimiter::without_quota())), 0),
+        (AnyLimiter::new(CustomLimiter), 1),
     ] {
         let name = format!("{limiter:?}");
-        let allocated = allocations(RateLimitLayer::new(limiter).layer(NoOp)) - without_layer;
-        assert_eq!(allocated, expected, "{name}");
+        let allocated = allocations(RateLimitLayer::new(limiter).layer(NoOp));
+        assert!(allocated <= without_layer + most, "{name}: {allocated} allocations");
     }
 }
 

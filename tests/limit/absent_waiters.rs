@@ -65,27 +65,6 @@ fn blocked_runtime_delays_the_calls_of_another_by_at_most_a_second() {
     }
 }
 
-/// Drops or serves the waiters around an absent one, so that only sleeping waiters remain behind it.
-#[tokio::test(start_paused = true)]
-async fn absent_waiter_of_a_long_queue_is_skipped_whichever_other_waiters_leave() {
-    for (leaving, first) in [(64, true), (64, false), (1, true), (0, true)] {
-        let bucket = refilling(1_000, 1_000).with_initial_burst(0);
-        let (leave, absent) = (absent(&bucket, leaving), absent(&bucket, 1));
-        let waiting = tokio::spawn({
-            let bucket = bucket.clone();
-            async move { acquire(&bucket, 20).await }
-        });
-        tokio::task::yield_now().await;
-        drop(task::spawn(bucket.acquire_with(&PermitRequest::new().with_priority(Priority::High))));
-        if first {
-            drop(leave);
-        } else {
-            drop(absent);
-        }
-        timeout(millis(1_050), waiting).await.unwrap().unwrap();
-    }
-}
-
 /// The first waiter sleeps for minutes, and its runtime ends before its timer fires.
 #[test]
 fn absent_waiter_is_skipped_after_its_runtime_has_ended() {
@@ -116,22 +95,4 @@ async fn no_task_remains_without_waiters() {
         assert_eq!(kept.map_or(0, |bucket| bucket.snapshot().queued), 0);
         assert_eq!(metrics.num_alive_tasks(), 0);
     }
-}
-
-/// The first request of a low priority cannot proceed until its share of the permits is saved. The request of a high
-/// priority leaves no room for these permits, so the low one becomes the head.
-#[tokio::test(start_paused = true)]
-async fn new_head_is_woken_if_another_waiter_joins() {
-    let bucket = LocalLimiter::token_bucket(Quota::per_second(1_000).unwrap().with_burst(10).unwrap());
-    let bucket = bucket.with_lower_priority_share(10).unwrap().with_initial_burst(0);
-    let queue = |priority, cost| tokio::spawn(bucket.acquire_with(&costing(cost).with_priority(priority)));
-    let low = queue(Priority::Low, 6);
-    let normal: Vec<_> = (0..47).map(|_| queue(Priority::Normal, 1)).collect();
-    for waiter in normal.into_iter().take(45) {
-        waiter.await.unwrap().unwrap();
-    }
-    let start = Instant::now();
-    queue(Priority::High, 8).await.unwrap().unwrap();
-    assert!(low.is_finished());
-    assert!(start.elapsed() <= millis(30), "{:?}", start.elapsed());
 }

@@ -66,20 +66,3 @@ async fn limiter_with_a_margin_sustains_a_rate_above_the_resolution_of_timers() 
         }
     }
 }
-
-#[tokio::test(start_paused = true)]
-async fn batching_delays_a_grant_by_at_most_5_ms() {
-    for (calls, latest) in [(1_000, 5), (16, 2)] {
-        // The measurement starts at a tick of tokio's timer.
-        advance(millis(10_000)).await;
-        let waits = waits(&refilling(1_000, 100).with_initial_burst(0), calls, 1).await;
-        let late: Vec<_> = waits.iter().zip(1..).map(|(wait, due)| *wait - millis(due)).collect();
-        assert!(late.iter().all(|late| *late <= millis(latest)), "{late:?}");
-        // There is one batch every 4 ms while the queue is long.
-        let batches = late.windows(2).filter(|pair| pair[0] <= pair[1]).count();
-        assert!(calls < 1_000 || (190..=350).contains(&batches), "{batches} batches");
-    }
-    // Batching does not delay a waiter that is alone in the queue, whatever the waiter's cost.
-    let bucket = refilling(1_000, 100).with_initial_burst(0);
-    assert!(waits(&bucket, 1, 50).await[0] <= millis(51));
-}

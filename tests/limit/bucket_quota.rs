@@ -19,25 +19,6 @@ async fn local_limiters_use_the_full_bucket_of_a_server_without_rejections() {
 }
 
 #[test]
-fn builder_with_a_bucket_has_a_limiter_for_it() {
-    let builder = tower_outbound::stack::StackBuilder::new("https://api.example.com").unwrap();
-    let builder = builder.with_quota(Quota::bucket(20_000, 100, seconds(1)).unwrap());
-    let limiter = builder.limiter().downcast_ref::<LocalLimiter>().unwrap().snapshot();
-    assert_eq!(limiter.available, 20_000 - 100);
-}
-
-#[tokio::test(start_paused = true)]
-async fn window_that_replaces_a_bucket_starts_without_permits() {
-    let limiter = LocalLimiter::paced_window(Quota::bucket(100, 10, seconds(1)).unwrap());
-    let taken = (0..60).filter(|_| limiter.try_acquire().is_ok()).count();
-    assert_eq!(taken, 60);
-    limiter.set_quotas(Quota::per_minute(60).unwrap().without_margin());
-    assert!(limiter.try_acquire().is_err());
-    advance(seconds(61)).await;
-    assert!(limiter.try_acquire().is_ok());
-}
-
-#[test]
 fn bucket_of_arrivals_overflows_only_with_more_permits_than_its_capacity() {
     let quota = Quota::bucket(2, 1, seconds(1)).unwrap();
     let start = Instant::now();

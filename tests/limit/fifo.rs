@@ -10,26 +10,6 @@ fn spent() -> LocalLimiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_request_wakes_the_first_waiter_and_does_not_overtake_it() {
-    let bucket = spent();
-    let mut waiting = queued(&bucket, &PermitRequest::new());
-    // The refilled permit belongs to the queued waiter, not to a new request.
-    advance(millis(1_500)).await;
-    let _newcomer = queued(&bucket, &PermitRequest::new());
-    assert!(waiting.is_woken());
-    assert_ready_ok!(waiting.poll());
-}
-
-#[tokio::test(start_paused = true)]
-async fn unpolled_acquire_future_is_not_queued_and_spends_no_permits() {
-    let bucket = LocalLimiter::token_bucket(one_per_second());
-    let unpolled = bucket.acquire();
-    bucket.acquire().await.unwrap();
-    drop(unpolled);
-    assert_eq!((bucket.snapshot().queued, bucket.snapshot().granted), (0, 1));
-}
-
-#[tokio::test(start_paused = true)]
 async fn each_grant_wakes_at_most_two_waiters_whatever_the_queue_length() {
     const WAITERS: usize = 5_000;
     let (bucket, polls) = (refilling(100, 100).with_initial_burst(0), Arc::new(AtomicUsize::new(0)));

@@ -182,61 +182,6 @@ async fn request_whose_permit_has_expired_stays_in_flight() {
     assert_eq!((limiter.snapshot().granted, limiter.snapshot().requests_in_flight), (3, Some(0)));
 }
 
-/// Selects the two limiters in turn.
-#[derive(Debug, Clone)]
-struct InTurn([LocalLimiter; 2], Arc<AtomicUsize>);
-
-impl SelectLimiter for InTurn {
-    fn acquire_for(&self, _: RequestHead<'_>, request: &PermitRequest) -> Acquire {
-        self.0[self.1.fetch_add(1, Relaxed) % 2].acquire_with(request)
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn request_whose_new_permit_comes_from_another_limiter_counts_there() {
-    let limiters =
-        [(); 2].map(|()| LocalLimiter::token_bucket(quota(2, 1_000, 1)).with_max_in_flight(1).unwrap());
-    let slots = Arc::new(Semaphore::new(1));
-    let inner = ConcurrencyLimit::with_semaphore(tower::service_fn(respond), Arc::clone(&slots));
-    let service = RateLimitLayer::new(InTurn(limiters.clone(), Arc::default())).layer(inner);
-    let busy = slots.acquire().await.unwrap();
-    let call = tokio::spawn(service.oneshot(to("/")));
-    sleep(millis(500)).await;
-    let in_flight = || limiters.each_ref().map(|limiter| limiter.snapshot().requests_in_flight.unwrap());
-    assert_eq!(in_flight(), [1, 0]);
-    drop(busy);
-    let response = call.await.unwrap().unwrap();
-    assert_eq!(in_flight(), [0, 1]);
-    drop(response);
-    assert_eq!(in_flight(), [0, 0]);
-}
-
-/// The waiters behind the first one of a part, which waits for the account.
-#[tokio::test(start_paused = true)]
-async fn request_to_a_part_is_refused_at_its_bound_while_the_account_is_full() {
-    let joint = Joint::new(one_at_a_time(), Keyed::new(|_| 0, |_: &u32| LocalLimiter::without_quota()));
-    let service = limited(RateLimitLayer::new(AnyLimiter::new(joint)).with_max_wait(seconds(2)));
-    let _unread = service.clone().oneshot(to("/")).await.unwrap();
-    let start = Instant::now();
-    let calls = [(); 3].map(|()| tokio::spawn(service.clone().oneshot(to("/"))));
-    for call in calls {
-        let error = call.await.unwrap().unwrap_err();
-        assert!(error.is_rate_limited());
-        let waited = start.elapsed();
-        assert!((seconds(2)..seconds(2) + millis(25)).contains(&waited), "{waited:?}");
-    }
-    let service = limited_without_wait(one_at_a_time());
-    let _unread = service.clone().oneshot(to("/")).await.unwrap();
-    let start = Instant::now();
-    assert!(service.oneshot(to("/")).await.unwrap_err().is_rate_limited());
-    assert_eq!(start.elapsed(), Duration::ZERO);
-}
-
-fn limited_without_wait(account: LocalLimiter) -> Limited {
-    let joint = Joint::new(account, Keyed::new(|_| 0, |_: &u32| LocalLimiter::without_quota()));
-    limited(RateLimitLayer::new(AnyLimiter::new(joint)).with_max_wait(Duration::ZERO))
-}
-
 /// Such a response has no body, so nobody has to read it.
 #[tokio::test(start_paused = true)]
 async fn response_without_a_body_ends_its_request() {

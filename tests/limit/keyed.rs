@@ -79,38 +79,6 @@ async fn keyed_limiter_keeps_the_quota_and_state_of_each_new_limiter() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn keyed_limiter_keeps_a_key_until_all_permits_of_its_quotas_are_available() {
-    let quotas = [Quota::per_second(10).unwrap(), Quota::per_minute(20).unwrap()];
-    let windows = keyed(move |_| LocalLimiter::sliding_window(quotas));
-    let mut granted = 0;
-    for second in 0..59 {
-        granted += (0..10).filter(|_| windows.limiter(&0).unwrap().try_acquire().is_ok()).count();
-        (0..50).for_each(|other| drop(windows.limiter(&(1 + 50 * second + other))));
-        advance(seconds(1)).await;
-    }
-    assert_eq!(granted, 20);
-}
-
-#[tokio::test(start_paused = true)]
-async fn keyed_limiter_accepts_usize_max_as_the_maximum_number_of_keys() {
-    let keyed =
-        Keyed::with_max_keys(usize::MAX, |_| 0, |_: &u32| LocalLimiter::token_bucket(one_per_second()));
-    assert!((0..1_000).all(|key| keyed.limiter(&key).is_ok()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_key_has_its_own_order() {
-    let keyed = keyed(|_| LocalLimiter::paced_window(one_per_second()));
-    let limiters = [0, 1].map(|key| keyed.limiter(&key).unwrap());
-    limiters.iter().for_each(|limiter| drop(limiter.try_acquire().unwrap()));
-    let of = |priority| PermitRequest::new().with_priority(priority);
-    let low = limiters.each_ref().map(|limiter| queued(limiter, &of(Priority::Low)));
-    let high = queued(&limiters[1], &of(Priority::High));
-    tokio::time::sleep(millis(950)).await;
-    assert_eq!([low[0].is_woken(), low[1].is_woken(), high.is_woken()], [true, false, true]);
-}
-
 /// The reason why a key is in use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum InUse {

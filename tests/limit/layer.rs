@@ -1,10 +1,7 @@
 //! Tests of `RateLimitLayer`: shared limiters, the settings of its requests, the readiness of the inner service, and
 //! cancelled calls.
 
-use super::{
-    support::{Scripted::Status, get},
-    *,
-};
+use super::{support::Scripted::Status, *};
 
 fn layer() -> RateLimitLayer<LocalLimiter> {
     RateLimitLayer::new(LocalLimiter::token_bucket(one_per_second()))
@@ -90,35 +87,6 @@ async fn layer_takes_the_priority_from_the_extensions_or_a_function() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_output_shows_the_name_and_state_of_each_limiter_type() {
-    let bucket = LocalLimiter::token_bucket(one_per_second());
-    bucket.try_acquire().unwrap();
-    let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| LocalLimiter::without_quota());
-    let layer = RateLimitLayer::new(bucket.clone());
-    let mut waiting = task::spawn(Box::pin(layer.layer(ready_after(2_001)).call(Request::new(()))));
-    let acquiring = format!("{:?}", *waiting);
-    assert_pending!(waiting.poll());
-    sleep(seconds(2)).await;
-    assert_pending!(waiting.poll());
-    let readying = format!("{:?}", *waiting);
-    sleep(millis(2)).await;
-    assert!(assert_ready!(waiting.poll()).is_ok());
-    for (debug, start) in [
-        (format!("{bucket:?}"), "LocalLimiter { snapshot: Snapshot { available: "),
-        (format!("{:?}", bucket.acquire_with(&PermitRequest::new())), "Acquire { .."),
-        (format!("{:?}", AnyLimiter::new(bucket.clone())), "AnyLimiter { inner: LocalLimiter {"),
-        (format!("{keyed:?}"), "Keyed { room: 32"),
-        (format!("{layer:?}"), "RateLimitLayer {"),
-        (format!("{:?}", layer.layer(NonZeroU32::MIN)), "RateLimit {"),
-        (acquiring, r#"rate_limit::ResponseFuture { state: "acquiring""#),
-        (readying, r#"rate_limit::ResponseFuture { state: "readying""#),
-        (format!("{:?}", *waiting), r#"rate_limit::ResponseFuture { state: "completed""#),
-    ] {
-        assert!(debug.starts_with(start), "{debug}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn queued_request_is_sent_unchanged() {
     for (length, mark) in [(10, None), (10, Some(7_u8)), (2_000, None)] {
         let server = ScriptedService::new([Status(200)]);
@@ -152,17 +120,4 @@ async fn queued_request_is_sent_unchanged() {
         let extensions = &sent.extensions;
         assert_eq!((extensions.get::<u8>().copied(), extensions.len()), (mark, mark.iter().count()));
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn queued_request_keeps_the_context_of_its_call() {
-    let server = ScriptedService::new([Status(200)]);
-    let service = RequestIdLayer::new().layer(slow_layer().layer(server.clone()));
-    for _ in 0..2 {
-        service.clone().oneshot(get("https://api.example.com/v1")).await.unwrap();
-    }
-    let sent = &server.seen()[1].head;
-    let report = sent.extensions.get::<CallContext>().unwrap().report();
-    assert_eq!(report.waited(), seconds(10));
-    assert_eq!(report.request_id().as_ref(), sent.headers.get("x-request-id"));
 }

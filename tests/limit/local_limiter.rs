@@ -81,18 +81,6 @@ async fn pause_applies_to_all_clones_until_its_end_or_resume() {
     assert_eq!(start.elapsed(), millis(6_325));
 }
 
-#[tokio::test(start_paused = true)]
-async fn change_of_quotas_applies_to_queued_waiters() {
-    let (bucket, start) = (refilling(1, 10).with_initial_burst(0), Instant::now());
-    let (costly, waiting) = (tokio::spawn(bucket.acquire_many(permits(9))), tokio::spawn(bucket.acquire()));
-    yield_now().await;
-    bucket.set_quotas([quota(88, 10_000, 8)]);
-    assert_eq!(costly.await.unwrap().unwrap_err().reason(), Reason::TooCostly { largest: 8 });
-    waiting.await.unwrap().unwrap();
-    // Ten permits are spent, two more than the new burst. It refills one permit every 125 ms.
-    assert_eq!(start.elapsed(), millis(375));
-}
-
 /// Asserts that `try_acquire_with` returns `None` and has no side effects.
 #[track_caller]
 fn assert_undecided(bucket: &LocalLimiter, request: &PermitRequest) {
@@ -128,17 +116,4 @@ async fn try_acquire_grants_like_acquire_and_overtakes_no_waiter() {
     advance(seconds(4)).await;
     bucket.pause_until(Instant::now() + seconds(1));
     assert_undecided(&bucket, &PermitRequest::new());
-}
-
-#[tokio::test(start_paused = true)]
-async fn request_that_can_never_be_granted_is_counted_as_one_refusal() {
-    let bucket = refilling(1, 5);
-    let late = PermitRequest::new().with_deadline(Instant::now());
-    advance(seconds(1)).await;
-    let requests = [(late, Reason::Deadline), (costing(6), Reason::TooCostly { largest: 5 })];
-    for ((request, reason), number) in requests.into_iter().zip(1..) {
-        assert_undecided(&bucket, &request);
-        assert_eq!(bucket.acquire_with(&request).await.unwrap_err().reason(), reason);
-        assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, number));
-    }
 }

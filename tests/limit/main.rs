@@ -5,7 +5,6 @@
 
 mod absent_waiters;
 mod adaptive;
-mod adaptive_probe;
 mod batches;
 mod bucket_quota;
 mod clock_jumps;
@@ -16,15 +15,12 @@ mod in_flight;
 mod joint;
 mod keyed;
 mod layer;
-mod llm_server;
 mod local_limiter;
 mod margin;
 mod memory;
 mod server_kinds;
 mod server_limits;
-mod shared_quota;
 mod simulation;
-mod stacked_layers;
 #[path = "../support/mod.rs"]
 mod support;
 mod traffic;
@@ -35,7 +31,6 @@ use std::{
     collections::{BTreeMap, VecDeque},
     convert::Infallible,
     future::{Ready, ready},
-    io,
     iter::{once, repeat_n},
     num::NonZeroU32,
     pin::pin,
@@ -47,7 +42,7 @@ use std::{
     },
     task::{Context, Poll, Wake, Waker},
     thread,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -65,7 +60,7 @@ use tower::{
 };
 use tower_outbound::{
     ApiKey, Body, Error, ErrorKind, Quota, Report,
-    call::{CallContext, RequestHead},
+    call::RequestHead,
     error::{Reason, Refusal},
     limit::{
         Acquire, AnyLimiter, Effect, InFlightBody, Keyed, Limiter, LocalLimiter, Permit, PermitCost,
@@ -73,9 +68,7 @@ use tower_outbound::{
         Snapshot,
     },
     preset,
-    request_id::RequestIdLayer,
     test_util::{Arrivals, LimitHeaders, ScriptedResponse, ScriptedService, ServerLimit},
-    timeout::TotalTimeoutLayer,
 };
 
 use self::{

@@ -46,50 +46,6 @@ async fn sliding_window_stores_simultaneous_grants_in_one_log_entry() {
     assert_peak(2 * 16 * 1_024 + 4_096, || window.set_quotas([largest().without_margin()]));
 }
 
-/// The sum of the costs exceeds 32 bits. The token bucket forecasts a wait of more than 100 days.
-#[tokio::test(start_paused = true)]
-async fn waiters_with_the_largest_cost_get_permits_in_fifo_order() {
-    let window = LocalLimiter::sliding_window(largest());
-    let bucket = LocalLimiter::token_bucket(Quota::new(u32::MAX, seconds(86_400)).unwrap());
-    // A token bucket's burst is the largest cost that the bucket can grant.
-    let hundred_days = seconds(86_400) * 100;
-    let burst = permits(u32::MAX / 10);
-    for (limiter, cost, least, served) in
-        [(&window, ALL, millis(1_062) * 1_001, 3), (&bucket, burst, hundred_days, 0)]
-    {
-        limiter.try_acquire_many(cost).unwrap();
-        let mut waiting: Vec<_> = (0..1_000).map(|_| queued(limiter, &costing(cost.get()))).collect();
-        let wait = limiter.try_acquire_many(cost).unwrap_err().wait().unwrap();
-        assert!(wait > least, "{wait:?}");
-        let bounded = costing(cost.get()).with_max_wait(seconds(1_000));
-        limiter.acquire_with(&bounded).await.unwrap_err();
-        for waiter in waiting.iter_mut().take(served) {
-            // A window and its margin, and the 4 ms for which the driver gathers waiters.
-            tokio::time::sleep(millis(1_067)).await;
-            assert_ready_ok!(waiter.poll());
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn limiter_allocates_nothing_for_an_immediate_grant_or_refusal() {
-    let bucket = LocalLimiter::token_bucket(one_per_second());
-    bucket.snapshot();
-    let granted = allocation_counter::measure(|| {
-        assert!(assert_ready!(task::spawn(bucket.acquire()).poll()).is_ok());
-    });
-    let mock_task = allocation_counter::measure(|| drop(task::spawn(ready(()))));
-    assert_eq!(granted.count_total, mock_task.count_total);
-    let refused = allocation_counter::measure(|| {
-        assert_eq!(bucket.try_acquire().unwrap_err().wait(), Some(seconds(1)));
-    });
-    assert_eq!(refused.count_total, 0);
-    let created =
-        allocation_counter::measure(|| std::mem::forget(LocalLimiter::token_bucket(one_per_second())));
-    // One allocation each for the limiter, its setup and its quotas.
-    assert!(created.count_current <= 3, "{created:?}");
-}
-
 /// The figures include the key of 8 bytes and the free slots of the table.
 #[test]
 fn keys_take_little_memory() {

@@ -128,48 +128,6 @@ async fn waiter_that_a_settlement_delays_beyond_its_bound_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_that_a_report_of_the_server_delays_beyond_its_bound_is_refused() {
-    let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin()).with_server_remaining();
-    let permit = sent(&limiter, 1_000);
-    advance(seconds(50)).await;
-    let [_first, mut second] = second_waiter(&limiter, 20);
-    permit.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("0", "40s")));
-    sleep(millis(20)).await;
-    let refused = assert_ready!(second.poll()).unwrap_err();
-    assert_eq!((refused.reason(), refused.unit()), (Reason::MaxWait, Some(Unit::Tokens)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn request_without_tokens_is_refused_behind_one_that_waits_for_them() {
-    let limiter = LocalLimiter::sliding_window(tokens(1_000));
-    send(&limiter, 1_000);
-    let mut first = task::spawn(limiter.acquire_with(&requesting(500)));
-    assert_pending!(first.poll());
-    let refused = limiter.acquire_with(&PermitRequest::new().with_max_wait(seconds(1))).await.unwrap_err();
-    assert_eq!((refused.reason(), refused.unit()), (Reason::MaxWait, Some(Unit::Tokens)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn lower_priority_with_a_share_is_not_refused_because_of_all_higher_ones() {
-    let limiter = LocalLimiter::sliding_window([Quota::per_minute(500).unwrap(), tokens(1_000)]);
-    send(&limiter, 1_000);
-    let high = requesting(500).with_priority(Priority::High);
-    let mut waiters: Vec<_> = (0..20).map(|_| task::spawn(limiter.acquire_with(&high))).collect();
-    waiters.iter_mut().for_each(|waiter| assert_pending!(waiter.poll()));
-    // The 20 requests take ten minutes, and a low priority gets a tenth of the permits.
-    let low = requesting(100).with_priority(Priority::Low).with_max_wait(seconds(450));
-    assert_pending!(task::spawn(limiter.acquire_with(&low)).poll());
-}
-
-#[tokio::test(start_paused = true)]
-async fn pause_is_not_reported_as_a_delay_by_tokens() {
-    let limiter = LocalLimiter::sliding_window(tokens(1_000));
-    limiter.pause_until(Instant::now() + seconds(10));
-    let refused = limiter.acquire_with(&requesting(100).with_max_wait(seconds(5))).await.unwrap_err();
-    assert_eq!((refused.unit(), refused.wait()), (None, Some(seconds(10))));
-}
-
-#[tokio::test(start_paused = true)]
 async fn amount_from_before_a_change_of_quotas_is_never_returned() {
     let requests = Quota::per_minute(100).unwrap();
     let limiter = LocalLimiter::sliding_window(requests);
@@ -200,64 +158,6 @@ async fn waiter_takes_from_each_quota_of_a_unit_what_an_immediate_request_takes(
     assert_eq!(available(), [0, 94_990]);
     permit.settlement().unwrap().settle(of(200));
     assert_eq!(available(), [800, 99_790]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn waiter_from_before_the_first_quota_of_its_unit_takes_its_amount() {
-    let requests = Quota::per_minute(1).unwrap().without_margin();
-    let limiter = LocalLimiter::sliding_window(requests);
-    send(&limiter, 0);
-    let mut waiter = task::spawn(limiter.acquire_with(&requesting(500)));
-    assert_pending!(waiter.poll());
-    limiter.set_quotas([requests, tokens(1_000)]);
-    sleep(millis(60_005)).await;
-    let mut permit = assert_ready_ok!(waiter.poll());
-    permit.mark_sent(Instant::now());
-    assert_available(&limiter, 500);
-}
-
-#[tokio::test(start_paused = true)]
-async fn paced_quota_has_its_burst_available() {
-    let limiter = LocalLimiter::paced_window(tokens(1_000));
-    assert_available(&limiter, 100);
-    send(&limiter, 60).settle(of(40));
-    assert_available(&limiter, 60);
-}
-
-#[tokio::test(start_paused = true)]
-async fn settled_amounts_are_returned_to_the_report_of_the_server() {
-    let limiter = LocalLimiter::sliding_window(tokens(10_000)).with_server_remaining();
-    let permit = sent(&limiter, 100);
-    permit.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("5000", "50s")));
-    advance(millis(10)).await;
-    let sent = [(); 5].map(|()| send(&limiter, 1_000));
-    assert_available(&limiter, 0);
-    sent.iter().for_each(|settlement| settlement.settle(of(100)));
-    assert_available(&limiter, 4_500);
-}
-
-#[tokio::test(start_paused = true)]
-async fn report_below_the_amounts_taken_since_is_not_raised_by_their_settlement() {
-    let limiter = LocalLimiter::sliding_window(tokens(10_000)).with_server_remaining();
-    let first = sent(&limiter, 100);
-    advance(seconds(1)).await;
-    let sent = [(); 5].map(|()| send(&limiter, 1_000));
-    // The server has not counted the five requests, which take 100 each.
-    first.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("600", "50s")));
-    assert_available(&limiter, 0);
-    sent.iter().for_each(|settlement| settlement.settle(of(100)));
-    assert_available(&limiter, 100);
-}
-
-#[tokio::test(start_paused = true)]
-async fn returned_amount_may_exceed_the_first_part_of_its_charge() {
-    let limiter = LocalLimiter::sliding_window(tokens(1_000));
-    let settlement = send(&limiter, 10);
-    advance(seconds(1)).await;
-    settlement.settle(of(600));
-    advance(seconds(1)).await;
-    settlement.settle(of(100));
-    assert_available(&limiter, 900);
 }
 
 #[tokio::test(start_paused = true)]
@@ -342,23 +242,6 @@ async fn limiter_without_a_quota_of_the_unit_ignores_its_amounts() {
     assert_available(&limiter, 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn changed_quota_still_counts_the_amounts_taken_before() {
-    let limiter = LocalLimiter::sliding_window(tokens(1_000));
-    send(&limiter, 700);
-    limiter.set_quotas(tokens(2_000));
-    assert_available(&limiter, 1_300);
-    limiter.set_quotas(tokens(500));
-    assert_available(&limiter, 0);
-    // A waiter takes at most the new limit.
-    let mut waiter = task::spawn(limiter.acquire_with(&requesting(900)));
-    assert_pending!(waiter.poll());
-    advance(seconds(62)).await;
-    assert_ready_ok!(waiter.poll());
-    limiter.set_quotas(Quota::per_minute(10).unwrap());
-    assert!(limiter.snapshot().units.is_empty());
-}
-
 #[test]
 fn quota_in_another_unit_round_trips_as_text_and_rejects_unsupported_units() {
     for (unit, name) in [
@@ -387,13 +270,6 @@ fn quota_in_another_unit_round_trips_as_text_and_rejects_unsupported_units() {
     {
         assert!(text.parse::<Quota>().is_err(), "{text}");
     }
-}
-
-#[test]
-fn amounts_of_requests_and_concurrency_are_ignored() {
-    let amounts = Amounts::of(Unit::Requests, 5).with(Unit::Concurrency, 5);
-    assert!(amounts.is_empty());
-    assert_eq!(format!("{:?}", amounts.with(Unit::Bytes, 7)), "{\"bytes\": 7}");
 }
 
 #[tokio::test(start_paused = true)]

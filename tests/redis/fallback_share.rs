@@ -134,35 +134,6 @@ fn pair(server: &RedisServer) -> [RedisLimiter; 2] {
     [(); 2].map(|()| with_half_as_share(window(&server.url(), "key", [pair_quota()])))
 }
 
-/// After the outage, the busy process uses the whole quota.
-#[tokio::test]
-async fn idle_process_does_not_use_its_fallback_share_after_the_outage() {
-    let mut server = server();
-    let [busy, idle] = pair(&server);
-    for limiter in [&busy, &idle] {
-        take(limiter, request(1, None)).await.unwrap();
-    }
-    server.kill().unwrap();
-    for limiter in [&busy, &idle] {
-        take(limiter, request(1, Some(millis(100)))).await.unwrap_err();
-    }
-    server.restart().unwrap();
-    let restarted = Instant::now();
-    // The store is queried only while a request waits.
-    while busy.store() != Store::Shared || restarted.elapsed() < millis(4_000) {
-        assert!(restarted.elapsed() < HANG_TIMEOUT, "{busy:?}");
-        let _ = take(&busy, request(1, Some(millis(10)))).await;
-        tokio::time::sleep(millis(200)).await;
-    }
-    tokio::time::sleep(millis(1_400)).await;
-    let mut arrivals = Arrivals::new();
-    for _ in 0..10 {
-        arrivals.extend([take(&busy, request(1, None)).await.unwrap()]);
-    }
-    take_concurrently(&idle, 5, millis(300), &arrivals).await;
-    arrivals.assert_within(pair_quota());
-}
-
 /// The store grants permits before they become valid. Other processes may still hold such permits when the store stops.
 #[tokio::test]
 async fn fallback_share_starts_after_the_last_permits_of_the_store_expire() {

@@ -1,7 +1,6 @@
 //! Tests the limit of requests in flight that processes share.
 
 use std::{
-    convert::Infallible,
     env,
     process::Stdio,
     sync::{
@@ -10,15 +9,11 @@ use std::{
     },
 };
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
 };
-use tower::{Layer, ServiceExt, service_fn};
-use tower_outbound::limit::{Permit, RateLimitLayer};
+use tower_outbound::limit::Permit;
 
 use super::*;
 
@@ -97,43 +92,6 @@ async fn limiters_never_exceed_their_common_limit_of_requests_in_flight() {
 }
 
 #[tokio::test]
-async fn limiters_with_many_waiters_take_turns() {
-    let server = server();
-    let limiters = [(); 3].map(|()| limited(&server.url(), 1));
-    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let mut calls = JoinSet::new();
-    for call in 0..60 {
-        let (limiter, order) = (limiters[call % 3].clone(), Arc::clone(&order));
-        calls.spawn(async move {
-            let permit = acquire(&limiter).await;
-            order.lock().unwrap().push(call % 3);
-            tokio::time::sleep(millis(2)).await;
-            drop(permit);
-        });
-    }
-    while let Some(call) = calls.join_next().await {
-        call.unwrap();
-    }
-    let order = order.lock().unwrap();
-    // A busy machine may delay a process for more than a second, so that it loses its turn.
-    let others = |number: usize| order.iter().take(30).filter(|limiter| **limiter != number).count();
-    assert!((0..3).all(|number| others(number) <= 24), "{order:?}");
-}
-
-#[tokio::test]
-async fn request_in_flight_counts_beyond_the_expiry_until_it_ends() {
-    let server = server();
-    let [one, other] = [(); 2].map(|()| limited(&server.url(), 1));
-    let permit = acquire(&one).await;
-    let waiting = tokio::time::timeout(EXPIRY * 3, other.acquire_with(&request(1, None)));
-    assert!(waiting.await.is_err(), "two requests were in flight");
-    assert_eq!((one.snapshot().requests_in_flight, other.snapshot().requests_in_flight), (Some(1), Some(0)));
-    drop(permit);
-    wait_until_counted(&server, &[]).await;
-    acquire(&other).await;
-}
-
-#[tokio::test]
 async fn end_of_a_request_admits_a_waiter_of_the_same_process_at_once() {
     let server = server();
     let limiter = limited(&server.url(), 1);
@@ -183,22 +141,6 @@ async fn dropped_waiters_and_unused_permits_do_not_count() {
     wait_until_counted(&server, &[1]).await;
     drop(first);
     wait_until_counted(&server, &[]).await;
-}
-
-#[tokio::test]
-async fn response_counts_as_in_flight_until_its_body_ends() {
-    let server = server();
-    let limiter = limited(&server.url(), 1);
-    let api = service_fn(|_: Request<()>| async {
-        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("body")))
-    });
-    let response = RateLimitLayer::new(limiter.clone()).layer(api).oneshot(Request::new(())).await.unwrap();
-    wait_until_counted(&server, &[1]).await;
-    let refusal = take(&limiter, request(1, None).with_deadline(Instant::now() + millis(300))).await;
-    assert_eq!(refusal.unwrap_err().max_in_flight(), Some(1));
-    response.into_body().collect().await.unwrap();
-    wait_until_counted(&server, &[]).await;
-    acquire(&limiter).await;
 }
 
 #[tokio::test]

@@ -45,8 +45,6 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Starts a server. A server that has just started grants no permits for one window, because it may have lost its data
-/// in a restart. The tests therefore use short windows.
 /// Waits until the task is woken.
 async fn until_woken<F>(task: &tokio_test::task::Spawn<F>) {
     let woken = async {
@@ -57,6 +55,8 @@ async fn until_woken<F>(task: &tokio_test::task::Spawn<F>) {
     tokio::time::timeout(HANG_TIMEOUT, woken).await.unwrap();
 }
 
+/// Starts a server. A server that has just started grants no permits for one window, because it may have lost its data
+/// in a restart. The tests therefore use short windows.
 fn server() -> RedisServer {
     RedisServer::start(&[]).unwrap()
 }

@@ -1,11 +1,5 @@
 //! Tests quotas of tokens and points that processes share, and how requests settle their amounts.
 
-use std::{env, process::Stdio};
-
-use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    process::Command,
-};
 use tower_outbound::limit::{Amounts, Permit, Unit};
 
 use super::*;
@@ -158,21 +152,6 @@ async fn dropped_waiter_returns_the_amounts_that_were_granted_to_it() {
 }
 
 #[tokio::test]
-async fn estimate_above_the_limit_counts_as_the_limit() {
-    let server = server();
-    let length = millis(2_000);
-    let limiter = window(&server.url(), "key", [quota(100, length), token_quota(100, length)]).unwrap();
-    for _ in 0..2 {
-        let granted = send(&limiter, tokens(5_000)).await;
-        let refusal = take(&limiter, taking(tokens(1)).with_max_wait(millis(100))).await.unwrap_err();
-        assert_eq!(refusal.unit(), Some(Unit::Tokens));
-        // A request without tokens needs no room for them.
-        take(&limiter, request(1, None).with_max_wait(millis(100))).await.unwrap();
-        drop(granted);
-    }
-}
-
-#[tokio::test]
 async fn refusal_names_the_unit_that_delays() {
     let server = server();
     let length = millis(3_000);
@@ -188,32 +167,6 @@ async fn refusal_names_the_unit_that_delays() {
     assert_eq!(left, [(Unit::Points, 10, 5), (Unit::Tokens, 100, 0)]);
     // The forecast of six points does not apply to five.
     take(&limiter, taking(Amounts::of(Unit::Points, 5)).with_max_wait(millis(100))).await.unwrap();
-}
-
-#[tokio::test]
-#[ignore = "child process that another test starts"]
-async fn child_process_takes_tokens() {
-    let limiter = window(&env::var("STORE_URL").unwrap(), "key", [token_quota(100, millis(3_000))]).unwrap();
-    let _permit = send(&limiter, tokens(100)).await;
-    println!("granted");
-    tokio::time::sleep(HANG_TIMEOUT * 10).await;
-}
-
-#[tokio::test]
-async fn estimate_of_a_killed_process_counts_until_it_leaves_the_window() {
-    let (server, length) = (server(), millis(3_000));
-    let limiter = window(&server.url(), "key", [token_quota(100, length)]).unwrap();
-    let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "units::child_process_takes_tokens", "--ignored", "--nocapture"]);
-    command.env("STORE_URL", server.url()).stdout(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    while !lines.next_line().await.unwrap().expect("the child has ended").contains("granted") {}
-    child.kill().await.unwrap();
-    let killed = Instant::now();
-    take(&limiter, taking(tokens(1))).await.unwrap();
-    // The child received its permit a little before the test read its output.
-    assert!(killed.elapsed() >= length / 2, "{:?}", killed.elapsed());
 }
 
 #[tokio::test]
@@ -257,24 +210,4 @@ async fn wait_until_shared(limiter: &RedisLimiter) {
         assert!(start.elapsed() < HANG_TIMEOUT, "{limiter:?}");
         tokio::time::sleep(millis(10)).await;
     }
-}
-
-/// The flush deletes the log of amounts. The entire quota then counts as spent.
-#[tokio::test]
-async fn flush_of_the_store_grants_no_second_quota_of_tokens() {
-    let (server, length) = (server(), millis(3_000));
-    let [one, other] = [(); 2].map(|()| window(&server.url(), "key", [token_quota(100, length)]).unwrap());
-    let mut permit = send(&one, tokens(100)).await;
-    redis::cmd("FLUSHALL").exec_async(&mut connect(&server).await).await.unwrap();
-    let flushed = Instant::now();
-    // The store no longer knows which amounts this would return.
-    settle(&mut permit, tokens(0));
-    // Only the process that remembers its grants detects the loss.
-    let mut connection = connect(&server).await;
-    while redis::cmd("DBSIZE").query_async::<u64>(&mut connection).await.unwrap() == 0 {
-        assert!(flushed.elapsed() < HANG_TIMEOUT, "{one:?}");
-        tokio::time::sleep(millis(1)).await;
-    }
-    take(&other, taking(tokens(100))).await.unwrap();
-    assert!(flushed.elapsed() >= length, "{:?}", flushed.elapsed());
 }

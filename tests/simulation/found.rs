@@ -11,19 +11,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
-use hyper::{
-    body::{Frame, Incoming},
-    service::service_fn,
-};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, DuplexStream},
+    io::DuplexStream,
     time::{Instant, sleep, timeout},
 };
 use tower::ServiceExt;
@@ -85,25 +81,6 @@ async fn serve_http2(stream: DuplexStream, lifetime: Duration) {
     }
 }
 
-/// Seed 2: the pool did not count a connection that had received GOAWAY, although its streams continued.
-#[tokio::test(start_paused = true)]
-async fn a_connection_with_streams_after_goaway_counts() {
-    keep_dispatchers();
-    let config = TransportConfig::new().with_http2_prior_knowledge().with_max_connections(1);
-    let (transport, open) = transport(config, |stream| serve_http2(stream, Duration::from_millis(100)));
-    call(&transport, Duration::ZERO).await.unwrap();
-    let slow = tokio::spawn({
-        let transport = transport.clone();
-        async move { call(&transport, Duration::from_secs(5)).await }
-    });
-    sleep(Duration::from_millis(200)).await;
-    let next = tokio::spawn(async move { call(&transport, Duration::ZERO).await });
-    sleep(Duration::from_secs(1)).await;
-    assert_eq!(open.load(Relaxed), 1, "the maximum is one connection");
-    assert_eq!(slow.await.unwrap().unwrap(), 200);
-    assert_eq!(timeout(Duration::from_secs(1), next).await.unwrap().unwrap().unwrap(), 200);
-}
-
 /// All connections have been idle for too long, so no request may use them. They must not keep their places.
 #[tokio::test(start_paused = true)]
 async fn an_expired_http2_connection_does_not_delay_the_next_request() {
@@ -121,36 +98,6 @@ async fn an_expired_http2_connection_does_not_delay_the_next_request() {
     let start = Instant::now();
     call(&transport, Duration::ZERO).await.unwrap();
     assert!(start.elapsed() < Duration::from_millis(10), "{:?}", start.elapsed());
-}
-
-/// The server responds and then stops reading the request. The second response has a body, which the caller drops.
-#[tokio::test(start_paused = true)]
-async fn an_unread_request_body_does_not_keep_a_place_forever() {
-    keep_dispatchers();
-    for rest in ["content-length: 0\r\n\r\n", "content-length: 9\r\n\r\npart"] {
-        let config = TransportConfig::new().with_max_connections(1);
-        let (transport, open) = transport(config, move |mut stream| async move {
-            let mut head = [0; 64];
-            let _ = stream.read_exact(&mut head).await;
-            let _ = stream.write_all(format!("HTTP/1.1 413 \r\n{rest}").as_bytes()).await;
-            sleep(Duration::from_secs(3600)).await;
-        });
-        for number in 1..=2 {
-            // hyper buffers a body of one frame, so only a longer body can wait.
-            let frames = stream::iter(0..64).map(|_| Ok(Frame::data(Bytes::from_static(&[0; 16 << 10]))));
-            let request =
-                Request::put("http://server/").body(StreamBody::new(frames).boxed_unsync()).unwrap();
-            let sent = timeout(Duration::from_secs(60), transport.clone().oneshot(request)).await;
-            let response = sent.expect("a place for a connection").unwrap();
-            assert_eq!(response.status(), 413);
-            drop(response);
-            assert_eq!(
-                open.load(Relaxed),
-                number,
-                "a connection whose server reads nothing is not used again"
-            );
-        }
-    }
 }
 
 /// The connection opens after three windows, when the limiter has granted the permits of all calls.

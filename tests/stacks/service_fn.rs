@@ -167,14 +167,3 @@ async fn preset_accepts_a_function_with_a_custom_error() {
     let response = response.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(Report::from_response(&response).unwrap().attempt_count(), 2);
 }
-
-#[tokio::test(start_paused = true)]
-async fn custom_error_of_a_service_is_the_source_of_the_crates_error() {
-    let service = service_fn(|_: Request<ReplayBody<LocalBody>>| async {
-        Err::<Response<LocalBody>, _>(CustomError::Lost("every attempt"))
-    });
-    let result = RetryLayer::new().layer(service).oneshot(request()).await;
-    let error = result.map(drop).unwrap_err();
-    let source = std::error::Error::source(&error).unwrap();
-    assert_eq!(source.downcast_ref::<Lost>().unwrap().0, "every attempt");
-}

@@ -24,7 +24,7 @@ use tokio_tungstenite::{
     tungstenite::{Error as WsError, Message, handshake::client::generate_key},
 };
 use tower_outbound::{
-    ApiKey, Body, Client, ExponentialBackoff, Quota, client::Response, preset, stack::StackBuilder,
+    ApiKey, Body, Client, ExponentialBackoff, client::Response, preset, stack::StackBuilder,
 };
 
 const KEY: &str = "k3y";
@@ -119,31 +119,6 @@ async fn websocket_opens_after_two_failed_handshakes_and_echoes_messages() {
     assert!(
         seen[0].request_id.len() == 36 && seen.iter().all(|request| request.request_id == seen[0].request_id)
     );
-}
-
-#[tokio::test]
-async fn handshake_with_a_wrong_key_is_not_retried_and_each_handshake_takes_a_permit() {
-    let (server, preset) = start([Handshake::Accepted { messages: 1 }]).await;
-    let wrong = preset.clone().with_api_key(ApiKey::new("wrong").unwrap()).client().unwrap();
-    let unauthorized = request_upgrade(&wrong).await;
-    assert_eq!(unauthorized.status(), StatusCode::UNAUTHORIZED);
-    assert_eq!(unauthorized.report().unwrap().attempt_count(), 1);
-    let error = program::open(&wrong, "/socket").await.unwrap_err();
-    assert_eq!(error.to_string(), "the server rejected the handshake: 401 Unauthorized");
-    assert_eq!(
-        Reconnect::new(ExponentialBackoff::throttled()).rejected(&unauthorized),
-        None,
-        "the client must not reconnect with a wrong key"
-    );
-
-    let quota = Quota::new(1, Duration::from_millis(200)).unwrap();
-    let client = preset.with_quota(quota).client().unwrap();
-    let start = Instant::now();
-    for _ in 0..3 {
-        open(&client).await;
-    }
-    assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
-    assert_eq!(server.requests().len(), 5);
 }
 
 #[tokio::test]

@@ -7,7 +7,6 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -15,10 +14,9 @@ use futures_util::{StreamExt, future, stream};
 use http::Response;
 use http_body_util::{StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
-use tokio::sync::Semaphore;
 use tower_outbound::{Client, limit::LocalLimiter, transport::TransportConfig};
 
-use crate::support::server::{Reply, Seen, Server, Wire, reply, within};
+use crate::support::server::{Reply, Server, Wire, within};
 
 const MAX: u32 = 4;
 
@@ -121,47 +119,5 @@ async fn cancelled_requests_do_not_stay_in_flight() {
         })
         .await;
         assert_eq!(limiter.snapshot().requests_in_flight, Some(0));
-    }
-}
-
-/// The server processes each request to its end, even if the client has cancelled it.
-#[tokio::test]
-async fn cancelled_requests_cause_no_excess_at_a_server_if_they_are_held() {
-    for (wire, is_held) in
-        [(Wire::Http1, true), (Wire::Http2, true), (Wire::Http1, false), (Wire::Http2, false)]
-    {
-        let (counter, arrived) = (Arc::new(Counter::default()), Arc::new(Semaphore::new(0)));
-        let (counting, arrives) = (Arc::clone(&counter), Arc::clone(&arrived));
-        let handler = move |_, request: Seen| {
-            let counted = Counted::new(&counting);
-            if request.path_and_query() == "/cancelled" {
-                arrives.add_permits(1);
-            }
-            async move {
-                let processing = async move {
-                    yields(500).await;
-                    drop(counted);
-                };
-                tokio::spawn(processing).await.unwrap();
-                Some(reply(200, ""))
-            }
-        };
-        let server = Server::start(wire.clone(), handler).await;
-        let limiter =
-            if is_held { limiter().with_hold_after_cancel(Duration::from_secs(1)) } else { limiter() };
-        call_from_16(&client(&server, &limiter, &wire), 300, |client, number| {
-            let arrived = Arc::clone(&arrived);
-            async move {
-                if number % 50 == 7 {
-                    let cancel = async { arrived.acquire().await.unwrap().forget() };
-                    future::select(Box::pin(read(client, "/cancelled")), Box::pin(cancel)).await;
-                } else {
-                    read(client, "/").await;
-                }
-            }
-        })
-        .await;
-        let most = counter.most.load(Ordering::SeqCst);
-        assert_eq!(most > MAX as usize, !is_held, "{most} requests");
     }
 }

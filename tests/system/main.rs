@@ -9,7 +9,7 @@ mod hostile;
 #[cfg(feature = "client")]
 mod in_flight;
 mod module_order;
-#[cfg(feature = "client")]
+#[cfg(feature = "rustls")]
 mod soak;
 #[path = "../support/mod.rs"]
 mod support;

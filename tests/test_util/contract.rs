@@ -1,17 +1,9 @@
 //! Tests that `ScriptedService` panics if its caller breaks tower's contract.
 
-use std::{
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
-use tokio::sync::Semaphore;
-use tokio_test::{assert_pending, task};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimit};
-use tower_outbound::{
-    retry::RetryLayer,
-    test_util::{Arrivals, ScriptedService},
-};
+use tower::{Service, ServiceExt};
+use tower_outbound::test_util::ScriptedService;
 
 use super::*;
 
@@ -51,35 +43,4 @@ impl Service<Request<Full<Bytes>>> for CallsAClone {
 #[should_panic(expected = "a clone of a ready instance is not ready")]
 async fn scripted_service_panics_if_a_layer_calls_a_clone_that_is_not_ready() {
     let _ = CallsAClone(ScriptedService::new([200])).oneshot(get()).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn scripted_service_accepts_a_caller_that_polls_readiness_before_each_call() {
-    let service = ScriptedService::new([200]);
-    let arrivals = Arrivals::new();
-    let mut stack = ServiceBuilder::new().map_request(recording(&arrivals)).service(service.clone());
-    for _ in 0..2 {
-        let ready = ServiceExt::<Request<Full<Bytes>>>::ready(&mut stack).await.unwrap();
-        assert!(ready.call(get()).await.is_ok());
-    }
-    assert_eq!((arrivals.times().len(), service.arrivals().times()), (2, arrivals.times()));
-}
-
-/// Wraps `ScriptedService` in tower's `ConcurrencyLimit`, as the docs of `ScriptedService` recommend.
-#[tokio::test(start_paused = true)]
-async fn retry_layer_holds_no_concurrency_permit_during_backoff() {
-    let (service, permits) = (ScriptedService::new([503, 200]), Arc::new(Semaphore::new(2)));
-    let limited = ConcurrencyLimit::with_semaphore(service.clone(), Arc::clone(&permits));
-    let mut retried = task::spawn(RetryLayer::new().layer(limited.clone()).oneshot(get()));
-    assert_pending!(retried.poll());
-    assert_eq!((service.calls(), permits.available_permits()), (1, 2));
-
-    let mut held = task::spawn(async move {
-        let mut service = limited;
-        let ready = ServiceExt::<Request<Full<Bytes>>>::ready(&mut service).await.unwrap();
-        tokio::time::sleep(secs(1)).await;
-        ready.call(get()).await
-    });
-    assert_pending!(held.poll());
-    assert_eq!(permits.available_permits(), 1);
 }

@@ -16,10 +16,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use tower::ServiceExt;
-use tower_outbound::{
-    Body, BoxError,
-    test_util::{Arrivals, ScriptedService},
-};
+use tower_outbound::{Body, BoxError, test_util::ScriptedService};
 
 const URL: &str = "https://api.example.com/v1?key=s3cret";
 
@@ -29,15 +26,6 @@ fn secs(secs: u64) -> Duration {
 
 fn get() -> Request<Full<Bytes>> {
     Request::get(URL).body(Full::from("hello")).unwrap()
-}
-
-/// Returns a function for `map_request` that records the arrival of each request.
-fn recording(arrivals: &Arrivals) -> impl Fn(Request<Full<Bytes>>) -> Request<Full<Bytes>> + Clone {
-    let arrivals = arrivals.clone();
-    move |request| {
-        arrivals.note();
-        request
-    }
 }
 
 async fn call(service: &ScriptedService) -> Result<Response<Body>, BoxError> {

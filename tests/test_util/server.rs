@@ -9,11 +9,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use tokio::time::timeout;
-use tower_outbound::{
-    ApiKey,
-    stack::StackBuilder,
-    test_util::{ScriptedResponse, ScriptedServer, ScriptedService},
-};
+use tower_outbound::test_util::{ScriptedResponse, ScriptedServer, ScriptedService};
 
 use super::*;
 
@@ -50,20 +46,6 @@ async fn scripted_server_serves_and_records_http1_and_http2_requests() {
             assert_eq!(seen.body.unwrap(), "hello");
         }
     }
-}
-
-#[tokio::test]
-async fn client_retries_and_sends_its_key_to_a_scripted_server() {
-    let script = ScriptedService::new([503, 200]);
-    let server = ScriptedServer::start(script.clone()).await.unwrap();
-    let preset = StackBuilder::new(server.url())
-        .unwrap()
-        .with_name("mine")
-        .with_api_key(ApiKey::new("s3cret").unwrap());
-    let response = preset.client().unwrap().get("/v1").await.unwrap();
-    assert_eq!(response.status(), 200);
-    assert!(script.seen().iter().all(|seen| seen.header("authorization") == Some("Bearer s3cret")));
-    assert_eq!(script.calls(), 2);
 }
 
 #[tokio::test]

@@ -44,13 +44,6 @@ fn reopened() -> Learner {
 }
 
 #[test]
-fn learner_starts_without_a_rate() {
-    let learner = Learner::new(f64::INFINITY);
-    assert_eq!((learner.rate, learner.available(0)), (None, u64::MAX));
-    assert!(learner.is_free(1_000, 0) && learner.reads_headers());
-}
-
-#[test]
 fn first_rate_is_the_accepted_requests_per_second_until_the_pause_ends() {
     let learner = reopened();
     assert_eq!(learner.source, LearnedFrom::Throttling);
@@ -58,20 +51,6 @@ fn first_rate_is_the_accepted_requests_per_second_until_the_pause_ends() {
     // The first request leaves one interval after the probe's response.
     assert_eq!(learner.due(2 * SECOND, 1, 1), 2 * SECOND + 20 * MILLI);
     assert_eq!(learner.due(2 * SECOND, 10, 1), 2 * SECOND + 200 * MILLI);
-}
-
-#[test]
-fn first_rate_ignores_an_idle_time_before_the_last_two_minutes() {
-    let mut learner = Learner::new(f64::INFINITY);
-    let hour = 3_600 * SECOND;
-    learner.grant(1, progress(0, 0), 0);
-    learner.grant(1, progress(1, 0), hour);
-    learner.grant(1, progress(1, 0), hour + 60 * SECOND);
-    let at = hour + 60 * SECOND + SECOND;
-    learner.observe(&response(Acceptance::Throttled, at), progress(101, 1), at);
-    learner.grant(1, progress(101, 0), at);
-    learner.observe(&response(Acceptance::Accepted, at), progress(101, 0), at + SECOND);
-    assert_eq!(learner.rate, Some(50.0), "100 requests in 2 s");
 }
 
 #[test]
@@ -280,15 +259,6 @@ fn complete_run_resets_the_count_of_cuts_by_503s() {
 }
 
 #[test]
-fn rate_rises_fast_after_a_single_503() {
-    let mut learner = reopened();
-    pause_once(&mut learner, Acceptance::Unavailable, 100, 3 * SECOND);
-    assert_eq!(learner.rate, Some(35.0));
-    learner.advance(progress(200, 0), 1, 5 * SECOND);
-    assert_eq!(learner.rate, Some(70.0));
-}
-
-#[test]
 fn second_503_within_a_minute_sets_an_unknown_rate() {
     for (gap, is_estimated) in [(59, true), (62, false)] {
         let mut learner = Learner::new(f64::INFINITY);
@@ -298,40 +268,6 @@ fn second_503_within_a_minute_sets_an_unknown_rate() {
         pause_once(&mut learner, Acceptance::Unavailable, 200, gap * SECOND);
         assert_eq!(learner.rate.is_some(), is_estimated, "second 503 at {gap} s");
     }
-}
-
-#[test]
-fn learner_without_a_rate_forgets_its_estimate_if_503s_continue_after_six_cuts() {
-    let mut learner = Learner::new(f64::INFINITY);
-    learner.grant(1, progress(0, 0), 0);
-    for number in 1..=20 {
-        pause_once(&mut learner, Acceptance::Unavailable, 20 * number, number * SECOND);
-        // The second 503 sets a rate, which counts as the first cut.
-        assert_eq!(learner.rate.is_none(), number == 1 || number > 7, "after {number} responses");
-    }
-}
-
-#[test]
-fn complete_run_raises_no_rate_while_503s_are_ignored() {
-    let mut learner = reopened();
-    for seconds in 3..10 {
-        pause_once(&mut learner, Acceptance::Unavailable, 100, seconds * SECOND);
-    }
-    assert_eq!(learner.rate, Some(50.0));
-    learner.advance(progress(10_000, 0), 1, 60 * SECOND);
-    assert_eq!(learner.rate, Some(50.0));
-    learner.advance(progress(20_000, 0), 1, 70 * SECOND);
-    assert_eq!(learner.rate, Some(100.0));
-}
-
-#[test]
-fn pauses_by_503s_are_no_outage_while_no_rate_is_known_and_probes_are_accepted() {
-    let mut learner = Learner::new(f64::INFINITY);
-    for seconds in 1..30 {
-        // Fewer than ten requests are accepted, so there is no estimate.
-        assert!(pause_once(&mut learner, Acceptance::Unavailable, 5, seconds * SECOND).is_some());
-    }
-    assert!(learner.rate.is_none() && !learner.outage.is_ignored(0));
 }
 
 #[test]
@@ -548,19 +484,6 @@ fn bursts_raise_only_a_rate_that_delays_them_for_a_second() {
 }
 
 #[test]
-fn request_that_costs_several_permits_uses_a_rate() {
-    let (mut learner, mut accepted, mut now) = (reopened(), 100, 2 * SECOND);
-    // Each request takes 1.6 s at 50 permits per second.
-    for _ in 0..3 {
-        now = learner.due(now, 80, 80);
-        learner.advance(progress(accepted, 0), 80, now);
-        learner.grant(80, progress(accepted, 0), now);
-        accepted += 80;
-    }
-    assert_eq!(learner.rate, Some(100.0));
-}
-
-#[test]
 fn raise_is_taken_back_if_less_than_half_of_the_rate_before_it_is_used() {
     for (per_second, expected) in [(20, 50.0), (26, 100.0)] {
         let (mut learner, mut accepted) = (reopened(), 100);
@@ -635,16 +558,6 @@ fn raise_waits_for_20_times_the_pause_of_the_last_failed_raise_until_a_larger_on
     }
     // The runs before raises of 2 %, 6 % and 18 % are long.
     assert_eq!(runs, [200, 200, 200, 10]);
-}
-
-#[test]
-fn response_to_a_replaced_probe_ends_the_pause() {
-    let mut learner = throttled();
-    learner.grant(1, progress(100, 0), 2 * SECOND);
-    assert!(learner.is_free(1, 12 * SECOND));
-    learner.grant(1, progress(100, 0), 12 * SECOND);
-    learner.observe(&response(Acceptance::Accepted, 2 * SECOND), progress(101, 1), 15 * SECOND);
-    assert!(!learner.is_probing());
 }
 
 #[test]

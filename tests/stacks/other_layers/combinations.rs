@@ -112,34 +112,3 @@ async fn tower_http_layers_work_above_and_below_each_layer() {
 async fn circuit_breaker_works_above_and_below_each_layer() {
     with_each_layer!("CircuitBreaker", [0, 2], CircuitBreakerLayer::builder().build().unwrap());
 }
-
-#[tokio::test(start_paused = true)]
-#[should_panic(expected = "keeps a permit")]
-async fn check_detects_an_instance_that_keeps_its_permit() {
-    let client = Limited::over(ScriptedService::new([Status(200)])).with_permits(3);
-    let mut ready = client.clone();
-    ServiceExt::<Request<Content>>::ready(&mut ready).await.unwrap();
-    check("keeps a permit", &client, AttemptSpanLayer::new().layer(client.clone())).await;
-}
-
-#[tokio::test(start_paused = true)]
-#[should_panic(expected = "poll_ready must be called first")]
-async fn check_detects_a_layer_that_calls_an_unready_clone() {
-    #[derive(Clone)]
-    struct CallsAClone<S>(S);
-    impl<S: Service<Request<Content>> + Clone> Service<Request<Content>> for CallsAClone<S> {
-        type Response = S::Response;
-        type Error = S::Error;
-        type Future = S::Future;
-
-        fn poll_ready(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), S::Error>> {
-            self.0.poll_ready(cx)
-        }
-
-        fn call(&mut self, request: Request<Content>) -> S::Future {
-            self.0.clone().call(request)
-        }
-    }
-    let client = Limited::over(ScriptedService::new([Status(200)]));
-    check("an unready clone", &client, CallsAClone(AttemptSpanLayer::new().layer(client.clone()))).await;
-}

@@ -74,14 +74,3 @@ async fn retry_layer_around_follow_redirect_resends_a_processed_post_after_a_fai
     assert!(above.service(client.clone()).oneshot(request("POST", URI)).await.is_ok());
     assert_eq!(methods(&client), ["POST", "GET", "GET"]);
 }
-
-#[tokio::test(start_paused = true)]
-async fn redirect_followed_inside_the_limiter_takes_no_permit() {
-    let (client, limiter) = (ScriptedService::new([SEE_OTHER, Status(200)]), bucket(20));
-    let service = ServiceBuilder::new()
-        .layer(RateLimitLayer::new(limiter.clone()))
-        .layer(FollowRedirectLayer::new())
-        .service(client.clone());
-    service.oneshot(request("POST", URI)).await.unwrap();
-    assert_eq!((client.calls(), limiter.snapshot().granted), (2, 1));
-}

@@ -10,16 +10,12 @@ mod capture;
 mod circuit_breaker;
 mod combinations;
 mod concurrency_limit;
-mod decompression;
 mod follow_redirect;
 mod load_shed;
-mod load_shed_readiness;
 mod own_layers;
-mod slots;
 #[path = "../../support/scripted.rs"]
 mod support;
 mod timeout;
-mod trace;
 
 use std::time::Duration;
 

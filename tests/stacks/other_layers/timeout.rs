@@ -1,8 +1,5 @@
 //! Tests tower's `Timeout` around, between and inside the layers of this crate.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
 use tower::{
     Layer, ServiceBuilder, ServiceExt,
     timeout::{TimeoutLayer as TowerTimeoutLayer, error::Elapsed},
@@ -12,14 +9,11 @@ use tower_outbound::{
     call::{Outcome, StopReason},
     limit::RateLimitLayer,
     retry::RetryLayer,
-    timeout::TotalTimeoutLayer,
 };
 
 use super::{
-    URI, bucket,
-    capture::Capture,
-    methods, outcomes, rates,
-    support::{Scripted::*, ScriptedService, cause, get, request, secs},
+    URI, bucket, methods, outcomes, rates,
+    support::{Scripted::*, ScriptedService, cause, request, secs},
 };
 
 #[tokio::test(start_paused = true)]
@@ -38,42 +32,6 @@ async fn tower_timeout_around_a_stack_drops_the_report() {
     assert!(error.is::<Elapsed>());
     tokio::time::sleep(secs(60)).await;
     assert_eq!(methods(&client), ["POST", "POST"], "one request for each call");
-}
-
-#[tokio::test(start_paused = true)]
-async fn tower_timeout_around_a_stack_suppresses_the_log_event_of_the_call() {
-    for (inner_first, expected) in [(true, &["call failed"][..]), (false, &[])] {
-        let (capture, _guard) = Capture::all();
-        let preset = rates().with_total_timeout(secs(if inner_first { 1 } else { 20 })).layer().unwrap();
-        let service = TowerTimeoutLayer::new(secs(3)).layer(preset.layer(ScriptedService::new([NoResponse])));
-        assert!(service.oneshot(get(URI)).await.is_err());
-        tokio::time::sleep(secs(60)).await;
-        let events = capture.of("tower_outbound::call");
-        let messages: Vec<_> = events.iter().map(|event| event.message.as_str()).collect();
-        assert_eq!(messages, expected, "the stack's own timeout elapses first: {inner_first}");
-    }
-}
-
-/// A call that cannot meet the deadline of this crate's timeout fails immediately. Under tower's timeout, such a call
-/// waits until the timeout elapses.
-#[tokio::test(start_paused = true)]
-async fn call_that_cannot_meet_the_timeout_fails_immediately_except_under_towers_timeout() {
-    for (deadline, expected) in [(true, Duration::ZERO), (false, secs(1))] {
-        let limit = RateLimitLayer::new(bucket(2));
-        let limited = limit.layer(ScriptedService::new([Status(200)]));
-        limited.clone().oneshot(get(URI)).await.unwrap();
-        let start = Instant::now();
-        let error = if deadline {
-            let layer = TotalTimeoutLayer::new(secs(1)).unwrap();
-            let error = layer.layer(limited).oneshot(get(URI)).await.unwrap_err();
-            assert!(error.is_rate_limited() && error.retry_after().is_some_and(|wait| wait > secs(1)));
-            error.into()
-        } else {
-            TowerTimeoutLayer::new(secs(1)).layer(limited).oneshot(get(URI)).await.unwrap_err()
-        };
-        assert_eq!(error.is::<Elapsed>(), !deadline);
-        assert_eq!(start.elapsed().as_secs(), expected.as_secs());
-    }
 }
 
 #[tokio::test(start_paused = true)]

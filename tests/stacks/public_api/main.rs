@@ -1,7 +1,6 @@
 //! Checks that public signatures use no types of other crates, except the ecosystem's base crates. Upgrading any other
 //! dependency is then no breaking change. The test reads rustdoc's JSON description of the crate.
 
-mod fixture;
 mod references;
 
 use std::{

@@ -1,20 +1,13 @@
 //! Tests streamed request and response bodies under a retry layer that records the request's body.
 
-use std::{
-    io::Write,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{io::Write, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, StreamBody};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     BoxError,
@@ -156,80 +149,5 @@ async fn server_stops_sending_after_the_client_drops_the_response_body() {
         within(body.frame()).await.unwrap().unwrap();
         drop(body);
         within(dropped).await.unwrap();
-    }
-}
-
-const CHUNK: usize = 64 * 1024;
-/// The large body has 4,096 chunks, or 256 MiB. That is more than the socket buffers and the HTTP/2 windows can hold.
-const CHUNKS: usize = 4096;
-
-/// Returns a body of 256 MiB that counts its polled chunks.
-fn large_body(chunks_polled: &Arc<AtomicUsize>) -> impl Body<Data = Bytes, Error = BoxError> + Send + use<> {
-    let (chunks_polled, chunk) = (Arc::clone(chunks_polled), Bytes::from(vec![7; CHUNK]));
-    StreamBody::new(stream::iter(0..CHUNKS).map(move |_| {
-        chunks_polled.fetch_add(1, SeqCst);
-        Ok(Frame::data(chunk.clone()))
-    }))
-}
-
-/// Waits until the number of polled chunks stops growing, and returns that number.
-async fn stalled_count(chunks_polled: &AtomicUsize) -> usize {
-    let mut last = 0;
-    loop {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let now = chunks_polled.load(SeqCst);
-        if now > 0 && now == last {
-            return now;
-        }
-        last = now;
-    }
-}
-
-async fn length(mut body: impl Body<Data = Bytes, Error: std::fmt::Debug> + Unpin) -> usize {
-    let mut length = 0;
-    while let Some(frame) = body.frame().await {
-        length += frame.unwrap().into_data().map_or(0, |data| data.len());
-    }
-    length
-}
-
-#[tokio::test]
-async fn large_upload_is_polled_only_as_fast_as_the_server_reads() {
-    for wire in WIRES {
-        let (chunks_polled, read) = (Arc::<AtomicUsize>::default(), Arc::new(Notify::new()));
-        let reading = Arc::clone(&read);
-        let site = Site::start(move |_, body| {
-            let read = Arc::clone(&reading);
-            async move {
-                read.notified().await;
-                assert_eq!(length(body).await, CHUNK * CHUNKS);
-                Response::new(super::text("all"))
-            }
-        })
-        .await;
-        let reader = async {
-            let polled = within(stalled_count(&chunks_polled)).await;
-            assert!(polled < CHUNKS / 4, "{wire:?}: {polled} chunks polled");
-            read.notify_one();
-        };
-        let (response, ()) = tokio::join!(post(wire, &site.url, large_body(&chunks_polled)), reader);
-        assert_eq!((response.status().as_u16(), chunks_polled.load(SeqCst)), (200, CHUNKS));
-    }
-}
-
-#[tokio::test]
-async fn large_response_is_sent_only_as_fast_as_the_caller_reads() {
-    for wire in WIRES {
-        let chunks_polled = Arc::<AtomicUsize>::default();
-        let counter = Arc::clone(&chunks_polled);
-        let site = Site::start(move |_, _| {
-            let body = large_body(&counter);
-            async { Response::new(body.boxed_unsync()) }
-        })
-        .await;
-        let body = post(wire, &site.url, tower_outbound::Body::empty()).await.into_body();
-        let polled = within(stalled_count(&chunks_polled)).await;
-        assert!(polled < CHUNKS / 4, "{wire:?}: {polled} chunks polled");
-        assert_eq!(within(length(body)).await, CHUNK * CHUNKS);
     }
 }

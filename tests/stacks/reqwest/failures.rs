@@ -13,7 +13,7 @@ use tower_outbound::{
 };
 
 use super::{
-    Site, builder, empty,
+    Site, builder,
     frames::Step,
     peer::{self, Before},
     server::{Behavior, Server},
@@ -108,35 +108,6 @@ async fn timeout_of_the_reqwest_client_counts_as_maybe_processed() {
     let error = within(quick_retry().layer(service).oneshot(request)).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
     assert_eq!(server.processed(&Method::POST), 1);
-}
-
-#[tokio::test]
-async fn reqwest_client_timeout_while_reading_the_response_body_is_a_body_error() {
-    for builder in [builder().timeout(LONG_TIMEOUT), builder().read_timeout(LONG_TIMEOUT)] {
-        let site = Site::start(|_, _| async {
-            let frames = futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, BoxError>>();
-            let body = http_body_util::StreamBody::new(frames);
-            http::Response::new(http_body_util::BodyExt::boxed_unsync(body))
-        })
-        .await;
-        let service = quick_retry().layer(Reqwest::new(builder).unwrap());
-        let request = Request::get(&site.url).body(Body::empty()).unwrap();
-        let response = within(service.oneshot(request)).await.unwrap();
-        let error = within(Body::new(response.into_body()).bytes_up_to(64)).await.unwrap_err();
-        let error = error.downcast_ref::<reqwest::Error>().unwrap();
-        assert!(error.is_timeout() && error.url().is_none(), "{error:?}");
-    }
-}
-
-#[tokio::test]
-async fn https_request_over_reqwest_without_its_tls_feature_is_not_sent() {
-    let site = Site::start(|_, _| async { http::Response::new(empty()) }).await;
-    let (error, outcomes, _) =
-        call_and_fail(builder(), &Method::POST, &site.url.replace("http:", "https:")).await;
-    assert!(
-        outcomes.iter().all(|outcome| *outcome == Outcome::NotSent) && site.seen().is_empty(),
-        "{error:?}"
-    );
 }
 
 /// This test causes each failure through the adapter, and through a custom service that returns reqwest's own error.

@@ -10,15 +10,11 @@ mod failures;
 mod faults;
 #[path = "../../retry/transport/frames.rs"]
 mod frames;
-#[allow(dead_code, reason = "this binary uses a part of it")]
-#[path = "../../error/handshakes.rs"]
-mod handshakes;
 #[path = "../../retry/transport/http2.rs"]
 mod http2;
 #[allow(dead_code, reason = "the servers of another test binary")]
 #[path = "../../error/peer.rs"]
 mod peer;
-mod permanent;
 mod preset;
 #[allow(dead_code, reason = "this binary uses a part of it")]
 #[path = "../../retry/transport/server.rs"]

@@ -10,9 +10,9 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
-    ApiKey, Body, Quota, Report,
+    ApiKey, Body, Report,
     adapter::{Reqwest, SendWith},
-    call::{Outcome, StopReason},
+    call::Outcome,
     preset,
     stack::StackBuilder,
 };
@@ -61,44 +61,6 @@ async fn each_attempt_sends_the_key_and_the_request_id() {
             }
         }
     }
-}
-
-#[tokio::test]
-async fn attempts_wait_for_the_limiter_within_the_deadline() {
-    let site = alternating_site().await;
-    let quota = Quota::new(2, Duration::from_secs(2)).unwrap().with_burst(1).unwrap();
-    let [_, _, preset] = presets(&site.url);
-    let preset = preset.with_quota(quota);
-    let client = preset.client_with_service(inner(Wire::Http1)).unwrap();
-    let start = Instant::now();
-    let response = within(client.get("/v1")).await.unwrap();
-    let report = response.report().unwrap();
-    assert!(start.elapsed() >= Duration::from_secs(1) && !report.waited().is_zero(), "{report:?}");
-
-    // The next permit is available in an hour. The test's own timeout would end a call that waits for that permit.
-    let quota = Quota::new(2, Duration::from_secs(3_600)).unwrap().with_burst(1).unwrap();
-    let short = preset.with_quota(quota).with_total_timeout(Duration::from_secs(3));
-    let short = short.client_with_service(inner(Wire::Http1)).unwrap();
-    let error = within(short.get("/v1")).await.map(drop);
-    let error = match error {
-        // The first attempt got a 503. The second attempt would get its permit after the deadline.
-        Err(error) => error,
-        Ok(()) => panic!("the call returned a response although its deadline had passed"),
-    };
-    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline), "{error:?}");
-}
-
-#[tokio::test]
-async fn attempt_timeout_of_a_preset_ends_an_attempt_without_a_response() {
-    let site = Site::start(|_, _| std::future::pending()).await;
-    let [_, mail, _] = presets(&site.url);
-    let client =
-        mail.with_attempt_timeout(Duration::from_millis(50)).client_with_service(inner(Wire::Http1)).unwrap();
-    let error = within(client.post("/v1").body("letter")).await.unwrap_err();
-    assert!(error.is_timeout(), "{error:?}");
-    let attempts = error.report().unwrap().attempts();
-    let attempts = attempts.iter().map(|attempt| attempt.outcome);
-    assert_eq!(attempts.collect::<Vec<_>>(), [Some(Outcome::Timeout)]);
 }
 
 /// Sends a request that reqwest's builder created, and converts the response to reqwest's type.

@@ -50,16 +50,6 @@ async fn call_whose_connection_was_refused_is_retried() {
     assert_eq!(started.lock().unwrap().take().unwrap().calls(), 1);
 }
 
-#[tokio::test]
-async fn call_returns_unavailable_if_every_connection_is_refused() {
-    let (_refuses, uri) = refusing_socket();
-    let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
-    let status = HealthClient::with_origin(stack, uri).check(request()).await.unwrap_err();
-    assert_eq!(status.code(), Code::Unavailable);
-    let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
-    assert_eq!(error.report().map(Report::attempt_count), Some(3), "{error:?}");
-}
-
 /// Starts a server that reads each request and resets the request's stream. Returns the URL and the number of requests.
 async fn resetting_server(reason: h2::Reason) -> (http::Uri, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -26,10 +26,10 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, FreshKey, Origin, RefreshingKey},
     body::ReplayBody,
-    call::{Delivery, Outcome, StopReason},
+    call::StopReason,
     limit::{LocalLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
-    retry::{Grpc, GrpcCode, RetryLayer, RetryOverride, RetryRejected},
+    retry::{Grpc, RetryLayer},
     timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeoutLayer},
 };
 
@@ -122,36 +122,6 @@ async fn example_program_of_the_guide_retries_after_status_unavailable() -> Resu
 }
 
 #[tokio::test]
-async fn method_not_declared_idempotent_is_not_retried() {
-    let server = Server::start([Scripted::Failure(Code::Unavailable)]).await;
-    let status = check(&server, retry().with_idempotent(|_| false)).await.unwrap_err();
-    assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
-}
-
-#[tokio::test]
-async fn call_with_an_idempotent_override_is_retried() {
-    let server = Server::start([Scripted::Failure(Code::Unavailable), Scripted::Success]).await;
-    let uri = server.uri();
-    let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
-    let mut request = request();
-    request.extensions_mut().insert(RetryOverride::new().with_idempotent());
-    HealthClient::with_origin(stack, uri).check(request).await.unwrap();
-    assert_eq!(server.calls(), 2);
-}
-
-#[tokio::test]
-async fn status_aborted_is_retried_only_if_the_classifier_allows_it() {
-    let server = Server::start([Scripted::Failure(Code::Aborted)]).await;
-    let status = check(&server, retry()).await.unwrap_err();
-    assert_eq!((status.code(), status.message(), server.calls()), (Code::Aborted, "as scripted", 1));
-
-    let server = Server::start([Scripted::Failure(Code::Aborted), Scripted::Success]).await;
-    let classify = Grpc::new().retry_on_code(GrpcCode::ABORTED);
-    check(&server, retry().with_classify(classify)).await.unwrap();
-    assert_eq!(server.calls(), 2);
-}
-
-#[tokio::test]
 async fn retry_waits_for_the_delay_in_the_pushback_header() {
     let server = Server::start([Scripted::Pushback(Code::ResourceExhausted, "150"), Scripted::Success]).await;
     let response = check(&server, retry()).await.unwrap();
@@ -160,30 +130,6 @@ async fn retry_waits_for_the_delay_in_the_pushback_header() {
     assert!(seen[1].at - seen[0].at >= millis(150), "{:?}", seen[1].at - seen[0].at);
     let report = response.extensions().get::<Report>().unwrap();
     assert_eq!(report.attempts()[0].requested_delay, Some(millis(150)));
-}
-
-#[tokio::test]
-async fn call_that_the_server_rejected_is_retried_after_the_delay_of_its_retry_info() {
-    let server = Server::start([Scripted::RetryInfo(Code::ResourceExhausted, 150), Scripted::Success]).await;
-    let response = check(&server, retry().with_idempotent(|_| false)).await.unwrap();
-    let seen = server.seen();
-    assert_eq!(seen.len(), 2);
-    assert!(seen[1].at - seen[0].at >= millis(150), "{:?}", seen[1].at - seen[0].at);
-    let attempts = response.extensions().get::<Report>().unwrap().attempts();
-    assert_eq!(attempts[0].requested_delay, Some(millis(150)));
-    assert_eq!(attempts[0].outcome.map(Outcome::delivery), Some(Delivery::Rejected));
-}
-
-#[tokio::test]
-async fn call_is_not_retried_after_another_failure_with_retry_info_or_a_restricted_rule() {
-    for (code, requests) in
-        [(Code::Unavailable, RetryRejected::AnyMethod), (Code::ResourceExhausted, RetryRejected::Idempotent)]
-    {
-        let server = Server::start([Scripted::RetryInfo(code, 1), Scripted::Success]).await;
-        let retry = retry().with_idempotent(|_| false).with_retry_rejected(requests);
-        let status = check(&server, retry).await.unwrap_err();
-        assert_eq!((status.code(), server.calls()), (code, 1));
-    }
 }
 
 #[tokio::test]
@@ -199,38 +145,12 @@ async fn pushback_header_delays_the_next_call_through_the_same_limiter() {
 }
 
 #[tokio::test]
-async fn call_is_not_retried_after_a_negative_or_invalid_pushback_header() {
-    for pushback in ["-1", "never"] {
-        let server =
-            Server::start([Scripted::Pushback(Code::Unavailable, pushback), Scripted::Success]).await;
-        let status = check(&server, retry()).await.unwrap_err();
-        assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1), "{pushback}");
-    }
-}
-
-#[tokio::test]
-async fn call_fails_if_the_pushback_delay_exceeds_max_retry_after() {
-    let server = Server::start([Scripted::Pushback(Code::Unavailable, "121000"), Scripted::Success]).await;
-    let status = check(&server, retry()).await.unwrap_err();
-    assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
-}
-
-#[tokio::test]
 async fn grpc_status_for_a_missed_deadline_has_the_error_of_this_crate_as_source() {
     let server = Server::start([Scripted::NoResponse]).await;
     let status = check_within(&server, retry(), millis(1_000)).await.unwrap_err();
     let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
     assert!(error.is_deadline(), "{error:?}");
     assert_eq!((error.report().map(Report::attempt_count), server.calls()), (Some(1), 1));
-}
-
-#[tokio::test]
-async fn call_fails_if_the_pushback_delay_exceeds_the_deadline() {
-    let server = Server::start([Scripted::Pushback(Code::Unavailable, "60000"), Scripted::Success]).await;
-    let started = tokio::time::Instant::now();
-    let status = check_within(&server, retry(), Duration::from_secs(30)).await.unwrap_err();
-    assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
-    assert!(started.elapsed() < Duration::from_secs(30));
 }
 
 /// `UNAUTHENTICATED` always makes the auth layer refresh its key. Only an idempotent call is retried with the new key.

@@ -27,62 +27,7 @@ pub(crate) enum Scripted {
     Failure(Code),
     /// A failure that requests a delay with the trailer `grpc-retry-pushback-ms`.
     Pushback(Code, &'static str),
-    /// A failure that requests a delay of this many milliseconds with a `google.rpc.RetryInfo` in its details.
-    RetryInfo(Code, i32),
     NoResponse,
-}
-
-/// The messages `google.rpc.Status`, `google.protobuf.Any`, `google.rpc.RetryInfo` and `google.protobuf.Duration`.
-mod details {
-    #[derive(Clone, PartialEq, tonic_prost::prost::Message)]
-    #[prost(prost_path = "tonic_prost::prost")]
-    pub(super) struct RpcStatus {
-        #[prost(int32, tag = "1")]
-        pub(super) code: i32,
-        #[prost(string, tag = "2")]
-        pub(super) message: String,
-        #[prost(message, repeated, tag = "3")]
-        pub(super) details: Vec<Any>,
-    }
-
-    #[derive(Clone, PartialEq, tonic_prost::prost::Message)]
-    #[prost(prost_path = "tonic_prost::prost")]
-    pub(super) struct Any {
-        #[prost(string, tag = "1")]
-        pub(super) type_url: String,
-        #[prost(bytes = "vec", tag = "2")]
-        pub(super) value: Vec<u8>,
-    }
-
-    #[derive(Clone, PartialEq, tonic_prost::prost::Message)]
-    #[prost(prost_path = "tonic_prost::prost")]
-    pub(super) struct RetryInfo {
-        #[prost(message, optional, tag = "1")]
-        pub(super) retry_delay: Option<Duration>,
-    }
-
-    #[derive(Clone, PartialEq, tonic_prost::prost::Message)]
-    #[prost(prost_path = "tonic_prost::prost")]
-    pub(super) struct Duration {
-        #[prost(int64, tag = "1")]
-        pub(super) seconds: i64,
-        #[prost(int32, tag = "2")]
-        pub(super) nanos: i32,
-    }
-}
-
-fn with_retry_info(code: Code, millis: i32) -> Status {
-    use tonic_prost::prost::Message;
-
-    let delay = details::Duration { seconds: (millis / 1_000).into(), nanos: millis % 1_000 * 1_000_000 };
-    let info = details::RetryInfo { retry_delay: Some(delay) };
-    let any = details::Any {
-        type_url: "type.googleapis.com/google.rpc.RetryInfo".to_owned(),
-        value: info.encode_to_vec(),
-    };
-    let message = "as scripted".to_owned();
-    let status = details::RpcStatus { code: code as i32, message: message.clone(), details: vec![any] };
-    Status::with_details(code, message, status.encode_to_vec().into())
 }
 
 /// Describes a call that the server received.
@@ -143,7 +88,6 @@ impl Server {
                 status.metadata_mut().insert("grpc-retry-pushback-ms", millis);
                 Err(status)
             }
-            Scripted::RetryInfo(code, millis) => Err(with_retry_info(code, millis)),
             Scripted::NoResponse => std::future::pending().await,
         }
     }

@@ -29,8 +29,6 @@ pub(crate) enum ReadinessErrors {
 
 pub(crate) struct LayerCase {
     pub(crate) label: String,
-    /// The name of the layer's type.
-    pub(crate) layer: &'static str,
     pub(crate) uri: &'static str,
     pub(crate) readiness_errors: ReadinessErrors,
     make: Box<dyn Fn() -> (ApplyLayer, LayerState)>,
@@ -58,7 +56,6 @@ impl LayerCase {
         };
         Self {
             label: format!("{layer}, {configuration}"),
-            layer,
             uri: URI,
             readiness_errors: ReadinessErrors::FromPollReady,
             make: Box::new(make),

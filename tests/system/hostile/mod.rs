@@ -17,7 +17,6 @@
 //! | bytes that are not HTTP | a transport error | 54 | hyper's parser |
 //! | 101 or 10,000 `Set-Cookie` headers | a transport error | 64, 808 | hyper: 100 headers |
 //! | 99 `Set-Cookie` headers | the response | 89 | |
-//! | 1,000 `RateLimit` policies in one header or in 90; dates in the year 9999 | the response | 231 | the limiter: the eight policies with the fewest remaining permits |
 //! | a request id of 64 KiB, in three attempts | the response | 422 | hyper's read buffer, 408 KiB; the report stores ids of at most 256 bytes |
 //! | 10,000 interim responses (100, 103) | the response | 783 | hyper drops each one when it arrives |
 //! | endless interim responses | the attempt timeout | 791 | the same, and the timeout |
@@ -32,7 +31,6 @@
 //! | headers that arrive byte by byte | the attempt timeout, three times | 64 | the timeout |
 //! | a body that arrives byte by byte, read as JSON | `is_timeout`, from the call's deadline | 113 | the deadline |
 //! | a body that arrives byte by byte, read otherwise | each byte | 110 | the caller: neither the deadline nor the idle timeout ends this body |
-//! | a body that stalls, with an idle timeout | `is_timeout` | 54 | the idle timeout, which is off by default |
 //! | no TLS handshake, or one that arrives byte by byte | the attempt timeout, or a transport error | 26 | the timeout |
 //!
 //! HTTP/2:

@@ -2,22 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderName, HeaderValue, header::HeaderMap};
+use http::HeaderName;
 use tower_outbound::{
     Client, ExponentialBackoff, Quota,
     attempt_span::AttemptSpanLayer,
-    call::RequestHead,
     limit::{LocalLimiter, Snapshot},
     preset,
-    retry::{AttemptResult, Budget, IdempotencyKey, RetryLayer},
+    retry::{Budget, IdempotencyKey, RetryLayer},
     stack::StackBuilder,
 };
 
-use super::{
-    history::{History, LimiterChange, now, uncounted},
-    key_store::KeyStore,
-    server::Server,
-};
+use super::{key_store::KeyStore, server::Server};
 
 /// The number of APIs.
 pub(crate) const APIS: usize = 4;
@@ -26,7 +21,7 @@ pub(crate) const SHARED: usize = 3;
 
 const WINDOW: Duration = Duration::from_millis(1_500);
 /// The margin of the presets' quotas.
-pub(crate) const MARGIN: Duration = Duration::from_secs(1);
+const MARGIN: Duration = Duration::from_secs(1);
 
 /// The client of one API.
 pub(crate) struct Api {
@@ -35,15 +30,13 @@ pub(crate) struct Api {
     pub(crate) budget: Budget,
     pub(crate) keys: Arc<KeyStore>,
     limiter: LocalLimiter,
-    history: Arc<History>,
 }
 
 /// Returns three quotas of one API, which have the same window. The load phase uses a small and a large quota, and the
-/// recovery phase uses the third quota. No window of the load phase may exceed the large quota, even if the load phase
-/// switches quotas within that window.
+/// recovery phase uses the third quota.
 ///
 /// Two APIs have quotas so small that their callers always queue. The quotas of the other APIs allow many requests.
-pub(crate) fn quotas(api: usize) -> [Quota; 3] {
+fn quotas(api: usize) -> [Quota; 3] {
     let limits = [[40, 80, 900], [300, 600, 900], [250, 400, 900], [30, 60, 900]][api];
     limits.map(|limit| Quota::new(limit, WINDOW).unwrap().with_margin(MARGIN).unwrap())
 }
@@ -52,7 +45,7 @@ pub(crate) fn quotas(api: usize) -> [Quota; 3] {
 pub(crate) const RECOVERY_QUOTA: usize = 2;
 
 impl Api {
-    pub(crate) fn new(number: usize, server: &Server, seed: u64, history: &Arc<History>) -> Self {
+    pub(crate) fn new(number: usize, server: &Server, seed: u64) -> Self {
         let keys = Arc::clone(server.key_store(number));
         let url = server.url(number);
         let [quota, ..] = quotas(number);
@@ -75,11 +68,9 @@ impl Api {
         };
         let budget = Budget::new().with_capacity(140).unwrap();
         let preset = preset
-            .with_retry(retry_layer(number, seed, budget.clone(), history))
+            .with_retry(retry_layer(number, seed, budget.clone()))
             .with_attempt_span(
-                AttemptSpanLayer::new()
-                    .with_attempt_header(HeaderName::from_static("x-attempt"))
-                    .with_propagation(add_permit_time),
+                AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")),
             )
             .with_total_timeout(Duration::from_secs(2))
             .with_attempt_timeout(Duration::from_millis(700));
@@ -89,27 +80,17 @@ impl Api {
             _ => preset.with_body_idle_timeout(Duration::from_millis(200)),
         };
         let client = preset.client_with_transport(server.transport()).unwrap();
-        let api = Self { number, client, budget, keys, limiter, history: Arc::clone(history) };
+        let api = Self { number, client, budget, keys, limiter };
         api.set_quota(0);
         api
     }
 
     /// Sets the quota with the index `index` in [`quotas`].
     pub(crate) fn set_quota(&self, index: usize) {
-        let quota = quotas(self.number)[index];
-        let change = |at| LimiterChange::Quota { api: self.number, at, limit: quota.limit() };
-        // A smaller quota is recorded after `set_quotas`, because it is certain to apply only then. A larger quota is
-        // recorded before, because it may already apply while `set_quotas` runs.
-        let before = now();
-        self.limiter.set_quotas(quota);
-        let change = change(if index == 0 { now() } else { before });
-        uncounted(|| self.history.limiter_changes.lock().unwrap().push(change));
+        self.limiter.set_quotas(quotas(self.number)[index]);
     }
 
     pub(crate) fn resume(&self) {
-        // The change is recorded before `resume` is called, because the limiter may grant permits while `resume` runs.
-        let change = LimiterChange::Resume { api: self.number, at: now() };
-        uncounted(|| self.history.limiter_changes.lock().unwrap().push(change));
         self.limiter.resume();
     }
 
@@ -124,33 +105,14 @@ impl Api {
     }
 }
 
-/// Adds a header with the time of the permit. This is the current time, because the outer limiter layer granted the
-/// permit in the same poll of the task.
-fn add_permit_time(_: &tracing::Span, headers: &mut HeaderMap) {
-    headers.insert("x-permitted-at", HeaderValue::from(now()));
-}
-
-fn retry_layer(number: usize, seed: u64, budget: Budget, history: &Arc<History>) -> RetryLayer {
+fn retry_layer(number: usize, seed: u64, budget: Budget) -> RetryLayer {
     let backoff =
         |from, to| ExponentialBackoff::new(Duration::from_millis(from), Duration::from_millis(to)).unwrap();
-    let history = Arc::clone(history);
-    // The limiter reads the response's headers in the same poll, before the retry layer calls this closure.
-    let record_received_pause = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {
-        if let Some(headers) = attempt.headers {
-            if let Some(index) =
-                headers.get("x-pause").and_then(|index| index.to_str().ok()?.parse::<usize>().ok())
-            {
-                history.pauses.lock().unwrap()[index].received_at.get_or_insert(now());
-            }
-        }
-        false
-    };
     let retry = RetryLayer::new()
         .with_seed(seed ^ number as u64)
         .with_budget(budget)
         .with_backoff(backoff(5, 50))
-        .with_throttled_backoff(backoff(10, 100))
-        .retry_if(record_received_pause);
+        .with_throttled_backoff(backoff(10, 100));
     match number {
         // The server of this API honours idempotency keys.
         1 => retry.with_honoured_idempotency_key(IdempotencyKey::bare()),

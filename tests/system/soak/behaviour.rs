@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use tower_outbound::BoxError;
 
 use super::{
-    history::{Arrival, RequestedPause, now},
+    history::Arrival,
     key_store::KeyStatus,
     rng::Rng,
     server::{ApiServer, ConnectionFaults},
@@ -83,10 +83,8 @@ pub(crate) async fn respond(
     server: ApiServer,
     faults: ConnectionFaults,
 ) -> Result<ServerResponse, BoxError> {
-    let arrived_at = now();
     let history = &server.history;
-    let headers = (number::<u64>(request.headers(), "x-call"), number(request.headers(), "x-permitted-at"));
-    let (Some(call), Some(permitted_at)) = headers else {
+    let Some(call) = number::<u64>(request.headers(), "x-call") else {
         history.add_violation(format!("API {}: a request without the headers of this test", server.api));
         return Ok(empty(400));
     };
@@ -109,9 +107,6 @@ pub(crate) async fn respond(
             .headers()
             .get("idempotency-key")
             .map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned()),
-        cost: number(request.headers(), "x-cost").unwrap_or(1),
-        permitted_at,
-        arrived_at,
         may_be_processed: !is_key_revoked && !is_unprocessed,
     });
     if is_key_revoked {
@@ -125,7 +120,6 @@ pub(crate) async fn respond(
     if !history.is_recovering() {
         tokio::time::sleep(rng.millis(0, 15)).await;
     }
-    let server = &server;
     Ok(match behaviour {
         Behaviour::Success => response(200, rng.below(8_000) as usize),
         Behaviour::SlowSuccess => {
@@ -134,24 +128,15 @@ pub(crate) async fn respond(
         }
         Behaviour::ErrorStatus => empty(rng.choose(&[500, 502, 503, 504, 408, 404])),
         Behaviour::Unavailable => {
-            let pause = rng.millis(150, 400);
-            let header = ("retry-after-ms", pause.as_millis().to_string());
-            requesting_pause(503, server, pause, header)
+            with_header(empty(503), "retry-after-ms", &rng.millis(150, 400).as_millis().to_string())
         }
-        Behaviour::Throttled => {
-            requesting_pause(429, server, Duration::from_secs(1), ("retry-after", "1".to_owned()))
-        }
+        Behaviour::Throttled => with_header(empty(429), "retry-after", "1"),
         Behaviour::ThrottledForYears => {
             let value =
                 rng.choose(&["999999999999999999999999", "946080000", "Fri, 31 Dec 9999 23:59:59 GMT"]);
-            // The server requests a pause that outlasts the test, so one hour is recorded instead of the exact
-            // length.
-            requesting_pause(429, server, Duration::from_secs(3600), ("retry-after", value.to_owned()))
+            with_header(empty(429), "retry-after", value)
         }
-        Behaviour::NoPermitsLeft => {
-            let value = "\"soak\";r=0;t=1".to_owned();
-            requesting_pause(200, server, Duration::from_secs(1), ("ratelimit", value))
-        }
+        Behaviour::NoPermitsLeft => with_header(empty(200), "ratelimit", "\"soak\";r=0;t=1"),
         Behaviour::ExtremeHeaders => extreme_headers(&mut rng),
         // This delay is longer than the attempt timeout.
         Behaviour::NoResponse => {
@@ -198,22 +183,6 @@ fn with_body_start(
 fn with_header(mut response: ServerResponse, name: &'static str, value: &str) -> ServerResponse {
     response.headers_mut().append(name, HeaderValue::from_str(value).unwrap());
     response
-}
-
-/// Records a pause, and returns the response that requests it. The pause is recorded first, so the recorded pause
-/// ends no later than the client's pause.
-fn requesting_pause(
-    status: u16,
-    server: &ApiServer,
-    length: Duration,
-    (header, value): (&'static str, String),
-) -> ServerResponse {
-    let index = {
-        let mut pauses = server.history.pauses.lock().unwrap();
-        pauses.push(RequestedPause { api: server.api, sent_at: now(), length, header, received_at: None });
-        pauses.len() - 1
-    };
-    with_header(with_header(empty(status), header, &value), "x-pause", &index.to_string())
 }
 
 /// Returns a response with very long headers, very many headers, or header values that are out of range.

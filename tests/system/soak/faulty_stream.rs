@@ -14,6 +14,15 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::ring,
+        pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+    },
+    server::TlsStream,
+};
 use tower_outbound::transport::TransportConfig;
 
 use super::rng::Rng;
@@ -97,91 +106,43 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CorruptibleStream<S> {
     }
 }
 
-#[cfg(feature = "rustls")]
-mod tls {
-    use tokio_rustls::{
-        TlsAcceptor,
-        rustls::{
-            ServerConfig,
-            crypto::ring,
-            pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
-        },
-        server::TlsStream,
-    };
+/// Three TLS acceptors. The first offers HTTP/2 and HTTP/1.1 by ALPN, the second offers only HTTP/1.1 by ALPN, and
+/// the third does not use ALPN.
+#[derive(Clone)]
+pub(crate) struct Acceptors([TlsAcceptor; 3]);
 
-    use super::*;
+/// The PEM certificate that the clients trust.
+pub(crate) struct Trust(String);
 
-    /// Three TLS acceptors. The first offers HTTP/2 and HTTP/1.1 by ALPN, the second offers only HTTP/1.1 by ALPN, and
-    /// the third does not use ALPN.
-    #[derive(Clone)]
-    pub(crate) struct Acceptors([TlsAcceptor; 3]);
-
-    /// The PEM certificate that the clients trust.
-    pub(crate) struct Trust(String);
-
-    impl Acceptors {
-        pub(crate) fn new() -> (Self, Trust) {
-            let certificate = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-            let acceptors = [&["h2", "http/1.1"][..], &["http/1.1"], &[]].map(|protocols| {
-                let key = PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der());
-                let provider = Arc::new(ring::default_provider());
-                let builder = ServerConfig::builder_with_provider(provider);
-                let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-                let chain = vec![certificate.cert.der().clone()];
-                let mut config = builder.with_single_cert(chain, PrivateKeyDer::from(key)).unwrap();
-                config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-                TlsAcceptor::from(Arc::new(config))
-            });
-            (Self(acceptors), Trust(certificate.cert.pem()))
-        }
-
-        pub(crate) async fn accept(
-            &self,
-            stream: ResettableStream,
-            rng: &mut Rng,
-        ) -> io::Result<(TlsStream<ResettableStream>, &'static str)> {
-            let index = rng.choose_weighted(&[(45, 0), (45, 1), (10, 2)]);
-            let stream = self.0[index].accept(stream).await?;
-            Ok((stream, ["HTTP/2", "HTTP/1.1", "HTTP/1.1 without ALPN"][index]))
-        }
+impl Acceptors {
+    pub(crate) fn new() -> (Self, Trust) {
+        let certificate = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let acceptors = [&["h2", "http/1.1"][..], &["http/1.1"], &[]].map(|protocols| {
+            let key = PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der());
+            let provider = Arc::new(ring::default_provider());
+            let builder = ServerConfig::builder_with_provider(provider);
+            let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+            let chain = vec![certificate.cert.der().clone()];
+            let mut config = builder.with_single_cert(chain, PrivateKeyDer::from(key)).unwrap();
+            config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+            TlsAcceptor::from(Arc::new(config))
+        });
+        (Self(acceptors), Trust(certificate.cert.pem()))
     }
 
-    impl Trust {
-        pub(crate) fn transport(&self) -> TransportConfig {
-            TransportConfig::new().without_bundled_roots().with_root_certificates(self.0.as_bytes())
-        }
+    pub(crate) async fn accept(
+        &self,
+        stream: ResettableStream,
+        rng: &mut Rng,
+    ) -> io::Result<(TlsStream<ResettableStream>, &'static str)> {
+        let index = rng.choose_weighted(&[(45, 0), (45, 1), (10, 2)]);
+        let stream = self.0[index].accept(stream).await?;
+        Ok((stream, ["HTTP/2", "HTTP/1.1", "HTTP/1.1 without ALPN"][index]))
     }
 }
 
-#[cfg(not(feature = "rustls"))]
-mod tls {
-    use super::*;
-
-    /// Plain TCP. Without ALPN, the client uses HTTP/1.1.
-    #[derive(Clone)]
-    pub(crate) struct Acceptors;
-
-    pub(crate) struct Trust;
-
-    impl Acceptors {
-        pub(crate) fn new() -> (Self, Trust) {
-            (Self, Trust)
-        }
-
-        pub(crate) async fn accept(
-            &self,
-            stream: ResettableStream,
-            _: &mut Rng,
-        ) -> io::Result<(ResettableStream, &'static str)> {
-            Ok((stream, "HTTP/1.1"))
-        }
-    }
-
-    impl Trust {
-        pub(crate) fn transport(&self) -> TransportConfig {
-            TransportConfig::new()
-        }
+impl Trust {
+    pub(crate) fn transport(&self) -> TransportConfig {
+        TransportConfig::new().without_bundled_roots().with_root_certificates(self.0.as_bytes())
     }
 }
-
-pub(crate) use tls::{Acceptors, Trust};

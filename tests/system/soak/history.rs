@@ -1,28 +1,15 @@
-//! Records the events at callers, servers and operators. The memory of this record is not counted as memory of the
-//! clients.
+//! Records the events at callers and servers, and checks them. The memory of this record is not counted as memory of
+//! the clients.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, LazyLock, Mutex,
+        Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
-use tokio::time::Instant;
-
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-/// Returns the nanoseconds since the start. Callers and servers share this clock, because they run in one process.
-pub(crate) fn now() -> u64 {
-    u64::try_from(START.elapsed().as_nanos()).unwrap()
-}
-
-/// Converts a time of [`now`] to an instant.
-pub(crate) fn instant(at: u64) -> Instant {
-    *START + Duration::from_nanos(at)
-}
+use super::log_scanner;
 
 /// A request that arrived at its server.
 #[derive(Debug, Clone)]
@@ -31,42 +18,9 @@ pub(crate) struct Arrival {
     pub(crate) call: u64,
     pub(crate) method: http::Method,
     pub(crate) idempotency_key: Option<String>,
-    pub(crate) cost: u32,
-    /// The time when the limiter granted the request's permit.
-    pub(crate) permitted_at: u64,
-    pub(crate) arrived_at: u64,
-    /// `false` if the server responded with 401 or `REFUSED_STREAM`. Both prove that the server did not process the
-    /// request.
+    /// `false` if the server responded with 401, 429 or `REFUSED_STREAM`, which prove that the server did not process
+    /// the request.
     pub(crate) may_be_processed: bool,
-}
-
-/// A response that requests a pause of all requests.
-#[derive(Debug, Clone)]
-pub(crate) struct RequestedPause {
-    pub(crate) api: usize,
-    pub(crate) sent_at: u64,
-    pub(crate) length: Duration,
-    /// The response header that requests the pause.
-    pub(crate) header: &'static str,
-    /// The time when the client's limiter received the pause, or `None` if the response was lost.
-    pub(crate) received_at: Option<u64>,
-}
-
-/// The attempts of one call, from its report.
-#[derive(Debug, Clone)]
-pub(crate) struct ReportedAttempts {
-    pub(crate) call: u64,
-    /// The number of attempts with a response.
-    pub(crate) responses: usize,
-    /// The number of attempts that may have reached the server, including those with a response.
-    pub(crate) maybe_sent: usize,
-}
-
-/// A change that an operator made to a limiter.
-#[derive(Debug, Clone)]
-pub(crate) enum LimiterChange {
-    Resume { api: usize, at: u64 },
-    Quota { api: usize, at: u64, limit: u32 },
 }
 
 #[derive(Default)]
@@ -79,11 +33,8 @@ pub(crate) struct History {
     /// The number of server actions by kind.
     pub(crate) server_actions: Mutex<BTreeMap<String, u64>>,
     pub(crate) arrivals: Mutex<Vec<Arrival>>,
-    pub(crate) pauses: Mutex<Vec<RequestedPause>>,
-    pub(crate) reports: Mutex<Vec<ReportedAttempts>>,
-    pub(crate) limiter_changes: Mutex<Vec<LimiterChange>>,
     /// Violations that were detected during the run.
-    pub(crate) violations: Mutex<Vec<String>>,
+    violations: Mutex<Vec<String>>,
     /// `true` after the end of the load phase.
     pub(crate) load_ended: AtomicBool,
     /// `true` after the start of the recovery phase, in which the servers respond without faults.
@@ -91,11 +42,6 @@ pub(crate) struct History {
 }
 
 impl History {
-    pub(crate) fn new() -> Arc<Self> {
-        LazyLock::force(&START);
-        Arc::new(Self::default())
-    }
-
     pub(crate) fn has_load_ended(&self) -> bool {
         self.load_ended.load(Relaxed)
     }
@@ -114,6 +60,70 @@ impl History {
 
     pub(crate) fn count_server_action(&self, action: &str) {
         *self.server_actions.lock().unwrap().entry(action.to_owned()).or_default() += 1;
+    }
+
+    /// Returns the violations of all guarantees.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        let mut violations = self.violations.lock().unwrap().clone();
+        violations.extend(self.unaccounted_calls());
+        violations.extend(self.duplicates());
+        violations.extend(log_scanner::take_findings());
+        violations
+    }
+
+    /// Checks that every call ended exactly once, both in the callers' count and in the log.
+    fn unaccounted_calls(&self) -> Vec<String> {
+        let started = self.calls_started.load(Relaxed);
+        let outcomes = self.call_outcomes.lock().unwrap();
+        let ended: u64 = outcomes.values().sum();
+        let completed = ended - outcomes.get("cancelled").copied().unwrap_or(0);
+        let log = [&log_scanner::SPANS_OPENED, &log_scanner::SPANS_CLOSED, &log_scanner::CALL_EVENTS]
+            .map(|count| count.swap(0, Relaxed));
+        let mut violations = vec![];
+        if started != ended {
+            violations.push(format!("{started} calls started, {ended} ended"));
+        }
+        if log != [started, started, completed] {
+            let [opened, closed, events] = log;
+            violations.push(format!(
+                "{started} calls, {completed} of them completed, but {opened} spans opened, {closed} closed, {events} events"
+            ));
+        }
+        let unexpected: Vec<_> = outcomes
+            .keys()
+            .filter(|outcome| outcome.contains("not exactly one kind") || outcome.contains("invalid"))
+            .collect();
+        if !unexpected.is_empty() {
+            violations.push(format!("unexpected outcomes: {unexpected:?}"));
+        }
+        violations
+    }
+
+    /// A server processes a POST without an idempotency key at most once. All attempts of a call have the same idempotency
+    /// key.
+    fn duplicates(&self) -> Vec<String> {
+        let arrivals = self.arrivals.lock().unwrap();
+        let mut calls: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for arrival in &*arrivals {
+            calls.entry(arrival.call).or_default().push(arrival);
+        }
+        let mut violations = vec![];
+        for (call, attempts) in calls {
+            let apis: BTreeSet<_> = attempts.iter().map(|arrival| arrival.api).collect();
+            let keys: BTreeSet<_> = attempts.iter().map(|arrival| &arrival.idempotency_key).collect();
+            if apis.len() > 1 || keys.len() > 1 {
+                violations.push(format!(
+                    "call {call} arrived at the APIs {apis:?} with the idempotency keys {keys:?}"
+                ));
+            }
+            let is_unsafe = attempts[0].method == http::Method::POST && attempts[0].idempotency_key.is_none();
+            let processed = attempts.iter().filter(|arrival| arrival.may_be_processed).count();
+            if is_unsafe && processed > 1 {
+                violations
+                    .push(format!("POST of call {call} was processed up to {processed} times: {attempts:?}"));
+            }
+        }
+        violations
     }
 }
 

@@ -10,16 +10,11 @@ use futures_util::{StreamExt, stream};
 use http::{Method, Request};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use tower_outbound::{
-    Body, BoxError, Error,
-    call::{Deadline, Outcome},
-    client::Response,
-    limit::PermitCost,
-};
+use tower_outbound::{Body, BoxError, Error, call::Deadline, client::Response, limit::PermitCost};
 
 use super::{
     api::Api,
-    history::{History, ReportedAttempts, uncounted},
+    history::{History, uncounted},
     log_scanner,
     rng::Rng,
 };
@@ -92,7 +87,6 @@ fn random_request(number: u64, rng: &mut Rng) -> Request<Body> {
         Request::builder().method(method).uri("/v1/letters").header("x-call", number).body(body).unwrap();
     if rng.chance(50) {
         let cost = u32::try_from(1 + rng.below(3)).unwrap();
-        request.headers_mut().insert("x-cost", cost.into());
         request.extensions_mut().insert(PermitCost(cost.try_into().unwrap()));
     }
     if rng.chance(100) {
@@ -141,18 +135,9 @@ fn record(history: &History, number: u64, result: &Result<Response, Error>) {
             log_scanner::search("an error", || format!("{error} {error:#} {error:?} {error:#?} {report:?}"));
         }
     }
-    let Some(report) = report else { return history.add_violation(format!("call {number}: no report")) };
-    let (mut responses, mut maybe_sent) = (0, 0);
-    for attempt in report.attempts() {
-        match attempt.outcome {
-            Some(Outcome::Response(_)) => (responses, maybe_sent) = (responses + 1, maybe_sent + 1),
-            Some(Outcome::Rejected(_)) => responses += 1,
-            Some(Outcome::NotSent | Outcome::Refused) => {}
-            _ => maybe_sent += 1,
-        }
+    if report.is_none() {
+        history.add_violation(format!("call {number}: no report"));
     }
-    let attempts = ReportedAttempts { call: number, responses, maybe_sent };
-    uncounted(|| history.reports.lock().unwrap().push(attempts));
 }
 
 /// Returns the kind of an error. Exactly one of the error's predicates must be true.

@@ -20,14 +20,14 @@
 //!
 //! # Checked guarantees
 //!
+//! `tests/simulation` checks windows, order, pauses and reports against faulty servers. This test checks what needs real
+//! sockets and threads:
+//!
 //! - Calls: each call ends once, with a response, an error of exactly one kind, or a cancellation. The log has one
-//!   closed span for each call, and one event for each call that was not cancelled. A report contains every attempt
-//!   that arrived at the server.
+//!   closed span for each call, and one event for each call that was not cancelled. Each result has a report.
 //! - Never twice: a POST without an idempotency key arrives at its server at most once, except after a 401, a
 //!   429 or `REFUSED_STREAM`, which prove that the server did not process the POST. All attempts of a call have the same
 //!   idempotency key.
-//! - Window: in the server's count, no window exceeds its quota.
-//! - Never early: a limiter that has received a pause grants no permit until the pause ends or an operator ends it.
 //! - Permits: at the end, nothing is queued or in flight, the limiters grant as much as at the start, and the budgets
 //!   are full.
 //! - Tasks and memory: at the end, no task is left. At most 64 KiB of memory are still allocated, however many calls
@@ -36,38 +36,14 @@
 //! - Key: no piece of a key, in any encoding, appears in errors, response headers, reports, or any crate's log at TRACE
 //!   on the callers' threads. Every request contains a key of its API.
 //!
-//! # Nondeterminism
-//!
 //! Every random decision depends only on the seed and on the subject of the decision. The order of events depends on
-//! the machine, so only the test on the paused clock asserts that each outcome occurs. Some events cannot be checked
-//! exactly:
-//!
-//! - A request counts towards a window only if it arrives within a quarter of the margin after its permit. The quota
-//!   guarantees nothing for later requests. Callers and servers share one clock. The limiter enforces the other three
-//!   quarters of the margin.
-//! - Each of three limiters is used by a single thread. The order of their pauses and permits is exact to the
-//!   nanosecond. Both threads use the fourth limiter. If one thread gets a permit and the other thread then starts a
-//!   pause, the time stamp of the permit may lie within the pause. The check therefore skips the first 500 ms of each
-//!   pause of this limiter.
-//! - A pause in a lost response is not checked.
-//! - A request that arrived counts as maybe processed, even if the server failed before it processed the request. The
-//!   check is therefore stricter than the guarantee.
-//!
-//! # Clocks
-//!
-//! Two tests complement each other:
-//!
-//! - The load test runs in a child process with real sockets and timers. The parent stops and continues the child by
-//!   signals. After each stop, all sockets and timers are late.
-//! - The other test runs the same stacks on tokio's paused clock, over a scripted service and without sockets. The
-//!   clock jumps by up to 70 s. The checks are exact to the nanosecond, the presets have their default quotas, and the
-//!   same seed repeats the same calls.
+//! the machine. The load test runs in a child process. The parent stops and continues the child by signals. After each
+//! stop, all sockets and timers are late.
 
 mod api;
 mod behaviour;
 mod faulty_stream;
 mod history;
-mod invariants;
 mod key_store;
 mod load;
 mod log_scanner;
@@ -75,7 +51,6 @@ mod phases;
 mod process;
 mod rng;
 mod server;
-mod virtual_time;
 
 use std::{
     env,

@@ -4,14 +4,14 @@
 use std::{
     env,
     process::{Child, Command},
-    sync::atomic::Ordering::Relaxed,
+    sync::{Arc, atomic::Ordering::Relaxed},
     thread::sleep,
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use super::{history::History, invariants, log_scanner, phases, rng::Rng};
+use super::{history::History, log_scanner, phases, rng::Rng};
 
 /// The maximum number of bytes that the clients may still have allocated at the end, for any duration of the test.
 const MAX_REMAINING_BYTES: i64 = 64 << 10;
@@ -21,7 +21,7 @@ pub(crate) fn run(seed: u64, duration: Duration) {
     log_scanner::install();
     let warm_up = duration / 4;
     for (name, part) in [("warm-up", warm_up), ("soak", duration - warm_up)] {
-        let history = History::new();
+        let history = Arc::new(History::default());
         let remaining = phases::run(seed, part, &history);
         println!(
             "{name}, seed {seed}, {part:?}: {} calls, {} log records, {remaining} bytes still allocated",
@@ -31,7 +31,7 @@ pub(crate) fn run(seed: u64, duration: Duration) {
         println!("  {:?}", history.call_outcomes.lock().unwrap());
         println!("  bodies {:?}", history.body_outcomes.lock().unwrap());
         println!("  servers {:?}", history.server_actions.lock().unwrap());
-        let mut violations = invariants::violations(&history);
+        let mut violations = history.violations();
         if name == "soak" && remaining.abs() > MAX_REMAINING_BYTES {
             violations.push(format!("{remaining} bytes still allocated"));
         }

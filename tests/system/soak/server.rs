@@ -86,8 +86,7 @@ impl Server {
     }
 
     pub(crate) fn url(&self, api: usize) -> String {
-        let scheme = if cfg!(feature = "rustls") { "https" } else { "http" };
-        format!("{scheme}://{}", self.addresses[api])
+        format!("https://{}", self.addresses[api])
     }
 
     /// Returns a transport that closes idle connections soon, so that clients often open new ones.

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::policy::{Remaining, adaptive::Acceptance, rate_limit};
-use crate::test_util::{ServerLimit, limiter::remaining};
-use std::collections::VecDeque;
+use crate::test_util::limiter::remaining;
 
 pub(super) fn accepted(remaining: Vec<Remaining>) -> Feedback {
     Feedback { acceptance: Acceptance::Accepted, pause: None, remaining, others: Vec::new() }
@@ -219,37 +218,4 @@ fn learned_rate_is_reported_with_the_next_response() {
     core.set_quotas(&[quota(60, 60_000, 1)], 2 * MS);
     assert!(core.finished(grants[1], End::Unsent, 3 * MS).is_none());
     assert!(core.finished(grants[2], End::Response(&accepted(Vec::new()), 0), 4 * MS).is_some());
-}
-
-/// Returns how many of `requests` a server with 50 requests per second rejected, if 64 are in flight at most. One
-/// becomes due every `every` milliseconds. A round trip takes 40 ms.
-fn rejected_of(core: &mut Core, server: &ServerLimit, requests: u64, every: u64, now: &mut u64) -> u64 {
-    let (start, before, mut sent, mut network) = (*now, server.rejected(), 0, VecDeque::new());
-    while sent < requests || !network.is_empty() {
-        while network.front().is_some_and(|(at, ..): &(u64, Grant, Feedback)| *at <= *now) {
-            let (_, grant, feedback) = network.pop_front().unwrap();
-            core.finished(grant, End::Response(&feedback, *now - 40 * MS), *now);
-        }
-        while sent < requests && network.len() < 64 && start + sent * every * MS <= *now {
-            let Ok(grant) = core.try_submit(one(), *now) else { break };
-            let status = server.respond_at(Duration::from_nanos(*now)).status();
-            let feedback = if status.is_success() { accepted(vec![]) } else { throttled(None, vec![]) };
-            network.push_back((*now + 40 * MS, grant, feedback));
-            sent += 1;
-        }
-        *now += MS;
-    }
-    server.rejected() - before
-}
-
-#[test]
-fn burst_after_a_quiet_time_is_rarely_throttled() {
-    let server = ServerLimit::fixed_window(50, Duration::from_secs(1));
-    let (mut core, mut now) = (core(Rule::Learned, &[]), 0);
-    // The first burst learns a rate.
-    assert!(rejected_of(&mut core, &server, 100, 0, &mut now) > 0);
-    rejected_of(&mut core, &server, 20 * 600, 50, &mut now);
-    let learned = SECOND / core.snapshot(now).learned.unwrap().interval;
-    let rejected = rejected_of(&mut core, &server, 332, 0, &mut now);
-    assert!((20..=50).contains(&learned) && rejected <= 10, "{learned} per second, {rejected} rejected");
 }

@@ -29,39 +29,6 @@ fn next_request_leaves_when_one_in_flight_ends_first_in_first_out_and_by_priorit
 }
 
 #[test]
-fn unsent_cancelled_and_uncollected_requests_are_no_longer_in_flight() {
-    let mut core = limited(1, 0, &[]);
-    let grant = core.try_submit(one(), 0).unwrap();
-    let (first, second) = (core.queued(one(), 0), core.queued(one(), 0));
-    core.finished(grant, End::Unsent, 0);
-    core.end_in_flight(false, 0);
-    assert_eq!(core.pop_woken(), Some(first));
-    core.cancel(first, 1);
-    assert_eq!(core.pop_woken(), Some(second), "a grant that was cancelled before it was collected");
-    let third = core.queued(one(), 1);
-    core.advance(2 * SECOND);
-    assert_eq!(core.pop_woken(), Some(third), "a grant that was not collected in time");
-    assert_eq!(requests(&core, 2 * SECOND), 1);
-}
-
-#[test]
-fn cancelled_request_counts_until_its_hold_ends() {
-    let mut core = limited(1, SECOND, &[]);
-    assert!(core.takes(one(), 0));
-    core.end_in_flight(true, 0);
-    assert!(!core.takes(one(), SECOND - 1) && !core.is_idle(SECOND - 1));
-    let ticket = core.queued(one(), SECOND - 1);
-    assert_eq!(core.next_wake(SECOND - 1), Some(SECOND));
-    assert_eq!(core.run(SECOND - 1, 2 * SECOND), [(SECOND, ticket)]);
-    assert!(matches!(core.status(ticket, SECOND), Status::Granted(_)));
-    core.end_in_flight(false, SECOND);
-    assert!(core.is_idle(SECOND));
-    assert!(core.takes(one(), SECOND));
-    core.end_in_flight(true, SECOND);
-    assert!(core.takes(one(), 2 * SECOND), "without a waiter, a hold needs no timer");
-}
-
-#[test]
 fn waiter_for_a_request_in_flight_is_refused_at_its_bound() {
     let mut core = limited(1, 0, &[]);
     assert!(core.takes(one(), 0));

@@ -14,22 +14,6 @@ fn higher_priorities_are_served_first_and_each_priority_first_in_first_out() {
 }
 
 #[test]
-fn each_lower_priority_gets_its_share_of_the_permits() {
-    for (lower_share, expected) in [(None, [80, 10, 10]), (Some(25), [50, 25, 25]), (Some(0), [100, 0, 0])] {
-        let settings = CoreSettings { lower_share, ..CoreSettings::new(BUCKET) };
-        let mut core = Core::new(&[quota(15, 1_000, 5)], settings);
-        core.supply.quotas.leave(0, 0);
-        let tickets = [High, Normal, Low]
-            .map(|priority| (0..1_000).map(|_| core.queued(of(1, priority), 0)).collect::<Vec<_>>());
-        let served = core.serve_until(0, 95 * SECOND);
-        for (own, expected) in tickets.iter().zip(expected) {
-            let taken = served[..900].iter().filter(|(_, ticket)| own.contains(ticket)).count() / 9;
-            assert!(taken.abs_diff(expected) <= 1, "share {lower_share:?}: {taken}, expected {expected}");
-        }
-    }
-}
-
-#[test]
 fn high_request_waits_for_at_most_two_refills_behind_costly_requests() {
     let mut core = refilling(10, 10);
     for _ in 0..100 {

@@ -3,31 +3,6 @@
 use super::*;
 
 #[test]
-fn new_request_does_not_overtake_queued_waiters() {
-    for rule in [BUCKET, PACED, WINDOW] {
-        let mut core = core(rule, &[quota(10, 1_000, 3)]);
-        while core.takes(one(), 0) {}
-        let costly = core.queued(costing(3), 0);
-        // The first waiter needs three permits, and only one is available.
-        let later = 2_001 * MS - core.next_wake(0).unwrap().min(SECOND);
-        let cheap = core.submit(one(), later / 4).unwrap();
-        let Submitted::Queued(cheap) = cheap else { panic!("{rule:?}: overtakes a costly waiter") };
-        let order: Vec<_> =
-            core.serve_until(later / 4, 5 * SECOND).iter().map(|(_, ticket)| *ticket).collect();
-        assert_eq!(order, [costly, cheap], "{rule:?}");
-    }
-}
-
-#[test]
-fn each_grant_wakes_one_waiter() {
-    let mut core = refilling(100, 100);
-    let waiters: Vec<_> = (0..5_000).map(|_| core.queued(one(), 0)).collect();
-    let woken = core.serve_until(0, 60 * SECOND);
-    assert_eq!(woken.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>(), waiters);
-    assert_eq!((core.snapshot(0).granted, core.queue.slots.used), (5_000, 0));
-}
-
-#[test]
 fn next_waiter_is_served_on_time_after_the_first_one_leaves() {
     let mut core = refilling(1, 3);
     let first = core.queued(costing(3), 0);
@@ -44,29 +19,6 @@ fn next_waiter_is_served_on_time_after_the_first_one_leaves() {
 }
 
 #[test]
-fn absent_waiters_are_skipped_one_by_one() {
-    let mut core = refilling(1_000, 1_000);
-    let absent: Vec<_> = (0..36).map(|_| core.queued(one(), 0)).collect();
-    let waiting: Vec<_> = (0..6).map(|_| core.queued(one(), 0)).collect();
-    let woken = core.run(0, SECOND);
-    let order: Vec<_> = woken.iter().map(|(_, ticket)| *ticket).collect();
-    assert_eq!(order, [absent.clone(), waiting.clone()].concat());
-    assert!(woken.last().unwrap().0 <= 45 * MS, "{woken:?}");
-    assert_eq!(
-        (core.snapshot(SECOND).queued, core.snapshot(SECOND).in_flight),
-        (42, 0),
-        "all permits expired"
-    );
-    // A waiter that is polled again returns to its position.
-    for waiter in waiting.iter().chain(&absent) {
-        core.supply.quotas.leave(0, SECOND);
-        assert_eq!(core.status(*waiter, SECOND), Status::Waiting);
-    }
-    let order: Vec<_> = core.serve_until(SECOND, 2 * SECOND).iter().map(|(_, ticket)| *ticket).collect();
-    assert_eq!(order, [absent, waiting].concat());
-}
-
-#[test]
 fn absent_waiters_take_no_permits_of_a_full_bucket() {
     for absent in [1, 36] {
         let mut core = core(BUCKET, &[quota(100, 3_600_000, 36)]);
@@ -77,25 +29,6 @@ fn absent_waiters_take_no_permits_of_a_full_bucket() {
         assert!(core.takes(one(), now));
         assert_eq!(core.snapshot(now).available, 35);
     }
-}
-
-#[test]
-fn uncollected_grant_expires_and_is_not_passed_on() {
-    let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(10).unwrap();
-    let mut core = core(BUCKET, &[quota]);
-    core.supply.quotas.leave(0, 0);
-    let slack = quota.margin().as_nanos() as u64 / 4;
-    let waiter = core.queued(one(), 0);
-    let at = core.run(0, 10_625 * MS)[0].0;
-    core.advance(at + slack);
-    assert_eq!(core.snapshot(at).in_flight, 1, "valid for a quarter of the margin");
-    let next = core.queued(one(), at + slack);
-    core.advance(at + slack + 1);
-    assert_eq!((core.snapshot(at).in_flight, core.snapshot(at).granted), (0, 1));
-    assert_eq!(core.status(waiter, at + slack + 2), Status::Waiting, "returns to its position");
-    let order: Vec<_> =
-        core.serve_until(at + slack + 2, 99 * SECOND).iter().map(|(_, ticket)| *ticket).collect();
-    assert_eq!(order, [waiter, next]);
 }
 
 #[test]

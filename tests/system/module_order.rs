@@ -1,0 +1,88 @@
+//! Checks the direction of the dependencies between the modules of `src`.
+//!
+//! A dependency is a path that starts with `crate::` outside comments and test code. clippy's `disallowed_methods`
+//! keep clocks out of the modules without side effects.
+
+use std::{fs, path::Path};
+
+/// The modules, each after those on which it may depend. A layer may depend on no other layer.
+const ORDER: &[&str] = &[
+    "macros",
+    "clock",
+    "random",
+    "config",
+    "policy",
+    "secret",
+    "call",
+    "error",
+    "body",
+    "headers",
+    "uri",
+    "uuid",
+    "telemetry",
+    "attempt_span",
+    "auth",
+    "limit",
+    "retry",
+    "request_id",
+    "timeout",
+    "transport",
+    "stack",
+    "client",
+    "preset",
+    "test_util",
+    "adapter",
+    "guide",
+];
+const LAYERS: &[&str] = &["attempt_span", "auth", "limit", "retry", "request_id", "timeout"];
+/// The words that the limiter's core must not contain, so that its callers pass the time.
+const IMPURE: &[&str] = &["tokio", "Mutex", "Waker", "Arc<", "Arc::", "Instant", "clock::"];
+
+/// Calls `check` with the path, relative to `src`, and the code of each source file that is no test.
+fn each_source(folder: &Path, name: &str, check: &mut impl FnMut(&str, &str)) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = format!("{name}{}", path.file_name().unwrap().to_str().unwrap());
+        if path.is_dir() && !name.ends_with("tests") {
+            each_source(&path, &format!("{name}/"), check);
+        } else if name.ends_with(".rs") && !name.contains("test") {
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap().lines();
+            let is_text = |line: &str| line.starts_with("//") || line.starts_with("doc = ");
+            let code: Vec<_> = code.filter(|line| !is_text(line.trim_start())).collect();
+            check(&name, &code.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn modules_depend_only_on_earlier_modules_and_layers_on_no_other_layer() {
+    let position = |module: &str| ORDER.iter().position(|other| *other == module);
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    each_source(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut |file, code| {
+        let module = file.split('/').next().unwrap().trim_end_matches(".rs");
+        if module == "lib" {
+            return;
+        }
+        let own = position(module).unwrap_or_else(|| panic!("{module} is not in the list of modules"));
+        // `use crate::{a, b::C}` names several modules.
+        let names = code.split("crate::").skip(1).flat_map(|rest| match rest.strip_prefix('{') {
+            Some(group) => group.split(";\n").next().unwrap().split([',', '{', '}']).map(str::trim).collect(),
+            None => vec![rest],
+        });
+        for name in names {
+            let target = name.split(|char: char| !char.is_alphanumeric() && char != '_').next().unwrap();
+            let Some(other) = position(target).filter(|other| *other != own) else { continue };
+            count += 1;
+            let between_layers = LAYERS.contains(&module) && LAYERS.contains(&target);
+            // `error::call` and the like are items of a group.
+            if (other > own || between_layers) && name.starts_with(&format!("{target}::")) {
+                wrong.push(format!("{file} depends on {target}"));
+            }
+        }
+        for word in IMPURE.iter().filter(|word| file.starts_with("limit/core/") && code.contains(**word)) {
+            wrong.push(format!("{file} contains {word}"));
+        }
+    });
+    assert!(count > 100 && wrong.is_empty(), "{count} dependencies, wrong: {wrong:#?}");
+}
