@@ -1,13 +1,10 @@
 //! Tests of the auth layer, of key sources and of request signatures. A test service stands in for the server.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-mod custom_credential;
 mod key_file;
 mod key_provider;
-mod layer;
 mod origin;
 mod placement;
-mod redaction;
 mod rejected_keys;
 mod resend;
 mod signature;

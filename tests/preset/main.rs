@@ -13,7 +13,7 @@ mod limiter;
 mod support;
 mod whole_stack;
 
-use std::{convert::Infallible, env, time::Duration};
+use std::{env, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -23,7 +23,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_outbound::{
     ApiKey, Body, BoxError, Client, Error, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
     auth::KeyPlacement,
-    body::{IdleBody, ReplayBody},
+    body::IdleBody,
     call::{Outcome, StopReason},
     limit::InFlightBody,
     preset,
