@@ -83,18 +83,3 @@ async fn the_client_works_below_tower_layers() {
     let response = within(stack.oneshot("/v1")).await.unwrap();
     assert_eq!((response.status().as_u16(), server.seen()[0].path_and_query()), (200, "/v1"));
 }
-
-/// User info in a URL may contain a password. HTTP/2 forbids user info in `:authority` (RFC 9113 §8.3.1).
-#[tokio::test]
-async fn client_rejects_a_url_with_user_info() {
-    let transports = [TransportConfig::new(), TransportConfig::new().with_http2_prior_knowledge()];
-    for (wire, transport) in [Wire::Http1, Wire::Http2].into_iter().zip(transports) {
-        let server = Server::with_statuses(wire, [200]).await;
-        let client = preset(&server.url()).client_with_transport(transport).unwrap();
-        let url = server.url().replace("http://", "http://me:s3cret@");
-        let error = within(client.get(&url)).await.unwrap_err();
-        assert!(error.is_invalid_request(), "{error:?}");
-        assert!(!format!("{error:#} {error:?}").contains("s3cret"), "{error:#}");
-        assert!(!format!("{:?}", server.seen()).contains("s3cret"), "{:?}", server.seen());
-    }
-}

@@ -20,21 +20,6 @@ fn construction_error_names_the_missing_environment_variable() {
 }
 
 #[test]
-fn preset_name_must_have_1_to_253_visible_ascii_characters() {
-    let named = |name: &str| preset_with_key("https://host").with_name(name);
-    for (name, valid) in [("", false), ("a b", false), ("a\n", false), ("é", false), ("a", true)] {
-        assert_eq!(
-            named(name).layer().err().map(|error| error.field().to_owned()),
-            (!valid).then_some("name".to_owned()),
-            "{name:?}"
-        );
-    }
-    assert!(named(&"n".repeat(253)).layer().is_ok());
-    let error = named(&"n".repeat(254)).layer().unwrap_err().to_string();
-    assert!(error.contains("expected 1 to 253 visible ascii characters"), "{error}");
-}
-
-#[test]
 fn attempt_timeout_longer_than_the_total_timeout_is_rejected() {
     let preset = preset_with_key("https://host").with_total_timeout(SECOND).with_attempt_timeout(2 * SECOND);
     let error = preset.layer().unwrap_err();
@@ -48,22 +33,6 @@ fn attempt_timeout_longer_than_the_total_timeout_is_rejected() {
         preset_with_key("https://host").with_total_timeout(SECOND).layer().is_ok(),
         "the default attempt timeout is lowered to the total timeout"
     );
-}
-
-#[test]
-fn zero_attempts_are_rejected() {
-    let error =
-        preset_with_key("https://host").with_max_attempts(0).with_max_attempts(2).layer().unwrap_err();
-    assert_eq!((error.field(), error.value()), ("max attempts", "0"), "{error}");
-}
-
-#[test]
-fn timeouts_of_zero_are_rejected() {
-    let attempt = preset_with_key("https://host").with_attempt_timeout(Duration::ZERO);
-    assert_eq!(attempt.layer().unwrap_err().field(), "attempt timeout");
-    assert_eq!(attempt.with_total_timeout(Duration::ZERO).layer().unwrap_err().field(), "total timeout");
-    let body = preset_with_key("https://host").with_body_idle_timeout(Duration::ZERO);
-    assert_eq!(body.layer().unwrap_err().field(), "body idle timeout");
 }
 
 #[test]
@@ -99,29 +68,4 @@ fn preset_accepts_an_http_url_if_there_is_no_credential() {
     assert!(preset.client().is_ok());
     let allowed = preset.with_allowed_origin(other_origin);
     assert!(allowed.layer().is_ok());
-}
-
-#[test]
-fn preset_rejects_an_invalid_base_url() {
-    for url in [
-        "",
-        "api.example.com:443",
-        "/v1",
-        "https:///v1",
-        "ftp://api.example.com",
-        "https://api.example.com/a b",
-        "https://me:s3cret@api.example.com",
-        "https://api.example.com/v1?key=s3cret",
-        "https://api.example.com/#s3cret",
-        "https://api.example.com/%2e%2e/b",
-        // If an invalid port were ignored, the key would go to the default port of the scheme.
-        "https://api.example.com:99999",
-        "https://api.example.com:port/v1",
-    ] {
-        for (_, preset) in PRESETS {
-            let error = preset(url).expect_err(url);
-            assert_eq!(error.field(), "base url", "{url}");
-            assert!(!error.to_string().contains("s3cret"), "{error}");
-        }
-    }
 }

@@ -94,10 +94,6 @@ fn ok() -> ScriptedResponse {
     ScriptedResponse::status(200)
 }
 
-fn throttled(retry_after: &str) -> ScriptedResponse {
-    ScriptedResponse::status(429).with_header("retry-after", retry_after)
-}
-
 type Stack = BoxCloneService<Request<Empty<Bytes>>, Response<IdleBody<InFlightBody<Body>>>, Error>;
 
 /// Returns a stack of the preset's layer and a scripted service. The scripted service repeats its last response.
