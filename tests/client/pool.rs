@@ -58,7 +58,9 @@ fn places(service: &ScriptedService) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn each_member_gets_its_own_url_and_key() {
     let service = service(ok, ok);
-    let client = builder(pool(per_second(10), per_second(10))).client_with_service(service.clone()).unwrap();
+    let client = builder(pool(LocalLimiter::without_quota(), LocalLimiter::without_quota()))
+        .client_with_service(service.clone())
+        .unwrap();
     for path in ["/chat?stream=1", "https://eu.example.com/v1/chat?stream=1", "", "/"] {
         for _ in 0..2 {
             let expected = client.get(path).header("host", "eu.example.com").await.unwrap();
@@ -146,7 +148,8 @@ async fn request_that_may_have_been_processed_stays_with_its_member() {
         quick_retry().with_honoured_idempotency_key(IdempotencyKey::bare())
     }
     let unrejected = || keyed().with_retry_rejected(RetryRejected::Idempotent);
-    let cases: [(Method, bool, fn() -> RetryLayer, Vec<fn() -> ScriptedResponse>, &[&str]); 15] = [
+    type Script = Vec<fn() -> ScriptedResponse>;
+    let cases: [(Method, bool, fn() -> RetryLayer, Script, &[&str]); 15] = [
         (Method::GET, false, plain, vec![failed], &["eu", "us"]),
         (Method::HEAD, false, plain, vec![failed], &["eu", "us"]),
         (Method::PUT, false, plain, vec![failed], &["eu", "eu"]),
