@@ -7,13 +7,12 @@ use tower_outbound::{
     ApiKey, Client, ExponentialBackoff, InvalidConfig, Quota,
     adapter::ClientCredentials,
     auth::{KeyError, KeySource},
-    client::ResponseError,
     limit::LocalLimiter,
     retry::RetryLayer,
     stack::StackBuilder,
 };
 
-use crate::support::server::{Reply, Server, Wire, endless, reply, within};
+use crate::support::server::{Reply, Server, Wire, reply, within};
 
 const SECRET: &str = "s3cret";
 
@@ -245,30 +244,6 @@ async fn temporary_or_malformed_response_stops_token_requests_for_at_most_a_seco
     // The type of a token is not case-sensitive.
     let (_server, keys) = constant_endpoint(200, r#"{"access_token":"t","token_type":"bEARER"}"#).await;
     assert_eq!(within(keys.current()).await.unwrap().expose(), "t");
-}
-
-#[tokio::test]
-async fn token_response_without_end_is_an_error() {
-    for (status, is_error) in [(200, true), (400, true)] {
-        let server = Server::start(Wire::Http1, move |_, _| async move { Some(endless(status)) }).await;
-        let keys = credentials(&server.url()).into_key_source_with(quick).unwrap();
-        let error = failure(&keys).await;
-        let source = error.source().and_then(|source| source.downcast_ref::<ResponseError>());
-        assert_eq!(source.map(ResponseError::is_too_large), Some(is_error), "{error:?}");
-        assert!(error.to_string().starts_with("could not read the body of the token response"), "{error}");
-    }
-}
-
-#[tokio::test]
-async fn error_states_that_no_token_endpoint_responds() {
-    let server = token_endpoint().await;
-    let url = server.url();
-    drop(server);
-    let keys = credentials(&url).into_key_source_with(quick).unwrap();
-    let error = failure(&keys).await;
-    assert!(error.to_string().starts_with("the token endpoint did not respond, next attempt in"), "{error}");
-    let source = error.source().unwrap().downcast_ref::<tower_outbound::Error>().unwrap();
-    assert_eq!(source.report().unwrap().attempt_count(), 3);
 }
 
 /// The secret of the body would otherwise go to another server.

@@ -133,40 +133,24 @@ async fn each_attempt_has_a_client_span_with_attributes_of_the_semantic_conventi
     let (pipeline, service) = call(&[Status(503), Io(ConnectionReset), Status(200)], "PUT").await;
     let (call, attempts) = (pipeline.call(), pipeline.attempts());
     assert_eq!((&call.span_kind, &call.status), (&SpanKind::Internal, &Status::Unset));
-    assert_eq!(attributes(&call)["service"], "currency_rates".into());
-    assert_eq!(attributes(&call)["attempts"], 3.into());
-    assert_eq!(attributes(&call)[HTTP_REQUEST_METHOD], "PUT".into());
-    assert_eq!(attributes(&call)[URL_FULL], "https://api.example.com:8443/v1/resources".into());
-    assert_eq!(attributes(&call)[HTTP_RESPONSE_STATUS_CODE], 200.into());
-
     assert_eq!(attempts.len(), 3);
     for attempt in &attempts {
         assert_eq!(attempt.parent_span_id, call.span_context.span_id());
         assert_eq!(attempt.span_context.trace_id(), call.span_context.trace_id());
         assert_eq!(attempt.name, "PUT");
     }
-    let common = [
+    let expected = [
         (HTTP_REQUEST_METHOD, Value::from("PUT")),
         (SERVER_ADDRESS, "api.example.com".into()),
         (SERVER_PORT, 8443.into()),
         (URL_FULL, "https://api.example.com:8443/v1/resources".into()),
+        (HTTP_REQUEST_RESEND_COUNT, 2.into()),
+        (HTTP_RESPONSE_STATUS_CODE, 200.into()),
+        (NETWORK_PROTOCOL_VERSION, "1.1".into()),
     ];
-    let specific: [&[(&str, Value)]; 3] = [
-        &[
-            (HTTP_RESPONSE_STATUS_CODE, 503.into()),
-            (NETWORK_PROTOCOL_VERSION, "1.1".into()),
-            (ERROR_TYPE, "503".into()),
-        ],
-        &[(HTTP_REQUEST_RESEND_COUNT, 1.into()), (ERROR_TYPE, "reset".into())],
-        &[
-            (HTTP_REQUEST_RESEND_COUNT, 2.into()),
-            (HTTP_RESPONSE_STATUS_CODE, 200.into()),
-            (NETWORK_PROTOCOL_VERSION, "1.1".into()),
-        ],
-    ];
-    for (attempt, specific) in attempts.iter().zip(specific) {
-        assert_eq!(attributes(attempt), common.iter().chain(specific).cloned().collect::<BTreeMap<_, _>>());
-    }
+    assert_eq!(attributes(&attempts[2]), BTreeMap::from(expected));
+    let types = attempts.iter().map(|attempt| attributes(attempt).remove(ERROR_TYPE));
+    assert_eq!(types.collect::<Vec<_>>(), [Some("503".into()), Some("reset".into()), None]);
     let statuses: Vec<_> = attempts.iter().map(|attempt| attempt.status.clone()).collect();
     assert_eq!(statuses, [Status::error(""), Status::error(""), Status::Unset]);
 
@@ -199,17 +183,6 @@ async fn a_failed_call_sets_the_span_status_and_a_dropped_call_does_not() {
         assert_eq!(span.status, Status::Unset, "{}", span.name);
         assert!(!attributes(&span).contains_key(ERROR_TYPE));
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_span_of_the_call_is_a_child_of_the_current_span() {
-    let (pipeline, service) = (Pipeline::new(), ScriptedService::new([Status(200)]));
-    let handler = tracing::info_span!("handler");
-    stack().layer(service.clone()).oneshot(get(URI)).instrument(handler).await.unwrap();
-    let spans = pipeline.spans();
-    let handler = spans.iter().find(|span| span.name == "handler").unwrap();
-    assert_eq!(pipeline.call().parent_span_id, handler.span_context.span_id());
-    assert_eq!(traceparent(&service.seen()[0].head)[1], handler.span_context.trace_id().to_string());
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,14 +226,6 @@ async fn tracestate_is_sent_only_with_its_traceparent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_traceparent_of_an_unsampled_trace_has_no_flags() {
-    let (_pipeline, service) =
-        (Pipeline::with_sampler(Sampler::AlwaysOff), ScriptedService::new([Status(200)]));
-    stack().layer(service.clone()).oneshot(get(URI)).await.unwrap();
-    assert_eq!(traceparent(&service.seen()[0].head)[3], "00");
-}
-
-#[tokio::test(start_paused = true)]
 async fn stack_sends_no_trace_context_if_opentelemetry_layer_or_propagation_is_missing() {
     let assert_no_context = |head: &Parts| {
         let names = ["traceparent", "tracestate", "baggage"].map(HeaderName::from_static);
@@ -278,21 +243,4 @@ async fn stack_sends_no_trace_context_if_opentelemetry_layer_or_propagation_is_m
     layers.layer(service.clone()).oneshot(get(URI)).await.unwrap();
     assert_eq!((pipeline.attempts().len(), service.seen().len()), (1, 3));
     service.seen().iter().for_each(|seen| assert_no_context(&seen.head));
-}
-
-#[tokio::test(start_paused = true)]
-async fn exported_spans_contain_neither_the_key_nor_the_query() {
-    let (pipeline, service) =
-        (Pipeline::new(), ScriptedService::new([Status(503), Io(BrokenPipe), NoResponse]));
-    let preset = preset::currency_rates("https://api.example.com").unwrap();
-    let preset = preset
-        .with_request_id(RequestIdLayer::new().with_info_spans())
-        .with_api_key(ApiKey::new("k3y-s3cret").unwrap())
-        .with_key_placement("query:key".parse().unwrap());
-    let stack = preset.layer().unwrap().layer(service.clone());
-    let uri = "https://api.example.com/v1?own=s3cret";
-    stack.oneshot(get(uri)).await.unwrap_err();
-    assert!(service.seen()[0].head.uri.query().unwrap().contains("k3y-s3cret"));
-    assert_eq!(pipeline.attempts().len(), 3);
-    assert!(!format!("{:?}", pipeline.spans()).contains("s3cret"));
 }

@@ -108,44 +108,6 @@ fn missing_key_file_is_rejected_at_construction() {
     assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
 }
 
-/// The first rejected request starts to read the key file, and the second rejected request waits for the same read. The
-/// key file is a named pipe, so the read blocks until the test writes a key.
-#[cfg(unix)]
-#[test]
-fn request_rejected_during_a_key_file_read_gets_the_new_key() {
-    use std::{io::Write, process::Command, sync::mpsc, thread};
-
-    let file = KeyFile::new("slow", "key-1");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let keys = KeySource::from_file(&file.0).unwrap();
-    let old = runtime.block_on(keys.current()).unwrap();
-    fs::remove_file(&file).unwrap();
-    assert!(Command::new("mkfifo").arg(&file.0).status().unwrap().success());
-
-    let (sender, receiver) = mpsc::channel();
-    let spawn_rejected_request = |sender: mpsc::Sender<ApiKey>| {
-        let (keys, old) = (keys.clone(), old.clone());
-        thread::spawn(move || {
-            assert!(keys.reject(&old));
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            sender.send(runtime.block_on(keys.current()).unwrap())
-        })
-    };
-    let first = spawn_rejected_request(sender.clone());
-    // Opening the named pipe for writing blocks until the first request opens the pipe for reading.
-    let mut pipe = fs::OpenOptions::new().write(true).open(&file).unwrap();
-    let second = spawn_rejected_request(sender);
-    // Neither request gets a key before the read of the key file ends.
-    assert!(receiver.recv_timeout(millis(50)).is_err());
-    pipe.write_all(b"key-2").unwrap();
-    drop(pipe);
-    for key in [receiver.recv().unwrap(), receiver.recv().unwrap()] {
-        assert_eq!(key.expose(), "key-2");
-    }
-    first.join().unwrap().unwrap();
-    second.join().unwrap().unwrap();
-}
-
 /// The key file is a named pipe. A read of the pipe starts before the server rejects the old key, and returns the old
 /// key. Before the read ends, a file with the new key replaces the pipe.
 #[cfg(unix)]

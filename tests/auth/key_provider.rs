@@ -4,14 +4,7 @@
 use std::error::Error as _;
 
 use tokio::time::{advance, timeout};
-use tokio_test::{assert_pending, task::spawn};
-use tower::ServiceBuilder;
-use tower_outbound::{
-    Quota,
-    auth::KeyError,
-    limit::{LocalLimiter, RateLimitLayer},
-    test_util::Arrivals,
-};
+use tower_outbound::auth::KeyError;
 
 use super::*;
 
@@ -60,27 +53,6 @@ async fn unexpired_key_is_sent_while_its_refresh_runs() {
     assert_eq!((fetches.count(), keys.last_error().is_none()), (2, true));
 }
 
-#[tokio::test(start_paused = true)]
-async fn key_refresh_completes_during_the_call_that_started_the_refresh() {
-    let fetches = FetchCount(Arc::default());
-    let counter = fetches.clone();
-    let keys = KeySource::from(RefreshingKey::new(move || {
-        let counter = counter.clone();
-        async move {
-            tokio::time::sleep(millis(500)).await;
-            counter.0.fetch_add(1, Ordering::Relaxed);
-            let key = ApiKey::new(format!("key-{}", counter.count()))?;
-            Ok::<_, BoxError>(FreshKey::new(key).with_lifetime(secs(1_000)))
-        }
-    }));
-    assert_eq!(keys.current().await.unwrap().expose(), "key-1");
-    advance(secs(850)).await;
-    let slow = support::ScriptedService::new([support::Scripted::Delayed(600, 200)]);
-    layer(keys.clone()).layer(slow).oneshot(get(URI)).await.unwrap();
-    assert_eq!(fetches.count(), 2, "the new key is fetched before the next request");
-    assert_eq!(keys.current().await.unwrap().expose(), "key-2");
-}
-
 #[test]
 fn call_outside_a_runtime_leaves_the_key_refresh_to_the_next_call() {
     let runtime =
@@ -112,58 +84,6 @@ fn call_outside_a_runtime_leaves_the_key_refresh_to_the_next_call() {
     });
 }
 
-/// The old key and its replacement both expire between `poll_ready` and `call`. The auth layer sends the replacement,
-/// which the server may still accept.
-#[tokio::test(start_paused = true)]
-async fn auth_layer_sends_the_newer_of_two_expired_keys() {
-    let server = Server::accepting("key-");
-    let fetches = FetchCount(Arc::default());
-    let counter = fetches.clone();
-    // The provider returns its first two keys immediately, so the request that starts the refresh already carries the
-    // new key.
-    let provider = RefreshingKey::new(move || {
-        let number = counter.0.fetch_add(1, Ordering::Relaxed) + 1;
-        let lifetime = if number == 1 { secs(10) } else { secs(1) };
-        async move {
-            if number == 3 {
-                std::future::pending::<()>().await;
-            }
-            Ok::<_, BoxError>(FreshKey::new(ApiKey::new(format!("key-{number}"))?).with_lifetime(lifetime))
-        }
-    });
-    let mut client = client(provider, &server);
-    std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut client, cx)).await.unwrap();
-    client.call(get(URI)).await.unwrap();
-    advance(millis(8_500)).await;
-    std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut client, cx)).await.unwrap();
-    assert_eq!(fetches.count(), 2);
-    advance(millis(1_500)).await;
-    client.call(get(URI)).await.unwrap();
-    assert_eq!(server.keys(), ["key-1", "key-2"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn key_refresh_continues_after_some_waiting_calls_are_dropped() {
-    let server = Server::accepting("key");
-    let (provider, fetches) = key_provider(secs(2), &[Fetch::Expiring(60)]);
-    let client = client(provider, &server);
-    // The first call starts a key refresh that takes 2 s, and all three calls wait for the refresh. The test drops the
-    // first two calls after 1 s.
-    let mut first = spawn(send(&client));
-    let mut second = spawn(send(&client));
-    let mut third = spawn(send(&client));
-    assert_pending!(first.poll());
-    assert_pending!(second.poll());
-    assert_pending!(third.poll());
-    advance(secs(1)).await;
-    drop(first);
-    assert_pending!(second.poll());
-    drop(second);
-    advance(secs(1)).await;
-    assert_eq!(third.await.unwrap().status(), 200);
-    assert_eq!((fetches.count(), server.keys().len()), (1, 1));
-}
-
 #[tokio::test(start_paused = true)]
 async fn key_refresh_continues_after_all_waiting_calls_are_dropped() {
     let server = Server::accepting("key");
@@ -179,61 +99,6 @@ async fn key_refresh_continues_after_all_waiting_calls_are_dropped() {
         let expected = if pause > secs(50) { 2 } else { 1 };
         assert_eq!((before.elapsed(), fetches.count()), (waited, expected), "{pause:?}");
     }
-}
-
-/// The calls are so rare that no request in flight polls the key refresh. A background task completes the refresh.
-#[tokio::test(start_paused = true)]
-async fn occasional_calls_never_wait_for_the_next_key() {
-    for interval in [secs(10), secs(15), secs(100)] {
-        let server = Server::accepting("key").with_latency(millis(20));
-        let (provider, fetches) = key_provider(millis(100), &[Fetch::Expiring(3_600)]);
-        let keys = KeySource::from(provider);
-        let client = client(keys.clone(), &server);
-        send(&client).await.unwrap();
-        let start = Instant::now();
-        while start.elapsed() < secs(2 * 3_600) {
-            let before = Instant::now();
-            send(&client).await.unwrap();
-            assert!(before.elapsed() < millis(30), "{:?} at {:?}", before.elapsed(), start.elapsed());
-            tokio::time::sleep(interval).await;
-        }
-        assert_eq!((fetches.count(), keys.last_error().is_none()), (3, true), "{interval:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn reused_service_sends_the_current_key_with_each_request() {
-    /// Sends a request through the given client instead of a clone of the client.
-    async fn send(client: &mut Client, uri: &str) {
-        let ready = ServiceExt::<Request<Content>>::ready(client).await.unwrap();
-        ready.call(get(uri)).await.unwrap();
-    }
-    let other_origin = "https://other.example.com/";
-    let server = Server::accepting("");
-    let (provider, fetches) =
-        key_provider(millis(10), &[Fetch::Expiring(100), Fetch::Fails, Fetch::Expiring(100)]);
-    let mut client = client(provider, &server);
-    send(&mut client, other_origin).await;
-    // The key has expired, and the next refresh fails.
-    advance(secs(200)).await;
-    send(&mut client, other_origin).await;
-    advance(secs(200)).await;
-    send(&mut client, URI).await;
-    assert_eq!((fetches.count(), server.keys()), (3, vec![String::new(), String::new(), "key-3".to_owned()]));
-}
-
-/// A client may outlive the tokio runtime in which its key refresh started. For example, tests may share a client in a
-/// static, although each test has its own runtime.
-#[test]
-fn key_refresh_restarts_if_its_runtime_has_ended() {
-    let server = Server::accepting("key");
-    let (provider, fetches) = key_provider(secs(1), &[Fetch::Expiring(60)]);
-    let client = client(provider, &server);
-    let runtime =
-        || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    assert!(runtime().block_on(async { timeout(millis(10), send(&client)).await }).is_err());
-    assert_eq!(runtime().block_on(send(&client)).unwrap().status(), 200);
-    assert_eq!(fetches.count(), 2);
 }
 
 fn real_runtime() -> tokio::runtime::Runtime {
@@ -290,32 +155,6 @@ fn waiters_of_another_runtime_restart_a_key_refresh_whose_runtime_was_shut_down(
     let found = found.into_iter().chain(third.block_on(seconds));
     assert!(found.map(Result::unwrap).all(|key| key.expose() == "key-3"));
     assert_eq!((fetches.count(), keys.last_error().is_none()), (3, true));
-}
-
-#[test]
-fn panic_of_the_key_provider_is_an_error_for_waiters_of_every_runtime() {
-    let (fetches, gate) = (FetchCount(Arc::default()), Arc::new(tokio::sync::Notify::new()));
-    let (counter, opened) = (fetches.clone(), Arc::clone(&gate));
-    let keys = KeySource::from(RefreshingKey::new(move || {
-        counter.0.fetch_add(1, Ordering::Relaxed);
-        let opened = Arc::clone(&opened);
-        async move {
-            opened.notified().await;
-            if true {
-                panic!("the provider panics");
-            }
-            Ok::<_, BoxError>(FreshKey::new(key()))
-        }
-    }));
-    let (first, second) = (real_runtime(), real_runtime());
-    let (leader, others) = (waiters(&first, &keys, 1), waiters(&second, &keys, 5));
-    gate.notify_one();
-    let ended = first.block_on(futures_util::future::join_all(leader));
-    let ended = ended.into_iter().chain(second.block_on(futures_util::future::join_all(others)));
-    assert!(
-        ended.map(Result::unwrap_err).all(|error| error.to_string().contains("the key provider panicked"))
-    );
-    assert_eq!(fetches.count(), 1);
 }
 
 #[test]
@@ -427,21 +266,6 @@ async fn key_refresh_fails_if_provider_hangs_or_panics_or_returns_expired_key() 
         assert_eq!(send(&client).await.unwrap().status(), 200, "{message}");
         assert_eq!(fetches.count(), 2);
     }
-}
-
-/// A permit of the limiter expires if its request waits too long for a key. The limiter replaces the expired permit.
-#[tokio::test(start_paused = true)]
-async fn requests_that_wait_for_a_key_stay_within_the_quota() {
-    let server = Server::accepting("key");
-    let (provider, _) = key_provider(secs(9), &[Fetch::Lasting]);
-    let quota = Quota::new(10, secs(10)).unwrap().with_burst(5).unwrap();
-    let service = ServiceBuilder::new()
-        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(quota)))
-        .layer(layer(provider))
-        .service(server.clone());
-    let results = run_concurrently(40, || service.clone().oneshot(get(URI))).await;
-    assert!(results.iter().all(Result::is_ok));
-    server.times().into_iter().collect::<Arrivals>().assert_within(quota);
 }
 
 #[tokio::test]

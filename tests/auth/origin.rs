@@ -1,11 +1,7 @@
 //! Tests of the origins to which the auth layer sends a key.
 
-use http::{HeaderValue, Uri, header::LOCATION, request::Parts};
-use support::{
-    Scripted::{Headers, Status},
-    ScriptedService,
-};
-use tower_outbound::Body;
+use http::{HeaderValue, Uri};
+use support::{Scripted::Status, ScriptedService};
 
 use super::*;
 
@@ -98,76 +94,4 @@ async fn key_is_sent_without_tls_only_to_the_origin_that_allows_plaintext() {
     for other in ["http://other.internal:8080", "https://gateway.internal:8080", "http://gateway.internal"] {
         assert!(!forwarded_head(&layer, get(other)).await.headers.contains_key(AUTHORIZATION), "{other}");
     }
-}
-
-#[tokio::test]
-async fn loopback_addresses_receive_the_key_without_tls() {
-    for url in [
-        "http://localhost",
-        "http://LOCALHOST:3000",
-        "http://127.0.0.1",
-        "http://127.255.255.254:1",
-        "http://[::1]",
-        "http://[::1]:8080/v1",
-        "http://[0:0:0:0:0:0:0:1]",
-    ] {
-        assert!(
-            forwarded_head(&bearer_layer(url), get(url)).await.headers.contains_key(AUTHORIZATION),
-            "{url}"
-        );
-    }
-}
-
-#[tokio::test]
-async fn target_of_a_cross_origin_redirect_receives_no_key() {
-    const TO_OTHER_HOST: &[(&str, &str)] = &[("location", "https://evil.test/collect?from=api")];
-    const BACK_TO_ORIGIN: &[(&str, &str)] = &[("location", "https://api.example.com/v2")];
-    const TO_PLAINTEXT: &[(&str, &str)] = &[("location", "http://api.example.com/v2")];
-    let closure = closure_layer(|head: &mut Parts| -> Result<(), BoxError> {
-        head.headers.insert("x-api-key", KEY.parse()?);
-        Ok(())
-    });
-    for (script, expected) in [
-        (vec![Headers(307, TO_OTHER_HOST), Status(200)], vec![true, false]),
-        (
-            vec![Headers(307, TO_OTHER_HOST), Headers(307, BACK_TO_ORIGIN), Status(200)],
-            vec![true, false, true],
-        ),
-        (vec![Headers(301, TO_PLAINTEXT), Status(200)], vec![true, false]),
-    ] {
-        let has_key = |server: &ScriptedService| -> Vec<bool> {
-            let heads = server.seen().into_iter().map(|seen| seen.head);
-            heads.map(|head| format!("{:?} {}", header_values(&head), head.uri).contains(KEY)).collect()
-        };
-        let server = ScriptedService::new(script.clone());
-        follow_redirects(bearer_layer(URI).layer(server.clone()), get(URI)).await;
-        assert_eq!(has_key(&server), expected, "key in the bearer header");
-        let server = ScriptedService::new(script.clone());
-        follow_redirects(query_layer().layer(server.clone()), get(URI)).await;
-        assert_eq!(has_key(&server), expected, "key in the query");
-        let server = ScriptedService::new(script);
-        follow_redirects(closure.layer(server.clone()), get(URI)).await;
-        assert_eq!(has_key(&server), expected, "key in a header set by a closure");
-    }
-}
-
-/// Follows redirects and copies all headers to the next request, as a redirect layer without a list of sensitive
-/// headers does.
-async fn follow_redirects<S>(mut service: S, mut next: Request<Content>) -> Response<Body>
-where
-    S: Service<Request<Content>, Response = Response<Body>, Error = Error>,
-{
-    for _ in 0..5 {
-        let headers = next.headers().clone();
-        let response = service.ready().await.unwrap().call(next).await.unwrap();
-        let Some(location) = response.headers().get(LOCATION) else { return response };
-        next = get(location.to_str().unwrap());
-        *next.headers_mut() = headers;
-    }
-    panic!("too many redirects");
-}
-
-/// Returns all header values as strings. `Debug` of a `HeaderMap` would hide the sensitive values.
-fn header_values(head: &Parts) -> Vec<String> {
-    head.headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
 }

@@ -1,10 +1,11 @@
-//! Tests of where a request carries the API key: in a header or in the query.
+//! Tests of where a request carries the API key, of credentials that a closure adds, and of the redaction of keys.
 
-use std::error::Error as _;
+use std::{error::Error as _, sync::atomic::AtomicU32};
 
 use http::{HeaderName, HeaderValue, Uri};
-use support::{Scripted::Status, ScriptedService};
-use tower_outbound::preset;
+use support::{Broken, Scripted::Status, ScriptedService};
+use tower::ServiceBuilder;
+use tower_outbound::call::{Outcome, StopReason};
 
 use super::*;
 
@@ -42,49 +43,6 @@ async fn auth_layer_sends_keys_from_every_source_in_every_placement() {
         }
     }
     std::fs::remove_file(&path).unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn preset_sends_keys_from_every_source_in_the_chosen_placement() {
-    let preset = || preset::currency_rates(URI).unwrap();
-    let provider = || key_provider(millis(10), &[Fetch::Lasting]).0;
-    let key = ApiKey::new("key-1").unwrap();
-    for (preset, expected) in [
-        (preset().with_keys(provider()), "Bearer key-1"),
-        (
-            preset().with_key_placement(KeyPlacement::header(X_API_KEY).unwrap()).with_keys(provider()),
-            "key-1",
-        ),
-        (
-            preset().with_api_key(key.clone()).with_key_placement(KeyPlacement::header(X_API_KEY).unwrap()),
-            "key-1",
-        ),
-        (
-            preset().with_api_key(key).with_key_placement(KeyPlacement::basic("ann").unwrap()),
-            "Basic YW5uOmtleS0x",
-        ),
-        (
-            preset().with_keys(RefreshingKey::new(|| async {
-                Ok::<_, BoxError>(FreshKey::new(ApiKey::new("key-of-closure").unwrap()))
-            })),
-            "Bearer key-of-closure",
-        ),
-    ] {
-        let server = ScriptedService::new([Status(200)]);
-        let service = preset.layer().unwrap().layer(server.clone());
-        service.oneshot(get(URI)).await.unwrap();
-        let head = server.seen().remove(0).head;
-        let sent = head.headers.get(AUTHORIZATION).or(head.headers.get(X_API_KEY)).unwrap();
-        assert_eq!(sent, expected);
-    }
-    assert!(KeyPlacement::basic("a:b").is_err() && KeyPlacement::header(http::header::HOST).is_err());
-}
-
-#[tokio::test]
-async fn auth_layer_marks_the_authorization_header_as_sensitive() {
-    let head = forwarded_head(&bearer_layer(URI), get(URI)).await;
-    assert!(head.headers[AUTHORIZATION].is_sensitive());
-    assert_eq!(head.headers.len(), 1);
 }
 
 #[tokio::test]
@@ -151,4 +109,69 @@ async fn key_with_every_allowed_character_reaches_the_server() {
     let value = head.uri.query().unwrap().strip_prefix("k=").unwrap();
     assert_eq!(percent_encoding::percent_decode_str(value).decode_utf8().unwrap(), characters);
     assert!(!value.contains(['&', '#', '+', '?', '/', '=']));
+}
+
+#[tokio::test]
+async fn auth_layer_forwards_the_method_and_headers_and_extensions_and_body() {
+    let mut request = request("DELETE", URI);
+    request.headers_mut().insert("x-other", HeaderValue::from_static("1"));
+    request.extensions_mut().insert(7_u8);
+    let server = ScriptedService::new([Status(200)]);
+    bearer_layer(URI).layer(server.clone()).oneshot(request).await.unwrap();
+    let seen = server.seen().remove(0);
+    assert_eq!((seen.head.method.as_str(), &seen.head.headers["x-other"]), ("DELETE", &"1".parse().unwrap()));
+    assert_eq!(seen.head.extensions.get(), Some(&7_u8));
+    assert_eq!(seen.body.unwrap(), "hello");
+}
+
+#[tokio::test]
+async fn credential_closure_is_called_only_for_requests_to_the_allowed_origin() {
+    let calls = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&calls);
+    let sign = move |head: &mut Parts| -> Result<(), BoxError> {
+        counter.fetch_add(1, Ordering::Relaxed);
+        let signature = format!("{} {}", head.method, head.uri.path());
+        head.headers.insert("x-signature", signature.try_into()?);
+        Ok(())
+    };
+    let layer = closure_layer(sign);
+    assert_eq!(forwarded_head(&layer, request("PUT", URI)).await.headers["x-signature"], "PUT /v1");
+    assert!(forwarded_head(&layer, get("https://other.example.com/v1")).await.headers.is_empty());
+    assert_eq!(calls.load(Ordering::Relaxed), 1, "the layer does not call the closure for another origin");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_credential_closure_ends_the_call_before_sending() {
+    let fail = |_: &mut Parts| -> Result<(), BoxError> { Err(Broken.into()) };
+    let layer = closure_layer(fail);
+    let server = ScriptedService::new([Status(200)]);
+    let error = layer.layer(server.clone()).oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_auth() && !error.is_service() && !error.is_timeout());
+    assert_eq!(error.source().unwrap().downcast_ref(), Some(&Broken));
+
+    // The retry layer does not retry a request whose credential closure failed, not even a GET.
+    let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(layer).service(server.clone());
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_auth());
+    let report = error.report().unwrap();
+    assert_eq!((report.attempt_count(), report.stop_reason()), (1, Some(StopReason::NotRetryable)));
+    assert_eq!(report.attempts()[0].outcome, Some(Outcome::NotSent));
+    assert_eq!(server.calls(), 0);
+}
+
+#[tokio::test]
+async fn errors_for_invalid_keys_and_origins_contain_no_key() {
+    for invalid in ["s3cret-0123456789\n", "s3cret 0123456789", "s3cret-0123456789ü", "\0s3cret-0123456789"]
+    {
+        let error = ApiKey::new(invalid).unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("s3cret") && !text.contains("0123456789"), "{text}");
+    }
+    for url in ["http://me:s3cret@host", "s3cret-0123456789@host", "ftp://host?key=s3cret-0123456789"] {
+        let error = Origin::parse(url).unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+    let error = AuthLayer::new(key(), origin("http://host")).unwrap_err();
+    assert!(!format!("{error} {error:?}").contains(KEY));
 }

@@ -2,12 +2,6 @@
 
 use http::HeaderValue;
 use tokio::time::advance;
-use tower::ServiceBuilder;
-use tower_outbound::{
-    Quota,
-    limit::{LocalLimiter, RateLimitLayer},
-    test_util::Arrivals,
-};
 
 use super::*;
 
@@ -26,28 +20,6 @@ async fn concurrent_401s_share_one_refresh_and_each_request_is_resent_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn second_401_is_returned_without_another_refresh() {
-    let server = Server::accepting("no key");
-    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
-    let client = client(provider, &server);
-    let response = send_with_resend(client.clone()).await.unwrap();
-    assert_eq!((response.status().as_u16(), server.keys().len(), fetches.count()), (401, 2, 2));
-    assert!(response.extensions().get::<KeyReplaced>().is_none(), "the second 401 causes no resend");
-    // The backoff after the second 401 prevents another fetch of a key.
-    for _ in 0..10 {
-        assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
-    }
-    assert_eq!((server.keys().len(), fetches.count()), (12, 2));
-    // The provider's backoff grows. After a minute with ten rejected calls per second, the provider has fetched at most
-    // nine keys.
-    for _ in 0..600 {
-        advance(millis(100)).await;
-        assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
-    }
-    assert!((5..=9).contains(&fetches.count()), "{}", fetches.count());
-}
-
-#[tokio::test(start_paused = true)]
 async fn key_rejected_after_long_use_is_replaced_immediately() {
     let server = Server::accepting("key-1");
     let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
@@ -63,18 +35,6 @@ async fn key_rejected_after_long_use_is_replaced_immediately() {
     advance(secs(1)).await;
     server.accept("key-5");
     assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 200);
-}
-
-#[tokio::test(start_paused = true)]
-async fn late_401_for_an_old_key_does_not_replace_the_new_key() {
-    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
-    let keys = KeySource::from(provider);
-    let old = keys.current().await.unwrap();
-    assert!(keys.reject(&old) && keys.reject(&old), "both rejected requests may be resent");
-    let new = keys.current().await.unwrap();
-    assert!(keys.reject(&old), "the old key is already replaced, so the rejected request may be resent");
-    assert_eq!(keys.current().await.unwrap(), new);
-    assert_eq!(fetches.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,21 +66,6 @@ async fn call_returns_the_401_if_the_key_refresh_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rejected_key_starts_a_refresh_only_after_the_backoff() {
-    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails, Fetch::Lasting]);
-    let keys = KeySource::from(provider);
-    let key = keys.current().await.unwrap();
-    assert!(keys.reject(&key));
-    assert!(keys.current().await.is_err(), "the key refresh fails");
-    advance(millis(999)).await;
-    assert!(!keys.reject(&key), "the backoff after a failed key refresh lasts one second");
-    advance(millis(1)).await;
-    assert!(keys.reject(&key));
-    assert_eq!(keys.current().await.unwrap().expose(), "key-3");
-    assert_eq!(fetches.count(), 3);
-}
-
-#[tokio::test(start_paused = true)]
 async fn auth_layer_does_not_insert_key_replaced_for_a_fixed_key_or_a_key_of_the_caller() {
     let server = Server::accepting("no key");
     let fixed = client(ApiKey::new("fixed").unwrap(), &server);
@@ -133,21 +78,6 @@ async fn auth_layer_does_not_insert_key_replaced_for_a_fixed_key_or_a_key_of_the
     let response = client(provider, &server).oneshot(request).await.unwrap();
     assert!(response.status() == 401 && response.extensions().get::<KeyReplaced>().is_none());
     assert_eq!((server.keys(), fetches.count()), (vec!["fixed".to_owned(), "own".to_owned()], 1));
-}
-
-/// The resend of a request acquires its own permit from the limiter.
-#[tokio::test(start_paused = true)]
-async fn resends_after_a_401_stay_within_the_quota() {
-    let server = Server::accepting("key-2");
-    let (provider, _) = key_provider(millis(100), &[Fetch::Lasting]);
-    let quota = Quota::new(10, secs(10)).unwrap();
-    let service = ServiceBuilder::new()
-        .layer(RateLimitLayer::new(LocalLimiter::token_bucket(quota)))
-        .layer(layer(provider))
-        .service(server.clone());
-    let results = run_concurrently(30, || send_with_resend(service.clone())).await;
-    assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
-    server.times().into_iter().collect::<Arrivals>().assert_within(quota);
 }
 
 /// Returns a key provider, the key in the provider's vault, and a counter of the provider's fetches. A fetch takes 10 s

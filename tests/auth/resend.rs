@@ -8,14 +8,13 @@ use support::{
 use tokio::time::{sleep, timeout};
 use tower::ServiceBuilder;
 use tower_outbound::{
-    Body, Quota, Report,
+    Quota, Report,
     call::{
         Deadline, DelayReason,
         Outcome::{self, Refused},
         StopReason,
     },
     limit::{LocalLimiter, RateLimitLayer},
-    preset,
     retry::{Budget, Grpc, RetryOverride},
     test_util,
 };
@@ -111,36 +110,6 @@ async fn request_is_resent_with_the_key_that_another_call_fetched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_with_a_fixed_key_is_not_resent_after_a_401() {
-    let server = Server::accepting("no key");
-    let client = client(ApiKey::new("fixed").unwrap(), &server);
-    let response = RetryLayer::new().layer(client).oneshot(get(URI)).await.unwrap();
-    assert_eq!((response.status().as_u16(), server.keys().len()), (401, 1));
-    assert_eq!(report(&response).stop_reason(), Some(StopReason::NotRetryable));
-}
-
-#[tokio::test(start_paused = true)]
-async fn call_returns_the_401_if_the_request_body_cannot_be_replayed() {
-    let within_limit = RetryLayer::new().with_replay_limit(5);
-    let script = [Status(401), Status(200)];
-    assert_eq!(
-        send_to_script(&within_limit, request("POST", URI), &script).await,
-        (200, StopReason::Success, 2)
-    );
-    let over_limit = RetryLayer::new().with_replay_limit(4);
-    assert_eq!(
-        send_to_script(&over_limit, request("POST", URI), &script).await,
-        (401, StopReason::NotReplayable, 1)
-    );
-    // The retry layer cannot replay a request body that the server has not read to the end.
-    let script = [Scripted::KeepsBody(401), Status(200)];
-    assert_eq!(
-        send_to_script(&within_limit, request("POST", URI), &script).await,
-        (401, StopReason::NotReplayable, 1)
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn resend_with_a_new_key_does_not_count_toward_max_attempts_or_budget() {
     let budget = Budget::new();
     let retry = RetryLayer::new().with_max_attempts(2).unwrap().with_budget(budget.clone());
@@ -165,42 +134,40 @@ async fn resend_with_a_new_key_does_not_count_toward_max_attempts_or_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_rules_for_401_apply_only_to_the_second_401() {
-    let never = RetryLayer::new().never_on([StatusCode::UNAUTHORIZED]);
-    assert_eq!(
-        send_to_script(&never, get(URI), &[Status(401), Status(200)]).await,
-        (200, StopReason::Success, 2)
-    );
-    // `x-should-retry: false` does not prevent the resend, because the server does not know that a new key is
-    // available.
-    let no_retry = Scripted::Headers(401, &[("x-should-retry", "false")]);
-    assert_eq!(
-        send_to_script(&never, get(URI), &[no_retry, Status(200)]).await,
-        (200, StopReason::Success, 2)
-    );
+async fn resend_needs_a_replayable_body_and_ignores_the_retry_rules_for_the_first_401() {
+    let retry = RetryLayer::new;
+    let never = || RetryLayer::new().never_on([StatusCode::UNAUTHORIZED]);
+    let eager = || RetryLayer::new().with_max_attempts(2).unwrap().retry_on([StatusCode::UNAUTHORIZED]);
+    let limited = |limit| RetryLayer::new().with_replay_limit(limit);
+    let own = RetryOverride::new;
+    let one_attempt = || own().with_max_attempts(1).unwrap();
+    // The server does not know that a new key is available.
+    let no_retry = Headers(401, &[("x-should-retry", "false")]);
+    let resent = (200, StopReason::Success, 2);
+    for (number, (layer, own, method, first, expected)) in [
+        (limited(5), own(), "POST", Status(401), resent),
+        (limited(4), own(), "POST", Status(401), (401, StopReason::NotReplayable, 1)),
+        (limited(5), own(), "POST", Scripted::KeepsBody(401), (401, StopReason::NotReplayable, 1)),
+        (never(), own(), "GET", Status(401), resent),
+        (never(), own(), "GET", no_retry, resent),
+        (retry(), one_attempt(), "GET", Status(401), resent),
+        (retry(), own().without_retries(), "GET", Status(401), (401, StopReason::NotRetryable, 1)),
+        (retry(), own().without_retries().with_max_attempts(1).unwrap(), "GET", Status(401), resent),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut request = request(method, URI);
+        request.extensions_mut().insert(own);
+        let result = send_to_script(&layer, request, &[first, Status(200)]).await;
+        assert_eq!(result, expected, "case {number}");
+    }
     // Even with `retry_on(401)`, the retry layer retries only idempotent requests. Besides the resend, it makes at most
     // `max_attempts` attempts.
-    let eager = RetryLayer::new().with_max_attempts(2).unwrap();
-    let eager = eager.retry_on([StatusCode::UNAUTHORIZED]);
-    assert_eq!(send_to_script(&eager, get(URI), &[Status(401)]).await, (401, StopReason::Exhausted, 3));
-    assert_eq!(
-        send_to_script(&eager, request("POST", URI), &[Status(401)]).await,
-        (401, StopReason::NotIdempotent, 2)
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn retry_override_without_retries_disables_the_resend_after_a_401() {
-    let script = [Status(401), Status(200)];
-    for (own, expected) in [
-        (RetryOverride::new().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
-        (RetryOverride::new().without_retries(), (401, StopReason::NotRetryable, 1)),
-        (RetryOverride::new().without_retries().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
-    ] {
-        let mut request = get(URI);
-        request.extensions_mut().insert(own);
-        assert_eq!(send_to_script(&RetryLayer::new(), request, &script).await, expected, "{own:?}");
-    }
+    let always = [Status(401)];
+    assert_eq!(send_to_script(&eager(), get(URI), &always).await, (401, StopReason::Exhausted, 3));
+    let post = request("POST", URI);
+    assert_eq!(send_to_script(&eager(), post, &always).await, (401, StopReason::NotIdempotent, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -259,40 +226,6 @@ async fn limiter_can_refuse_a_resend() {
             "the quota of {quota} is spent"
         );
     }
-}
-
-/// A custom layer that replaces keys sets the extension `KeyReplaced`, as the auth layer does.
-#[tokio::test(start_paused = true)]
-async fn retry_layer_ignores_the_extension_key_replaced_unless_the_status_is_401() {
-    for (status, expected) in [(401, 2), (403, 1), (200, 1)] {
-        let server = ScriptedService::new([Status(status), Status(200)]);
-        let marked = ServiceBuilder::new()
-            .layer(RetryLayer::new())
-            .map_response(|mut response: Response<Body>| {
-                response.extensions_mut().insert(KeyReplaced);
-                response
-            })
-            .service(server.clone());
-        marked.oneshot(get(URI)).await.unwrap();
-        assert_eq!(server.calls(), expected, "{status}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn concurrent_401s_in_a_preset_stack_share_one_key_refresh() {
-    let server = Server::accepting("key-2").with_latency(millis(20));
-    let (provider, fetches) = key_provider(millis(300), &[Fetch::Lasting]);
-    let preset = preset::realtime_messaging(URI).unwrap().with_keys(provider).with_retry(resend_only().0);
-    let service = preset.layer().unwrap().layer(server.clone());
-    let results = run_concurrently(50, || service.clone().oneshot(request("POST", URI))).await;
-    assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
-    let keys = server.keys();
-    assert_eq!(
-        (fetches.count(), keys.len()),
-        (2, 100),
-        "the provider fetches the first key and one replacement, and each of the 50 calls makes two attempts"
-    );
-    assert_eq!(keys.iter().filter(|key| *key == "key-1").count(), 50);
 }
 
 /// The server may have processed a gRPC call before it returned `UNAUTHENTICATED`.
@@ -355,17 +288,5 @@ async fn grpc_pushback_delays_or_prevents_the_resend() {
         service.oneshot(request("POST", URI)).await.unwrap();
         let last = server.seen().last().unwrap().header("authorization").unwrap().to_owned();
         assert_eq!((last.as_str(), fetches.count()), ("Bearer key-2", 2), "{pushback}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn grpc_codes_other_than_unauthenticated_do_not_replace_the_key() {
-    for code in ["0", "7", "14", "x"] {
-        let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
-        let response = test_util::ScriptedResponse::status(200).with_header("grpc-status", code);
-        let server = ScriptedService::new([response]);
-        let service = (RetryLayer::new(), layer(provider)).layer(server.clone());
-        service.oneshot(request("PUT", URI)).await.unwrap();
-        assert_eq!((server.calls(), fetches.count()), (1, 1), "{code}");
     }
 }

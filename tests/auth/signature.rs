@@ -58,24 +58,6 @@ async fn signer_receives_the_body_only_if_the_signer_sets_a_body_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_output_of_a_signing_layer_contains_no_secret() {
-    let layer = sign_layer(None);
-    let mut service = layer.layer(ScriptedService::new([Scripted::NoResponse]));
-    let (layer_debug, service_debug) = (format!("{layer:?}"), format!("{service:?}"));
-    assert!(
-        layer_debug.starts_with("AuthLayer { origins: ") && service_debug.starts_with("Auth { inner: "),
-        "{layer_debug} {service_debug}"
-    );
-    ServiceExt::<Request<Content>>::ready(&mut service).await.unwrap();
-    let mut call = tokio_test::task::spawn(service.call(request("POST", URI)));
-    assert_eq!(format!("{:?}", *call), "ResponseFuture { .. }");
-    tokio_test::assert_pending!(call.poll());
-    tokio::time::advance(millis(11)).await;
-    tokio_test::assert_pending!(call.poll());
-    assert!(!format!("{layer:?} {service:?} {call:?}").contains("s3cret"));
-}
-
-#[tokio::test(start_paused = true)]
 async fn body_over_the_limit_of_the_signer_is_rejected_before_sending() {
     let server = ScriptedService::new([Scripted::Status(200)]);
     let error = sign_layer(Some(4)).layer(server.clone()).oneshot(request("POST", URI)).await.unwrap_err();

@@ -1,26 +1,9 @@
 //! Tests which `host`, `content-length` and `transfer-encoding` headers of a request are sent.
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use http_body::SizeHint;
+use tower_outbound::Body;
 
-use futures_util::stream;
-use http::Request;
-use http_body::{Frame, SizeHint};
-use http_body_util::StreamBody;
-use tower::{Service, ServiceExt};
-use tower_outbound::{
-    Body,
-    test_util::{ScriptedResponse, ScriptedService},
-    transport::TransportConfig,
-};
-
-use super::{
-    support::server::{Server, Wire, within},
-    *,
-};
+use super::*;
 
 type Headers = &'static [(&'static str, &'static str)];
 type Case = (Headers, fn() -> Body, &'static str);

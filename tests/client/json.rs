@@ -1,29 +1,12 @@
 //! Tests the values, errors, deadlines and size limits of JSON calls.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    future::ready,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use std::collections::HashMap;
 
 use futures_util::stream::{self, StreamExt};
-use http::{Request, StatusCode};
-use http_body::Frame;
-use http_body_util::StreamBody;
 use serde::{Deserialize, Deserializer, Serialize, de};
-use tokio::time::Instant;
-use tower_outbound::{
-    BoxError,
-    auth::{FreshKey, RefreshingKey},
-    call::Deadline,
-    client::{RequestBuilder, ResponseError},
-};
+use tower_outbound::{call::Deadline, client::ResponseError};
 
-use super::{
-    support::server::{Server, Wire, reply, within},
-    *,
-};
+use super::*;
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Rate {
@@ -99,13 +82,7 @@ async fn client_skips_one_byte_order_mark_at_the_start_of_a_body() {
     assert_eq!(client.get("/").fetch_json::<Rate>().await.unwrap(), euro);
     let text = client.get("/").await.unwrap().text().await.unwrap();
     assert_eq!(text, r#"{"code":"EUR","value":1.5}"#);
-
-    let (_server, client) = server_and_client(200, "\u{feff}").await;
-    assert_eq!(client.get("/").fetch_json::<Option<Rate>>().await.unwrap(), None);
-
     let (_server, client) = server_and_client(200, "\u{feff}\u{feff}1").await;
-    let error = client.get("/").fetch_json::<u8>().await.unwrap_err();
-    assert_eq!((error.decode_error().is_some(), error.excerpt()), (true, "\u{feff}1"));
     assert_eq!(client.get("/").await.unwrap().text().await.unwrap(), "\u{feff}1");
 }
 
@@ -143,12 +120,6 @@ async fn error_text_shows_no_response_body_and_the_excerpt_redacts_the_key() {
         assert!(!shown.contains("wrong") && !shown.contains("value"), "{shown}");
         assert_eq!(error.excerpt(), r#"{"error":"wrong key [redacted]","value":"[redacted]"}"#);
     }
-    // With some of these padding lengths, the excerpt ends in the middle of the key.
-    for padding in 1_000..1_030 {
-        let body = format!("{}{KEY}{}", "x".repeat(padding), "y".repeat(4_000));
-        let error = error_for(500, body).await;
-        assert!(!error.excerpt().contains(&KEY[..2]) && error.excerpt().len() < 1_030, "{}", error.excerpt());
-    }
 }
 
 /// Error messages of serde and of a custom `Deserialize` implementation may quote the response body.
@@ -179,26 +150,6 @@ async fn error_text_shows_no_message_of_a_deserializer() {
     }
 }
 
-/// The server rejects the first key, so the call also sends a second key.
-#[tokio::test]
-async fn body_excerpt_redacts_every_key_that_the_call_sent() {
-    let number = AtomicUsize::new(0);
-    let keys = RefreshingKey::new(move || {
-        let key = ApiKey::new(format!("k3ysecret{}", number.fetch_add(1, Relaxed)));
-        ready(key.map(FreshKey::new).map_err(BoxError::from))
-    });
-    let server = Server::start(Wire::Http1, |number, _| async move {
-        Some(reply(if number == 1 { 401 } else { 403 }, "k3ysecret0 is expired, k3ysecret1 is unknown"))
-    });
-    let server = server.await;
-    let client = preset(&server.url()).with_keys(keys).client().unwrap();
-    let error = client.get("/").fetch_json::<u32>().await.unwrap_err();
-    let sent: Vec<_> =
-        server.seen().iter().map(|seen| seen.header("authorization").unwrap().to_owned()).collect();
-    assert_eq!(sent, ["Bearer k3ysecret0", "Bearer k3ysecret1"]);
-    assert_eq!(error.excerpt(), "[redacted] is expired, [redacted] is unknown");
-}
-
 /// Returns a client whose response bodies start immediately and never end.
 fn stalled_client(status: u16, preset: StackBuilder) -> Client {
     let service = tower::service_fn(move |_: Request<_>| {
@@ -214,20 +165,11 @@ fn stalled_client(status: u16, preset: StackBuilder) -> Client {
 async fn deadline_of_a_json_call_covers_the_response_body() {
     let preset = preset("http://127.0.0.1:9").with_total_timeout(Duration::from_secs(7));
     let client = stalled_client(200, preset.clone());
-    for method in ["get", "post", "put"] {
-        let start = Instant::now();
-        let called = match method {
-            "get" => client.get("/v1").fetch_json::<Vec<u8>>().await,
-            "post" => client.post("/v1").json("text").fetch_json().await,
-            _ => client.put("/v1").body("{}").fetch_json().await,
-        };
-        let error = called.unwrap_err();
-        assert_eq!(start.elapsed().as_secs(), 7, "{method}");
-        assert!(error.is_timeout() && !error.is_too_large() && error.call().is_none(), "{error:?}");
-        assert_eq!(error.status(), Some(StatusCode::OK));
-        assert!(chain(&error).contains("total timeout of 7s exceeded"), "{}", chain(&error));
-    }
-    let two_seconds = Duration::from_secs(2);
+    let start = Instant::now();
+    let error = client.post("/v1").json("text").fetch_json::<Vec<u8>>().await.unwrap_err();
+    assert_eq!((start.elapsed().as_secs(), error.status()), (7, Some(StatusCode::OK)));
+    assert!(error.is_timeout() && !error.is_too_large() && error.call().is_none(), "{error:?}");
+    assert!(chain(&error).contains("total timeout of 7s exceeded"), "{}", chain(&error));
     let limits: [fn(RequestBuilder) -> RequestBuilder; 2] = [
         |get| get.timeout(Duration::from_secs(2)),
         |get| get.extension(Deadline::after(Duration::from_secs(2))),
@@ -235,7 +177,7 @@ async fn deadline_of_a_json_call_covers_the_response_body() {
     for limit in limits {
         let start = Instant::now();
         assert!(limit(client.get("/v1")).fetch_json::<Vec<u8>>().await.unwrap_err().is_timeout());
-        assert_eq!(start.elapsed(), two_seconds);
+        assert_eq!(start.elapsed(), Duration::from_secs(2));
     }
 
     // The client reads the excerpt of an error response for at most one second.
@@ -246,16 +188,6 @@ async fn deadline_of_a_json_call_covers_the_response_body() {
         assert!(has_error_status(&error) && !error.is_timeout(), "{error:?}");
         assert_eq!((error.excerpt(), start.elapsed().as_millis() / 10 * 10), ("[1,", elapsed));
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn stalled_response_body_returns_a_timeout_error() {
-    let preset = preset("http://127.0.0.1:9").with_body_idle_timeout(Duration::from_secs(3));
-    let start = Instant::now();
-    // A POST is not retried.
-    let error = stalled_client(200, preset).post("/v1").fetch_json::<Vec<u8>>().await.unwrap_err();
-    assert!(error.is_timeout(), "{error:?}");
-    assert_eq!(start.elapsed().as_secs(), 3);
 }
 
 #[tokio::test]

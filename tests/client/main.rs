@@ -4,7 +4,6 @@
 
 mod broken_bodies;
 mod calls;
-mod connections;
 mod framing;
 #[cfg(feature = "json")]
 mod json;
@@ -13,8 +12,6 @@ mod pool;
 mod redirects;
 mod reload;
 mod requests;
-mod responses;
-mod retries;
 mod services;
 #[path = "../support/mod.rs"]
 mod support;
@@ -24,16 +21,42 @@ mod tokens;
 mod uploads;
 mod urls;
 
-use std::{error::Error as StdError, time::Duration};
-
-use bytes::Bytes;
-use http::StatusCode;
-use tower_outbound::{
-    ApiKey, Client, Error, ExponentialBackoff, Report, call::Outcome, client::Response, preset,
-    retry::RetryLayer, stack::StackBuilder,
+use std::{
+    convert::Infallible,
+    error::Error as StdError,
+    future::ready,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+    time::Duration,
 };
 
-use self::support::server::Server;
+use bytes::Bytes;
+use futures_util::{future::join_all, stream};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tower::{Layer, Service, ServiceExt, limit::GlobalConcurrencyLimitLayer, service_fn};
+use tower_http::follow_redirect::FollowRedirectLayer;
+use tower_outbound::{
+    ApiKey, BoxError, Client, Error, ErrorKind, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
+    auth::{FreshKey, KeyPlacement, Origin, RefreshingKey},
+    call::{Outcome, StopReason},
+    client::{RequestBuilder, Response},
+    error::DeliveryError,
+    limit::{Amounts, AnyLimiter, Dialect, Keyed, LocalLimiter, ServerSignal, Unit},
+    preset,
+    retry::{IdempotencyKey, RetryLayer, RetryOverride, RetryRejected},
+    stack::{Pool, StackBuilder},
+    test_util::{Arrivals, ScriptedResponse, ScriptedService, Seen, ServerLimit},
+    transport::TransportConfig,
+};
+
+use self::support::server::{Reply, Server, Wire, cut_off, endless, reply, settle, slow, stalled, within};
 
 /// The API key of the tests. It must not appear in errors or logs, and must not reach other servers.
 const KEY: &str = "k3y-of-the-tests";

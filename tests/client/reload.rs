@@ -4,33 +4,16 @@ use std::{
     future::Future,
     num::NonZeroU32,
     pin::pin,
-    sync::{Arc, Mutex, mpsc},
-    task::{Context, Wake, Waker},
+    sync::mpsc,
+    task::{Wake, Waker},
 };
 
-use http::{HeaderName, StatusCode};
 use proptest::{collection::vec, prelude::*};
-use tokio::{
-    runtime::Handle,
-    task::{JoinHandle, JoinSet},
-    time::Instant,
-};
-use tower::limit::{ConcurrencyLimitLayer, GlobalConcurrencyLimitLayer};
-use tower_outbound::{
-    ErrorKind, InvalidConfig, Quota,
-    limit::{AnyLimiter, Keyed, LocalLimiter, Snapshot},
-    request_id::RequestIdLayer,
-    stack::Pool,
-    test_util::{Arrivals, LimitHeaders, ScriptedResponse, ScriptedService, Seen, ServerLimit},
-};
+use tokio::{runtime::Handle, task::JoinHandle};
+use tower::limit::ConcurrencyLimitLayer;
+use tower_outbound::{limit::Snapshot, request_id::RequestIdLayer, test_util::LimitHeaders};
 
-use super::{
-    support::{
-        cases::cases,
-        server::{Wire, settle, within},
-    },
-    *,
-};
+use super::{support::cases::cases, *};
 
 const URL: &str = "https://api.example.com/v1";
 const SECOND: Duration = Duration::from_secs(1);
@@ -116,21 +99,6 @@ async fn calls_that_start_afterwards_use_the_new_settings_in_every_clone() {
     assert_eq!(start.elapsed(), SECOND);
 }
 
-#[cfg(feature = "json")]
-#[tokio::test(start_paused = true)]
-async fn json_calls_use_the_accept_header_of_the_current_settings() {
-    let service = ScriptedService::new([ScriptedResponse::status(200).with_body("1")]);
-    let csv = builder("key").with_header("accept", "text/csv");
-    let client = csv.client_with_service(service.clone()).unwrap();
-    for builder in [&csv, &builder("key"), &csv] {
-        client.reconfigure(builder).unwrap();
-        client.get("/").fetch_json::<u32>().await.unwrap();
-    }
-    let accepted: Vec<_> =
-        service.seen().iter().map(|seen| seen.header("accept").unwrap().to_owned()).collect();
-    assert_eq!(accepted, ["text/csv", "application/json", "text/csv"]);
-}
-
 #[tokio::test(start_paused = true)]
 async fn call_in_progress_keeps_its_settings_for_its_attempts_and_its_timeouts() {
     let service = ScriptedService::new(
@@ -142,43 +110,6 @@ async fn call_in_progress_keeps_its_settings_for_its_attempts_and_its_timeouts()
     client.reconfigure(&new).unwrap();
     assert_eq!(calls.join_next().await.unwrap().unwrap(), 200);
     assert_eq!(keys(&service), ["old"; 3]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn retry_after_a_broken_body_keeps_the_settings_of_the_call() {
-    let stalled = ScriptedResponse::status(200).with_body("a part").with_body_stalled();
-    let service = ScriptedService::new([stalled, ScriptedResponse::status(200).with_body("whole")]);
-    let client = builder("old").with_body_idle_timeout(SECOND).client_with_service(service.clone()).unwrap();
-    let response = client.get("/").await.unwrap();
-    client.reconfigure(&builder("new").with_max_attempts(1)).unwrap();
-    assert_eq!(text(response).await, "whole");
-    assert_eq!(keys(&service), ["old"; 2]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn permits_spent_before_a_change_of_the_quota_still_count() {
-    for (before, after) in [(10, 14), (10, 4), (4, 4)] {
-        let (service, after) = (ok(), quota(after, MINUTE));
-        let old = builder("key").with_quota(quota(before, MINUTE));
-        let client = old.client_with_service(service.clone()).unwrap();
-        start(&client, before).await.join_all().await;
-        tokio::time::advance(SECOND).await;
-
-        client.reconfigure(&builder("key").with_quota(after)).unwrap();
-        start(&client, 40).await.join_all().await;
-        let all = service.arrivals();
-        if before <= after.limit() {
-            all.assert_within(after);
-        }
-        let time = all.times();
-        // The window of the first new request contains as many earlier ones as the new quota allows.
-        let first = time[before as usize];
-        let window = time.iter().filter(|time| **time <= first && first - **time <= after.window());
-        assert!(window.count() <= after.limit() as usize, "{time:?}");
-        let own: Arrivals = time[before as usize..].iter().copied().collect();
-        own.assert_within(after);
-        assert_eq!(snapshot(&old).granted, u64::from(before) + 40, "the limiter of the client stays");
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,19 +134,6 @@ async fn waiters_keep_their_order_and_leave_at_the_rate_of_the_new_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_is_refused_if_its_cost_exceeds_the_new_quota() {
-    let old = builder("key").with_quota(quota(10, MINUTE));
-    let client = old.client_with_service(ok()).unwrap();
-    let calls = start(&client, 10).await;
-    let call = client.get("/").cost(5).send();
-    let costly = tokio::spawn(call);
-    settle().await;
-    client.reconfigure(&builder("key").with_quota(quota(4, MINUTE))).unwrap();
-    assert_eq!(costly.await.unwrap().unwrap_err().kind(), ErrorKind::TooCostly);
-    calls.join_all().await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn client_without_a_quota_gets_one_without_a_second_burst() {
     let (service, quota) = (ok(), quota(10, MINUTE));
     let old = builder("key");
@@ -228,12 +146,6 @@ async fn client_without_a_quota_gets_one_without_a_second_burst() {
     let times: Vec<_> = service.arrivals().times().split_off(20);
     assert!((5 * SECOND..=6 * SECOND).contains(&(times[0] - change)), "{:?}", times[0] - change);
     times.into_iter().collect::<Arrivals>().assert_within(quota);
-
-    // A limiter that has granted nothing has the whole burst.
-    let unused = builder("key");
-    let client = unused.client_with_service(ok()).unwrap();
-    client.reconfigure(&builder("key").with_quota(quota)).unwrap();
-    assert_eq!(snapshot(&unused).available, 9);
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,27 +172,6 @@ async fn learned_rate_and_pause_stay_when_a_client_gets_a_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_without_its_quota_learns_the_rate_of_the_server() {
-    for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE] {
-        let limit = ServerLimit::sliding_window(50, SECOND).with_rejection(status);
-        let server = limit.clone();
-        let service = ScriptedService::from_fn(move |_| server.respond());
-        let with = |builder: StackBuilder| builder.with_max_attempts(1);
-        let old = with(builder("key").with_quota(quota(20, SECOND)));
-        let client = old.client_with_service(service.clone()).unwrap();
-        start(&client, 100).await.join_all().await;
-        assert_eq!((limit.rejected(), snapshot(&old).learned), (0, None));
-
-        client.reconfigure(&with(builder("key"))).unwrap();
-        assert_eq!(old.quotas().len(), 1);
-        start(&client, 2_000).await.join_all().await;
-        let learned = snapshot(&old).learned.expect("a rejection sets a rate").rate();
-        assert!((10.0..100.0).contains(&learned), "{status}: {learned}");
-        assert!((1..500).contains(&limit.rejected()), "{status}: {}", limit.rejected());
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn limit_of_requests_in_flight_and_pauses_change() {
     let slow = ScriptedService::new([ScriptedResponse::status(200).with_delay(SECOND)]);
     let old = builder("key").with_max_in_flight(1);
@@ -303,11 +194,12 @@ async fn limit_of_requests_in_flight_and_pauses_change() {
 #[tokio::test]
 async fn connections_and_the_default_user_agent_stay() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
-    let client = preset(&server.url()).client().unwrap();
+    // With one connection, a call waits until the connection is idle again.
+    let transport = TransportConfig::new().with_max_connections(1);
+    let client = preset(&server.url()).client_with_transport(transport).unwrap();
     for key in ["first", "second", "third"] {
         client.reconfigure(&preset(&server.url()).with_api_key(ApiKey::new(key).unwrap())).unwrap();
         assert_eq!(within(status(client.get("/"))).await, 200);
-        settle().await;
     }
     assert_eq!(server.connections(), 1);
     let sent =
@@ -437,17 +329,6 @@ async fn same_custom_limiter_pool_endpoint_limits_and_transport_layers_are_accep
         assert_eq!(key, "new", "case {number}");
     }
     assert_eq!(own.snapshot().granted, 2, "the limiters of the first and of the last case");
-}
-
-#[tokio::test(start_paused = true)]
-async fn change_to_the_builder_of_the_client_itself_restores_its_quota() {
-    let old = builder("old").with_quota(quota(10, MINUTE));
-    let client = old.client_with_service(ok()).unwrap();
-    client.reconfigure(&builder("new").with_quota(quota(3, MINUTE))).unwrap();
-    assert_eq!(snapshot(&old).available, 2);
-    client.reconfigure(&old).unwrap();
-    tokio::time::advance(MINUTE).await;
-    assert_eq!(snapshot(&old).available, 9);
 }
 
 /// A waker that starts another change while the first one wakes a waiter.

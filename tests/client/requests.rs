@@ -1,17 +1,7 @@
 //! Tests the request builder: what each setter sends, and that a request with an invalid value is not sent.
 
-use std::{convert::Infallible, future::ready, time::Duration};
-
-use futures_util::future::join_all;
-use http::{Request, StatusCode};
 use proptest::prelude::*;
-use tokio::time::Instant;
-use tower_outbound::{
-    BoxError, Quota,
-    limit::{LocalLimiter, Priority},
-    retry::RetryOverride,
-    test_util::{ScriptedResponse, ScriptedService},
-};
+use tower_outbound::limit::Priority;
 
 use super::*;
 
@@ -183,29 +173,6 @@ async fn error_for_status_keeps_status_and_request_id_and_excerpt() -> Result<()
     assert_eq!((error.status(), error.excerpt()), (Some(StatusCode::NOT_FOUND), "no such order"));
     assert!(error.to_string().contains(error.request_id().unwrap().to_str()?), "{error}");
     Ok(())
-}
-
-#[tokio::test]
-async fn fetch_text_returns_the_body_of_a_2xx_response_and_otherwise_an_error() -> Result<(), BoxError> {
-    let responses = [ScriptedResponse::status(201).with_body("created"), ScriptedResponse::status(404)];
-    let client = preset("http://127.0.0.1:9").client_with_service(ScriptedService::new(responses))?;
-    assert_eq!(client.get("/orders/7").fetch_text().await?, "created");
-    let error = client.get("/orders/7").fetch_text().await.unwrap_err();
-    assert_eq!(error.status(), Some(StatusCode::NOT_FOUND));
-    Ok(())
-}
-
-#[tokio::test]
-async fn error_for_status_stops_reading_a_body_of_endless_empty_frames() {
-    let service = tower::service_fn(|_: Request<_>| {
-        let frames =
-            std::iter::repeat_with(|| Ok::<_, Infallible>(http_body::Frame::data(bytes::Bytes::new())));
-        let body = http_body_util::StreamBody::new(futures_util::stream::iter(frames));
-        ready(Ok::<_, Infallible>(http::Response::builder().status(404).body(body).unwrap()))
-    });
-    let client = preset("http://127.0.0.1:9").client_with_service(service).unwrap();
-    let error = client.get("/").await.unwrap().error_for_status().await.unwrap_err();
-    assert_eq!((error.status(), error.excerpt()), (Some(StatusCode::NOT_FOUND), ""));
 }
 
 proptest! {

@@ -1,20 +1,10 @@
 //! Tests the ways in which services report a throttle, from the bytes of a response to the next requests of a
 //! client with a limiter and retries. The server is a script on paused time.
 
-use std::time::Duration;
-
-use http::{HeaderName, Method, StatusCode};
-use tokio::time::Instant;
 use tower::ServiceBuilder;
-use tower_outbound::{
-    ApiKey, Body, Client, Quota,
-    call::{Outcome, StopReason},
-    limit::{Dialect, LocalLimiter, QuotaHeaders, ServerSignal, Unit},
-    stack::StackBuilder,
-    test_util::{ScriptedResponse, ScriptedService},
-};
+use tower_outbound::{Body, limit::QuotaHeaders};
 
-use super::{KEY, outcomes, report};
+use super::*;
 
 const DATE: (&str, &str) = ("date", "Thu, 01 Jan 2026 01:00:00 GMT");
 
@@ -50,71 +40,23 @@ async fn arrivals(builder: StackBuilder, method: Method, throttle: ScriptedRespo
 #[tokio::test(start_paused = true)]
 async fn no_request_is_sent_before_the_moment_that_a_service_states() {
     type Case<'a> = (&'a str, u16, &'a [(&'a str, &'a str)]);
-    let cases: [Case<'_>; 33] = [
+    let cases: [Case<'_>; 17] = [
         ("seconds", 429, &[("retry-after", "3")]),
         ("Shopify", 429, &[("retry-after", "3.0"), ("x-shopify-shop-api-call-limit", "40/40")]),
         ("milliseconds", 429, &[("retry-after-ms", "3000")]),
-        ("Azure", 429, &[("x-ms-retry-after-ms", "3000")]),
-        ("Oracle", 429, &[("requestlimit-default-retryafter", "3000")]),
-        ("MailerLite", 429, &[("x-ratelimit-retry-after", "3")]),
-        ("Jira", 429, &[("beta-retry-after", "3")]),
         ("Unix time", 429, &[("retry-after", "1767229203")]),
-        ("Unix milliseconds", 429, &[("retry-after", "1767229203000")]),
-        ("Go duration", 429, &[("retry-after", "0m3s")]),
         ("Zoom", 429, &[("retry-after", "2026-01-01T01:00:03Z")]),
         ("HTTP-date", 429, &[("retry-after", "Thu, 01 Jan 2026 01:00:03 GMT")]),
-        ("RFC 850", 429, &[("retry-after", "Thursday, 01-Jan-26 01:00:03 GMT")]),
-        ("asctime", 429, &[("retry-after", "Thu Jan  1 01:00:03 2026")]),
-        ("RFC 3339 with an offset", 429, &[("retry-after", "2026-01-01T03:30:03+02:30")]),
         ("draft 7", 429, &[("ratelimit", "limit=9, remaining=0, reset=3")]),
-        ("Auth0", 429, &[("auth0-client-quota-limit", "b=per_hour;q=9;r=0;t=3")]),
-        (
-            "Anthropic's requests",
-            429,
-            &[("retry-after", "3"), ("anthropic-ratelimit-requests-reset", "2026-01-01T01:00:03Z")],
-        ),
+        ("draft 10", 429, &[("ratelimit", "\"default\";r=0;t=3")]),
+        ("draft 6", 429, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "3")]),
         ("GitHub secondary", 403, &[("retry-after", "3")]),
         ("GitHub", 403, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1767229203")]),
         ("Binance", 418, &[("retry-after", "3")]),
         ("EVE Online", 420, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "3")]),
         ("overloaded", 529, &[("retry-after", "3")]),
         ("bandwidth", 509, &[("retry-after", "3")]),
-        ("draft 10", 429, &[("ratelimit", "\"default\";r=0;t=3")]),
-        ("draft 6", 429, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "3")]),
-        ("X and Okta", 429, &[("x-rate-limit-remaining", "0"), ("x-rate-limit-reset", "1767229203")]),
-        (
-            "Discord",
-            429,
-            &[
-                ("x-ratelimit-remaining", "0"),
-                ("x-ratelimit-reset", "1767229202.5"),
-                ("x-ratelimit-reset-after", "3.0"),
-            ],
-        ),
-        (
-            "OpenAI's tokens",
-            429,
-            &[
-                ("x-ratelimit-remaining-requests", "4999"),
-                ("x-ratelimit-reset-requests", "12ms"),
-                ("x-ratelimit-remaining-tokens", "0"),
-                ("x-ratelimit-reset-tokens", "3s"),
-            ],
-        ),
-        (
-            "Anthropic",
-            429,
-            &[
-                ("anthropic-ratelimit-requests-remaining", "0"),
-                ("anthropic-ratelimit-requests-reset", "2026-01-01T01:00:03Z"),
-            ],
-        ),
-        ("Brevo", 429, &[("x-sib-ratelimit-remaining", "0"), ("x-sib-ratelimit-reset", "3")]),
-        (
-            "HubSpot",
-            429,
-            &[("x-hubspot-ratelimit-remaining", "0"), ("x-hubspot-ratelimit-interval-milliseconds", "3000")],
-        ),
+        ("OpenAI", 429, &[("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "3s")]),
         (
             "Linear",
             429,
@@ -179,20 +121,6 @@ async fn quotas_of_tokens_are_in_the_snapshot_until_their_reset() {
     assert_eq!(others.iter().map(|quota| quota.left()).collect::<Vec<_>>(), [0]);
     tokio::time::advance(Duration::from_secs(360)).await;
     assert_eq!(limiter.snapshot().other_quotas, []);
-}
-
-#[tokio::test(start_paused = true)]
-async fn quota_of_tokens_does_not_limit_requests() {
-    let tokens = [("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "6m0s")];
-    for builder in [builder(), paced()] {
-        let service = ScriptedService::new([response(200, &tokens), response(200, &tokens)]);
-        let client = builder.client_with_service(service.clone()).unwrap();
-        let start = Instant::now();
-        for _ in 0..2 {
-            assert_eq!(client.get("/v1").await.unwrap().status(), 200);
-        }
-        assert!(start.elapsed() < Duration::from_secs(1));
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,26 +1,8 @@
 //! Tests requests whose body is created for each attempt, and the time limits of one request.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use tower_outbound::{Body, call::Deadline};
 
-use futures_util::stream;
-use http_body::Frame;
-use http_body_util::StreamBody;
-use tokio::time::Instant;
-use tower_outbound::{
-    Body, BoxError, ErrorKind,
-    call::{Deadline, StopReason},
-    client::RequestBuilder,
-    test_util::{ScriptedResponse, ScriptedService},
-    transport::TransportConfig,
-};
-
-use super::{
-    support::server::{Server, Wire, reply, within},
-    *,
-};
+use super::*;
 
 const SIZE: usize = 300_000;
 
@@ -73,18 +55,6 @@ async fn put_with_a_body_factory_is_retried_after_a_503_and_a_closed_connection(
         // The test uses no `assert_eq`, because its failure would print 300 KB.
         assert!(seen.len() == 3 && seen.iter().all(|seen| seen.body == content));
         assert!(seen.iter().all(|seen| seen.header("content-length").is_none()));
-    }
-}
-
-#[tokio::test]
-async fn post_with_a_body_factory_is_retried_only_if_it_is_declared_idempotent() {
-    for (is_idempotent, status, attempts) in [(false, 503, 1), (true, 200, 2)] {
-        let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
-        let (make, made) = factory();
-        let post = client(&server).post("/file").body_with(make);
-        let response = within(if is_idempotent { post.idempotent() } else { post }).await.unwrap();
-        assert_eq!((response.status().as_u16(), server.seen().len()), (status, attempts));
-        assert_eq!(made.load(Relaxed), attempts);
     }
 }
 
@@ -142,20 +112,4 @@ async fn timeout_of_a_request_replaces_the_total_timeout_and_a_deadline_remains_
         assert!(error.to_string().starts_with(message), "{error}");
         assert_eq!((error.kind(), start.elapsed().as_secs()), (ErrorKind::Deadline, ends), "{message}");
     }
-}
-
-/// The client passes the request to the stack again if the body of its response breaks.
-#[tokio::test(start_paused = true)]
-async fn retry_after_a_broken_response_body_keeps_the_timeout_of_the_request() {
-    let second = Duration::from_secs(1);
-    let script = [
-        ScriptedResponse::status(200).with_body("[").with_body_stalled(),
-        ScriptedResponse::status(200).with_body("whole").with_delay(4 * second),
-    ];
-    let preset = preset("http://127.0.0.1:9").with_total_timeout(5 * second);
-    let preset = preset.with_body_idle_timeout(3 * second);
-    let client = preset.client_with_service(ScriptedService::new(script)).unwrap();
-    let start = Instant::now();
-    assert_eq!(client.get("/").timeout(20 * second).fetch_text().await.unwrap(), "whole");
-    assert_eq!(start.elapsed().as_secs(), 7);
 }

@@ -17,7 +17,7 @@ mod source_chain;
 mod support;
 mod transport;
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
 use bytes::Bytes;
 use http::Uri;
@@ -28,11 +28,17 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
 };
 use tokio::net::{TcpSocket, TcpStream};
-use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_outbound::{
-    ApiKey, Body, BoxError, Error, ExponentialBackoff, Jitter, request_id::RequestIdLayer, retry::RetryLayer,
+    ApiKey, Body, BoxError, Error, ErrorKind, ExponentialBackoff, Jitter, Quota,
+    auth::{AuthLayer, FreshKey, KeySource, RefreshingKey},
+    limit::{LocalLimiter, PermitCost, RateLimitLayer},
+    request_id::RequestIdLayer,
+    retry::RetryLayer,
     stack::StackBuilder,
 };
+
+use self::support::{broken, get, secs};
 
 type Content = UnsyncBoxBody<Bytes, BoxError>;
 type Connector = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;

@@ -1,35 +1,16 @@
 //! Tests that a permanent failure is not retried, over each kind of client. The TLS failures come from handshakes with
 //! real servers.
 
-use std::{io, sync::Arc};
+use std::io;
 
-use hyper_util::client::legacy::connect::{dns::Name, proxy::Tunnel};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
-use tower::{Layer, Service, service_fn};
-use tower_outbound::{ErrorKind, call::StopReason};
+use hyper_util::client::legacy::connect::dns::Name;
+use tower_outbound::call::StopReason;
 
-use super::{handshakes::Case, peer, support::certificate::trusting, *};
+use super::{handshakes::Case, support::certificate::trusting, *};
 
 /// The path of each request. It is long, so that a server can recognize that the request has arrived.
 fn path() -> String {
     format!("/{}", "x".repeat(6_000))
-}
-
-/// Sends a GET through the retry layer and `service`, and asserts that it failed after one attempt.
-async fn assert_one_attempt<S, R>(name: &str, url: &str, kind: ErrorKind, service: S)
-where
-    S: Service<http::Request<tower_outbound::body::ReplayBody<Content>>, Response = http::Response<R>>,
-    S: Clone + Send,
-    S::Error: Into<BoxError>,
-    R: http_body::Body + Send,
-    R::Data: Send,
-    R::Error: Into<BoxError>,
-{
-    let service = quick_retry().layer(service);
-    let request = http::Request::get(format!("{url}{}", path())).body(no_body()).unwrap();
-    let error = service.oneshot(request).await.map(|_| ()).unwrap_err();
-    assert_attempts(name, &error, kind, 1, StopReason::NotRetryable);
 }
 
 #[track_caller]
@@ -59,37 +40,10 @@ async fn clients_do_not_retry_after_a_permanent_tls_failure() {
         let connector = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(case.client_config());
         let client = legacy::Client::builder(TokioExecutor::new())
             .build(connector.https_only().enable_http1().build());
-        assert_one_attempt(&format!("hyper-util: {}", case.name), &url, ErrorKind::Tls, client).await;
-
-        let tls = TlsConnector::from(Arc::new(case.client_config()));
-        let custom = service_fn(move |request: http::Request<_>| {
-            let tls = tls.clone();
-            async move {
-                let stream = TcpStream::connect(request.uri().authority().unwrap().as_str()).await?;
-                let stream = tls.connect(ServerName::try_from("127.0.0.1").unwrap(), stream).await?;
-                let (mut sender, connection) =
-                    hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-                let response = sender.send_request(request);
-                tokio::spawn(connection);
-                Ok::<_, BoxError>(response.await?)
-            }
-        });
-        assert_one_attempt(&format!("custom: {}", case.name), &url, ErrorKind::Tls, custom).await;
+        let request = http::Request::get(format!("{url}{}", path())).body(no_body()).unwrap();
+        let error = quick_retry().layer(client).oneshot(request).await.unwrap_err();
+        assert_attempts(case.name, &error, ErrorKind::Tls, 1, StopReason::NotRetryable);
     }
-}
-
-#[tokio::test]
-async fn clients_do_not_retry_after_the_proxy_requires_a_password() {
-    let proxy = peer::serve(|mut stream| async move {
-        peer::read_head(&mut stream).await;
-        let _ = stream
-            .write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n")
-            .await;
-        let _ = stream.read_to_end(&mut Vec::new()).await;
-    });
-    let tunnel = Tunnel::new(format!("http://{proxy}").parse().unwrap(), HttpConnector::new());
-    let client = legacy::Client::builder(TokioExecutor::new()).build(tunnel);
-    assert_one_attempt("hyper-util", "https://api.test", ErrorKind::Connect, client).await;
 }
 
 /// Returns the error of the system's resolver with this reason.

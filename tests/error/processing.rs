@@ -2,21 +2,14 @@
 //! of `Error::may_have_been_processed`.
 
 use http::Method;
-use tower::Layer;
 use tower_outbound::{
     ErrorKind::{self, *},
-    Quota,
-    auth::{FreshKey, RefreshingKey},
     call::{Deadline, StopReason},
     error::DeliveryError,
-    limit::LocalLimiter,
     test_util::{ScriptedResponse, ScriptedService},
 };
 
-use super::{
-    support::{broken, get, millis, secs},
-    *,
-};
+use super::{support::millis, *};
 
 const URL: &str = "https://api.example.com";
 

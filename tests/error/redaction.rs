@@ -2,11 +2,7 @@
 
 use std::{error::Error as StdError, fmt::Debug};
 
-use tower_outbound::{
-    ErrorKind,
-    auth::{FreshKey, KeySource, RefreshingKey},
-    transport::TransportConfig,
-};
+use tower_outbound::transport::TransportConfig;
 use tracing::level_filters::LevelFilter;
 
 use super::{
@@ -146,27 +142,6 @@ async fn request_body_errors_redact_the_debug_data_of_a_goaway() {
     assert_goaway_redacted(&error);
     assert_eq!(error.kind(), ErrorKind::Body);
     assert_filter_drops_the_key(&capture);
-}
-
-/// The key provider calls a token server, which sends the GOAWAY frame.
-#[tokio::test]
-async fn key_provider_errors_redact_the_debug_data_of_a_goaway() {
-    let tokens = goaway_server(Before::Response);
-    let keys: KeySource = RefreshingKey::new(move || {
-        let mut request = request(&tokens, no_body());
-        request.headers_mut().insert("authorization", KEY.parse().unwrap());
-        let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();
-        async move {
-            client.request(request).await?;
-            Ok::<_, BoxError>(FreshKey::new(ApiKey::new("never")?))
-        }
-    })
-    .into();
-    let client = preset("http://127.0.0.1:9").with_keys(keys.clone()).client().unwrap();
-    let error = client.get("/v1").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Auth);
-    assert_goaway_redacted(&error);
-    assert_goaway_redacted(&keys.last_error().unwrap());
 }
 
 #[tokio::test]

@@ -2,11 +2,8 @@
 
 use std::{error::Error as StdError, fmt};
 
-use tower::Layer;
-use tower_outbound::ErrorKind;
-
 use super::{
-    support::{Scripted::Refused, ScriptedService, get},
+    support::{Scripted::Refused, ScriptedService},
     *,
 };
 

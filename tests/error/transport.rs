@@ -1,12 +1,11 @@
 //! Tests the kinds and messages of the errors that network and server failures cause.
 
-use std::{io, net::SocketAddr, vec};
+use std::{io, vec};
 
 use hyper_util::client::legacy::connect::dns::Name;
-use tower::{ServiceExt, service_fn};
-use tower_outbound::{ErrorKind, attempt_span::AttemptSpanLayer};
+use tower_outbound::attempt_span::AttemptSpanLayer;
 
-use super::{peer, *};
+use super::*;
 
 /// Returns a connector whose DNS resolver fails for every name.
 fn without_dns() -> Connector {
@@ -19,20 +18,6 @@ fn without_dns() -> Connector {
 
 fn failing(error: fn() -> BoxError) -> Connector {
     BoxCloneSyncService::new(service_fn(move |_: Uri| async move { Err(error()) }))
-}
-
-#[cfg(feature = "rustls")]
-fn tls(
-    certificates: tokio_rustls::rustls::RootCertStore,
-) -> BoxCloneSyncService<Uri, hyper_rustls::MaybeHttpsStream<TokioIo<TcpStream>>, BoxError> {
-    use tokio_rustls::rustls::{ClientConfig, crypto::ring};
-
-    let config = ClientConfig::builder_with_provider(std::sync::Arc::new(ring::default_provider()));
-    let config = config.with_safe_default_protocol_versions().unwrap();
-    let config = config.with_root_certificates(certificates).with_no_client_auth();
-    let connector =
-        hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1();
-    BoxCloneSyncService::new(connector.build())
 }
 
 #[track_caller]
@@ -49,41 +34,6 @@ fn assert_error(name: &str, error: &Error, kind: ErrorKind, message: &str, attem
     );
 }
 
-/// A transport failure, and the error that is expected.
-struct Case {
-    name: &'static str,
-    url: String,
-    connector: Connector,
-    http2: bool,
-    body: fn() -> Content,
-    kind: ErrorKind,
-    message: &'static str,
-    attempts: usize,
-}
-
-impl Case {
-    /// Creates a case with an HTTP/1 request without a body. The client makes three attempts.
-    fn new(
-        name: &'static str,
-        url: &str,
-        connector: Connector,
-        kind: ErrorKind,
-        message: &'static str,
-    ) -> Self {
-        let url = url.to_owned();
-        Self { name, url, connector, http2: false, body: no_body, kind, message, attempts: 3 }
-    }
-
-    fn over_http2(self) -> Self {
-        Self { http2: true, ..self }
-    }
-
-    /// Gives the request a body that fails. The client therefore does not retry the request.
-    fn with_broken_body(self) -> Self {
-        Self { body: broken_body, attempts: 1, ..self }
-    }
-}
-
 #[tokio::test]
 async fn each_transport_failure_has_its_own_kind_and_message() {
     use ErrorKind::*;
@@ -91,7 +41,7 @@ async fn each_transport_failure_has_its_own_kind_and_message() {
     let (_socket, address) = refusing_address();
     let url = |address: SocketAddr| format!("http://{address}");
     let refused = &url(address);
-    let unresolved = "https://nowhere.invalid";
+    let unresolved = &"https://nowhere.invalid".to_owned();
     let unreachable = failing(|| io::Error::from(io::ErrorKind::HostUnreachable).into());
     let unknown = failing(|| "no proxy".into());
     let resets = &url(peer::serve(peer::reset));
@@ -104,42 +54,29 @@ async fn each_transport_failure_has_its_own_kind_and_message() {
     let reset = "connection or stream reset by the server";
     let closed = "connection closed before the response";
     let protocol = "http protocol error";
-    let cases = [
-        Case::new("refused connection", refused, tcp(), ConnectRefused, "connection refused"),
-        Case::new("refused connection over HTTP/2", refused, tcp(), ConnectRefused, "connection refused")
-            .over_http2(),
-        Case::new("unknown host name", unresolved, without_dns(), Dns, "dns lookup failed"),
-        Case::new("unreachable host", unresolved, unreachable, Connect, "could not connect"),
-        Case::new("unknown connector error", unresolved, unknown, Connect, "could not connect"),
-        Case::new("HTTP/1 connection reset", resets, tcp(), Reset, reset),
-        Case::new("HTTP/2 connection reset", resets_http2, tcp(), Reset, reset).over_http2(),
-        Case::new("HTTP/2 stream reset", resets_stream, tcp(), Reset, reset).over_http2(),
-        Case::new("HTTP/1 connection closed", closes, tcp(), Closed, closed),
-        Case::new("HTTP/2 connection closed", closes_http2, tcp(), Closed, closed).over_http2(),
-        Case::new("response that is not HTTP/1", no_http, tcp(), Protocol, protocol),
-        Case::new("response that is not HTTP/2", no_http, tcp(), Protocol, protocol).over_http2(),
-        Case::new(
-            "failing request body over HTTP/1",
-            no_response,
-            tcp(),
-            ErrorKind::Body,
-            "request body failed",
-        )
-        .with_broken_body(),
-        Case::new(
-            "failing request body over HTTP/2",
-            no_response,
-            tcp(),
-            ErrorKind::Body,
-            "request body failed",
-        )
-        .with_broken_body()
-        .over_http2(),
-    ];
-    for Case { name, url, connector, http2, body, kind, message, attempts } in cases {
-        let error = error_of_client(&url, connector.clone(), http2, body).await;
+    let body = "request body failed";
+    for (name, url, connector, http2, kind, message) in [
+        ("refused connection", refused, tcp(), false, ConnectRefused, "connection refused"),
+        ("refused connection over HTTP/2", refused, tcp(), true, ConnectRefused, "connection refused"),
+        ("unknown host name", unresolved, without_dns(), false, Dns, "dns lookup failed"),
+        ("unreachable host", unresolved, unreachable, false, Connect, "could not connect"),
+        ("unknown connector error", unresolved, unknown, false, Connect, "could not connect"),
+        ("HTTP/1 connection reset", resets, tcp(), false, Reset, reset),
+        ("HTTP/2 connection reset", resets_http2, tcp(), true, Reset, reset),
+        ("HTTP/2 stream reset", resets_stream, tcp(), true, Reset, reset),
+        ("HTTP/1 connection closed", closes, tcp(), false, Closed, closed),
+        ("HTTP/2 connection closed", closes_http2, tcp(), true, Closed, closed),
+        ("response that is not HTTP/1", no_http, tcp(), false, Protocol, protocol),
+        ("response that is not HTTP/2", no_http, tcp(), true, Protocol, protocol),
+        // A request whose body fails is not retried.
+        ("failing request body over HTTP/1", no_response, tcp(), false, ErrorKind::Body, body),
+        ("failing request body over HTTP/2", no_response, tcp(), true, ErrorKind::Body, body),
+    ] {
+        let (body, attempts) =
+            if kind == ErrorKind::Body { (broken_body as fn() -> _, 1) } else { (no_body as _, 3) };
+        let error = error_of_client(url, connector.clone(), http2, body).await;
         assert_error(name, &error, kind, message, attempts);
-        let error = error_of_layers(&url, connector, http2, body).await;
+        let error = error_of_layers(url, connector, http2, body).await;
         assert_error(name, &error, kind, message, attempts);
     }
 }
@@ -202,12 +139,6 @@ async fn failed_tls_handshake_returns_an_error_of_kind_tls() {
         let client = preset(&url).client_with_transport(TransportConfig::new()).unwrap();
         let error = client.get("/v1").await.unwrap_err();
         assert_error(name, &error, ErrorKind::Tls, "tls handshake failed", attempts);
-
-        let client = legacy::Client::builder(TokioExecutor::new())
-            .build(tls(tokio_rustls::rustls::RootCertStore::empty()));
-        let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(quick_retry()).service(client);
-        let error = service.oneshot(request(&url, no_body())).await.unwrap_err();
-        assert_error(name, &error, ErrorKind::Tls, "tls handshake failed", attempts);
     }
     assert!(server.seen().is_empty() && plain.seen().is_empty());
 }
@@ -251,22 +182,5 @@ async fn io_error_of_an_established_connection_has_the_kind_closed() {
         let error = tower::Layer::layer(&AttemptSpanLayer::new(), sent).oneshot(request).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Closed, "{io:?}: {error:?}");
         assert!(format!("{error:?}").ends_with(&io::Error::from(io).to_string()), "{io:?}: {error:?}");
-    }
-}
-
-#[tokio::test]
-async fn request_that_http2_cannot_send_returns_an_error_of_kind_invalid_request() {
-    let stream = TcpStream::connect(peer::serve(peer::reset_http2_stream)).await.unwrap();
-    let (sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    tokio::spawn(connection);
-    let without_authority = http::Request::get("/v1").version(http::Version::HTTP_2).body(no_body()).unwrap();
-    let connect_with_length =
-        http::Request::connect("host:1").header("content-length", "1").body(no_body()).unwrap();
-    for request in [without_authority, connect_with_length] {
-        let mut sender = sender.clone();
-        let sent = service_fn(move |request| sender.send_request(request));
-        let error = tower::Layer::layer(&RequestIdLayer::new(), sent).oneshot(request).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidRequest, "{error:?}");
     }
 }

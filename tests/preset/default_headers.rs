@@ -46,17 +46,6 @@ async fn custom_stack_sends_a_json_content_type_only_with_a_body() {
 }
 
 #[tokio::test]
-async fn all_three_presets_send_a_json_content_type_even_without_a_body() {
-    for (_, preset) in PRESETS {
-        let preset = preset("https://host").unwrap().with_api_key(key());
-        for body in ["", "{}"] {
-            let content_type = received(&preset, request(Method::GET, body), &CONTENT_TYPE).await;
-            assert_eq!(content_type.as_deref(), Some("application/json"));
-        }
-    }
-}
-
-#[tokio::test]
 async fn client_sends_the_default_headers_with_every_attempt() {
     let service = ScriptedService::new([503, 503, 200].map(ScriptedResponse::status));
     let client = custom()

@@ -84,17 +84,7 @@ async fn client_rejects_a_request_with_6000_or_more_header_fields() {
     for (wire, transport) in [Wire::Http1, Wire::Http2].into_iter().zip(transports) {
         let server = Server::with_statuses(wire, [200]).await;
         let client = preset_with_key(&server.url()).client_with_transport(transport).unwrap();
-        for count in [
-            6_000,
-            24_000,
-            MAX_FIELDS - 6,
-            MAX_FIELDS - 5,
-            MAX_FIELDS - 4,
-            MAX_FIELDS - 3,
-            MAX_FIELDS - 2,
-            MAX_FIELDS - 1,
-            MAX_FIELDS,
-        ] {
+        for count in [6_000, MAX_FIELDS - 1, MAX_FIELDS] {
             let error = within(client.execute(request_with_fields("/v1", count))).await.unwrap_err();
             assert!(error.is_invalid_request(), "{count}: {error:?}");
         }

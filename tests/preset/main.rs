@@ -14,7 +14,7 @@ mod support;
 mod taken_apart;
 mod whole_stack;
 
-use std::{convert::Infallible, env, time::Duration};
+use std::{env, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -24,7 +24,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_outbound::{
     ApiKey, Body, BoxError, Client, Error, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
     auth::KeyPlacement,
-    body::{IdleBody, ReplayBody},
+    body::IdleBody,
     call::{Outcome, StopReason},
     limit::InFlightBody,
     preset,
@@ -93,10 +93,6 @@ fn get(uri: &str) -> Request<Empty<Bytes>> {
 
 fn ok() -> ScriptedResponse {
     ScriptedResponse::status(200)
-}
-
-fn throttled(retry_after: &str) -> ScriptedResponse {
-    ScriptedResponse::status(429).with_header("retry-after", retry_after)
 }
 
 type Stack = BoxCloneService<Request<Empty<Bytes>>, Response<IdleBody<InFlightBody<Body>>>, Error>;

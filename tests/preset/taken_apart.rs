@@ -29,10 +29,11 @@ fn rebuilt(stack: StackLayer, service: ScriptedService, times: &Arc<Mutex<Vec<In
     } = stack;
     let boxed = || MapErrLayer::new(BoxError::from as fn(Error) -> BoxError);
     let times = Arc::clone(times);
-    let record = MapRequestLayer::new(move |request: Request<ReplayBody<Empty<Bytes>>>| {
-        times.lock().unwrap().push(Instant::now());
-        request
-    });
+    let record =
+        MapRequestLayer::new(move |request: Request<tower_outbound::body::ReplayBody<Empty<Bytes>>>| {
+            times.lock().unwrap().push(Instant::now());
+            request
+        });
     let outer = ServiceBuilder::new()
         .layer((body_idle_timeout, request_id, boxed(), default_headers, boxed()))
         .layer((total_timeout, boxed(), retry, boxed(), record));

@@ -1,10 +1,7 @@
 //! Tests all layers of a preset together, with tokio's clock paused.
 
 use http::request;
-use tower_outbound::{
-    auth::{BoxSignFuture, Sign},
-    test_util::Arrivals,
-};
+use tower_outbound::auth::{BoxSignFuture, Sign};
 
 use super::*;
 
@@ -68,43 +65,6 @@ async fn attempt_timeout_limits_each_attempt_and_total_timeout_limits_the_call()
 }
 
 #[tokio::test(start_paused = true)]
-async fn requested_delay_of_one_response_applies_to_every_caller() {
-    let preset = preset_with_exact_delays().with_quota(Quota::per_minute(1000).unwrap());
-    let (service, scripted) = stack(&preset, [throttled("7"), ok()]);
-    let start = Instant::now();
-    let throttled_call = tokio::spawn(service.clone().oneshot(get("https://host/v1")));
-    tokio::time::sleep(SECOND).await;
-    let other = service.oneshot(get("https://host/v2")).await.unwrap();
-    assert_eq!(
-        (other.status().as_u16(), throttled_call.await.unwrap().unwrap().status().as_u16()),
-        (200, 200)
-    );
-    let arrivals = arrivals(&scripted, start);
-    assert_eq!(arrivals.len(), 3);
-    assert!(arrivals[1..].iter().all(|time| *time >= 7 * SECOND && *time < 8 * SECOND), "{arrivals:?}");
-}
-
-/// For each preset, sends four times as many requests as the quota allows in one minute. Checks every window of one
-/// minute.
-#[tokio::test(start_paused = true)]
-async fn no_window_exceeds_the_documented_quota_of_a_preset() {
-    let presets =
-        [(preset::currency_rates("https://host"), 100), (preset::email_delivery("https://host"), 1_000)];
-    for (preset, limit) in presets {
-        let preset = preset.unwrap().with_api_key(key()).with_total_timeout(HOUR);
-        let (service, scripted) = stack(&preset, [ok()]);
-        let calls = (0..4 * limit).map(|_| service.clone().oneshot(get("https://host/")));
-        for result in futures_util::future::join_all(calls).await {
-            assert_eq!(result.unwrap().status(), 200);
-        }
-        let seen = scripted.seen();
-        assert_eq!(seen.len(), 4 * limit);
-        let documented = Quota::per_minute(limit as u32).unwrap();
-        seen.iter().map(|seen| seen.at).collect::<Arrivals>().assert_within(documented);
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn builder_keeps_its_retry_rules_if_it_declares_a_post_idempotent() {
     let builder = StackBuilder::new("https://host").unwrap().without_credential();
     let builder =
@@ -115,18 +75,6 @@ async fn builder_keeps_its_retry_rules_if_it_declares_a_post_idempotent() {
         assert_eq!(service.oneshot(request).await.unwrap().status(), 409);
         assert_eq!(scripted.calls(), calls, "{path}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn calls_without_a_quota_leave_within_a_second() {
-    let preset = preset::realtime_messaging("https://host").unwrap().with_api_key(key());
-    let (service, scripted) = stack(&preset, [ok()]);
-    let start = Instant::now();
-    let calls = (0..5000).map(|_| service.clone().oneshot(get("https://host/")));
-    assert!(futures_util::future::join_all(calls).await.iter().all(Result::is_ok));
-    // Ten calls leave at once, and the total doubles every 100 ms.
-    assert_eq!(scripted.calls(), 5000);
-    assert!((800..1_000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
 }
 
 #[test]

@@ -9,15 +9,13 @@ mod support;
 
 use std::{
     collections::HashSet,
-    convert::Infallible,
     io::ErrorKind::*,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use self::support::{Content, Scripted::*, ScriptedService, get, secs};
 use http::{HeaderName, HeaderValue, Request, Response};
-use tokio_test::{assert_pending, task};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Quota, Report,
     call::{CallContext, StopReason},

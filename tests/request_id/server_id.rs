@@ -85,14 +85,6 @@ async fn report_has_the_server_request_id_of_each_attempt() {
     assert_eq!(report(&response).server_request_id().unwrap(), "three");
 }
 
-#[tokio::test(start_paused = true)]
-async fn error_keeps_the_server_request_id_of_the_last_response() {
-    let server = ScriptedService::new([Headers(503, &[("request-id", "theirs")]), Io(ConnectionReset)]);
-    let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(RetryLayer::new()).service(server);
-    let error = service.oneshot(get(URI)).await.unwrap_err();
-    assert_eq!(error.report().unwrap().server_request_id().unwrap(), "theirs");
-}
-
 /// A layer outside the retry layer, such as a cache, may return its own response.
 #[tokio::test(start_paused = true)]
 async fn report_keeps_the_server_request_id_if_a_layer_replaces_the_response() {

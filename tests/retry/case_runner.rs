@@ -1,26 +1,11 @@
 //! Makes the call that a row of the decision table describes, and compares the result with the row.
 
-use std::{collections::HashSet, convert::Infallible, io, time::Duration};
+use std::io;
 
-use bytes::Bytes;
-use futures_util::stream;
-use http::{HeaderValue, Request, StatusCode};
-use http_body::Frame;
-use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
-use tokio::time::Instant;
-use tower::{Layer, ServiceExt};
-use tower_outbound::{
-    Report,
-    call::{Deadline, RequestHead},
-    retry::{AttemptResult, Budget, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride, RetryRejected},
-    timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
-};
+use CallResult::*;
+use http_body_util::{BodyExt, Full, combinators::BoxBody};
 
-use super::{
-    URI, classifier,
-    decision_table::Row,
-    support::{Scripted, ScriptedService, cause, millis, secs},
-};
+use super::{decision_table::Row, *};
 
 /// The kind of request body in a row of the decision table.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,7 +72,6 @@ pub(crate) enum CallResult {
     /// The call returns the I/O error of the inner service.
     IoError(io::ErrorKind),
 }
-use CallResult::*;
 
 static LARGE: [u8; 1024 * 1024 + 1] = [b'x'; 1024 * 1024 + 1];
 
@@ -119,7 +103,7 @@ fn status(status: u16) -> StatusCode {
 
 /// Makes the call that `row` describes. Asserts the call's result, attempts, delays and requests. `seed` determines the
 /// jitter of the backoff.
-pub(crate) async fn check(row: &Row, seed: u64) {
+pub(crate) async fn check(row: &Row<'_>, seed: u64) {
     let &(method, body, responses, settings, attempts, expected, stop_reason, delays) = row;
     let start = Instant::now();
     let (mut retry, mut total_timeout, mut attempt_timeout) =

@@ -1,18 +1,10 @@
 //! Tests the retry layer with a table of requests, responses, settings and expected results.
 
-use std::{io::ErrorKind::*, ops::RangeInclusive};
+use std::io::ErrorKind::*;
 
-use http::StatusCode;
-use tower_outbound::{
-    call::{
-        DelayReason,
-        StopReason::{self, *},
-    },
-    retry::RetryDecision,
-};
+use tower_outbound::call::StopReason::{self, Deadline, *};
 
 use super::{
-    DATE, HeaderPairs,
     case_runner::{
         CallResult::{self, *},
         Decide,
@@ -21,6 +13,7 @@ use super::{
         check,
     },
     support::Scripted::{self, *},
+    *,
 };
 
 /// The possible reasons for a delay, at most two, and the bounds of the delay in milliseconds.
@@ -57,19 +50,12 @@ const fn custom_throttled(delay: u64) -> ExpectedDelay {
     (&[DelayReason::Throttled], delay..=delay)
 }
 
-const AFTER_1_MS: HeaderPairs = &[("retry-after-ms", "1")];
 const AFTER_700_MS: HeaderPairs = &[("retry-after-ms", "700")];
 const AFTER_1500_MS: HeaderPairs = &[("retry-after-ms", "1500")];
-const AFTER_1500_7_MS: HeaderPairs = &[("retry-after-ms", "1500.7")];
-const AFTER_MS_LISTS: HeaderPairs = &[("retry-after-ms", "300, 1499.5"), ("retry-after-ms", "2")];
 const AFTER_LISTS: HeaderPairs = &[("retry-after", "3, 9.5"), ("retry-after", "2")];
-const X_AFTER_1500_MS: HeaderPairs = &[("x-ms-retry-after-ms", "1500")];
 
-/// Headers with a `retry-after` date in each of the three HTTP date formats. In `AFTER_PAST_DATE`, the date is 1 s
-/// before the `date` header. In the other constants, it is 10 s after the `date` header.
+/// Headers with a `retry-after` date 10 s after the `date` header, and 1 s before it.
 const AFTER_IMF_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT")];
-const AFTER_RFC850_DATE: HeaderPairs = &[DATE, ("retry-after", "Sunday, 06-Nov-94 08:49:47 GMT")];
-const AFTER_ASCTIME_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun Nov  6 08:49:47 1994")];
 const AFTER_PAST_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun, 06 Nov 1994 08:49:36 GMT")];
 
 const RETRY_TRUE: HeaderPairs = &[("x-should-retry", "true")];
@@ -78,7 +64,6 @@ const RETRY_TWICE: HeaderPairs = &[("x-should-retry", "true"), ("x-should-retry"
 const RETRY_CONTRADICTORY: HeaderPairs = &[("x-should-retry", "true"), ("x-should-retry", "false")];
 const STRIPE_TRUE: HeaderPairs = &[("stripe-should-retry", "true")];
 const STRIPE_FALSE: HeaderPairs = &[("stripe-should-retry", "false")];
-const BOTH_TRUE: HeaderPairs = &[("x-should-retry", "true"), ("stripe-should-retry", "true")];
 const TRUE_AND_STRIPE_FALSE: HeaderPairs = &[("x-should-retry", "true"), ("stripe-should-retry", "false")];
 const RETRY_INVALID: HeaderPairs = &[("x-should-retry", "perhaps")];
 
@@ -98,10 +83,10 @@ const NEVER_RETRYABLE: Decide = |_, _| Some(RetryDecision::NotRetryable);
 const ALWAYS_SUCCESS: Decide = |_, _| Some(RetryDecision::Success);
 
 /// A row of the decision table. Column `n` is the number of attempts. The service repeats the last response of a row.
-pub(crate) type Row = (
+pub(crate) type Row<'a> = (
     &'static str,
     RequestBody,
-    &'static [Scripted],
+    &'a [Scripted],
     &'static [Setting],
     usize,
     CallResult,
@@ -110,139 +95,63 @@ pub(crate) type Row = (
 );
 
 #[rustfmt::skip]
-const TABLE: &[Row] = &[
+const TABLE: &[Row<'static>] = &[
     // method,  body,          responses to the attempts,                settings,                        n, result,
     // stop reason,           delays A successful response is returned without a retry.
     ("GET",     Empty,         &[Status(200)],                           &[],                             1, Returns(200),               Success,               &[]),
-    ("POST",    Buffered,      &[Status(201)],                           &[],                             1, Returns(201),               Success,               &[]),
-    ("GET",     Empty,         &[Status(204)],                           &[],                             1, Returns(204),               Success,               &[]),
     ("GET",     Empty,         &[Status(301)],                           &[],                             1, Returns(301),               Success,               &[]),
-    ("GET",     Empty,         &[Status(304)],                           &[],                             1, Returns(304),               Success,               &[]),
-    // A GET is retried after these statuses.
-    ("GET",     Empty,         &[Status(408), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    // A GET is retried after a transient failure and after a throttled response.
     ("GET",     Empty,         &[Status(429), Status(200)],              &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
-    ("GET",     Empty,         &[Status(500), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Status(502), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Status(504), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Status(520), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Status(521), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Status(522), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Status(523), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Status(524), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Status(530), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(529), Status(200)],              &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
-    // A GET is not retried after these statuses.
-    ("GET",     Empty,         &[Status(400)],                           &[],                             1, Returns(400),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(401)],                           &[],                             1, Returns(401),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(403)],                           &[],                             1, Returns(403),               NotRetryable,          &[]),
+    // A GET is not retried after an error of the client.
     ("GET",     Empty,         &[Status(404)],                           &[],                             1, Returns(404),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(409)],                           &[],                             1, Returns(409),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(422)],                           &[],                             1, Returns(422),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(501)],                           &[],                             1, Returns(501),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(505)],                           &[],                             1, Returns(505),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(519)],                           &[],                             1, Returns(519),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(525)],                           &[],                             1, Returns(525),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(526)],                           &[],                             1, Returns(526),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(527)],                           &[],                             1, Returns(527),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(528)],                           &[],                             1, Returns(528),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(531)],                           &[],                             1, Returns(531),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Status(503), Status(404)],              &[],                             2, Returns(404),               NotRetryable,          &[TRANSIENT_1]),
     ("GET",     Empty,         &[RetryAfter(404, "1")],                  &[],                             1, Returns(404),               NotRetryable,          &[]),
-    // Idempotent methods other than GET are also retried.
-    ("HEAD",    Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("OPTIONS", Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("TRACE",   Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Buffered,      &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("DELETE",  Empty,         &[Status(429), Status(200)],              &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
     // Every method is retried after a 429 or 529, because the server has rejected the request.
     ("POST",    Buffered,      &[Status(429), Status(200)],              &[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
     ("POST",    Buffered,      &[Status(529), Status(200)],              &[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
-    ("PATCH",   Buffered,      &[Status(429), Status(200)],              &[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
-    ("PURGE",   Empty,         &[Status(429), Status(200)],              &[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
-    ("POST",    Streamed,      &[Status(429), Status(200)],              &[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
     ("POST",    Buffered,      &[RetryAfter(429, "1"), Status(200)],     &[],                             2, Returns(200),                Success,               &[throttled_or_requested(1_000..=1_500)]),
     ("POST",    Buffered,      &[Refused, Status(429), Status(201)],     &[],                             3, Returns(201),                Success,               &[TRANSIENT_1, THROTTLED_2]),
     ("POST",    Buffered,      &[Status(429)],                           &[],                             3, Returns(429),                Exhausted,             &[THROTTLED_1, THROTTLED_2]),
     ("POST",    Buffered,      &[Status(429)],                           &[MaxAttempts(1)],               1, Returns(429),                Exhausted,             &[]),
-    ("POST",    Buffered,      &[Status(429)],                           &[WithoutRetries],               1, Returns(429),                Exhausted,             &[]),
     ("POST",    Buffered,      &[Status(429), Status(503)],              &[],                             2, Returns(503),                NotIdempotent,         &[THROTTLED_1]),
     ("POST",    Buffered,      &[Status(429), Io(ConnectionReset)],      &[],                             2, IoError(ConnectionReset),    NotIdempotent,         &[THROTTLED_1]),
-    ("POST",    Buffered,      &[RetryAfter(429, "3")],                  &[TotalTimeout(3_000)],          1, Returns(429),                Deadline,              &[]),
-    ("POST",    Buffered,      &[Status(429)],                           &[NeverOn(429)],                 1, Returns(429),                NotRetryable,          &[]),
-    ("POST",    Buffered,      &[Headers(429, RETRY_FALSE)],             &[],                             1, Returns(429),                NotRetryable,          &[]),
-    ("POST",    Buffered,      &[Status(429)],                           &[BudgetCapacity(14), MaxAttempts(4)],3, Returns(429),                Budget,                &[THROTTLED_1, THROTTLED_2]),
-    ("POST",    LargeBuffered, &[Status(429)],                           &[],                             1, Returns(429),                NotReplayable,         &[]),
-    ("POST",    Streamed,      &[AfterFirstFrame(429)],                  &[],                             1, Returns(429),                NotReplayable,         &[]),
     // A setting restricts this to idempotent requests.
     ("POST",    Buffered,      &[Status(429)],                           &[RejectedIdempotent],           1, Returns(429),                NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[Status(529)],                           &[RejectedIdempotent],           1, Returns(529),                NotIdempotent,         &[]),
     ("GET",     Empty,         &[Status(429), Status(200)],              &[RejectedIdempotent],           2, Returns(200),                Success,               &[THROTTLED_1]),
-    ("POST",    Buffered,      &[Status(429), Status(200)],              &[RejectedIdempotent, DeclaredIdempotent],2, Returns(200),                Success,               &[THROTTLED_1]),
     ("POST",    Buffered,      &[Status(429), Status(200)],              &[RejectedIdempotent, HonouredKey],2, Returns(200),                Success,               &[THROTTLED_1]),
-    ("POST",    Buffered,      &[Refused, Status(200)],                  &[RejectedIdempotent],           2, Returns(200),                Success,               &[TRANSIENT_1]),
     // A method that is not idempotent is not retried if the server may have processed the request.
-    ("POST",    Buffered,      &[Status(408)],                           &[],                             1, Returns(408),               NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[Status(500)],                           &[],                             1, Returns(500),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[Status(504)],                           &[],                             1, Returns(504),               NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[Status(520)],                           &[],                             1, Returns(520),               NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[Status(530)],                           &[],                             1, Returns(530),               NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[RetryAfter(503, "1")],                  &[],                             1, Returns(503),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[NoResponse],                            &[AttemptTimeout(90)],           1, Timeout,                    NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Io(ConnectionReset)],                   &[],                             1, IoError(ConnectionReset),   NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[Io(BrokenPipe)],                        &[],                             1, IoError(BrokenPipe),        NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[Io(UnexpectedEof)],                     &[],                             1, IoError(UnexpectedEof),     NotIdempotent,         &[]),
     ("PATCH",   Buffered,      &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
-    ("PATCH",   Buffered,      &[Status(504)],                           &[],                             1, Returns(504),               NotIdempotent,         &[]),
-    ("PATCH",   Buffered,      &[NoResponse],                            &[AttemptTimeout(90)],           1, Timeout,                    NotIdempotent,         &[]),
     ("PURGE",   Empty,         &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
     ("get",     Empty,         &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
     // A request that was not sent is retried with any method. A request that may have been sent is retried only if its
     // method is idempotent.
-    ("POST",    Buffered,      &[Refused, Status(200)],                  &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PATCH",   Buffered,      &[Refused, Refused, Status(200)],         &[],                             3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
     ("POST",    Buffered,      &[Refused],                               &[],                             3, IoError(ConnectionRefused), Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("POST",    Buffered,      &[Refused, Status(503)],                  &[],                             2, Returns(503),               NotIdempotent,         &[TRANSIENT_1]),
-    ("POST",    Buffered,      &[Refused, Io(ConnectionReset)],          &[],                             2, IoError(ConnectionReset),   NotIdempotent,         &[TRANSIENT_1]),
     ("GET",     Empty,         &[Io(ConnectionReset), Status(200)],      &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("DELETE",  Empty,         &[Io(UnexpectedEof), Status(200)],        &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Io(BrokenPipe)],                        &[],                             3, IoError(BrokenPipe),        Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("GET",     Empty,         &[NoResponse, Status(200)],               &[AttemptTimeout(90)],           2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("PUT",     Buffered,      &[NoResponse],                            &[AttemptTimeout(90)],           3, Timeout,                    Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
-    ("GET",     Empty,         &[Io(ConnectionReset), NoResponse, Status(200)], &[AttemptTimeout(90)],    3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
     // The number of attempts is limited.
     ("GET",     Empty,         &[Status(503)],                           &[],                             3, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("GET",     Empty,         &[Status(429)],                           &[],                             3, Returns(429),               Exhausted,             &[THROTTLED_1, THROTTLED_2]),
     ("GET",     Empty,         &[Status(503)],                           &[MaxAttempts(1)],               1, Returns(503),               Exhausted,             &[]),
-    ("GET",     Empty,         &[Refused],                               &[MaxAttempts(1)],               1, IoError(ConnectionRefused), Exhausted,             &[]),
-    ("GET",     Empty,         &[Status(200)],                           &[MaxAttempts(1)],               1, Returns(200),               Success,               &[]),
     ("GET",     Empty,         &[Status(503), Status(500), Status(502), Status(200)], &[MaxAttempts(4)],  4, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2, TRANSIENT_3]),
     ("GET",     Empty,         &[Status(429), Status(503), Status(200)], &[],                             3, Returns(200),               Success,               &[THROTTLED_1, TRANSIENT_2]),
-    ("GET",     Empty,         &[Status(503), Status(429), Status(200)], &[],                             3, Returns(200),               Success,               &[TRANSIENT_1, THROTTLED_2]),
     // The server requests a delay before the retry.
     ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
     ("GET",     Empty,         &[RetryAfter(429, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_500)]),
-    ("GET",     Empty,         &[RetryAfter(500, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
     ("GET",     Empty,         &[Headers(429, AFTER_1500_MS), Status(200)], &[],                          2, Returns(200),               Success,               &[requested(1_500..=2_000)]),
-    ("GET",     Empty,         &[Headers(429, AFTER_1500_7_MS), Status(200)], &[],                        2, Returns(200),               Success,               &[requested(1_501..=2_001)]),
-    ("GET",     Empty,         &[Headers(503, AFTER_MS_LISTS), Status(200)], &[],                         2, Returns(200),               Success,               &[requested(1_499..=1_550)]),
-    ("GET",     Empty,         &[RetryAfter(503, "1.5"), Status(200)],   &[],                             2, Returns(200),               Success,               &[requested(1_500..=1_550)]),
-    ("GET",     Empty,         &[RetryAfter(503, "3, 9"), Status(200)],  &[],                             2, Returns(200),               Success,               &[requested(9_000..=9_050)]),
     ("GET",     Empty,         &[Headers(503, AFTER_LISTS), Status(200)], &[],                            2, Returns(200),               Success,               &[requested(9_500..=9_550)]),
-    ("GET",     Empty,         &[RetryAfter(529, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_500)]),
-    ("GET",     Empty,         &[RetryAfter(524, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
-    ("GET",     Empty,         &[Headers(503, X_AFTER_1500_MS), Status(200)], &[],                        2, Returns(200),               Success,               &[requested(1_500..=1_550)]),
     ("GET",     Empty,         &[Headers(429, AFTER_700_MS), Status(200)], &[],                           2, Returns(200),               Success,               &[throttled_or_requested(700..=1_200)]),
-    ("GET",     Empty,         &[Headers(503, AFTER_1_MS), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[RetryAfter(503, "0"), Status(200)],     &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[RetryAfter(503, "soon"), Status(200)],  &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[RetryAfter(503, "-3"), Status(200)],    &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Headers(503, AFTER_IMF_DATE), Status(200)], &[],                         2, Returns(200),               Success,               &[requested(10_000..=10_050)]),
-    ("GET",     Empty,         &[Headers(503, AFTER_RFC850_DATE), Status(200)], &[],                      2, Returns(200),               Success,               &[requested(10_000..=10_050)]),
-    ("GET",     Empty,         &[Headers(503, AFTER_ASCTIME_DATE), Status(200)], &[],                     2, Returns(200),               Success,               &[requested(10_000..=10_050)]),
     ("GET",     Empty,         &[Headers(503, AFTER_PAST_DATE), Status(200)], &[],                        2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[RetryAfter(503, "Sun, 06 Nov 1994 08:49:47 GMT"), Status(200)], &[],     2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[RetryAfter(429, "120"), Status(200)],   &[],                             2, Returns(200),               Success,               &[requested(120_000..=120_500)]),
     ("GET",     Empty,         &[RetryAfter(503, "2"), RetryAfter(503, "4"), Status(200)], &[],           3, Returns(200),               Success,               &[requested(2_000..=2_050), requested(4_000..=4_100)]),
     // The call returns the response immediately if the requested delay is too long.
@@ -250,195 +159,106 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,         &[RetryAfter(503, "6")],                  &[MaxRetryAfter(5)],             1, Returns(503),               RequestedDelayTooLong, &[]),
     ("GET",     Empty,         &[RetryAfter(503, "5"), Status(200)],     &[MaxRetryAfter(5)],             2, Returns(200),               Success,               &[requested(5_000..=5_050)]),
     ("GET",     Empty,         &[RetryAfter(503, "99999999999999999999")], &[],                           1, Returns(503),               RequestedDelayTooLong, &[]),
-    ("GET",     Empty,         &[RetryAfter(503, "Fri, 31 Dec 9999 23:59:59 GMT")], &[],                  1, Returns(503),               RequestedDelayTooLong, &[]),
-    ("GET",     Empty,         &[Status(503), RetryAfter(429, "121")],   &[],                             2, Returns(429),               RequestedDelayTooLong, &[TRANSIENT_1]),
-    ("POST",    Buffered,      &[RetryAfter(429, "121")],                &[],                             1, Returns(429),                RequestedDelayTooLong, &[]),
     // The call returns the response immediately if the delay before a retry would end after the deadline.
     ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[TotalTimeout(3_000)],          1, Returns(503),               Deadline,              &[]),
     ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[TotalTimeout(3_100)],          2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
     ("GET",     Empty,         &[Status(503)],                           &[TotalTimeout(50)],             1, Returns(503),               Deadline,              &[]),
-    ("GET",     Empty,         &[Io(ConnectionReset)],                   &[TotalTimeout(50)],             1, IoError(ConnectionReset),   Deadline,              &[]),
     ("GET",     Empty,         &[NoResponse],                            &[TotalTimeout(80)],             1, DeadlineExceeded,           Deadline,              &[]),
-    ("GET",     Empty,         &[NoResponse],                            &[TotalTimeout(80), AttemptTimeout(90)], 1, DeadlineExceeded,   Deadline,              &[]),
-    ("GET",     Empty,         &[Status(503), NoResponse],               &[TotalTimeout(500), AttemptTimeout(900)], 2, DeadlineExceeded, Deadline,              &[TRANSIENT_1]),
     // A body longer than the replay limit is not replayed. The body `Buffered` has 5 bytes.
     ("PUT",     Buffered,      &[Status(503), Status(200)],              &[ReplayLimit(5)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Buffered,      &[Status(503)],                           &[ReplayLimit(4)],               1, Returns(503),               NotReplayable,         &[]),
-    ("PUT",     Buffered,      &[Io(ConnectionReset)],                   &[ReplayLimit(4)],               1, IoError(ConnectionReset),   NotReplayable,         &[]),
-    ("PUT",     Buffered,      &[Status(200)],                           &[ReplayLimit(0)],               1, Returns(200),               Success,               &[]),
     // The replay limit does not apply to a body that the service did not read.
     ("POST",    Buffered,      &[Refused, Status(200)],                  &[ReplayLimit(0)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
     // The service reads each kind of request body completely, partly or not at all, or keeps the body.
     ("PUT",     Streamed,      &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("PUT",     Streamed,      &[Io(ConnectionReset), Status(503), Status(200)], &[],                     3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
-    ("PUT",     Streamed,      &[NoResponse, Status(200)],               &[AttemptTimeout(90)],           2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Streamed,      &[Status(503), Status(200)],              &[ReplayLimit(5)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Streamed,      &[Status(503)],                           &[ReplayLimit(4)],               1, Returns(503),               NotReplayable,         &[]),
     ("PUT",     Empty,         &[Status(503), Status(200)],              &[ReplayLimit(0)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("PUT",     LargeBuffered, &[Status(200)],                           &[],                             1, Returns(200),               Success,               &[]),
     ("PUT",     LargeBuffered, &[Status(503)],                           &[],                             1, Returns(503),               NotReplayable,         &[]),
-    ("PUT",     LargeBuffered, &[Io(BrokenPipe)],                        &[],                             1, IoError(BrokenPipe),        NotReplayable,         &[]),
-    ("PUT",     LargeBuffered, &[NoResponse],                            &[AttemptTimeout(90)],           1, Timeout,                    NotReplayable,         &[]),
-    ("PUT",     LargeBuffered, &[RetryAfter(503, "3")],                  &[],                             1, Returns(503),               NotReplayable,         &[]),
-    ("PUT",     LargeBuffered, &[Status(404)],                           &[],                             1, Returns(404),               NotRetryable,          &[]),
-    ("PUT",     LargeBuffered, &[Status(503)],                           &[MaxAttempts(1)],               1, Returns(503),               Exhausted,             &[]),
     ("PUT",     LargeBuffered, &[Status(503), Status(200)],              &[ReplayLimit(2_097_152)],       2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("POST",    LargeBuffered, &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
     ("POST",    LargeBuffered, &[Refused, Status(200)],                  &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     LargeStreamed, &[Status(200)],                           &[],                             1, Returns(200),               Success,               &[]),
-    ("PUT",     LargeStreamed, &[Status(503)],                           &[],                             1, Returns(503),               NotReplayable,         &[]),
-    ("POST",    LargeStreamed, &[Refused, Status(200)],                  &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("POST",    LargeStreamed, &[Refused, Status(503)],                  &[],                             2, Returns(503),               NotIdempotent,         &[TRANSIENT_1]),
     ("PUT",     Streamed,      &[AfterFirstFrame(503)],                  &[],                             1, Returns(503),               NotReplayable,         &[]),
-    ("PUT",     LargeStreamed, &[AfterFirstFrame(503)],                  &[],                             1, Returns(503),               NotReplayable,         &[]),
-    ("POST",    Streamed,      &[AfterFirstFrame(503)],                  &[],                             1, Returns(503),               NotIdempotent,         &[]),
     ("PUT",     Buffered,      &[AfterFirstFrame(503), Status(200)],     &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("PUT",     Buffered,      &[BeforeBody(503), Status(200)],          &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Streamed,      &[BeforeBody(503), Status(200)],          &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("PUT",     Streamed,      &[BeforeBody(503), AfterFirstFrame(503)], &[],                             2, Returns(503),               NotReplayable,         &[TRANSIENT_1]),
     ("PUT",     LargeStreamed, &[BeforeBody(503), BeforeBody(503), Status(200)], &[],                     3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
-    ("POST",    Streamed,      &[BeforeBody(503)],                       &[],                             1, Returns(503),               NotIdempotent,         &[]),
     ("PUT",     Buffered,      &[KeepsBody(503)],                        &[],                             1, Returns(503),               NotReplayable,         &[]),
     ("PUT",     Streamed,      &[KeepsBody(503)],                        &[],                             1, Returns(503),               NotReplayable,         &[]),
     ("GET",     Empty,         &[KeepsBody(503), Status(200)],           &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     // Among custom retry rules, the rule that was added last is evaluated first.
     ("GET",     Empty,         &[Status(409), Status(200)],              &[RetryOn(409)],                 2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Status(409)],                           &[RetryOn(409)],                 3, Returns(409),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("GET",     Empty,         &[Status(202), Status(200)],              &[RetryOn(202)],                 2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("POST",    Buffered,      &[Status(409)],                           &[RetryOn(409)],                 1, Returns(409),               NotIdempotent,         &[]),
-    ("PUT",     LargeBuffered, &[Status(409)],                           &[RetryOn(409)],                 1, Returns(409),               NotReplayable,         &[]),
     ("GET",     Empty,         &[Status(500)],                           &[NeverOn(500)],                 1, Returns(500),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(429)],                           &[NeverOn(429)],                 1, Returns(429),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(500), Status(503)],              &[NeverOn(503)],                 2, Returns(503),               NotRetryable,          &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(409)],                           &[RetryOn(409), NeverOn(409)],   1, Returns(409),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Status(409), Status(200)],              &[NeverOn(409), RetryOn(409)],   2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Headers(403, NO_PERMITS)],              &[],                             1, Returns(403),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Headers(403, NO_PERMITS), Status(200)], &[Classifier(THROTTLED_403)],    2, Returns(200),               Success,               &[THROTTLED_1]),
     ("GET",     Empty,         &[Headers(403, NO_PERMITS_FOR_3_S), Status(200)], &[Classifier(THROTTLED_403)], 2, Returns(200),          Success,               &[requested(3_000..=3_500)]),
     ("GET",     Empty,         &[Status(403)],                           &[Classifier(THROTTLED_403)],    1, Returns(403),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Status(503), Status(200)],              &[Classifier(THROTTLED_403)],    2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("POST",    Buffered,      &[Headers(403, NO_PERMITS)],              &[Classifier(THROTTLED_403)],    1, Returns(403),               NotIdempotent,         &[]),
     ("GET",     Empty,         &[Status(404)],                           &[Classifier(ALWAYS_TRANSIENT)], 3, Returns(404),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
-    ("GET",     Empty,         &[Status(200)],                           &[Classifier(ALWAYS_TRANSIENT)], 3, Returns(200),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("POST",    Buffered,      &[Status(503)],                           &[Classifier(ALWAYS_TRANSIENT)], 1, Returns(503),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Status(200)],                           &[Classifier(ALWAYS_TRANSIENT)], 1, Returns(200),               NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[Io(ConnectionReset)],                   &[Classifier(ALWAYS_TRANSIENT)], 1, IoError(ConnectionReset),   NotIdempotent,         &[]),
-    ("POST",    Buffered,      &[NoResponse],                            &[Classifier(ALWAYS_TRANSIENT), AttemptTimeout(90)], 1, Timeout, NotIdempotent,        &[]),
-    ("POST",    Buffered,      &[Refused, Status(503)],                  &[Classifier(ALWAYS_TRANSIENT)], 2, Returns(503),               NotIdempotent,         &[TRANSIENT_1]),
-    ("PUT",     Streamed,      &[AfterFirstFrame(503)],                  &[Classifier(ALWAYS_TRANSIENT)], 1, Returns(503),               NotReplayable,         &[]),
-    ("GET",     Empty,         &[NoResponse],                            &[Classifier(ALWAYS_TRANSIENT), TotalTimeout(80)], 1, DeadlineExceeded, Deadline,      &[]),
-    ("GET",     Empty,         &[RetryAfter(503, "121")],                &[Classifier(ALWAYS_TRANSIENT)], 1, Returns(503),               RequestedDelayTooLong, &[]),
     ("GET",     Empty,         &[Status(503)],                           &[Classifier(NEVER_RETRYABLE)],  1, Returns(503),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Refused],                               &[Classifier(NEVER_RETRYABLE)],  1, IoError(ConnectionRefused), NotRetryable,          &[]),
-    ("GET",     Empty,         &[NoResponse],                            &[Classifier(NEVER_RETRYABLE), AttemptTimeout(90)], 1, Timeout, NotRetryable,          &[]),
     ("GET",     Empty,         &[Status(503)],                           &[Classifier(ALWAYS_SUCCESS)],   1, Returns(503),               Success,               &[]),
     // A response with status 101 ends the call, whatever a custom rule decides.
-    ("GET",     Empty,         &[Status(101)],                           &[],                             1, Returns(101),               Success,               &[]),
     ("GET",     Empty,         &[RetryAfter(101, "1")],                  &[Classifier(ALWAYS_TRANSIENT)], 1, Returns(101),               Success,               &[]),
-    ("GET",     Empty,         &[Headers(101, RETRY_TRUE)],              &[RetryOn(101)],                 1, Returns(101),               Success,               &[]),
     ("GET",     Empty,         &[Status(503), Status(101)],              &[Classifier(ALWAYS_TRANSIENT)], 2, Returns(101),               Success,               &[TRANSIENT_1]),
     // The header `x-should-retry` has an effect only in a response with a status of 400 to 599.
     ("GET",     Empty,         &[Headers(400, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Headers(404, RETRY_TRUE)],              &[],                             3, Returns(404),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("GET",     Empty,         &[Headers(429, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
-    ("GET",     Empty,         &[Headers(500, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Headers(501, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Headers(505, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Headers(409, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Headers(529, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
-    ("GET",     Empty,         &[Headers(529, RETRY_FALSE)],             &[],                             1, Returns(529),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Headers(524, RETRY_FALSE)],             &[],                             1, Returns(524),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Headers(503, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Headers(400, RETRY_FALSE)],             &[],                             1, Returns(400),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Headers(429, RETRY_FALSE)],             &[],                             1, Returns(429),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Headers(500, RETRY_FALSE)],             &[],                             1, Returns(500),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Headers(503, RETRY_FALSE)],             &[],                             1, Returns(503),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Headers(200, RETRY_TRUE)],              &[],                             1, Returns(200),               Success,               &[]),
-    ("GET",     Empty,         &[Headers(302, RETRY_TRUE)],              &[],                             1, Returns(302),               Success,               &[]),
-    ("GET",     Empty,         &[Headers(200, RETRY_FALSE)],             &[],                             1, Returns(200),               Success,               &[]),
     ("GET",     Empty,         &[Headers(400, RETRY_TWICE), Status(200)], &[],                            2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Headers(400, RETRY_CONTRADICTORY)],     &[],                             1, Returns(400),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Headers(503, RETRY_CONTRADICTORY), Status(200)], &[],                    2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Headers(400, STRIPE_TRUE), Status(200)],&[],                             2, Returns(200),                Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Headers(429, STRIPE_TRUE), Status(200)],&[],                             2, Returns(200),                Success,               &[THROTTLED_1]),
     ("GET",     Empty,         &[Headers(503, STRIPE_FALSE)],            &[],                             1, Returns(503),                NotRetryable,          &[]),
-    ("GET",     Empty,         &[Headers(400, BOTH_TRUE), Status(200)],  &[],                             2, Returns(200),                Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Headers(400, TRUE_AND_STRIPE_FALSE)],   &[],                             1, Returns(400),                NotRetryable,          &[]),
-    ("GET",     Empty,         &[Headers(503, TRUE_AND_STRIPE_FALSE), Status(200)],&[],                             2, Returns(200),                Success,               &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Headers(200, STRIPE_TRUE)],             &[],                             1, Returns(200),                Success,               &[]),
     ("POST",    Buffered,      &[Headers(400, STRIPE_TRUE)],             &[],                             1, Returns(400),                NotIdempotent,         &[]),
     ("GET",     Empty,         &[Headers(400, RETRY_INVALID)],           &[],                             1, Returns(400),               NotRetryable,          &[]),
-    ("GET",     Empty,         &[Headers(503, RETRY_INVALID), Status(200)], &[],                          2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("POST",    Buffered,      &[Headers(503, RETRY_TRUE)],              &[],                             1, Returns(503),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Headers(503, RETRY_FALSE)],             &[HonouredKey],                  1, Returns(503),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Headers(503, RETRY_TRUE)],              &[NeverOn(503)],                 1, Returns(503),               NotRetryable,          &[]),
     ("GET",     Empty,         &[Headers(409, RETRY_FALSE), Status(200)], &[RetryOn(409)],                2, Returns(200),               Success,               &[TRANSIENT_1]),
     // Overrides in the request's extensions replace the settings of the retry layer.
     ("GET",     Empty,         &[Status(503)],                           &[WithoutRetries],               1, Returns(503),               Exhausted,             &[]),
-    ("GET",     Empty,         &[Status(200)],                           &[WithoutRetries],               1, Returns(200),               Success,               &[]),
-    ("POST",    Buffered,      &[Refused],                               &[WithoutRetries],               1, IoError(ConnectionRefused), Exhausted,             &[]),
     ("GET",     Empty,         &[Status(503)],                           &[RequestMaxAttempts(5)],        5, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2, TRANSIENT_3, TRANSIENT_4]),
     ("GET",     Empty,         &[Status(503)],                           &[RequestMaxAttempts(2), MaxAttempts(5)], 2, Returns(503),      Exhausted,             &[TRANSIENT_1]),
-    ("GET",     Empty,         &[Status(503)],                           &[RequestMaxAttempts(2), MaxAttempts(1)], 2, Returns(503),      Exhausted,             &[TRANSIENT_1]),
-    ("POST",    Buffered,      &[Status(503)],                           &[RequestMaxAttempts(5)],        1, Returns(503),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Status(503), Status(200)],              &[DeclaredIdempotent],           2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("POST",    Buffered,      &[NoResponse, Status(200)],               &[DeclaredIdempotent, AttemptTimeout(90)], 2, Returns(200),     Success,               &[TRANSIENT_1]),
-    ("POST",    Buffered,      &[Status(400)],                           &[DeclaredIdempotent],           1, Returns(400),               NotRetryable,          &[]),
-    ("POST",    Buffered,      &[Status(503)],                           &[DeclaredIdempotent, WithoutRetries], 1, Returns(503),         Exhausted,             &[]),
-    ("POST",    Streamed,      &[AfterFirstFrame(503)],                  &[DeclaredIdempotent],           1, Returns(503),               NotReplayable,         &[]),
-    ("PATCH",   Streamed,      &[Status(429)],                           &[DeclaredIdempotent, RequestMaxAttempts(2)], 2, Returns(429),  Exhausted,             &[THROTTLED_1]),
-    ("PURGE",   Empty,         &[Status(503), Status(200)],              &[DeclaredIdempotent],           2, Returns(200),               Success,               &[TRANSIENT_1]),
     // A request with any method is retried if the server honours idempotency keys.
     ("POST",    Buffered,      &[Status(503), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("POST",    Buffered,      &[Status(429), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[THROTTLED_1]),
-    ("POST",    Buffered,      &[RetryAfter(503, "3"), Status(200)],     &[HonouredKey],                  2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
     ("POST",    Buffered,      &[Io(ConnectionReset), Status(200)],      &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("POST",    Buffered,      &[NoResponse, Status(200)],               &[HonouredKey, AttemptTimeout(90)], 2, Returns(200),            Success,               &[TRANSIENT_1]),
     ("POST",    Buffered,      &[Status(503), Status(200)],              &[HonouredKey, CallerKey],       2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("POST",    Buffered,      &[Status(503)],                           &[CallerKey],                    1, Returns(503),               NotIdempotent,         &[]),
     ("POST",    Buffered,      &[Status(409)],                           &[HonouredKey],                  1, Returns(409),               NotRetryable,          &[]),
-    ("POST",    Buffered,      &[Status(503)],                           &[HonouredKey, WithoutRetries],  1, Returns(503),               Exhausted,             &[]),
-    ("POST",    Streamed,      &[Status(503), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
-    ("POST",    Streamed,      &[AfterFirstFrame(503)],                  &[HonouredKey],                  1, Returns(503),               NotReplayable,         &[]),
-    ("POST",    LargeBuffered, &[Status(503)],                           &[HonouredKey],                  1, Returns(503),               NotReplayable,         &[]),
     ("PATCH",   Buffered,      &[Status(503)],                           &[HonouredKey],                  3, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
-    ("PURGE",   Buffered,      &[Status(503), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(503), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Buffered,      &[Status(503), Status(200)],              &[HonouredKey, CallerKey],       2, Returns(200),               Success,               &[TRANSIENT_1]),
     // The request's extensions contain a deadline. The earlier of two deadlines applies.
     ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[RequestDeadline(3_000)],       1, Returns(503),               Deadline,              &[]),
-    ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[RequestDeadline(3_100)],       2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
     ("GET",     Empty,         &[Status(503)],                           &[RequestDeadline(50)],          1, Returns(503),               Deadline,              &[]),
     ("GET",     Empty,         &[Delayed(60, 503)],                      &[RequestDeadline(100)],         1, Returns(503),               Deadline,              &[]),
     ("GET",     Empty,         &[Delayed(60, 200)],                      &[RequestDeadline(50)],          1, DeadlineExceeded,           Deadline,              &[]),
-    ("GET",     Empty,         &[NoResponse],                            &[RequestDeadline(80), AttemptTimeout(90)], 1, DeadlineExceeded, Deadline,             &[]),
     ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[RequestDeadline(3_000), TotalTimeout(9_000)], 1, Returns(503), Deadline,             &[]),
     ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[RequestDeadline(9_000), TotalTimeout(3_000)], 1, Returns(503), Deadline,             &[]),
-    ("POST",    Buffered,      &[Refused],                               &[RequestDeadline(50)],          1, IoError(ConnectionRefused), Deadline,              &[]),
     // A custom backoff with a limited number of delays allows one retry for each delay.
     ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[1_000, 2_000]), MaxAttempts(9)], 3, Returns(503), Exhausted,      &[custom(1_000), custom(2_000)]),
     ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[1_000, 2_000, 3_000])], 3, Returns(503),   Exhausted,             &[custom(1_000), custom(2_000)]),
     ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[])],        1, Returns(503),               Exhausted,             &[]),
-    ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[TransientBackoff(&[])],        1, Returns(503),               Exhausted,             &[]),
     ("GET",     Empty,         &[Status(503), Status(200)],              &[TransientBackoff(&[0])],       2, Returns(200),               Success,               &[custom(0)]),
     ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[TransientBackoff(&[1_000])],   2, Returns(200),               Success,               &[requested(3_000..=3_500)]),
     ("GET",     Empty,         &[RetryAfter(503, "1"), Status(200)],     &[TransientBackoff(&[2_000])],   2, Returns(200),               Success,               &[custom(2_000)]),
-    ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[3_000]), TotalTimeout(3_000)], 1, Returns(503), Deadline,         &[]),
     ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[u64::MAX]), TotalTimeout(3_000)], 1, Returns(503), Deadline,      &[]),
     ("GET",     Empty,         &[Status(429)],                           &[TransientBackoff(&[1])],       3, Returns(429),               Exhausted,             &[THROTTLED_1, THROTTLED_2]),
-    ("GET",     Empty,         &[Status(503)],                           &[ThrottledBackoff(&[1])],       3, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
     ("GET",     Empty,         &[Status(429)],                           &[ThrottledBackoff(&[5, 6]), MaxAttempts(9)], 3, Returns(429),  Exhausted,             &[custom_throttled(5), custom_throttled(6)]),
     ("GET",     Empty,         &[Status(429), Status(503), Status(429), Status(503), Status(200)], &[TransientBackoff(&[1, 2]), ThrottledBackoff(&[3, 4]), MaxAttempts(5)], 5, Returns(200), Success, &[custom_throttled(3), custom(1), custom_throttled(4), custom(2)]),
     // The budget limits the retries. A retry costs 14 credits, or 5 credits after a throttled response.
     ("GET",     Empty,         &[Status(503)],                           &[BudgetCapacity(14)],           2, Returns(503),               Budget,                &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(503)],                           &[BudgetCapacity(27)],           2, Returns(503),               Budget,                &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(503)],                           &[BudgetCapacity(28)],           3, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
-    ("GET",     Empty,         &[Status(503), Status(200)],              &[BudgetCapacity(14)],           2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("GET",     Empty,         &[Status(429)],                           &[BudgetCapacity(14)],           3, Returns(429),               Exhausted,             &[THROTTLED_1, THROTTLED_2]),
     ("GET",     Empty,         &[Status(429)],                           &[BudgetCapacity(14), MaxAttempts(4)], 3, Returns(429),         Budget,                &[THROTTLED_1, THROTTLED_2]),
-    ("GET",     Empty,         &[Status(429), Status(503)],              &[BudgetCapacity(14)],           2, Returns(503),               Budget,                &[THROTTLED_1]),
-    ("GET",     Empty,         &[Io(ConnectionReset)],                   &[BudgetCapacity(14)],           2, IoError(ConnectionReset),   Budget,                &[TRANSIENT_1]),
-    ("POST",    Buffered,      &[Refused],                               &[BudgetCapacity(14)],           2, IoError(ConnectionRefused), Budget,                &[TRANSIENT_1]),
     ("PUT",     LargeBuffered, &[Status(503)],                           &[BudgetCapacity(14)],           1, Returns(503),               NotReplayable,         &[]),
     ("GET",     Empty,         &[Status(503)],                           &[WithoutBudget, RequestMaxAttempts(4)], 4, Returns(503),       Exhausted,             &[TRANSIENT_1, TRANSIENT_2, TRANSIENT_3]),
 ];
@@ -449,5 +269,31 @@ async fn every_call_ends_as_the_decision_table_expects() {
         for seed in 0..20 {
             check(row, seed).await;
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_decides_whether_a_get_is_retried() {
+    for status in 300..=599 {
+        let retried: fn(&'static [ExpectedDelay]) -> _ = |delays| (2, Returns(200), Success, delays);
+        let (attempts, result, reason, delays) = match status {
+            408 | 500 | 502..=504 | 520..=524 | 530 => retried(&[TRANSIENT_1]),
+            420 | 429 | 509 | 529 => retried(&[THROTTLED_1]),
+            300..400 => (1, Returns(status), Success, &[][..]),
+            _ => (1, Returns(status), NotRetryable, &[][..]),
+        };
+        let responses = [Status(status), Status(200)];
+        check(&("GET", Empty, &responses, &[], attempts, result, reason, delays), 0).await;
+    }
+}
+
+#[test]
+fn zero_max_attempts_are_rejected() {
+    let errors = [
+        RetryLayer::new().with_max_attempts(0).unwrap_err(),
+        RetryOverride::new().with_max_attempts(0).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!((error.field(), error.value()), ("max attempts", "0"));
     }
 }

@@ -1,42 +1,24 @@
-//! Tests retries after errors that state whether the request was sent.
+//! Tests retries after errors that state whether the request was sent or processed.
 
-use std::{
-    io::{self, ErrorKind::*},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    task::{Context, Poll},
-};
+use std::io::{self, ErrorKind::*};
 
-use http::{Request, Response};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt};
-use tower_outbound::{
-    Body, BoxError,
-    body::ReplayBody,
-    call::{Outcome, StopReason},
-    error::DeliveryError,
-    limit::{LocalLimiter, RateLimitLayer},
-    retry::{IdempotencyKey, RetryLayer},
-    test_util::ScriptedResponse,
-};
+use http_body_util::BodyExt;
+use tower_outbound::{BoxError, call::Delivery, test_util::ScriptedResponse};
 
 use super::{
-    URI,
-    support::{Broken, Content, Scripted::Status, ScriptedService, request},
+    support::{Scripted::*, request},
+    *,
 };
+
+type MakeError = fn() -> BoxError;
 
 /// Calls a service that returns `error` to the first attempt and a 200 to the second attempt. Returns the outcome of
 /// each attempt and the call's stop reason.
-async fn call(
-    layer: &RetryLayer,
-    method: &str,
-    error: fn() -> BoxError,
-) -> (Vec<Outcome>, Option<StopReason>) {
+async fn call(layer: &RetryLayer, method: &str, error: MakeError) -> (Vec<Outcome>, Option<StopReason>) {
     let inner = ScriptedService::new([ScriptedResponse::error(error), 200.into()]);
     let result = layer.layer(inner.clone()).oneshot(request(method, URI)).await;
     let report = match &result {
-        Ok(response) => super::report(response).clone(),
+        Ok(response) => report(response).clone(),
         Err(error) => error.report().unwrap().clone(),
     };
     let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
@@ -48,170 +30,150 @@ fn not_sent() -> BoxError {
     DeliveryError::not_sent("no free connection").into()
 }
 
-fn maybe_processed() -> BoxError {
-    // Without the `DeliveryError`, the retry layer would treat `ConnectionRefused` as proof that the request was not
-    // sent.
-    DeliveryError::maybe_processed(io::Error::from(ConnectionRefused)).into()
-}
-
-fn not_sent_in_another_error() -> BoxError {
-    io::Error::other(DeliveryError::not_sent("no free connection")).into()
-}
-
-fn circuit_open() -> BoxError {
-    DeliveryError::circuit_open("too many failures").into()
-}
-
-fn circuit_open_in_another_error() -> BoxError {
-    io::Error::other(DeliveryError::circuit_open("too many failures")).into()
-}
-
-/// A circuit breaker around the connector of a client, whose error proves that there was no connection.
-fn circuit_open_while_connecting() -> BoxError {
-    DeliveryError::not_sent(DeliveryError::circuit_open("too many failures")).into()
-}
-
-const OK: Outcome = Outcome::Response(http::StatusCode::OK);
-
-#[tokio::test(start_paused = true)]
-async fn post_is_retried_after_a_delivery_error_only_if_the_post_was_not_sent() {
-    let layer = RetryLayer::new();
-    for method in ["POST", "PATCH", "PURGE"] {
-        let retried = (vec![Outcome::NotSent, OK], Some(StopReason::Success));
-        assert_eq!(call(&layer, method, not_sent).await, retried, "{method}");
-        let stopped = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
-        assert_eq!(call(&layer, method, maybe_processed).await, stopped, "{method}");
-        assert_eq!(call(&layer, method, not_sent_in_another_error).await, stopped, "{method}");
-    }
+fn circuit_open() -> DeliveryError {
+    DeliveryError::circuit_open("too many failures")
 }
 
 #[tokio::test(start_paused = true)]
-async fn get_is_retried_after_every_kind_of_delivery_error() {
-    let layer = RetryLayer::new();
-    for method in ["GET", "PUT", "DELETE"] {
-        for (error, first) in [
-            (not_sent as fn() -> BoxError, Outcome::NotSent),
-            (maybe_processed, Outcome::Failed),
-            (not_sent_in_another_error, Outcome::Failed),
-        ] {
-            let retried = (vec![first, OK], Some(StopReason::Success));
-            assert_eq!(call(&layer, method, error).await, retried, "{method} {first:?}");
+async fn post_is_retried_after_an_error_only_if_the_error_proves_that_it_was_not_sent() {
+    let ok = Outcome::Response(StatusCode::OK);
+    let cases: [(MakeError, Outcome); 7] = [
+        (not_sent, Outcome::NotSent),
+        (|| io::Error::from(ConnectionRefused).into(), Outcome::NotSent),
+        // Without the `DeliveryError`, `ConnectionRefused` would be a proof.
+        (|| DeliveryError::maybe_processed(io::Error::from(ConnectionRefused)).into(), Outcome::Failed),
+        (|| io::Error::other(not_sent()).into(), Outcome::Failed),
+        // These errors can also occur on an established connection, after the request was sent.
+        (|| io::Error::from(HostUnreachable).into(), Outcome::Failed),
+        (|| io::Error::from(NetworkUnreachable).into(), Outcome::Failed),
+        (|| io::Error::from(AddrNotAvailable).into(), Outcome::Failed),
+    ];
+    for (error, first) in cases {
+        let retried = (vec![first, ok], Some(StopReason::Success));
+        let stopped = (vec![first], Some(StopReason::NotIdempotent));
+        let expected = if first == Outcome::NotSent { &retried } else { &stopped };
+        for layer in [RetryLayer::new(), RetryLayer::new().retry_if(|_, attempt| attempt.error.is_some())] {
+            assert_eq!(call(&layer, "POST", error).await, *expected, "{:?}", error());
+            assert_eq!(call(&layer, "PUT", error).await, retried, "{:?}", error());
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_method_is_retried_after_an_open_circuit() {
-    for layer in [RetryLayer::new(), RetryLayer::new().with_classify(tower_outbound::retry::Grpc::new())] {
-        for method in ["GET", "POST"] {
-            let stopped = (vec![Outcome::NotSent], Some(StopReason::NotRetryable));
-            assert_eq!(call(&layer, method, circuit_open).await, stopped, "{method}");
-            assert_eq!(call(&layer, method, circuit_open_while_connecting).await, stopped, "{method}");
-            let stopped = (vec![Outcome::Failed], Some(StopReason::NotRetryable));
-            assert_eq!(call(&layer, method, circuit_open_in_another_error).await, stopped, "{method}");
+    let cases: [(MakeError, Outcome); 3] = [
+        (|| circuit_open().into(), Outcome::NotSent),
+        // A circuit breaker around the connector of a client, whose error proves that there was no connection.
+        (|| DeliveryError::not_sent(circuit_open()).into(), Outcome::NotSent),
+        (|| io::Error::other(circuit_open()).into(), Outcome::Failed),
+    ];
+    for (error, outcome) in cases {
+        for layer in [RetryLayer::new(), RetryLayer::new().with_classify(Grpc::new())] {
+            for method in ["GET", "POST"] {
+                let stopped = (vec![outcome], Some(StopReason::NotRetryable));
+                assert_eq!(call(&layer, method, error).await, stopped, "{method}");
+            }
         }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn error_of_an_open_circuit_has_its_own_kind() {
-    for error in [circuit_open, circuit_open_in_another_error] {
         let inner = ScriptedService::new([ScriptedResponse::error(error)]);
-        let error = RetryLayer::new().layer(inner).oneshot(request("GET", URI)).await.unwrap_err();
-        assert_eq!(error.kind(), tower_outbound::ErrorKind::CircuitOpen);
-        assert_eq!((error.kind().as_str(), &*error.to_string()), ("circuit_open", "circuit breaker is open"));
+        let error = RetryLayer::new().layer(inner).oneshot(get(URI)).await.unwrap_err();
+        assert_eq!((error.kind(), error.kind().as_str()), (ErrorKind::CircuitOpen, "circuit_open"));
+        assert!(error.to_string().starts_with("circuit breaker is open"), "{error}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn custom_rule_cannot_retry_a_post_that_may_have_been_processed() {
-    let layer = RetryLayer::new().retry_if(|_, _| true);
-    let stopped = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
-    assert_eq!(call(&layer, "POST", maybe_processed).await, stopped);
-}
-
-/// I/O errors other than `ConnectionRefused` can also occur on an established connection, after the request was sent.
-#[tokio::test(start_paused = true)]
-async fn post_is_retried_after_an_io_error_only_if_the_connection_was_refused() {
-    let layer = RetryLayer::new();
-    let stopped = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
-    for error in [
-        || io::Error::from(HostUnreachable).into(),
-        || io::Error::from(NetworkUnreachable).into(),
-        (|| io::Error::from(AddrNotAvailable).into()) as fn() -> BoxError,
-    ] {
-        assert_eq!(call(&layer, "POST", error).await, stopped, "{}", error());
-        let (outcomes, _) = call(&layer, "GET", error).await;
-        assert_eq!(outcomes, [Outcome::Failed, OK], "{}", error());
-    }
-    let (outcomes, _) = call(&layer, "POST", || io::Error::from(ConnectionRefused).into()).await;
-    assert_eq!(outcomes, [Outcome::NotSent, OK]);
 }
 
 #[test]
 fn delivery_error_displays_its_delivery_and_returns_its_source() {
-    for (error, text) in
-        [(not_sent(), "the request was not sent"), (maybe_processed(), "the request may have been processed")]
-    {
-        assert_eq!(error.to_string(), text);
-        assert!(error.source().is_some());
-    }
-    let error = maybe_processed();
-    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    let maybe_processed: BoxError = DeliveryError::maybe_processed(io::Error::from(ConnectionRefused)).into();
+    assert_eq!(not_sent().to_string(), "the request was not sent");
+    assert_eq!(maybe_processed.to_string(), "the request may have been processed");
+    let source = maybe_processed.source().and_then(|source| source.downcast_ref::<io::Error>());
     assert_eq!(source.map(io::Error::kind), Some(ConnectionRefused));
 }
 
-/// The inner retry layer may resend the POST, because the server honours the idempotency key of that layer. A retry of
-/// the outer layer would send another key, so the server could process the POST twice.
+/// The body fails with an error that would prove a failed connection, although the server has read a part of it.
 #[tokio::test(start_paused = true)]
-async fn outer_retry_layer_does_not_retry_post_that_inner_layer_may_have_sent() {
-    let key = IdempotencyKey::bare();
-    let inner_retry = RetryLayer::new().with_max_attempts(2).unwrap().with_honoured_idempotency_key(key);
-    for (error, expected) in [(maybe_processed as fn() -> BoxError, 2), (not_sent, 3)] {
-        let inner = ScriptedService::new([
-            ScriptedResponse::error(error),
-            ScriptedResponse::error(not_sent),
-            200.into(),
-        ]);
-        let _ = RetryLayer::new().layer(inner_retry.layer(inner.clone())).oneshot(request("POST", URI)).await;
-        assert_eq!(inner.calls(), expected, "{}", error());
+async fn request_is_not_retried_if_its_body_fails_with_connection_refused() {
+    for method in ["POST", "PUT"] {
+        let service = service_fn(|request: Request<ReplayBody<_>>| async {
+            let body: ReplayBody<StreamBody<_>> = request.into_body();
+            let read = body.collect().await;
+            read.map(|_| Response::new(Content::default()))
+        });
+        let refused: BoxError = io::Error::from(ConnectionRefused).into();
+        let frames = stream::iter([Ok(Frame::data(Bytes::from("part"))), Err(refused)]);
+        let request = Request::builder().method(method).uri(URI).body(StreamBody::new(frames)).unwrap();
+        let error = RetryLayer::new().layer(service).oneshot(request).await.unwrap_err();
+        let attempts = error.report().unwrap().attempts();
+        assert_eq!((attempts.len(), attempts[0].outcome), (1, Some(Outcome::Failed)), "{method}");
     }
 }
 
-/// A service whose every second `poll_ready` fails. Requests are forwarded to the inner service.
-#[derive(Clone)]
-struct ReadyEveryOtherPoll {
-    polls: Arc<AtomicUsize>,
-    inner: ScriptedService,
-}
-
-impl Service<Request<ReplayBody<ReplayBody<Content>>>> for ReadyEveryOtherPoll {
-    type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = <ScriptedService as Service<Request<ReplayBody<Content>>>>::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        match self.polls.fetch_add(1, Relaxed) % 2 {
-            0 => Service::<Request<ReplayBody<Content>>>::poll_ready(&mut self.inner, cx),
-            _ => Poll::Ready(Err(Broken.into())),
+/// Calls two retry layers, of which only the inner one knows that the POST is idempotent and makes two attempts for each
+/// attempt of the outer one.
+#[tokio::test(start_paused = true)]
+async fn outer_layer_retries_a_post_only_if_no_attempt_of_an_inner_layer_may_have_been_processed() {
+    let by_key = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
+    let cases: [(&[Scripted], usize); 7] = [
+        (&[Status(429), Status(429), Status(200)], 3),
+        (&[Refused, Status(429), Status(200)], 3),
+        (&[Status(429), Refused, Status(200)], 3),
+        // The inner layer returns the response or error of its second attempt. The server may have processed the first.
+        (&[NoResponse, Status(429), Status(200)], 2),
+        (&[Status(503), Status(429), Status(200)], 2),
+        (&[NoResponse, Refused, Status(200)], 2),
+        (&[Status(503), Refused, Status(200)], 2),
+    ];
+    for (responses, expected) in cases {
+        for inner_retry in [RetryLayer::new().with_idempotent(|_| true), by_key.clone()] {
+            let inner = ScriptedService::new(responses.iter().copied());
+            let service = ServiceBuilder::new()
+                .layer(RetryLayer::new())
+                .layer(inner_retry.with_max_attempts(2).unwrap())
+                .layer(AttemptTimeoutLayer::new(millis(90)).unwrap())
+                .service(inner.clone());
+            let _ = service.oneshot(request("POST", URI)).await;
+            assert_eq!(inner.calls(), expected, "{responses:?}");
         }
     }
-
-    fn call(&mut self, request: Request<ReplayBody<ReplayBody<Content>>>) -> Self::Future {
-        let (head, _) = request.into_parts();
-        self.inner.call(Request::from_parts(head, ReplayBody::new(Content::default())))
-    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn outer_retry_layer_does_not_retry_post_that_inner_layer_has_sent() {
-    let inner = ScriptedService::new([Status(503)]);
-    let inner_retry = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
+async fn report_shows_the_delivery_of_each_attempt() {
+    let inner = ScriptedService::new([Status(429), Refused, Status(529), NoResponse, Status(200)]);
+    let layer = RetryLayer::new().with_max_attempts(9).unwrap();
+    let service = layer.layer(AttemptTimeoutLayer::new(millis(90)).unwrap().layer(inner));
+    let response = service.oneshot(request("PUT", URI)).await.unwrap();
+    let attempts = report(&response).attempts();
+    let deliveries: Vec<_> = attempts.iter().map(|attempt| attempt.outcome.unwrap().delivery()).collect();
+    use Delivery::*;
+    assert_eq!(deliveries, [Rejected, NotSent, Rejected, MaybeProcessed, Processed]);
+    let text = report(&response).to_string();
+    let expected = "5 attempts (429@0ms, connect_refused(not_sent)@0ms, 529@0ms, timeout@90ms, 200@0ms)";
+    assert!(text.contains(expected), "{text}");
+}
+
+/// The limiter refuses the first attempt because the wait for a permit is too long. Only the error of this attempt
+/// contains the wait.
+#[tokio::test(start_paused = true)]
+async fn wait_for_a_permit_appears_only_in_the_error_of_the_refused_attempt() {
+    let errors = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&errors);
+    let retry_every_error = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {
+        attempt.error.is_some_and(|error| {
+            recorded.lock().unwrap().push((error.is_rate_limited(), error.retry_after().is_some()));
+            true
+        })
+    };
+    let quota = Quota::new(4, secs(4)).and_then(|quota| quota.with_burst(1)).unwrap().without_margin();
+    let bucket = LocalLimiter::token_bucket(quota);
+    bucket.try_acquire().unwrap();
+    let backoff = ExponentialBackoff::new(secs(5), secs(5)).unwrap().with_jitter(Jitter::none());
+    let retry = RetryLayer::new().with_max_attempts(2).unwrap().with_backoff(backoff);
     let service = ServiceBuilder::new()
-        .layer(RetryLayer::new())
-        .layer(inner_retry.with_max_attempts(2).unwrap())
-        .layer(RateLimitLayer::new(LocalLimiter::without_quota()))
-        .service(ReadyEveryOtherPoll { polls: Arc::default(), inner: inner.clone() });
-    service.oneshot(request("POST", URI)).await.unwrap_err();
-    assert_eq!(inner.calls(), 1, "the outer layer retried a POST without an idempotency key");
+        .layer(retry.retry_if(retry_every_error))
+        .layer(RateLimitLayer::new(bucket).with_max_wait(millis(1)))
+        .service(ScriptedService::new([Refused]));
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(*errors.lock().unwrap(), [(true, true), (false, false)]);
+    assert_eq!(error.retry_after(), None, "{error}");
 }

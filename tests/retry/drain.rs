@@ -1,152 +1,150 @@
 //! Tests that the retry layer reads the body of a failed response, so that the connection can be reused.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::pin::Pin;
 
-use http::{Request, Response, StatusCode};
+use futures_util::{Stream, StreamExt};
+use http_body::Body;
 use http_body_util::BodyExt;
-use tower::{Layer, ServiceExt, service_fn};
-use tower_outbound::{
-    ExponentialBackoff,
-    body::ReplayBody,
-    call::{KeyReplaced, StopReason::Success},
-    retry::RetryLayer,
-};
+use tower_outbound::BoxError;
 
-use super::{
-    URI,
-    recorded_body::{BodyKind, BodyRecorder, RecordedBody, responds_503_once},
-    report,
-    support::{Content, get, millis, secs},
-};
+use super::*;
 
-/// Makes a call. The first response is a 503 that has a body of `kind` and requests a delay of 1 s. Returns the time
-/// from the 503 to the drop of its body, the time from the 503 to the retry, and the body recorder.
-async fn retry_after_503_with_body(kind: BodyKind) -> (Duration, Duration, BodyRecorder) {
-    let (bodies, starts) = (BodyRecorder::new(kind), Rc::new(Cell::new(Vec::new())));
-    let service = responds_503_once(&bodies, &[("retry-after", "1")], &starts);
-    let response = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
-    assert_eq!(response.status(), 200);
-    let (starts, drop_times) = (starts.take(), bodies.drop_times());
-    assert_eq!(
-        drop_times.len(),
-        1,
-        "only the first body should be dropped, because the caller owns the second body"
-    );
-    (drop_times[0] - starts[0], starts[1] - starts[0], bodies)
+type Frames = Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, BoxError>>>>;
+
+/// What a body reports to the test: the bytes that were read, whether its end was read, and when it was dropped.
+#[derive(Default)]
+struct Reading {
+    bytes: usize,
+    is_ended: bool,
+    dropped: Option<Instant>,
 }
 
-#[tokio::test(start_paused = true)]
-async fn retry_layer_reads_the_whole_body_of_a_failed_response_before_the_backoff() {
-    for frames in [0, 1, 40, 64] {
-        let (dropped, next, bodies) = retry_after_503_with_body(BodyKind::Frames(frames)).await;
-        assert_eq!(dropped, Duration::ZERO, "{frames} frames");
-        assert_eq!(bodies.bytes_read(), u64::from(frames) * 1_024);
-        assert_eq!(bodies.ends(), 1, "the layer should read the body to its end");
-        assert!(next >= secs(1));
+/// A body that reports how far it was read.
+struct RecordedBody {
+    frames: StreamBody<Frames>,
+    reading: Arc<Mutex<Reading>>,
+}
+
+impl Body for RecordedBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.frames).poll_frame(cx));
+        let mut reading = self.reading.lock().unwrap();
+        match &frame {
+            Some(Ok(frame)) => reading.bytes += frame.data_ref().unwrap().len(),
+            Some(Err(_)) => {}
+            None => reading.is_ended = true,
+        }
+        Poll::Ready(frame)
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn retry_layer_stops_reading_an_endless_body_after_64_kib_plus_a_frame() {
-    let (dropped, _, bodies) = retry_after_503_with_body(BodyKind::Endless).await;
-    assert_eq!(dropped, Duration::ZERO);
-    assert!((64 * 1_024..=72 * 1_024).contains(&bodies.bytes_read()), "{}", bodies.bytes_read());
-}
-
-#[tokio::test(start_paused = true)]
-async fn retry_layer_drops_a_stalled_or_slow_response_body_after_100_ms() {
-    for kind in [BodyKind::Stalled, BodyKind::Trickling] {
-        let (dropped, next, bodies) = retry_after_503_with_body(kind).await;
-        assert!((millis(100)..=millis(101)).contains(&dropped), "{kind:?}: {dropped:?}");
-        assert!(next >= secs(1) && bodies.bytes_read() <= 100, "{kind:?}");
+impl Drop for RecordedBody {
+    fn drop(&mut self) {
+        self.reading.lock().unwrap().dropped = Some(Instant::now());
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn retry_layer_retries_if_the_body_of_the_failed_response_returns_an_error() {
-    let (dropped, next, _) = retry_after_503_with_body(BodyKind::Failing).await;
-    assert_eq!(dropped, Duration::ZERO);
-    assert!(next >= secs(1));
+fn frame(length: usize) -> Result<Frame<Bytes>, BoxError> {
+    Ok(Frame::data(Bytes::from(vec![0; length])))
 }
 
-#[tokio::test(start_paused = true)]
-async fn retry_layer_drops_a_stalled_response_body_at_the_end_of_the_backoff() {
-    let (bodies, starts) = (BodyRecorder::new(BodyKind::Stalled), Rc::new(Cell::new(Vec::new())));
-    let backoff = ExponentialBackoff::new(millis(20), secs(1)).unwrap();
-    let service = responds_503_once(&bodies, &[], &starts);
-    RetryLayer::new().with_backoff(backoff).layer(service).oneshot(get(URI)).await.unwrap();
-    let starts = starts.take();
-    assert!(starts[1] - starts[0] <= millis(21), "{:?}", starts[1] - starts[0]);
-    assert!(bodies.drop_times()[0] <= starts[1], "the layer should drop the body before the next attempt");
+/// Returns a body that ends after some frames of 1 KiB.
+fn short(frames: usize) -> Frames {
+    Box::pin(stream::iter((0..frames).map(|_| frame(1_024))))
 }
 
-#[tokio::test(start_paused = true)]
-async fn stalled_response_body_does_not_extend_a_requested_delay() {
-    let bodies = BodyRecorder::new(BodyKind::Stalled);
-    let starts = Rc::new(Cell::new(Vec::new()));
-    let service = responds_503_once(&bodies, &[("retry-after", "3")], &starts);
-    RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
-    let starts = starts.take();
-    let waited = starts[1] - starts[0];
-    assert!((secs(3)..millis(3_052)).contains(&waited), "{waited:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn retry_layer_reads_the_body_of_a_401_for_at_most_100_ms() {
-    for (kind, expected) in
-        [(BodyKind::Frames(40), 0..=1), (BodyKind::Delayed, 10..=12), (BodyKind::Stalled, 100..=102)]
-    {
-        let (bodies, starts) = (BodyRecorder::new(kind), Rc::new(Cell::new(Vec::new())));
-        let service = responds_503_once(&bodies, &[], &starts);
-        let service = service.map_response(|mut response: Response<RecordedBody>| {
-            if response.status() == 503 {
-                *response.status_mut() = StatusCode::UNAUTHORIZED;
-                response.extensions_mut().insert(KeyReplaced);
-            }
-            response
+/// Makes a call whose first response has this status and body. Returns the times in milliseconds from this response to
+/// the drop of its body and to the retry, and what was read.
+async fn retry_after(
+    layer: RetryLayer,
+    response: http::response::Builder,
+    frames: Frames,
+) -> (u64, u64, Reading) {
+    let reading = Arc::<Mutex<Reading>>::default();
+    let body = RecordedBody { frames: StreamBody::new(frames), reading: Arc::clone(&reading) };
+    let (first, starts) = (Mutex::new(Some(response.body(body).unwrap())), Mutex::new(Vec::new()));
+    let service = service_fn(|_: Request<ReplayBody<Content>>| {
+        starts.lock().unwrap().push(Instant::now());
+        let response = first.lock().unwrap().take().unwrap_or_else(|| {
+            Response::new(RecordedBody { frames: StreamBody::new(short(0)), reading: Arc::default() })
         });
-        RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
-        let starts = starts.take();
-        let elapsed = u64::try_from((starts[1] - starts[0]).as_millis()).unwrap();
-        assert!(expected.contains(&elapsed), "{kind:?}: the retry started after {elapsed} ms");
-        assert_eq!(bodies.ends(), u64::from(kind != BodyKind::Stalled), "{kind:?}");
+        std::future::ready(Ok::<_, Infallible>(response))
+    });
+    assert_eq!(layer.layer(service).oneshot(get(URI)).await.unwrap().status(), 200);
+    let (reading, starts) = (std::mem::take(&mut *reading.lock().unwrap()), starts.into_inner().unwrap());
+    let since_start = |time: Instant| u64::try_from((time - starts[0]).as_millis()).unwrap();
+    (since_start(reading.dropped.unwrap()), since_start(starts[1]), reading)
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_of_a_failed_response_is_read_to_its_end_within_64_kib_and_100_ms() {
+    let endless = || stream::repeat_with(|| frame(8_192));
+    let slow = || {
+        stream::repeat(()).then(|()| async {
+            tokio::time::sleep(millis(10)).await;
+            frame(10)
+        })
+    };
+    let failing = stream::iter([frame(1_024), Err("the body failed".into())]);
+    type Case = (&'static str, Frames, RangeInclusive<u64>, RangeInclusive<usize>, bool);
+    let cases: [Case; 8] = [
+        ("empty", short(0), 0..=0, 0..=0, true),
+        ("one frame", short(1), 0..=0, 1_024..=1_024, true),
+        ("64 KiB", short(64), 0..=0, 65_536..=65_536, true),
+        ("endless", Box::pin(endless()), 0..=0, 65_536..=73_728, false),
+        ("late", Box::pin(slow().take(1)), 10..=12, 10..=10, true),
+        ("slow", Box::pin(slow()), 100..=101, 0..=100, false),
+        ("stalled", Box::pin(stream::pending()), 100..=101, 0..=0, false),
+        ("failing", Box::pin(failing), 0..=0, 1_024..=1_024, false),
+    ];
+    for (name, frames, dropped_after, bytes, is_ended) in cases {
+        // Reading the body does not extend the requested delay.
+        let response = Response::builder().status(503).header("retry-after", "1");
+        let (dropped, next, reading) = retry_after(RetryLayer::new(), response, frames).await;
+        assert!(dropped_after.contains(&dropped) && bytes.contains(&reading.bytes), "{name}: {dropped} ms");
+        assert_eq!(reading.is_ended, is_ended, "{name}");
+        assert!((1_000..=1_052).contains(&next), "{name}: the retry started after {next} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_is_dropped_at_the_end_of_a_short_backoff_and_within_100_ms_before_a_resend_with_a_new_key() {
+    let backoff = ExponentialBackoff::new(millis(20), secs(1)).unwrap();
+    let unauthorized = || Response::builder().status(401).extension(KeyReplaced);
+    for (layer, response, frames, expected) in [
+        (
+            RetryLayer::new().with_backoff(backoff),
+            Response::builder().status(503),
+            Box::pin(stream::pending()) as Frames,
+            10..=21,
+        ),
+        (RetryLayer::new(), unauthorized(), short(40), 0..=1),
+        (RetryLayer::new(), unauthorized(), Box::pin(stream::pending()), 100..=102),
+    ] {
+        let (dropped, next, _) = retry_after(layer, response, frames).await;
         assert!(
-            bodies.drop_times()[0] <= starts[1],
-            "the layer should drop the body before the next attempt"
+            expected.contains(&next) && dropped <= next,
+            "dropped after {dropped} ms, retry after {next} ms"
         );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_layer_returns_the_last_response_without_reading_its_body() {
-    let bodies = BodyRecorder::new(BodyKind::Frames(3));
-    let service = {
-        let bodies = bodies.clone();
-        service_fn(move |_: Request<ReplayBody<Content>>| {
-            std::future::ready(Response::builder().status(503).body(bodies.body()))
-        })
-    };
+async fn last_response_is_returned_without_reading_its_body() {
+    let reading = Arc::<Mutex<Reading>>::default();
+    let body = RecordedBody { frames: StreamBody::new(short(3)), reading: Arc::clone(&reading) };
+    let response = Mutex::new(Response::builder().status(503).body(body).ok());
+    let service = service_fn(|_: Request<ReplayBody<Content>>| {
+        std::future::ready(Ok::<_, Infallible>(response.lock().unwrap().take().unwrap()))
+    });
     let layer = RetryLayer::new().with_max_attempts(1).unwrap();
     let response = layer.layer(service).oneshot(get(URI)).await.unwrap();
-    assert_eq!((bodies.bytes_read(), bodies.drop_times().len()), (0, 0));
+    assert_eq!(reading.lock().unwrap().bytes, 0);
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 3 * 1_024);
-}
-
-#[tokio::test(start_paused = true)]
-async fn retry_layer_returns_a_101_response_unchanged_without_a_retry() {
-    #[derive(Debug, Clone, PartialEq)]
-    struct UpgradeMark;
-    let bodies = BodyRecorder::new(BodyKind::Stalled);
-    let service = {
-        let bodies = bodies.clone();
-        service_fn(move |_: Request<ReplayBody<Content>>| {
-            let response = Response::builder().status(101).header("retry-after", "1").extension(UpgradeMark);
-            std::future::ready(response.body(bodies.body()))
-        })
-    };
-    let response = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
-    assert_eq!(response.status(), 101);
-    assert_eq!(response.extensions().get(), Some(&UpgradeMark));
-    assert!(bodies.drop_times().is_empty());
-    assert_eq!((report(&response).stop_reason(), report(&response).attempt_count()), (Some(Success), 1));
 }

@@ -1,20 +1,13 @@
 //! Tests retries after responses of gRPC servers. `tests/stacks` runs the retry layer against a real gRPC server.
 
-use std::{io::ErrorKind::ConnectionReset, time::Duration};
-
-use http::StatusCode;
-use tokio::time::Instant;
-use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    Report,
     call::StopReason::{self, *},
-    limit::{LocalLimiter, RateLimitLayer, ResponseInfo},
-    retry::{Grpc, GrpcCode, RetryLayer, RetryRejected},
+    retry::GrpcCode,
 };
 
 use super::{
-    HeaderPairs, URI,
-    support::{Scripted, Scripted::*, ScriptedService, get, millis, request},
+    support::{Scripted::*, request},
+    *,
 };
 
 const UNAVAILABLE: HeaderPairs = &[("grpc-status", "14")];
@@ -182,15 +175,5 @@ async fn pushback_of_a_throttled_grpc_server_pauses_the_shared_limiter() {
         service.oneshot(get(URI)).await.unwrap();
         let waited = inner.seen()[1].at - second_call;
         assert!((millis(pause)..=millis(pause + 2)).contains(&waited), "{response:?}: {waited:?}");
-    }
-}
-
-#[test]
-fn grpc_pushback_header_is_ignored_in_a_response_that_is_not_grpc() {
-    let mut headers = http::HeaderMap::new();
-    headers.insert("grpc-retry-pushback-ms", http::HeaderValue::from_static("5000"));
-    for status in [200, 429, 503] {
-        let response = ResponseInfo::new(StatusCode::from_u16(status).unwrap(), &headers);
-        assert!(response.requested_pause().is_none() && response.remaining().is_empty(), "{status}");
     }
 }

@@ -1,27 +1,19 @@
 //! Tests properties of calls with random settings and random responses.
 
-use std::{
-    io::ErrorKind::{BrokenPipe, ConnectionReset},
-    time::Duration,
-};
+use std::io::ErrorKind::BrokenPipe;
 
 use proptest::{prelude::*, sample::select};
-use tokio::{runtime::Builder, time::Instant};
-use tower::{Layer, ServiceExt};
-use tower_outbound::{
-    ExponentialBackoff, Jitter, Report,
-    call::{AttemptReport, Deadline, DelayReason, Outcome, StopReason},
-    retry::{Budget, IdempotencyKey, RetryLayer, RetryOverride, RetryRejected},
-    timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
-};
+use tokio::runtime::Builder;
+use tower_outbound::call::AttemptReport;
 
 use super::{
-    URI,
-    support::cases::cases,
     support::{
         Scripted::{self, *},
-        ScriptedService, Seen, millis, request, secs,
+        Seen,
+        cases::cases,
+        request,
     },
+    *,
 };
 
 #[derive(Debug, Clone)]

@@ -1,39 +1,39 @@
-//! A hyper server on loopback that returns scripted responses and records the requests.
+//! A hyper server on loopback that returns scripted responses, records the requests and counts the connections.
 
 use std::{
     convert::Infallible,
     future::Future,
     io,
-    pin::Pin,
+    net::SocketAddr,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, request::Parts};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
     body::{Frame, Incoming},
     rt::{Read, Write},
+    server::conn::{http1, http2},
     service::service_fn,
 };
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto,
-};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::{Notify, watch},
     task::{JoinHandle, JoinSet},
 };
 
 pub(crate) type Reply = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
-type ReplyFuture = Pin<Box<dyn Future<Output = Option<Reply>> + Send>>;
-type Handler = Arc<dyn Fn(usize, Seen) -> ReplyFuture + Send + Sync>;
+type ReplyFuture = Pin<Box<dyn Future<Output = io::Result<Reply>> + Send>>;
+type Handler = Arc<dyn Fn(usize, Request<Incoming>) -> ReplyFuture + Send + Sync>;
 
 /// A received request with its whole body.
 #[derive(Debug, Clone)]
@@ -58,18 +58,47 @@ impl Seen {
 }
 
 /// The protocol that the server uses.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) enum Wire {
+    #[default]
     Http1,
     /// HTTP/2 with prior knowledge, without TLS.
     Http2,
+    /// The version that TLS negotiates.
     #[cfg(feature = "rustls")]
     Tls(tokio_rustls::TlsAcceptor),
 }
 
+/// How a [`Server`] serves its connections. The default is HTTP/1.1 without TLS.
+#[derive(Clone, Default)]
+pub(crate) struct Settings {
+    pub(crate) wire: Wire,
+    /// The limit of HTTP/2 streams.
+    pub(crate) streams: Option<u32>,
+    /// The number of requests after which an HTTP/2 connection is closed gracefully, with GOAWAY.
+    pub(crate) last_request: Option<usize>,
+}
+
+impl Settings {
+    pub(crate) fn http2() -> Self {
+        Wire::Http2.into()
+    }
+
+    pub(crate) fn streams(limit: u32) -> Self {
+        Self { streams: Some(limit), ..Self::http2() }
+    }
+}
+
+impl From<Wire> for Settings {
+    fn from(wire: Wire) -> Self {
+        Self { wire, ..Self::default() }
+    }
+}
+
 /// Dropping this value stops the server and closes the server's connections.
 pub(crate) struct Server {
-    url: String,
+    address: SocketAddr,
+    scheme: &'static str,
     log: Arc<Log>,
     accepting: JoinHandle<()>,
 }
@@ -77,7 +106,13 @@ pub(crate) struct Server {
 #[derive(Default)]
 struct Log {
     connections: AtomicUsize,
+    /// The requests whose body was read to its end.
     seen: Mutex<Vec<Seen>>,
+    heads: Mutex<Vec<Parts>>,
+    arrivals: watch::Sender<usize>,
+    /// The requests in progress, until the response headers.
+    in_progress: AtomicUsize,
+    most_in_progress: AtomicUsize,
 }
 
 impl Server {
@@ -97,16 +132,48 @@ impl Server {
         F: Fn(usize, Seen) -> A + Send + Sync + 'static,
         A: Future<Output = Option<Reply>> + Send + 'static,
     {
-        let scheme = match wire {
+        let (log, handler) = (Arc::<Log>::default(), Arc::new(handler));
+        let record = Arc::clone(&log);
+        let read_first: Handler = Arc::new(move |_, request| {
+            let (log, handler) = (Arc::clone(&record), Arc::clone(&handler));
+            Box::pin(async move {
+                let (Parts { method, uri, version, headers, .. }, body) = request.into_parts();
+                let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+                let seen = Seen { method, uri, version, headers, body };
+                let number = {
+                    let mut all = log.seen.lock().unwrap();
+                    all.push(seen.clone());
+                    all.len()
+                };
+                handler(number, seen).await.ok_or_else(|| io::Error::other("closed by the handler"))
+            })
+        });
+        Self::serve(listener, wire.into(), log, read_first)
+    }
+
+    /// Calls `handler` with the number of each request, starting at 1, and the request with its unread body.
+    pub(crate) async fn raw<F, A>(settings: impl Into<Settings>, handler: F) -> Self
+    where
+        F: Fn(usize, Request<Incoming>) -> A + Send + Sync + 'static,
+        A: Future<Output = Reply> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let handler: Handler = Arc::new(move |number, request| {
+            let reply = handler(number, request);
+            Box::pin(async { Ok(reply.await) })
+        });
+        Self::serve(listener, settings.into(), Arc::default(), handler)
+    }
+
+    fn serve(listener: TcpListener, settings: Settings, log: Arc<Log>, handler: Handler) -> Self {
+        let scheme = match settings.wire {
             Wire::Http1 | Wire::Http2 => "http",
             #[cfg(feature = "rustls")]
             Wire::Tls(_) => "https",
         };
-        let url = format!("{scheme}://{}", listener.local_addr().unwrap());
-        let handler: Handler = Arc::new(move |number, seen| Box::pin(handler(number, seen)));
-        let log = Arc::new(Log::default());
-        let accepting = tokio::spawn(accept(listener, wire, Arc::clone(&log), handler));
-        Self { url, log, accepting }
+        let address = listener.local_addr().unwrap();
+        let accepting = tokio::spawn(accept(listener, settings, Arc::clone(&log), handler));
+        Self { address, scheme, log, accepting }
     }
 
     /// Responds with `statuses` in order, and repeats the last status. The body contains the number of the request.
@@ -117,17 +184,60 @@ impl Server {
         .await
     }
 
+    /// Responds to every request with the body `ok`, as soon as it has read the request body. hyper's server closes an
+    /// HTTP/1.1 connection if it has not received the body when it responds.
+    pub(crate) async fn quick(settings: impl Into<Settings>) -> Self {
+        Self::raw(settings, |_, request| async {
+            let _ = request.into_body().collect().await;
+            reply(200, "ok")
+        })
+        .await
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(crate) fn url(&self) -> String {
-        self.url.clone()
+        format!("{}://{}", self.scheme, self.address)
     }
 
+    /// Returns the URL with another host, which must reach the server.
+    pub(crate) fn url_of(&self, host: &str) -> String {
+        format!("{}://{host}:{}", self.scheme, self.address.port())
+    }
+
+    /// Returns the number of connections that were opened.
     pub(crate) fn connections(&self) -> usize {
-        self.log.connections.load(Ordering::SeqCst)
+        self.log.connections.load(SeqCst)
     }
 
-    /// Returns the requests whose body was read to its end, oldest first.
+    /// Returns the requests whose body was read to its end, oldest first. [`raw`](Self::raw) records no bodies.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.log.seen.lock().unwrap().clone()
+    }
+
+    /// Returns the heads of all requests, in order of arrival.
+    pub(crate) fn heads(&self) -> Vec<Parts> {
+        self.log.heads.lock().unwrap().clone()
+    }
+
+    /// Returns the paths of all requests, in order of arrival.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.heads().iter().map(|head| head.uri.path().to_owned()).collect()
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.log.heads.lock().unwrap().len()
+    }
+
+    pub(crate) fn most_in_progress(&self) -> usize {
+        self.log.most_in_progress.load(SeqCst)
+    }
+
+    /// Waits until the server has received `count` requests.
+    pub(crate) async fn received(&self, count: usize) {
+        self.log.arrivals.subscribe().wait_for(|arrived| *arrived >= count).await.unwrap();
     }
 }
 
@@ -137,57 +247,95 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: TcpListener, wire: Wire, log: Arc<Log>, handler: Handler) {
+async fn accept(listener: TcpListener, settings: Settings, log: Arc<Log>, handler: Handler) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        log.connections.fetch_add(1, Ordering::SeqCst);
-        connections.spawn(connection(stream, wire.clone(), Arc::clone(&log), Arc::clone(&handler)));
+        log.connections.fetch_add(1, SeqCst);
+        connections.spawn(connection(stream, settings.clone(), Arc::clone(&log), Arc::clone(&handler)));
     }
 }
 
-async fn connection(stream: TcpStream, wire: Wire, log: Arc<Log>, handler: Handler) {
+async fn connection(stream: TcpStream, settings: Settings, log: Arc<Log>, handler: Handler) {
     stream.set_nodelay(true).unwrap();
-    let builder = auto::Builder::new(TokioExecutor::new());
-    match wire {
-        Wire::Http1 => serve(builder.http1_only(), TokioIo::new(stream), log, handler).await,
-        Wire::Http2 => serve(builder.http2_only(), TokioIo::new(stream), log, handler).await,
+    match &settings.wire {
+        Wire::Http1 => serve(TokioIo::new(stream), false, settings, log, handler).await,
+        Wire::Http2 => serve(TokioIo::new(stream), true, settings, log, handler).await,
         #[cfg(feature = "rustls")]
         Wire::Tls(acceptor) => {
             if let Ok(stream) = acceptor.accept(stream).await {
-                serve(builder, TokioIo::new(stream), log, handler).await;
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                serve(TokioIo::new(stream), is_http2, settings, log, handler).await;
             }
         }
     }
 }
 
 async fn serve(
-    builder: auto::Builder<TokioExecutor>,
     stream: impl Read + Write + Unpin + Send + 'static,
+    is_http2: bool,
+    settings: Settings,
     log: Arc<Log>,
     handler: Handler,
 ) {
+    let (is_drained, served) = (Arc::new(Notify::new()), AtomicUsize::new(0));
+    let draining = Arc::clone(&is_drained);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (log, handler) = (Arc::clone(&log), Arc::clone(&handler));
+        if Some(served.fetch_add(1, SeqCst) + 1) == settings.last_request {
+            draining.notify_one();
+        }
+        let number = log.arrived(&request);
+        let (in_progress, reply) = (InProgress::new(&log), handler(number, request));
         async move {
-            let (head, body) = request.into_parts();
-            let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
-            let seen = Seen {
-                method: head.method,
-                uri: head.uri,
-                version: head.version,
-                headers: head.headers,
-                body,
-            };
-            let number = {
-                let mut all = log.seen.lock().unwrap();
-                all.push(seen.clone());
-                all.len()
-            };
-            handler(number, seen).await.ok_or_else(|| io::Error::other("closed by the handler"))
+            let reply = reply.await;
+            drop(in_progress);
+            reply
         }
     });
     // The result is ignored, because the tests assert only what the client observes.
-    let _ = builder.serve_connection(stream, service).await;
+    if is_http2 {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        if let Some(streams) = settings.streams {
+            builder.max_concurrent_streams(streams);
+        }
+        let mut connection = pin!(builder.serve_connection(stream, service));
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = is_drained.notified() => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
+    } else {
+        let _ = http1::Builder::new().serve_connection(stream, service).with_upgrades().await;
+    }
+}
+
+impl Log {
+    fn arrived(&self, request: &Request<Incoming>) -> usize {
+        let mut head = Request::new(());
+        *head.method_mut() = request.method().clone();
+        *head.uri_mut() = request.uri().clone();
+        *head.version_mut() = request.version();
+        *head.headers_mut() = request.headers().clone();
+        let mut heads = self.heads.lock().unwrap();
+        heads.push(head.into_parts().0);
+        self.arrivals.send_replace(heads.len());
+        heads.len()
+    }
+}
+
+struct InProgress(Arc<Log>);
+
+impl InProgress {
+    fn new(log: &Arc<Log>) -> Self {
+        let now = log.in_progress.fetch_add(1, SeqCst) + 1;
+        log.most_in_progress.fetch_max(now, SeqCst);
+        Self(Arc::clone(log))
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.0.in_progress.fetch_sub(1, SeqCst);
+    }
 }
 
 pub(crate) fn reply(status: u16, body: impl Into<Bytes>) -> Reply {

@@ -128,10 +128,3 @@ async fn resend_with_a_new_key_is_numbered_and_logged() {
         ("key_replaced", "0.0")
     );
 }
-
-#[test]
-fn debug_output_of_attempt_span_layer_shows_its_header_and_trace_propagation() {
-    let layer = AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
-    let layer = layer.with_propagation(|_: &tracing::Span, _: &mut http::HeaderMap| {});
-    assert_eq!(format!("{layer:?}"), "AttemptSpanLayer { header: Some(\"x-attempt\"), propagates: true }");
-}

@@ -34,19 +34,6 @@ async fn rate_limit_outside_retry_is_reported_once_for_each_layer() {
     assert_eq!(warnings[1].fields["attempts"], "3");
 }
 
-#[tokio::test(start_paused = true)]
-async fn rate_limit_outside_retry_is_reported_without_other_layers() {
-    let (capture, _guard) = Capture::at(LevelFilter::WARN);
-    let service = ServiceBuilder::new()
-        .layer(limit())
-        .layer(RetryLayer::new())
-        .service(ScriptedService::new([Status(200), Status(503), Status(200)]));
-    service.clone().oneshot(get(URI)).await.unwrap();
-    assert!(warnings(&capture).is_empty(), "one attempt exceeds no quota");
-    service.oneshot(get(URI)).await.unwrap();
-    assert_eq!(warnings(&capture).len(), 1);
-}
-
 /// Each attempt of these calls ends in another way. The later attempts already have a report.
 #[tokio::test(start_paused = true)]
 async fn rate_limit_inside_retry_is_not_reported() {

@@ -15,7 +15,6 @@ mod support;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    convert::Infallible,
     env, fs,
     future::{Ready, ready},
     io::ErrorKind::*,
@@ -33,7 +32,6 @@ use self::support::{
     capture::{self, Capture, Row},
     get, millis, request, secs,
 };
-use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
@@ -41,7 +39,6 @@ use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt_span::AttemptSpanLayer,
     auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey},
-    call::KeyReplaced,
     limit::{LocalLimiter, RateLimitLayer},
     preset,
     request_id::RequestIdLayer,

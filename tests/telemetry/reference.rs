@@ -28,15 +28,6 @@ fn documented_rows(docs: &str) -> BTreeSet<Row> {
     rows
 }
 
-#[test]
-#[should_panic(expected = "row outside a table")]
-fn documentation_parser_rejects_a_row_outside_a_table() {
-    let head = "//! | target | level | event | when | fields |\n//! |---|---|---|---|---|\n";
-    let row = "//! | `a` | info | b | c | `d` |\n";
-    assert_eq!(documented_rows(&[head, row].concat()).len(), 1);
-    documented_rows(&[head, "//!\n", row].concat());
-}
-
 /// The calls of this test cause every documented span and event.
 #[tokio::test(start_paused = true)]
 async fn documentation_lists_all_spans_and_events_with_their_fields() {

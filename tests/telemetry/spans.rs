@@ -141,70 +141,6 @@ async fn attempt_span_excludes_the_wait_for_the_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_during_call_poll_and_drop_are_in_the_attempt_span() {
-    struct Client;
-
-    struct LogsOnDrop;
-
-    impl Drop for LogsOnDrop {
-        fn drop(&mut self) {
-            tracing::info!("dropped");
-        }
-    }
-
-    impl Service<Request<Content>> for Client {
-        type Response = Response<()>;
-        type Error = Infallible;
-        type Future = BoxFuture<'static, Result<Response<()>, Infallible>>;
-
-        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn call(&mut self, _: Request<Content>) -> Self::Future {
-            tracing::info!("called");
-            let logs_on_drop = LogsOnDrop;
-            Box::pin(async move {
-                tracing::info!("first poll");
-                tokio::time::sleep(millis(1)).await;
-                tracing::info!("second poll");
-                tokio::time::sleep(secs(100)).await;
-                drop(logs_on_drop);
-                Ok(Response::new(()))
-            })
-        }
-    }
-
-    let (capture, _guard) = Capture::all();
-    let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
-    let call = layers.layer(Client).oneshot(get(URI));
-    assert!(tokio::time::timeout(millis(10), call).await.is_err());
-    let events = capture.lines();
-    let messages: Vec<_> = events.iter().map(|event| event.message.as_str()).collect();
-    assert_eq!(messages, ["called", "first poll", "second poll", "dropped"]);
-    for event in events {
-        assert_eq!(event.scope, ["call", "attempt"], "{}", event.message);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn spans_of_a_dropped_call_record_no_error() {
-    let (capture, _guard) = Capture::all();
-    let service = ServiceBuilder::new()
-        .layer(RequestIdLayer::new())
-        .layer(TotalTimeoutLayer::new(secs(60)).unwrap())
-        .layer(AttemptSpanLayer::new())
-        .service(ScriptedService::new([NoResponse]));
-    let mut call = task::spawn(service.oneshot(get(URI)));
-    assert_pending!(call.poll());
-    drop(call);
-    for span in [&capture.spans("call")[0], &capture.spans("attempt")[0]] {
-        assert!(span.closed.is_some());
-        assert!(!span.fields.contains_key("error.type") && !span.fields.contains_key("otel.status_code"));
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn attempt_span_records_that_the_deadline_ended_the_attempt() {
     let (capture, _guard) = Capture::all();
     let service = ServiceBuilder::new()
@@ -214,20 +150,4 @@ async fn attempt_span_records_that_the_deadline_ended_the_attempt() {
     service.oneshot(get(URI)).await.unwrap_err();
     let fields = &capture.spans("attempt")[0].fields;
     assert_eq!((fields["error.type"].as_str(), fields["otel.status_code"].as_str()), ("deadline", "error"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn attempt_span_records_no_deadline_error_after_a_response() {
-    let (capture, _guard) = Capture::all();
-    let mut service = (TotalTimeoutLayer::new(secs(1)).unwrap(), AttemptSpanLayer::new())
-        .layer(ScriptedService::new([Status(200)]));
-    let mut call =
-        task::spawn(ServiceExt::<Request<Content>>::ready(&mut service).await.unwrap().call(get(URI)));
-    assert!(call.poll().is_ready());
-    tokio::time::advance(secs(2)).await;
-    drop(call);
-    assert_eq!(capture.spans("attempt").len(), 1);
-    for span in capture.spans("attempt") {
-        assert!(!span.fields.contains_key("error.type"), "{span:?}");
-    }
 }

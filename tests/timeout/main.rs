@@ -10,11 +10,11 @@ mod support;
 mod total;
 mod upload;
 
-use std::{convert::Infallible, error::Error as _, future::pending, task::Poll, time::Duration};
+use std::{convert::Infallible, error::Error as _, future::pending, time::Duration};
 
-use self::support::{Content, Scripted::*, ScriptedService, get, millis, request, secs};
+use self::support::{Content, Scripted::*, ScriptedService, get, millis, secs};
 use bytes::Bytes;
-use futures_util::{TryFutureExt as _, future::BoxFuture};
+use futures_util::TryFutureExt as _;
 use http::{Request, Response, request::Parts};
 use http_body_util::Full;
 use tokio::time::Instant;

@@ -32,17 +32,6 @@ async fn attempt_timeout_is_shortened_to_the_time_left_before_the_deadline() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn post_is_not_retried_after_an_attempt_timeout() {
-    let server = ScriptedService::new([NoResponse]);
-    let service =
-        ServiceBuilder::new().layer(RetryLayer::new()).layer(per_attempt(secs(1))).service(server.clone());
-    let error = service.oneshot(request("POST", URI)).await.unwrap_err();
-    assert!(error.is_timeout());
-    assert_eq!(server.calls(), 1);
-    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotIdempotent));
-}
-
 /// The attempt timeout of a stack also ends an attempt whose service has a longer timeout.
 #[tokio::test(start_paused = true)]
 async fn attempt_timeout_of_a_stack_ends_before_the_timeout_of_its_service() {

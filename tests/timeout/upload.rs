@@ -98,14 +98,6 @@ async fn stalled_upload_is_retried_only_if_its_body_has_a_factory() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn total_timeout_ends_an_upload_and_its_error_names_the_setting() {
-    let (result, elapsed) = send("PUT", paced(&[1; 60]), &ScriptedService::new([Status(200)])).await;
-    let error = result.unwrap_err();
-    assert_eq!((error.kind(), elapsed), (ErrorKind::Deadline, secs(30)));
-    assert_eq!(error.to_string(), "total timeout of 30s exceeded");
-}
-
-#[tokio::test(start_paused = true)]
 async fn attempt_timeout_without_a_retry_layer_counts_from_the_start_of_the_attempt() {
     let request = Request::post(URI).body(paced(&[1; 20])).unwrap();
     let start = Instant::now();

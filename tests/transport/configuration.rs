@@ -1,12 +1,10 @@
 //! Tests that invalid settings of a transport are reported at construction, with their field and value.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf};
 
-use bytes::Bytes;
-use http_body_util::Empty;
-use tower_outbound::{InvalidConfig, transport::TransportConfig};
+use tower_outbound::InvalidConfig;
 
-use super::support::certificate::certificate;
+use super::{support::certificate::certificate, *};
 
 #[track_caller]
 fn error(config: TransportConfig) -> InvalidConfig {
@@ -47,13 +45,7 @@ fn zero_and_endless_limits_are_rejected() {
 }
 
 #[test]
-fn keep_alives_can_be_disabled() {
-    let config = TransportConfig::new().without_tcp_keep_alive().without_http2_pings();
-    config.build::<Empty<Bytes>>().unwrap();
-}
-
-#[test]
-fn invalid_client_certificates_are_rejected_without_the_key() {
+fn invalid_certificates_are_rejected_without_the_key() {
     let (pair, other) = (certificate(), certificate());
     let (certificate, key) = (pair.cert.pem(), pair.signing_key.serialize_pem());
     let secret = key.lines().nth(1).unwrap();
@@ -74,6 +66,10 @@ fn invalid_client_certificates_are_rejected_without_the_key() {
     }
     let foreign = config(&certificate, &other.signing_key.serialize_pem());
     assert_eq!(error(foreign).field(), "client key", "the key belongs to another certificate");
+    for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        let config = TransportConfig::new().with_root_certificates(pem.as_bytes());
+        assert_eq!(error(config).field(), "root certificates", "{pem}");
+    }
     let valid = config(&certificate, &key);
     assert!(!format!("{valid:?}").contains(secret));
     valid.build::<Empty<Bytes>>().unwrap();
@@ -81,7 +77,6 @@ fn invalid_client_certificates_are_rejected_without_the_key() {
 
 #[cfg(feature = "serde")]
 mod files {
-    use tower_outbound::preset::StackConfig;
 
     use super::*;
 
@@ -189,33 +184,6 @@ mod files {
             "http2_ping = \"20s\"",
         ] {
             toml::from_str::<TransportConfig>(text).unwrap_err();
-        }
-    }
-
-    /// An error in a larger file names the path of the field.
-    #[test]
-    fn error_of_a_stack_names_the_field_of_the_file() {
-        let files = Files::new("stack");
-        for (text, path) in [
-            ("connect_timeout = \"0s\"".to_owned(), "transport.connect_timeout"),
-            ("idle_timeout = \"0s\"".to_owned(), "transport.idle_timeout"),
-            ("max_connections = 0".to_owned(), "transport.max_connections"),
-            ("tcp_keep_alive = \"0s\"".to_owned(), "transport.tcp_keep_alive"),
-            ("http2_ping_interval = \"0s\"".to_owned(), "transport.http2_ping_interval"),
-            ("http2_ping_timeout = \"0s\"".to_owned(), "transport.http2_ping_timeout"),
-            (format!("client_key = '{}'", files.path("key.pem")), "transport.client_key"),
-            (
-                format!("client_certificate = '{}'", files.path("certificate.pem")),
-                "transport.client_certificate",
-            ),
-            #[cfg(feature = "proxy")]
-            ("proxy = \"ftp://proxy.test\"".to_owned(), "transport.proxy"),
-        ] {
-            let stack = "base_url = \"https://api.example.com\"\napi_key = \"k3y\"\n[transport]\n";
-            let text = format!("{stack}{text}");
-            let config: StackConfig = toml::from_str(&text).unwrap();
-            let error = config.client().unwrap_err();
-            assert!(error.to_string().contains(path), "{path}: {error}");
         }
     }
 }

@@ -1,36 +1,9 @@
-//! Tests that requests leave connections that no longer work.
+//! Tests that requests leave connections that no longer work, and that the client closes idle connections before the
+//! server does.
 
-use std::{
-    io,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    task::{Context, Poll},
-    time::Duration,
-};
+use tokio::sync::Barrier;
 
-use futures_util::future::join_all;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-    sync::Barrier,
-};
-use tower_outbound::{
-    Client, ErrorKind,
-    call::{Outcome, StopReason},
-    transport::TransportConfig,
-};
-
-use super::{
-    OK, attempts, builder, client,
-    forwarder::Forwarder,
-    http2, millis, outcomes,
-    server::{Server, Settings, reply},
-    support::server::within,
-    text,
-};
+use super::{server::Settings, support::server::within, *};
 
 /// Long enough for a response of a busy machine.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1_000);
@@ -63,7 +36,7 @@ async fn gets_leave_a_silent_http2_connection_after_one_attempt_timeout() {
 #[tokio::test]
 async fn gets_leave_six_silent_http1_connections_after_one_attempt_timeout() {
     let together = Arc::new(Barrier::new(6));
-    let server = Server::start(Settings::default(), move |number, _| {
+    let server = Server::raw(Settings::default(), move |number, _| {
         let together = Arc::clone(&together);
         async move {
             if number <= 6 {
@@ -121,7 +94,7 @@ async fn ping_closes_a_silent_http2_connection_while_it_is_idle() {
 #[tokio::test]
 async fn slow_endpoint_opens_at_most_the_maximum_of_connections() {
     const MAXIMUM: usize = 3;
-    let server = Server::start(Settings::http2(), |_, request| async move {
+    let server = Server::raw(Settings::http2(), |_, request| async move {
         if request.uri().path() == "/slow" {
             std::future::pending::<()>().await;
         }
@@ -151,72 +124,46 @@ async fn slow_endpoint_opens_at_most_the_maximum_of_connections() {
     assert!(server.connections() <= MAXIMUM, "{} connections for 6 timeouts", server.connections());
 }
 
-/// A request that times out waits for a place among the maximum of connections.
 #[tokio::test]
-async fn timed_out_requests_open_at_most_the_maximum_of_connections_at_once() {
-    const MAXIMUM: usize = 2;
-    let server = Server::start(Settings::http2(), |_, _| std::future::pending()).await;
-    let (address, open) = (server.address(), Arc::new(Open::default()));
-    let counting = Arc::clone(&open);
-    let connector = tower::service_fn(move |_: http::Uri| {
-        let open = Arc::clone(&counting);
-        async move { Ok::<_, io::Error>(CountedStream::new(TcpStream::connect(address).await?, open)) }
-    });
-    let transport = http2().with_max_connections(MAXIMUM).build_with_connector(connector).unwrap();
-    let builder = builder(&server.url()).with_attempt_timeout(millis(150));
-    let client = builder.client_with_service(transport).unwrap();
-    let calls = within(join_all((0..4).map(|_| client.get("/").send()))).await;
-    assert!(calls.into_iter().all(|call| call.unwrap_err().kind() == ErrorKind::AttemptTimeout));
-    assert!(server.connections() > 1, "a timed-out request leaves its connection");
-    let most = open.most.load(SeqCst);
-    assert!(most <= MAXIMUM, "{most} connections were open at once");
-}
-
-#[derive(Default)]
-struct Open {
-    now: AtomicUsize,
-    most: AtomicUsize,
-}
-
-/// A connection that is counted while it is open.
-struct CountedStream {
-    stream: TcpStream,
-    open: Arc<Open>,
-}
-
-impl CountedStream {
-    fn new(stream: TcpStream, open: Arc<Open>) -> Self {
-        open.most.fetch_max(open.now.fetch_add(1, SeqCst) + 1, SeqCst);
-        Self { stream, open }
+async fn idle_timeout_closes_connections_of_both_versions() {
+    for (settings, transport) in super::versions() {
+        let server = Server::quick(settings).await;
+        let path = Forwarder::start(server.address()).await;
+        let client = client(&path.url(), transport.with_idle_timeout(millis(50)));
+        assert_eq!(within(text(client.get("/"))).await, "ok");
+        within(path.closed(1)).await;
+        assert_eq!(within(text(client.get("/"))).await, "ok");
+        assert_eq!(path.opened(), 2);
     }
 }
 
-impl Drop for CountedStream {
-    fn drop(&mut self) {
-        self.open.now.fetch_sub(1, SeqCst);
-    }
-}
-
-impl AsyncRead for CountedStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for CountedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, data)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+/// The clock is paused and advanced, so that the test does not wait. With one connection, a request waits until the
+/// connection is idle again.
+#[tokio::test]
+async fn keep_alive_header_shortens_the_use_of_a_connection_to_three_quarters() {
+    for (header, pause, opened) in [
+        (Some("timeout=100"), 70, 1),
+        (Some("timeout=100"), 80, 2),
+        (Some("max=100"), 80, 1),
+        (None, 80, 1),
+        (None, 200, 2),
+    ] {
+        let server = Server::raw(Settings::default(), move |_, _| async move {
+            let mut reply = reply(200, "ok");
+            if let Some(header) = header {
+                reply.headers_mut().insert("keep-alive", header.parse().unwrap());
+            }
+            reply
+        })
+        .await;
+        let transport =
+            TransportConfig::new().with_idle_timeout(Duration::from_secs(150)).with_max_connections(1);
+        let client = client(&server.url(), transport);
+        assert_eq!(within(text(client.get("/"))).await, "ok");
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(pause)).await;
+        tokio::time::resume();
+        assert_eq!(within(text(client.post("/").body("{}"))).await, "ok");
+        assert_eq!(server.connections(), opened, "{header:?} after {pause} s");
     }
 }

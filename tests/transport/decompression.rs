@@ -1,51 +1,36 @@
 //! Tests compressed responses of a real server.
 
-use bytes::Bytes;
-use http::Request;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::net::TcpListener;
-use tower::ServiceExt;
 use tower_http::compression::{Compression, CompressionLevel};
-use tower_outbound::{Client, transport::TransportConfig};
 
-use super::{builder, http2, server::reply, support::server::within};
+use super::{
+    server::{Settings, within},
+    *,
+};
 
 const LONG_BODY: usize = 10 * 1024 * 1024;
 
-/// A server that compresses its responses in the encoding of the path, if the client accepts it.
-async fn compressing_server(is_http2: bool) -> (String, tokio::task::JoinHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let serving = tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let service = tower::service_fn(|request: Request<Incoming>| async move {
-                let body = match request.uri().path() {
-                    "/zeros" => vec![0; LONG_BODY],
-                    _ => "hello ".repeat(1_000).into_bytes(),
-                };
-                Ok::<_, std::convert::Infallible>(reply(200, body))
-            });
-            let service = Compression::new(service).quality(CompressionLevel::Fastest);
-            let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-                // Only the encoding in the query, if the client accepts it.
-                let encoding = request.uri().query().unwrap_or("gzip").to_owned();
-                let accepted =
-                    request.headers().get("accept-encoding").map_or("", |value| value.to_str().unwrap());
-                let is_accepted = accepted.split(',').any(|accepted| accepted.trim() == encoding);
-                let encoding = if is_accepted { encoding } else { "identity".to_owned() };
-                request.headers_mut().insert("accept-encoding", encoding.parse().unwrap());
-                service.clone().oneshot(request)
-            });
-            let stream = hyper_util::rt::TokioIo::new(stream);
-            tokio::spawn(async move {
-                let executor = hyper_util::rt::TokioExecutor::new();
-                let builder = hyper_util::server::conn::auto::Builder::new(executor);
-                let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
-                let _ = builder.serve_connection(stream, service).await;
-            });
-        }
-    });
-    (url, serving)
+/// A server that compresses its responses in the encoding of the query, if the client accepts it.
+async fn compressing_server(settings: Settings) -> Server {
+    Server::raw(settings, |_, mut request| async move {
+        let encoding = request.uri().query().unwrap_or("gzip").to_owned();
+        let accepted = request.headers().get("accept-encoding").map_or("", |value| value.to_str().unwrap());
+        let is_accepted = accepted.split(',').any(|accepted| accepted.trim() == encoding);
+        let encoding = if is_accepted { encoding } else { "identity".to_owned() };
+        request.headers_mut().insert("accept-encoding", encoding.parse().unwrap());
+        let service = tower::service_fn(|request: Request<Incoming>| async move {
+            let body = match request.uri().path() {
+                "/zeros" => vec![0; LONG_BODY],
+                _ => "hello ".repeat(1_000).into_bytes(),
+            };
+            Ok::<_, std::convert::Infallible>(reply(200, body))
+        });
+        let service = Compression::new(service).quality(CompressionLevel::Fastest);
+        let compressed = service.oneshot(request).await.unwrap();
+        compressed.map(|body| body.map_err(std::io::Error::other).boxed_unsync())
+    })
+    .await
 }
 
 fn decompressing(url: &str, transport: TransportConfig) -> Client {
@@ -54,9 +39,9 @@ fn decompressing(url: &str, transport: TransportConfig) -> Client {
 
 #[tokio::test]
 async fn gzip_and_brotli_bodies_are_decompressed() {
-    for (is_http2, transport) in [(false, TransportConfig::new()), (true, http2())] {
-        let (url, serving) = compressing_server(is_http2).await;
-        let client = decompressing(&url, transport.clone());
+    for (settings, transport) in super::versions() {
+        let server = compressing_server(settings).await;
+        let (url, client) = (server.url(), decompressing(&server.url(), transport.clone()));
         for encoding in ["gzip", "br"] {
             let response = within(client.get(format!("/?{encoding}"))).await.unwrap();
             assert!(!response.headers().contains_key("content-encoding"));
@@ -70,16 +55,15 @@ async fn gzip_and_brotli_bodies_are_decompressed() {
         let response = within(plain.get("/?gzip").header("accept-encoding", "gzip")).await.unwrap();
         assert_eq!(response.headers()["content-encoding"], "gzip");
         assert!(within(response.bytes()).await.unwrap().len() < 1_000);
-        serving.abort();
     }
 }
 
 /// A compressed body of a few kilobytes becomes 10 MiB.
 #[tokio::test]
 async fn limits_of_bodies_count_decompressed_bytes() {
-    let (url, serving) = compressing_server(false).await;
-    let plain = builder(&url).client().unwrap();
-    let client = decompressing(&url, TransportConfig::new());
+    let server = compressing_server(Settings::default()).await;
+    let plain = builder(&server.url()).client().unwrap();
+    let client = decompressing(&server.url(), TransportConfig::new());
     for encoding in ["gzip", "br"] {
         let request = plain.get(format!("/zeros?{encoding}")).header("accept-encoding", encoding);
         let compressed: Bytes = within(request.await.unwrap().bytes()).await.unwrap();
@@ -91,5 +75,4 @@ async fn limits_of_bodies_count_decompressed_bytes() {
     }
     let body = within(client.get("/zeros?gzip")).await.unwrap().into_body();
     assert_eq!(within(body.bytes_up_to(LONG_BODY)).await.unwrap().len(), LONG_BODY);
-    serving.abort();
 }

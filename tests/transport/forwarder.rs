@@ -1,19 +1,14 @@
 //! A TCP forwarder on loopback that can drop or hold the bytes of its connections.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-};
-
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
     net::{
         TcpListener, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::watch,
-    task::{JoinHandle, JoinSet},
 };
+
+use super::*;
 
 /// Forwards bytes between clients and a server. Dropping this value closes the connections.
 pub(crate) struct Forwarder {

@@ -6,10 +6,8 @@ mod configuration;
 mod dead_connections;
 #[cfg(feature = "decompression")]
 mod decompression;
-mod dropped_calls;
 mod forwarder;
 mod http1;
-mod idle;
 mod phases;
 #[cfg(feature = "proxy")]
 mod proxies;
@@ -20,20 +18,50 @@ mod proxy_failures;
 #[cfg(feature = "proxy")]
 mod proxy_program;
 mod runtimes;
-mod server;
 mod service;
-mod slow_connections;
 mod streams;
 #[path = "../support/mod.rs"]
 mod support;
 mod tls;
 mod uploads;
 
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
+use bytes::Bytes;
+use futures_util::{future::join_all, stream};
+use http::Request;
+use http_body_util::{Empty, StreamBody};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::{Notify, Semaphore},
+    task::{JoinHandle, JoinSet},
+    time::Instant,
+};
+use tower::{ServiceExt, service_fn};
 use tower_outbound::{
-    Client, Error, ErrorKind, ExponentialBackoff, Report, call::Outcome, client::Response,
-    limit::LocalLimiter, retry::RetryLayer, stack::StackBuilder, transport::TransportConfig,
+    Client, Error, ErrorKind, ExponentialBackoff, Report,
+    call::{Outcome, StopReason},
+    client::Response,
+    limit::LocalLimiter,
+    retry::RetryLayer,
+    stack::StackBuilder,
+    transport::TransportConfig,
+};
+
+use self::{
+    forwarder::Forwarder,
+    server::{Server, reply},
+    support::server::{self, Settings, settle},
 };
 
 /// The response of a server that has processed the request.
@@ -44,6 +72,11 @@ const LONG: Duration = Duration::from_secs(50);
 
 fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
+}
+
+/// Settings of the server and of the transport for each version of HTTP.
+fn versions() -> [(Settings, TransportConfig); 2] {
+    [(Settings::default(), TransportConfig::new()), (Settings::http2(), http2())]
 }
 
 /// Returns a builder with three attempts, a backoff of at most 5 ms and long timeouts.

@@ -1,26 +1,18 @@
 //! Tests requests through real proxies.
 
-use std::time::Duration;
-
 use http::Version;
 use tokio::{io::copy_bidirectional, net::TcpListener};
-use tower_outbound::{
-    ApiKey, Client, ErrorKind,
-    stack::StackBuilder,
-    transport::{Proxy, TransportConfig},
-};
+use tower_outbound::{ApiKey, transport::Proxy};
 
 use super::{
-    assert_not_sent, attempts, builder,
-    forwarder::Forwarder,
     proxy_program::ProxyProgram,
-    server::{Server, Settings},
+    server::{Settings, Wire},
     support::{
-        certificate::{certificate, trusting},
+        certificate::{certificate, trusting, wire},
         key_search::Search,
         server::within,
     },
-    text, tls,
+    *,
 };
 
 /// A host that reaches this machine over the loopback interface. Unlike 127.0.0.1, it is not exempt from proxies.
@@ -71,7 +63,7 @@ fn with_key(url: &str) -> StackBuilder {
 /// A TLS server that [`HOST`] reaches, and a transport that trusts it.
 pub(crate) async fn https_server(protocols: &[&str]) -> (Server, TransportConfig) {
     let certificate = rcgen::generate_simple_self_signed([HOST.to_owned()]).unwrap();
-    let server = Server::quick(Settings::tls(tls::acceptor(&certificate, protocols))).await;
+    let server = Server::quick(wire(&certificate, protocols)).await;
     (server, trusting(&certificate))
 }
 
@@ -81,6 +73,8 @@ async fn https_requests_go_through_a_tunnel() {
         let (server, transport) = https_server(&[protocol]).await;
         let proxy = Recorded::tinyproxy(LOGIN).await;
         let url = server.url_of(HOST);
+        // With one connection, the second request waits until the connection is idle again.
+        let transport = transport.with_max_connections(1);
         let client = through(with_key(&url), transport, proxy.proxy("http", LOGIN));
         for _ in 0..2 {
             let response = within(client.post("/v1").body("{}")).await.unwrap();
@@ -206,7 +200,7 @@ async fn https_proxy_is_reached_over_tls() {
     let (server, transport) = https_server(&["h2"]).await;
     let program = ProxyProgram::tinyproxy(LOGIN);
     let (certificate, address) = (certificate(), program.address());
-    let acceptor = tls::acceptor(&certificate, &["h2", "http/1.1"]);
+    let Wire::Tls(acceptor) = wire(&certificate, &["h2", "http/1.1"]) else { panic!("`wire` uses TLS") };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{USER}:{PASSWORD}@{}", listener.local_addr().unwrap());
     let forwarding = tokio::spawn(async move {

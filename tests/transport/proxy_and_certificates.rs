@@ -4,14 +4,13 @@ use std::{env, fs, process};
 
 use program::orders;
 use tokio_rustls::rustls::version::TLS13;
-use tower_outbound::ErrorKind;
 
 use super::{
-    assert_not_sent,
     proxies::{HOST, LOGIN, Recorded, USER},
-    server::{Server, Settings},
+    server::Wire,
     support::{certificate::certificate, server::within},
     tls::mutual,
+    *,
 };
 
 #[allow(unreachable_pub, reason = "the guide shows this code")]
@@ -38,7 +37,7 @@ mod program {
 async fn client_certificate_reaches_the_server_through_the_tunnel_of_a_proxy() {
     let server_side = rcgen::generate_simple_self_signed([HOST.to_owned()]).unwrap();
     let client_side = certificate();
-    let server = Server::quick(Settings::tls(mutual(&server_side, &client_side, &TLS13, "h2"))).await;
+    let server = Server::quick(Wire::Tls(mutual(&server_side, &client_side, &TLS13, "h2"))).await;
     let proxy = Recorded::tinyproxy(LOGIN).await;
     let files = env::temp_dir().join(format!("tower-outbound-certificates-{}", process::id()));
     fs::create_dir_all(&files).unwrap();

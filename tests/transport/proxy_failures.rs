@@ -1,23 +1,13 @@
 //! Tests which failures of a proxy are retried, and that its credentials appear in no error and no log.
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpSocket},
-};
-use tower_outbound::{
-    Client, Error, ErrorKind,
-    call::StopReason,
-    transport::{Proxy, TransportConfig},
-};
+use tokio::net::TcpListener;
+use tower_outbound::transport::Proxy;
 
 use super::{
-    assert_not_sent, attempts, builder,
-    forwarder::Forwarder,
-    millis,
     proxies::{HOST, LOGIN, Recorded, USER, https_server, through},
-    proxy_program::ProxyProgram,
-    server::{Server, Settings},
+    server::Settings,
     support::{capture::Capture, key_search::Search, server::within},
+    *,
 };
 
 /// Collects all texts in which the credentials of a proxy might appear.
@@ -117,25 +107,11 @@ async fn retries_post_unless_the_proxy_rejects_the_password() {
 #[tokio::test]
 async fn retries_post_after_the_proxy_refused_the_connection() {
     // A bound socket that does not listen refuses connections.
-    let socket = TcpSocket::new_v4().unwrap();
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let proxy = Proxy::new(&format!("http://{}", socket.local_addr().unwrap())).unwrap();
     let client = through(builder("https://api.test"), TransportConfig::new(), proxy);
     let error = within(client.post("/").body("{}")).await.unwrap_err();
     assert_not_sent(&error, ErrorKind::ConnectRefused, 3);
     assert!(format!("{error:#}").contains("no connection to the proxy could be opened"), "{error:#}");
-}
-
-#[tokio::test]
-async fn retries_post_after_a_silent_proxy() {
-    let (server, trusting) = https_server(&["h2"]).await;
-    let program = ProxyProgram::tinyproxy(None);
-    let path = Forwarder::start(program.address()).await;
-    path.hold();
-    let transport = trusting.with_connect_timeout(millis(200));
-    let proxy = Proxy::new(&path.url()).unwrap();
-    let client = through(builder(&server.url_of(HOST)), transport, proxy);
-    let error = within(client.post("/").body("{}")).await.unwrap_err();
-    assert_not_sent(&error, ErrorKind::ConnectTimeout, 3);
-    assert_eq!((path.opened(), server.requests()), (3, 0));
 }

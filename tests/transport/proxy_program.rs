@@ -2,13 +2,14 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpListener, TcpStream},
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
     thread,
-    time::Duration,
 };
+
+use super::*;
 
 /// The user and the password that a proxy requires.
 pub(crate) type Login<'a> = Option<(&'a str, &'a str)>;

@@ -1,26 +1,11 @@
 //! Tests one transport that several runtimes use.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
-
 use tokio::{
     net::TcpStream,
     runtime::{Builder, Runtime},
-    sync::Notify,
 };
-use tower_outbound::{Client, transport::TransportConfig};
 
-use super::{
-    attempts, builder, http2,
-    server::{Server, Settings},
-    support::server::{settle, within},
-    text,
-};
+use super::{support::server::within, *};
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
@@ -29,8 +14,7 @@ fn runtime() -> Runtime {
 /// The first connection never opens. It is opened by the first runtime, for which the call of the other runtime waits.
 #[tokio::test]
 async fn call_succeeds_after_the_runtime_that_opens_its_connection_shuts_down() {
-    for (settings, transport) in [(Settings::default(), TransportConfig::new()), (Settings::http2(), http2())]
-    {
+    for (settings, transport) in super::versions() {
         let server = Server::quick(settings).await;
         let (address, begun) = (server.address(), Arc::new(Notify::new()));
         let (tries, beginning) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&begun));
@@ -63,8 +47,7 @@ async fn call_succeeds_after_the_runtime_that_opens_its_connection_shuts_down() 
 
 #[tokio::test]
 async fn connections_of_a_dead_runtime_are_not_reused() {
-    for (settings, transport) in [(Settings::default(), TransportConfig::new()), (Settings::http2(), http2())]
-    {
+    for (settings, transport) in super::versions() {
         let server = Server::quick(settings).await;
         let client = builder(&server.url()).client_with_transport(transport).unwrap();
         for round in 0..3 {
@@ -77,21 +60,4 @@ async fn connections_of_a_dead_runtime_are_not_reused() {
         assert_eq!((response.status().as_u16(), attempts(&response)), (200, 1));
         assert_eq!((server.connections(), server.requests()), (4, 4));
     }
-}
-
-#[tokio::test]
-async fn requests_of_several_runtimes_share_one_http2_connection() {
-    let server = Server::quick(Settings::http2()).await;
-    let client: Client = builder(&server.url()).client_with_transport(http2()).unwrap();
-    assert_eq!(within(text(client.get("/"))).await, "ok");
-    let runtimes: Vec<_> = (0..3).map(|_| runtime()).collect();
-    for runtime in &runtimes {
-        let client = client.clone();
-        assert_eq!(within(runtime.spawn(async move { text(client.get("/")).await })).await.unwrap(), "ok");
-    }
-    for runtime in runtimes {
-        runtime.shutdown_background();
-    }
-    assert_eq!(within(text(client.get("/"))).await, "ok");
-    assert_eq!((server.connections(), server.requests()), (1, 5));
 }

@@ -1,29 +1,25 @@
 //! Tests the transport as a tower service, and layers between the stack and the transport.
 
-use std::{
-    error::Error as StdError,
-    sync::{Arc, Mutex},
-};
+use std::{error::Error as StdError, sync::atomic::Ordering::Relaxed};
 
-use bytes::Bytes;
-use futures_util::future::join_all;
-use http::Request;
-use http_body_util::{Empty, Full};
-use tokio::net::{UnixListener, UnixStream};
-use tower::{Layer, ServiceExt, layer::layer_fn, limit::GlobalConcurrencyLimitLayer, service_fn};
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn as serve};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    time::sleep,
+};
+use tower::{Layer, layer::layer_fn, limit::GlobalConcurrencyLimitLayer};
 use tower_outbound::{
-    ApiKey, Body, ErrorKind,
+    ApiKey, Body, Quota,
     body::ReplayBody,
-    call::Outcome,
     stack::TransportService,
-    transport::{RequestBody, Transport, TransportConfig},
+    transport::{RequestBody, Transport},
 };
 
 use super::{
-    assert_not_sent, builder, client, http2, millis, outcomes,
-    server::{Server, Settings, reply},
-    support::server::{settle, within},
-    text,
+    server::Settings,
+    support::server::{Wire, within},
+    *,
 };
 
 async fn fetch<B: RequestBody>(transport: &Transport<B>, uri: &str, body: B) -> Bytes {
@@ -35,14 +31,8 @@ async fn fetch<B: RequestBody>(transport: &Transport<B>, uri: &str, body: B) -> 
 
 #[tokio::test]
 async fn transport_is_a_service_for_bodies_of_any_type() {
-    for (settings, config) in [(Settings::default(), TransportConfig::new()), (Settings::http2(), http2())] {
+    for (settings, config) in super::versions() {
         let server = Server::quick(settings).await;
-        let transport: Transport<Empty<Bytes>> = config.clone().build().unwrap();
-        assert_eq!(fetch(&transport, &server.url(), Empty::new()).await, "ok");
-        settle().await;
-        assert_eq!(fetch(&transport, &server.url(), Empty::new()).await, "ok", "a clone of the transport");
-        assert_eq!(server.connections(), 1, "clones share connections");
-
         let transport: Transport<Full<Bytes>> = config.build().unwrap();
         assert_eq!(fetch(&transport, &server.url(), Full::from("hello")).await, "ok");
         assert_eq!(server.heads().pop().unwrap().headers["content-length"], "5");
@@ -57,89 +47,42 @@ async fn transport_returns_an_error_for_a_relative_uri() {
     assert_eq!(error.kind(), ErrorKind::InvalidRequest);
 }
 
+/// With one connection for each origin, a request waits until the connection is idle again.
 #[tokio::test]
-async fn clients_over_one_transport_share_connections() {
-    let server = Server::quick(Settings::default()).await;
-    let transport = TransportConfig::new().build().unwrap();
-    for _ in 0..2 {
-        let client = builder(&server.url()).client_with_service(transport.clone()).unwrap();
-        assert_eq!(within(text(client.get("/"))).await, "ok");
-        settle().await;
-    }
-    assert_eq!((server.connections(), server.requests()), (1, 2));
-}
-
-#[tokio::test]
-async fn one_transport_sends_to_several_origins() {
-    let (first, second) =
-        (Server::quick(Settings::default()).await, Server::quick(Settings::default()).await);
-    let transport: Transport<Empty<Bytes>> = TransportConfig::new().build().unwrap();
+async fn clones_of_a_transport_share_the_connections_to_each_origin() {
+    let servers = [Server::quick(Settings::default()).await, Server::quick(Settings::default()).await];
+    let transport = TransportConfig::new().with_max_connections(1).build().unwrap();
     for _ in 0..3 {
-        for server in [&first, &second] {
-            assert_eq!(fetch(&transport, &server.url(), Empty::new()).await, "ok");
-            settle().await;
+        for server in &servers {
+            let client = builder(&server.url()).client_with_service(transport.clone()).unwrap();
+            assert_eq!(within(text(client.get("/"))).await, "ok");
         }
     }
-    for server in [&first, &second] {
+    for server in &servers {
         assert_eq!((server.connections(), server.requests()), (1, 3));
         assert_eq!(server.heads()[0].headers["host"], server.address().to_string());
     }
 }
 
 #[tokio::test]
-async fn transport_layer_sees_each_attempt_with_its_credential() {
-    let server = Server::start(Settings::default(), |number, _| async move {
-        reply(if number == 1 { 503 } else { 200 }, "ok")
-    })
-    .await;
+async fn transport_layers_see_each_attempt_with_its_credential_and_the_first_is_the_outermost() {
+    let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let log = Arc::clone(&seen);
-    let layer = layer_fn(move |inner: TransportService| {
-        let log = Arc::clone(&log);
-        inner.map_request(move |request: Request<ReplayBody<Body>>| {
-            log.lock().unwrap().push(request.headers()["authorization"].clone());
-            request
-        })
-    });
-    let builder = builder(&server.url()).with_api_key(ApiKey::new("k3y").unwrap());
-    let client = builder.with_transport_layer(layer).client().unwrap();
-    assert_eq!(within(text(client.get("/"))).await, "ok");
-    assert_eq!(*seen.lock().unwrap(), ["Bearer k3y", "Bearer k3y"]);
-}
-
-#[tokio::test]
-async fn first_transport_layer_is_the_outermost() {
-    let server = Server::quick(Settings::default()).await;
-    let order = Arc::new(Mutex::new(String::new()));
     let named = |name: char| {
-        let order = Arc::clone(&order);
+        let seen = Arc::clone(&seen);
         layer_fn(move |inner: TransportService| {
-            let order = Arc::clone(&order);
+            let seen = Arc::clone(&seen);
             inner.map_request(move |request: Request<ReplayBody<Body>>| {
-                order.lock().unwrap().push(name);
+                seen.lock().unwrap().push((name, request.headers()["authorization"].clone()));
                 request
             })
         })
     };
-    let builder = builder(&server.url()).with_transport_layer(named('a')).with_transport_layer(named('b'));
-    assert_eq!(within(text(builder.client().unwrap().get("/"))).await, "ok");
-    assert_eq!(*order.lock().unwrap(), "ab");
-}
-
-#[tokio::test]
-async fn concurrency_limit_below_the_stack_holds() {
-    let server = Server::start(Settings::default(), |_, _| async {
-        tokio::time::sleep(millis(20)).await;
-        reply(200, "ok")
-    })
-    .await;
-    let limit = GlobalConcurrencyLimitLayer::new(5);
-    let client = builder(&server.url()).with_transport_layer(limit).client().unwrap();
-    let calls = within(join_all((0..40).map(|_| text(client.get("/"))))).await;
-    assert!(calls.iter().all(|body| body == "ok"));
-    assert_eq!(server.requests(), 40);
-    let most = server.most_in_progress();
-    assert!(most <= 5, "{most} requests were in progress");
+    let builder = builder(&server.url()).with_api_key(ApiKey::new("k3y").unwrap());
+    let builder = builder.with_transport_layer(named('a')).with_transport_layer(named('b'));
+    assert_eq!(within(text(builder.client().unwrap().get("/"))).await, "answer 2");
+    let key = http::HeaderValue::from_static("Bearer k3y");
+    assert_eq!(*seen.lock().unwrap(), ['a', 'b', 'a', 'b'].map(|name| (name, key.clone())));
 }
 
 #[tokio::test]
@@ -172,12 +115,11 @@ async fn custom_connector_opens_unix_sockets() {
     let listener = UnixListener::bind(&path).unwrap();
     let serving = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
-        let service = hyper::service::service_fn(|request: Request<hyper::body::Incoming>| async move {
+        let service = serve(|request: Request<Incoming>| async move {
             let host = request.headers()["host"].to_str().unwrap().to_owned();
-            Ok::<_, std::convert::Infallible>(reply(200, host))
+            Ok::<_, Infallible>(reply(200, host))
         });
-        let stream = hyper_util::rt::TokioIo::new(stream);
-        let _ = hyper::server::conn::http1::Builder::new().serve_connection(stream, service).await;
+        let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
     });
     let connector = service_fn(move |_: http::Uri| UnixStream::connect(path.clone()));
     let transport = TransportConfig::new().build_with_connector(connector).unwrap();
@@ -197,8 +139,7 @@ async fn error_of_a_custom_connector_counts_as_not_sent() {
 
 #[tokio::test]
 async fn dropping_all_clients_closes_their_connections() {
-    for (settings, transport) in [(Settings::default(), TransportConfig::new()), (Settings::http2(), http2())]
-    {
+    for (settings, transport) in super::versions() {
         let server = Server::quick(settings).await;
         let path = super::forwarder::Forwarder::start(server.address()).await;
         let client = client(&path.url(), transport);
@@ -206,4 +147,40 @@ async fn dropping_all_clients_closes_their_connections() {
         drop(client);
         within(path.closed(1)).await;
     }
+}
+
+/// Permits of 20 per second are valid for 15 ms. The first requests open connections, and their permits expire. If
+/// these requests then waited behind the others, each request would open a connection and spend two permits.
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_for_another_permit_leave_their_connections_to_the_next_ones() {
+    const CALLS: u64 = 200;
+    let opened = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&opened);
+    let connector = tower::service_fn(move |_| {
+        counter.fetch_add(1, Relaxed);
+        async {
+            sleep(millis(40)).await;
+            let (client, server) = tokio::io::duplex(64 << 10);
+            let respond = serve(|_: Request<Incoming>| async {
+                sleep(millis(50)).await;
+                Ok::<_, Infallible>(http::Response::new(Full::<Bytes>::from("ok")))
+            });
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(server), respond));
+            Ok::<_, io::Error>(client)
+        }
+    });
+    let limiter = LocalLimiter::paced_window(Quota::per_second(20).unwrap());
+    let client = builder("http://api.example.com")
+        .with_limiter(limiter.clone())
+        .client_with_service(TransportConfig::new().build_with_connector(connector).unwrap())
+        .unwrap();
+    let (start, mut calls) = (Instant::now(), JoinSet::new());
+    for _ in 0..CALLS {
+        let client = client.clone();
+        calls.spawn(async move { client.post("/").body("{}").await.unwrap().text().await.unwrap() });
+    }
+    calls.join_all().await;
+    let (granted, opened) = (limiter.snapshot().granted, opened.load(Relaxed));
+    assert!(granted <= CALLS + 20 && opened <= 20, "{granted} permits, {opened} connections");
+    assert!(start.elapsed() < millis(12_500), "{:?}", start.elapsed());
 }

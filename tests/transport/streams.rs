@@ -1,25 +1,22 @@
-//! Tests requests that wait for HTTP/2 streams.
+//! Tests requests that wait for HTTP/2 streams, and that dropped calls give their connection or stream back.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::collections::BTreeSet;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt;
 use http::Version;
-use tokio::sync::Semaphore;
-use tower_outbound::{Error, call::Outcome, client::Response};
 
 use super::{
-    attempts, builder, client,
-    forwarder::Forwarder,
-    http2, millis, outcomes,
-    server::{Server, Settings, reply},
-    support::certificate::{certificate, trusting},
-    support::server::{settle, within},
-    text, tls,
+    server::Settings,
+    support::{
+        certificate::{certificate, trusting, wire},
+        server::within,
+    },
+    *,
 };
 
 /// A server that allows `streams` streams and needs some time for each request.
 async fn slow_server(streams: u32, work: Duration) -> Server {
-    Server::start(Settings::streams(streams), move |_, _| async move {
+    Server::raw(Settings::streams(streams), move |_, _| async move {
         tokio::time::sleep(work).await;
         reply(200, "ok")
     })
@@ -27,9 +24,9 @@ async fn slow_server(streams: u32, work: Duration) -> Server {
 }
 
 /// A server with one stream. Each request waits until `permits` has a permit.
-pub(crate) async fn gated_server(permits: &Arc<Semaphore>) -> Server {
+async fn gated_server(permits: &Arc<Semaphore>) -> Server {
     let permits = Arc::clone(permits);
-    Server::start(Settings::streams(1), move |_, _| {
+    Server::raw(Settings::streams(1), move |_, _| {
         let permits = Arc::clone(&permits);
         async move {
             permits.acquire().await.unwrap().forget();
@@ -78,7 +75,7 @@ async fn further_connections_open_if_all_streams_are_in_use() {
 #[tokio::test]
 async fn sixteen_first_calls_over_tls_share_one_handshake() {
     let certificate = certificate();
-    let server = Server::quick(Settings::tls(tls::acceptor(&certificate, &["h2", "http/1.1"]))).await;
+    let server = Server::quick(wire(&certificate, &["h2", "http/1.1"])).await;
     let client = client(&server.url(), trusting(&certificate));
     let calls = within(join_all((0..16).map(|_| client.post("/").body("{}").send()))).await;
     for call in calls {
@@ -88,40 +85,13 @@ async fn sixteen_first_calls_over_tls_share_one_handshake() {
     assert_eq!((server.connections(), server.requests()), (1, 16));
 }
 
-#[tokio::test]
-async fn sixteen_first_calls_over_tls_use_a_connection_each_if_the_server_has_only_http1() {
-    let certificate = certificate();
-    let server = Server::start(Settings::tls(tls::acceptor(&certificate, &["http/1.1"])), |_, _| async {
-        tokio::time::sleep(millis(100)).await;
-        reply(200, "ok")
-    })
-    .await;
-    let client = client(&server.url(), trusting(&certificate));
-    let calls = within(join_all((0..16).map(|_| text(client.post("/").body("{}"))))).await;
-    assert_eq!(calls.len(), 16);
-    assert_eq!(server.requests(), 16);
-    assert!((2..=16).contains(&server.connections()), "{}", server.connections());
-}
-
-/// A short body ends its stream, even if it is not read.
-#[tokio::test]
-async fn unread_short_bodies_hold_no_stream() {
-    let server = slow_server(2, millis(10)).await;
-    let client = client(&server.url(), http2().with_max_connections(1));
-    let responses = within(join_all((0..16).map(|_| client.get("/").send()))).await;
-    for response in responses {
-        assert_eq!(within(response.unwrap().bytes()).await.unwrap(), "ok");
-    }
-    assert_eq!(server.requests(), 16);
-}
-
 /// Each connection ends gracefully after 20 requests, while others are in progress.
 #[tokio::test]
 async fn no_post_hangs_or_is_processed_twice_while_connections_are_drained() {
     const TASKS: usize = 8;
     const CALLS: usize = 50;
     let settings = Settings { last_request: Some(20), ..Settings::http2() };
-    let server = Server::start(settings, |_, _| async {
+    let server = Server::raw(settings, |_, _| async {
         tokio::time::sleep(millis(5)).await;
         reply(200, "ok")
     })
@@ -191,4 +161,82 @@ async fn waiting_requests_move_to_a_new_connection_if_theirs_dies() {
         assert_succeeded_at_once(call.unwrap());
     }
     assert_eq!((path.opened(), server.requests()), (2, 6));
+}
+
+#[tokio::test]
+async fn dropped_response_with_an_unread_long_body_frees_its_stream() {
+    let server = Server::raw(Settings::streams(1), |_, _| async { reply(200, vec![b'x'; 1 << 20]) }).await;
+    let client = client(&server.url(), http2().with_max_connections(1));
+    for _ in 0..5 {
+        drop(within(client.get("/")).await.unwrap());
+    }
+    assert_eq!(within(text(client.get("/"))).await.len(), 1 << 20);
+    assert_eq!(server.connections(), 1);
+}
+
+/// The pool grants the stream to a call which is not polled again before it is dropped.
+#[tokio::test]
+async fn dropped_call_that_was_just_granted_a_stream_gives_it_back() {
+    let permits = Arc::new(Semaphore::new(1));
+    let server = gated_server(&permits).await;
+    let client = client(&server.url(), http2().with_max_connections(1));
+    assert_eq!(within(text(client.get("/first"))).await, "ok");
+    for _ in 0..3 {
+        let held = tokio::spawn(text(client.get("/held")));
+        within(server.received(server.requests() + 1)).await;
+        let mut granted = Box::pin(client.get("/dropped").send());
+        assert!((&mut granted).now_or_never().is_none(), "the call waits for the stream");
+        permits.add_permits(1);
+        assert_eq!(within(held).await.unwrap(), "ok");
+        settle().await;
+        drop(granted);
+    }
+    permits.add_permits(1);
+    assert_eq!(within(text(client.get("/last"))).await, "ok");
+    assert_eq!(server.paths(), ["/first", "/held", "/held", "/held", "/last"]);
+    assert_eq!(server.connections(), 1);
+}
+
+/// Some calls are dropped while they wait, when they are granted a connection, or while they are in progress.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_of_several_threads_leak_no_stream_and_no_connection() {
+    const TASKS: usize = 32;
+    const CALLS: usize = 12;
+    for (settings, transport, capacity) in
+        [(Settings::streams(3), http2(), 6), (Settings::default(), TransportConfig::new(), 2)]
+    {
+        let server = Server::raw(settings, |_, _| async {
+            tokio::task::yield_now().await;
+            reply(200, "ok")
+        })
+        .await;
+        let client = client(&server.url(), transport.with_max_connections(2));
+        let tasks = (0..TASKS).map(|task| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for call in 0..CALLS {
+                    let request = client.post(format!("/kept/{task}/{call}"));
+                    if (task + call) % 3 > 0 {
+                        let response = request.await.unwrap();
+                        assert_eq!(attempts(&response), 1);
+                        assert_eq!(response.bytes().await.unwrap(), "ok");
+                        continue;
+                    }
+                    let dropped = tokio::spawn(client.post("/dropped").send());
+                    for _ in 0..task {
+                        tokio::task::yield_now().await;
+                    }
+                    dropped.abort();
+                }
+            })
+        });
+        for task in within(join_all(tasks)).await {
+            task.unwrap();
+        }
+        let kept: Vec<_> = server.paths().into_iter().filter(|path| path.starts_with("/kept")).collect();
+        assert_eq!(kept.len(), TASKS * CALLS * 2 / 3);
+        assert_eq!(kept.iter().collect::<BTreeSet<_>>().len(), kept.len(), "no call is sent twice");
+        let calls = within(join_all((0..capacity).map(|_| text(client.get("/"))))).await;
+        assert_eq!(calls.len(), capacity, "every stream is free again");
+    }
 }

@@ -1,7 +1,5 @@
 //! Tests certificates of clients, against a rustls server that requires one.
 
-use std::sync::Arc;
-
 use rcgen::{CertifiedKey, KeyPair};
 use tokio_rustls::{
     TlsAcceptor,
@@ -13,27 +11,14 @@ use tokio_rustls::{
         version::{TLS12, TLS13},
     },
 };
-use tower_outbound::{
-    ErrorKind,
-    call::{Outcome, StopReason},
-    transport::TransportConfig,
-};
 
 use super::{
-    assert_not_sent, client, outcomes,
-    server::{Server, Settings},
-    support::certificate::{certificate, trusting, wire},
-    support::server::{Wire, within},
-    text,
+    support::{
+        certificate::{certificate, trusting},
+        server::{Wire, within},
+    },
+    *,
 };
-
-/// Serves TLS with `certificate`. ALPN offers `protocols`.
-pub(crate) fn acceptor(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) -> TlsAcceptor {
-    match wire(certificate, protocols) {
-        Wire::Tls(acceptor) => acceptor,
-        _ => unreachable!("`wire` returns a TLS acceptor"),
-    }
-}
 
 /// Serves TLS to clients that present `trusted`.
 pub(crate) fn mutual(
@@ -68,7 +53,7 @@ async fn client_certificate_is_accepted_by_a_server_that_requires_one() {
     for version in [&TLS12, &TLS13] {
         for protocol in ["h2", "http/1.1"] {
             let acceptor = mutual(&server_side, &client_side, version, protocol);
-            let server = Server::quick(Settings::tls(acceptor)).await;
+            let server = Server::quick(Wire::Tls(acceptor)).await;
             let client = client(&server.url(), presenting(trusting(&server_side), &client_side));
             assert_eq!(within(text(client.post("/").body("{}"))).await, "ok", "{version:?} {protocol}");
             assert_eq!(server.requests(), 1);
@@ -81,7 +66,7 @@ async fn client_certificate_is_accepted_by_a_server_that_requires_one() {
 async fn does_not_retry_after_the_server_rejects_the_client_certificate() {
     let (server_side, client_side, other) = (certificate(), certificate(), certificate());
     for protocol in ["h2", "http/1.1"] {
-        let server = Server::quick(Settings::tls(mutual(&server_side, &client_side, &TLS12, protocol))).await;
+        let server = Server::quick(Wire::Tls(mutual(&server_side, &client_side, &TLS12, protocol))).await;
         for transport in [trusting(&server_side), presenting(trusting(&server_side), &other)] {
             let opened = server.connections();
             let error = within(client(&server.url(), transport).post("/").body("{}")).await.unwrap_err();
@@ -89,25 +74,5 @@ async fn does_not_retry_after_the_server_rejects_the_client_certificate() {
             assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotRetryable));
             assert_eq!((server.connections() - opened, server.requests()), (1, 0));
         }
-    }
-}
-
-/// In TLS 1.3, the client's handshake ends before the server has read the client's certificate. The alert therefore
-/// arrives about when the request is sent. HTTP/2 may report the closed connection instead of the alert.
-#[tokio::test]
-async fn does_not_resend_post_after_a_late_alert_about_the_client_certificate() {
-    let (server_side, client_side, other) = (certificate(), certificate(), certificate());
-    for protocol in ["h2", "http/1.1"] {
-        let server = Server::quick(Settings::tls(mutual(&server_side, &client_side, &TLS13, protocol))).await;
-        for transport in [trusting(&server_side), presenting(trusting(&server_side), &other)] {
-            let error = within(client(&server.url(), transport).post("/").body("{}")).await.unwrap_err();
-            let kinds = [ErrorKind::Tls, ErrorKind::Closed, ErrorKind::Reset];
-            assert!(kinds.contains(&error.kind()), "{protocol}: {error:?}");
-            let outcomes = outcomes(error.report().unwrap());
-            let (last, earlier) = outcomes.split_last().unwrap();
-            assert!(earlier.iter().all(|outcome| *outcome == Outcome::NotSent), "{protocol}: {outcomes:?}");
-            assert!([Outcome::Failed, Outcome::NotSent].contains(last), "{protocol}: {outcomes:?}");
-        }
-        assert_eq!(server.requests(), 0);
     }
 }

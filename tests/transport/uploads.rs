@@ -1,22 +1,11 @@
 //! Tests uploads over real connections. Each test advances tokio's clock itself, after the server has received data.
 
-use std::{sync::Arc, time::Duration};
-
-use bytes::Bytes;
-use futures_util::stream;
 use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
-use tokio::{
-    sync::{Semaphore, mpsc},
-    time::{Instant, advance},
-};
-use tower_outbound::{Body, BoxError, Client, ErrorKind, call::Outcome, transport::TransportConfig};
+use http_body_util::BodyExt;
+use tokio::{sync::mpsc, time::advance};
+use tower_outbound::{Body, BoxError};
 
-use super::{
-    builder, http2, outcomes,
-    server::{Server, Settings, reply},
-    support::server::within,
-};
+use super::{server::Settings, support::server::within, *};
 
 const SECOND: Duration = Duration::from_secs(1);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -29,10 +18,6 @@ fn manual_clock() -> std::sync::mpsc::Sender<()> {
     held
 }
 
-fn wires() -> [(Settings, TransportConfig); 2] {
-    [(Settings::default(), TransportConfig::new()), (Settings::http2(), http2())]
-}
-
 fn client(server: &Server, transport: TransportConfig) -> Client {
     let builder = builder(&server.url()).with_attempt_timeout(ATTEMPT_TIMEOUT);
     builder.client_with_transport(transport).unwrap()
@@ -41,7 +26,7 @@ fn client(server: &Server, transport: TransportConfig) -> Client {
 /// Starts a server that reports each frame of a request's body, and `None` if the body breaks.
 async fn reporting_server(settings: Settings) -> (Server, mpsc::UnboundedReceiver<Option<usize>>) {
     let (report, reports) = mpsc::unbounded_channel();
-    let server = Server::start(settings, move |_, request| {
+    let server = Server::raw(settings, move |_, request| {
         let report = report.clone();
         async move {
             let mut body = request.into_body();
@@ -70,28 +55,9 @@ fn channel() -> (mpsc::UnboundedSender<Bytes>, Body) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn upload_outlasts_the_attempt_timeout_while_its_body_advances() {
-    let _clock = manual_clock();
-    for (settings, transport) in wires() {
-        let (server, mut reports) = reporting_server(settings).await;
-        let (parts, body) = channel();
-        let start = Instant::now();
-        let call = tokio::spawn(client(&server, transport).post("/file").body(body).send());
-        for _ in 0..20 {
-            parts.send(Bytes::from_static(b"part")).unwrap();
-            assert_eq!(reports.recv().await.unwrap(), Some(4));
-            advance(SECOND).await;
-        }
-        drop(parts);
-        assert_eq!(call.await.unwrap().unwrap().status(), 200);
-        assert_eq!(start.elapsed().as_secs(), 20);
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn stalled_upload_times_out_and_counts_as_maybe_processed() {
     let _clock = manual_clock();
-    for (settings, transport) in wires() {
+    for (settings, transport) in super::versions() {
         let (server, mut reports) = reporting_server(settings).await;
         let (parts, body) = channel();
         let call = tokio::spawn(client(&server, transport).post("/file").body(body).send());
@@ -113,7 +79,7 @@ async fn stalled_upload_times_out_and_counts_as_maybe_processed() {
 #[tokio::test(start_paused = true)]
 async fn dropped_upload_drops_its_body_and_creates_no_other() {
     let _clock = manual_clock();
-    for (settings, transport) in wires() {
+    for (settings, transport) in super::versions() {
         let (server, mut reports) = reporting_server(settings).await;
         let (parts, body) = channel();
         let made = std::sync::Mutex::new(vec![body]);
@@ -136,10 +102,10 @@ async fn upload_of_bytes_in_memory_outlasts_the_attempt_timeout_while_the_server
     const STEP: usize = 4 * 1024 * 1024;
     const STEPS: usize = 12;
     let _clock = manual_clock();
-    for (settings, transport) in wires() {
+    for (settings, transport) in super::versions() {
         let (permits, (report, mut reports)) = (Arc::new(Semaphore::new(0)), mpsc::unbounded_channel());
         let granted = Arc::clone(&permits);
-        let server = Server::start(settings, move |_, request| {
+        let server = Server::raw(settings, move |_, request| {
             let (permits, report) = (Arc::clone(&granted), report.clone());
             async move {
                 let (mut body, mut read) = (request.into_body(), 0);

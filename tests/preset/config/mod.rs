@@ -5,7 +5,6 @@ mod fields;
 // The base URL of these configurations has TLS.
 #[cfg(feature = "rustls")]
 mod reload;
-mod round_trip;
 // The sample file contains fields that exist only with all features.
 #[cfg(all(feature = "native-roots", feature = "proxy"))]
 mod sample_file;

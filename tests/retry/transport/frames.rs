@@ -62,9 +62,6 @@ struct RawFrame {
 }
 
 pub(crate) async fn serve(mut stream: TcpStream, behavior: Behavior, log: &Log) -> io::Result<()> {
-    if behavior == Behavior::CloseAtOnce {
-        return Ok(());
-    }
     // The client's connection preface has 24 bytes.
     stream.read_exact(&mut [0; 24]).await?;
     let mut connection = Connection { stream };
@@ -104,12 +101,12 @@ pub(crate) async fn serve(mut stream: TcpStream, behavior: Behavior, log: &Log) 
                     connection.write_frame(GOAWAY, 0, 0, &payload).await?;
                 }
                 Step::Close => {
-                    return end_connection(connection.stream, Behavior::RespondThenClose, log).await;
+                    return end_connection(connection.stream, Behavior::RespondThenClose).await;
                 }
             }
         }
         if behavior.responds_once() {
-            return end_connection(connection.stream, behavior, log).await;
+            return end_connection(connection.stream, behavior).await;
         }
     }
     Ok(())

@@ -5,13 +5,11 @@
 //! - A request that was provably not sent is retried, whatever its method.
 //! - A GET is retried until it succeeds.
 //!
-//! `tests/stacks/reqwest` runs the same tests over reqwest, except for [`canceled_requests`] and [`request_body`].
+//! `tests/stacks/reqwest` runs the same tests over reqwest.
 
-mod canceled_requests;
 mod faults;
 mod frames;
 mod http2;
-mod request_body;
 mod server;
 mod stack;
 

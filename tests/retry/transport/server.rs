@@ -25,12 +25,8 @@ pub(crate) enum Behavior {
     Respond,
     /// Responds to one request, closes the connection, and waits until the client has also closed the connection.
     RespondThenClose,
-    /// Responds to one request, and closes the connection when the test calls [`Server::close_connection`].
-    RespondThenWait,
     /// Responds to one request. Closes the connection without reading the next request when that request arrives.
     RespondThenIgnore,
-    /// Closes the connection before reading any byte.
-    CloseAtOnce,
     /// Processes one request, and closes the connection without a response.
     CloseAfterRequest,
     /// Processes one request, and resets the connection within the response headers.
@@ -43,7 +39,7 @@ pub(crate) enum Behavior {
 
 impl Behavior {
     pub(crate) fn responds_once(self) -> bool {
-        matches!(self, Self::RespondThenClose | Self::RespondThenWait | Self::RespondThenIgnore)
+        matches!(self, Self::RespondThenClose | Self::RespondThenIgnore)
     }
 }
 
@@ -58,7 +54,6 @@ pub(crate) struct Server {
 pub(crate) struct Log {
     processed: Mutex<Vec<Method>>,
     connections: Mutex<usize>,
-    close: Notify,
     ended: Notify,
 }
 
@@ -114,11 +109,6 @@ impl Server {
         *self.log.connections.lock().unwrap()
     }
 
-    /// Makes [`Behavior::RespondThenWait`] close its connection.
-    pub(crate) fn close_connection(&self) {
-        self.log.close.notify_one();
-    }
-
     /// Waits until the server has ended a connection.
     pub(crate) async fn connection_ended(&self) {
         stack::within(self.log.ended.notified()).await;
@@ -133,7 +123,6 @@ impl Drop for Server {
 
 async fn serve_http1(mut stream: TcpStream, behavior: Behavior, log: &Log) -> io::Result<()> {
     match behavior {
-        Behavior::CloseAtOnce => {}
         Behavior::CloseAfterRequest => process(&mut stream, log).await?,
         Behavior::ResetInHeaders => {
             process(&mut stream, log).await?;
@@ -148,7 +137,7 @@ async fn serve_http1(mut stream: TcpStream, behavior: Behavior, log: &Log) -> io
             process(&mut stream, log).await?;
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
             if behavior.responds_once() {
-                return end_connection(stream, behavior, log).await;
+                return end_connection(stream, behavior).await;
             }
         },
     }
@@ -156,13 +145,12 @@ async fn serve_http1(mut stream: TcpStream, behavior: Behavior, log: &Log) -> io
 }
 
 /// Ends a connection after the first response.
-pub(crate) async fn end_connection(mut stream: TcpStream, behavior: Behavior, log: &Log) -> io::Result<()> {
+pub(crate) async fn end_connection(mut stream: TcpStream, behavior: Behavior) -> io::Result<()> {
     match behavior {
         Behavior::RespondThenClose => {
             stream.shutdown().await?;
             while stream.read(&mut [0; 1024]).await? > 0 {}
         }
-        Behavior::RespondThenWait => log.close.notified().await,
         // Closing a socket with unread bytes resets the connection.
         Behavior::RespondThenIgnore => _ = stream.peek(&mut [0]).await?,
         _ => {}

@@ -1,0 +1,229 @@
+//! Tests the delay before a retry: the backoff with its jitter, the delay that the server requests, and the deadline. A
+//! timeout layer, the caller or a custom layer can set the deadline.
+
+use std::{cell::Cell, rc::Rc, time::SystemTime};
+
+use tokio_test::{assert_pending, task};
+use tower::BoxError;
+use tower_outbound::call::StopReason::{self, RequestedDelayTooLong};
+
+use super::{support::Scripted::*, *};
+
+/// Returns a service that responds with `status` and a requested delay, which may be empty, to the first attempt of
+/// each call, and with 200 to each later attempt.
+fn fails_first_attempts(
+    status: u16,
+    retry_after: &'static str,
+) -> impl Service<Request<ReplayBody<Content>>, Response = Response<Content>, Error = Infallible, Future: Send>
++ Clone
++ Send {
+    service_fn(move |request: Request<ReplayBody<Content>>| async move {
+        let mut response = Response::new(Content::default());
+        if request.extensions().get::<CallContext>().unwrap().attempt() == 1 {
+            *response.status_mut() = StatusCode::from_u16(status).unwrap();
+            response.headers_mut().insert("retry-after", HeaderValue::from_static(retry_after));
+        }
+        Ok(response)
+    })
+}
+
+/// Makes 1,000 concurrent calls. Returns, for each call, the delay between the first attempt and the retry.
+async fn delays_of_1000_calls(layer: RetryLayer, status: u16, retry_after: &'static str) -> Vec<Duration> {
+    let calls = (0..1_000).map(|_| {
+        // Each call has its own service, as in an application that creates a service for each task.
+        let service = layer.clone().without_budget().layer(fails_first_attempts(status, retry_after));
+        tokio::spawn(
+            async move { report(&service.oneshot(get(URI)).await.unwrap()).attempts()[0].delay.unwrap() },
+        )
+    });
+    futures_util::future::join_all(calls).await.into_iter().map(Result::unwrap).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn jitter_spreads_the_retries_of_calls_that_fail_at_the_same_time() {
+    let second = secs(1);
+    let always_at_the_cap = ExponentialBackoff::new(second, second).unwrap();
+    for (layer, status, retry_after, from, to) in [
+        (RetryLayer::new(), 503, "", 50, 100),
+        (RetryLayer::new(), 429, "", 500, 1_000),
+        (RetryLayer::new(), 429, "5", 5_000, 5_500),
+        (RetryLayer::new().with_backoff(always_at_the_cap), 503, "", 500, 1_000),
+        (RetryLayer::new().with_seed(1), 503, "", 50, 100),
+    ] {
+        let delays = delays_of_1000_calls(layer, status, retry_after).await;
+        let distinct: HashSet<_> = delays.iter().collect();
+        assert!(distinct.len() >= 900, "only {} of 1,000 delays are distinct", distinct.len());
+        // Each tenth of the delay range contains about a tenth of the 1,000 delays.
+        let mut tenths = [0; 10];
+        for delay in &delays {
+            assert!((millis(from)..=millis(to)).contains(delay), "{delay:?}");
+            let share = (delay.as_secs_f64() - millis(from).as_secs_f64()) / millis(to - from).as_secs_f64();
+            tenths[((share * 10.0) as usize).min(9)] += 1;
+        }
+        assert!(tenths.iter().all(|count| (60..140).contains(count)), "{tenths:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn backoff_delays_repeat_with_the_same_seed_and_differ_without_a_seed() {
+    let delays = |layer: RetryLayer| async move {
+        let service = layer.with_max_attempts(6).unwrap().layer(ScriptedService::new([Status(503)]));
+        let response = service.oneshot(get(URI)).await.unwrap();
+        report(&response).attempts().iter().filter_map(|attempt| attempt.delay).collect::<Vec<_>>()
+    };
+    let first = delays(RetryLayer::new().with_seed(7)).await;
+    assert_eq!(first.len(), 5);
+    assert_eq!(first, delays(RetryLayer::new().with_seed(7)).await);
+    assert_ne!(first, delays(RetryLayer::new().with_seed(8)).await);
+    assert_ne!(delays(RetryLayer::new()).await, delays(RetryLayer::new()).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_holds_no_concurrency_permit_during_its_backoff() {
+    let inner = ScriptedService::new([Headers(503, &[("retry-after", "60")]), Status(200)]);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(tower::limit::ConcurrencyLimitLayer::new(1))
+        .service(inner.clone());
+    let start = Instant::now();
+    let mut in_backoff = task::spawn(service.clone().oneshot(get(URI)));
+    assert_pending!(in_backoff.poll());
+    assert_eq!(inner.calls(), 1);
+    service.oneshot(get(URI)).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(in_backoff.await.unwrap().status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_waits_for_a_requested_delay_of_three_years() {
+    // A single timer of tokio covers at most 2.2 years.
+    let inner = ScriptedService::new([Headers(503, &[("retry-after", "100000000")]), Status(200)]);
+    let service = RetryLayer::new().with_max_retry_after(Duration::MAX).layer(inner.clone());
+    service.oneshot(get(URI)).await.unwrap();
+    let seen = inner.seen();
+    let waited = seen[1].at - seen[0].at;
+    assert!((secs(100_000_000)..secs(100_000_001)).contains(&waited), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requested_delay_is_read_from_the_rate_limit_headers_of_a_429() {
+    let throttled = |rate_limit: &'static str| {
+        let service = tower::service_fn(move |_: Request<ReplayBody<Content>>| async move {
+            let response = Response::builder().status(429).header("ratelimit", rate_limit);
+            Ok::<_, BoxError>(response.body(Content::default()).unwrap())
+        });
+        RetryLayer::new().with_max_attempts(2).unwrap().layer(service).oneshot(get(URI))
+    };
+    let response = throttled("\"d\";r=0;t=30").await.unwrap();
+    let attempts = report(&response).attempts();
+    assert!(attempts[1].started >= secs(30), "{attempts:?}");
+    assert_eq!(attempts[0].requested_delay, Some(secs(30)));
+    let response = throttled("\"d\";r=0;t=300").await.unwrap();
+    assert_eq!(report(&response).stop_reason(), Some(RequestedDelayTooLong));
+    assert_eq!(report(&response).retry_after(), Some(secs(300)));
+    let response = throttled("\"d\";r=1;t=300").await.unwrap();
+    assert_eq!(
+        report(&response).attempts()[0].requested_delay,
+        None,
+        "no delay should be requested while a permit remains"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_date_is_compared_with_wall_clock_if_date_header_is_missing() {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the layer compares the `retry-after` date with the wall clock"
+    )]
+    let now = SystemTime::now();
+    tokio::time::advance(secs(3_600)).await;
+    let until = HeaderValue::try_from(httpdate::fmt_http_date(now + secs(3_600 + 30))).unwrap();
+    let calls = Rc::new(Cell::new(0));
+    let service = service_fn(|_: Request<ReplayBody<Content>>| {
+        let (until, status) = (until.clone(), if calls.replace(calls.get() + 1) == 0 { 503 } else { 200 });
+        async move { Response::builder().status(status).header("retry-after", until).body(Content::default()) }
+    });
+    let response = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
+    let requested = report(&response).attempts()[0].requested_delay.unwrap();
+    // A `retry-after` date has whole seconds, and the wall clock runs on while tokio's clock is paused.
+    assert!((secs(25)..=secs(30)).contains(&requested), "{requested:?}");
+}
+
+fn get_with_deadline(deadline: Instant) -> Request<Content> {
+    let mut request = get(URI);
+    request.extensions_mut().insert(Deadline(deadline));
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_layer_obeys_a_deadline_that_a_custom_layer_inserts() {
+    let inner = ScriptedService::new([RetryAfter(503, "3"), Status(200)]);
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .map_request(|mut request: Request<Content>| {
+            request.extensions_mut().insert(Deadline::after(secs(1)));
+            request
+        })
+        .layer(RetryLayer::new())
+        .service(inner.clone());
+    service.oneshot(get(URI)).await.unwrap();
+    assert_eq!(inner.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempt_can_start_at_the_deadline_but_not_after_it() {
+    for (late, calls) in [(0, 1), (1, 0)] {
+        let inner = ScriptedService::new([Status(200)]);
+        let deadline = Instant::now();
+        tokio::time::advance(millis(late)).await;
+        let result = RetryLayer::new().layer(inner.clone()).oneshot(get_with_deadline(deadline)).await;
+        assert_eq!(
+            (result.is_ok(), inner.calls()),
+            (late == 0, calls),
+            "the call starts {late} ms after the deadline"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_deadline_limits_waits_but_cancels_no_attempt() {
+    let start = Instant::now();
+    let inner = ScriptedService::new([Delayed(5_000, 200)]);
+    let response = RetryLayer::new().layer(inner).oneshot(get_with_deadline(start + secs(1))).await.unwrap();
+    assert_eq!(
+        (response.status().as_u16(), report(&response).stop_reason()),
+        (200, Some(StopReason::Success))
+    );
+    let start = Instant::now();
+    let inner = ScriptedService::new([Delayed(5_000, 503)]);
+    let response =
+        RetryLayer::new().layer(inner.clone()).oneshot(get_with_deadline(start + secs(1))).await.unwrap();
+    assert_eq!((inner.calls(), report(&response).stop_reason()), (1, Some(StopReason::Deadline)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_is_polled_after_its_deadline_makes_no_further_attempt() {
+    let inner = ScriptedService::new([Status(503)]);
+    let service = RetryLayer::new().layer(inner.clone());
+    let mut call = tokio_test::task::spawn(service.oneshot(get_with_deadline(Instant::now() + secs(2))));
+    tokio_test::assert_pending!(call.poll());
+    tokio::time::advance(secs(60)).await;
+    assert!(tokio_test::assert_ready!(call.poll()).unwrap_err().is_deadline());
+    assert_eq!(inner.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_or_limit_layer_without_a_retry_layer_obeys_the_request_deadline() {
+    let start = Instant::now();
+    let never_responds = || {
+        ScriptedService::new([NoResponse])
+            .map_request(|request: Request<Content>| request.map(ReplayBody::new))
+    };
+    let attempt = AttemptTimeoutLayer::new(secs(10)).unwrap().layer(never_responds());
+    assert!(attempt.oneshot(get_with_deadline(start + secs(1))).await.unwrap_err().is_deadline());
+    assert!(start.elapsed() < secs(2), "{:?}", start.elapsed());
+    let bucket =
+        LocalLimiter::token_bucket(Quota::new(2, secs(60)).unwrap().without_margin()).with_initial_burst(0);
+    let limit = RateLimitLayer::new(bucket).layer(never_responds());
+    assert!(limit.oneshot(get_with_deadline(Instant::now() + secs(1))).await.unwrap_err().is_rate_limited());
+}
