@@ -104,8 +104,8 @@ impl AuthLayer<AnySign> {
     /// signature depends on it, so the body type must implement `From<Bytes>`: [`Body`](crate::Body), `Full<Bytes>`, or
     /// [`ReplayBody`](crate::body::ReplayBody) under a retry layer. The trailers of a buffered body are dropped.
     ///
-    /// The layer signs a request after the limiter has granted its permit. The safety margin of a quota should therefore
-    /// cover the time that a signature takes.
+    /// The layer signs a request after the limiter has granted its permit. The safety margin of a quota should
+    /// therefore cover the time that a signature takes.
     ///
     /// # Errors
     ///

@@ -38,7 +38,7 @@ impl fmt::Debug for AnySign {
     }
 }
 
-/// Signs the requests with a body `B` to a service `S`. [`Infallible`] stands for no signature, and has no requirements.
+/// Signs the requests with a body `B` to a service `S`. [`Infallible`] signs none, and so has no requirements.
 pub trait Signature<S: Service<Request<B>>, B> {
     /// Signs a request, and then calls the inner service.
     type Signing: Future<Output = Result<S::Future, Error>>;

@@ -11,9 +11,9 @@ use tower_outbound::{
 
 use super::*;
 
-/// Rebuilds the stack. Below each layer, another layer changes the type of the error, except below the body idle timeout,
-/// which does not change it back. Between the retry and the rate limit layer, another layer also records the time of each
-/// attempt.
+/// Rebuilds the stack. Below each layer except the body idle timeout, which passes on the type of its inner error,
+/// another layer changes the type of the error. Between the retry and the rate limit layer, another layer also records
+/// the time of each attempt.
 fn rebuilt(stack: StackLayer, service: ScriptedService, times: &Arc<Mutex<Vec<Instant>>>) -> Stack {
     let StackLayer {
         body_idle_timeout,
@@ -43,7 +43,8 @@ fn rebuilt(stack: StackLayer, service: ScriptedService, times: &Arc<Mutex<Vec<In
     BoxCloneService::new(outer.layer(inner.into_inner()).service(service))
 }
 
-/// Sends a request that gets a 503, then times out, and then waits for its permit. Returns what the caller and the service have received.
+/// Sends a request that gets a 503, then times out, and then waits for its permit. Returns what the caller and the
+/// service have received.
 async fn attempts(
     stack: Stack,
     service: ScriptedService,
