@@ -58,7 +58,7 @@ struct QuotaConfig {
     #[serde(default)]
     window_header: Option<Written<HeaderName>>,
     #[serde(default)]
-    unit: Option<Unit>,
+    unit: Option<Written<Unit>>,
     #[serde(default)]
     window: Option<Written<Duration>>,
 }
@@ -100,7 +100,7 @@ impl QuotaConfig {
                 return Err(InvalidConfig::new("quota", value, expected));
             }
         };
-        if let Some(unit) = self.unit {
+        if let Some(Written(unit)) = self.unit {
             headers = headers.with_unit(unit);
         }
         if let Some(Written(name)) = &self.reset {

@@ -61,7 +61,7 @@ fn parse_errors_name_the_invalid_value_and_the_expected_format() {
         ),
         (
             "retry.retry_rejected = 'Idempotent'",
-            "unknown variant `Idempotent`, expected `any_method` or `idempotent`",
+            "invalid retry rejected `Idempotent`: expected any_method or idempotent",
         ),
         ("retry.retry_rejected = true", "invalid type: boolean `true`, expected any_method or idempotent"),
         ("retry.backoff.jitter = '101%'", "invalid jitter percent `101`: expected 0 to 100"),
@@ -156,7 +156,7 @@ fn parse_errors_name_the_path_of_the_field() {
         ),
         (
             "dialect.quotas = [{ remaining = 'x-left', unit = 'cookies' }]",
-            "dialect.quotas[0].unit: unknown variant `cookies`, expected one of `requests`, `tokens`, `input_tokens`, `output_tokens`, `points`, `bytes`, `concurrency`",
+            "dialect.quotas[0].unit: invalid unit `cookies`: expected requests, tokens, input_tokens, output_tokens, points, bytes or concurrency",
         ),
     ] {
         let parsed: Result<StackConfig, _> =
