@@ -70,7 +70,7 @@ impl Serialize for RetryLayer {
 
 impl<'de> Deserialize<'de> for RetryLayer {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Fields::deserialize(from)?.layer().map_err(|error| D::Error::custom(error.from_file()))
+        Fields::deserialize(from)?.layer().map_err(|error| D::Error::custom(error.in_file()))
     }
 }
 
