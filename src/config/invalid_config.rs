@@ -20,7 +20,7 @@ pub struct InvalidConfig {
     expected: Cow<'static, str>,
     /// Replaces `expected` for a value from a file, if `expected` names setters.
     expected_in_file: Option<&'static str>,
-    /// The segments of the field's path in a file, innermost first. Whoever checks or converts a value adds its segment.
+    /// The segments of the path in a file, innermost first. The code that checks or converts a value adds its segment.
     path: Vec<Segment>,
     /// Whether the value is from a file. The error then shows its path.
     is_from_file: bool,
@@ -64,7 +64,7 @@ impl InvalidConfig {
     /// ```
     #[must_use]
     pub fn within(self, outer: impl Into<Cow<'static, str>>) -> Self {
-        self.at(outer).from_file()
+        self.at(outer).in_file()
     }
 
     /// Adds the next outer segment of the path, which only an error of a file shows.
@@ -81,7 +81,7 @@ impl InvalidConfig {
     }
 
     /// Shows the path of the error, because the value is from a file.
-    pub(crate) fn from_file(mut self) -> Self {
+    pub(crate) fn in_file(mut self) -> Self {
         self.is_from_file = true;
         self
     }

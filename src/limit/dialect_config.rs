@@ -51,7 +51,7 @@ struct QuotaConfig {
     limit: Option<Written<HeaderName>>,
     resource: Option<Written<HeaderName>>,
     window_header: Option<Written<HeaderName>>,
-    unit: Option<Unit>,
+    unit: Option<Written<Unit>>,
     window: Option<Written<Duration>>,
 }
 
@@ -101,7 +101,7 @@ impl QuotaConfig {
         for (name, add) in others {
             headers = name.iter().fold(headers, |headers, Written(name)| add(headers, name.clone()));
         }
-        if let Some(unit) = self.unit {
+        if let Some(Written(unit)) = self.unit {
             headers = headers.with_unit(unit);
         }
         Ok(match self.window {

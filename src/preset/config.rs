@@ -148,7 +148,7 @@ impl StackConfig {
     /// Returns the same errors as [`StackBuilder::from_config`] and [`StackBuilder::layer`], with the path of the
     /// field.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
-        StackBuilder::from_config(self)?.layer().map_err(InvalidConfig::from_file)
+        StackBuilder::from_config(self)?.layer().map_err(InvalidConfig::in_file)
     }
 
     /// Creates a client over the configured transport: see [`StackBuilder::client`].
@@ -158,7 +158,7 @@ impl StackConfig {
     /// Returns the same errors as [`layer`](Self::layer) and [`StackBuilder::client`], with the path of the field.
     #[cfg(feature = "client")]
     pub fn client(&self) -> Result<Client, InvalidConfig> {
-        StackBuilder::from_config(self)?.client().map_err(InvalidConfig::from_file)
+        StackBuilder::from_config(self)?.client().map_err(InvalidConfig::in_file)
     }
 
     /// Changes a running client to this configuration: see [`Client::reconfigure`]. A changed `transport` is an error.
@@ -176,7 +176,7 @@ impl StackConfig {
             let expected = "that of the client, because connections cannot be reconfigured at run time";
             return Err(InvalidConfig::new("transport", "other settings", expected).within("transport"));
         }
-        client.reconfigure(&StackBuilder::from_config(self)?).map_err(InvalidConfig::from_file)
+        client.reconfigure(&StackBuilder::from_config(self)?).map_err(InvalidConfig::in_file)
     }
 
     fn with_credential(&self, mut builder: StackBuilder) -> Result<StackBuilder, InvalidConfig> {

@@ -22,7 +22,7 @@ struct Fields {
     max_attempts: u32,
     max_retry_after: Written<Duration>,
     replay_limit: usize,
-    retry_rejected: RetryRejected,
+    retry_rejected: Written<RetryRejected>,
     retry_on: List<StatusCode>,
     never_on: List<StatusCode>,
     backoff: Backoff,
@@ -70,7 +70,7 @@ impl Serialize for RetryLayer {
 
 impl<'de> Deserialize<'de> for RetryLayer {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Fields::deserialize(from)?.layer().map_err(|error| D::Error::custom(error.from_file()))
+        Fields::deserialize(from)?.layer().map_err(|error| D::Error::custom(error.in_file()))
     }
 }
 
@@ -91,7 +91,7 @@ impl From<&RetryLayer> for Fields {
             max_attempts: policy.max_attempts,
             max_retry_after: Written(policy.max_retry_after),
             replay_limit: policy.replay_limit,
-            retry_rejected: policy.retry_rejected,
+            retry_rejected: Written(policy.retry_rejected),
             retry_on: statuses(false),
             never_on: statuses(true),
             backoff: Backoff::of(&policy.transient),
@@ -111,7 +111,7 @@ impl Fields {
             .with_max_attempts(self.max_attempts)?
             .with_max_retry_after(self.max_retry_after.0)
             .with_replay_limit(self.replay_limit)
-            .with_retry_rejected(self.retry_rejected)
+            .with_retry_rejected(self.retry_rejected.0)
             .with_backoff(backoff.map_err(|error| error.at("backoff"))?)
             .with_throttled_backoff(throttled.map_err(|error| error.at("throttled_backoff"))?);
         layer = if self.budget.enabled { layer.with_budget(budget) } else { layer.without_budget() };

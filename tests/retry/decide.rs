@@ -80,7 +80,7 @@ async fn in_call(
 #[tokio::test(start_paused = true)]
 async fn decision_without_a_call_equals_that_of_a_call() {
     let backoff = |base| ExponentialBackoff::new(base, secs(20)).unwrap().with_jitter(Jitter::none());
-    let spent = Budget::new().with_capacity(14).unwrap().with_success_gain(14).unwrap();
+    let budget = Budget::new().with_capacity(14).unwrap();
     let layer = RetryLayer::new().with_backoff(backoff(millis(100))).with_throttled_backoff(backoff(secs(1)));
     let layers = [
         layer.clone(),
@@ -89,10 +89,14 @@ async fn decision_without_a_call_equals_that_of_a_call() {
             .clone()
             .with_idempotent(|head| head.uri.path() == "/v1/searches")
             .never_on([StatusCode::BAD_GATEWAY]),
-        layer.clone().with_honoured_idempotency_key(IdempotencyKey::bare()).with_budget(spent),
+        layer.clone().with_honoured_idempotency_key(IdempotencyKey::bare()).with_budget(budget),
         layer.clone().with_retry_rejected(RetryRejected::Idempotent).with_max_retry_after(secs(3)),
         layer.with_custom_backoff(|| [millis(7)].into_iter()).with_custom_throttled_backoff(std::iter::empty),
     ];
+    // Spends the credit of the only retry.
+    let failing =
+        service_fn(|_: Request<ReplayBody<Content>>| std::future::ready(respond(500, ("x-a", "b"))));
+    layers[3].layer(failing).oneshot(request(&Method::GET, "")).await.unwrap();
     let mut steps = Vec::new();
     for layer in &layers {
         for (method, path) in [(Method::GET, ""), (Method::POST, ""), (Method::POST, "/searches")] {

@@ -13,7 +13,6 @@ pub const MAX_POLICIES: usize = 8;
 
 /// What a quota counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Unit {
     /// Requests.

@@ -80,7 +80,6 @@ impl DelayReason {
 
 /// Which requests are retried after the server has [rejected](Delivery::Rejected) them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum RetryRejected {
     /// Requests with any method, because the server states that it did not process them.
