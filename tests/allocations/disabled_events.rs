@@ -261,6 +261,6 @@ fn client_makes_one_allocation_to_keep_a_get_until_its_body_was_read() {
             call();
             call()
         });
-        assert_eq!(allocated, expected - subject, "with the header {header:?}");
+        assert!(allocated <= expected - subject, "{allocated} allocations with the header {header:?}");
     }
 }
