@@ -55,12 +55,6 @@ pub(super) type MakeBody = Box<dyn Fn() -> Body + Send + Sync>;
 
 impl Body {
     /// Creates an empty body.
-    ///
-    /// ```
-    /// use http_body::Body as _;
-    ///
-    /// assert!(tower_outbound::Body::empty().is_end_stream());
-    /// ```
     pub fn empty() -> Self {
         Self { kind: Kind::Full(Bytes::new()) }
     }
@@ -69,14 +63,6 @@ impl Body {
     ///
     /// Boxes the body, unless it is empty, in memory, a `Body`, or hyper's response body. The last two may also be in
     /// an `IdleBody`.
-    ///
-    /// ```
-    /// use bytes::Bytes;
-    /// use http_body_util::Full;
-    /// use tower_outbound::Body;
-    ///
-    /// let body = Body::new(Full::new(Bytes::from_static(b"hello")));
-    /// ```
     pub fn new<B>(body: B) -> Self
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
