@@ -3,14 +3,14 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
 use tracing::Span;
 
 use super::{AttemptSpanLayer, ResponseFuture};
 use crate::{
-    error::{BoxError, Error, LeakedOnPanic, MaybeRejected},
+    error::{BoxError, Error, MaybeRejected},
     headers,
     telemetry::Sending,
 };
@@ -53,46 +53,28 @@ where
         self.inner.poll_ready(cx).map_err(Error::from_service)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let numbered = self.layer.as_ref().is_some_and(|layer| layer.header.is_some());
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let layer = self.layer.as_deref();
+        let numbered = layer.is_some_and(|layer| layer.header.is_some());
         let (sending, span, number) = Sending::begin(&request, numbered);
-        if self.layer.is_some() || sending.is_observed() || !span.is_disabled() {
-            return self.call_observed(request, sending, span, number);
-        }
-        let kept = LeakedOnPanic::new((sending, span));
-        let future = MaybeRejected::Calling { future: self.inner.call(request) };
-        let (sending, span) = LeakedOnPanic::into_inner(kept);
-        ResponseFuture { future, span, sending }
-    }
-}
-
-impl<S> AttemptSpan<S> {
-    /// Adds the headers of the layer, and calls the inner service inside the span.
-    #[inline(never)]
-    fn call_observed<B>(
-        &mut self,
-        mut request: Request<B>,
-        sending: Sending,
-        span: Span,
-        number: u32,
-    ) -> ResponseFuture<S::Future>
-    where
-        S: Service<Request<B>>,
-    {
-        let mut added = Ok(());
-        if let Some(header) = self.layer.as_ref().and_then(|layer| layer.header.as_ref()) {
-            added = headers::insert(request.headers_mut(), &header.0, HeaderValue::from(number));
-        }
-        if let Some(propagate) = self.layer.as_ref().and_then(|layer| layer.propagate.as_ref()) {
-            added = added.and_then(|()| headers::check_room(request.headers()));
-            if added.is_ok() {
-                propagate(&span, request.headers_mut());
-            }
-        }
+        let added = layer.map_or(Ok(()), |layer| layer.add_headers(request.headers_mut(), &span, number));
         let future = match added {
             Ok(()) => span.in_scope(|| MaybeRejected::Calling { future: self.inner.call(request) }),
             Err(error) => MaybeRejected::rejected(error),
         };
         ResponseFuture { future, span, sending }
+    }
+}
+
+impl AttemptSpanLayer {
+    fn add_headers(&self, headers: &mut HeaderMap, span: &Span, number: u32) -> Result<(), Error> {
+        if let Some(header) = &self.header {
+            headers::insert(headers, &header.0, HeaderValue::from(number))?;
+        }
+        if let Some(propagate) = &self.propagate {
+            headers::check_room(headers)?;
+            propagate(span, headers);
+        }
+        Ok(())
     }
 }

@@ -55,12 +55,6 @@ pub(super) type MakeBody = Box<dyn Fn() -> Body + Send + Sync>;
 
 impl Body {
     /// Creates an empty body.
-    ///
-    /// ```
-    /// use http_body::Body as _;
-    ///
-    /// assert!(tower_outbound::Body::empty().is_end_stream());
-    /// ```
     pub fn empty() -> Self {
         Self { kind: Kind::Full(Bytes::new()) }
     }
@@ -69,14 +63,6 @@ impl Body {
     ///
     /// Boxes the body, unless it is empty, in memory, a `Body`, or hyper's response body. The last two may also be in
     /// an `IdleBody`.
-    ///
-    /// ```
-    /// use bytes::Bytes;
-    /// use http_body_util::Full;
-    /// use tower_outbound::Body;
-    ///
-    /// let body = Body::new(Full::new(Bytes::from_static(b"hello")));
-    /// ```
     pub fn new<B>(body: B) -> Self
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -273,16 +259,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn body_returns_the_bytes_of_any_source() {
-        let slice: &'static [u8] = b"x";
-        for body in
-            ["x".into(), slice.into(), vec![b'x'].into(), "x".to_owned().into(), Body::new(Full::from("x"))]
-        {
-            assert_eq!(BodyExt::collect(body).await.unwrap().to_bytes(), "x");
-        }
-    }
-
-    #[tokio::test]
     async fn body_returns_none_after_an_error() {
         let mut body = Body::new(ReplayBody::new(Script::new([Step::data(1), Step::Fail])));
         assert!(body.frame().await.unwrap().unwrap().is_data());
@@ -314,14 +290,5 @@ mod tests {
             assert_eq!((body.name(), body.size_hint().exact()), ("incoming", Some(5)));
             assert_eq!(body.bytes_up_to(5).await.unwrap(), "hello");
         }
-    }
-
-    #[test]
-    fn body_is_send_and_its_debug_output_omits_the_content() {
-        fn send<T: Send + Unpin>(value: T) -> T {
-            value
-        }
-        let shown = format!("{:?}", send(Body::from("secret")));
-        assert!(shown.contains("full") && !shown.contains("secret"), "{shown}");
     }
 }

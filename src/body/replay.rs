@@ -2,7 +2,7 @@ use std::{
     any::Any,
     fmt, mem,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     task::{Context, Poll, ready},
 };
 
@@ -11,8 +11,8 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::{
-    body::{Body as AnyBody, MakeBody, take},
-    recording::{Recorded, Recording},
+    body::{Body as AnyBody, take},
+    recording::{Recorded, Recording, Shared, Source},
 };
 use crate::call::CallContext;
 
@@ -105,46 +105,6 @@ pin_project! {
 pub(crate) struct Replay<B> {
     /// `None` for an empty body.
     shared: Option<Arc<Shared<B>>>,
-}
-
-/// The body that all attempts of a call share.
-struct Shared<B> {
-    limit: usize,
-    announced: Option<u64>,
-    /// Creates the body again. The body is then not recorded.
-    make: Option<MakeBody>,
-    /// The call of the request, which records the progress of the body.
-    call: CallContext,
-    source: Mutex<Source<B>>,
-}
-
-enum Source<B> {
-    /// Contains the body if nothing was read from it. Contains `None` while an attempt holds the body, and after an
-    /// attempt has read part of it.
-    Unread(Option<B>),
-    /// An attempt has read the body completely.
-    Whole(Recorded),
-    /// The body returned an error.
-    Failed,
-}
-
-impl<B> Shared<B> {
-    /// Ignores the poisoning of the lock, because no code panics while it changes the value.
-    fn lock(&self) -> MutexGuard<'_, Source<B>> {
-        self.source.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Starts the recording of a body, unless its reported length exceeds the limit or the body can be created again.
-    fn recording(&self, hint: &SizeHint) -> Option<Recording> {
-        let fits = usize::try_from(hint.lower()).is_ok_and(|least| least <= self.limit);
-        (fits && self.make.is_none()).then(|| Recording::new(self.limit, hint.exact().is_some()))
-    }
-
-    fn put(&self, source: Source<B>) {
-        let old = mem::replace(&mut *self.lock(), source);
-        // Drops the old body outside the lock, because a custom body may run arbitrary code in its `Drop`.
-        drop(old);
-    }
 }
 
 impl<B> ReplayBody<B> {

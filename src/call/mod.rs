@@ -102,15 +102,12 @@ impl CallContext {
 
     /// Like [`of`](Self::of). A new call takes `identity`.
     fn get_or_start(extensions: &mut Extensions, identity: &mut Option<Identity>) -> Self {
-        let call = extensions.get_or_insert_with(|| Self::new(identity.take())).clone();
+        let mut shared = || Arc::new(Shared::new(identity.take()));
+        let call = extensions.get_or_insert_with(|| Self(Report { shared: shared() })).clone();
         if let Some(Deadline(deadline)) = extension_beside(Some(&call), extensions) {
             call.narrow_deadline(*deadline, DeadlineSetting::Extension);
         }
         call
-    }
-
-    fn new(identity: Option<Identity>) -> Self {
-        Self(Report { shared: Arc::new(Shared::new(identity)) })
     }
 
     /// Returns the time by which the response headers must arrive, if the call has a deadline.
@@ -297,25 +294,5 @@ impl CallContext {
         }
         state.stop_reason = Some(reason);
         state.retry_after = retry_after.map_or(state.retry_after, OptionalDuration::from);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attempt_that_is_not_sent_reports_no_time_of_sending() {
-        let call = CallContext::of(&mut Extensions::new());
-        let now = call.started();
-        call.start_attempt(now).unwrap();
-        call.begin_watch();
-        call.enter(Phase::Sent(Duration::from_secs(1)));
-        call.end_watch();
-        call.end_attempt(Outcome::Response(http::StatusCode::SERVICE_UNAVAILABLE), None, None, None);
-        call.start_attempt(now).unwrap();
-        call.end_attempt(Outcome::Refused, None, None, None);
-        let sent = call.report().attempts().iter().map(|attempt| attempt.sent).collect::<Vec<_>>();
-        assert_eq!(sent, [Some(Duration::from_secs(1)), None]);
     }
 }

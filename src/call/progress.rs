@@ -157,7 +157,7 @@ impl CallContext {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Outcome, *};
 
     fn call() -> CallContext {
         CallContext::of(&mut http::Extensions::new())
@@ -173,10 +173,21 @@ mod tests {
         }
         call.enter(Phase::Connecting);
         assert_eq!(call.phase(), sent);
+    }
+
+    #[test]
+    fn attempt_that_is_not_sent_reports_no_time_of_sending() {
+        let (call, sent) = (call(), Duration::from_secs(1));
+        call.start_attempt(call.started()).unwrap();
+        call.begin_watch();
+        call.enter(Phase::Sent(sent));
         call.end_watch();
-        assert_eq!(call.phase(), sent, "the report reads it after the end");
-        call.progress().reset();
+        call.end_attempt(Outcome::Response(http::StatusCode::SERVICE_UNAVAILABLE), None, None, None);
+        call.start_attempt(call.started()).unwrap();
         assert_eq!(call.phase(), Phase::Unknown);
+        call.end_attempt(Outcome::Refused, None, None, None);
+        let reported = call.report().attempts().iter().map(|attempt| attempt.sent).collect::<Vec<_>>();
+        assert_eq!(reported, [Some(sent), None]);
     }
 
     #[test]

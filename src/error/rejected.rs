@@ -1,6 +1,5 @@
 use std::{
     future::Future,
-    mem::ManuallyDrop,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -19,17 +18,10 @@ pub(crate) fn polled_after_completion() -> ! {
     panic!("future polled after completion")
 }
 
-/// Takes the value that a future stores until it is needed. It is not inlined, because the compiler would then copy a
-/// request twice.
-#[inline(never)]
+/// Takes the value that a future stores until it is needed.
 pub(crate) fn take_once<T>(slot: &mut Option<T>) -> T {
     slot.take().unwrap_or_else(|| polled_after_completion())
 }
-
-/// Holds the values of a layer while it calls the inner service. The values leak if `call` panics, so that the compiler
-/// constructs the inner future in its final place, which saves a copy of about 1 KB in each layer. Do not use this type
-/// around a transport with values that refer to a key.
-pub(crate) type LeakedOnPanic<T> = ManuallyDrop<T>;
 
 pin_project! {
     /// The future of a service that may reject a request before it calls the inner service. After it completes, the
@@ -43,13 +35,11 @@ pin_project! {
 }
 
 impl<F> MaybeRejected<F> {
-    #[inline]
     pub(crate) fn rejected(error: Error) -> Self {
         Self::Rejected { error: Some(error) }
     }
 
     /// Drops the inner future inside `span`, unless the future has completed.
-    #[inline]
     pub(crate) fn drop_in(self: Pin<&mut Self>, span: &Span) {
         if !matches!(*self, Self::Rejected { error: None }) {
             let _entered = span.enter();
@@ -58,7 +48,6 @@ impl<F> MaybeRejected<F> {
     }
 
     /// Drops the inner future. Polling the future after that panics.
-    #[inline]
     pub(crate) fn complete(mut self: Pin<&mut Self>) {
         self.set(Self::Rejected { error: None });
     }
@@ -71,7 +60,6 @@ where
 {
     type Output = Result<Response<R>, Error>;
 
-    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.as_mut().project() {
             StateProj::Calling { future } => {

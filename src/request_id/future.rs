@@ -19,13 +19,13 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: MaybeRejected<F>,
+        pub(super) future: MaybeRejected<F>,
         // The span is current while the future is polled and dropped, as in `tracing::Instrumented`.
-        span: Span,
-        call: CallContext,
+        pub(super) span: Span,
+        pub(super) call: CallContext,
         // The parts of the request for the log event. `None` if neither a subscriber nor a metrics recorder was active
         // when the call started.
-        subject: Option<Box<Subject>>,
+        pub(super) subject: Option<Box<Subject>>,
     }
 
     impl<F> PinnedDrop for ResponseFuture<F> {
@@ -33,21 +33,6 @@ pin_project! {
             let this = this.project();
             this.future.drop_in(this.span);
         }
-    }
-}
-
-/// The state of a call that the layer has started.
-pub(super) struct Started {
-    pub(super) span: Span,
-    pub(super) call: CallContext,
-    pub(super) subject: Option<Box<Subject>>,
-}
-
-impl<F> ResponseFuture<F> {
-    #[inline(always)]
-    pub(super) fn new(future: MaybeRejected<F>, started: Started) -> Self {
-        let Started { span, call, subject } = started;
-        Self { future, span, call, subject }
     }
 }
 

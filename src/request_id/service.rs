@@ -8,11 +8,11 @@ use tower_layer::Layer;
 use tower_service::Service;
 use tracing::Level;
 
-use super::{RequestId, RequestIdLayer, ResponseFuture, future::Started};
+use super::{RequestId, RequestIdLayer, ResponseFuture};
 use crate::{
     body::BrokenBody,
     call::{CallContext, Identity, extension_beside},
-    error::{BoxError, Error, LeakedOnPanic, MaybeRejected},
+    error::{BoxError, Error, MaybeRejected},
     headers,
     telemetry::{self, Subject},
 };
@@ -31,16 +31,6 @@ pub struct SetRequestId<S> {
 
 impl<S> SetRequestId<S> {
     inner_service!();
-
-    #[inline(never)]
-    fn call_started<B>(&mut self, request: Request<B>, started: Started) -> ResponseFuture<S::Future>
-    where
-        S: Service<Request<B>>,
-    {
-        let started = LeakedOnPanic::new(started);
-        let future = MaybeRejected::Calling { future: self.inner.call(request) };
-        ResponseFuture::new(future, LeakedOnPanic::into_inner(started))
-    }
 }
 
 impl<S> Layer<S> for RequestIdLayer {
@@ -64,45 +54,35 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let (started, added) = self.layer.start(&mut request);
-        if let Err(error) = added {
-            return ResponseFuture::new(MaybeRejected::rejected(error), started);
-        }
-        if !started.span.is_disabled() {
-            let future =
-                started.span.in_scope(|| MaybeRejected::Calling { future: self.inner.call(request) });
-            return ResponseFuture::new(future, started);
-        }
-        self.call_started(request, started)
-    }
-}
-
-impl RequestIdLayer {
-    /// Starts a call. Returns an error if the id does not fit into the request's headers.
-    fn start<B>(&self, request: &mut Request<B>) -> (Started, Result<(), Error>) {
+        let layer = &self.layer;
         let own = request.extensions().get().map(|RequestId(id)| id.clone());
-        let id = || own.clone().unwrap_or_else(|| (self.make)());
-        let (id, added) = match headers::get_or_insert_with(request.headers_mut(), self.header(), id) {
+        let id = || own.clone().unwrap_or_else(|| (layer.make)());
+        let (id, added) = match headers::get_or_insert_with(request.headers_mut(), layer.header(), id) {
             Ok(sent) => {
                 let id = sent.clone();
                 headers::mark_unique(sent);
                 (id, Ok(()))
             }
+            // The id does not fit into the request's headers.
             Err(error) => (id(), Err(error)),
         };
-        let span = telemetry::call_span(self.has_info_spans, self.naming.service.as_deref(), &id, request);
+        let span = telemetry::call_span(layer.has_info_spans, layer.naming.service.as_deref(), &id, &request);
         let identity = Identity {
-            naming: Arc::clone(&self.naming),
+            naming: Arc::clone(&layer.naming),
             request_id: id,
             in_span: !span.is_disabled(),
-            shows_attempt: self.level <= Level::INFO && telemetry::joins_attempt(),
+            shows_attempt: layer.level <= Level::INFO && telemetry::joins_attempt(),
         };
         let call = CallContext::identified(request.extensions_mut(), identity);
-        if self.has_info_spans {
+        if layer.has_info_spans {
             call.raise_spans();
         }
         let continues = extension_beside::<BrokenBody>(Some(&call), request.extensions()).is_some();
-        let subject = Subject::of(self.level, request, &span, continues.then_some(&call));
-        (Started { span, call, subject }, added)
+        let subject = Subject::of(layer.level, &request, &span, continues);
+        let future = match added {
+            Ok(()) => span.in_scope(|| MaybeRejected::Calling { future: self.inner.call(request) }),
+            Err(error) => MaybeRejected::rejected(error),
+        };
+        ResponseFuture { future, span, call, subject }
     }
 }

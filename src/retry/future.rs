@@ -62,7 +62,6 @@ where
     B: Body + 'static,
 {
     /// Records the request. The call fails if no idempotency key fits into the request's headers.
-    #[inline(never)]
     pub(super) fn new(inner: S, policy: Arc<Policy>, mut request: Request<B>) -> Self {
         let call = CallContext::of(request.extensions_mut());
         let own =

@@ -48,7 +48,6 @@ where
         Poll::Ready(Ok(()))
     }
 
-    #[inline(never)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         ResponseFuture::new(self.inner.clone(), Arc::clone(&self.policy), request)
     }

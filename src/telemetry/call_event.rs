@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     call::{AttemptReport, CallContext, Outcome, StopReason},
-    clock::{self, Instant},
     error::Error,
 };
 
@@ -23,7 +22,6 @@ pub(crate) struct Subject {
     level: Level,
     method: Method,
     uri: Uri,
-    started: Instant,
     /// Whether the call was logged before. It then continues because the body of its response broke.
     continues: bool,
 }
@@ -33,18 +31,17 @@ impl Subject {
     /// feature `log` is enabled, because the crate `log` may then write the span. Otherwise returns `None`. The result
     /// is boxed, so that the future of a call without an observer stays small.
     ///
-    /// `earlier` is the call if it was logged before.
+    /// `continues` is `true` if the call was logged before.
     pub(crate) fn of<B>(
         level: Level,
         request: &Request<B>,
         span: &Span,
-        earlier: Option<&CallContext>,
+        continues: bool,
     ) -> Option<Box<Self>> {
         let is_observed = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
         is_observed.then(|| {
             let (method, uri) = (request.method().clone(), request.uri().clone());
-            let started = earlier.map_or_else(clock::now, CallContext::started);
-            Box::new(Self { level, method, uri, started, continues: earlier.is_some() })
+            Box::new(Self { level, method, uri, continues })
         })
     }
 }
@@ -80,7 +77,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
     let attempt = if LevelFilter::current() >= Level::DEBUG { call.deferred_attempt() } else { None };
     let attempt = attempt.as_ref();
     let connect = attempt.and_then(|attempt| attempt.connect);
-    let elapsed = subject.started.elapsed();
+    let elapsed = call.started().elapsed();
     // Omits the reason if the status of a completed call already shows it.
     let is_informative = |ended: &StopReason| match ended {
         StopReason::Success => false,

@@ -118,11 +118,6 @@ impl Sending {
         (Self { stopwatch, call }, span, number)
     }
 
-    /// Returns whether the end of the attempt changes a span or a metric.
-    pub(crate) fn is_observed(&self) -> bool {
-        self.call.is_some() || self.stopwatch.is_some()
-    }
-
     pub(crate) fn ended(&mut self, span: &Span, result: Result<ResponseSummary<'_>, &Error>) {
         self.call = None;
         if let Some(stopwatch) = self.stopwatch.take() {

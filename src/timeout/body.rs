@@ -12,6 +12,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::expiry::checked_limit;
 use crate::{body::IdleBody, config::InvalidConfig, error::polled_after_completion};
 
 /// Ends a response body with an error if the body stalls. [`Error::is_timeout`](crate::Error::is_timeout) returns
@@ -57,10 +58,7 @@ impl BodyIdleTimeoutLayer {
     ///
     /// Returns an error if `limit` is zero.
     pub fn new(limit: Duration) -> Result<Self, InvalidConfig> {
-        if limit.is_zero() {
-            return Err(InvalidConfig::new("body idle timeout", "0ns", "more than zero"));
-        }
-        Ok(Self { limit: Some(limit) })
+        Ok(Self { limit: Some(checked_limit("body idle timeout", limit)?) })
     }
 
     /// Creates a layer without a limit. Use it if the stack must have the same type with and without a limit.

@@ -1,4 +1,4 @@
-//! The parts that the total timeout and the attempt timeout share.
+//! The parts that the timeouts share.
 
 use std::{
     future::Future,
