@@ -64,13 +64,13 @@ pub(super) fn prefixes(first: u8) -> &'static [&'static str] {
 /// applies.
 ///
 /// Reads the first of these headers that has a valid value: `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After` (RFC
-/// 9110 §10.2.3), and those of single services. Its value has one of the forms of [`until`](super::moment::until), and
+/// 9110 §10.2.3), and those of single services. Its value has one of the forms of [`until`](crate::policy::moment::until), and
 /// is rounded up:
 ///
 /// - Of a comma-separated list, the longest delay is used: `3, 9` is 9 s. Proxies join several headers of the same name
 ///   in this way.
 /// - If the header appears several times, the longest delay is used.
-/// - A delay longer than [`MAX_REQUESTED_DELAY`](super::header_values::MAX_REQUESTED_DELAY) is capped at it.
+/// - A delay longer than [`MAX_REQUESTED_DELAY`](crate::policy::header_values::MAX_REQUESTED_DELAY) is capped at it.
 /// - A negative number is not valid.
 ///
 /// A moment is compared to the response's own `Date` header, because the clocks of server and client differ. Without a
