@@ -81,6 +81,9 @@ impl DialectConfig {
     }
 }
 
+/// Adds a header to those of a quota.
+type AddHeader = fn(QuotaHeaders, HeaderName) -> QuotaHeaders;
+
 impl QuotaConfig {
     fn headers(&self) -> Result<QuotaHeaders, InvalidConfig> {
         let mut headers = match (&self.remaining, &self.used) {
@@ -92,7 +95,7 @@ impl QuotaConfig {
                 return Err(InvalidConfig::new("quota", value, expected));
             }
         };
-        let others: [(_, fn(QuotaHeaders, HeaderName) -> QuotaHeaders); 4] = [
+        let others: [(_, AddHeader); 4] = [
             (&self.reset, QuotaHeaders::with_reset),
             (&self.limit, QuotaHeaders::with_limit),
             (&self.resource, QuotaHeaders::with_resource),

@@ -162,20 +162,17 @@ impl Pair {
 
     fn permit(self, request: &PermitRequest, granted: [u64; 2]) -> Permit<'static> {
         let [of_account, of_part] = granted;
-        let issuer = JointIssuer { account: (self.account, of_account), part: (self.part, of_part) };
+        let issuer = JointIssuer([(self.account, of_account), (self.part, of_part)]);
         Permit::new(request.cost()).with_issuer(Arc::new(issuer)).with_amounts(*request.amounts())
     }
 }
 
 /// Passes the outcome of a request to both limiters, or to the one that it concerns.
-struct JointIssuer {
-    account: (LocalLimiter, u64),
-    part: (LocalLimiter, u64),
-}
+struct JointIssuer([(LocalLimiter, u64); 2]);
 
 impl PermitIssuer for JointIssuer {
     fn is_expired(&self, _: &Permit<'_>) -> bool {
-        [&self.account, &self.part].iter().any(|(limiter, at)| limiter.shared.is_expired(*at))
+        self.0.iter().any(|(limiter, at)| limiter.shared.is_expired(*at))
     }
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) -> Effect {
@@ -186,28 +183,28 @@ impl PermitIssuer for JointIssuer {
                 Effect::default()
             }
         };
-        let of_account = effect(&self.account, Scope::Account);
-        of_account.or(effect(&self.part, Scope::Endpoint))
+        let [account, part] = &self.0;
+        effect(account, Scope::Account).or(effect(part, Scope::Endpoint))
     }
 
     fn dropped(&self, permit: &Permit<'_>) {
-        for (limiter, at) in [&self.account, &self.part] {
+        for (limiter, at) in &self.0 {
             limiter.shared.dropped((permit.cost(), *at), permit.sent_at().is_some());
         }
     }
 
     fn counts_in_flight(&self) -> bool {
-        [&self.account, &self.part].iter().any(|(limiter, _)| limiter.shared.limits_in_flight())
+        self.0.iter().any(|(limiter, _)| limiter.shared.limits_in_flight())
     }
 
     fn left_flight(&self, is_cancelled: bool) {
-        for (limiter, _) in [&self.account, &self.part] {
+        for (limiter, _) in &self.0 {
             limiter.shared.end_in_flight(is_cancelled);
         }
     }
 
     fn settled(&self, _: Instant, charged: &Amounts, actual: &Amounts) {
-        for (limiter, at) in [&self.account, &self.part] {
+        for (limiter, at) in &self.0 {
             limiter.shared.settle(*at, charged, actual);
         }
     }

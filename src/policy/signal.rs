@@ -11,8 +11,8 @@ pub enum Scope {
     Endpoint,
 }
 
-/// Describes a response with regard to the limits of its server. The function of a [`Dialect`](crate::limit::Dialect) or an inner layer
-/// returns it.
+/// Describes a response with regard to the limits of its server. The function of a [`Dialect`](crate::limit::Dialect)
+/// or an inner layer returns it.
 ///
 /// An inner layer that has read the body inserts the signal into the extensions of the response. This signal takes
 /// precedence over the function, and both take precedence over the status and the headers. The rate-limit layer and the

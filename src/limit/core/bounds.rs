@@ -6,8 +6,8 @@ use super::{
     Ask, Core,
     lateness::{Due, MAX_GATHERED},
     queue::Head,
+    queued_amounts,
     slots::Ticket,
-    unit_limits,
 };
 use crate::{
     error::{Delay, Reason, Refusal},
@@ -27,17 +27,12 @@ impl Core {
     /// expected before the stated end.
     pub(super) fn forecast(&self, now: u64, total: u64) -> u64 {
         let pause = &self.server.pause;
+        let is_first = || self.head().is_none_or(|head| total <= head.waiter.cost.get().into());
         let start = match pause.end(now) {
-            Some(end) if pause.is_long() && (pause.is_on(now) || !self.is_first(total)) => end,
+            Some(end) if pause.is_long() && (pause.is_on(now) || !is_first()) => end,
             _ => now,
         };
         self.server.forecast(|start, total| self.supply.due(start, total, self.queue.costliest), start, total)
-    }
-
-    /// Returns whether `total` permits are those of the first request.
-    fn is_first(&self, total: u64) -> bool {
-        let head = self.head();
-        head.is_none_or(|head| total <= head.waiter.cost.get().into())
     }
 
     /// Returns when the permits of the head are available.
@@ -47,10 +42,7 @@ impl Core {
         let needed = cost.saturating_add(head.reserve);
         let by_server = self.server.forecast(|start, total| self.supply.due(start, total, cost), now, cost);
         let due = by_server.max(self.supply.due(now, needed, needed));
-        match self.units {
-            None => due,
-            Some(_) => self.due_behind(due, &Totals::NONE, &head.waiter.amounts, now),
-        }
+        self.due_behind(due, &Totals::NONE, &head.waiter.amounts, now)
     }
 
     /// Returns why the store grants no request of this cost.
@@ -122,7 +114,8 @@ impl Core {
     /// Returns the bound that a new request misses, whose permits are expected at `due`. Without a forecast, a request
     /// that must not wait misses its longest wait at once, unless a store may admit it.
     pub(super) fn missed_by_new(&self, ask: &Ask<'_>, due: u64, now: u64) -> Option<Reason> {
-        if !self.may_be_admitted() && self.is_full_for(ask.is_in_flight) && ask.latest.max_wait <= now {
+        let may_be_admitted = self.in_flight.as_ref().is_some_and(|in_flight| in_flight.admitted.is_some());
+        if !may_be_admitted && self.is_full_for(ask.is_in_flight) && ask.latest.max_wait <= now {
             return Some(Reason::MaxWait);
         }
         ask.latest.missed_by(due, now, self.grace())
@@ -220,7 +213,7 @@ impl Core {
                     Some(refusal)
                 } else if waiter.latest.is_bounded() {
                     let total = self.queue.shares.total(rank, own, &wanted, 0);
-                    let before = unit_limits::ahead(total, own.saturating_add(higher), of_rank, taken);
+                    let before = queued_amounts::ahead(total, own.saturating_add(higher), of_rank, taken);
                     let due = self.forecast(now, total);
                     let due = self.due_behind(due, &before, &waiter.amounts, now);
                     let reason = waiter.latest.missed_by(due, now, grace);

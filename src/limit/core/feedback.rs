@@ -195,7 +195,7 @@ impl Core {
             // Earlier grants are in no log, so the burst counts as spent.
             self.supply.quotas.leave(0, now);
         }
-        Units::change(&mut self.units, quotas, self.supply.quotas.spread(), now);
+        Units::change(&mut self.units, quotas, self.supply.quotas.spread, now);
         self.limit_amounts();
         let delay = self.lateness.change(quotas);
         if delay > 0 {

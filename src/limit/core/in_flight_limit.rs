@@ -56,11 +56,6 @@ impl Core {
         self.in_flight.as_ref().filter(|in_flight| in_flight.is_full()).map(|in_flight| in_flight.max)
     }
 
-    /// Returns whether a store may admit requests although the limit is reached here.
-    pub(super) fn may_be_admitted(&self) -> bool {
-        self.in_flight.as_ref().is_some_and(|in_flight| in_flight.admitted.is_some())
-    }
-
     /// Schedules the refusal of a waiter at its bound, because no forecast refuses it earlier.
     pub(super) fn watch_bound(&mut self, latest: Latest) {
         if self.watches_bounds() && latest.is_bounded() {

@@ -3,7 +3,7 @@
 //! Such a request waits in both queues as a late waiter, so that its turn only wakes it. It takes its permits when they
 //! are available in both.
 
-use super::{Ask, Core, PATIENCE, Stage, Ticket};
+use super::{Ask, Core, PATIENCE, Stage, Status, Ticket};
 use crate::error::Refusal;
 
 /// How long a request keeps its turn, in which no other request of its queue is served, without reading it again: 1 s in
@@ -48,35 +48,24 @@ impl Core {
     }
 
     /// Returns whether [`status`](Self::status) would grant the permits of a queued request now. Its offer ends if they
-    /// are not available any more.
-    pub fn turn(&mut self, ticket: Ticket, now: u64) -> Turn {
+    /// are not available any more. A refusal ends the ticket.
+    pub fn turn(&mut self, ticket: Ticket, now: u64) -> Result<bool, Refusal> {
         self.restore(ticket, now);
         self.advance(now);
-        match self.queue.find(ticket) {
-            Some((_, Stage::Refused(_), _)) => Turn::Refused,
-            Some((slot, _, waiter)) if waiter.cost.get() > self.supply.largest() => {
-                let refusal = self.too_costly(waiter.cost);
-                self.refuse(slot, refusal, now);
-                Turn::Refused
+        let Some((slot, stage, waiter)) = self.queue.find(ticket) else { return Ok(false) };
+        let is_offered = matches!(stage, Stage::Offered(_));
+        if matches!(stage, Stage::Refused(_)) || waiter.cost.get() > self.supply.largest() {
+            if let Status::Refused(refusal) = self.status(ticket, now) {
+                return Err(refusal);
             }
-            Some((slot, Stage::Offered(_), _)) => {
-                let head = self.head().filter(|head| head.slot == slot);
-                if head.is_some_and(|head| self.has_permits(&head, now)) {
-                    self.queue.keep_turn(slot, now);
-                    return Turn::Now;
-                }
-                self.queue.withdraw_offer(slot);
-                Turn::Later
+        } else if is_offered {
+            let head = self.head().filter(|head| head.slot == slot);
+            if head.is_some_and(|head| self.has_permits(&head, now)) {
+                self.queue.keep_turn(slot, now);
+                return Ok(true);
             }
-            _ => Turn::Later,
+            self.queue.withdraw_offer(slot);
         }
+        Ok(false)
     }
-}
-
-/// Whether a queued request gets its permits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    Later,
-    Now,
-    Refused,
 }

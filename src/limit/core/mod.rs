@@ -50,7 +50,6 @@ pub use self::state::Snapshot;
 pub use self::{
     block::Block,
     feedback::{End, Feedback},
-    joint::Turn,
     latest::Latest,
     quotas::Spread,
     request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},
@@ -74,7 +73,7 @@ pub(crate) use self::{quotas::has_quota, units::Units};
 use crate::{
     error::{Reason, Refusal},
     limit::source::PermitSource,
-    policy::Quota,
+    policy::{Quota, Totals},
 };
 
 /// How long a late waiter that was woken may hold up the waiters behind it: 50 ms in nanoseconds.
@@ -273,6 +272,10 @@ impl Core {
         let own = wanted[rank].saturating_add(ask.cost.get().into());
         let total = self.queue.shares.total(rank, own, wanted, 0);
         let due = self.forecast(now, total);
-        if self.units.is_none() { due } else { self.due_of_units(due, (rank, own, total), ask.amounts, now) }
+        let ahead = self.queue.amounts.as_ref().map_or(Totals::NONE, |queued| {
+            let needed = own.saturating_add(wanted.iter().take(rank).sum());
+            queued_amounts::ahead(total, needed, queued.of_rank(rank), queued.higher(rank))
+        });
+        self.due_behind(due, &ahead, ask.amounts, now)
     }
 }

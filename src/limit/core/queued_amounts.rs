@@ -46,3 +46,10 @@ impl QueuedAmounts {
         self.wanted.iter().take(rank).fold(Totals::NONE, |sum, own| sum.plus(own))
     }
 }
+
+/// Returns the amounts before those of a request, which gets its permits with the last of `total`. Of these, `needed` are
+/// those of its rank and the higher ones. A lower priority with a share is served before some of the higher ones, whose
+/// amounts then do not count.
+pub(super) fn ahead(total: u64, needed: u64, of_rank: Totals, higher: Totals) -> Totals {
+    if total < needed { of_rank } else { higher.plus(&of_rank) }
+}

@@ -21,7 +21,7 @@ pub enum Spread {
 /// All quotas of a limiter that count requests. A request takes its permits from each quota.
 #[derive(Debug, Clone)]
 pub struct Quotas {
-    spread: Spread,
+    pub(super) spread: Spread,
     states: Vec<QuotaState>,
 }
 
@@ -111,10 +111,6 @@ impl QuotaState {
 }
 
 impl Quotas {
-    pub(super) fn spread(&self) -> Spread {
-        self.spread
-    }
-
     pub fn new(quotas: &[Quota], spread: Spread) -> Self {
         Self { spread, states: states(quotas, |quota| QuotaState::new(*quota, spread)) }
     }

@@ -103,12 +103,3 @@ pub enum Status {
     Granted(Grant),
     Refused(Refusal),
 }
-
-impl Status {
-    pub fn refusal(self) -> Option<Refusal> {
-        match self {
-            Self::Refused(refusal) => Some(refusal),
-            Self::Waiting | Self::Granted(_) => None,
-        }
-    }
-}

@@ -5,13 +5,6 @@ use std::num::NonZeroU32;
 use super::{Core, bounds::RECHECK, slots::Waiter};
 use crate::policy::{Amounts, Priority, Remaining, Totals};
 
-/// Returns the amounts before those of a request, which gets its permits with the last of `total`. Of these, `needed` are
-/// those of its rank and the higher ones. A lower priority with a share is served before some of the higher ones, whose
-/// amounts then do not count.
-pub(super) fn ahead(total: u64, needed: u64, of_rank: Totals, higher: Totals) -> Totals {
-    if total < needed { of_rank } else { higher.plus(&of_rank) }
-}
-
 impl Core {
     /// Returns the lowest limit of each unit.
     pub(super) fn unit_limits(&self) -> Amounts {
@@ -29,22 +22,6 @@ impl Core {
         for rank in 0..Priority::COUNT {
             queue.slots.iter(rank).for_each(|slot| amounts.enter(&slot.waiter.amounts, rank));
         }
-    }
-
-    /// Returns when a new request gets its amounts, at `due` or later. It is of this rank, needs the last of `own` permits of
-    /// the rank, and gets it with the last of `total` permits of all ranks.
-    pub(super) fn due_of_units(
-        &self,
-        due: u64,
-        (rank, own, total): (usize, u64, u64),
-        amounts: &Amounts,
-        now: u64,
-    ) -> u64 {
-        let ahead = self.queue.amounts.as_ref().map_or(Totals::NONE, |queued| {
-            let higher: u64 = self.queue.wanted.iter().take(rank).sum();
-            ahead(total, own.saturating_add(higher), queued.of_rank(rank), queued.higher(rank))
-        });
-        self.due_behind(due, &ahead, amounts, now)
     }
 
     /// Returns when a request gets its amounts behind those of `ahead`, at `due` or later.

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
-use super::{Shared, attempt::Attempt, driver};
+use super::{Shared, driver};
 use crate::{
     error::{Refusal, polled_after_completion},
     limit::{
@@ -77,9 +77,8 @@ impl Future for Acquire {
                 let Some(joined) = limiter else { polled_after_completion() };
                 let cost = request.cost();
                 let outcome = match joined.attempt(request) {
-                    Attempt::Granted(at) => Ok(Grant::new(at, cost)),
-                    Attempt::Refused(refusal) => Err(refusal),
-                    Attempt::NeedsLock(read) => match joined.submit(request, read, cx.waker()) {
+                    Ok(decided) => decided.map(|at| Grant::new(at, cost)),
+                    Err(read) => match joined.submit(request, read, cx.waker()) {
                         Ok(Joined::Granted(at)) => Ok(Grant::new(at, cost)),
                         Ok(Joined::Queued(ticket, has_driver)) => {
                             let limiter = limiter.take();

@@ -12,28 +12,21 @@ use crate::{
     policy::nanos,
 };
 
-pub(super) enum Attempt {
-    Granted(u64),
-    Refused(Refusal),
-    /// The lock is needed. The clock was read at this time.
-    NeedsLock(u64),
-}
-
 impl Shared {
-    /// Takes the permits of a request without the lock.
+    /// Grants or refuses a request without the lock. If the lock is needed, returns when the clock was read as `Err`.
     #[inline]
-    pub(super) fn attempt(&self, request: &PermitRequest) -> Attempt {
+    pub(super) fn attempt(&self, request: &PermitRequest) -> Result<Result<u64, Refusal>, u64> {
         let clock = &self.setup.clock;
         let now = clock.now();
         if request.deadline().is_some_and(|deadline| clock.at(deadline) < now) {
-            return Attempt::NeedsLock(now);
+            return Err(now);
         }
         match self.block.take(request.cost().get(), now) {
-            Take::Taken => Attempt::Granted(now),
-            Take::NeedsLock => Attempt::NeedsLock(now),
+            Take::Taken => Ok(Ok(now)),
+            Take::NeedsLock => Err(now),
             Take::NotBefore(due) => match self.latest(request, now).missed_by(due, now, 0) {
-                Some(reason) => Attempt::Refused(self.refuse(reason, due, now)),
-                None => Attempt::NeedsLock(now),
+                Some(reason) => Ok(Err(self.refuse(reason, due, now))),
+                None => Err(now),
             },
         }
     }
@@ -42,9 +35,8 @@ impl Shared {
     #[inline]
     pub(crate) fn grant_now(&self, request: &PermitRequest) -> Option<Result<u64, Refusal>> {
         match self.attempt(request) {
-            Attempt::Granted(at) => Some(Ok(at)),
-            Attempt::Refused(refusal) => Some(Err(refusal)),
-            Attempt::NeedsLock(read) => self.grant_now_locked(request, read).map(Ok),
+            Ok(decided) => Some(decided),
+            Err(read) => self.grant_now_locked(request, read).map(Ok),
         }
     }
 

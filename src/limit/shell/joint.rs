@@ -9,7 +9,7 @@ use super::{Shared, waiting::Wakes};
 use crate::{
     error::{Reason, Refusal},
     limit::{
-        core::{Core, End, Status, Ticket, Turn},
+        core::{Core, End, Status, Ticket},
         permit_request::PermitRequest,
     },
     policy::Amounts,
@@ -44,9 +44,8 @@ impl Place {
     /// Panics if it has to wait without a tokio runtime, or if its timer is disabled.
     pub(crate) fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Result<(), Refusal>> {
         self.limiter.watch(self.ticket, cx.waker(), |core, now| match core.turn(self.ticket, now) {
-            Turn::Now => Some((Ok(()), true)),
-            Turn::Refused => core.status(self.ticket, now).refusal().map(|refusal| (Err(refusal), true)),
-            Turn::Later => None,
+            Ok(is_due) => is_due.then_some((Ok(()), true)),
+            Err(refusal) => Some((Err(refusal), true)),
         })
     }
 
@@ -54,11 +53,9 @@ impl Place {
     pub(crate) fn take_both(&self, other: &Self) -> Option<Outcome> {
         self.limiter.locked_with(&other.limiter, |(own, own_now), (its, its_now)| {
             match (own.turn(self.ticket, own_now), its.turn(other.ticket, its_now)) {
-                (Turn::Refused, _) => own.status(self.ticket, own_now).refusal().map(Err),
-                (_, Turn::Refused) => its.status(other.ticket, its_now).refusal().map(Err),
-                (Turn::Later, _) | (_, Turn::Later) => None,
+                (Err(refusal), _) | (_, Err(refusal)) => Some(Err(refusal)),
                 // Both are available at these times, so both are granted, unless a store changes its mind.
-                (Turn::Now, Turn::Now) => {
+                (Ok(true), Ok(true)) => {
                     match (own.status(self.ticket, own_now), its.status(other.ticket, its_now)) {
                         (Status::Granted(first), Status::Granted(second)) => Some(Ok([first.at, second.at])),
                         (first, second) => {
@@ -68,6 +65,7 @@ impl Place {
                         }
                     }
                 }
+                _ => None,
             }
         })
     }

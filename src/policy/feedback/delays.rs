@@ -26,7 +26,7 @@ pub(super) static DELAYS: [(HeaderName, Scale); 6] = [
     (HeaderName::from_static("requestlimit-default-retryafter"), Scale::Millis),
 ];
 
-/// Returns whether the response has a header that this module, [`rate_limit`](crate::policy::rate_limit) or [`grpc`](crate::policy::grpc) reads. Few responses have
+/// Returns whether the response has a header that this module, `rate_limit` or `grpc` reads. Few responses have
 /// such a header. A single scan over all names costs less than a dozen lookups.
 pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| is_relevant(name.as_str()))
@@ -37,7 +37,7 @@ fn is_relevant(name: &str) -> bool {
     prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Returns the prefixes of all header names that this module, [`rate_limit`](crate::policy::rate_limit) and [`grpc`](crate::policy::grpc) read and that begin with this
+/// Returns the prefixes of all header names that this module, `rate_limit` and `grpc` read and that begin with this
 /// character, which excludes most names.
 pub(super) fn prefixes(first: u8) -> &'static [&'static str] {
     match first {
@@ -64,13 +64,13 @@ pub(super) fn prefixes(first: u8) -> &'static [&'static str] {
 /// applies.
 ///
 /// Reads the first of these headers that has a valid value: `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After` (RFC
-/// 9110 §10.2.3), and those of single services. Its value has one of the forms of [`until`](super::moment::until), and
-/// is rounded up:
+/// 9110 §10.2.3), and those of single services. Its value has one of the forms of
+/// [`until`](crate::policy::moment::until), and is rounded up:
 ///
 /// - Of a comma-separated list, the longest delay is used: `3, 9` is 9 s. Proxies join several headers of the same name
 ///   in this way.
 /// - If the header appears several times, the longest delay is used.
-/// - A delay longer than [`MAX_REQUESTED_DELAY`](super::header_values::MAX_REQUESTED_DELAY) is capped at it.
+/// - A delay longer than [`MAX_REQUESTED_DELAY`](crate::policy::header_values::MAX_REQUESTED_DELAY) is capped at it.
 /// - A negative number is not valid.
 ///
 /// A moment is compared to the response's own `Date` header, because the clocks of server and client differ. Without a

@@ -164,13 +164,13 @@ impl ServerLimits {
 
     /// Ends a long pause, because the server responded to its probe.
     pub(crate) fn end_long_pause(&mut self, now: u64) {
-        self.pause.end_long();
+        (self.pause.until, self.pause.stated_until) = (0, 0);
         self.slow_start = Some(SlowStart::new(now, 1));
     }
 
     /// Lets the next probe of a long pause leave now, because the last one was not sent.
     pub(crate) fn renew_probe(&mut self, now: u64) {
-        self.pause.renew_probe(now);
+        self.pause.until = now;
         self.slow_start = Some(SlowStart::new(now, 1));
     }
 

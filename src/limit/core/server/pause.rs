@@ -54,7 +54,7 @@ pub(crate) struct Pause {
     /// No request leaves before this time. In a long pause, this is the time of the next probe.
     pub(super) until: u64,
     /// The stated end of a long pause. Zero if there is none.
-    stated_until: u64,
+    pub(super) stated_until: u64,
     /// When the long pause began. A permit that was granted later is a probe.
     began_at: u64,
     /// The latest pause after a throttled response without a delay. Zero after an accepted response.
@@ -169,16 +169,6 @@ impl Pause {
         if self.is_long() {
             self.until = now.saturating_add(self.settings.longest).min(self.stated_until);
         }
-    }
-
-    /// Ends a long pause.
-    pub(super) fn end_long(&mut self) {
-        (self.until, self.stated_until) = (0, 0);
-    }
-
-    /// Lets the next probe leave now, because the last one was not sent.
-    pub(super) fn renew_probe(&mut self, now: u64) {
-        self.until = now;
     }
 
     pub(super) fn tidy(&mut self, now: u64) {
