@@ -16,7 +16,6 @@ mod joint;
 mod keyed;
 mod layer;
 mod local_limiter;
-mod margin;
 mod memory;
 mod server_kinds;
 mod server_limits;
@@ -31,10 +30,9 @@ use std::{
     collections::{BTreeMap, VecDeque},
     convert::Infallible,
     future::{Ready, ready},
-    iter::{once, repeat_n},
+    iter::repeat_n,
     num::NonZeroU32,
     pin::pin,
-    rc::Rc,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},

@@ -2,9 +2,8 @@
 //! `'static`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
-use axum::{Router, extract::State, routing::get};
 use bytes::Bytes;
-use http::{Request, StatusCode, request};
+use http::{Request, request};
 use http_body_util::Full;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -16,7 +15,7 @@ use tower_outbound::{
     adapter::{Reqwest, SendWith},
     auth::{AuthLayer, BoxSignFuture, Sign},
     body::ReplayBody,
-    stack::{StackBuilder, StackService},
+    stack::StackBuilder,
     test_util::{ScriptedResponse, ScriptedServer, ScriptedService},
 };
 
@@ -101,12 +100,17 @@ async fn call_over_reqwest_can_be_spawned() {
         let call = tokio::spawn(async move { client.get("/v1").await });
         assert_eq!(call.await.unwrap().unwrap().status(), 200);
     }
-    assert_eq!(service.calls(), 4);
+    let client = builder().build().unwrap();
+    let (stack, request) = (keyed(&server).reqwest(client.clone()).unwrap(), client.get(server.url()));
+    let call = tokio::spawn(async move { request.send_with(&stack).await.map(|response| response.status()) });
+    assert_eq!(call.await.unwrap().unwrap(), 200);
+    assert_eq!(service.calls(), 5);
 }
 
 #[tokio::test]
-async fn requests_of_a_client_can_be_spawned() {
-    let (server, service) = server().await;
+async fn requests_of_a_client_and_the_ways_to_read_a_response_can_be_spawned() {
+    let service = ScriptedService::new([ScriptedResponse::status(200).with_body("7")]);
+    let server = ScriptedServer::start(service.clone()).await.unwrap();
     let client = keyed(&server).client().unwrap();
     let sent = tokio::spawn(client.get("/v1").query(&[("a", "b")]).send());
     assert_eq!(sent.await.unwrap().unwrap().status(), 200);
@@ -114,35 +118,13 @@ async fn requests_of_a_client_can_be_spawned() {
     assert_eq!(executed.await.unwrap().unwrap().status(), 200);
     let read = tokio::spawn(async move {
         let response = client.post("/v1").body("letter").idempotent().cost(1).await?;
-        response.error_for_status().await?.text().await
+        let text = response.error_for_status().await?.text().await?;
+        let number: u32 = client.post("/v1").json(&7).fetch_json().await?;
+        let again: u32 = client.get("/v1").await?.error_for_status().await?.json().await?;
+        Ok::<_, BoxError>((text, number, again, client.get("/v1").fetch_text().await?))
     });
-    assert_eq!(read.await.unwrap().unwrap(), "");
-    assert_eq!(service.calls(), 3);
-}
-
-#[tokio::test]
-async fn axum_handler_can_send_a_request_of_reqwest_through_a_stack() {
-    #[derive(Clone)]
-    struct AppState {
-        client: reqwest::Client,
-        stack: StackService<Reqwest>,
-        url: String,
-    }
-
-    async fn handler(State(state): State<AppState>) -> Result<String, StatusCode> {
-        let response = state.client.get(state.url).send_with(&state.stack).await;
-        let response = response.map_err(|_| StatusCode::BAD_GATEWAY)?;
-        Ok(response.status().to_string())
-    }
-
-    let (server, _) = server().await;
-    let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-    let client = client.build().unwrap();
-    let stack = keyed(&server).reqwest(client.clone()).unwrap();
-    let app =
-        Router::new().route("/", get(handler)).with_state(AppState { client, stack, url: server.url() });
-    let response = app.oneshot(Request::get("/").body(axum::body::Body::empty()).unwrap()).await.unwrap();
-    assert_eq!(response.status(), 200);
+    assert_eq!(read.await.unwrap().unwrap(), ("7".to_owned(), 7, 7, "7".to_owned()));
+    assert_eq!(service.calls(), 6);
 }
 
 #[tokio::test]
@@ -154,18 +136,4 @@ async fn call_through_a_single_sign_layer_can_be_spawned() {
     let call = tokio::spawn(async move { stack.oneshot(request).await });
     assert_eq!(call.await.unwrap().unwrap().status(), 200);
     assert_eq!(service.seen()[0].header("x-signature"), Some("signed"));
-}
-
-#[tokio::test]
-async fn each_way_to_read_a_response_of_the_ready_client_can_be_spawned() {
-    let service = ScriptedService::new([ScriptedResponse::status(200).with_body("7")]);
-    let server = ScriptedServer::start(service.clone()).await.unwrap();
-    let client = keyed(&server).client().unwrap();
-    let call = tokio::spawn(async move {
-        let number: u32 = client.post("/v1").json(&7).fetch_json().await?;
-        let again: u32 = client.get("/v1").await?.error_for_status().await?.json().await?;
-        Ok::<_, BoxError>((number, again, client.get("/v1").fetch_text().await?))
-    });
-    assert_eq!(call.await.unwrap().unwrap(), (7, 7, "7".to_owned()));
-    assert_eq!(service.calls(), 3);
 }

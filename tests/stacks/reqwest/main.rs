@@ -24,7 +24,7 @@ mod stack;
 
 use std::sync::{Arc, Mutex};
 
-use http::{HeaderMap, Response, Uri, request};
+use http::{Response, request};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper_util::{
@@ -65,12 +65,8 @@ struct Site {
     _accepting: JoinSet<()>,
 }
 
-#[derive(Debug, Clone)]
-struct Seen {
-    method: http::Method,
-    uri: Uri,
-    headers: HeaderMap,
-}
+/// The head of a request.
+type Seen = request::Parts;
 
 impl Site {
     async fn start<F, W>(respond: F) -> Self
@@ -89,11 +85,7 @@ impl Site {
                 let (respond, recorded) = (respond.clone(), Arc::clone(&recorded));
                 let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
                     let (head, body) = request.into_parts();
-                    recorded.lock().unwrap().push(Seen {
-                        method: head.method.clone(),
-                        uri: head.uri.clone(),
-                        headers: head.headers.clone(),
-                    });
+                    recorded.lock().unwrap().push(head.clone());
                     let response = respond(head, body);
                     async { Ok::<_, std::convert::Infallible>(response.await) }
                 });

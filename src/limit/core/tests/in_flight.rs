@@ -12,23 +12,6 @@ fn requests(core: &Core, now: u64) -> u32 {
 }
 
 #[test]
-fn next_request_leaves_when_one_in_flight_ends_first_in_first_out_and_by_priority() {
-    let mut core = limited(2, 0, &[]);
-    assert!(core.takes(costing(7), 0) && core.takes(one(), 0), "a request counts once, whatever its cost");
-    assert_eq!((requests(&core, 0), core.snapshot(0).available), (2, 0));
-    let tickets = [one(), one(), of(1, Priority::High)].map(|ask| core.queued(ask, 0));
-    assert_eq!(core.run(0, 60 * SECOND), []);
-    let order = [1, 2, 3].map(|at| {
-        core.end_in_flight(false, at * SECOND);
-        let woken = core.pop_woken().unwrap();
-        assert!(matches!(core.status(woken, at * SECOND), Status::Granted(_)));
-        tickets.iter().position(|ticket| *ticket == woken).unwrap()
-    });
-    assert_eq!(order, [2, 0, 1]);
-    assert_eq!(requests(&core, 3 * SECOND), 2);
-}
-
-#[test]
 fn waiter_for_a_request_in_flight_is_refused_at_its_bound() {
     let mut core = limited(1, 0, &[]);
     assert!(core.takes(one(), 0));
