@@ -3,16 +3,21 @@
 use http::{HeaderMap, Method};
 use http_body_util::BodyExt;
 use hyper::{body::Frame, upgrade};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Barrier};
 use tower_outbound::Body;
 
 use super::{server::Settings, support::server::within, *};
 
 #[tokio::test]
 async fn sixty_calls_wait_in_order_for_five_connections() {
-    let server = Server::raw(Settings::default(), |_, _| async {
-        tokio::time::sleep(millis(20)).await;
-        reply(200, "ok")
+    // The server responds when five requests have arrived.
+    let together = Arc::new(Barrier::new(5));
+    let server = Server::raw(Settings::default(), move |_, _| {
+        let together = Arc::clone(&together);
+        async move {
+            together.wait().await;
+            reply(200, "ok")
+        }
     })
     .await;
     let client = client(&server.url(), TransportConfig::new().with_max_connections(5));
