@@ -19,7 +19,8 @@ use crate::{config::InvalidConfig, error::BoxError};
 /// # }
 /// ```
 ///
-/// The parameter `G` is `Infallible`, except in a layer that signs requests: see [`from_sign`](AuthLayer::from_sign).
+/// The parameter `G` is `Infallible`, except in a layer that signs requests, from [`from_sign`](AuthLayer::from_sign),
+/// and in a [`StackLayer`](crate::stack::StackLayer).
 ///
 /// # Clone
 ///
@@ -121,13 +122,15 @@ impl<G> AuthLayer<G> {
         Self { origins: Vec::new(), credential }.with_allowed_origin(origin)
     }
 
-    /// Sets where the key is placed on the request. Has no effect if the credential is no key.
+    /// Sets where the key is placed on the request. Has no effect if the credential is no key, or if the stack has a
+    /// [`Pool`](crate::stack::Pool).
     pub fn with_placement(mut self, placement: KeyPlacement) -> Self {
         self.credential = self.credential.with_placement(&placement);
         self
     }
 
-    /// Also sends the credential to `origin`, such as another host to which the service redirects.
+    /// Also sends the credential to `origin`, such as another host to which the service redirects. Has no effect in a
+    /// stack without a credential, or with a [`Pool`](crate::stack::Pool), whose members have their own origins.
     ///
     /// # Errors
     ///

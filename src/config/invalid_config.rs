@@ -54,7 +54,10 @@ impl InvalidConfig {
         Self::new(field, value, expected).at(field.replace([' ', '-'], "_"))
     }
 
-    /// Adds the name of the table that contains the field in a configuration file. Each call adds the next outer table.
+    /// Adds the next outer segment of the field's path in a configuration file, such as the name of a table.
+    ///
+    /// The error of a setting, such as `max_attempts` or the `base` of a backoff, already has the name of the setting as
+    /// the innermost segment. The error of a single value, such as a [`Quota`](crate::Quota), has none.
     ///
     /// ```
     /// # use tower_outbound::Quota;

@@ -15,9 +15,9 @@ crate::config::text::text! {
     Quota, "a quota such as 100/60s", str::parse, |it: &Quota| format!("{it:#}");
     Jitter, "a jitter percentage such as 50%", str::parse, Jitter::to_string;
     RetryRejected, "any_method or idempotent", |text: &str| RETRY_REJECTED.read(text),
-        |it: &RetryRejected| RETRY_REJECTED.name(it);
+        |it: &RetryRejected| if *it == RetryRejected::Idempotent { "idempotent" } else { "any_method" }.to_owned();
     Unit, "requests, tokens, input_tokens, output_tokens, points, bytes or concurrency", |text: &str| UNITS.read(text),
-        |it: &Unit| UNITS.name(it);
+        |it: &Unit| it.as_str().to_owned();
 }
 
 const RETRY_REJECTED: Names<RetryRejected, 2> = Names(
@@ -29,13 +29,9 @@ const UNITS: Names<Unit, 7> = Names("unit", Unit::NAMES);
 /// The name of a field, and its values with their names.
 struct Names<T: 'static, const N: usize>(&'static str, [(T, &'static str); N]);
 
-impl<T: Text + Copy + PartialEq, const N: usize> Names<T, N> {
+impl<T: Text + Copy, const N: usize> Names<T, N> {
     fn read(&self, text: &str) -> Result<T, InvalidConfig> {
         let known = self.1.iter().find(|(_, name)| *name == text).map(|(value, _)| *value);
         known.ok_or_else(|| InvalidConfig::new(self.0, text.escape_debug().to_string(), T::EXPECTED))
-    }
-
-    fn name(&self, value: &T) -> String {
-        self.1.iter().find(|(known, _)| known == value).map_or("", |(_, name)| *name).to_owned()
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Attempts<B> {
     pub(super) policy: Arc<Policy>,
     pub(super) call: CallContext,
     pub(super) head: RecordedHead,
+    /// The head of the request, for a classifier or a condition.
+    pub(super) shown: Option<Box<Request<()>>>,
     pub(super) replay: Replay<B>,
     /// The number of attempts so far. A resend with another key is not counted.
     pub(super) count: u32,
@@ -103,8 +105,8 @@ impl<B: Body + 'static> Attempts<B> {
         let key_replaced = self.resends
             && decision::is_key_replaced(&attempt, self.idempotent)
             && !self.call.is_key_replaced();
-        let head = policy.shows_requests().then(|| self.head.request(Some(&self.call), ()));
-        let last_attempt = policy.last_attempt(key_replaced, head.as_ref().map(RequestHead::of), &attempt);
+        let request = self.shown.as_deref().map(RequestHead::of);
+        let last_attempt = policy.last_attempt(key_replaced, request, &attempt);
         let failed = last_attempt != LastAttempt::Classified(RetryDecision::Success);
         let cost = self.cost.take();
         // If a retry was not sent, its cost is returned to the budget. A resend with another key is an exception,
@@ -126,11 +128,9 @@ impl<B: Body + 'static> Attempts<B> {
             last_attempt,
             retry_rejected: policy.retry_rejected,
             max_retry_after: policy.max_retry_after,
-            other_member: if failed && !key_replaced {
-                self.release_member(outcome.delivery())
-            } else {
-                None
-            },
+            other_member: (failed && !key_replaced)
+                .then(|| self.release_member(outcome.delivery()))
+                .flatten(),
             has_body: response.is_some_and(|response| !response.body().is_end_stream()),
         };
         let decided = retry::decide(&state, |reason| {

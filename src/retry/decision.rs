@@ -14,7 +14,7 @@ use crate::{
         dialect::Dialect,
         feedback::Reading,
         grpc::{self, Code, Pushback},
-        retry::{self, Delay, LastAttempt, NextStep, RetryState},
+        retry::{self, Delay, LastAttempt, NextStep, Retry, RetryState, Stop},
         retry_decision::is_idempotent,
     },
 };
@@ -91,13 +91,16 @@ impl RetryLayer {
 
     /// Returns what the layer does after an attempt. Sends nothing, waits for nothing and spends no credit.
     ///
-    /// The delay is without jitter: the longest one of an exponential backoff, or exactly the requested one. The delay
-    /// of a [custom backoff](Self::with_custom_backoff) is the one at the position of the retry.
+    /// The delay is without jitter: the longest one of an exponential backoff, or exactly the requested one. For a
+    /// [custom backoff](Self::with_custom_backoff), all earlier retries of the call count as retries with that backoff.
     pub fn decide(&self, state: &RetryState) -> NextStep {
         let retries = state.attempts.saturating_sub(1);
         let backoff = |reason| self.policy.backoff_after(reason).longest(retries);
         let without_jitter = |own| Delay { own, spread: Duration::ZERO };
-        retry::decide(state, |reason| backoff(reason).map(without_jitter)).into()
+        match retry::decide(state, |reason| backoff(reason).map(without_jitter)) {
+            Ok(Retry { delay, reason, .. }) => NextStep::Retry { delay, reason },
+            Err(Stop { reason, retry_after }) => NextStep::Stop { reason, retry_after },
+        }
     }
 }
 

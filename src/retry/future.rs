@@ -74,6 +74,7 @@ where
         let idempotent = declared || is_idempotent(request.method()) || matches!(key, Ok(Some(true)));
         let moves = declared || request.method().is_safe();
         let head = RecordedHead::of(&request);
+        let shown = policy.shows_requests().then(|| Box::new(head.request(Some(&call), ())));
         let (parts, body) = request.into_parts();
         let is_within_limit = body.size_hint().lower() <= policy.replay_limit as u64;
         let (body, replay) = ReplayBody::record(body, policy.replay_limit, announced, &call);
@@ -97,6 +98,7 @@ where
             attempts: Attempts {
                 call,
                 head,
+                shown,
                 replay,
                 count,
                 max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),

@@ -12,6 +12,11 @@ pub(super) struct CredentialSource(pub(super) Option<Arc<Create>>);
 type Create = dyn Fn(&KeyPlacement) -> Result<Credential<AnySign>, InvalidConfig> + Send + Sync;
 
 impl CredentialSource {
+    /// Returns whether a setter of a credential was called.
+    pub(super) fn is_chosen(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(super) fn create(&self, placement: &KeyPlacement) -> Result<Credential<AnySign>, InvalidConfig> {
         const MISSING: &str = "a key (with_api_key_env, with_api_key, with_api_key_file), a signature (with_signature), or without_credential()";
         const MISSING_IN_FILE: &str = "a key (api_key, api_key_env or api_key_file), or no_credential = true";

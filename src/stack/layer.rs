@@ -80,18 +80,19 @@ impl<S> Layer<S> for StackLayer {
     type Service = StackService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        // The compiler checks this order of the layers against the type `StackService`.
+        // The compiler checks this order of the layers against the type `StackService`. Only here no other layer is
+        // between the two timeouts, so that they can share a timer.
         let layers = ServiceBuilder::new()
             .layer(&self.body_idle_timeout)
             .layer(&self.request_id)
             .layer(&self.default_headers)
-            .layer(&self.total_timeout)
+            .layer(self.total_timeout.in_stack())
             .layer(&self.retry)
             .layer(&self.rate_limit)
             .layer(&self.route)
             .layer(&self.attempt_span)
             .layer(&self.auth)
-            .layer(&self.attempt_timeout)
+            .layer(self.attempt_timeout.in_stack())
             .service(inner);
         StackService { layers }
     }

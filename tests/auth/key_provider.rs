@@ -275,3 +275,33 @@ async fn request_to_another_origin_is_sent_without_a_key() {
     let response = client(provider, &server).oneshot(get("https://other.example.com")).await.unwrap();
     assert_eq!((response.status().as_u16(), server.keys()), (200, vec![String::new()]));
 }
+
+/// The old key and its replacement both expire between `poll_ready` and `call`. The auth layer sends the replacement,
+/// which the server may still accept.
+#[tokio::test(start_paused = true)]
+async fn auth_layer_sends_the_newer_of_two_expired_keys() {
+    let server = Server::accepting("key-");
+    let fetches = FetchCount(Arc::default());
+    let counter = fetches.clone();
+    // The provider returns its first two keys immediately, so the request that starts the refresh already carries the
+    // new key.
+    let provider = RefreshingKey::new(move || {
+        let number = counter.0.fetch_add(1, Ordering::Relaxed) + 1;
+        let lifetime = if number == 1 { secs(10) } else { secs(1) };
+        async move {
+            if number == 3 {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, BoxError>(FreshKey::new(ApiKey::new(format!("key-{number}"))?).with_lifetime(lifetime))
+        }
+    });
+    let mut client = client(provider, &server);
+    std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut client, cx)).await.unwrap();
+    client.call(get(URI)).await.unwrap();
+    advance(millis(8_500)).await;
+    std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut client, cx)).await.unwrap();
+    assert_eq!(fetches.count(), 2);
+    advance(millis(1_500)).await;
+    client.call(get(URI)).await.unwrap();
+    assert_eq!(server.keys(), ["key-1", "key-2"]);
+}

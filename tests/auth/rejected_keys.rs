@@ -137,3 +137,16 @@ async fn provider_is_called_again_only_once_if_the_vault_has_only_the_rejected_k
     assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
     assert_eq!((fetches.count(), server.keys().len()), (3, 4));
 }
+
+#[tokio::test(start_paused = true)]
+async fn provider_backs_off_longer_after_each_rejected_key() {
+    let server = Server::accepting("no key");
+    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
+    let client = client(provider, &server);
+    // Ten rejected calls per second for a minute.
+    for _ in 0..600 {
+        advance(millis(100)).await;
+        assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
+    }
+    assert!((5..=9).contains(&fetches.count()), "{}", fetches.count());
+}

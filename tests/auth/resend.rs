@@ -290,3 +290,15 @@ async fn grpc_pushback_delays_or_prevents_the_resend() {
         assert_eq!((last.as_str(), fetches.count()), ("Bearer key-2", 2), "{pushback}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn grpc_codes_other_than_unauthenticated_do_not_replace_the_key() {
+    for code in ["0", "7", "14", "x"] {
+        let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
+        let response = test_util::ScriptedResponse::status(200).with_header("grpc-status", code);
+        let server = ScriptedService::new([response]);
+        let service = (RetryLayer::new(), layer(provider)).layer(server.clone());
+        service.oneshot(request("PUT", URI)).await.unwrap();
+        assert_eq!((server.calls(), fetches.count()), (1, 1), "{code}");
+    }
+}

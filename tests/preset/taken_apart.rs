@@ -108,3 +108,23 @@ async fn rebuilt_stack_sends_requests_to_the_member_of_its_pool() {
     assert_eq!(head.uri, "https://eu.example.com/v2/v1");
     assert_eq!(head.headers[AUTHORIZATION], format!("Bearer {KEY}"));
 }
+
+/// The deadline holds although a layer between the two timeouts no longer polls the attempt.
+#[tokio::test(start_paused = true)]
+async fn deadline_of_a_rebuilt_stack_does_not_depend_on_the_timer_of_the_attempt_timeout() {
+    let StackLayer { request_id, total_timeout, attempt_timeout, .. } =
+        preset_with_exact_delays().with_total_timeout(20 * SECOND).layer().unwrap();
+    let attempt = attempt_timeout.layer(ScriptedService::new([ScriptedResponse::never()]));
+    let stuck = tower::service_fn(move |request: Request<Empty<Bytes>>| {
+        let mut response = Box::pin(attempt.clone().oneshot(request));
+        async move {
+            assert!(tokio::time::timeout(SECOND, response.as_mut()).await.is_err());
+            tokio::spawn(response);
+            std::future::pending::<Result<http::Response<Empty<Bytes>>, BoxError>>().await
+        }
+    });
+    let (start, service) = (Instant::now(), (request_id, total_timeout).layer(stuck));
+    let ended = tokio::time::timeout(MINUTE, service.oneshot(get("https://host/v1"))).await;
+    assert!(ended.unwrap().unwrap_err().is_deadline());
+    assert_eq!(start.elapsed(), 20 * SECOND);
+}

@@ -102,7 +102,7 @@ pub struct RetryState {
     pub max_attempts: u32,
     /// Whether a retry is safe even if the server processed the request.
     pub idempotent: bool,
-    /// How the last attempt ended.
+    /// How the last attempt ended. It determines whether a retry is safe. A change does not classify the attempt again.
     pub outcome: Outcome,
     /// The delay that the server requested.
     pub requested_delay: Option<Duration>,
@@ -168,15 +168,6 @@ pub enum NextStep {
         /// The delay that the next attempt would have needed, if the deadline or the maximum delay prevents it.
         retry_after: Option<Duration>,
     },
-}
-
-impl From<Result<Retry, Stop>> for NextStep {
-    fn from(decided: Result<Retry, Stop>) -> Self {
-        match decided {
-            Ok(Retry { delay, reason, .. }) => Self::Retry { delay, reason },
-            Err(Stop { reason, retry_after }) => Self::Stop { reason, retry_after },
-        }
-    }
 }
 
 /// The decision to make another attempt.

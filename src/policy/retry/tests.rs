@@ -49,6 +49,18 @@ fn stop(reason: StopReason) -> Result<Retry, Stop> {
 }
 
 #[test]
+fn call_that_stops_for_another_reason_draws_no_backoff() {
+    for (state, expected) in [
+        (RetryState { idempotent: false, ..STATE }, StopReason::NotIdempotent),
+        (RetryState { attempts: 3, ..STATE }, StopReason::Exhausted),
+        (RetryState { requested_delay: Some(121 * SECOND), ..STATE }, StopReason::RequestedDelayTooLong),
+    ] {
+        let stop = super::decide(&state, |_| panic!("a backoff was drawn")).unwrap_err();
+        assert_eq!(stop.reason, expected);
+    }
+}
+
+#[test]
 fn retries_after_the_backoff_or_a_longer_requested_delay() {
     let millis = Duration::from_millis;
     for (requested_delay, delay, reason) in [

@@ -202,8 +202,8 @@ impl StackBuilder {
         self.invalid.clone().map_or(Ok(()), Err)?;
         self.check_name()?;
         let in_timeout = |error: InvalidConfig| error.at("timeout");
-        let total_timeout = self.timeout.total_layer().map_err(in_timeout)?.in_stack();
-        let attempt_timeout = self.timeout.attempt_layer().map_err(in_timeout)?.in_stack();
+        let total_timeout = self.timeout.total_layer().map_err(in_timeout)?;
+        let attempt_timeout = self.timeout.attempt_layer().map_err(in_timeout)?;
         let (origin, has_pool) = (&self.base.origin, self.pool.is_some());
         let (credential, route) = match &self.pool {
             None => (self.credential.create(&self.placement), RouteLayer::none()),
@@ -212,9 +212,13 @@ impl StackBuilder {
                 RouteLayer::new(self.base.clone(), pool.clone()),
             ),
         };
-        let is_other =
-            matches!(credential, Ok(Credential::None | Credential::Closure(_) | Credential::Signature(_)));
-        let key_header = self.placement.header_name().filter(|_| !is_other);
+        let is_key = has_pool
+            || self.credential.is_chosen()
+                && !matches!(
+                    credential,
+                    Ok(Credential::None | Credential::Closure(_) | Credential::Signature(_))
+                );
+        let key_header = self.placement.header_name().filter(|_| is_key);
         self.headers.check(key_header, self.request_id.header())?;
         match &self.pool {
             None => self.check_without_pool()?,

@@ -314,3 +314,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn only_the_last_retry_rule_for_each_status_is_serialized() {
+    let [error, busy] = [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::SERVICE_UNAVAILABLE];
+    let layer = RetryLayer::new().never_on([error]).retry_on([busy]).retry_on([error]).never_on([busy]);
+    let written = serde_json::to_value(&layer).unwrap();
+    assert_eq!((&written["retry_on"], &written["never_on"]), (&["500"].into(), &["503"].into()), "{written}");
+    let read: RetryLayer = serde_json::from_value(written).unwrap();
+    assert_eq!(format!("{read:?}"), format!("{:?}", RetryLayer::new().retry_on([error]).never_on([busy])));
+}
