@@ -196,8 +196,8 @@ fn fullest(arrivals: &[Arrival], length: Duration) -> Option<(u64, Instant)> {
     fullest
 }
 
-/// Returns the highest level, in whole permits, of a bucket that these arrivals fill and that drains `refill` permits per
-/// `per`. Counts an arrival in an interval only if the interval contains its earliest and its latest time.
+/// Returns the highest level, in whole permits, of a bucket that these arrivals fill and that drains `refill` permits
+/// per `per`. Counts an arrival in an interval only if the interval contains its earliest and its latest time.
 fn highest_level(arrivals: &[Arrival], (refill, per): (u32, Duration)) -> u64 {
     let Some(start) = arrivals.iter().map(|arrival| arrival.earliest).min() else { return 0 };
     // One permit is as many units as `per` has nanoseconds, so that the arithmetic is exact.

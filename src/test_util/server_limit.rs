@@ -129,8 +129,8 @@ impl ServerLimit {
         self
     }
 
-    /// Rejects all requests for this time after a request that exceeds the limit, like rate-limiter-flexible, Cloudflare
-    /// and Airtable. The limit does not count the requests that the block rejects. No block by default.
+    /// Rejects all requests for this time after a request that exceeds the limit, like rate-limiter-flexible,
+    /// Cloudflare and Airtable. The limit does not count the requests that the block rejects. No block by default.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -146,8 +146,8 @@ impl ServerLimit {
         self
     }
 
-    /// Rejects all requests for this time after a request that exceeds the limit, like [`with_block`](Self::with_block).
-    /// Each rejected request starts the time again.
+    /// Rejects all requests for this time after a request that exceeds the limit, like
+    /// [`with_block`](Self::with_block). Each rejected request starts the time again.
     ///
     /// ```
     /// # use std::time::Duration;

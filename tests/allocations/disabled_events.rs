@@ -45,8 +45,9 @@ fn all_enabled() -> impl Subscriber + Send + Sync {
     tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_writer(std::io::sink).finish()
 }
 
-/// Returns the number of allocations of one call through a complete stack. The server returns `statuses` in order, and adds
-/// `Retry-After` to a 429. The call causes log events of all layers, such as a wait for the limiter and a key refresh.
+/// Returns the number of allocations of one call through a complete stack. The server returns `statuses` in order, and
+/// adds `Retry-After` to a 429. The call causes log events of all layers, such as a wait for the limiter and a key
+/// refresh.
 fn measure_call(statuses: &'static [u16], (uri, id): (&str, &str)) -> u64 {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

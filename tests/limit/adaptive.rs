@@ -118,8 +118,8 @@ impl Case {
         Self::used(&counts, skipped, self.limit)
     }
 
-    /// Runs the case for each seed, and returns the median. The measurement skips the first window, the first two if the
-    /// responses contain no quota, or 10 minutes if the server blocks.
+    /// Runs the case for each seed, and returns the median. The measurement skips the first window, the first two if
+    /// the responses contain no quota, or 10 minutes if the server blocks.
     async fn learn(self) -> Use {
         let seeds = std::env::var("ADAPTIVE_SEEDS").map_or(1, |seeds| seeds.parse().unwrap());
         let skipped = match (self.kind, self.headers) {

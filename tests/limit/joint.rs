@@ -1,6 +1,7 @@
 //! Tests of `Joint`: requests that take the permits of an account and of one of its parts together.
 
 use super::*;
+use tower::util::BoxCloneService;
 use tower_outbound::limit::{Joint, Scope, ServerSignal};
 
 /// The part of a request, in its extensions.
@@ -420,8 +421,8 @@ proptest! {
     }
 }
 
-/// The bound of the virtual token counter (OSDI 2024) for requests of one permit: two tenants that always have a request
-/// in the queue differ by at most two permits.
+/// The bound of the virtual token counter (OSDI 2024) for requests of one permit: two tenants that always have a
+/// request in the queue differ by at most two permits.
 #[tokio::test(start_paused = true)]
 async fn two_thousand_tenants_below_one_quota_are_all_served_in_turns() {
     const TENANTS: usize = 2_000;
@@ -452,4 +453,46 @@ async fn two_thousand_tenants_below_one_quota_are_all_served_in_turns() {
     let served = served.lock().unwrap();
     assert!(served.iter().all(|permits| *permits >= 4), "{:?}", served.iter().min());
     assert!(served.iter().sum::<u32>() >= 60 * 180);
+}
+
+/// The guide's page `limits` states the figures: up to 213 requests of the account, and up to 11 of a tenant.
+#[tokio::test(start_paused = true)]
+async fn two_layers_enforce_only_the_inner_quota() {
+    for is_account_outside in [true, false] {
+        let api = ScriptedService::new([200]);
+        let account = RateLimitLayer::new(LocalLimiter::paced_window(Quota::per_second(200).unwrap()));
+        let own = Quota::per_second(10).unwrap();
+        let tenant = |head: RequestHead<'_>| head.uri.path().to_owned();
+        let tenants =
+            RateLimitLayer::new(Keyed::new(tenant, move |_: &String| LocalLimiter::paced_window(own)));
+        let stack = tower::ServiceBuilder::new().map_response(drop);
+        let (service, callers): (BoxCloneService<Request<Body>, (), Error>, Vec<_>) = match is_account_outside
+        {
+            true => (
+                BoxCloneService::new(stack.layer(account).layer(tenants).service(api.clone())),
+                (0..40).flat_map(|tenant| repeat_n(tenant, 5)).collect(),
+            ),
+            false => (
+                BoxCloneService::new(stack.layer(tenants).layer(account).service(api.clone())),
+                repeat_n(0, 200).chain((1..31).flat_map(|tenant| repeat_n(tenant, 2))).collect(),
+            ),
+        };
+        let mut calls = JoinSet::new();
+        for tenant in callers {
+            let service = service.clone();
+            calls.spawn(async move {
+                loop {
+                    let request = Request::get(format!("https://api.example.com/{tenant}"));
+                    service.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+                }
+            });
+        }
+        sleep(seconds(10)).await;
+        calls.abort_all();
+        let of_account: Vec<_> = api.seen().iter().map(|seen| seen.at).collect();
+        let of_first = api.seen().into_iter().filter(|seen| seen.head.uri.path() == "/0");
+        let of_first: Vec<_> = of_first.map(|seen| seen.at).collect();
+        let most = [of_account, of_first].map(|times| most_in_window(&times, seconds(1)));
+        assert_eq!((most[0] > 200, most[1] > 10), (is_account_outside, !is_account_outside), "{most:?}");
+    }
 }

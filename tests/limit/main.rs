@@ -19,6 +19,7 @@ mod local_limiter;
 mod memory;
 mod server_kinds;
 mod server_limits;
+mod shared_quota;
 mod simulation;
 #[path = "../support/mod.rs"]
 mod support;

@@ -487,3 +487,47 @@ async fn final_amount_of_a_stream_counts_although_the_body_is_dropped_before_its
     drop(body);
     assert_available(&limiter, 960);
 }
+
+/// The guide's page `llm_services` states these figures.
+#[tokio::test(start_paused = true)]
+async fn callers_with_inexact_estimates_use_the_tokens_with_few_rejections() {
+    const LIMIT: u32 = 200_000;
+    const KINDS: [fn(Quota) -> LocalLimiter; 3] =
+        [LocalLimiter::paced_window, LocalLimiter::sliding_window, LocalLimiter::token_bucket];
+    for (kind, limiter) in KINDS.into_iter().enumerate() {
+        let (limiter, mut callers) = (limiter(tokens(LIMIT)), JoinSet::new());
+        // The server's requests of the last minute, and the numbers of accepted requests, rejected ones and tokens.
+        let server = Arc::new(Mutex::new((VecDeque::<(Instant, u32)>::new(), [0_u32; 3])));
+        for caller in 0..64_u32 {
+            let (limiter, server) = (limiter.clone(), Arc::clone(&server));
+            callers.spawn(async move {
+                for number in 0.. {
+                    let [size, time, error] = [7, 11, 13].map(|prime| (31 * caller + prime * number) % 100);
+                    let actual = 100 + 9 * size;
+                    let estimate = requesting(actual * (50 + error) / 100);
+                    let mut permit = limiter.acquire_with(&estimate).await.unwrap();
+                    permit.mark_sent(Instant::now());
+                    let is_accepted = {
+                        let (recent, counts) = &mut *server.lock().unwrap();
+                        recent.retain(|(at, _)| at.elapsed() <= seconds(60));
+                        let is_full = recent.iter().map(|(_, tokens)| tokens).sum::<u32>() >= LIMIT;
+                        counts[usize::from(is_full)] += 1;
+                        if !is_full {
+                            recent.push_back((Instant::now(), actual));
+                            counts[2] += actual;
+                        }
+                        !is_full
+                    };
+                    sleep(millis(500 + 60 * u64::from(time))).await;
+                    if is_accepted {
+                        permit.settlement().unwrap().settle(of(actual));
+                    }
+                }
+            });
+        }
+        sleep(seconds(20 * 60)).await;
+        let [accepted, rejected, used] = server.lock().unwrap().1.map(f64::from);
+        let (used, rejected) = (used / f64::from(20 * LIMIT), rejected / (accepted + rejected));
+        assert!(used >= 0.95 && rejected <= 0.005, "limiter {kind}: {used} used, {rejected} rejected");
+    }
+}

@@ -99,8 +99,8 @@ impl History {
         violations
     }
 
-    /// A server processes a POST without an idempotency key at most once. All attempts of a call have the same idempotency
-    /// key.
+    /// A server processes a POST without an idempotency key at most once. All attempts of a call have the same
+    /// idempotency key.
     fn duplicates(&self) -> Vec<String> {
         let arrivals = self.arrivals.lock().unwrap();
         let mut calls: BTreeMap<_, Vec<_>> = BTreeMap::new();

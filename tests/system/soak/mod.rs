@@ -20,8 +20,8 @@
 //!
 //! # Checked guarantees
 //!
-//! `tests/simulation` checks windows, order, pauses and reports against faulty servers. This test checks what needs real
-//! sockets and threads:
+//! `tests/simulation` checks windows, order, pauses and reports against faulty servers. This test checks what needs
+//! real sockets and threads:
 //!
 //! - Calls: each call ends once, with a response, an error of exactly one kind, or a cancellation. The log has one
 //!   closed span for each call, and one event for each call that was not cancelled. Each result has a report.
