@@ -149,7 +149,8 @@ async fn request_that_may_have_been_processed_stays_with_its_member() {
     }
     let unrejected = || keyed().with_retry_rejected(RetryRejected::Idempotent);
     type Script = Vec<fn() -> ScriptedResponse>;
-    let cases: [(Method, bool, fn() -> RetryLayer, Script, &[&str]); 15] = [
+    type Case<'a> = (Method, bool, fn() -> RetryLayer, Script, &'a [&'a str]);
+    let cases: [Case<'_>; 15] = [
         (Method::GET, false, plain, vec![failed], &["eu", "us"]),
         (Method::HEAD, false, plain, vec![failed], &["eu", "us"]),
         (Method::PUT, false, plain, vec![failed], &["eu", "eu"]),
