@@ -280,7 +280,7 @@ impl CallContext {
     pub(crate) fn end(&self, stop: impl Into<Stop>) {
         let Stop { reason, retry_after } = stop.into();
         self.0.shared.has_succeeded.store(reason == StopReason::Success, Ordering::Relaxed);
-        if reason == StopReason::Success {
+        if reason == StopReason::Success && retry_after.is_none() {
             return;
         }
         let mut state = self.0.shared.state();

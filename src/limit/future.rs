@@ -59,7 +59,7 @@ pin_project! {
 enum Unsent<B> {
     /// The limiter has not been called, or the request is about to be sent. `None` after an error.
     Whole(Option<Request<B>>),
-    /// A recorded head takes less memory than that of a request.
+    /// A recorded head with few fields takes less memory than that of a request.
     Waiting(Option<(RecordedHead, B)>, Wait),
 }
 
@@ -74,9 +74,15 @@ impl<B> Unsent<B> {
     const COMPLETED: Self = Self::Whole(None);
 
     /// Records the head of the request until the event `until`.
-    fn suspend(&mut self, until: Wait, call: Option<&CallContext>) {
-        let request = take_once(self.whole(call));
-        *self = Self::Waiting(Some((RecordedHead::of(&request), request.into_body())), until);
+    fn suspend(&mut self, until: Wait) {
+        let recorded = match self {
+            Self::Whole(request) => {
+                let request = take_once(request);
+                (RecordedHead::of(&request), request.into_body())
+            }
+            Self::Waiting(recorded, _) => take_once(recorded),
+        };
+        *self = Self::Waiting(Some(recorded), until);
     }
 
     /// Returns the request as the inner service expects it.
@@ -178,7 +184,7 @@ where
                             let Poll::Ready(granted) = Pin::new(&mut acquire).poll(cx) else {
                                 // The clock is read only for a request that has to wait.
                                 let pending = Pending::new(acquire, call, expired.take());
-                                unsent.suspend(Wait::Permit(pending), call);
+                                unsent.suspend(Wait::Permit(pending));
                                 return Poll::Pending;
                             };
                             granted
@@ -209,7 +215,7 @@ where
                 telemetry::granted(call);
             }
             let Poll::Ready(ready) = inner.poll_ready(cx) else {
-                unsent.suspend(Wait::Service(Some(permit)), call);
+                unsent.suspend(Wait::Service(Some(permit)));
                 return Poll::Pending;
             };
             if let Err(error) = ready {

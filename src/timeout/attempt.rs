@@ -94,9 +94,9 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let call = request.extensions().get::<CallContext>();
-        let (start, deadline) = (clock::now(), Deadline::of(call, request.extensions()));
-        let call = call.cloned().map(Watched::begin);
+        let call = request.extensions().get::<CallContext>().cloned();
+        let (start, deadline) = (clock::now(), Deadline::of(call.as_ref(), request.extensions()));
+        call.iter().for_each(CallContext::begin_watch);
         let attempt = Attempt { layer: self.layer, start, deadline, call };
         let future = match deadline.filter(|deadline| start > *deadline) {
             Some(deadline) => MaybeRejected::rejected(attempt.deadline_exceeded(deadline).not_sent()),
@@ -118,50 +118,30 @@ pin_project! {
     }
 }
 
+/// Until it is dropped, the transport records in the call how far it gets with the attempt.
 #[derive(Debug)]
 struct Attempt {
     layer: AttemptTimeoutLayer,
     start: Instant,
     deadline: Option<Instant>,
-    call: Option<Watched>,
-}
-
-/// The call of an attempt. Until it is dropped, the transport records in the call how far it gets with the attempt.
-#[derive(Debug)]
-struct Watched(CallContext);
-
-impl Watched {
-    fn begin(call: CallContext) -> Self {
-        call.begin_watch();
-        Self(call)
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.0.end_watch();
-    }
+    call: Option<CallContext>,
 }
 
 impl Attempt {
-    fn call(&self) -> Option<&CallContext> {
-        self.call.as_ref().map(|Watched(call)| call)
-    }
-
     fn phase(&self) -> Phase {
-        self.call().map_or(Phase::Unknown, CallContext::phase)
+        self.call.as_ref().map_or(Phase::Unknown, CallContext::phase)
     }
 
     /// Returns when the attempt timeout expires. The time for the response counts from when a connection received the
     /// request, and each frame of the request's body restarts it. The wait for a connection that other requests use is
     /// limited only by the deadline.
     fn own_end(&self) -> Option<Instant> {
-        let start = match (self.phase(), self.call()) {
+        let start = match (self.phase(), self.call.as_ref()) {
             (Phase::Waiting, _) => return None,
             (Phase::Sent(since_start), Some(call)) => clock::after(call.started(), since_start),
             _ => self.start,
         };
-        let start = self.call().map_or(start, |call| call.body_progress().max(start));
+        let start = self.call.as_ref().map_or(start, |call| call.body_progress().max(start));
         Some(clock::after(start, self.layer.limit))
     }
 
@@ -169,7 +149,7 @@ impl Attempt {
     fn poll_expiry(&self, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Poll<Error> {
         let own = self.own_end().filter(|own| self.deadline.is_none_or(|deadline| *own < deadline));
         let Some(ends) = own.or(self.deadline) else { return Poll::Pending };
-        if let Some(call) = self.call().filter(|_| self.layer.is_in_stack) {
+        if let Some(call) = self.call.as_ref().filter(|_| self.layer.is_in_stack) {
             call.set_timed();
         }
         poll_timer(timer, ends, cx)
@@ -187,7 +167,13 @@ impl Attempt {
     fn deadline_exceeded(&self, deadline: Instant) -> Error {
         let limit = deadline.saturating_duration_since(self.start);
         let without_call = || Error::new(ErrorKind::Deadline, Some(limit), None);
-        self.call().map_or_else(without_call, |call| deadline_exceeded(call, deadline))
+        self.call.as_ref().map_or_else(without_call, |call| deadline_exceeded(call, deadline))
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.call.iter().for_each(CallContext::end_watch);
     }
 }
 
@@ -206,11 +192,11 @@ where
         if polled.is_pending() {
             if let Poll::Ready(error) = this.attempt.poll_expiry(this.timer, cx) {
                 polled = Poll::Ready(Err(error));
-                this.attempt.call().inspect(|call| call.expire());
+                this.attempt.call.as_ref().inspect(|call| call.expire());
                 this.future.complete();
             }
         }
-        if let (Poll::Ready(Err(error)), Some(call)) = (&mut polled, this.attempt.call()) {
+        if let (Poll::Ready(Err(error)), Some(call)) = (&mut polled, this.attempt.call.as_ref()) {
             error.add_report(call);
         }
         polled

@@ -101,19 +101,21 @@ impl TransportConfig {
         let (version, roots) = (self.http, self.roots()?);
         // Sets the crypto provider explicitly, because the process may have no default provider or a different one.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let invalid = |field, error: rustls::Error, expected: &'static str| {
-            InvalidConfig::of_setting(field, error.to_string(), expected)
-        };
-        let builder =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(
-                |error| invalid("tls versions", error, "tls versions that the ring provider supports"),
-            )?;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| {
+                let expected = "tls versions that the ring provider supports";
+                InvalidConfig::new("tls versions", error.to_string(), expected)
+            })?;
         let builder = builder.with_root_certificates(roots);
         let mut tls = match &self.given.identity {
             None => builder.with_no_client_auth(),
             Some(identity) => builder
                 .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())
-                .map_err(|error| invalid("client key", error, "the private key of the client certificate"))?,
+                .map_err(|error| {
+                    let expected = "the private key of the client certificate";
+                    InvalidConfig::of_setting("client key", error.to_string(), expected)
+                })?,
         };
         let names: &[&[u8]] = match version {
             Version::Http1 => &[b"http/1.1"],

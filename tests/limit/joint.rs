@@ -496,3 +496,51 @@ async fn two_layers_enforce_only_the_inner_quota() {
         assert_eq!((most[0] > 200, most[1] > 10), (is_account_outside, !is_account_outside), "{most:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn request_that_its_part_refuses_does_not_wait_for_the_account() {
+    let joint = joint(LocalLimiter::paced_window(quota(9, 100_000, 2)), |_| {
+        LocalLimiter::paced_window(quota(100, 1_000, 9))
+    });
+    acquire(&joint, 0, &costing(2)).await.unwrap();
+    let waiter = tokio::spawn(acquire(&joint, 0, &costing(2)));
+    sleep(seconds(1)).await;
+    let (start, part) = (Instant::now(), joint.parts().limiter(&0).unwrap());
+    part.set_quotas([quota(2, 1_000, 1)]);
+    assert_eq!(waiter.await.unwrap().unwrap_err().reason(), Reason::TooCostly { largest: 1 });
+    assert!(start.elapsed() <= millis(501), "{:?}", start.elapsed());
+    assert_eq!((part.snapshot().queued, joint.account().snapshot().queued), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_in_both_queues_is_at_most_the_longest_wait() {
+    let joint = joint(LocalLimiter::paced_window(quota(1, 10_000, 1)), |_| {
+        LocalLimiter::paced_window(quota(1, 1_000, 1))
+    });
+    acquire(&joint, 0, &PermitRequest::new()).await.unwrap();
+    let start = Instant::now();
+    let patient = tokio::spawn(acquire(&joint, 0, &PermitRequest::new().with_max_wait(seconds(10))));
+    yield_now().await;
+    // Overtakes the first request in the queue of the account.
+    let urgent = PermitRequest::new().with_priority(Priority::High);
+    let urgent = tokio::spawn(acquire(&joint, 1, &urgent));
+    let refusal = patient.await.unwrap().unwrap_err();
+    assert!(start.elapsed() <= seconds(2), "{:?}", start.elapsed());
+    assert_eq!(refusal.reason(), Reason::MaxWait);
+    urgent.await.unwrap().unwrap();
+}
+
+/// The caller of the first request of a part does not poll it any more.
+#[tokio::test(start_paused = true)]
+async fn unpolled_request_delays_its_part_by_at_most_a_second() {
+    let joint = joint(LocalLimiter::paced_window(quota(10, 1_000, 1)), |_| {
+        LocalLimiter::paced_window(quota(10, 1_000, 1))
+    });
+    acquire(&joint, 0, &PermitRequest::new()).await.unwrap();
+    let mut unpolled = Box::pin(acquire(&joint, 0, &PermitRequest::new()));
+    assert_pending!(task::spawn(&mut unpolled).poll());
+    let start = Instant::now();
+    acquire(&joint, 0, &PermitRequest::new()).await.unwrap();
+    assert!(start.elapsed() <= millis(1_200), "{:?}", start.elapsed());
+    unpolled.await.unwrap();
+}

@@ -281,6 +281,8 @@ async fn limiter_that_obeys_the_server_applies_its_remaining_tokens() {
     // The server has not counted the second request.
     first.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("300", "20s")));
     assert_available(&limiter, 250);
+    unreported.settle(of(50));
+    assert_available(&limiter, 250);
     unreported.settle(of(150));
     assert_available(&limiter, 150);
     assert!(take(&limiter, 151).is_none());
@@ -530,4 +532,30 @@ async fn callers_with_inexact_estimates_use_the_tokens_with_few_rejections() {
         let (used, rejected) = (used / f64::from(20 * LIMIT), rejected / (accepted + rejected));
         assert!(used >= 0.95 && rejected <= 0.005, "limiter {kind}: {used} used, {rejected} rejected");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_from_before_the_first_quota_of_its_unit_takes_its_amount() {
+    let requests = Quota::per_minute(1).unwrap().without_margin();
+    let limiter = LocalLimiter::sliding_window(requests);
+    send(&limiter, 0);
+    let mut waiter = task::spawn(limiter.acquire_with(&requesting(500)));
+    assert_pending!(waiter.poll());
+    limiter.set_quotas([requests, tokens(1_000)]);
+    sleep(millis(60_005)).await;
+    let mut permit = assert_ready_ok!(waiter.poll());
+    permit.mark_sent(Instant::now());
+    assert_available(&limiter, 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_that_a_report_of_the_server_delays_beyond_its_bound_is_refused() {
+    let limiter = LocalLimiter::sliding_window(tokens(1_000).without_margin()).with_server_remaining();
+    let permit = sent(&limiter, 1_000);
+    advance(seconds(50)).await;
+    let [_first, mut second] = second_waiter(&limiter, 20);
+    permit.complete(&ResponseInfo::new(StatusCode::OK, &remaining_tokens("0", "40s")));
+    sleep(millis(20)).await;
+    let refused = assert_ready!(second.poll()).unwrap_err();
+    assert_eq!((refused.reason(), refused.unit()), (Reason::MaxWait, Some(Unit::Tokens)));
 }

@@ -108,8 +108,6 @@ fn classifies_grpc_response_by_grpc_status_or_http_status() {
     assert_eq!(classify(StatusCode::OK, &aborted, &[Code::ABORTED]), TRANSIENT);
 }
 
-proptest! {}
-
 /// The texts come from protobuf's Python library.
 #[test]
 fn reads_retry_info_from_the_details_of_a_status() {

@@ -208,3 +208,12 @@ async fn default_headers_of_reqwest_go_to_every_origin_and_do_not_replace_the_ke
         assert_eq!((&seen["x-api-key"], &seen["x-tenant"]), (&key.parse().unwrap(), &"7".parse().unwrap()));
     }
 }
+
+#[tokio::test]
+async fn call_to_an_http_url_fails_without_retry_if_https_only_is_set() {
+    let site = Site::start(|_, _| async { Response::new(empty()) }).await;
+    let service = quick_retry().layer(Reqwest::new(builder().https_only(true)).unwrap());
+    let error = service.oneshot(request(Method::GET, &site.url)).await.unwrap_err();
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotRetryable), "{error:?}");
+    assert!(site.seen().is_empty());
+}
