@@ -59,7 +59,7 @@ pin_project! {
 enum Unsent<B> {
     /// The limiter has not been called, or the request is about to be sent. `None` after an error.
     Whole(Option<Request<B>>),
-    /// A recorded head takes less memory than that of a request.
+    /// A recorded head takes less memory than the head of a request.
     Waiting(Option<(RecordedHead, B)>, Wait),
 }
 
@@ -73,7 +73,7 @@ enum Wait {
 impl<B> Unsent<B> {
     const COMPLETED: Self = Self::Whole(None);
 
-    /// Records the head of the request until the event `until`.
+    /// Records the head of the request, which then waits for the event `until`.
     fn suspend(&mut self, until: Wait, call: Option<&CallContext>) {
         let request = take_once(self.whole(call));
         *self = Self::Waiting(Some((RecordedHead::of(&request), request.into_body())), until);
