@@ -19,7 +19,8 @@ pub(crate) enum Credential<G> {
     /// A closure that adds the credential to the head of a request.
     Closure(Arc<Authorize>),
     Signature(G),
-    /// The credentials of the members of a pool, each with its origin. A request gets that of its member.
+    /// The credentials of the members of a pool, each with its origin. A request gets the credential of its
+    /// member.
     Members(Arc<[(Self, Origin)]>),
 }
 
@@ -70,8 +71,8 @@ pub(crate) struct KeyCredential {
 }
 
 impl KeyCredential {
-    /// Adds the key to the request, unless the request already has a credential there. Returns a key that is not fixed.
-    /// `ready` is the key with which the service became ready.
+    /// Adds the key to the request, unless the request already has a credential there. Returns the added key, unless
+    /// the key is fixed. `ready` is the key with which the service became ready.
     pub(super) fn put<B>(
         &self,
         request: &mut Request<B>,

@@ -19,8 +19,8 @@ use crate::{config::InvalidConfig, error::BoxError};
 /// # }
 /// ```
 ///
-/// The parameter `G` is `Infallible`, except in a layer that signs requests, from [`from_sign`](AuthLayer::from_sign),
-/// and in a [`StackLayer`](crate::stack::StackLayer).
+/// The parameter `G` is [`AnySign`](super::AnySign) in a layer of [`from_sign`](AuthLayer::from_sign) and in a
+/// [`StackLayer`](crate::stack::StackLayer). It is `Infallible` in any other layer.
 ///
 /// # Clone
 ///
@@ -28,7 +28,7 @@ use crate::{config::InvalidConfig, error::BoxError};
 #[derive(Clone)]
 pub struct AuthLayer<G = Infallible> {
     pub(super) credential: Credential<G>,
-    /// Empty if there is no credential, or if it is that of a pool, whose members have their own origins.
+    /// Empty if there is no credential, or if the credential is that of a pool, whose members have their own origins.
     pub(super) origins: Vec<Origin>,
 }
 
@@ -122,7 +122,7 @@ impl<G> AuthLayer<G> {
         Self { origins: Vec::new(), credential }.with_allowed_origin(origin)
     }
 
-    /// Sets where the key is placed on the request. Has no effect if the credential is no key, or if the stack has a
+    /// Sets where the key is placed on the request. Has no effect if the credential is not a key, or if the stack has a
     /// [`Pool`](crate::stack::Pool).
     pub fn with_placement(mut self, placement: KeyPlacement) -> Self {
         self.credential = self.credential.with_placement(&placement);
@@ -136,7 +136,7 @@ impl<G> AuthLayer<G> {
     ///
     /// Returns the same errors as [`new`](AuthLayer::new).
     pub fn with_allowed_origin(mut self, origin: Origin) -> Result<Self, InvalidConfig> {
-        // The members of a pool have origins of their own.
+        // The members of a pool have their own origins.
         if !matches!(self.credential, Credential::None | Credential::Members(_)) {
             self.origins.push(origin.for_credential()?);
         }

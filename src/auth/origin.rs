@@ -107,7 +107,8 @@ impl Origin {
         Err(InvalidConfig::new("origin", self.to_string(), expected).expecting_in_file(in_file))
     }
 
-    /// Returns whether one of the origins covers `uri`. Returns an error if `uri` has no origin, but there are origins.
+    /// Returns whether one of the origins covers `uri`. Returns an error if `uri` has no origin and `origins` is not
+    /// empty.
     pub(super) fn any_covers(origins: &[Self], uri: &Uri) -> Result<bool, Error> {
         if uri.authority().is_none() && !origins.is_empty() {
             let why = "the request's uri names no origin, so the layer cannot decide whether to send the credential";

@@ -22,7 +22,7 @@ use crate::{
     headers,
 };
 
-/// Any [`Sign`]. [`AuthLayer::from_sign`](super::AuthLayer::from_sign) creates it.
+/// A [`Sign`] of any type. [`AuthLayer::from_sign`](super::AuthLayer::from_sign) creates it.
 #[derive(Clone)]
 pub struct AnySign(Arc<dyn Sign>);
 
@@ -38,9 +38,10 @@ impl fmt::Debug for AnySign {
     }
 }
 
-/// Signs the requests with a body `B` to a service `S`. [`Infallible`] signs none, and so has no requirements.
+/// Signs requests with a body `B` for a service `S`. [`Infallible`] signs no request, so it requires nothing of `S` and
+/// `B`.
 pub trait Signature<S: Service<Request<B>>, B> {
-    /// Signs a request, and then calls the inner service.
+    /// The future that signs a request and then calls the inner service.
     type Signing: Future<Output = Result<S::Future, Error>>;
 
     fn sign(&self, inner: &mut S, request: Request<B>) -> Self::Signing;

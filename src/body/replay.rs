@@ -27,8 +27,8 @@ const PART: usize = 64 * 1024;
 /// except for the first chunk, are copied and merged. Any other chunk of type `Bytes` is recorded without a copy. If
 /// the body exceeds the limit, the recording is dropped and the attempt continues.
 ///
-/// Each frame that an attempt takes restarts the [attempt timeout](crate::timeout::AttemptTimeoutLayer). A chunk of more
-/// than 64 KiB is therefore sent in parts.
+/// Each frame that an attempt takes restarts the [attempt timeout](crate::timeout::AttemptTimeoutLayer). A chunk of
+/// more than 64 KiB is therefore sent in parts.
 ///
 /// [`new`](Self::new) creates a body that is not recorded and does not restart the timeout.
 ///

@@ -1,4 +1,4 @@
-//! How far the transport has got with an attempt, and an attempt with the request's body.
+//! The phase of an attempt in the transport, and the progress of the request's body.
 
 use std::{
     sync::atomic::{AtomicU8, AtomicU64, Ordering},
@@ -60,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// Changes the state of the attempt that is watched alone.
+    /// Changes the state of the watched attempt. Does nothing if no attempt or several attempts are watched.
     fn change(&self, next: u8) {
         let change = |watch| (watch != SEVERAL && watch != IDLE).then_some(next);
         let _ = self.watch.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
@@ -72,7 +72,7 @@ impl CallContext {
         &self.0.shared.progress
     }
 
-    /// Begins to watch how far the transport gets with an attempt.
+    /// Begins to watch the phase of an attempt.
     pub(crate) fn begin_watch(&self) {
         let Progress { watch, phase, .. } = self.progress();
         match watch.compare_exchange(IDLE, RUNNING, Ordering::AcqRel, Ordering::Acquire) {
@@ -95,7 +95,7 @@ impl CallContext {
         self.progress().watch.load(Ordering::Acquire) == TIMED
     }
 
-    /// Records that a timeout gives the attempt up. The transport then no longer uses the connection of the attempt.
+    /// Records that a timeout ended the attempt. The transport can then retire the connection of the attempt.
     pub(crate) fn expire(&self) {
         self.progress().change(EXPIRED);
     }
@@ -105,7 +105,7 @@ impl CallContext {
         self.progress().watch.load(Ordering::Acquire) == EXPIRED
     }
 
-    /// Returns how far the transport has got with the latest attempt.
+    /// Returns the phase of the latest attempt.
     pub(crate) fn phase(&self) -> Phase {
         let Progress { watch, phase, .. } = self.progress();
         // Reads the phase first: if another attempt has changed it, `watch` is already `SEVERAL`.
@@ -119,7 +119,7 @@ impl CallContext {
         }
     }
 
-    /// Records how far the transport has got with the running attempt.
+    /// Records the phase of the running attempt.
     #[cfg(any(feature = "client", test))]
     pub(crate) fn enter(&self, phase: Phase) {
         let next = match phase {

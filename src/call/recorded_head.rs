@@ -1,4 +1,4 @@
-//! The head of a request that is sent later or again.
+//! A copy of a request's head, for a request that is sent later or resent.
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
@@ -29,7 +29,7 @@ enum Fields {
 impl RecordedHead {
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
         let (headers, given) = (request.headers(), request.extensions());
-        // Most requests have no other extension, so the map is not copied for them.
+        // Most requests have no extension except the `CallContext`, so the map is not copied for them.
         let has_others = given.len() > usize::from(given.get::<CallContext>().is_some());
         let mut extensions = if has_others { given.clone() } else { Extensions::new() };
         extensions.remove::<CallContext>();
@@ -42,7 +42,7 @@ impl RecordedHead {
         }
     }
 
-    /// Returns the request, as a part of `call`.
+    /// Returns the request with this head and `call` in its extensions.
     pub(crate) fn request<B>(&self, call: Option<&CallContext>, body: B) -> Request<B> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();

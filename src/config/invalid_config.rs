@@ -45,7 +45,7 @@ impl InvalidConfig {
         Self { field, value, expected, expected_in_file: None, path: Vec::new(), is_from_file: false }
     }
 
-    /// Like [`new`](Self::new), for a setting whose name in a file is that of the field, in snake case.
+    /// Like [`new`](Self::new), for a setting whose name in a file is the name of the field in snake case.
     pub(crate) fn of_setting(
         field: &'static str,
         value: impl Into<Cow<'static, str>>,
@@ -56,8 +56,8 @@ impl InvalidConfig {
 
     /// Adds the next outer segment of the field's path in a configuration file, such as the name of a table.
     ///
-    /// The error of a setting, such as `max_attempts` or the `base` of a backoff, already has the name of the setting as
-    /// the innermost segment. The error of a single value, such as a [`Quota`](crate::Quota), has none.
+    /// The error of a setting, such as `max_attempts` or the `base` of a backoff, already has the name of the setting
+    /// as the innermost segment. The error of a single value, such as a [`Quota`](crate::Quota), has no segment.
     ///
     /// ```
     /// # use tower_outbound::Quota;
@@ -89,7 +89,7 @@ impl InvalidConfig {
         self
     }
 
-    /// Describes the valid values with the names of a file's fields. The other description names setters.
+    /// Adds a description of the valid values that names the fields of a file, because `expected` names setters.
     pub(crate) fn expecting_in_file(mut self, expected: &'static str) -> Self {
         self.expected_in_file = Some(expected);
         self

@@ -18,7 +18,7 @@ pub(crate) fn polled_after_completion() -> ! {
     panic!("future polled after completion")
 }
 
-/// Takes the value that a future stores until it is needed.
+/// Takes the value that a future stores. Panics if the value was already taken.
 pub(crate) fn take_once<T>(slot: &mut Option<T>) -> T {
     slot.take().unwrap_or_else(|| polled_after_completion())
 }

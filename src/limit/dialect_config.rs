@@ -81,7 +81,7 @@ impl DialectConfig {
     }
 }
 
-/// Adds a header to those of a quota.
+/// Adds a header to the headers of a quota.
 type AddHeader = fn(QuotaHeaders, HeaderName) -> QuotaHeaders;
 
 impl QuotaConfig {

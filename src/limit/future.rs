@@ -73,7 +73,7 @@ enum Wait {
 impl<B> Unsent<B> {
     const COMPLETED: Self = Self::Whole(None);
 
-    /// Records the head of the request until the event `until`.
+    /// Records the head of the request, which then waits for the event `until`.
     fn suspend(&mut self, until: Wait) {
         let recorded = match self {
             Self::Whole(request) => {

@@ -16,7 +16,7 @@ pub(super) struct Pending {
     acquire: Acquire,
     /// `None` after the wait.
     waiting: Option<Waiting>,
-    /// The place of an expired permit, if the request had one.
+    /// Keeps the request of an expired permit in flight. `None` if no permit has expired.
     pub(super) expired: Option<InFlight<'static>>,
 }
 

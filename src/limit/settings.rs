@@ -22,7 +22,7 @@ pub(super) struct Settings<L> {
     pub(super) options: Options,
 }
 
-/// The settings besides the limiter.
+/// The settings other than the limiter.
 #[derive(Clone, Default)]
 pub(super) struct Options {
     pub(super) bounds: PermitRequest,

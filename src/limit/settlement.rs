@@ -51,7 +51,7 @@ use crate::policy::Amounts;
 #[derive(Clone)]
 pub struct Settlement(Arc<Charge<Settled>>);
 
-/// What a request takes so far, and the function that passes a change to the limiter.
+/// The amounts that a request takes so far, and the function that passes a change to the limiter.
 struct Charge<F: ?Sized> {
     amounts: Mutex<Amounts>,
     settled: F,

@@ -12,11 +12,10 @@ pub enum Scope {
 }
 
 /// Describes a response with regard to the limits of its server. The function of a [`Dialect`](crate::limit::Dialect)
-/// or an inner layer returns it.
+/// returns it, or an inner layer that has read the body inserts it into the extensions of the response.
 ///
-/// An inner layer that has read the body inserts the signal into the extensions of the response. This signal takes
-/// precedence over the function, and both take precedence over the status and the headers. The rate-limit layer and the
-/// retry layer act on it:
+/// The signal of an inner layer takes precedence over that of the function. Both take precedence over the status and
+/// the headers. The rate-limit layer and the retry layer act on the signal:
 ///
 /// | signal | limiter | retry |
 /// |---|---|---|

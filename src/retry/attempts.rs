@@ -1,4 +1,4 @@
-//! The state that the attempts of a call share, and what follows each attempt.
+//! The state that the attempts of a call share, and the decision after each attempt.
 
 use std::{sync::Arc, time::Duration};
 
@@ -149,7 +149,7 @@ impl<B: Body + 'static> Attempts<B> {
         let is_only = decided.is_err() && broken.is_none() && number == 1;
         telemetry::attempt(&self.call, result.as_ref().map(ResponseSummary::of), is_only);
         let retry = decided?;
-        // Another task may have changed the body or the budget since.
+        // Another task may have changed the body or the budget after the decision.
         let body = self.replay.body().ok_or(StopReason::NotReplayable)?;
         match (last_attempt, budget) {
             (LastAttempt::Classified(decision), Some(budget)) => {

@@ -24,7 +24,7 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct AfterProcessing;
 
-/// Decisions without a call, to test the configuration of a layer.
+/// Returns decisions without a call, for tests of a layer's configuration.
 ///
 /// ```
 /// use std::time::Duration;
@@ -106,7 +106,7 @@ impl RetryLayer {
 
 impl Policy {
     /// Returns the part of the retry decision that depends only on the result of this attempt. `key_replaced` is `true`
-    /// if the request may be resent with another key. `request` is `Some` if
+    /// if the request may be resent with another key. `request` must be `Some` if
     /// [`shows_requests`](Self::shows_requests) returns `true`.
     pub(super) fn last_attempt(
         &self,
@@ -174,7 +174,7 @@ pub(super) fn of_error(error: &Error, called: bool, body_failed: bool) -> Outcom
     }
 }
 
-/// Returns whether the server rejected a key that is being replaced, and did not process the request.
+/// Returns whether the server rejected a key that is being replaced, and a resend is safe.
 pub(super) fn is_key_replaced(attempt: &AttemptResult<'_>, idempotent: bool) -> bool {
     let is_unauthenticated = |headers| {
         let code = idempotent && Code::in_head(headers) == Some(Code::UNAUTHENTICATED);

@@ -40,8 +40,8 @@ use crate::{
 /// # }
 /// ```
 ///
-/// The fields are the layers, outermost first. [Taking a stack
-/// apart](crate::guide::other_layers#taking-a-stack-apart) shows how to put another layer between two of them.
+/// The fields are the layers, outermost first. [Insert a layer into a
+/// stack](crate::guide::other_layers#insert-a-layer-into-a-stack) shows how to put another layer between two of them.
 ///
 /// # Errors
 ///
@@ -62,9 +62,9 @@ pub struct StackLayer {
     pub default_headers: DefaultHeadersLayer,
     /// Limits the time of the whole call.
     pub total_timeout: TotalTimeoutLayer,
-    /// Repeats failed attempts.
+    /// Retries failed attempts.
     pub retry: RetryLayer,
-    /// Waits for the permits of each attempt.
+    /// Acquires the permits of each attempt.
     pub rate_limit: RateLimitLayer<AnyLimiter>,
     /// Sends an attempt to its member of a [`Pool`](super::Pool). Does nothing without a pool.
     pub route: RouteLayer,
@@ -80,8 +80,8 @@ impl<S> Layer<S> for StackLayer {
     type Service = StackService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        // The compiler checks this order of the layers against the type `StackService`. Only here no other layer is
-        // between the two timeouts, so that they can share a timer.
+        // The compiler checks this order of the layers against the type `StackService`. The two timeouts can share a
+        // timer only here, because a rebuilt stack may have another layer between them.
         let layers = ServiceBuilder::new()
             .layer(&self.body_idle_timeout)
             .layer(&self.request_id)

@@ -130,7 +130,8 @@ impl ServerLimit {
     }
 
     /// Rejects all requests for this time after a request that exceeds the limit, like rate-limiter-flexible,
-    /// Cloudflare and Airtable. The limit does not count the requests that the block rejects. No block by default.
+    /// Cloudflare and Airtable. The limit does not count the requests that the block rejects. By default, there is no
+    /// block.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -21,7 +21,7 @@ use crate::{
     error::{BoxError, Error, ErrorKind, MaybeRejected},
 };
 
-/// Limits the time of one attempt, which also ends at the call's deadline at the latest.
+/// Limits the time of one attempt. An attempt also ends at the deadline of its call.
 ///
 /// Below a [retry](crate::retry) layer, each frame of the request's body restarts the time, so that an upload may take
 /// longer while it makes progress. After the end of the body, the time limits the wait for the response headers.
@@ -118,7 +118,7 @@ pin_project! {
     }
 }
 
-/// Until it is dropped, the transport records in the call how far it gets with the attempt.
+/// Until this value is dropped, the transport records the phase of the attempt in the call.
 #[derive(Debug)]
 struct Attempt {
     layer: AttemptTimeoutLayer,
@@ -132,9 +132,9 @@ impl Attempt {
         self.call.as_ref().map_or(Phase::Unknown, CallContext::phase)
     }
 
-    /// Returns when the attempt timeout expires. The time for the response counts from when a connection received the
-    /// request, and each frame of the request's body restarts it. The wait for a connection that other requests use is
-    /// limited only by the deadline.
+    /// Returns when the attempt timeout expires. The time for the response counts from when the request was handed to a
+    /// connection, and each frame of the request's body restarts it. Only the deadline limits the wait for a connection
+    /// that other requests use.
     fn own_end(&self) -> Option<Instant> {
         let start = match (self.phase(), self.call.as_ref()) {
             (Phase::Waiting, _) => return None,

@@ -1,4 +1,4 @@
-//! The parts that the timeouts share.
+//! The functions that the timeouts share.
 
 use std::{
     future::Future,
@@ -37,7 +37,7 @@ pub(super) fn poll_timer(
     timer.as_mut().poll(cx)
 }
 
-/// Ends a call at its deadline. Returns its error.
+/// Ends a call at its deadline. Returns the error of the call.
 pub(super) fn deadline_exceeded(call: &CallContext, deadline: Instant) -> Error {
     call.end(StopReason::Deadline);
     let limit = deadline.saturating_duration_since(call.started());

@@ -40,7 +40,7 @@ use crate::{
 pub struct TotalTimeoutLayer {
     limit: Duration,
     /// Whether the timeout belongs to a stack. It then sets no timer while the attempt timeout of the stack waits. Any
-    /// other total timeout always sets one, because a layer inside might drop an attempt without waking the task.
+    /// other total timeout always sets one, because an inner layer might drop an attempt without waking the task.
     is_in_stack: bool,
 }
 

@@ -88,8 +88,8 @@ fn measure_call(statuses: &'static [u16], (uri, id): (&str, &str)) -> u64 {
 fn disabled_spans_and_events_format_no_part_of_a_request_whatever_the_outcome() {
     let _serial = serial();
     let subject = subject();
-    // Both ids are too long for the head of a request that is recorded without an allocation. The head of the longer
-    // request, which the retry layer copies, has less than 1,024 bytes.
+    // Both requests have less than 1,024 bytes of header fields, so the retry layer records both heads in the same
+    // form.
     let (id, long_id, long_uri) = ("x".repeat(200), "x".repeat(500), format!("{URI}/{}", "x".repeat(299)));
     for (statuses, most) in [
         (&[200][..], 22),

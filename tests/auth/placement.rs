@@ -1,4 +1,4 @@
-//! Tests of where a request carries the API key, of credentials that a closure adds, and of the redaction of keys.
+//! Tests the placement of the API key, the credentials that a closure adds, and the redaction of keys.
 
 use std::{error::Error as _, sync::atomic::AtomicU32};
 

@@ -176,7 +176,7 @@ async fn failed_redirect_target_does_not_hide_that_the_first_request_was_process
     }
 }
 
-/// Each layer passes as many requests as `passes`, and then rejects each like an open circuit breaker.
+/// The inserted layer forwards `passes` requests, and then rejects each request like an open circuit breaker.
 #[tokio::test(start_paused = true)]
 async fn rejected_redirect_target_does_not_hide_that_the_first_request_was_processed() {
     for (passes, processed) in [(0, false), (1, true)] {

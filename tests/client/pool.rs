@@ -136,8 +136,9 @@ async fn throttled_members_get_no_request_before_the_requested_delay() {
     assert_eq!((response.status(), report(&response).attempts().len()), (StatusCode::TOO_MANY_REQUESTS, 2));
 }
 
-/// Only a request that the server has provably not processed, or that may be repeated with another account, changes its
-/// member. Each attempt counts, not only the last one. A service recognizes an idempotency key within one account only.
+/// A request moves to another member only if the server has provably not processed it, or if it may be repeated with
+/// another account. Each attempt counts, not only the last one. A service recognizes an idempotency key within one
+/// account only.
 #[tokio::test(start_paused = true)]
 async fn request_that_may_have_been_processed_stays_with_its_member() {
     let failed = || ScriptedResponse::status(503);
@@ -165,7 +166,7 @@ async fn request_that_may_have_been_processed_stays_with_its_member() {
         (Method::POST, false, keyed, vec![never], &["eu", "eu"]),
         (Method::POST, false, keyed, vec![reset, refused], &["eu", "eu", "eu"]),
         (Method::POST, false, keyed, vec![reset, throttled], &["eu", "eu", "eu"]),
-        // A 429 counts as maybe processed.
+        // With `RetryRejected::Idempotent`, a 429 counts as maybe processed.
         (Method::POST, false, unrejected, vec![throttled, refused], &["eu", "eu", "eu"]),
     ];
     for (number, (method, is_idempotent, retry, script, expected)) in cases.into_iter().enumerate() {

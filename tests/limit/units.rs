@@ -498,7 +498,7 @@ async fn callers_with_inexact_estimates_use_the_tokens_with_few_rejections() {
         [LocalLimiter::paced_window, LocalLimiter::sliding_window, LocalLimiter::token_bucket];
     for (kind, limiter) in KINDS.into_iter().enumerate() {
         let (limiter, mut callers) = (limiter(tokens(LIMIT)), JoinSet::new());
-        // The server's requests of the last minute, and the numbers of accepted requests, rejected ones and tokens.
+        // The accepted requests of the last minute, and the numbers of accepted requests, rejected requests and tokens.
         let server = Arc::new(Mutex::new((VecDeque::<(Instant, u32)>::new(), [0_u32; 3])));
         for caller in 0..64_u32 {
             let (limiter, server) = (limiter.clone(), Arc::clone(&server));

@@ -11,9 +11,9 @@ use tower_outbound::{
 
 use super::*;
 
-/// Rebuilds the stack. Below each layer except the body idle timeout, which passes on the type of its inner error,
-/// another layer changes the type of the error. Between the retry and the rate limit layer, another layer also records
-/// the time of each attempt.
+/// Rebuilds the stack with another layer between any two layers, except below the body idle timeout, whose error has
+/// the type of the inner error. The layer between the retry layer and the rate limit layer records the time of each
+/// attempt. The others change the type of the error.
 fn rebuilt(stack: StackLayer, service: ScriptedService, times: &Arc<Mutex<Vec<Instant>>>) -> Stack {
     let StackLayer {
         body_idle_timeout,
@@ -67,7 +67,7 @@ async fn attempts(
 }
 
 #[tokio::test(start_paused = true)]
-async fn stack_rebuilt_with_other_layers_in_every_gap_behaves_like_the_original() {
+async fn stack_rebuilt_with_other_layers_between_its_layers_behaves_like_the_original() {
     let script = || [ScriptedResponse::status(503), ScriptedResponse::never(), ok()];
     let builder = || preset_with_exact_delays().with_total_timeout(2 * MINUTE);
     let start = Instant::now();
@@ -109,7 +109,7 @@ async fn rebuilt_stack_sends_requests_to_the_member_of_its_pool() {
     assert_eq!(head.headers[AUTHORIZATION], format!("Bearer {KEY}"));
 }
 
-/// The deadline holds although a layer between the two timeouts no longer polls the attempt.
+/// The call ends at its deadline, although a layer between the two timeouts does not poll the attempt to its end.
 #[tokio::test(start_paused = true)]
 async fn deadline_of_a_rebuilt_stack_does_not_depend_on_the_timer_of_the_attempt_timeout() {
     let StackLayer { request_id, total_timeout, attempt_timeout, .. } =

@@ -1,5 +1,5 @@
-//! Tests what a call shows of its attempts: to custom classifiers and rules, in its report and error, and to an outer
-//! layer.
+//! Tests which facts about the attempts of a call reach custom classifiers and rules, the report, the error, and an
+//! outer layer.
 
 use std::{
     error::Error as _,

@@ -1,4 +1,4 @@
-//! Tests that `RetryLayer::decide` returns without a call what the layer does in a call.
+//! Tests that `RetryLayer::decide` returns the decision that the layer makes in a call.
 
 use std::{io, time::Duration};
 
@@ -21,7 +21,8 @@ fn request(method: &Method, path: &str) -> Request<Content> {
     request.body(Content::default()).unwrap()
 }
 
-/// Responds with a status and a header, or fails with an I/O error if the status is 0. A 401 has another key.
+/// Responds with a status and a header, or fails with an I/O error if the status is 0. After a 401,
+/// another key is available.
 fn respond(status: u16, (name, value): (&'static str, &'static str)) -> Result<Response<Content>, BoxError> {
     let Ok(status) = StatusCode::from_u16(status) else {
         return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());

@@ -40,7 +40,7 @@ async fn post_is_retried_after_an_error_only_if_the_error_proves_that_it_was_not
     let cases: [(MakeError, Outcome); 7] = [
         (not_sent, Outcome::NotSent),
         (|| io::Error::from(ConnectionRefused).into(), Outcome::NotSent),
-        // Without the `DeliveryError`, `ConnectionRefused` would be a proof.
+        // Without the `DeliveryError`, `ConnectionRefused` would prove that the request was not sent.
         (|| DeliveryError::maybe_processed(io::Error::from(ConnectionRefused)).into(), Outcome::Failed),
         (|| io::Error::other(not_sent()).into(), Outcome::Failed),
         // These errors can also occur on an established connection, after the request was sent.
@@ -108,8 +108,8 @@ async fn request_is_not_retried_if_its_body_fails_with_connection_refused() {
     }
 }
 
-/// Calls two retry layers, of which only the inner one knows that the POST is idempotent and makes two attempts for each
-/// attempt of the outer one.
+/// Calls two retry layers. Only the inner layer knows that the POST is idempotent. It makes two attempts for each
+/// attempt of the outer layer.
 #[tokio::test(start_paused = true)]
 async fn outer_layer_retries_a_post_only_if_no_attempt_of_an_inner_layer_may_have_been_processed() {
     let by_key = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());

@@ -117,7 +117,7 @@ async fn failed_readiness_is_retried_and_does_not_replace_the_error_of_an_attemp
         ("PUT", &[reset, BROKEN, Ok(Status(200))], Ok(200), &[Failed, NotSent, OK], Success),
         ("PUT", &[BROKEN], Err(None), &[NotSent; 3], Exhausted),
         ("POST", &[BROKEN], Err(None), &[NotSent; 3], Exhausted),
-        // The response of an earlier attempt is gone.
+        // The response of an earlier attempt was dropped, so the call cannot return it.
         ("GET", &[Ok(Status(503)), BROKEN], Err(None), &[UNAVAILABLE, NotSent, NotSent], Exhausted),
         ("GET", &[reset, Ok(Status(503)), BROKEN], Err(None), &[Failed, UNAVAILABLE, NotSent], Exhausted),
     ];
@@ -137,7 +137,7 @@ async fn failed_readiness_is_retried_and_does_not_replace_the_error_of_an_attemp
     }
 }
 
-/// A circuit breaker may reject in `poll_ready`.
+/// A circuit breaker may reject a request in `poll_ready`.
 #[tokio::test(start_paused = true)]
 async fn open_circuit_in_poll_ready_ends_the_call() {
     for is_limited in [false, true] {

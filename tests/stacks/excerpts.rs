@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path};
 
-/// Adds the text of each file in the folder that has this extension, without indentation and the marks of comments.
+/// Adds the text of each file in the folder that has this extension, without indentation and comment markers.
 fn read(folder: &Path, extension: &str, texts: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

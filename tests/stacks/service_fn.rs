@@ -92,7 +92,7 @@ fn request() -> Request<LocalBody> {
     Request::put(URL).body(body("letter")).unwrap()
 }
 
-/// Tests all layers except a signature and `BodyIdleTimeoutLayer`, over a service that is not `Send`.
+/// Tests all layers except a layer that signs requests and `BodyIdleTimeoutLayer`, over a service that is not `Send`.
 #[tokio::test(start_paused = true)]
 async fn each_layer_requires_only_the_trait_bounds_that_it_uses() {
     let calls = Rc::new(Cell::new(0));
@@ -125,7 +125,7 @@ async fn each_layer_requires_only_the_trait_bounds_that_it_uses() {
     assert_eq!(text(response.into_body()).await, b"response");
 }
 
-/// All layers except `RetryLayer` and a signature accept a body type that does not implement `Body`.
+/// All layers except `RetryLayer` and a layer that signs requests accept a body type that does not implement `Body`.
 #[tokio::test(start_paused = true)]
 async fn layers_that_read_no_body_accept_any_body_type() {
     struct NoBody;

@@ -38,7 +38,7 @@ const LAYERS: &[&str] = &["attempt_span", "auth", "limit", "retry", "request_id"
 /// The words that the limiter's core must not contain, so that its callers pass the time.
 const IMPURE: &[&str] = &["tokio", "Mutex", "Waker", "Arc<", "Arc::", "Instant", "clock::"];
 
-/// Calls `check` with the path, relative to `src`, and the code of each source file that is no test.
+/// Calls `check` with the path, relative to `src`, and the code of each source file that contains no tests.
 fn each_source(folder: &Path, name: &str, check: &mut impl FnMut(&str, &str)) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -75,7 +75,7 @@ fn modules_depend_only_on_earlier_modules_and_layers_on_no_other_layer() {
             let Some(other) = position(target).filter(|other| *other != own) else { continue };
             count += 1;
             let between_layers = LAYERS.contains(&module) && LAYERS.contains(&target);
-            // `error::call` and the like are items of a group.
+            // Without `::`, the name is an item of a group, such as `call` in `error::{call}`.
             if (other > own || between_layers) && name.starts_with(&format!("{target}::")) {
                 wrong.push(format!("{file} depends on {target}"));
             }

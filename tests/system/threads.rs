@@ -87,8 +87,8 @@ fn limiters_stay_within_their_quotas_with_four_threads() {
         let (grants, refusals) = acquire_from_threads(count, &limiter);
         let snapshot = limiter.snapshot();
         assert_eq!((snapshot.granted, snapshot.queued), (count as u64, 0), "{limiter:?}");
-        // The load is high: the limiter refused some calls, and the fullest window of a quota held more than 20 % of it.
-        // The bound is low, because threads on a busy machine acquire fewer permits.
+        // The load is high: the limiter refused some calls, and the fullest window of a quota held more than 20 % of
+        // its limit. The bound is low, because threads on a busy machine acquire fewer permits.
         let fullest = quotas.iter().map(|quota| (grants.most_in(quota.window()), u64::from(quota.limit())));
         let fullest: Vec<_> = fullest.collect();
         assert!(fullest.iter().all(|(most, limit)| most <= limit), "{limiter:?}: {fullest:?}");

@@ -107,7 +107,7 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn stack_meets_its_deadline_in_each_stage_of_a_call() {
-    /// Waits for the attempt timeout of a call in the signature of another one.
+    /// A signer that makes another call, and waits for the attempt timeout of that call.
     struct NestedCall;
 
     impl Sign for NestedCall {

@@ -1,5 +1,5 @@
-//! Tests that requests leave connections that no longer work, and that the client closes idle connections before the
-//! server does.
+//! Tests that requests use another connection if a connection fails, and that the client closes idle connections before
+//! the server does.
 
 use tokio::sync::Barrier;
 

@@ -152,7 +152,7 @@ async fn dropping_all_clients_closes_their_connections() {
 /// Permits of 20 per second are valid for 15 ms. The first requests open connections, and their permits expire. If
 /// these requests then waited behind the others, each request would open a connection and spend two permits.
 #[tokio::test(start_paused = true)]
-async fn requests_that_wait_for_another_permit_leave_their_connections_to_the_next_ones() {
+async fn requests_that_wait_for_another_permit_leave_their_connections_to_the_next_requests() {
     const CALLS: u64 = 200;
     let opened = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&opened);

@@ -1,4 +1,4 @@
-//! Tests requests that wait for HTTP/2 streams, and that dropped calls give their connection or stream back.
+//! Tests that requests wait for HTTP/2 streams, and that dropped calls return their connection or stream.
 
 use std::collections::BTreeSet;
 
@@ -176,7 +176,7 @@ async fn dropped_response_with_an_unread_long_body_frees_its_stream() {
 
 /// The pool grants the stream to a call which is not polled again before it is dropped.
 #[tokio::test]
-async fn dropped_call_that_was_just_granted_a_stream_gives_it_back() {
+async fn dropped_call_that_was_just_granted_a_stream_returns_it() {
     let permits = Arc::new(Semaphore::new(1));
     let server = gated_server(&permits).await;
     let client = client(&server.url(), http2().with_max_connections(1));

@@ -57,7 +57,7 @@ impl Share {
         own.leave(0, at);
         let requests = quotas.iter().filter(|quota| quota.counts_requests());
         let limit = requests.map(|quota| u64::from(quota.limit())).max().unwrap_or(0);
-        // Amounts that were taken before `now` are not returned.
+        // This counts as a change of the quotas at `now`, so amounts that were taken before `now` are not returned.
         let mut units = None;
         Units::change(&mut units, quotas, Spread::SlidingWindow, now);
         let all = Unit::NAMES.iter().fold(Amounts::NONE, |all, (unit, _)| all.with(*unit, u32::MAX));

@@ -29,8 +29,8 @@ impl LocalLimiter {
         })
     }
 
-    /// Replaces the limit of requests in flight, and how many further requests the store admits. Serves no waiter.
-    /// Returns the number of requests in flight.
+    /// Replaces the limit of requests in flight, and the number of further requests that the store admits. Grants no
+    /// permits to waiters. Returns the number of requests in flight.
     pub(super) fn admit(&self, max: NonZeroU32, further: Option<u32>) -> u32 {
         self.locked(|core, now| {
             core.end_held(now);

@@ -68,8 +68,8 @@ impl Inner {
         outcome
     }
 
-    /// Replaces what the limiter knows of each quota that counts a unit other than requests: the available amount, and
-    /// until when `amounts` wait for it.
+    /// Replaces the store's report on each quota that counts a unit other than requests: the available amount, and the
+    /// time until which a request of `amounts` waits.
     pub(super) fn set_units(&self, states: impl IntoIterator<Item = (u64, u64)>, amounts: &Amounts) {
         let report = |(policy, (quota, (left, until))): (_, (&Quota, _))| {
             let needed = amounts.get(quota.unit()).into();

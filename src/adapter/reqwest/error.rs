@@ -44,7 +44,7 @@ pub(super) fn invalid(error: ::reqwest::Error) -> Error {
     Error::invalid_request(chain(&error).last().map_or_else(String::new, ToString::to_string))
 }
 
-/// The reason why reqwest fails each time. It may have sent the request.
+/// A failure that every further attempt would repeat. reqwest may have sent the request.
 #[derive(Debug)]
 struct Lasting(&'static str);
 
@@ -63,7 +63,7 @@ impl fmt::Display for Lasting {
 impl StdError for Lasting {}
 
 impl Findings {
-    /// Updates the findings if `error` comes from reqwest or this module. Returns as
+    /// Updates the findings if `error` comes from reqwest or this module. The result has the same meaning as that of
     /// [`read_hyper_error`](Self::read_hyper_error).
     pub(crate) fn read_reqwest_error(
         &mut self,

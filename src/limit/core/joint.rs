@@ -47,8 +47,8 @@ impl Core {
         self.due_of_new(ask, now) <= now && self.supply.is_open(cost, now)
     }
 
-    /// Returns whether [`status`](Self::status) would grant the permits of a queued request now. Its offer ends if they
-    /// are not available any more. A refusal ends the ticket.
+    /// Returns whether [`status`](Self::status) would grant the permits of a queued request now. Its offer ends if
+    /// the permits are no longer available. A refusal ends the ticket.
     pub fn turn(&mut self, ticket: Ticket, now: u64) -> Result<bool, Refusal> {
         self.restore(ticket, now);
         self.advance(now);

@@ -1,4 +1,4 @@
-//! The amounts that all waiters take together.
+//! The sums of the amounts that the waiters need.
 
 use crate::policy::{Amounts, Priority, Totals};
 
@@ -47,9 +47,9 @@ impl QueuedAmounts {
     }
 }
 
-/// Returns the amounts before those of a request, which gets its permits with the last of `total`. Of these, `needed` are
-/// those of its rank and the higher ones. A lower priority with a share is served before some of the higher ones, whose
-/// amounts then do not count.
+/// Returns the amounts before those of a request, which gets its permits with the last of `total` permits. `needed` of
+/// these permits belong to its rank and the higher ones. A lower priority with a share is served before some of the
+/// higher ones, whose amounts then do not count.
 pub(super) fn ahead(total: u64, needed: u64, of_rank: Totals, higher: Totals) -> Totals {
     if total < needed { of_rank } else { higher.plus(&of_rank) }
 }

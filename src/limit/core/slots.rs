@@ -44,7 +44,7 @@ pub(super) struct Waiter {
     pub(super) is_late: bool,
     /// How long the waiter may hold up the waiters behind it after it was woken, in nanoseconds.
     pub(super) patience: u32,
-    /// What the request takes of the quotas of other units.
+    /// The amounts that the request takes from the quotas of other units.
     pub(super) amounts: Amounts,
 }
 

@@ -64,7 +64,7 @@ impl Core {
         self.settle_in_source(at, &waiter.amounts, &Amounts::NONE, now);
         self.units.iter_mut().for_each(|units| _ = units.settle(at, &waiter.amounts, &Amounts::NONE, now));
         self.waste(waiter.cost, at, now);
-        // One that was in flight before stays in flight.
+        // A waiter that was in flight before stays in flight.
         if !waiter.is_in_flight {
             self.leave_flight(false, now);
         }

@@ -163,8 +163,8 @@ impl Shared {
         })
     }
 
-    /// Returns the decision of `decide` on a queued request. Without a decision, stores the waker of the request, and
-    /// starts the driver of the current runtime. `decide` also returns whether the next wake-up may be earlier.
+    /// Returns the decision of `decide` on a queued request. If there is no decision, stores the waker of the request
+    /// and starts the driver, unless it runs. `decide` also returns whether the next wake-up may be earlier.
     pub(super) fn watch<T>(
         self: &Arc<Self>,
         ticket: Ticket,

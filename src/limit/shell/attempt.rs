@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Shared {
-    /// Grants or refuses a request without the lock. If the lock is needed, returns when the clock was read as `Err`.
+    /// Grants or refuses a request without the lock. If the lock is needed, returns the time of the call as `Err`.
     #[inline]
     pub(super) fn attempt(&self, request: &PermitRequest) -> Result<Result<u64, Refusal>, u64> {
         let clock = &self.setup.clock;

@@ -1,4 +1,4 @@
-//! Changes the rate, after a response or a complete run.
+//! Changes the rate after a response or a complete run.
 
 use super::{
     Acceptance, BACK, BLOCK_RUN, BLOCK_STEP, CUT, DOUBLED_WAIT, FIRST_WAIT, GROWTH, LARGEST_STEP,
@@ -156,8 +156,9 @@ impl Learner {
         // The rest of a window in which the quota was used up early is no loss.
         self.lead = at_clean_rate.saturating_sub(now.saturating_sub(self.run.from));
         let clean = clean.map_or(0.0, |clean| BACK * clean);
-        // A rate above a reported quota falls at most to that quota. Its window is an estimate, so the rate may have been
-        // raised beyond it. Without this limit, the limiter uses 86 % instead of 100 % of OpenAI's spaced quota.
+        // A rate above a reported quota falls at most to that quota. The window of the quota is an estimate, so the
+        // rate may have been raised above the quota. Without this limit, the limiter uses 86 % instead of 100 % of
+        // OpenAI's spaced quota.
         let estimate = self.quotas.slowest().filter(|pace| !pace.is_exact).map(Pace::rate);
         let paced = estimate.filter(|paced| rate > 1.0001 * paced).unwrap_or(0.0);
         self.set(rate.min(clean.max(CUT * rate).max(paced)), LearnedFrom::Throttling);

@@ -102,7 +102,8 @@ pub struct RetryState {
     pub max_attempts: u32,
     /// Whether a retry is safe even if the server processed the request.
     pub idempotent: bool,
-    /// How the last attempt ended. It determines whether a retry is safe. A change does not classify the attempt again.
+    /// How the last attempt ended. It determines whether a retry is safe. A change of this field does not classify
+    /// the attempt again.
     pub outcome: Outcome,
     /// The delay that the server requested.
     pub requested_delay: Option<Duration>,
@@ -177,7 +178,7 @@ pub(crate) struct Retry {
     pub(crate) reason: DelayReason,
     /// The time for which the body of the failed response may be drained.
     pub(crate) drain: Duration,
-    /// The time for which the next attempt must not go to the last member of a pool.
+    /// The time for which the next attempt must not go to the pool member of the last attempt.
     pub(crate) member_delay: Option<Duration>,
 }
 
@@ -198,7 +199,7 @@ impl From<StopReason> for Stop {
 /// Decides whether the request is resent after an attempt, and after which delay.
 ///
 /// `backoff` returns the backoff before the next attempt, or `None` after the end of a custom backoff. It is called at
-/// most once, and only if the backoff decides, because it draws a random number or a custom delay.
+/// most once, and only if the decision needs it, because it draws a random number or a custom delay.
 pub(crate) fn decide(
     state: &RetryState,
     backoff: impl FnOnce(DelayReason) -> Option<Delay>,
@@ -223,7 +224,8 @@ pub(crate) fn decide(
     if is_retry && state.attempts >= state.max_attempts {
         return Err(StopReason::Exhausted.into());
     }
-    // If another member of a pool grants the permits earlier, only the last member gets the requested delay.
+    // If another member of a pool grants the permits earlier, only the member of the last attempt gets the requested
+    // delay.
     let other_member = state.other_member.filter(|wait| *wait <= state.max_retry_after);
     let (of_member, requested) = match state.requested_delay {
         Some(delay) if other_member.is_some_and(|wait| wait < delay) => (Some(delay), None),

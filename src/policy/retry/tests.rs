@@ -159,8 +159,8 @@ fn reports_the_requested_delay_that_was_too_long() {
 #[test]
 fn another_member_of_a_pool_takes_the_next_attempt_before_the_requested_delay() {
     let millis = Duration::from_millis;
-    // The last attempt, the requested delay, the wait at the other member, the delay of the next attempt, and that of
-    // the last member.
+    // The last attempt, the requested delay, the wait at the other member, the delay of the next attempt, and the delay
+    // of the member of the last attempt.
     for (last_attempt, requested, other, delay, member) in [
         (TRANSIENT, Some(9_000), 100, 1_000, Some(9_500)),
         (TRANSIENT, Some(600_000), 100, 1_000, Some(600_500)),

@@ -38,7 +38,7 @@ pub(in crate::stack) struct PoolLimiter {
 #[derive(Debug)]
 struct Choice {
     pool: Pool,
-    /// Whether the request already belongs to a member. It then keeps what its call has recorded.
+    /// Whether the request already belongs to a member. The call then keeps the member that it has recorded.
     is_renewed: bool,
     /// The indices of the members, in the order of preference.
     members: Vec<usize>,

@@ -4,7 +4,7 @@ use tower_outbound::preset::StackConfig;
 
 use super::{parse, parse_with_defaults};
 
-/// Each case is a line of a file and, indented, the error. ` ; ` separates the lines of a file with several lines.
+/// Returns the cases. Each case is the lines of a file, separated by ` ; `, and on the next line the error.
 fn cases(text: &str) -> impl Iterator<Item = (String, &str)> {
     let lines: Vec<_> = text.trim().lines().collect();
     lines.chunks(2).map(|case| (case[0].replace(" ; ", "\n"), case[1].trim())).collect::<Vec<_>>().into_iter()
@@ -59,7 +59,7 @@ limit.quota = '4 concurrency/1s'
     invalid quota unit `concurrency`: expected a unit other than concurrency, which `max_in_flight` limits
 "#;
 
-/// The path of a field, as a crate that reads configuration files reports it, and the error.
+/// The errors with the path of the field, as a crate that reads configuration files reports it.
 const PATHS: &str = r#"
 retry.max_attempts = 0
     retry.max_attempts: invalid max attempts `0`: expected at least 1: the first attempt counts

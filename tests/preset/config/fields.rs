@@ -233,7 +233,7 @@ fn name_may_be_any_visible_ascii_text_of_at_most_253_characters() {
     assert_eq!(builder("").name(), "currency_rates");
 }
 
-/// A preset has an environment variable for its key. `no_credential` replaces it, and needs no TLS.
+/// A preset has an environment variable for its key. `no_credential` replaces this variable, and requires no TLS.
 #[test]
 fn configuration_may_have_no_credential() {
     let url = "http://rates.example.com";
