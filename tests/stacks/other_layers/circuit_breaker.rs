@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use http::{Method, Response};
 use tokio::time::Instant;
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, ServiceBuilder, limit::GlobalConcurrencyLimitLayer};
 use tower_outbound::{
     Body, Client, Error, ErrorKind, Quota,
     call::{Outcome, StopReason},
@@ -73,6 +74,18 @@ async fn recipe_makes_9_attempts_in_1_000_calls_of_an_outage_and_then_fails_imme
         }
     }
     assert_eq!((service.calls(), limiter.snapshot().granted), (9, 9));
+}
+
+/// Four calls run at once, and two more start before the third call has failed.
+#[tokio::test(start_paused = true)]
+async fn recipe_makes_at_most_18_attempts_in_1_000_calls_at_once() {
+    let (service, limiter) = (ScriptedService::new([Refused]), counting());
+    let builder = api(&limiter).with_outer_layer(GlobalConcurrencyLimitLayer::new(4));
+    let client = with_breaker(builder).unwrap().client_with_service(service.clone()).unwrap();
+    let calls = join_all((0..1_000).map(|_| client.get("/v1").send())).await;
+    let kinds: Vec<_> = calls.into_iter().map(|call| call.unwrap_err().kind()).collect();
+    assert!(kinds.contains(&ErrorKind::ConnectRefused) && kinds[999] == ErrorKind::CircuitOpen);
+    assert!((9..=18).contains(&service.calls()), "{} attempts", service.calls());
 }
 
 #[tokio::test(start_paused = true)]
