@@ -64,7 +64,7 @@ pub(crate) use self::{
 };
 #[cfg(fuzzing)]
 pub use self::{
-    feedback::retry_after,
+    feedback::delays::retry_after,
     http_date::parse_http_date,
     moment::{Scale, until},
 };

@@ -15,12 +15,11 @@ use super::{
     signal::{Scope, ServerSignal},
 };
 
-mod delays;
+pub(super) mod delays;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::delays::has_limits;
-pub use self::delays::retry_after;
+pub(crate) use self::delays::{has_limits, retry_after};
 
 /// The headers that state what a throttle concerns, and the beginnings of the values that mean the account. Discord,
 /// Stripe and Jira send them. The other values mean one endpoint, bucket or object.
