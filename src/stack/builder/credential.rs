@@ -41,7 +41,7 @@ impl StackBuilder {
     }
 
     /// Like [`with_api_key_file`](Self::with_api_key_file), with a custom interval between two reads of the file.
-    pub fn with_api_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
+    pub(crate) fn with_api_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
         let path = path.into();
         self.with_credential(move |placement| {
             let keys = KeySource::from_file_every(&path, interval);
