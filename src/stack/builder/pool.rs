@@ -47,7 +47,7 @@ impl StackBuilder {
     /// Returns an error if a later setter contradicts the pool.
     pub(super) fn check_pool(&self, pool: &Pool) -> Result<(), InvalidConfig> {
         let limiter = self.limiter().downcast_ref::<PoolLimiter>();
-        let (field, value) = if self.credential.0.is_some() {
+        let (field, value) = if !matches!(self.credential, CredentialSource::Missing) {
             ("credential", "one for all members")
         } else if !limiter.is_some_and(|limiter| limiter.is_of(pool)) {
             ("limiter", "one for all members")
