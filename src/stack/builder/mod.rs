@@ -214,10 +214,7 @@ impl StackBuilder {
         };
         let key_header = self.placement.header_name().filter(|_| has_pool || self.credential.is_key());
         self.headers.check(key_header, self.request_id.header())?;
-        match &self.pool {
-            None => self.check_without_pool()?,
-            Some(pool) => self.check_pool(pool)?,
-        }
+        self.check_pool()?;
         const IN_FILE: &str =
             "https, a loopback host or allow_plaintext = true, because a credential is sent to it";
         let in_base = |error: InvalidConfig| error.at("base_url").expecting_in_file(IN_FILE);
