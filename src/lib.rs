@@ -1,6 +1,6 @@
 //! Tower layers for clients of third-party HTTP APIs. The layers send a credential only to its own origin and enforce a
 //! rate limit in every time window. They retry a request only if that is safe, and give each call an id and a log
-//! event. Three presets stack the layers over a hyper client.
+//! event. Presets stack the layers over a hyper client.
 //!
 //! # What happens to a request
 //!
@@ -79,8 +79,8 @@
 //! [`with_total_timeout`]: stack::StackBuilder::with_total_timeout
 //! [`without_credential`]: stack::StackBuilder::without_credential
 //!
-//! A [`preset`] is a builder with the values from the documentation of one kind of service, such as its quota. There
-//! are three presets, for example `preset::currency_rates("https://rates.example.com")?`.
+//! A [`preset`] is a builder with the values from the documentation of one kind of service, such as its quota. For
+//! example, `preset::currency_rates("https://rates.example.com")?` is one of [`preset::ALL`].
 //!
 //! With the feature `serde`, a `StackConfig` contains the configuration of a client or a stack, read [from a file or
 //! the environment](preset#configuration-from-files).
@@ -272,7 +272,7 @@
 //!
 //! | example | what it shows | see |
 //! |---|---|---|
-//! | `quickstart` | the three presets with servers that fail and throttle, and a table of the results | [above](#a-client), [`preset`] |
+//! | `quickstart` | presets with servers that fail and throttle, and a table of the results | [above](#a-client), [`preset`] |
 //! | `compose` | single layers, with tower's `ConcurrencyLimit` | [above](#a-stack-of-layers), [`guide::other_layers`] |
 //! | `settings` | services from a file and the environment, and errors of invalid ones | [`preset`](preset#configuration-from-files) |
 //! | `reload` | a client that follows the changes of its file, and keeps its settings if the file is invalid | [`guide::configuration`] |

@@ -16,12 +16,11 @@ use std::{
 use futures_util::FutureExt;
 use tokio::{runtime::Handle, sync::oneshot};
 
-use self::state::{Done, Held, Outcome, Started, State};
-use super::{ApiKey, FreshKey, KeyError, RefreshingKey, refreshing::Provider};
+use self::state::{Done, Held, Outcome, State};
+use super::{ApiKey, FreshKey, KeyError, RefreshingKey};
 use crate::{
     clock::{self, Instant},
     config::InvalidConfig,
-    policy::{ExponentialBackoff, Jitter},
     random::Random,
     telemetry,
 };
@@ -78,20 +77,16 @@ impl Refresher {
         Self { settings, random: Random::from_entropy(), state: Mutex::default() }
     }
 
-    /// Creates a refresher that reads its key from a file, now and after each interval. If the file is unreadable, or
-    /// the server rejects the file's key, the file is read at most once a second.
+    /// Creates a refresher that reads its key from a file, now and after each interval.
     pub(super) fn file(path: PathBuf, interval: Duration) -> Result<Self, InvalidConfig> {
-        let (fresh, second) = (FreshKey::new(ApiKey::from_file(&path)?), Duration::from_secs(1));
-        let backoff = ExponentialBackoff::new(second, second)?.with_jitter(Jitter::none());
-        let settings =
-            RefreshingKey { provider: Provider::File(path, interval), timeout: Duration::MAX, backoff };
-        let (file, now) = (Self::new(settings), clock::now());
+        let (fresh, now) = (FreshKey::new(ApiKey::from_file(&path)?), clock::now());
+        let file = Self::new(RefreshingKey::file(path, interval)?);
         file.hold(&mut file.lock(), fresh, now, now);
         Ok(file)
     }
 
     pub(super) fn is_file(&self) -> bool {
-        matches!(self.settings.provider, Provider::File(..))
+        self.settings.file_interval.is_some()
     }
 
     // Ignores the poisoning of the lock, because a panic while the lock is held leaves the values usable.
@@ -111,21 +106,14 @@ impl Refresher {
 
     pub(super) fn lease(self: &Arc<Self>) -> Lease {
         let now = clock::now();
-        let mut state = self.lock();
+        let state = self.lock();
         let key = match state.held.as_ref().filter(|held| held.is_valid(now)) {
             Some(held) if held.refresh_at.is_none_or(|at| now < at) => {
                 return Ok(Ok(held.key.clone()));
             }
             held => held.map(|held| held.key.clone()),
         };
-        let joined = self.join(&mut state, now);
-        drop(state);
-        let lease = match joined {
-            Ok((done, started)) => {
-                started.and_then(Started::begin).ok_or_else(|| Refresh { done, refresher: Arc::clone(self) })
-            }
-            Err(error) => Ok(Err(error)),
-        };
+        let lease = self.join(state, now);
         match key {
             None => lease,
             // If the provider responds immediately, this request already uses the new key.
@@ -133,25 +121,37 @@ impl Refresher {
         }
     }
 
-    /// Joins the running refresh or starts one. Returns an error during the backoff after a failure.
-    fn join(self: &Arc<Self>, state: &mut State, now: Instant) -> Result<(Done, Option<Started>), KeyError> {
+    /// Joins the running refresh, or starts one. Returns an error during the backoff after a failure.
+    fn join(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) -> Lease {
         if let Some(done) = &state.running {
             let is_dropped = matches!(done.clone().now_or_never(), Some(Err(_)));
             if !is_dropped {
-                return Ok((done.clone(), None));
+                return Err(Refresh { done: done.clone(), refresher: Arc::clone(self) });
             }
         }
         if let Some((error, until)) = state.failed.as_ref().filter(|(_, until)| now < *until) {
-            return Err(error.clone().with_retry_in(until.saturating_duration_since(now)));
+            return Ok(Err(error.clone().with_retry_in(until.saturating_duration_since(now))));
         }
-        // A file needs no task, because the first poll of the refresh reads the file.
-        let current = || Handle::try_current().map_err(|error| KeyError::of_provider(error.into()));
-        let runtime = (!self.is_file()).then(current).transpose()?;
+        let runtime = match Handle::try_current() {
+            // A file needs no task, because the first poll of the refresh reads the file.
+            Err(error) if !self.is_file() => return Ok(Err(KeyError::of_provider(error.into()))),
+            runtime => runtime,
+        };
         let (sender, done) = oneshot::channel();
         let done = done.shared();
         state.running = Some(done.clone());
         state.outdated = false;
-        Ok((done, Some(Started { run: Box::pin(Arc::clone(self).run(now)), sender, runtime })))
+        drop(state);
+        let mut run = Box::pin(Arc::clone(self).run(now));
+        if let Some(outcome) = run.as_mut().now_or_never() {
+            drop(sender.send(outcome.clone()));
+            return Ok(outcome);
+        }
+        if let Ok(runtime) = runtime {
+            // The task owns the sender, so that waiters notice if the runtime drops the task.
+            drop(runtime.spawn(async { drop(sender.send(run.await)) }));
+        }
+        Err(Refresh { done, refresher: Arc::clone(self) })
     }
 
     async fn run(self: Arc<Self>, mut started: Instant) -> Outcome {
@@ -166,13 +166,9 @@ impl Refresher {
 
     async fn fetch(&self, started: Instant) -> Result<FreshKey, KeyError> {
         let RefreshingKey { provider, timeout: limit, .. } = &self.settings;
-        let provider = match provider {
-            Provider::Closure(provider) => provider,
-            Provider::File(path, _) => {
-                let unread = |error| KeyError::new("the key file could not be read again").with_source(error);
-                return ApiKey::from_file(path).map(FreshKey::new).map_err(unread);
-            }
-        };
+        if self.is_file() {
+            return provider().await.map_err(KeyError::of_provider);
+        }
         telemetry::key_refresh_begins();
         let provided = AssertUnwindSafe(async { provider().await }).catch_unwind();
         // The timer panics if its runtime has no timer or was shut down.
@@ -254,10 +250,8 @@ impl Refresher {
         let (since, rejectable_at) =
             same.map_or_else(|| (now, clock::after(now, rest)), |held| (held.since, held.rejectable_at));
         let lifetime = fresh.lifetime;
-        let young = match self.settings.provider {
-            Provider::File(_, interval) => Some(interval),
-            Provider::Closure(_) => lifetime.map(|lifetime| lifetime - Self::AHEAD.min(lifetime / 5)),
-        };
+        let early = lifetime.map(|lifetime| lifetime - Self::AHEAD.min(lifetime / 5));
+        let young = self.settings.file_interval.or(early);
         state.failures = 0;
         state.failed = None;
         state.held = Some(Held {

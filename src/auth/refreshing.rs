@@ -1,15 +1,19 @@
-use std::{fmt, future::Future, path::PathBuf, pin::Pin, time::Duration};
+use std::{
+    fmt,
+    future::{self, Future},
+    path::PathBuf,
+    pin::Pin,
+    time::Duration,
+};
 
-use super::ApiKey;
-use crate::{config::InvalidConfig, error::BoxError, policy::ExponentialBackoff};
+use super::{ApiKey, KeyError};
+use crate::{
+    config::InvalidConfig,
+    error::BoxError,
+    policy::{ExponentialBackoff, Jitter},
+};
 
 type Fetch = dyn Fn() -> Pin<Box<dyn Future<Output = Result<FreshKey, BoxError>> + Send>> + Send + Sync;
-
-pub(super) enum Provider {
-    Closure(Box<Fetch>),
-    /// The path of a file, and the interval after which it is read again.
-    File(PathBuf, Duration),
-}
 
 /// A key that a closure fetches, for example from a vault. With the feature `oauth2`, `adapter::ClientCredentials`
 /// fetches tokens without a closure.
@@ -34,7 +38,9 @@ pub(super) enum Provider {
 /// }));
 /// ```
 pub struct RefreshingKey {
-    pub(super) provider: Provider,
+    pub(super) provider: Box<Fetch>,
+    /// The interval after which a file is read again. `None` if a closure fetches the key.
+    pub(super) file_interval: Option<Duration>,
     pub(super) timeout: Duration,
     pub(super) backoff: ExponentialBackoff,
 }
@@ -52,11 +58,25 @@ impl RefreshingKey {
         Fut: Future<Output = Result<FreshKey, E>> + Send + 'static,
         E: Into<BoxError>,
     {
-        let provider = Provider::Closure(Box::new(move || {
-            let fetched = provider();
-            Box::pin(async move { fetched.await.map_err(Into::into) })
-        }));
-        Self { provider, timeout: Self::DEFAULT_TIMEOUT, backoff: ExponentialBackoff::throttled() }
+        Self {
+            provider: Box::new(move || {
+                let fetched = provider();
+                Box::pin(async move { fetched.await.map_err(Into::into) })
+            }),
+            file_interval: None,
+            timeout: Self::DEFAULT_TIMEOUT,
+            backoff: ExponentialBackoff::throttled(),
+        }
+    }
+
+    /// Reads the key from a file after each interval. If the file is unreadable, or the server rejects the file's key,
+    /// the file is read at most once a second.
+    pub(super) fn file(path: PathBuf, interval: Duration) -> Result<Self, InvalidConfig> {
+        let second = Duration::from_secs(1);
+        let backoff = ExponentialBackoff::new(second, second)?.with_jitter(Jitter::none());
+        let unread = |error| KeyError::new("the key file could not be read again").with_source(error);
+        let read = move || future::ready(ApiKey::from_file(&path).map(FreshKey::new).map_err(unread));
+        Ok(Self { file_interval: Some(interval), ..Self::new(read).with_backoff(backoff) })
     }
 
     /// Limits the time of one refresh. The default is [10 s](Self::DEFAULT_TIMEOUT).

@@ -37,7 +37,6 @@ use std::{
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 
-use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
 pub use self::deadline::Deadline;
 pub(crate) use self::deadline::{DeadlineSetting, RequestTimeout};
@@ -189,14 +188,14 @@ impl CallContext {
     /// Records the server's request id from the final response, unless an attempt has already recorded it.
     pub(crate) fn keep_server_id(&self, headers: &HeaderMap) {
         let mut state = self.0.shared.state();
-        if state.attempts.last.as_ref().is_none_or(|attempt| attempt.ended.get().is_none()) {
-            state.keep_id(headers);
+        if state.attempts.last.as_ref().is_none_or(|attempt| attempt.ended.is_none()) {
+            state.server_request_id = state.server_id(headers).or(state.server_request_id.take());
         }
     }
 
     /// Records that the request waits for its permit.
     pub(crate) fn begin_wait(&self, now: Instant) {
-        self.0.shared.state().waits_since = now.saturating_duration_since(self.0.shared.started).into();
+        self.0.shared.state().waits_since = Some(now.saturating_duration_since(self.started()));
     }
 
     /// Records the end of the wait for a permit.
@@ -208,8 +207,8 @@ impl CallContext {
     #[cfg(feature = "client")]
     pub(crate) fn add_connection(&self, waited: Duration, times: Option<ConnectTimes>) {
         if let Some(attempt) = &mut self.0.shared.state().attempts.last {
-            attempt.connection_wait.add(waited);
-            attempt.connect = times.map(Box::new);
+            attempt.connection_wait = attempt.connection_wait.saturating_add(waited);
+            attempt.connect = times;
         }
     }
 
@@ -221,10 +220,10 @@ impl CallContext {
         }
         let mut state = self.0.shared.state();
         // An earlier run of the stack may have ended the call.
-        (state.retry_after, state.stop_reason) = (OptionalDuration::NONE, None);
+        (state.retry_after, state.stop_reason) = (None, None);
         self.0.shared.has_succeeded.store(false, Ordering::Relaxed);
         // The attempt before may have left both.
-        (state.renewal, state.waits_since) = (None, OptionalDuration::NONE);
+        (state.renewal, state.waits_since) = (None, None);
         // The layers of another stack may make this attempt.
         state.member.iter_mut().for_each(|member| member.alternative = None);
         self.0.shared.progress.reset();
@@ -244,16 +243,16 @@ impl CallContext {
         let elapsed = self.0.shared.started.elapsed();
         let phase = self.phase();
         let mut state = self.0.shared.state();
-        let server_request_id = headers.and_then(|headers| state.keep_id(headers));
+        let server_request_id = headers.and_then(|headers| state.server_id(headers));
         if let Some(attempt) = &mut state.attempts.last {
-            attempt.ended = elapsed.into();
+            attempt.ended = Some(elapsed);
             if let Phase::Sent(since_start) = phase {
-                attempt.sent = since_start.into();
+                attempt.sent = Some(since_start);
             }
             attempt.outcome = Some(outcome);
             attempt.failure = failure;
             attempt.server_request_id = server_request_id;
-            attempt.requested_delay = requested.into();
+            attempt.requested_delay = requested;
         }
         state.attempts.number()
     }
@@ -264,9 +263,9 @@ impl CallContext {
         self.0.shared.has_succeeded.store(false, Ordering::Relaxed);
         state.key_replaced |= key_replaced;
         // An earlier run of the stack may have ended the call, if the response's body broke after that.
-        (state.stop_reason, state.expired) = (None, OptionalDuration::NONE);
+        (state.stop_reason, state.expired) = (None, None);
         if let Some(attempt) = &mut state.attempts.last {
-            attempt.delay = retry.delay.into();
+            attempt.delay = Some(retry.delay);
             attempt.delay_reason = Some(retry.reason);
         }
     }
@@ -286,13 +285,13 @@ impl CallContext {
         let mut state = self.0.shared.state();
         if reason == StopReason::Deadline {
             let elapsed = self.0.shared.started.elapsed();
-            state.expired = elapsed.into();
+            state.expired = Some(elapsed);
             // The request may be dropped in the limiter's queue.
-            if let Some(since) = state.waits_since.get() {
+            if let Some(since) = state.waits_since {
                 state.add_wait(elapsed.saturating_sub(since));
             }
         }
         state.stop_reason = Some(reason);
-        state.retry_after = retry_after.map_or(state.retry_after, OptionalDuration::from);
+        state.retry_after = retry_after.or(state.retry_after);
     }
 }

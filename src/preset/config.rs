@@ -2,7 +2,7 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{currency_rates, email_delivery, realtime_messaging};
+use super::services::Name;
 use crate::{
     attempt_span::AttemptSpanLayer,
     auth::{ApiKey, KeyPlacement, KeySource, Origin},
@@ -25,7 +25,7 @@ use crate::{client::Client, transport::TransportConfig};
 ///
 /// | field | default |
 /// |---|---|
-/// | `preset` | `custom`. Other values are `currency_rates`, `email_delivery` and `realtime_messaging` |
+/// | `preset` | `custom`. Other values are the names of the [presets](super::ALL) |
 /// | `name` | that of the preset, otherwise the host of the URL. The value of `service` in logs, spans and metrics |
 /// | `base_url` | required |
 /// | `allow_plaintext` | `false`: `true` sends the key without TLS, so that every host on the network path can read it |
@@ -53,7 +53,7 @@ use crate::{client::Client, transport::TransportConfig};
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(expecting = "a table", default, deny_unknown_fields)]
 pub struct StackConfig {
-    preset: Preset,
+    preset: Name,
     name: Option<String>,
     base_url: Option<Checked<BaseUrl>>,
     allow_plaintext: bool,
@@ -75,16 +75,6 @@ pub struct StackConfig {
     transport: TransportConfig,
 }
 
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Preset {
-    CurrencyRates,
-    EmailDelivery,
-    RealtimeMessaging,
-    #[default]
-    Custom,
-}
-
 impl StackBuilder {
     /// Creates a builder from a configuration. Use the builder for settings that need code.
     ///
@@ -104,14 +94,9 @@ impl StackBuilder {
     /// - the dialect is invalid.
     #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
     pub fn from_config(config: &StackConfig) -> Result<Self, InvalidConfig> {
-        let preset = |url: String| match config.preset {
-            Preset::CurrencyRates => currency_rates(url),
-            Preset::EmailDelivery => email_delivery(url),
-            Preset::RealtimeMessaging => realtime_messaging(url),
-            Preset::Custom => Self::new(url),
-        };
         let url = config.base_url.as_ref().map_or(Ok(String::new()), |url| Ok(url.get()?.uri.to_string()));
-        let mut builder = url.and_then(preset).map_err(|error| error.within("base_url"))?;
+        let mut builder =
+            url.and_then(|url| config.preset.builder(url)).map_err(|error| error.within("base_url"))?;
         if let Some(name) = &config.name {
             builder = builder.with_name(name.as_str());
         }

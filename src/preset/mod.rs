@@ -16,11 +16,8 @@
 //! # }
 //! ```
 //!
-//! | | quota | margin | burst | environment variable of the key | timeouts: call, attempt |
-//! |---|---|---|---|---|---|
-//! | [`currency_rates`] | 100 a minute, varies by plan | 1 s | 10 | `CURRENCY_RATES_API_KEY` | 60 s, 10 s |
-//! | [`email_delivery`] | 1000 a minute, varies by plan | 1 s | 100 | `EMAIL_DELIVERY_API_KEY` | 60 s, 10 s |
-//! | [`realtime_messaging`] | not published, so it is learned | | | `REALTIME_MESSAGING_API_KEY` | 60 s, 10 s |
+//! [`ALL`] lists the presets with their quotas and the environment variables of their keys. A quota varies by the plan of
+//! the application. Its burst is a tenth of it, and its margin 1 s. A call takes at most 60 s, and an attempt 10 s.
 //!
 //! The quotas, the bearer header and the `content-type` come from the services' documentation or sample calls. All
 //! other values are choices of this crate, and the documentation of each setter states the reason.
@@ -38,12 +35,8 @@
 
 #[cfg(feature = "serde")]
 mod config;
-mod currency_rates;
-mod email_delivery;
-mod realtime_messaging;
+mod services;
 
 #[cfg(feature = "serde")]
 pub use self::config::StackConfig;
-pub use self::currency_rates::currency_rates;
-pub use self::email_delivery::email_delivery;
-pub use self::realtime_messaging::realtime_messaging;
+pub use self::services::*;

@@ -118,20 +118,15 @@ impl<B: Body + 'static> Attempts<B> {
             attempts: self.count,
             max_attempts: self.max_attempts,
             idempotent: self.idempotent,
-            outcome,
-            requested_delay,
             time_left: deadline.map(|ends| ends.saturating_duration_since(clock::now())),
             replayable: failed
                 && self.replay.is_replayable()
                 && broken.as_ref().is_none_or(|broken| broken.is_replayable),
-            has_credit: policy.has_credit(last_attempt),
-            last_attempt,
-            retry_rejected: policy.retry_rejected,
-            max_retry_after: policy.max_retry_after,
             other_member: (failed && !key_replaced)
                 .then(|| self.release_member(outcome.delivery()))
                 .flatten(),
             has_body: response.is_some_and(|response| !response.body().is_end_stream()),
+            ..policy.state(last_attempt, &attempt)
         };
         let decided = retry::decide(&state, |reason| {
             let delays = match reason {

@@ -70,23 +70,10 @@ impl RetryLayer {
         let has_key = policy.idempotency_key.is_some();
         let idempotent =
             own.idempotent || has_key || policy.is_idempotent(request) || is_idempotent(head.method);
-        let last_attempt =
-            policy.last_attempt(!own.never && is_key_replaced(attempt, idempotent), Some(head), attempt);
-        RetryState {
-            attempts: 1,
-            max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
-            idempotent,
-            outcome: attempt.outcome,
-            requested_delay: attempt.reading.and_then(Reading::requested_delay),
-            time_left: None,
-            replayable: true,
-            has_credit: policy.has_credit(last_attempt),
-            last_attempt,
-            retry_rejected: policy.retry_rejected,
-            max_retry_after: policy.max_retry_after,
-            other_member: None,
-            has_body: false,
-        }
+        let key_replaced = !own.never && is_key_replaced(attempt, idempotent);
+        let last_attempt = policy.last_attempt(key_replaced, Some(head), attempt);
+        let max_attempts = own.max_attempts.unwrap_or(policy.max_attempts);
+        RetryState { max_attempts, idempotent, ..policy.state(last_attempt, attempt) }
     }
 
     /// Returns what the layer does after an attempt. Sends nothing, waits for nothing and spends no credit.
@@ -105,6 +92,30 @@ impl RetryLayer {
 }
 
 impl Policy {
+    /// Returns the state after the first attempt of a call without a deadline. Its request is not idempotent and can be
+    /// resent, and its response has no body.
+    pub(super) fn state(&self, last_attempt: LastAttempt, attempt: &AttemptResult<'_>) -> RetryState {
+        let has_credit = match (last_attempt, &self.budget) {
+            (LastAttempt::Classified(decision), Some(budget)) => budget.left() >= budget.cost_of(decision),
+            _ => true,
+        };
+        RetryState {
+            attempts: 1,
+            max_attempts: self.max_attempts,
+            idempotent: false,
+            outcome: attempt.outcome,
+            requested_delay: attempt.reading.and_then(Reading::requested_delay),
+            time_left: None,
+            replayable: true,
+            has_credit,
+            last_attempt,
+            retry_rejected: self.retry_rejected,
+            max_retry_after: self.max_retry_after,
+            other_member: None,
+            has_body: false,
+        }
+    }
+
     /// Returns the part of the retry decision that depends only on the result of this attempt. `key_replaced` is `true`
     /// if the request may be resent with another key. `request` must be `Some` if
     /// [`shows_requests`](Self::shows_requests) returns `true`.
@@ -131,14 +142,6 @@ impl Policy {
                 LastAttempt::Deadline
             }
             decision => LastAttempt::Classified(decision),
-        }
-    }
-
-    /// Returns whether the budget has enough credit for a retry.
-    pub(super) fn has_credit(&self, last_attempt: LastAttempt) -> bool {
-        match (last_attempt, &self.budget) {
-            (LastAttempt::Classified(decision), Some(budget)) => budget.left() >= budget.cost_of(decision),
-            _ => true,
         }
     }
 }

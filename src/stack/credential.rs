@@ -1,30 +1,52 @@
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, path::PathBuf, time::Duration};
 
 use crate::{
-    auth::{AnySign, Credential, KeyPlacement},
+    auth::{AnySign, ApiKey, Credential, KeyPlacement, KeySource},
     config::InvalidConfig,
 };
 
-/// Creates the credential of a stack. A key is read when a layer is created. `None` until a setter is called.
+/// The credential of a stack, or where its key is. A key is read when a layer is created.
 #[derive(Clone, Default)]
-pub(super) struct CredentialSource(pub(super) Option<Arc<Create>>);
-
-type Create = dyn Fn(&KeyPlacement) -> Result<Credential<AnySign>, InvalidConfig> + Send + Sync;
+pub(super) enum CredentialSource {
+    /// No setter of a credential was called.
+    #[default]
+    Missing,
+    /// An environment variable.
+    Env(Cow<'static, str>),
+    /// A file, and the interval between two reads.
+    File(PathBuf, Duration),
+    Keys(KeySource),
+    /// A closure, a signature, or no credential.
+    Other(Credential<AnySign>),
+}
 
 impl CredentialSource {
-    /// Returns whether a setter of a credential was called.
-    pub(super) fn is_chosen(&self) -> bool {
-        self.0.is_some()
+    /// Returns whether requests send a key.
+    pub(super) fn is_key(&self) -> bool {
+        matches!(self, Self::Env(_) | Self::File(..) | Self::Keys(_))
     }
 
     pub(super) fn create(&self, placement: &KeyPlacement) -> Result<Credential<AnySign>, InvalidConfig> {
         const MISSING: &str = "a key (with_api_key_env, with_api_key, with_api_key_file), a signature (with_signature), or without_credential()";
         const MISSING_IN_FILE: &str = "a key (api_key, api_key_env or api_key_file), or no_credential = true";
-        let missing = || {
-            let error = InvalidConfig::new("credential", "none", MISSING).at("api_key_env");
-            Err(error.expecting_in_file(MISSING_IN_FILE))
+        const UNSET: &str = "the environment variable to be set, another key (with_api_key, with_api_key_env, with_api_key_file), or without_credential()";
+        const UNSET_IN_FILE: &str = "the environment variable to be set, another key (api_key or api_key_file), or no_credential = true";
+        let keys = match self {
+            Self::Missing => {
+                let error = InvalidConfig::new("credential", "none", MISSING).at("api_key_env");
+                return Err(error.expecting_in_file(MISSING_IN_FILE));
+            }
+            Self::Env(variable) => {
+                let key = ApiKey::from_env_or(variable, UNSET, UNSET_IN_FILE);
+                key.map_err(|error| error.at("api_key_env"))?.into()
+            }
+            Self::File(path, interval) => {
+                KeySource::from_file_every(path, *interval).map_err(|error| error.at("api_key_file"))?
+            }
+            Self::Keys(keys) => keys.clone(),
+            Self::Other(credential) => return Ok(credential.clone()),
         };
-        self.0.as_ref().map_or_else(missing, |create| create(placement))
+        Ok(Credential::key(keys, placement))
     }
 }
 

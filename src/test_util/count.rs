@@ -2,13 +2,27 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-/// The requests that a server has counted against its limit. Times are seconds since the origin.
+use http::{Response, StatusCode};
+
+use super::limit_headers::LimitHeaders;
+use crate::clock::{self, Instant};
+
+/// The requests that a server has counted against its limit, and its settings. Times are seconds since the origin.
 #[derive(Debug)]
 pub(super) struct Count {
-    pub(super) kind: Kind,
+    kind: Kind,
     /// The limit of one window.
     pub(super) limit: u32,
     pub(super) window: f64,
+    pub(super) headers: LimitHeaders,
+    pub(super) rejection: StatusCode,
+    /// How long the server rejects all requests after an excess, and whether each rejected request starts this time
+    /// again.
+    pub(super) block: Option<(f64, bool)>,
+    blocked_until: f64,
+    origin: Instant,
+    pub(super) accepted: u64,
+    pub(super) rejected: u64,
 }
 
 /// The algorithm, with its state.
@@ -27,7 +41,45 @@ pub(super) enum Kind {
 
 impl Count {
     pub(super) fn new(kind: Kind, limit: u32, window: Duration) -> Self {
-        Self { kind, limit, window: window.as_secs_f64() }
+        Self {
+            kind,
+            limit,
+            window: window.as_secs_f64(),
+            headers: LimitHeaders::None,
+            rejection: StatusCode::TOO_MANY_REQUESTS,
+            block: None,
+            blocked_until: 0.0,
+            origin: clock::now(),
+            accepted: 0,
+            rejected: 0,
+        }
+    }
+
+    pub(super) fn now(&self) -> f64 {
+        clock::now().duration_since(self.origin).as_secs_f64()
+    }
+
+    /// Counts a request and responds to it.
+    pub(super) fn respond(&mut self, now: f64) -> Response<()> {
+        let is_blocked = self.blocked(now) > 0.0;
+        let is_accepted = !is_blocked && self.accepts(now);
+        match self.block {
+            Some((duration, is_extended)) if !is_accepted && (!is_blocked || is_extended) => {
+                self.blocked_until = now + duration;
+            }
+            _ => {}
+        }
+        self.accepted += u64::from(is_accepted);
+        self.rejected += u64::from(!is_accepted);
+        let mut response = Response::new(());
+        *response.status_mut() = if is_accepted { StatusCode::OK } else { self.rejection };
+        self.headers.add_to(response.headers_mut(), self, is_accepted, now);
+        response
+    }
+
+    /// Returns the seconds until the block ends.
+    pub(super) fn blocked(&self, now: f64) -> f64 {
+        (self.blocked_until - now).max(0.0)
     }
 
     /// Returns how many requests may be sent at once.
@@ -53,7 +105,7 @@ impl Count {
     }
 
     /// Counts a request. Returns whether it is within the limit.
-    pub(super) fn accepts(&mut self, now: f64) -> bool {
+    fn accepts(&mut self, now: f64) -> bool {
         self.refill(now);
         let (limit, window) = (self.limit, self.window);
         match &mut self.kind {
@@ -152,39 +204,5 @@ impl Count {
             _ if self.remaining(now) > 0 => 0.0,
             _ => self.reset(now),
         }
-    }
-}
-
-/// How long a server rejects all requests after an excess. Times are seconds.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Block {
-    duration: f64,
-    /// Whether each rejected request starts the block again.
-    is_extended: bool,
-    until: f64,
-}
-
-impl Block {
-    pub(super) fn new(duration: f64, is_extended: bool) -> Self {
-        Self { duration, is_extended, until: 0.0 }
-    }
-
-    /// Returns whether the block rejects a request.
-    pub(super) fn rejects(&mut self, now: f64) -> bool {
-        let is_rejected = now < self.until;
-        if is_rejected && self.is_extended {
-            self.start(now);
-        }
-        is_rejected
-    }
-
-    /// Starts the block after an excess.
-    pub(super) fn start(&mut self, now: f64) {
-        self.until = now + self.duration;
-    }
-
-    /// Returns the seconds until the block ends.
-    pub(super) fn left(&self, now: f64) -> f64 {
-        (self.until - now).max(0.0)
     }
 }

@@ -2,6 +2,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::count::Count;
+
 /// The rate-limit headers that a [`ServerLimit`](super::ServerLimit) sends. Delays and resets are whole seconds,
 /// rounded up, unless the variant states otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,100 +44,82 @@ pub enum LimitHeaders {
 /// The Unix time at which a simulated server starts, in seconds. The fraction makes rounding visible.
 const EPOCH: f64 = 1_700_000_000.37;
 
-/// The state that the headers report. Times are seconds.
-pub(super) struct LimitState {
-    pub(super) now: f64,
-    pub(super) is_accepted: bool,
-    pub(super) limit: u32,
-    pub(super) window: f64,
-    /// The bucket capacity of a server that spaces requests, otherwise the limit.
-    pub(super) capacity: u32,
-    pub(super) remaining: u64,
-    /// The time until the whole limit is available, or until the oldest request leaves a sliding window.
-    pub(super) reset: f64,
-    /// The time until one more request would be accepted.
-    pub(super) next: f64,
-}
-
 impl LimitHeaders {
-    /// Adds the headers to those of a response.
-    pub(super) fn add_to(self, headers: &mut HeaderMap, state: &LimitState) {
-        let seconds = |seconds: f64| (seconds - 1e-9).ceil().max(0.0) as u64;
-        let LimitState { now, is_accepted, limit, window, capacity, remaining, reset, next } = *state;
-        let (wall, used) = (EPOCH + now, u64::from(capacity).saturating_sub(remaining));
-        let mut add = |name: &'static str, value: String| {
-            headers.extend(
-                HeaderValue::try_from(value).ok().map(|value| (HeaderName::from_static(name), value)),
-            );
+    /// Adds the headers to those of the response to a request that the server has counted.
+    pub(super) fn add_to(self, headers: &mut HeaderMap, count: &Count, is_accepted: bool, now: f64) {
+        let (capacity, blocked, wall) = (count.capacity(), count.blocked(now), EPOCH + now);
+        let remaining = if blocked > 0.0 { 0 } else { count.remaining(now) };
+        // The time until the whole limit is available, or until the oldest request leaves a sliding window, and the
+        // time until one more request would be accepted.
+        let (reset, next) = (count.reset(now).max(blocked), count.next(now).max(blocked));
+        let used = u64::from(capacity).saturating_sub(remaining);
+        let mut add = |name: String, value: String| {
+            let (name, value) = (HeaderName::try_from(name), HeaderValue::try_from(value));
+            headers.extend(name.ok().zip(value.ok()));
         };
-        if matches!(
-            self,
-            Self::XRateLimit | Self::XRateLimitEpoch | Self::GitHub | Self::Discord | Self::Jira
-        ) {
-            add("x-ratelimit-limit", capacity.to_string());
-            add("x-ratelimit-remaining", remaining.to_string());
-        }
-        match self {
-            Self::None | Self::RetryAfter => {}
-            Self::XRateLimit => add("x-ratelimit-reset", seconds(reset).to_string()),
+        // The text before and after `limit`, `remaining` and `reset` in the names of three headers, and the reset.
+        let quota = match self {
+            Self::XRateLimit => Some(("x-ratelimit-", "", seconds(reset).to_string())),
             Self::XRateLimitEpoch | Self::GitHub => {
-                add("x-ratelimit-reset", seconds(wall + reset).to_string());
-                add("date", date(wall));
-                if self == Self::GitHub {
-                    add("x-ratelimit-used", used.to_string());
-                    add("x-ratelimit-resource", "core".to_owned());
-                }
-            }
-            Self::Draft7 => {
-                add(
-                    "ratelimit",
-                    format!("limit={capacity}, remaining={remaining}, reset={}", seconds(reset)),
-                );
-            }
-            Self::Draft10 => {
-                let window = seconds(window).max(1);
-                add("ratelimit", format!("\"default\";r={remaining};t={}", seconds(next)));
-                add("ratelimit-policy", format!("\"default\";q={limit};w={window}"));
+                Some(("x-ratelimit-", "", seconds(wall + reset).to_string()))
             }
             Self::OpenAi => {
-                add("x-ratelimit-limit-requests", capacity.to_string());
-                add("x-ratelimit-remaining-requests", remaining.to_string());
                 let (minutes, seconds) = ((reset / 60.0).floor(), millis(reset % 60.0));
-                add("x-ratelimit-reset-requests", format!("{minutes}m{seconds}s"));
+                Some(("x-ratelimit-", "-requests", format!("{minutes}m{seconds}s")))
             }
-            Self::Anthropic => {
-                add("anthropic-ratelimit-requests-limit", capacity.to_string());
-                add("anthropic-ratelimit-requests-remaining", remaining.to_string());
-                add("anthropic-ratelimit-requests-reset", rfc3339(wall + reset));
-                add("date", date(wall));
-            }
-            Self::Shopify => add("x-shopify-shop-api-call-limit", format!("{used}/{capacity}")),
-            Self::Discord => {
-                add("x-ratelimit-reset", millis(wall + reset).to_string());
-                add("x-ratelimit-reset-after", millis(reset).to_string());
-                add("x-ratelimit-bucket", "abcd1234".to_owned());
-                add("date", date(wall));
-            }
-            Self::Jira => {
-                add("x-ratelimit-reset", rfc3339(wall + reset));
-                add("date", date(wall));
-            }
+            Self::Anthropic => Some(("anthropic-ratelimit-requests-", "", rfc3339(wall + reset))),
+            Self::Discord => Some(("x-ratelimit-", "", millis(wall + reset).to_string())),
+            Self::Jira => Some(("x-ratelimit-", "", rfc3339(wall + reset))),
+            _ => None,
+        };
+        if let Some((before, after, reset)) = quota {
+            add(format!("{before}limit{after}"), capacity.to_string());
+            add(format!("{before}remaining{after}"), remaining.to_string());
+            add(format!("{before}reset{after}"), reset);
         }
-        if is_accepted {
-            return;
-        }
-        match self {
+        let others = match self {
+            Self::Draft7 => {
+                let reset = seconds(reset);
+                vec![("ratelimit", format!("limit={capacity}, remaining={remaining}, reset={reset}"))]
+            }
+            Self::Draft10 => {
+                let (limit, window) = (count.limit, seconds(count.window).max(1));
+                let policy = format!("\"default\";q={limit};w={window}");
+                let state = format!("\"default\";r={remaining};t={}", seconds(next));
+                vec![("ratelimit", state), ("ratelimit-policy", policy)]
+            }
+            Self::GitHub => {
+                vec![("x-ratelimit-used", used.to_string()), ("x-ratelimit-resource", "core".into())]
+            }
+            Self::Shopify => vec![("x-shopify-shop-api-call-limit", format!("{used}/{capacity}"))],
+            Self::Discord => vec![
+                ("x-ratelimit-reset-after", millis(reset).to_string()),
+                ("x-ratelimit-bucket", "abcd1234".into()),
+            ],
+            Self::Jira if !is_accepted => vec![("ratelimit-reason", "jira-burst-based".into())],
+            _ => Vec::new(),
+        };
+        let has_date = matches!(
+            self,
+            Self::XRateLimitEpoch | Self::Anthropic | Self::GitHub | Self::Discord | Self::Jira
+        );
+        let delay = match self {
+            _ if is_accepted => None,
             Self::RetryAfter | Self::Anthropic | Self::Discord | Self::Jira => {
-                add("retry-after", seconds(next).max(1).to_string());
+                Some(("retry-after", seconds(next).max(1).to_string()))
             }
-            Self::Shopify => add("retry-after", format!("{:.1}", millis(next).max(0.1))),
-            Self::OpenAi => add("retry-after-ms", (millis(next) * 1e3).to_string()),
-            _ => {}
-        }
-        if self == Self::Jira {
-            add("ratelimit-reason", "jira-burst-based".to_owned());
-        }
+            Self::Shopify => Some(("retry-after", format!("{:.1}", millis(next).max(0.1)))),
+            Self::OpenAi => Some(("retry-after-ms", (millis(next) * 1e3).to_string())),
+            _ => None,
+        };
+        let date = has_date.then(|| ("date", date(wall)));
+        others.into_iter().chain(date).chain(delay).for_each(|(name, value)| add(name.into(), value));
     }
+}
+
+/// Rounds up to whole seconds.
+fn seconds(seconds: f64) -> u64 {
+    (seconds - 1e-9).ceil().max(0.0) as u64
 }
 
 /// Rounds up to a millisecond.

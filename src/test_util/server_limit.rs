@@ -7,11 +7,10 @@ use std::{
 use http::{Response, StatusCode};
 
 use super::{
-    count::{Block, Count, Kind},
-    limit_headers::{LimitHeaders, LimitState},
+    count::{Count, Kind},
+    limit_headers::LimitHeaders,
     scripted_response::ScriptedResponse,
 };
-use crate::clock::{self, Instant};
 
 /// Simulates the rate limit of a server, and responds with 200, or with 429 by default if the limit is reached. Use it
 /// in a [`ScriptedService`] to test a client and its limiter against a known algorithm.
@@ -50,18 +49,7 @@ use crate::clock::{self, Instant};
 /// [`ScriptedService`]: super::ScriptedService
 #[derive(Debug, Clone)]
 pub struct ServerLimit {
-    state: Arc<Mutex<State>>,
-}
-
-#[derive(Debug)]
-struct State {
-    count: Count,
-    headers: LimitHeaders,
-    rejection: StatusCode,
-    block: Option<Block>,
-    origin: Instant,
-    accepted: u64,
-    rejected: u64,
+    count: Arc<Mutex<Count>>,
 }
 
 impl ServerLimit {
@@ -108,16 +96,13 @@ impl ServerLimit {
     }
 
     fn new(kind: Kind, limit: u32, window: Duration) -> Self {
-        let (count, headers) = (Count::new(kind, limit, window), LimitHeaders::None);
-        let (rejection, origin) = (StatusCode::TOO_MANY_REQUESTS, clock::now());
-        let state = State { count, headers, rejection, block: None, origin, accepted: 0, rejected: 0 };
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { count: Arc::new(Mutex::new(Count::new(kind, limit, window))) }
     }
 
     /// Sets the headers of the responses.
     #[must_use]
     pub fn with_headers(self, headers: LimitHeaders) -> Self {
-        self.state().headers = headers;
+        self.count().headers = headers;
         self
     }
 
@@ -125,7 +110,7 @@ impl ServerLimit {
     /// default.
     #[must_use]
     pub fn with_rejection(self, status: StatusCode) -> Self {
-        self.state().rejection = status;
+        self.count().rejection = status;
         self
     }
 
@@ -143,7 +128,7 @@ impl ServerLimit {
     /// ```
     #[must_use]
     pub fn with_block(self, duration: Duration) -> Self {
-        self.state().block = Some(Block::new(duration.as_secs_f64(), false));
+        self.count().block = Some((duration.as_secs_f64(), false));
         self
     }
 
@@ -160,22 +145,22 @@ impl ServerLimit {
     /// ```
     #[must_use]
     pub fn with_extending_block(self, duration: Duration) -> Self {
-        self.state().block = Some(Block::new(duration.as_secs_f64(), true));
+        self.count().block = Some((duration.as_secs_f64(), true));
         self
     }
 
     /// Changes the limit immediately, also for the current window.
     pub fn set_limit(&self, limit: u32) {
-        let mut state = self.state();
-        let now = state.now();
-        state.count.set_limit(limit, now);
+        let mut count = self.count();
+        let now = count.now();
+        count.set_limit(limit, now);
     }
 
     /// Counts a request that arrives now. Returns a 200, or a rejection if the limit is reached.
     pub fn respond(&self) -> ScriptedResponse {
-        let mut state = self.state();
-        let now = state.now();
-        ScriptedResponse::of_head(state.respond(now))
+        let mut count = self.count();
+        let now = count.now();
+        ScriptedResponse::of_head(count.respond(now))
     }
 
     /// Counts a request that arrives `at` this time after the creation of the server, like [`respond`](Self::respond).
@@ -189,53 +174,20 @@ impl ServerLimit {
     /// assert_eq!(statuses, [200, 429, 200]);
     /// ```
     pub fn respond_at(&self, at: Duration) -> Response<()> {
-        self.state().respond(at.as_secs_f64())
+        self.count().respond(at.as_secs_f64())
     }
 
     /// Returns how many requests were accepted.
     pub fn accepted(&self) -> u64 {
-        self.state().accepted
+        self.count().accepted
     }
 
     /// Returns how many requests were rejected.
     pub fn rejected(&self) -> u64 {
-        self.state().rejected
+        self.count().rejected
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn now(&self) -> f64 {
-        clock::now().duration_since(self.origin).as_secs_f64()
-    }
-
-    fn accepts(&mut self, now: f64) -> bool {
-        if self.block.as_mut().is_some_and(|block| block.rejects(now)) {
-            return false;
-        }
-        let is_accepted = self.count.accepts(now);
-        if let Some(block) = self.block.as_mut().filter(|_| !is_accepted) {
-            block.start(now);
-        }
-        is_accepted
-    }
-
-    fn respond(&mut self, now: f64) -> Response<()> {
-        let is_accepted = self.accepts(now);
-        self.accepted += u64::from(is_accepted);
-        self.rejected += u64::from(!is_accepted);
-        let mut response = Response::new(());
-        *response.status_mut() = if is_accepted { StatusCode::OK } else { self.rejection };
-        let count = &self.count;
-        let (limit, window, capacity) = (count.limit, count.window, count.capacity());
-        let blocked = self.block.map_or(0.0, |block| block.left(now));
-        let remaining = if blocked > 0.0 { 0 } else { count.remaining(now) };
-        let (reset, next) = (count.reset(now).max(blocked), count.next(now).max(blocked));
-        let state = LimitState { now, is_accepted, limit, window, capacity, remaining, reset, next };
-        self.headers.add_to(response.headers_mut(), &state);
-        response
+    fn count(&self) -> MutexGuard<'_, Count> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,17 +6,9 @@ use tower_outbound::{Body, preset};
 
 use super::*;
 
-type PresetFn = fn(&str) -> Result<StackBuilder, InvalidConfig>;
-
-const PRESETS: [(&str, PresetFn); 3] = [
-    ("currency_rates", |url| preset::currency_rates(url)),
-    ("email_delivery", |url| preset::email_delivery(url)),
-    ("realtime_messaging", |url| preset::realtime_messaging(url)),
-];
-
 #[tokio::test]
 async fn every_preset_sends_a_key_and_content_type_and_request_id() {
-    for (name, preset) in PRESETS {
+    for (name, preset) in preset::ALL {
         let server = Server::start(Wire::Http1, |_, seen| async move {
             let mut reply = reply(200, format!("to {}", seen.method));
             reply.headers_mut().insert("x-request-id", "id-of-the-server".parse().unwrap());

@@ -6,7 +6,8 @@ use super::*;
 
 #[test]
 fn construction_error_names_the_missing_environment_variable() {
-    for (variable, preset) in PRESETS {
+    for (name, preset) in preset::ALL {
+        let variable = &*format!("{}_API_KEY", name.to_uppercase());
         let preset = preset("http://localhost").unwrap();
         let error = preset.clone().with_api_key_env("TOWER_OUTBOUND_NOT_SET").client().unwrap_err();
         assert_eq!(error.field(), "api key");

@@ -22,7 +22,7 @@ use http_body_util::Empty;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_outbound::{
-    ApiKey, Body, BoxError, Client, Error, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
+    ApiKey, Body, BoxError, Client, Error, ExponentialBackoff, Jitter, Quota, Report,
     auth::KeyPlacement,
     body::IdleBody,
     call::{Outcome, StopReason},
@@ -40,15 +40,6 @@ const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
-
-type PresetFn = fn(&str) -> Result<StackBuilder, InvalidConfig>;
-
-/// The three presets, each with the environment variable that contains its key.
-const PRESETS: [(&str, PresetFn); 3] = [
-    ("CURRENCY_RATES_API_KEY", |url| preset::currency_rates(url)),
-    ("EMAIL_DELIVERY_API_KEY", |url| preset::email_delivery(url)),
-    ("REALTIME_MESSAGING_API_KEY", |url| preset::realtime_messaging(url)),
-];
 
 fn key() -> ApiKey {
     ApiKey::new(KEY).unwrap()

@@ -1,9 +1,7 @@
-//! The state of a refresher, and the start of a refresh.
+//! The state of a refresher.
 
-use std::{future::Future, pin::Pin};
-
-use futures_util::{FutureExt, future::Shared};
-use tokio::{runtime::Handle, sync::oneshot};
+use futures_util::future::Shared;
+use tokio::sync::oneshot;
 
 use super::super::{ApiKey, KeyError};
 use crate::clock::Instant;
@@ -44,29 +42,5 @@ pub(super) struct Held {
 impl Held {
     pub(super) fn is_valid(&self, now: Instant) -> bool {
         !self.rejected && self.expires.is_none_or(|expires| now < expires)
-    }
-}
-
-/// A refresh that was not polled yet.
-pub(super) struct Started {
-    pub(super) run: Pin<Box<dyn Future<Output = Outcome> + Send>>,
-    /// Owned by the task of the refresh, and dropped with that task.
-    pub(super) sender: oneshot::Sender<Outcome>,
-    /// The runtime of the task. Without it, the first poll must complete the refresh.
-    pub(super) runtime: Option<Handle>,
-}
-
-impl Started {
-    /// Polls the refresh once. Returns its outcome, or spawns a task that completes the refresh.
-    pub(super) fn begin(self) -> Option<Outcome> {
-        let Self { mut run, sender, runtime } = self;
-        if let Some(outcome) = run.as_mut().now_or_never() {
-            drop(sender.send(outcome.clone()));
-            return Some(outcome);
-        }
-        if let Some(runtime) = runtime {
-            drop(runtime.spawn(async { drop(sender.send(run.await)) }));
-        }
-        None
     }
 }

@@ -1,5 +1,8 @@
 use super::*;
-use crate::error::BoxError;
+use crate::{
+    error::BoxError,
+    policy::{ExponentialBackoff, Jitter},
+};
 
 fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)

@@ -1,7 +1,9 @@
 //! The headers that state a delay, and the names of all headers that concern a limit.
 
 use std::{
+    array,
     cell::LazyCell,
+    sync::LazyLock,
     time::{Duration, SystemTime},
 };
 
@@ -10,6 +12,7 @@ use http::{HeaderMap, HeaderName, header::RETRY_AFTER};
 use crate::policy::{
     header_values::{served, values},
     moment::{Scale, each_until},
+    rate_limit,
 };
 
 /// The headers that state a delay, in the order of their precedence, with the unit of a number.
@@ -26,36 +29,26 @@ pub(super) static DELAYS: [(HeaderName, Scale); 6] = [
     (HeaderName::from_static("requestlimit-default-retryafter"), Scale::Millis),
 ];
 
+/// The names of all headers that this module and `rate_limit` read, by their first letter, and sorted.
+static NAMES: LazyLock<[Vec<&str>; 26]> = LazyLock::new(|| {
+    let mut names: Vec<_> = DELAYS.iter().map(|(name, _)| name.as_str()).chain(rate_limit::names()).collect();
+    names.sort_unstable();
+    array::from_fn(|letter| names.iter().copied().filter(|name| place(name) == letter).collect())
+});
+
+/// Returns the place of the name's first letter in the alphabet.
+fn place(name: &str) -> usize {
+    name.bytes().next().unwrap_or_default().wrapping_sub(b'a').into()
+}
+
 /// Returns whether the response has a header that this module, `rate_limit` or `grpc` reads. Few responses have
 /// such a header. A single scan over all names costs less than a dozen lookups.
 pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
-    headers.keys().any(|name| is_relevant(name.as_str()))
-}
-
-fn is_relevant(name: &str) -> bool {
-    let prefixes = name.as_bytes().first().map_or(&[][..], |first| prefixes(*first));
-    prefixes.iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// Returns the prefixes of all header names that this module, `rate_limit` and `grpc` read and that begin with this
-/// character, which excludes most names.
-pub(super) fn prefixes(first: u8) -> &'static [&'static str] {
-    match first {
-        b'r' => &["retry-after", "ratelimit", "requestlimit-"],
-        b'x' => &[
-            "x-ratelimit",
-            "x-rate-limit",
-            "x-ms-retry-after",
-            "x-sib-ratelimit",
-            "x-hubspot-ratelimit",
-            "x-shopify-shop-api-call-limit",
-        ],
-        b'g' => &["grpc-"],
-        b'a' => &["anthropic-ratelimit", "auth0-client-quota-limit"],
-        b'b' => &["beta-r"],
-        b's' => &["sforce-limit-info"],
-        _ => &[],
-    }
+    let known = &*NAMES;
+    headers.keys().map(HeaderName::as_str).any(|name| {
+        let names = known.get(place(name)).map_or(&[][..], Vec::as_slice);
+        names.binary_search(&name).is_ok() || name.starts_with("grpc-")
+    })
 }
 
 /// Returns the delay that the server requested, counted from the receipt of the response.

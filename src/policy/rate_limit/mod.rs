@@ -12,8 +12,7 @@ mod tests;
 #[cfg(any(test, fuzzing))]
 pub use self::list::MAX_POLICIES;
 pub(crate) use self::read::{add_signal, remaining};
-#[cfg(test)]
-pub(crate) use self::rows::names;
+pub(super) use self::rows::names;
 pub use self::{
     list::{Remaining, Unit},
     quota_headers::QuotaHeaders,

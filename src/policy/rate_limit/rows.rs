@@ -153,7 +153,6 @@ pub(super) fn row(place: usize) -> &'static Row {
 }
 
 /// Returns the names of all headers.
-#[cfg(test)]
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     TABLE.index.iter().map(|(name, ..)| name.as_str())
 }

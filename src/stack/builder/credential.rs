@@ -1,11 +1,10 @@
-use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
+use std::{borrow::Cow, path::PathBuf, time::Duration};
 
 use http::request;
 
 use super::StackBuilder;
 use crate::{
     auth::{AnySign, ApiKey, Credential, KeyPlacement, KeySource, Origin, Sign},
-    config::InvalidConfig,
     error::BoxError,
     stack::credential::CredentialSource,
 };
@@ -23,13 +22,7 @@ impl StackBuilder {
     /// Sends the key that this environment variable contains. The variable is read once, when the layer or client is
     /// created.
     pub fn with_api_key_env(self, variable: impl Into<Cow<'static, str>>) -> Self {
-        const UNSET: &str = "the environment variable to be set, another key (with_api_key, with_api_key_env, with_api_key_file), or without_credential()";
-        const UNSET_IN_FILE: &str = "the environment variable to be set, another key (api_key or api_key_file), or no_credential = true";
-        let variable = variable.into();
-        self.with_credential(move |placement| {
-            let key = ApiKey::from_env_or(&variable, UNSET, UNSET_IN_FILE);
-            Ok(Credential::key(key.map_err(|error| error.at("api_key_env"))?, placement))
-        })
+        self.with_credential(CredentialSource::Env(variable.into()))
     }
 
     /// Sends the key that this file contains. The file is read when the layer or client is created, and again by the
@@ -41,12 +34,8 @@ impl StackBuilder {
     }
 
     /// Like [`with_api_key_file`](Self::with_api_key_file), with a custom interval between two reads of the file.
-    pub fn with_api_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
-        let path = path.into();
-        self.with_credential(move |placement| {
-            let keys = KeySource::from_file_every(&path, interval);
-            Ok(Credential::key(keys.map_err(|error| error.at("api_key_file"))?, placement))
-        })
+    pub(crate) fn with_api_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
+        self.with_credential(CredentialSource::File(path.into(), interval))
     }
 
     /// Sends the key from this source. An example is a [`RefreshingKey`](crate::auth::RefreshingKey), which fetches the
@@ -54,8 +43,7 @@ impl StackBuilder {
     ///
     /// After a 401, the request is retried once if the source has another key.
     pub fn with_keys(self, keys: impl Into<KeySource>) -> Self {
-        let keys = keys.into();
-        self.with_credential(move |placement| Ok(Credential::key(keys.clone(), placement)))
+        self.with_credential(CredentialSource::Keys(keys.into()))
     }
 
     /// Sets where requests carry the key. The default is a bearer token. Other places are a header such as `x-api-key`,
@@ -71,8 +59,7 @@ impl StackBuilder {
     /// Signs every attempt instead of sending a key. A [`Sign`] reads the head of the request, and also the body if it
     /// sets a [`body_limit`](Sign::body_limit). It may be asynchronous.
     pub fn with_signature(self, sign: impl Sign + 'static) -> Self {
-        let credential = Credential::Signature(AnySign::new(sign));
-        self.with_credential(move |_| Ok(credential.clone()))
+        self.with_credential(CredentialSource::Other(Credential::Signature(AnySign::new(sign))))
     }
 
     /// Also sends the credential to this origin. Use this method if a layer above the stack follows redirects.
@@ -90,8 +77,7 @@ impl StackBuilder {
         self,
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
     ) -> Self {
-        let credential = Credential::closure(authorize);
-        self.with_credential(move |_| Ok(credential.clone()))
+        self.with_credential(CredentialSource::Other(Credential::closure(authorize)))
     }
 
     /// Sends no credential. Use this method for a service that needs no credential.
@@ -106,14 +92,11 @@ impl StackBuilder {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     pub fn without_credential(self) -> Self {
-        self.with_credential(|_| Ok(Credential::None))
+        self.with_credential(CredentialSource::Other(Credential::None))
     }
 
-    fn with_credential(
-        mut self,
-        create: impl Fn(&KeyPlacement) -> Result<Credential<AnySign>, InvalidConfig> + Send + Sync + 'static,
-    ) -> Self {
-        self.credential = CredentialSource(Some(Arc::new(create)));
+    fn with_credential(mut self, credential: CredentialSource) -> Self {
+        self.credential = credential;
         if !self.has_given_limiter {
             self.renew_limiter();
         }

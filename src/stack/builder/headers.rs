@@ -19,7 +19,7 @@ impl StackBuilder {
     /// Each use of this method adds a header. A later value replaces an earlier value of the same header name. Every
     /// attempt sends the header, because the retry layer is an inner layer.
     ///
-    /// By default, a request with a body gets `content-type: application/json`. [The three presets](crate::preset) send
+    /// By default, a request with a body gets `content-type: application/json`. [The presets](crate::preset) send
     /// this header with every request, even without a body. A `content-type` that this method sets replaces the
     /// default, and is sent with every request.
     ///

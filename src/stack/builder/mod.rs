@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     attempt_span::AttemptSpanLayer,
-    auth::{AuthLayer, Credential, KeyPlacement, Origin},
+    auth::{AuthLayer, KeyPlacement, Origin},
     config::InvalidConfig,
     config::text::Written,
     limit::{AnyLimiter, RateLimitLayer, core::CoreSettings},
@@ -212,18 +212,9 @@ impl StackBuilder {
                 RouteLayer::new(self.base.clone(), pool.clone()),
             ),
         };
-        let is_key = has_pool
-            || self.credential.is_chosen()
-                && !matches!(
-                    credential,
-                    Ok(Credential::None | Credential::Closure(_) | Credential::Signature(_))
-                );
-        let key_header = self.placement.header_name().filter(|_| is_key);
+        let key_header = self.placement.header_name().filter(|_| has_pool || self.credential.is_key());
         self.headers.check(key_header, self.request_id.header())?;
-        match &self.pool {
-            None => self.check_without_pool()?,
-            Some(pool) => self.check_pool(pool)?,
-        }
+        self.check_pool()?;
         const IN_FILE: &str =
             "https, a loopback host or allow_plaintext = true, because a credential is sent to it";
         let in_base = |error: InvalidConfig| error.at("base_url").expecting_in_file(IN_FILE);

@@ -25,18 +25,6 @@ impl StackBuilder {
         self
     }
 
-    /// Returns an error if the limiter is that of a pool, because one key would use the permits of all members.
-    pub(super) fn check_without_pool(&self) -> Result<(), InvalidConfig> {
-        match self.limiter().downcast_ref::<PoolLimiter>() {
-            Some(_) => Err(InvalidConfig::new(
-                "limiter",
-                "the limiter of a pool",
-                "another limiter, or the setter with_pool",
-            )),
-            None => Ok(()),
-        }
-    }
-
     /// Returns the origins to which the client sends requests.
     #[cfg(feature = "client")]
     pub(crate) fn origins(&self) -> impl Iterator<Item = &Origin> {
@@ -44,24 +32,27 @@ impl StackBuilder {
         own.into_iter().chain(self.pool.iter().flat_map(Pool::origins))
     }
 
-    /// Returns an error if a later setter contradicts the pool.
-    pub(super) fn check_pool(&self, pool: &Pool) -> Result<(), InvalidConfig> {
+    /// Returns an error if a later setter contradicts the pool. Without a pool, returns an error if the limiter is that of
+    /// one, because one key would use the permits of all members.
+    pub(super) fn check_pool(&self) -> Result<(), InvalidConfig> {
         let limiter = self.limiter().downcast_ref::<PoolLimiter>();
-        let (field, value) = if self.credential.0.is_some() {
-            ("credential", "one for all members")
-        } else if !limiter.is_some_and(|limiter| limiter.is_of(pool)) {
-            ("limiter", "one for all members")
-        } else if self.endpoints.is_some() {
-            ("endpoint limits", "for all members")
-        } else if !self.allowed.is_empty() {
-            ("allowed origin", "for all members")
-        } else {
-            return Ok(());
+        let (field, value) = match &self.pool {
+            None if limiter.is_some() => {
+                let expected = "another limiter, or the setter with_pool";
+                return Err(InvalidConfig::new("limiter", "the limiter of a pool", expected));
+            }
+            None => return Ok(()),
+            Some(_) if !matches!(self.credential, CredentialSource::Missing) => {
+                ("credential", "one for all members")
+            }
+            Some(pool) if !limiter.is_some_and(|limiter| limiter.is_of(pool)) => {
+                ("limiter", "one for all members")
+            }
+            Some(_) if self.endpoints.is_some() => ("endpoint limits", "for all members"),
+            Some(_) if !self.allowed.is_empty() => ("allowed origin", "for all members"),
+            Some(_) => return Ok(()),
         };
-        Err(InvalidConfig::new(
-            field,
-            value,
-            "none, because each member of the pool has its own key, limiter and origin",
-        ))
+        let expected = "none, because each member of the pool has its own key, limiter and origin";
+        Err(InvalidConfig::new(field, value, expected))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderName, StatusCode};
 use proptest::prelude::*;
 use tower_outbound::{
-    ApiKey, ExponentialBackoff, InvalidConfig, Jitter, Quota,
+    ApiKey, ExponentialBackoff, Jitter, Quota,
     attempt_span::AttemptSpanLayer,
     limit::{
         Dialect, Limiter, LocalLimiter, PermitRequest, QuotaHeaders, RateLimitConfig, RateLimitLayer, Unit,
@@ -22,8 +22,6 @@ use super::{KEY, builder, parse, parse_with_defaults};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-type PresetFn = fn(&str) -> Result<StackBuilder, InvalidConfig>;
-
 /// Asserts that the configuration creates a builder that equals `code`. Compares the `Debug` texts, which show every
 /// setting.
 #[track_caller]
@@ -37,23 +35,20 @@ fn assert_same(config: &StackConfig, code: &StackBuilder) {
 #[test]
 fn configuration_without_optional_fields_equals_its_preset() {
     const URL: &str = "https://host/v1";
-    let presets: [(&str, PresetFn, &str); 4] = [
-        ("currency_rates", |url| preset::currency_rates(url), "CURRENCY_RATES_API_KEY"),
-        ("email_delivery", |url| preset::email_delivery(url), "EMAIL_DELIVERY_API_KEY"),
-        ("realtime_messaging", |url| preset::realtime_messaging(url), "REALTIME_MESSAGING_API_KEY"),
-        ("custom", |url| StackBuilder::new(url), ""),
-    ];
-    for (name, preset, variable) in presets {
+    let custom: (&str, preset::Preset) = ("custom", |url| StackBuilder::new(url));
+    for (name, preset) in preset::ALL.iter().chain([&custom]) {
         let config = parse(&format!("preset = '{name}'\nbase_url = '{URL}'"));
         let code = preset(URL).unwrap();
         assert_same(&config, &code);
         // The serialized configuration contains every default.
         assert_same(&parse(&toml::to_string(&config).unwrap()), &code);
         // The default source of the key is the preset's environment variable.
-        if std::env::var_os(variable).is_none() {
+        let variable =
+            if *name == "custom" { String::new() } else { format!("{}_API_KEY", name.to_uppercase()) };
+        if std::env::var_os(&variable).is_none() {
             let error = config.layer().unwrap_err();
             assert_eq!(error.path().as_deref(), Some("api_key_env"));
-            assert!(error.value().contains(variable), "{error}");
+            assert!(error.value().contains(&variable), "{error}");
         }
     }
     assert_eq!(builder("preset = 'custom'").name(), "rates.example.com");

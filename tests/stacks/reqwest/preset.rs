@@ -23,9 +23,11 @@ use super::{
     text,
 };
 
-fn presets(url: &str) -> [StackBuilder; 3] {
-    [preset::currency_rates(url), preset::email_delivery(url), preset::realtime_messaging(url)]
-        .map(|preset| preset.unwrap().with_api_key(ApiKey::new("s3cret").unwrap()).with_retry(quick_retry()))
+fn presets(url: &str) -> impl Iterator<Item = StackBuilder> {
+    let key = || ApiKey::new("s3cret").unwrap();
+    preset::ALL
+        .iter()
+        .map(move |(_, preset)| preset(url).unwrap().with_api_key(key()).with_retry(quick_retry()))
 }
 
 /// Starts a server that responds with 503 and 200 in turn.
@@ -45,7 +47,7 @@ async fn alternating_site() -> Site {
 async fn each_attempt_sends_the_key_and_the_request_id() {
     for wire in [Wire::Http1, Wire::Http2] {
         let site = alternating_site().await;
-        for (number, preset) in presets(&site.url).into_iter().enumerate() {
+        for (number, preset) in presets(&site.url).enumerate() {
             let client = preset.client_with_service(inner(wire)).unwrap();
             let response =
                 within(client.execute(Request::put("/v1/resources").body("letter").unwrap())).await.unwrap();
@@ -67,7 +69,7 @@ async fn each_attempt_sends_the_key_and_the_request_id() {
 #[tokio::test]
 async fn preset_over_a_reqwest_client_accepts_and_returns_reqwests_types() {
     let site = alternating_site().await;
-    let [rates, _, _] = presets(&site.url);
+    let rates = presets(&site.url).next().unwrap();
     let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     let service = rates.reqwest(client).unwrap();
 
@@ -87,7 +89,7 @@ async fn preset_over_a_reqwest_client_accepts_and_returns_reqwests_types() {
 #[tokio::test]
 async fn send_with_preserves_the_reqwest_request_and_returns_a_reqwest_response() {
     let site = alternating_site().await;
-    let [rates, _, _] = presets(&site.url);
+    let rates = presets(&site.url).next().unwrap();
     let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     let stack = rates.reqwest(client.clone()).unwrap();
     let url = format!("{}/v1", site.url);
@@ -112,7 +114,7 @@ async fn send_with_preserves_the_reqwest_request_and_returns_a_reqwest_response(
 #[tokio::test]
 async fn timeout_of_a_reqwest_request_becomes_the_deadline_of_its_call() {
     let site = Site::start(|_, _| std::future::pending()).await;
-    let [rates, _, _] = presets(&site.url);
+    let rates = presets(&site.url).next().unwrap();
     let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     let stack = rates.reqwest(client.clone()).unwrap();
     let start = Instant::now();

@@ -179,7 +179,6 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
     // The kinds of the errors that a caller receives if `poll_ready` of the inner service fails.
     let (other, not_ready) = ("other", "not_ready");
     let limited = |case: LayerCase| case.with_readiness_errors(FromCall(not_ready));
-    let presets = [preset::currency_rates, preset::email_delivery, preset::realtime_messaging];
     let mut cases = vec![
         LayerCase::new("fixed key", fixed_key),
         LayerCase::new("fixed key, foreign origin", fixed_key).with_foreign_uri(),
@@ -241,10 +240,9 @@ pub(crate) fn all_layers() -> Vec<LayerCase> {
         })
         .with_readiness_errors(AfterAttempts(not_ready)),
     ];
-    cases.extend(presets.map(|preset| {
-        let name = preset(URI).unwrap().name().to_owned();
+    cases.extend(preset::ALL.iter().map(|(name, preset)| {
         let stack = move || deterministic_stack(preset(URI).unwrap().with_api_key(key()));
-        LayerCase::new(&name, stack).with_readiness_errors(AfterAttempts(not_ready))
+        LayerCase::new(name, stack).with_readiness_errors(AfterAttempts(not_ready))
     }));
     cases
 }
