@@ -6,18 +6,7 @@
 //!
 #![doc = include_str!("guide/pictures/stack.svg")]
 //!
-//! | layer, outermost first | effect |
-//! |---|---|
-//! | [`timeout`], body, optional | makes the body of a response fail if it stalls |
-//! | [`request_id`] | gives the call an id, sends the id with every attempt, and logs the end of the call |
-//! | default headers, in a builder | adds the headers that the caller has not set |
-//! | [`timeout`], total | sets one deadline for all inner layers, up to the response headers |
-//! | [`retry`] | retries after a backoff if the failure is temporary and a retry is safe |
-//! | [`limit`] | queues each attempt by priority until its permit is granted, or refuses the attempt |
-//! | [`attempt_span`] | creates a span for each attempt, and can send its number or trace context |
-//! | [`auth`] | adds the credential if the request goes to the credential's own origin |
-//! | [`timeout`], per attempt | limits the time of one attempt |
-//! | the client | sends the request |
+#![doc = include_str!("guide/order.md")]
 //!
 //! # A client
 //!

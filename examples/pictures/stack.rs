@@ -10,17 +10,8 @@ use crate::picture::{Area, BLUE, GREY, INK, ORANGE, VERMILION, picture, text_sty
 
 const RETRY: usize = 2;
 const LIMIT: usize = 3;
-/// The layers, outermost first, and the client.
-const LAYERS: [(&str, &str); 8] = [
-    ("request id and log", "gives the call an id, and logs its end"),
-    ("total timeout", "sets one deadline for all layers below"),
-    ("retry", "if a retry is safe: backoff, then the next attempt"),
-    ("rate limit", "queues the attempt until its permit is granted"),
-    ("attempt span", "creates a span for the attempt"),
-    ("credential", "adds the key, only to the key's own origin"),
-    ("attempt timeout", "limits the time of the attempt"),
-    ("client", "sends the request"),
-];
+/// The documented order of the layers.
+const ORDER: &str = include_str!("../../src/guide/order.md");
 
 const WIDTH: i32 = 600;
 const TOP: i32 = 44;
@@ -32,21 +23,30 @@ const REQUEST: i32 = 34;
 const RESPONSE: i32 = 530;
 
 pub(crate) fn svg() -> Result<String, BoxError> {
-    let height = (TOP + ROW * LAYERS.len() as i32) as u32;
-    let layers = LAYERS.map(|(name, effect)| format!("{name}: {effect}")).join(". ");
-    let description = format!("From the outermost layer to the client. {layers}.");
-    picture((WIDTH as u32, height), "The layers of a stack", &description, draw)
+    let layers: Vec<_> = ORDER.lines().skip(2).filter_map(every_call).collect();
+    let height = (TOP + ROW * layers.len() as i32) as u32;
+    let texts: Vec<_> = layers.iter().map(|(name, effect)| format!("{name}: {effect}")).collect();
+    let description = format!("From the outermost layer to the client. {}.", texts.join(". "));
+    picture((WIDTH as u32, height), "The layers of a stack", &description, |root| draw(root, &layers))
 }
 
-fn draw(root: &Area<'_>) -> Result<(), BoxError> {
+/// Returns the name and the effect in a row of the table, if every call passes the layer.
+fn every_call(row: &str) -> Option<(&str, &str)> {
+    let mut cells = row.split('|').skip(1).map(str::trim);
+    let (layer, effect) = (cells.next()?, cells.next()?);
+    let name = layer.trim_start_matches('[').split(']').next()?;
+    (!layer.contains(", ")).then_some((name, effect))
+}
+
+fn draw(root: &Area<'_>, layers: &[(&str, &str)]) -> Result<(), BoxError> {
     let top = |row: usize| TOP + ROW * row as i32;
     let bottom = |row| top(row) + ROW - GAP;
     let middle = (REQUEST + RESPONSE) / 2;
-    for (row, (name, effect)) in LAYERS.iter().enumerate() {
+    for (row, (name, effect)) in layers.iter().enumerate() {
         let color = match row {
             RETRY => VERMILION,
             LIMIT => ORANGE,
-            _ if row + 1 == LAYERS.len() => GREY,
+            _ if row + 1 == layers.len() => GREY,
             _ => BLUE,
         };
         let corners = [(BOXES.0, top(row)), (BOXES.1, bottom(row))];
@@ -58,7 +58,7 @@ fn draw(root: &Area<'_>) -> Result<(), BoxError> {
         root.draw(&Text::new(*effect, (middle, top(row) + 34), text_style(16, HPos::Center)))?;
     }
 
-    let end = top(LAYERS.len() - 1) + 4;
+    let end = top(layers.len() - 1) + 4;
     arrow(root, [(REQUEST, TOP - 14), (REQUEST, end)])?;
     arrow(root, [(RESPONSE, end), (RESPONSE, TOP - 14)])?;
     root.draw(&Text::new("request", (BOXES.0, 14), text_style(16, HPos::Left)))?;
@@ -71,7 +71,7 @@ fn draw(root: &Area<'_>) -> Result<(), BoxError> {
         let (x, y) = (REQUEST + 12 + position * 13, top(LIMIT) + 11);
         root.draw(&Rectangle::new([(x, y), (x + 9, y + 9)], ORANGE.filled()))?;
     }
-    for (first, last, text) in [(0, RETRY, "once per call"), (LIMIT, LAYERS.len() - 1, "each attempt")] {
+    for (first, last, text) in [(0, RETRY, "once per call"), (LIMIT, layers.len() - 1, "each attempt")] {
         let (x, top, bottom) = (BOXES.1 + 14, top(first), bottom(last));
         root.draw(&PathElement::new(
             [(x - 6, top), (x, top), (x, bottom), (x - 6, bottom)],

@@ -13,59 +13,41 @@ use super::FRAMES_PER_POLL;
 pin_project! {
     /// Reads and discards the body of a failed response, so that its connection can be reused.
     ///
-    /// Returns `true` at the end of the body. Returns `false` if the body failed or exceeds the limit, in which case
-    /// the connection is closed. If the body reports a length above the limit, nothing is read. Each frame counts as at
-    /// least one byte, so that endless empty frames also exceed the limit. The caller must limit the time of the read.
+    /// Ends at the end of the body. Also ends if the body fails or exceeds the limit, in which case the connection is
+    /// closed. If the body reports a length above the limit, nothing is read. Each frame counts as at least one byte, so
+    /// that endless empty frames also exceed the limit. The caller must limit the time of the read.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub(crate) struct Drain<B> {
         #[pin]
         body: B,
-        left: u64,
-        whole: Option<bool>,
+        // The number of bytes that may still be read. `None` at the end.
+        left: Option<u64>,
     }
 }
 
 impl<B: Body> Drain<B> {
     /// Reads at most `limit` bytes of `body`, plus the rest of the frame that exceeds the limit.
     pub(crate) fn new(body: B, limit: u64) -> Self {
-        let whole = if body.is_end_stream() {
-            Some(true)
-        } else if limit == 0 || body.size_hint().lower() > limit {
-            Some(false)
-        } else {
-            None
-        };
-        Self { body, left: limit, whole }
+        let is_over = body.is_end_stream() || limit == 0 || body.size_hint().lower() > limit;
+        Self { body, left: (!is_over).then_some(limit) }
     }
 }
 
 impl<B: Body> Future for Drain<B> {
-    type Output = bool;
+    type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
-        if let Some(whole) = *this.whole {
-            return Poll::Ready(whole);
-        }
         for _ in 0..FRAMES_PER_POLL {
-            let whole = match ready!(this.body.as_mut().poll_frame(cx)) {
-                Some(Ok(frame)) if frame.is_data() => {
-                    let len = frame.data_ref().map_or(0, Buf::remaining) as u64;
-                    match this.left.checked_sub(len.max(1)) {
-                        Some(left) if !this.body.is_end_stream() => {
-                            *this.left = left;
-                            continue;
-                        }
-                        left => left.is_some(),
-                    }
+            let Some(left) = *this.left else { return Poll::Ready(()) };
+            *this.left = match ready!(this.body.as_mut().poll_frame(cx)) {
+                Some(Ok(frame)) if frame.is_data() && !this.body.is_end_stream() => {
+                    left.checked_sub(frame.data_ref().map_or(0, Buf::remaining).max(1) as u64)
                 }
                 // Trailers are always the last frame of a body.
-                Some(Ok(_)) | None => true,
-                Some(Err(_)) => false,
+                _ => None,
             };
-            *this.whole = Some(whole);
-            return Poll::Ready(whole);
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -74,19 +56,19 @@ impl<B: Body> Future for Drain<B> {
 
 #[cfg(test)]
 mod tests {
-    use tokio_test::{assert_pending, assert_ready_eq, task::spawn};
+    use tokio_test::{assert_pending, assert_ready, task::spawn};
 
     use super::super::test_body::{Script, Step};
     use super::*;
 
-    /// Returns whether the end of the body was reached, the number of polls, and the number of frames.
-    fn drain(script: Script, limit: u64) -> (bool, usize, usize) {
+    /// Returns the number of polls, and the number of frames that were read.
+    fn drain(script: Script, limit: u64) -> (usize, usize) {
         let given = script.given();
         let mut task = spawn(Drain::new(script, limit));
         for polls in 1.. {
-            if let Poll::Ready(whole) = task.poll() {
-                assert_ready_eq!(task.poll(), whole);
-                return (whole, polls, given.get());
+            if task.poll().is_ready() {
+                assert_ready!(task.poll());
+                return (polls, given.get());
             }
             assert!(task.is_woken());
         }
@@ -94,23 +76,27 @@ mod tests {
     }
 
     #[test]
-    fn drain_returns_true_at_the_end_of_a_body_within_the_limit() {
-        assert_eq!(drain(Script::new([Step::data(4), Step::Wait, Step::data(6)]), 10), (true, 2, 2));
-        assert_eq!(drain(Script::new([Step::data(4), Step::data(7)]), 10), (false, 1, 2));
-        assert_eq!(drain(Script::new([Step::data(10), Step::trailers(100)]), 10), (true, 1, 2));
-        assert_eq!(drain(Script::new([Step::data(4)]).knowing_its_end(), 4), (true, 1, 1));
+    fn drain_reads_a_body_within_the_limit_to_its_end() {
+        assert_eq!(drain(Script::new([Step::data(4), Step::Wait, Step::data(6)]), 10), (2, 2));
+        assert_eq!(drain(Script::new([Step::data(10), Step::trailers(100)]), 10), (1, 2));
+        assert_eq!(drain(Script::new([Step::data(4)]).knowing_its_end(), 4), (1, 1));
     }
 
     #[test]
-    fn drain_returns_false_if_the_body_fails() {
-        assert_eq!(drain(Script::new([Step::data(4), Step::Fail, Step::data(1)]), 10), (false, 1, 1));
+    fn drain_stops_after_the_frame_that_exceeds_the_limit() {
+        assert_eq!(drain(Script::new([Step::data(4), Step::data(7), Step::data(1)]), 10), (1, 2));
+    }
+
+    #[test]
+    fn drain_stops_if_the_body_fails() {
+        assert_eq!(drain(Script::new([Step::data(4), Step::Fail, Step::data(1)]), 10), (1, 1));
     }
 
     #[test]
     fn drain_does_not_read_a_body_whose_length_exceeds_the_limit() {
-        assert_eq!(drain(Script::new([Step::data(11)]).knowing_its_size(), 10), (false, 1, 0));
-        assert_eq!(drain(Script::new([Step::data(1)]), 0), (false, 1, 0));
-        assert_eq!(drain(Script::new([]).knowing_its_end(), 0), (true, 1, 0));
+        assert_eq!(drain(Script::new([Step::data(11)]).knowing_its_size(), 10), (1, 0));
+        assert_eq!(drain(Script::new([Step::data(1)]), 0), (1, 0));
+        assert_eq!(drain(Script::new([]).knowing_its_end(), 0), (1, 0));
     }
 
     #[test]
@@ -122,6 +108,6 @@ mod tests {
         assert_pending!(task.poll());
         assert!(task.is_woken());
         assert_eq!(given.get(), FRAMES_PER_POLL);
-        assert_eq!(drain(endless(), 100), (false, 4, 101));
+        assert_eq!(drain(endless(), 100), (4, 101));
     }
 }

@@ -1,6 +1,7 @@
 use std::{
+    collections::VecDeque,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::{Bytes, BytesMut};
@@ -54,26 +55,19 @@ impl<B> Shared<B> {
     }
 }
 
-/// The recorded frames of a body.
+/// Records the frames of a body.
 #[derive(Default)]
 pub(super) struct Recording {
     /// The number of bytes that may still be recorded.
     room: usize,
-    len: u64,
-    /// Whether the source reported an exact length.
-    exact: bool,
-    /// The first chunk. This chunk is stored outside the list, so that a body of one chunk needs no list.
-    first: Option<Bytes>,
-    chunks: Vec<Bytes>,
+    recorded: Recorded,
+    /// Small chunks after those of `recorded`.
     small: BytesMut,
-    /// The trailers. Boxed, because few requests have trailers, and an unboxed map would take memory in every
-    /// recording.
-    trailers: Option<Box<HeaderMap>>,
 }
 
 impl Recording {
     pub(super) fn new(limit: usize, exact: bool) -> Self {
-        Self { room: limit, exact, ..Self::default() }
+        Self { room: limit, recorded: Recorded { exact, ..Recorded::default() }, small: BytesMut::new() }
     }
 
     /// Adds a frame. Returns `false` if the recording exceeds its limit. The recording is then unusable.
@@ -84,10 +78,10 @@ impl Recording {
         let Some(room) = self.room.checked_sub(size) else { return false };
         self.room = room;
         if let Some(data) = frame.data_ref() {
-            self.len += size as u64;
+            self.recorded.left += size as u64;
             self.push_data(data);
         } else {
-            self.trailers = trailers.cloned().map(Box::new);
+            self.recorded.trailers = trailers.cloned().map(Box::new);
         }
         true
     }
@@ -95,66 +89,62 @@ impl Recording {
     fn push_data(&mut self, data: &Bytes) {
         // Skips empty frames, because an endless number of them would fill the memory.
         if data.is_empty() {
-        } else if self.first.is_none() {
-            self.first = Some(data.clone());
+        } else if self.recorded.first.is_none() {
+            self.recorded.first = Some(data.clone());
         } else if data.len() < SMALL {
             self.small.extend_from_slice(data);
         } else {
             self.flush();
-            self.chunks.push(data.clone());
+            self.recorded.rest.push_back(data.clone());
         }
     }
 
     fn flush(&mut self) {
         if !self.small.is_empty() {
-            self.chunks.push(mem::take(&mut self.small).freeze());
+            self.recorded.rest.push_back(mem::take(&mut self.small).freeze());
         }
     }
 
     /// Returns the length of the recorded data.
     pub(super) fn len(&self) -> u64 {
-        self.len
+        self.recorded.left
     }
 
     pub(super) fn finish(mut self) -> Recorded {
         self.flush();
-        let exact = self.exact || self.trailers.is_none();
-        let rest = (!self.chunks.is_empty() || self.trailers.is_some())
-            .then(|| Arc::new(Rest { chunks: self.chunks, trailers: self.trailers }));
-        Recorded { first: self.first, rest, at: 0, left: self.len, exact }
+        self.recorded
     }
 }
 
 /// A complete recording, as an iterator over its remaining frames. If it is cloned before the first call of `next`, the
 /// clone returns all frames.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Recorded {
+    /// The first chunk. This chunk is stored outside the list, so that a body of one chunk needs no list.
     first: Option<Bytes>,
-    /// The recorded frames after the first chunk. `None` at the end of the recording.
-    rest: Option<Arc<Rest>>,
-    at: usize,
-    left: u64,
-    /// Whether `size_hint` is exact. HTTP/1 drops the trailers of a body with an exact length. A recording with
-    /// trailers therefore reports an exact length only if the source of the recording did.
-    exact: bool,
-}
-
-struct Rest {
-    chunks: Vec<Bytes>,
+    rest: VecDeque<Bytes>,
+    /// The trailers. Boxed, because few requests have trailers, and an unboxed map would take memory in every
+    /// recording.
     trailers: Option<Box<HeaderMap>>,
+    /// The length of the remaining data.
+    left: u64,
+    /// Whether the source reported an exact length.
+    exact: bool,
 }
 
 impl Recorded {
     pub(super) fn of(data: Bytes) -> Self {
-        Self { left: data.len() as u64, first: Some(data), rest: None, at: 0, exact: true }
+        Self { left: data.len() as u64, first: Some(data), exact: true, ..Self::default() }
     }
 
     pub(super) fn is_end(&self) -> bool {
-        self.first.is_none() && self.rest.is_none()
+        self.first.is_none() && self.rest.is_empty() && self.trailers.is_none()
     }
 
+    /// Returns an exact length for a recording with trailers only if the source did, because HTTP/1 drops the trailers
+    /// of a body with an exact length.
     pub(super) fn size_hint(&self) -> SizeHint {
-        if self.exact {
+        if self.exact || self.trailers.is_none() {
             return SizeHint::with_exact(self.left);
         }
         let mut hint = SizeHint::new();
@@ -167,22 +157,11 @@ impl Iterator for Recorded {
     type Item = Frame<Bytes>;
 
     fn next(&mut self) -> Option<Frame<Bytes>> {
-        if let Some(first) = self.first.take() {
-            self.left = self.left.saturating_sub(first.len() as u64);
-            return Some(Frame::data(first));
+        if let Some(data) = self.first.take().or_else(|| self.rest.pop_front()) {
+            self.left = self.left.saturating_sub(data.len() as u64);
+            return Some(Frame::data(data));
         }
-        let rest = self.rest.as_ref()?;
-        let Some(chunk) = rest.chunks.get(self.at).cloned() else {
-            let trailers = rest.trailers.clone();
-            self.rest = None;
-            return trailers.map(|trailers| Frame::trailers(*trailers));
-        };
-        self.at += 1;
-        self.left = self.left.saturating_sub(chunk.len() as u64);
-        if self.at >= rest.chunks.len() && rest.trailers.is_none() {
-            self.rest = None;
-        }
-        Some(Frame::data(chunk))
+        self.trailers.take().map(|trailers| Frame::trailers(*trailers))
     }
 }
 
@@ -200,7 +179,7 @@ mod tests {
         let mut recording = Recording::new(10, false);
         assert!(recording.push(&Frame::data(sent.clone())));
         let mut recorded = recording.finish();
-        assert!(recorded.rest.is_none());
+        assert_eq!(recorded.rest.capacity(), 0);
         assert_eq!(recorded.size_hint().exact(), Some(10));
         let played = recorded.next().unwrap().into_data().unwrap();
         assert_eq!(played.as_ptr(), sent.as_ptr());
@@ -217,7 +196,7 @@ mod tests {
         }
         assert!(recording.push(&Frame::data(Bytes::from(vec![b'y'; SMALL]))));
         assert!(recording.push(&data("z")));
-        assert_eq!(recording.chunks.len(), 2);
+        assert_eq!(recording.recorded.rest.len(), 2);
         let all: Vec<u8> = recording.finish().flat_map(|frame| frame.into_data().unwrap()).collect();
         assert_eq!(all, [vec![b'x'; 100], vec![b'y'; SMALL], vec![b'z']].concat());
     }

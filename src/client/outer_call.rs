@@ -79,7 +79,7 @@ pub(super) fn send(
         let mut result = match base_url.resolve(std::mem::take(request.uri_mut())) {
             Ok(uri) => {
                 *request.uri_mut() = uri;
-                (settings.stack)(request, None).await
+                (settings.stack)(request).await
             }
             Err(error) => Err(error),
         };

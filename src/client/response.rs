@@ -12,9 +12,9 @@ use http_body_util::BodyExt;
 
 use super::{
     error::{Kind, ResponseError},
-    kept_request::{Call, KeptRequest},
+    kept_request::KeptRequest,
     service::Client,
-    settings::Settings,
+    settings::{BoxFuture, Settings},
 };
 use crate::{
     body::{Body, BodyTooLarge},
@@ -238,14 +238,15 @@ async fn beginning(mut body: Body, ends: Instant) -> Vec<u8> {
 #[must_use = "futures do nothing unless polled"]
 pub struct ResponseFuture {
     /// `None` after completion.
-    sent: Option<Sent>,
+    running: Option<(BoxFuture, Sent)>,
 }
 
-/// A call with its client and its settings.
+/// The client, the settings and the request of a call.
 struct Sent {
     client: Client,
     settings: Arc<Settings>,
-    call: Pin<Box<dyn Call>>,
+    /// `None` for an invalid request.
+    request: Option<KeptRequest>,
 }
 
 impl Sent {
@@ -257,17 +258,15 @@ impl Sent {
     ) -> impl Future<Output = Result<http::Response<Body>, ResponseError>> + Send + use<> {
         let (client, settings, status) = (self.client.clone(), Arc::clone(&self.settings), response.status);
         let report = Report::from_extensions(&response.extensions).cloned();
-        // The body of an error response is not retried.
-        let request = match status.is_success() && !error.is::<BodyTooLarge>() {
-            true => self.call.retry(response, error),
-            false => Err(Error::of_body(error)),
+        let request = match &self.request {
+            // The body of an error response is not retried.
+            Some(request) if status.is_success() && !error.is::<BodyTooLarge>() => {
+                request.retry(response, error)
+            }
+            _ => Err(Error::of_body(error)),
         };
         async move {
-            let retried = match request {
-                Ok(request) => client.run(&settings, Ok(request), None).await,
-                Err(error) => Err(error),
-            };
-            let error = match retried {
+            let error = match client.run(&settings, request).await {
                 Ok(response) if response.status().is_success() => return Ok(response),
                 // The caller has seen a 2xx, and expects its body.
                 Ok(response) => return Err(status_error(response).await),
@@ -294,7 +293,8 @@ impl ResponseFuture {
     pub(super) fn new(client: Client, request: Result<Request<Body>, Error>) -> Self {
         let kept = request.as_ref().ok().map(KeptRequest::of);
         let settings = client.inner.current.get();
-        Self { sent: Some(Sent { call: client.run(&settings, request, kept), client, settings }) }
+        let call = client.run(&settings, request);
+        Self { running: Some((call, Sent { client, settings, request: kept })) }
     }
 }
 
@@ -302,9 +302,9 @@ impl Future for ResponseFuture {
     type Output = Result<Response, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(sent) = &mut self.sent else { polled_after_completion() };
-        let result = ready!(sent.call.as_mut().poll(cx));
-        let sent = take_once(&mut self.sent);
+        let Some((call, _)) = &mut self.running else { polled_after_completion() };
+        let result = ready!(call.as_mut().poll(cx));
+        let (_, sent) = take_once(&mut self.running);
         Poll::Ready(result.map(|inner| Response { inner, sent }))
     }
 }

@@ -1,7 +1,6 @@
 use std::{
     convert, fmt,
     future::ready,
-    pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
 };
@@ -12,9 +11,8 @@ use tower::{ServiceBuilder, service_fn};
 use tower_service::Service;
 
 use super::{
-    kept_request::{BoxFuture, Call, KeptRequest, StackCall},
     outer_call::{self, OuterCall},
-    settings::{Current, Settings},
+    settings::{BoxFuture, Current, Settings},
 };
 use crate::{
     body::{Body, IdleBody, ReplayBody},
@@ -160,9 +158,7 @@ impl StackBuilder {
                 .layer(builder.whole_layer()?)
                 .service(service.clone());
             // The stack is always ready, because the retry layer waits for its inner service in the call's future.
-            let stack = move |request, kept: Option<KeptRequest>| -> Pin<Box<dyn Call>> {
-                Box::pin(StackCall::new(stack.clone().call(request), kept))
-            };
+            let stack = move |request| -> BoxFuture { Box::pin(stack.clone().call(request)) };
             Ok(Arc::new(Settings { builder, stack }) as Arc<Settings>)
         };
         let (base_url, current) = (self.base.clone(), Arc::new(Current::new(self.clone(), build)?));
@@ -201,18 +197,11 @@ impl Client {
         Ok(request)
     }
 
-    pub(super) fn run(
-        &self,
-        settings: &Arc<Settings>,
-        request: Result<Request<Body>, Error>,
-        kept: Option<KeptRequest>,
-    ) -> Pin<Box<dyn Call>> {
+    pub(super) fn run(&self, settings: &Arc<Settings>, request: Result<Request<Body>, Error>) -> BoxFuture {
         match (request, &self.inner.outer) {
-            (Ok(request), None) => (settings.stack)(request, kept),
-            (Ok(request), Some(outer)) => {
-                Box::pin(StackCall::new(OuterCall::new(settings).run(outer.clone(), request), kept))
-            }
-            (Err(error), _) => Box::pin(StackCall::new(ready(Err(error)), None)),
+            (Ok(request), None) => (settings.stack)(request),
+            (Ok(request), Some(outer)) => Box::pin(OuterCall::new(settings).run(outer.clone(), request)),
+            (Err(error), _) => Box::pin(ready(Err(error))),
         }
     }
 }
@@ -228,7 +217,7 @@ impl Service<Request<Body>> for Client {
     }
 
     fn call(&mut self, request: Request<Body>) -> BoxFuture {
-        self.run(&self.inner.current.get(), self.resolve(request), None).boxed()
+        self.run(&self.inner.current.get(), self.resolve(request))
     }
 }
 

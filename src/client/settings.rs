@@ -1,18 +1,20 @@
 //! The settings of a client with the stack that applies them. They can change at run time.
 
 use std::{
+    future::Future,
     mem,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
-use http::Request;
+use http::{Request, Response};
 
-use super::kept_request::{Call, KeptRequest};
-use crate::{body::Body, config::InvalidConfig, stack::StackBuilder};
+use crate::{body::Body, config::InvalidConfig, error::Error, stack::StackBuilder};
+
+pub(super) type BoxFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
 
 /// The whole stack, with its type erased.
-type Stack = dyn Fn(Request<Body>, Option<KeptRequest>) -> Pin<Box<dyn Call>> + Send + Sync;
+type Stack = dyn Fn(Request<Body>) -> BoxFuture + Send + Sync;
 
 /// The settings of a call. A call keeps them until its end.
 pub(super) struct Settings<F: ?Sized = Stack> {

@@ -82,6 +82,10 @@ pub mod retries {}
 pub mod services {}
 #[doc = include_str!("shared_quota.md")]
 pub mod shared_quota {}
+/// Shows how to put the layers over any tower service in the right order, and what a wrong order breaks.
+///
+#[doc = include_str!("order.md")]
+///
 #[doc = include_str!("stack.md")]
 pub mod stack {}
 #[doc = include_str!("tenants.md")]

@@ -26,13 +26,12 @@
 //!
 //! # Order
 //!
-//! The order of the layers from the outside in: request id and log, default headers, total timeout, retry, rate limit,
-//! attempt span, credential, attempt timeout, then the client. [`StackLayer`] defines this order. The layer for the
-//! idle timeout of the response body is outside all of them. It has no effect until
-//! [`StackBuilder::with_body_idle_timeout`] sets a limit. [`guide::other_layers`](crate::guide::other_layers) shows
-//! where the layers of other crates belong, and how to put one between two layers of a stack.
+#![doc = include_str!("../guide/order.md")]
 //!
-//! Below the rate limit, a stack with a [`Pool`] sends the request to the member that has granted its permits.
+//! [`StackLayer`] defines this order. The body idle timeout has no effect until
+//! [`StackBuilder::with_body_idle_timeout`] sets a limit, and the route none without a [`Pool`].
+//! [`guide::other_layers`](crate::guide::other_layers) shows where the layers of other crates belong, and how to put
+//! one between two layers of a stack.
 //!
 //! # Headers
 //!

@@ -81,24 +81,24 @@ mod tests {
     fn layers_are_in_the_documented_order() {
         struct Client;
         let nested = std::any::type_name::<Layers<Client>>();
-        let order = [
-            "BodyIdleTimeout<",
-            "SetRequestId<",
-            "DefaultHeaders<",
-            "TotalTimeout<",
-            "Retry<",
-            "RateLimit<",
-            "Route<",
-            "AttemptSpan<",
-            "Auth<",
-            "AttemptTimeout<",
-            "Client",
-        ];
-        let mut rest = nested;
-        for layer in order {
-            let at =
-                rest.find(layer).unwrap_or_else(|| panic!("{layer} is missing or out of order in {nested}"));
-            rest = &rest[at + layer.len()..];
+        let (mut rest, mut names, mut count) = (nested, Vec::new(), 0);
+        for row in include_str!("../guide/order.md").lines().skip(2) {
+            // Such as `[retry](crate::retry::RetryLayer)`.
+            let layer = row.split('|').nth(1).unwrap().trim();
+            if !layer.contains(", ") {
+                names.push(layer.trim_start_matches('[').split(']').next().unwrap());
+            }
+            let Some((_, path)) = layer.split_once("(crate::") else { continue };
+            let layer = path.rsplit("::").next().unwrap().split("Layer").next().unwrap();
+            let at = rest.find(&format!("{layer}<"));
+            rest = &rest[at.unwrap_or_else(|| panic!("{layer} is missing or out of order in {nested}"))..];
+            count += 1;
         }
+        assert_eq!(nested.matches('<').count(), count, "{nested}");
+        let readme = include_str!("../../README.md");
+        assert!(
+            readme.contains(&format!("\n{}\n", names.join(" → "))),
+            "{names:?} is not the order in README.md"
+        );
     }
 }

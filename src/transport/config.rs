@@ -75,14 +75,11 @@ pub struct TransportConfig {
     pub(super) client_key: Option<PathBuf>,
     #[cfg(feature = "rustls")]
     #[cfg_attr(feature = "serde", serde(skip))]
-    pub(super) given: super::certificates::Certificates,
+    pub(super) given: super::tls::Certificates,
     #[cfg(feature = "proxy")]
-    #[cfg_attr(feature = "serde", serde(skip))]
-    pub(super) given_proxy: Option<super::Proxy>,
-    #[cfg(all(feature = "proxy", feature = "serde"))]
-    #[serde(skip_serializing)]
-    pub(super) proxy: Option<crate::config::inline_key::InlineKey>,
-    #[cfg(all(feature = "proxy", feature = "serde"))]
+    #[cfg_attr(feature = "serde", serde(skip_serializing, deserialize_with = "super::proxy::read"))]
+    pub(super) proxy: Option<Result<super::Proxy, InvalidConfig>>,
+    #[cfg(feature = "proxy")]
     pub(super) no_proxy: Option<String>,
 }
 
@@ -109,12 +106,10 @@ impl TransportConfig {
             #[cfg(feature = "rustls")]
             client_key: None,
             #[cfg(feature = "rustls")]
-            given: super::certificates::Certificates::default(),
+            given: super::tls::Certificates::default(),
             #[cfg(feature = "proxy")]
-            given_proxy: None,
-            #[cfg(all(feature = "proxy", feature = "serde"))]
             proxy: None,
-            #[cfg(all(feature = "proxy", feature = "serde"))]
+            #[cfg(feature = "proxy")]
             no_proxy: None,
         }
     }
@@ -244,8 +239,7 @@ impl TransportConfig {
         self.with_dialer(Dialer::custom(connector))
     }
 
-    #[cfg_attr(not(feature = "proxy"), allow(unused_mut, reason = "only the proxy is taken"))]
-    fn with_dialer<B: RequestBody>(mut self, dialer: Dialer) -> Result<Transport<B>, InvalidConfig> {
+    fn with_dialer<B: RequestBody>(self, dialer: Dialer) -> Result<Transport<B>, InvalidConfig> {
         let limits = [
             ("connect timeout", Some(self.connect_timeout.0)),
             ("idle timeout", Some(self.idle_timeout.0)),
@@ -273,7 +267,7 @@ impl TransportConfig {
             dialer,
             timeout: self.connect_timeout.0,
             #[cfg(feature = "proxy")]
-            proxy: self.take_proxy()?,
+            proxy: self.proxy()?,
             #[cfg(feature = "rustls")]
             tls: std::sync::Arc::new(self.tls()?),
         };

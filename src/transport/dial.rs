@@ -4,14 +4,13 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{Arc, OnceLock},
-    task::{Context, Poll},
     time::Duration,
 };
 
 use http::Uri;
 use hyper_util::client::legacy::connect::{
     HttpConnector,
-    dns::{GaiFuture, GaiResolver, Name},
+    dns::{GaiResolver, Name},
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tower::ServiceExt;
@@ -54,7 +53,14 @@ impl Dialer {
             Self::Tcp { timeout, keep_alive } => (*timeout, *keep_alive),
             Self::Custom(connect) => return connect(uri).await,
         };
-        let mut tcp = HttpConnector::new_with_resolver(Resolver { resolver: GaiResolver::new(), resolved });
+        let mut tcp = HttpConnector::new_with_resolver(tower::service_fn(move |name: Name| {
+            let resolved = Arc::clone(&resolved);
+            async move {
+                let addresses = GaiResolver::new().call(name).await;
+                let _ = resolved.set(clock::now());
+                addresses
+            }
+        }));
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         // hyper-util gives each address of the name an equal part of this time.
@@ -63,43 +69,5 @@ impl Dialer {
         tcp.set_keepalive_interval(keep_alive);
         tcp.set_keepalive_retries(keep_alive.map(|_| 3));
         Ok(Box::new(tcp.oneshot(uri).await?.into_inner()))
-    }
-}
-
-/// The resolver of the operating system. Stores when it has resolved the name.
-#[derive(Clone)]
-struct Resolver {
-    resolver: GaiResolver,
-    resolved: Arc<OnceLock<Instant>>,
-}
-
-impl Service<Name> for Resolver {
-    type Response = <GaiResolver as Service<Name>>::Response;
-    type Error = <GaiResolver as Service<Name>>::Error;
-    type Future = Resolving;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.resolver.poll_ready(cx)
-    }
-
-    fn call(&mut self, name: Name) -> Resolving {
-        Resolving { future: self.resolver.call(name), resolved: Arc::clone(&self.resolved) }
-    }
-}
-
-struct Resolving {
-    future: GaiFuture,
-    resolved: Arc<OnceLock<Instant>>,
-}
-
-impl Future for Resolving {
-    type Output = <GaiFuture as Future>::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let polled = Pin::new(&mut self.future).poll(cx);
-        if polled.is_ready() {
-            let _ = self.resolved.set(clock::now());
-        }
-        polled
     }
 }

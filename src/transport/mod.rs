@@ -56,8 +56,6 @@
 //! - A connection belongs to the runtime of the request that opened it, and ends with that runtime.
 //! - A `POST`, `PUT` or `PATCH` without a body is sent with `content-length: 0` (RFC 9110 §8.6).
 
-#[cfg(feature = "rustls")]
-mod certificates;
 mod config;
 mod connect;
 mod connection;
@@ -66,8 +64,6 @@ mod lease;
 mod pool;
 #[cfg(feature = "proxy")]
 mod proxy;
-#[cfg(feature = "proxy")]
-mod proxy_config;
 mod request_body;
 mod sending;
 mod service;

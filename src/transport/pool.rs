@@ -4,6 +4,7 @@ mod state;
 
 use std::{
     future::Future,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
@@ -122,12 +123,10 @@ impl<B: RequestBody> Host<B> {
         drop(state);
         for runtime in runtimes {
             let slot = Slot(Arc::downgrade(self));
-            let mut opening = Opening { host: Arc::clone(self), is_done: false };
+            let mut opening = Opening { host: Arc::clone(self), result: None };
             runtime.spawn(async move {
-                let opened = opening.host.connect(slot).await;
-                opening.is_done = true;
-                opening.host.opened(opened);
-                opening.host.start_reaper();
+                opening.result = Some(opening.host.connect(slot).await);
+                drop(opening);
             });
         }
         is_connecting
@@ -139,12 +138,10 @@ impl<B: RequestBody> Host<B> {
         let failed = |error| ConnectError::new(ConnectPhase::Connect, error);
         if !is_http2 && self.settings.version != Version::Http2 {
             let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-            let driver = tokio::spawn(async move {
-                let _ = connection.with_upgrades().await;
-                drop(slot);
-            });
-            let (idle_timeout, driver) = (self.settings.idle_timeout, driver.abort_handle());
-            let connection = Http1 { sender, driver, reused: false, idle_timeout };
+            let idle_timeout = self.settings.idle_timeout;
+            let driver =
+                tokio::spawn(async move { slot.run(connection.with_upgrades(), idle_timeout).await });
+            let connection = Http1 { sender, driver: driver.abort_handle(), reused: false, idle_timeout };
             return Ok((Connection::Http1(connection), Some(times)));
         }
         let slot = Arc::new(slot);
@@ -156,8 +153,9 @@ impl<B: RequestBody> Host<B> {
         }
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(failed)?;
         let (shared, driven) = Http2::new(sender);
+        let idle_timeout = self.settings.idle_timeout;
         tokio::spawn(async move {
-            driven.drive(connection, || slot.serve()).await;
+            slot.run(driven.drive(connection, || slot.serve()), idle_timeout).await;
             // The connection takes no further requests, but its streams may continue.
             slot.serve();
         });
@@ -191,15 +189,6 @@ impl<B: RequestBody> Host<B> {
         self.open(state);
     }
 
-    fn start_reaper(self: &Arc<Self>) {
-        let mut state = self.lock();
-        if !state.has_reaper && state.connections > 0 {
-            state.has_reaper = true;
-            drop(state);
-            tokio::spawn(reap(Reaper(Arc::downgrade(self)), self.settings.idle_timeout));
-        }
-    }
-
     /// Returns an HTTP/1.1 connection that can take another request.
     pub(super) fn give_back(&self, connection: Http1<B>) {
         self.lock().put(connection, None);
@@ -213,6 +202,16 @@ impl<B: RequestBody> Host<B> {
         if !state.waiters.is_empty() {
             self.open(state);
         }
+    }
+
+    /// Closes the connections that have been idle for too long.
+    fn close_idle(&self) {
+        let (mut state, now) = (self.lock(), clock::now());
+        state.idle.retain(|(connection, since)| {
+            !connection.sender.is_closed() && now.saturating_duration_since(*since) < connection.idle_timeout
+        });
+        let idle_timeout = self.settings.idle_timeout;
+        state.shared.retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
     }
 
     /// Closes the connections that have been idle since `time`.
@@ -230,15 +229,14 @@ fn enter(call: Option<&CallContext>, phase: Phase) {
 /// A connection that is being opened. If its runtime shuts down, the waiters fail instead of waiting forever.
 struct Opening<B: RequestBody> {
     host: Arc<Host<B>>,
-    is_done: bool,
+    result: Option<Granted<B>>,
 }
 
 impl<B: RequestBody> Drop for Opening<B> {
     fn drop(&mut self) {
-        if !self.is_done {
-            let lost = "the runtime that opened the connection has shut down";
-            self.host.opened(Err(ConnectError::new(ConnectPhase::Connect, lost)));
-        }
+        let lost = "the runtime that opened the connection has shut down";
+        let lost = || Err(ConnectError::new(ConnectPhase::Connect, lost));
+        self.host.opened(self.result.take().unwrap_or_else(lost));
     }
 }
 
@@ -246,6 +244,14 @@ impl<B: RequestBody> Drop for Opening<B> {
 struct Slot<B: RequestBody>(Weak<Host<B>>);
 
 impl<B: RequestBody> Slot<B> {
+    /// Runs a connection until its end. Meanwhile closes the idle connections of the origin.
+    async fn run(&self, connection: impl Future, idle_timeout: Duration) {
+        let mut connection = pin!(connection);
+        while tokio::time::timeout(idle_timeout, connection.as_mut()).await.is_err() {
+            self.0.upgrade().iter().for_each(|host| host.close_idle());
+        }
+    }
+
     /// Gives the streams that the server now allows to the waiters.
     fn serve(&self) {
         if let Some(host) = self.0.upgrade() {
@@ -287,31 +293,5 @@ where
             task.await;
             drop(slot);
         });
-    }
-}
-
-/// Closes the connections that have been idle for too long, while there are connections.
-async fn reap<B: RequestBody>(reaper: Reaper<B>, idle_timeout: Duration) {
-    loop {
-        tokio::time::sleep(idle_timeout).await;
-        let Some(host) = reaper.0.upgrade() else { return };
-        let (mut state, now) = (host.lock(), clock::now());
-        state.idle.retain(|(connection, since)| {
-            !connection.sender.is_closed() && now.saturating_duration_since(*since) < connection.idle_timeout
-        });
-        state.shared.retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
-        if state.connections == 0 {
-            return;
-        }
-    }
-}
-
-struct Reaper<B: RequestBody>(Weak<Host<B>>);
-
-impl<B: RequestBody> Drop for Reaper<B> {
-    fn drop(&mut self) {
-        if let Some(host) = self.0.upgrade() {
-            host.lock().has_reaper = false;
-        }
     }
 }

@@ -6,11 +6,46 @@ use http::{
 };
 use hyper_util::client::proxy::matcher::Matcher;
 
-use super::tunnel::Intercept;
+use super::{TransportConfig, tunnel::Intercept};
+#[cfg(feature = "serde")]
+use crate::config::inline_key::InlineKey;
 use crate::{
     config::InvalidConfig,
     uri::{is_loopback, quoted},
 };
+
+impl TransportConfig {
+    /// Sends the requests through a proxy. Replaces the proxy and the exceptions of a file.
+    #[cfg_attr(docsrs, doc(cfg(feature = "proxy")))]
+    pub fn with_proxy(mut self, proxy: Proxy) -> Self {
+        (self.proxy, self.no_proxy) = (Some(Ok(proxy)), None);
+        self
+    }
+
+    /// Returns the proxy with its exceptions.
+    pub(super) fn proxy(&self) -> Result<Option<Proxy>, InvalidConfig> {
+        let proxy = self.proxy.clone().transpose()?;
+        Ok(match &self.no_proxy {
+            Some(hosts) => proxy.map(|proxy| proxy.with_no_proxy(hosts)),
+            None => proxy,
+        })
+    }
+}
+
+/// Reads the URL of a proxy, or `environment`. Returns an error as a value, because a parser of files quotes the line of
+/// a value that cannot be deserialized, and this line may contain a password.
+#[cfg(feature = "serde")]
+pub(super) fn read<'de, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Result<Proxy, InvalidConfig>>, D::Error> {
+    let url: InlineKey = serde::Deserialize::deserialize(from)?;
+    let proxy = match url.text() {
+        Ok("environment") => Proxy::from_env(),
+        Ok(url) => Proxy::new(url),
+        Err(_) => Err(InvalidConfig::new("proxy", "…", "a string")),
+    };
+    Ok(Some(proxy.map_err(|error| error.at("proxy"))))
+}
 
 /// The proxies through which a [`Transport`](super::Transport) sends its requests.
 ///

@@ -1,39 +1,43 @@
 //! The TLS settings of a [`TransportConfig`].
 
-use std::{path::Path, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
+use zeroize::Zeroizing;
 
-use super::{TransportConfig, certificates::Identity, settings::Version};
+use super::{TransportConfig, settings::Version};
 use crate::{config::InvalidConfig, error::BoxError};
+
+/// The certificates and the key that are given in code, as PEM texts.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Certificates {
+    roots: Vec<Vec<u8>>,
+    identity: Option<Identity>,
+}
+
+/// A client certificate with its intermediates, and its private key.
+type Identity = (Vec<u8>, Zeroizing<Vec<u8>>);
+
+/// Shows no certificate and no key.
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates")
+            .field("roots", &self.roots.len())
+            .field("has_client_certificate", &self.identity.is_some())
+            .finish()
+    }
+}
 
 impl TransportConfig {
     /// Also trusts the certificates in this PEM text, such as a company's own root. [`build`](Self::build) returns an
     /// error if the text contains no certificate, or contains one that cannot be a root.
     #[cfg_attr(docsrs, doc(cfg(feature = "rustls")))]
     pub fn with_root_certificates(mut self, pem: &[u8]) -> Self {
-        if let Err(error) = self.add_roots(pem) {
-            self.given.invalid.get_or_insert(error);
-        }
+        self.given.roots.push(pem.to_vec());
         self
-    }
-
-    fn add_roots(&mut self, pem: &[u8]) -> Result<(), InvalidConfig> {
-        let read = || -> Result<RootCertStore, BoxError> {
-            let mut roots = RootCertStore::empty();
-            for certificate in CertificateDer::pem_slice_iter(pem) {
-                roots.add(certificate?)?;
-            }
-            if roots.is_empty() { Err("none found".into()) } else { Ok(roots) }
-        };
-        let invalid = |error: BoxError| {
-            InvalidConfig::of_setting("root certificates", error.to_string(), "certificates in pem form")
-        };
-        self.given.roots.extend(read().map_err(invalid)?.roots);
-        Ok(())
     }
 
     /// Also trusts the roots of the operating system, which are read when a transport is built.
@@ -56,49 +60,13 @@ impl TransportConfig {
     /// an error if one of the texts cannot be parsed. The error does not quote the key.
     #[cfg_attr(docsrs, doc(cfg(feature = "rustls")))]
     pub fn with_client_certificate(mut self, certificate_pem: &[u8], key_pem: &[u8]) -> Self {
-        if let Err(error) = self.set_identity(certificate_pem, key_pem) {
-            self.given.invalid.get_or_insert(error);
-        }
+        self.given.identity = Some((certificate_pem.to_vec(), key_pem.to_vec().into()));
         self
     }
 
-    fn set_identity(&mut self, certificate_pem: &[u8], key_pem: &[u8]) -> Result<(), InvalidConfig> {
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate_pem).collect();
-        let chain = match chain {
-            Ok(chain) if chain.is_empty() => Err("none found".to_owned()),
-            chain => chain.map_err(|error| error.to_string()),
-        };
-        let chain = chain.map_err(|error| {
-            InvalidConfig::of_setting("client certificate", error, "at least one certificate in pem form")
-        })?;
-        let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|_| {
-            InvalidConfig::of_setting("client key", "…", "a private key in pem form: pkcs8, pkcs1 or sec1")
-        })?;
-        self.given.identity = Some(Arc::new(Identity { chain, key }));
-        Ok(())
-    }
-
     /// Creates the TLS configuration of the connections to servers.
-    pub(super) fn tls(mut self) -> Result<ClientConfig, InvalidConfig> {
-        self.given.invalid.take().map_or(Ok(()), Err)?;
-        if let Some(path) = self.root_certificates.take() {
-            self.add_roots(&file("root certificates", &path)?)?;
-        }
-        match (self.client_certificate.take(), self.client_key.take()) {
-            (Some(certificate), Some(key)) => {
-                self.set_identity(&file("client certificate", &certificate)?, &file("client key", &key)?)?;
-            }
-            (Some(certificate), None) => {
-                let value = certificate.display().to_string();
-                return Err(InvalidConfig::of_setting("client certificate", value, "a client key, too"));
-            }
-            (None, Some(key)) => {
-                let expected = "a client certificate, too";
-                return Err(InvalidConfig::of_setting("client key", key.display().to_string(), expected));
-            }
-            (None, None) => {}
-        }
-        let (version, roots) = (self.http, self.roots()?);
+    pub(super) fn tls(&self) -> Result<ClientConfig, InvalidConfig> {
+        let roots = self.roots()?;
         // Sets the crypto provider explicitly, because the process may have no default provider or a different one.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
@@ -108,16 +76,24 @@ impl TransportConfig {
                 InvalidConfig::new("tls versions", error.to_string(), expected)
             })?;
         let builder = builder.with_root_certificates(roots);
-        let mut tls = match &self.given.identity {
+        let mut tls = match self.identity()? {
             None => builder.with_no_client_auth(),
-            Some(identity) => builder
-                .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())
-                .map_err(|error| {
+            Some((certificate, key)) => {
+                let chain = certificates(&certificate).map_err(|error| {
+                    let expected = "at least one certificate in pem form";
+                    InvalidConfig::of_setting("client certificate", error.to_string(), expected)
+                })?;
+                let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| {
+                    let expected = "a private key in pem form: pkcs8, pkcs1 or sec1";
+                    InvalidConfig::of_setting("client key", "…", expected)
+                })?;
+                builder.with_client_auth_cert(chain, key).map_err(|error| {
                     let expected = "the private key of the client certificate";
                     InvalidConfig::of_setting("client key", error.to_string(), expected)
-                })?,
+                })?
+            }
         };
-        let names: &[&[u8]] = match version {
+        let names: &[&[u8]] = match self.http {
             Version::Http1 => &[b"http/1.1"],
             Version::Http2 => &[b"h2"],
             Version::Negotiated => &[b"h2", b"http/1.1"],
@@ -126,8 +102,35 @@ impl TransportConfig {
         Ok(tls)
     }
 
-    fn roots(&mut self) -> Result<RootCertStore, InvalidConfig> {
-        let mut roots = RootCertStore { roots: self.given.roots.clone() };
+    /// Returns the client certificate and its key, those of files first.
+    fn identity(&self) -> Result<Option<Identity>, InvalidConfig> {
+        match (&self.client_certificate, &self.client_key) {
+            (Some(certificate), Some(key)) => {
+                Ok(Some((file("client certificate", certificate)?, file("client key", key)?.into())))
+            }
+            (Some(certificate), None) => {
+                let value = certificate.display().to_string();
+                Err(InvalidConfig::of_setting("client certificate", value, "a client key, too"))
+            }
+            (None, Some(key)) => {
+                let expected = "a client certificate, too";
+                Err(InvalidConfig::of_setting("client key", key.display().to_string(), expected))
+            }
+            (None, None) => Ok(self.given.identity.clone()),
+        }
+    }
+
+    fn roots(&self) -> Result<RootCertStore, InvalidConfig> {
+        let mut roots = RootCertStore::empty();
+        let mut add = |pem: &[u8]| -> Result<(), BoxError> {
+            Ok(certificates(pem)?.into_iter().try_for_each(|root| roots.add(root))?)
+        };
+        let file = self.root_certificates.as_ref().map(|path| file("root certificates", path)).transpose()?;
+        for pem in self.given.roots.iter().chain(&file) {
+            add(pem).map_err(|error| {
+                InvalidConfig::of_setting("root certificates", error.to_string(), "certificates in pem form")
+            })?;
+        }
         if self.bundled_roots {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
@@ -142,6 +145,12 @@ impl TransportConfig {
         }
         Ok(roots)
     }
+}
+
+/// Returns the certificates of a PEM text, at least one.
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BoxError> {
+    let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>()?;
+    if found.is_empty() { Err("none found".into()) } else { Ok(found) }
 }
 
 fn file(field: &'static str, path: &Path) -> Result<Vec<u8>, InvalidConfig> {

@@ -25,7 +25,6 @@ pub(super) struct State<B> {
     pub(super) waiters: VecDeque<Waiter<B>>,
     /// No further connection is opened before this time.
     pub(super) paused_until: Option<Instant>,
-    pub(super) has_reaper: bool,
 }
 
 pub(super) struct Waiter<B> {
@@ -47,7 +46,6 @@ impl<B: RequestBody> State<B> {
             opening: 0,
             waiters: VecDeque::new(),
             paused_until: None,
-            has_reaper: false,
         }
     }
 
