@@ -160,8 +160,8 @@ where
                         }
                         Err(error) => {
                             let counted = permit.filter(|it| it.counts_in_flight() || it.has_amounts());
-                            if let Some(permit) = counted.filter(|_| error.proves_not_sent()) {
-                                permit.release_unsent();
+                            if let Some(mut permit) = counted.filter(|_| error.proves_not_sent()) {
+                                permit.mark_unsent();
                             }
                             Err(error)
                         }
