@@ -43,7 +43,7 @@ impl Shared {
             (learned, core.take_begun_pause())
         });
         Effect {
-            learned: learned.map(|learned| self.learned(&learned)),
+            learned: learned.map(|learned| learned.with_times(|at| self.setup.clock.timer(at))),
             pause: begun.map(|begun| Duration::from_nanos(begun.length)),
             probe_after: begun.and_then(|begun| begun.probe_after).map(Duration::from_nanos),
         }
