@@ -185,7 +185,11 @@ impl LocalLimiter {
     /// Returns how long a new request is expected to wait, and how long it would wait if no other request waited.
     /// Without a forecast, these are at least 100 ms. Returns `None` if the request would be refused.
     pub(crate) fn expected_wait(&self, request: &PermitRequest) -> Option<[Duration; 2]> {
-        self.shared.expected_wait(request)
+        self.locked(|core, now| {
+            core.advance(now);
+            let expected = core.expected(&self.shared.ask(request, now), now)?;
+            Some(expected.map(|due| Duration::from_nanos(due.saturating_sub(now))))
+        })
     }
 
     /// Returns the current state, for diagnostics and metrics.

@@ -68,16 +68,6 @@ impl Shared {
         if is_taken { Err(read) } else { Ok(guard) }
     }
 
-    /// Returns how long a new request is expected to wait, and how long it would wait if no other request waited.
-    /// Returns `None` if it would be refused.
-    pub(crate) fn expected_wait(&self, request: &PermitRequest) -> Option<[Duration; 2]> {
-        self.locked(|core, now| {
-            core.advance(now);
-            let expected = core.expected(&self.ask(request, now), now)?;
-            Some(expected.map(|due| Duration::from_nanos(due.saturating_sub(now))))
-        })
-    }
-
     pub(crate) fn ask<'a>(&self, request: &'a PermitRequest, now: u64) -> Ask<'a> {
         let latest = self.latest(request, now);
         Ask {
