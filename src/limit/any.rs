@@ -4,11 +4,10 @@ use super::{
     core::{CoreSettings, has_quota},
     limiter::SelectLimiter,
     local_limiter::LocalLimiter,
-    permit::Permit,
     permit_request::PermitRequest,
     shell::acquire::Acquire,
 };
-use crate::{call::RequestHead, error::Refusal, policy::Quota};
+use crate::{call::RequestHead, policy::Quota};
 
 /// Erases the type of a limiter, or of a [`SelectLimiter`] such as a [`Keyed`](super::Keyed). A request needs no
 /// additional allocation.
@@ -104,13 +103,5 @@ impl AnyLimiter {
 impl SelectLimiter for AnyLimiter {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
         self.inner.acquire_for(head, request)
-    }
-
-    fn try_acquire_for(
-        &self,
-        head: RequestHead<'_>,
-        request: &PermitRequest,
-    ) -> Option<Result<Permit<'static>, Refusal>> {
-        self.inner.try_acquire_for(head, request)
     }
 }

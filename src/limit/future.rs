@@ -160,8 +160,8 @@ where
                         }
                         Err(error) => {
                             let counted = permit.filter(|it| it.counts_in_flight() || it.has_amounts());
-                            if let Some(permit) = counted.filter(|_| error.proves_not_sent()) {
-                                permit.release_unsent();
+                            if let Some(mut permit) = counted.filter(|_| error.proves_not_sent()) {
+                                permit.mark_unsent();
                             }
                             Err(error)
                         }
@@ -177,18 +177,12 @@ where
                     if let Some(expired) = &expired {
                         permit_request = before_waiters(permit_request.admitted(expired.is_counted()));
                     }
-                    let granted = match settings.limiter.try_acquire_for(head, &permit_request) {
-                        Some(granted) => granted,
-                        None => {
-                            let mut acquire = settings.limiter.acquire_for(head, &permit_request);
-                            let Poll::Ready(granted) = Pin::new(&mut acquire).poll(cx) else {
-                                // The clock is read only for a request that has to wait.
-                                let pending = Pending::new(acquire, call, expired.take());
-                                unsent.suspend(Wait::Permit(pending));
-                                return Poll::Pending;
-                            };
-                            granted
-                        }
+                    let mut acquire = settings.limiter.acquire_for(head, &permit_request);
+                    let Poll::Ready(granted) = Pin::new(&mut acquire).poll(cx) else {
+                        // The clock is read only for a request that has to wait.
+                        let pending = Pending::new(acquire, call, expired.take());
+                        unsent.suspend(Wait::Permit(pending));
+                        return Poll::Pending;
                     };
                     (granted, false)
                 }

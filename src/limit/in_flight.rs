@@ -60,8 +60,8 @@ impl<'a> InFlight<'a> {
 
     /// Keeps the request of an expired permit in flight until it has another permit.
     pub(super) fn of_expired(mut permit: Permit<'a>) -> Self {
-        permit.return_amounts();
-        permit.report_unsent();
+        permit.mark_unsent();
+        permit.report_unrelated();
         Self::new(permit)
     }
 
@@ -71,8 +71,8 @@ impl<'a> InFlight<'a> {
     }
 
     /// Ends the request after the end of its response body.
-    pub fn end(mut self) {
-        self.leave(false);
+    pub fn end(self) {
+        self.permit.into_iter().for_each(|permit| permit.release());
     }
 
     pub(super) fn is_counted(&self) -> bool {
@@ -82,13 +82,6 @@ impl<'a> InFlight<'a> {
     /// Ends this value but not the request, because the request has another permit.
     pub(super) fn hand_over(self, to: &Permit<'_>) {
         self.permit.into_iter().for_each(|expired| to.replace(*expired));
-    }
-
-    fn leave(&mut self, is_cancelled: bool) {
-        match self.permit.take() {
-            Some(permit) if !is_cancelled => permit.release(),
-            _ => {}
-        }
     }
 }
 
@@ -202,10 +195,10 @@ impl<B: Body> Body for InFlightBody<B> {
         if this.in_flight.is_counted() || this.metering.is_some() {
             let is_last = |frame: &Frame<_>| frame.is_trailers() || body.is_end_stream();
             match &frame {
-                Some(Err(_)) => this.in_flight.leave(true),
+                Some(Err(_)) => *this.in_flight = InFlight::none(),
                 Some(Ok(frame)) if !is_last(frame) => {}
                 _ => {
-                    this.in_flight.leave(false);
+                    std::mem::replace(this.in_flight, InFlight::none()).end();
                     this.metering.iter_mut().for_each(|metering| metering.end());
                 }
             }

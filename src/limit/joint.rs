@@ -94,27 +94,18 @@ impl<K> Joint<K> {
 
 impl<K: Hash + Eq + Clone> SelectLimiter for Joint<K> {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
-        match self.pair(head) {
-            Ok(pair) if pair.is_one() => pair.account.acquire_with(request),
-            Ok(pair) => Acquire::new(pair.acquire(*request)),
-            Err(refusal) => Acquire::ready(Err(refusal)),
+        let pair = match self.parts.limiter_of(head) {
+            Ok(part) => Pair { account: self.account.clone(), part },
+            Err(refusal) => return Acquire::ready(Err(refusal)),
+        };
+        // The function of the `Keyed` has returned the account's limiter.
+        if Arc::ptr_eq(&pair.account.shared, &pair.part.shared) {
+            return pair.account.acquire_with(request);
         }
-    }
-
-    fn try_acquire_for(
-        &self,
-        head: RequestHead<'_>,
-        request: &PermitRequest,
-    ) -> Option<Result<Permit<'static>, Refusal>> {
-        let pair = self.pair(head).ok().filter(|pair| !pair.is_one())?;
-        let granted = pair.account.shared.grant_both(&pair.part.shared, request)?;
-        Some(Ok(pair.permit(request, granted)))
-    }
-}
-
-impl<K: Hash + Eq + Clone> Joint<K> {
-    fn pair(&self, head: RequestHead<'_>) -> Result<Pair, Refusal> {
-        Ok(Pair { account: self.account.clone(), part: self.parts.limiter_of(head)? })
+        match pair.account.shared.grant_both(&pair.part.shared, request) {
+            Some(granted) => Acquire::ready(Ok(pair.permit(request, granted))),
+            None => Acquire::new(pair.acquire(*request)),
+        }
     }
 }
 
@@ -129,11 +120,6 @@ struct Pair {
 }
 
 impl Pair {
-    /// Returns whether the function of the `Keyed` has returned the account's limiter.
-    fn is_one(&self) -> bool {
-        Arc::ptr_eq(&self.account.shared, &self.part.shared)
-    }
-
     async fn acquire(self, request: PermitRequest) -> Result<Permit<'static>, Refusal> {
         let Self { account, part } = &self;
         let arrived_at = clock::now();

@@ -7,7 +7,7 @@ use std::{
 use hashbrown::HashTable;
 
 use super::{
-    limiter::{Limiter, SelectLimiter},
+    limiter::SelectLimiter,
     local_limiter::LocalLimiter,
     permit_request::PermitRequest,
     shell::{acquire::Acquire, setup::Setup},
@@ -270,9 +270,7 @@ where
 {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
         match self.limiter_of(head) {
-            Ok(limiter) => limiter
-                .try_acquire_with(request)
-                .map_or_else(|| limiter.acquire_with(request), Acquire::ready),
+            Ok(limiter) => Acquire::of(limiter.shared, *request),
             Err(refusal) => Acquire::ready(Err(refusal)),
         }
     }

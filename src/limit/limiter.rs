@@ -1,5 +1,5 @@
-use super::{permit::Permit, permit_request::PermitRequest, shell::acquire::Acquire};
-use crate::{call::RequestHead, error::Refusal};
+use super::{permit_request::PermitRequest, shell::acquire::Acquire};
+use crate::call::RequestHead;
 
 /// Determines when a request may be sent. Every limiter implements this trait.
 ///
@@ -48,15 +48,6 @@ pub trait Limiter: Clone {
     /// Returns a future that waits for the permits of one request. Until the future is first polled, no permit is spent
     /// and the request is not queued.
     fn acquire_with(&self, request: &PermitRequest) -> Acquire;
-
-    /// Grants or refuses a permit immediately, without overtaking a waiter. Returns `None`, without side effects, if it
-    /// cannot decide without waiting. The layer then calls [`acquire_with`](Self::acquire_with).
-    ///
-    /// The default implementation returns `None`. Override it to grant permits faster. A
-    /// [`LocalLimiter`](super::LocalLimiter) returns `Some` if the permits are available.
-    fn try_acquire_with(&self, _request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
-        None
-    }
 }
 
 /// Selects the limiter of a request. A [`Limiter`] selects itself for every request. A [`Keyed`](super::Keyed) selects
@@ -70,34 +61,13 @@ pub trait SelectLimiter {
     /// Returns a future that waits for a permit for the request whose head is `head`.
     ///
     /// The layer calls this method when the call's future is first polled, and again if the permit expires before it is
-    /// used.
+    /// used. It polls the returned future at once.
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire;
-
-    /// Grants or refuses a permit immediately, or returns `None`: see [`Limiter::try_acquire_with`]. The layer calls
-    /// this method before [`acquire_for`](Self::acquire_for).
-    ///
-    /// The default implementation returns `None`.
-    fn try_acquire_for(
-        &self,
-        _head: RequestHead<'_>,
-        _request: &PermitRequest,
-    ) -> Option<Result<Permit<'static>, Refusal>> {
-        None
-    }
 }
 
 impl<L: Limiter> SelectLimiter for L {
     #[inline]
     fn acquire_for(&self, _: RequestHead<'_>, request: &PermitRequest) -> Acquire {
         self.acquire_with(request)
-    }
-
-    #[inline]
-    fn try_acquire_for(
-        &self,
-        _: RequestHead<'_>,
-        request: &PermitRequest,
-    ) -> Option<Result<Permit<'static>, Refusal>> {
-        self.try_acquire_with(request)
     }
 }

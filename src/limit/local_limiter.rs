@@ -144,6 +144,13 @@ impl LocalLimiter {
         Ok(Permit::shared(Arc::clone(&self.shared), grant, &Amounts::NONE))
     }
 
+    /// Grants the permits of a request now, without overtaking a waiter. Returns `None`, and counts no refusal, if it
+    /// cannot.
+    pub(crate) fn grant_now(&self, request: &PermitRequest) -> Option<Permit<'static>> {
+        let grant = self.locked(|core, now| core.grant_now(&self.shared.ask(request, now), now))?;
+        Some(Permit::shared(Arc::clone(&self.shared), grant, request.amounts()))
+    }
+
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
     ///
     /// - If the new window is longer, it also counts the grants of the previous window.
@@ -178,7 +185,11 @@ impl LocalLimiter {
     /// Returns how long a new request is expected to wait, and how long it would wait if no other request waited.
     /// Without a forecast, these are at least 100 ms. Returns `None` if the request would be refused.
     pub(crate) fn expected_wait(&self, request: &PermitRequest) -> Option<[Duration; 2]> {
-        self.shared.expected_wait(request)
+        self.locked(|core, now| {
+            core.advance(now);
+            let expected = core.expected(&self.shared.ask(request, now), now)?;
+            Some(expected.map(|due| Duration::from_nanos(due.saturating_sub(now))))
+        })
     }
 
     /// Returns the current state, for diagnostics and metrics.
@@ -224,15 +235,6 @@ impl LocalLimiter {
 impl Limiter for LocalLimiter {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
         Acquire::of(Arc::clone(&self.shared), *request)
-    }
-
-    fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
-        let granted = self.shared.grant_now(request)?;
-        let permit = |at| {
-            let grant = Grant::new(at, request.cost());
-            Permit::shared(Arc::clone(&self.shared), grant, request.amounts())
-        };
-        Some(granted.map(permit))
     }
 }
 

@@ -130,11 +130,6 @@ impl PermitRequest {
         self.is_in_flight
     }
 
-    /// Returns this request without bounds on its wait.
-    pub(crate) const fn unbounded(self) -> Self {
-        Self { deadline: None, max_wait: None, max_queue: usize::MAX, ..self }
-    }
-
     /// Returns this request as it is after a part of its wait.
     pub(crate) fn after(self, waited: Duration) -> Self {
         Self { max_wait: self.max_wait.map(|wait| wait.saturating_sub(waited)), ..self }

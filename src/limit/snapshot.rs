@@ -7,20 +7,20 @@ use crate::{
     policy::{QuotaName, Remaining},
 };
 
-/// The state of a limiter at one point in time.
+/// The state of a limiter at one point in time. Its times have the type `T`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Snapshot {
+pub struct Snapshot<T = Instant> {
     /// The number of available permits. Zero if no further request may be in flight. `u32::MAX` if neither a quota nor a server limit applies.
     pub available: u32,
     /// The number of queued requests.
     pub queued: usize,
     /// The end of the current pause. `None` if the limiter is not paused.
-    pub paused_until: Option<Instant>,
+    pub paused_until: Option<T>,
     /// When the next request may leave before [`paused_until`](Self::paused_until), to test whether the server accepts
     /// requests again. `None` unless the server stated a delay beyond the
     /// [longest pause](crate::limit::LocalLimiter::with_longest_pause).
-    pub probe_at: Option<Instant>,
+    pub probe_at: Option<T>,
     /// The quota of the server that delays the queue, or that has no permits left. `None` if the server reported no
     /// such quota, if a pause lasts longer, or if the limiter does not obey the remaining permits. The name is
     /// `redacted` if it is a text of the server that contains the key, or whose call is unknown.
@@ -48,7 +48,7 @@ pub struct Snapshot {
     pub units: Vec<UnitState>,
     /// The learned rate of an [adaptive](crate::limit::LocalLimiter::adaptive) limiter. `None` for other limiters, and
     /// until the limiter has learned a rate.
-    pub learned: Option<Learned>,
+    pub learned: Option<Learned<T>>,
 }
 
 /// What a response changed in a limiter. The rate-limit layer logs it.
@@ -77,9 +77,10 @@ impl Effect {
 }
 
 /// The rate and the quota that an [adaptive](crate::limit::LocalLimiter::adaptive) limiter has learned from a server.
+/// Its times have the type `T`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Learned {
+pub struct Learned<T = Instant> {
     /// The time between two requests.
     pub interval: Duration,
     /// The limit and the window of the quota in the server's rate-limit headers. If the headers report several quotas,
@@ -88,12 +89,20 @@ pub struct Learned {
     /// The reason for the latest change of the interval.
     pub source: LearnedFrom,
     /// The time of the latest throttled response.
-    pub throttled_at: Option<Instant>,
+    pub throttled_at: Option<T>,
 }
 
 impl Learned {
     /// Returns the requests per second.
     pub fn rate(&self) -> f64 {
         1.0 / self.interval.as_secs_f64()
+    }
+}
+
+impl<T> Learned<T> {
+    /// Converts the times with `time`.
+    pub(super) fn with_times<U>(self, time: impl FnOnce(T) -> U) -> Learned<U> {
+        let Self { interval, quota, source, throttled_at } = self;
+        Learned { interval, quota, source, throttled_at: throttled_at.map(time) }
     }
 }

@@ -2,11 +2,10 @@
 
 use super::*;
 
-/// A limiter that grants every request in `acquire_with`. It records each call and the outcome of each permit.
+/// A limiter that grants or refuses every request. It records each call and the outcome of each permit.
 #[derive(Debug, Clone, Default)]
 struct Recording {
-    /// Whether `try_acquire_with` grants or refuses. It cannot decide if this is `None`.
-    decision: Option<bool>,
+    refuses: bool,
     /// Whether permits have no issuer.
     has_no_issuer: bool,
     log: Arc<Mutex<Vec<&'static str>>>,
@@ -26,13 +25,8 @@ impl Recording {
 impl Limiter for Recording {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
         self.record("acquire");
-        Acquire::new(ready(Ok(self.grant(request))))
-    }
-
-    fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
-        self.record("try");
         let refusal = || Refusal::new(Reason::QueueFull, seconds(1));
-        self.decision.map(|grants| if grants { Ok(self.grant(request)) } else { Err(refusal()) })
+        Acquire::new(ready(if self.refuses { Err(refusal()) } else { Ok(self.grant(request)) }))
     }
 }
 
@@ -89,39 +83,34 @@ async fn call<L: SelectLimiter + Clone + 'static>(limiter: L, status: u16, delay
 
 #[tokio::test(start_paused = true)]
 async fn rate_limit_layer_notifies_custom_limiter_of_every_permit_outcome() {
-    let [undecided, grant, refuse] = [None, Some(true), Some(false)];
-    for (decision, has_no_issuer, status, delay, log) in [
-        (undecided, false, 200, 0, "try acquire completed"),
-        (undecided, false, 429, 0, "try acquire completed"),
-        (undecided, false, 404, 0, "try acquire completed"),
-        (undecided, false, 0, 0, "try acquire unconfirmed"),
-        (undecided, false, 200, 10, "try acquire is_expired completed"),
-        (undecided, false, 200, 11, "try acquire is_expired wasted try acquire completed"),
-        // The layer calls `acquire_with` only if `try_acquire_with` returns `None`.
-        (grant, false, 200, 0, "try completed"),
-        (refuse, false, 200, 0, "try"),
-        (grant, false, 200, 11, "try is_expired wasted try completed"),
+    for (refuses, has_no_issuer, status, delay, log) in [
+        (false, false, 200, 0, "acquire completed"),
+        (false, false, 429, 0, "acquire completed"),
+        (false, false, 404, 0, "acquire completed"),
+        (false, false, 0, 0, "acquire unconfirmed"),
+        (false, false, 200, 10, "acquire is_expired completed"),
+        (false, false, 200, 11, "acquire is_expired wasted acquire completed"),
+        (true, false, 200, 0, "acquire"),
         // A permit without an issuer expires as soon as any time has passed since the grant.
-        (undecided, true, 429, 0, "try acquire"),
-        (undecided, true, 0, 0, "try acquire"),
-        (undecided, true, 200, 1, "try acquire try acquire"),
+        (false, true, 429, 0, "acquire"),
+        (false, true, 0, 0, "acquire"),
+        (false, true, 200, 1, "acquire acquire"),
     ] {
         for is_any in [false, true] {
-            let limiter = Recording { decision, has_no_issuer, ..Recording::default() };
+            let limiter = Recording { refuses, has_no_issuer, ..Recording::default() };
             let is_ok = match is_any {
                 true => call(AnyLimiter::new(limiter.clone()), status, delay).await,
                 false => call(limiter.clone(), status, delay).await,
             };
-            let case = format!("{decision:?}, no issuer: {has_no_issuer}, status {status}, delay {delay}");
+            let case = format!("{refuses}, no issuer: {has_no_issuer}, status {status}, delay {delay}");
             assert_eq!(limiter.log.lock().unwrap().join(" "), log, "{case}");
-            assert_eq!(is_ok, status != 0 && decision != refuse, "{case}");
+            assert_eq!(is_ok, status != 0 && !refuses, "{case}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn custom_limiter_without_overrides_grants_permits_that_expire_when_time_passes() {
-    assert!(Plain.try_acquire_with(&PermitRequest::new()).is_none());
     let permit = Plain.acquire_with(&PermitRequest::new()).await.unwrap();
     assert!(!permit.is_expired());
     advance(Duration::from_nanos(1)).await;

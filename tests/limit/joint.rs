@@ -22,10 +22,7 @@ fn to(part: u32) -> Request<()> {
 /// Waits for the permits of a request to this part.
 fn acquire(joint: &Joint<u32>, part: u32, request: &PermitRequest) -> Acquire {
     let head = to(part);
-    match joint.try_acquire_for(RequestHead::of(&head), request) {
-        Some(granted) => Acquire::ready(granted),
-        None => joint.acquire_for(RequestHead::of(&head), request),
-    }
+    joint.acquire_for(RequestHead::of(&head), request)
 }
 
 /// Returns the largest number of times in any window of this length.

@@ -3,16 +3,19 @@
 use std::num::NonZeroU32;
 
 use super::{
-    BegunPause, Core, Grant, LearnedRate,
+    BegunPause, Core, Grant,
     block::{Block, Blocks},
     has_quota,
     lateness::LONGEST_UNCOLLECTED,
     slots::Waiter,
     units::Units,
 };
-use crate::policy::{
-    Quota, Remaining, Unit,
-    adaptive::{Acceptance, Learner, Observation},
+use crate::{
+    limit::snapshot::Learned,
+    policy::{
+        Quota, Remaining, Unit,
+        adaptive::{Acceptance, Learner, Observation},
+    },
 };
 
 /// The rate-limit headers of a response.
@@ -82,7 +85,7 @@ impl Core {
     }
 
     /// Records the end of a request. Returns the learned rate if it has changed.
-    pub fn finished(&mut self, grant: Grant, end: End<'_>, now: u64) -> Option<LearnedRate> {
+    pub fn finished(&mut self, grant: Grant, end: End<'_>, now: u64) -> Option<Learned<u64>> {
         match end {
             End::Response(feedback, sent_at) => self.respond(grant, feedback, sent_at, now),
             End::Unconfirmed => {

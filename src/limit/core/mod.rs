@@ -45,8 +45,6 @@ mod waiters;
 
 use std::num::NonZeroU32;
 
-#[cfg(feature = "test-util")]
-pub use self::state::Snapshot;
 pub use self::{
     block::Block,
     feedback::{End, Feedback},
@@ -55,7 +53,6 @@ pub use self::{
     request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},
     server::pause::{BegunPause, PauseSettings},
     slots::{Stage, Ticket},
-    state::LearnedRate,
     units::UnitState,
 };
 use self::{

@@ -2,39 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Core, Ticket, units::UnitState};
-use crate::policy::{
-    Priority, QuotaName, Remaining,
-    adaptive::{LearnedFrom, Progress},
+use super::{Core, Ticket};
+use crate::{
+    limit::snapshot::{Learned, Snapshot},
+    policy::{Priority, adaptive::Progress},
 };
-
-/// A learned rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LearnedRate {
-    /// The nanoseconds between two requests.
-    pub interval: u64,
-    /// The limit and the window of the slowest quota in the headers.
-    pub quota: Option<(u64, Duration)>,
-    pub source: LearnedFrom,
-    pub throttled_at: Option<u64>,
-}
-
-/// The state of a core at one point in time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
-    pub available: u32,
-    pub queued: usize,
-    pub paused_until: Option<u64>,
-    pub probe_at: Option<u64>,
-    pub quota: Option<QuotaName>,
-    pub other_quotas: Vec<Remaining>,
-    pub granted: u64,
-    pub refused: u64,
-    pub in_flight: u64,
-    pub requests_in_flight: Option<u32>,
-    pub units: Vec<UnitState>,
-    pub learned: Option<LearnedRate>,
-}
 
 impl Core {
     /// Returns whether a request waits, or is to be woken.
@@ -74,7 +46,13 @@ impl Core {
             && self.requests_in_flight(now).is_none_or(|requests| requests == 0)
     }
 
-    pub fn snapshot(&self, now: u64) -> Snapshot {
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn snapshot(&self, now: u64) -> Snapshot<u64> {
+        self.snapshot_with(now, |at| at)
+    }
+
+    /// Returns the state at `now`. `time` converts its times.
+    pub fn snapshot_with<T>(&self, now: u64, time: impl Fn(u64) -> T) -> Snapshot<T> {
         let left = self.server.left(now).unwrap_or(u64::MAX).min(self.supply.available(now));
         let available = u32::try_from(left).unwrap_or(u32::MAX);
         let requests_in_flight = self.requests_in_flight(now);
@@ -82,8 +60,8 @@ impl Core {
         Snapshot {
             available: if self.server.pause.is_on(now) || is_full { 0 } else { available },
             queued: self.queue.len(Priority::COUNT),
-            paused_until: self.server.pause.end(now),
-            probe_at: self.server.pause.probe_at(now),
+            paused_until: self.server.pause.end(now).map(&time),
+            probe_at: self.server.pause.probe_at(now).map(&time),
             quota: self.server.delaying(now, self.queue.total().max(1)),
             other_quotas: self.server.others_at(now),
             granted: self.granted,
@@ -91,7 +69,7 @@ impl Core {
             in_flight: self.permits_in_flight(),
             requests_in_flight,
             units: self.units.iter().flat_map(|units| units.states(now)).collect(),
-            learned: self.learned(),
+            learned: self.learned().map(|learned| learned.with_times(time)),
         }
     }
 
@@ -100,10 +78,10 @@ impl Core {
         self.supply.learner().is_some()
     }
 
-    pub(super) fn learned(&self) -> Option<LearnedRate> {
+    pub(super) fn learned(&self) -> Option<Learned<u64>> {
         let learner = self.supply.learner()?;
-        learner.rate.map(|_| LearnedRate {
-            interval: learner.interval(),
+        learner.rate.map(|_| Learned {
+            interval: Duration::from_nanos(learner.interval()),
             quota: learner.quota(),
             source: learner.source,
             throttled_at: learner.throttled_at,

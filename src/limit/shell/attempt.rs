@@ -31,28 +31,6 @@ impl Shared {
         }
     }
 
-    /// Grants or refuses a request now. Returns `None` if it must wait or be refused under the lock.
-    #[inline]
-    pub(crate) fn grant_now(&self, request: &PermitRequest) -> Option<Result<u64, Refusal>> {
-        match self.attempt(request) {
-            Ok(decided) => Some(decided),
-            Err(read) => self.grant_now_locked(request, read).map(Ok),
-        }
-    }
-
-    #[inline(never)]
-    fn grant_now_locked(&self, request: &PermitRequest, read: u64) -> Option<u64> {
-        let ask = self.ask(request, read);
-        let mut guard = match self.lock_or_take(&ask, read) {
-            Ok(guard) => guard,
-            Err(at) => return Some(at),
-        };
-        let (state, now) = self.enter(&mut guard, Some(read));
-        let granted = state.core.grant_now(&ask, now);
-        self.unlock(guard, true);
-        granted.map(|grant| grant.at)
-    }
-
     /// Takes permits now, or refuses the request with the wait that it would need.
     #[inline]
     pub(crate) fn try_take(&self, cost: NonZeroU32) -> Result<u64, Refusal> {
@@ -90,17 +68,7 @@ impl Shared {
         if is_taken { Err(read) } else { Ok(guard) }
     }
 
-    /// Returns how long a new request is expected to wait, and how long it would wait if no other request waited.
-    /// Returns `None` if it would be refused.
-    pub(crate) fn expected_wait(&self, request: &PermitRequest) -> Option<[Duration; 2]> {
-        self.locked(|core, now| {
-            core.advance(now);
-            let expected = core.expected(&self.ask(request, now), now)?;
-            Some(expected.map(|due| Duration::from_nanos(due.saturating_sub(now))))
-        })
-    }
-
-    pub(super) fn ask<'a>(&self, request: &'a PermitRequest, now: u64) -> Ask<'a> {
+    pub(crate) fn ask<'a>(&self, request: &'a PermitRequest, now: u64) -> Ask<'a> {
         let latest = self.latest(request, now);
         Ask {
             cost: request.cost(),

@@ -18,7 +18,6 @@ mod waiting;
 use std::{
     num::NonZeroU32,
     sync::{Arc, PoisonError},
-    time::Duration,
 };
 
 use self::{
@@ -29,8 +28,8 @@ use self::{
     waiting::{Waiting, Wakes},
 };
 use super::{
-    core::{Core, LearnedRate, has_quota},
-    snapshot::{Learned, Snapshot},
+    core::{Core, has_quota},
+    snapshot::Snapshot,
     source::PermitSource,
 };
 use crate::{
@@ -125,33 +124,12 @@ impl Shared {
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
-        let snapshot = self.locked(|core, now| {
+        let mut snapshot = self.locked(|core, now| {
             core.advance(now);
-            core.snapshot(now)
+            core.snapshot_with(now, |at| self.setup.clock.timer(at))
         });
-        Snapshot {
-            available: snapshot.available,
-            queued: snapshot.queued,
-            paused_until: snapshot.paused_until.map(|until| self.setup.clock.timer(until)),
-            probe_at: snapshot.probe_at.map(|at| self.setup.clock.timer(at)),
-            quota: snapshot.quota,
-            other_quotas: snapshot.other_quotas,
-            granted: snapshot.granted,
-            refused: snapshot.refused + self.refused.sum(),
-            in_flight: snapshot.in_flight,
-            requests_in_flight: snapshot.requests_in_flight,
-            units: snapshot.units,
-            learned: snapshot.learned.map(|learned| self.learned(&learned)),
-        }
-    }
-
-    fn learned(&self, learned: &LearnedRate) -> Learned {
-        Learned {
-            interval: Duration::from_nanos(learned.interval),
-            quota: learned.quota,
-            source: learned.source,
-            throttled_at: learned.throttled_at.map(|at| self.setup.clock.timer(at)),
-        }
+        snapshot.refused += self.refused.sum();
+        snapshot
     }
 
     /// Returns whether the limiter is in the state of a new one.

@@ -43,7 +43,7 @@ impl Shared {
             (learned, core.take_begun_pause())
         });
         Effect {
-            learned: learned.map(|learned| self.learned(&learned)),
+            learned: learned.map(|learned| learned.with_times(|at| self.setup.clock.timer(at))),
             pause: begun.map(|begun| Duration::from_nanos(begun.length)),
             probe_after: begun.and_then(|begun| begun.probe_after).map(Duration::from_nanos),
         }
@@ -93,22 +93,20 @@ impl Shared {
     /// Releases the permits of a request without a response.
     #[inline]
     pub(crate) fn dropped(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
-        if !was_sent && self.release_ordinary(cost) {
-            return;
+        if was_sent || !self.release_ordinary(cost) {
+            self.locked(|core, now| core.finished(Grant::new(at, cost), unreported(was_sent), now));
         }
-        self.locked(|core, now| core.finished(Grant::new(at, cost), unreported(was_sent), now));
     }
 
     /// Releases the permits of a request without a response, which is no longer in flight.
     #[inline]
     pub(crate) fn ended(&self, (cost, at): (NonZeroU32, u64), was_sent: bool) {
-        if !self.limits_in_flight() {
-            return self.dropped((cost, at), was_sent);
+        if was_sent || !self.release_ordinary(cost) {
+            self.locked(|core, now| {
+                core.finished(Grant::new(at, cost), unreported(was_sent), now);
+                core.end_in_flight(was_sent, now);
+            });
         }
-        self.locked(|core, now| {
-            core.finished(Grant::new(at, cost), unreported(was_sent), now);
-            core.end_in_flight(was_sent, now);
-        });
     }
 
     /// Ends a request whose end does not change the limiter. Returns `false` if the limiter learns from each end, waits

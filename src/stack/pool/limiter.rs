@@ -100,40 +100,17 @@ impl PoolLimiter {
 impl SelectLimiter for PoolLimiter {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
         let (pool, choice, request) = (self.clone(), self.choice(head), *request);
-        let is_renewed = choice.is_renewed;
-        let call = head.extensions.get::<CallContext>().cloned();
-        Acquire::new(async move {
-            let (permit, index) = choice.acquire(request).await?;
+        let (is_renewed, call) = (choice.is_renewed, head.extensions.get::<CallContext>().cloned());
+        let chosen = move |(permit, index)| {
             if !is_renewed {
                 pool.choose(call.as_ref(), index, &request);
             }
-            Ok(permit)
-        })
-    }
-
-    fn try_acquire_for(
-        &self,
-        head: RequestHead<'_>,
-        request: &PermitRequest,
-    ) -> Option<Result<Permit<'static>, Refusal>> {
-        if request.deadline().is_some_and(|deadline| deadline < clock::now()) {
-            return None;
+            permit
+        };
+        match choice.grant_now(&request) {
+            Some(granted) => Acquire::ready(Ok(chosen(granted))),
+            None => Acquire::new(async move { choice.acquire(request).await.map(chosen) }),
         }
-        let choice = self.choice(head);
-        for index in &choice.members {
-            if !choice.delay(*index).is_zero() {
-                continue;
-            }
-            // Without bounds, a member that cannot grant the permits counts no refusal.
-            let limiter = &self.pool.members[*index].limiter;
-            if let Some(Ok(permit)) = limiter.try_acquire_with(&request.unbounded()) {
-                if !choice.is_renewed {
-                    self.choose(head.extensions.get(), *index, request);
-                }
-                return Some(Ok(permit));
-            }
-        }
-        None
     }
 }
 
@@ -153,6 +130,14 @@ impl Choice {
     fn earliest(&self, request: &PermitRequest) -> Option<(usize, Duration)> {
         let wait = |index: usize| self.expected(index, request).map_or(Duration::MAX, |[wait, _]| wait);
         self.open.iter().map(|index| (*index, wait(*index))).min_by_key(|(_, wait)| *wait)
+    }
+
+    /// Takes the permits of the first member that can grant them now. Returns them with the index of their member.
+    fn grant_now(&self, request: &PermitRequest) -> Option<(Permit<'static>, usize)> {
+        self.members
+            .iter()
+            .filter(|index| self.delay(**index).is_zero())
+            .find_map(|index| Some((self.pool.members[*index].limiter.grant_now(request)?, *index)))
     }
 
     /// Waits for the permits. Returns them with the index of their member.
@@ -235,9 +220,14 @@ impl Choice {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
+    use tokio::time::advance;
+    use tokio_test::{assert_pending, assert_ready_ok, task};
+
     use super::*;
     use crate::{
-        limit::{Amounts, LocalLimiter, Unit},
+        limit::{Amounts, LocalLimiter, Snapshot, Unit},
         policy::Quota,
     };
 
@@ -257,5 +247,55 @@ mod tests {
         assert_eq!(seconds(&limiter), [120, 60]);
         assert!(limiter.expected_wait(&request.with_max_queue(3)).is_none());
         waiters.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    /// Returns a token bucket that refills one permit per second, with a burst of four.
+    fn bucket() -> LocalLimiter {
+        let quota = Quota::per_second(5).unwrap().with_burst(4).unwrap();
+        LocalLimiter::token_bucket(quota.without_margin())
+    }
+
+    fn costing(cost: u32) -> PermitRequest {
+        PermitRequest::new().with_cost(NonZeroU32::new(cost).unwrap())
+    }
+
+    /// Asserts that `grant_now` returns `None` and has no side effects.
+    #[track_caller]
+    fn assert_undecided(bucket: &LocalLimiter, request: &PermitRequest) {
+        let counts =
+            |snapshot: Snapshot| (snapshot.granted, snapshot.refused, snapshot.in_flight, snapshot.queued);
+        let before = counts(bucket.snapshot());
+        assert!(bucket.grant_now(request).is_none());
+        assert_eq!(counts(bucket.snapshot()), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn grant_now_grants_like_acquire_and_overtakes_no_waiter() {
+        let (bucket, waited) = (bucket(), bucket());
+        let take = |cost| bucket.grant_now(&costing(cost)).unwrap();
+        let mut granted = Vec::new();
+        for cost in [1, 2] {
+            granted.push(take(cost));
+            granted.push(waited.acquire_with(&costing(cost)).await.unwrap());
+            assert_eq!(bucket.snapshot(), waited.snapshot());
+        }
+        let snapshot = bucket.snapshot();
+        assert_eq!((snapshot.granted, snapshot.in_flight, snapshot.available), (3, 3, 1));
+        assert_undecided(&bucket, &costing(2));
+        // A pool passes the bounds of the request. They count no refusal either.
+        assert_undecided(&bucket, &costing(2).with_max_wait(Duration::ZERO).with_max_queue(0));
+        drop((granted, take(1)));
+        assert_eq!((bucket.snapshot().granted, bucket.snapshot().in_flight), (4, 0));
+        let mut waiting = task::spawn(bucket.acquire());
+        assert_pending!(waiting.poll());
+        assert_undecided(&bucket, &PermitRequest::new());
+        // Four permits are available. The first belongs to the waiter.
+        advance(Duration::from_secs(5)).await;
+        drop([take(1), take(2)]);
+        assert_undecided(&bucket, &PermitRequest::new());
+        assert_ready_ok!(waiting.poll());
+        advance(Duration::from_secs(4)).await;
+        bucket.pause_until(Instant::now() + Duration::from_secs(1));
+        assert_undecided(&bucket, &PermitRequest::new());
     }
 }
