@@ -12,7 +12,6 @@
 //! A grant to a waiter that does not collect it expires, and the next permits go to the waiter behind it. The absent
 //! waiter keeps its position, and returns to it when its status is read.
 
-mod amount_log;
 mod block;
 mod bounds;
 #[cfg(feature = "client")]

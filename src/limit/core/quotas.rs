@@ -18,26 +18,33 @@ pub enum Spread {
     SlidingWindow,
 }
 
-/// All quotas of a limiter that count requests. A request takes its permits from each quota.
+/// The quotas of a limiter that count requests, or those that count other units. A request takes its permits from each
+/// quota.
 #[derive(Debug, Clone)]
 pub struct Quotas {
     pub(super) spread: Spread,
-    states: Vec<QuotaState>,
+    pub(super) states: Vec<QuotaState>,
 }
 
-/// The permits of one quota.
+/// The permits of one quota, or the amounts of its unit.
 #[derive(Debug, Clone)]
 pub(super) struct QuotaState {
     pub(super) quota: Quota,
-    pace: Option<Gcra>,
+    /// Spreads the permits over the window.
+    pub(super) pace: Option<Gcra>,
     pub(super) log: Option<GrantLog>,
 }
 
 impl QuotaState {
     /// Creates the state with all permits available.
-    fn new(quota: Quota, spread: Spread) -> Self {
-        // A bucket has no window with a fixed limit.
-        let spread = if quota.refill().is_some() { Spread::TokenBucket } else { spread };
+    pub(super) fn new(quota: Quota, spread: Spread) -> Self {
+        let spread = match spread {
+            // A bucket has no window with a fixed limit.
+            _ if quota.refill().is_some() => Spread::TokenBucket,
+            // Amounts that are returned to a bucket cannot exceed the limit, because the log enforces it.
+            Spread::TokenBucket if !quota.counts_requests() => Spread::PacedWindow,
+            spread => spread,
+        };
         let log = (spread != Spread::TokenBucket).then(|| GrantLog::new(&quota));
         let pace = match (spread, &log) {
             (Spread::SlidingWindow, _) => None,
@@ -52,11 +59,18 @@ impl QuotaState {
         if self.pace.is_some() { self.quota.burst() } else { self.quota.limit() }
     }
 
+    /// Returns when the log has room for `total` and the bucket contains `paced`.
+    #[inline]
+    pub(super) fn free_at(&self, start: u64, total: u64, paced: u64) -> u64 {
+        let by_pace = self.pace.as_ref().map_or(start, |pace| pace.due(start, paced));
+        self.log.as_ref().map_or(by_pace, |log| log.forecast(start, total).max(by_pace))
+    }
+
     fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
-        let by_pace = self.pace.as_ref().map_or(start, |pace| pace.due(start, total));
-        let Some(log) = &self.log else { return by_pace };
-        let by_log = log.forecast(start, total).max(by_pace);
-        let Some(pace) = self.pace.as_ref().filter(|_| total > 1) else { return by_log };
+        let due = self.free_at(start, total, total);
+        let (Some(log), Some(pace)) = (&self.log, self.pace.as_ref().filter(|_| total > 1)) else {
+            return due;
+        };
         // A grant that the log delays leaves the bucket empty (see `take`), so the next grants follow at even
         // intervals. The first delayed grant waits until a permit leaves the window. This is the oldest permit of the
         // log, or the first permit granted from `start` on.
@@ -70,22 +84,23 @@ impl QuotaState {
         let first = pace.arrival.saturating_add(pace.interval).saturating_sub(pace.whole).max(start);
         let room = log.limit - log.len().min(log.limit);
         let oldest = log.granted_at(1).map_or(start, |oldest| after(oldest, room + 1));
-        by_log.max(oldest).max(after(first, log.limit + 1))
+        due.max(oldest).max(after(first, log.limit + 1))
     }
 
-    /// Takes permits that are available at `at`.
-    fn take(&mut self, at: u64, cost: u64) {
+    /// Takes permits that are available at `at`. The log counts `logged` of them from `since` on.
+    #[inline]
+    pub(super) fn take(&mut self, at: u64, cost: u64, (logged, since): (u64, u64)) {
         if let Some(pace) = &mut self.pace {
             let freed = self.log.as_ref().map_or(0, |log| log.forecast(0, cost));
             pace.take_beside_log(at, cost, freed);
         }
         if let Some(log) = &mut self.log {
-            log.grant(at, cost);
+            log.add(since, logged);
         }
     }
 
     /// Returns the largest cost of a single request that is available now.
-    fn available(&self, now: u64) -> u64 {
+    pub(super) fn available(&self, now: u64) -> u64 {
         let by_pace = self.pace.as_ref().map_or(u64::MAX, |pace| pace.available(now));
         by_pace.min(self.log.as_ref().map_or(u64::MAX, |log| log.available(now)))
     }
@@ -112,6 +127,11 @@ impl QuotaState {
 
 impl Quotas {
     pub fn new(quotas: &[Quota], spread: Spread) -> Self {
+        Self::of(requests(quotas), spread)
+    }
+
+    /// Creates quotas that count requests, or quotas that count other units.
+    pub(super) fn of<'a>(quotas: impl Iterator<Item = &'a Quota> + Clone, spread: Spread) -> Self {
         Self { spread, states: states(quotas, |quota| QuotaState::new(*quota, spread)) }
     }
 
@@ -127,7 +147,7 @@ impl Quotas {
 
     /// Takes permits that are available at `at`.
     pub fn take(&mut self, at: u64, cost: u64) {
-        self.states.iter_mut().for_each(|state| state.take(at, cost));
+        self.states.iter_mut().for_each(|state| state.take(at, cost, (cost, at)));
     }
 
     /// Returns the largest cost that the quotas can ever grant.
@@ -170,7 +190,7 @@ impl Quotas {
                 (None, Some(log)) => {
                     let surplus = log.available(now).saturating_sub(permits.into());
                     if surplus > 0 {
-                        log.grant(now, surplus);
+                        log.add(now, surplus);
                     }
                 }
                 (None, None) => {}
@@ -200,20 +220,23 @@ impl Quotas {
             match (&mut state.log, longest) {
                 (Some(log), Some(longest)) => *log = longest.clone().under(quota),
                 // A bucket has no log of its grants, so the limit counts as spent now.
-                (Some(log), None) if !old.is_empty() => log.grant(now, quota.limit().into()),
+                (Some(log), None) if !old.is_empty() => log.add(now, quota.limit().into()),
                 _ => {}
             }
             state.pace.iter_mut().for_each(|pace| pace.replace(&paces, now));
             state
         };
-        self.states = states(quotas, state);
+        self.states = states(requests(quotas), state);
     }
 }
 
-/// Returns the states of the quotas that count requests, in a list without spare room.
-fn states(quotas: &[Quota], state: impl FnMut(&Quota) -> QuotaState) -> Vec<QuotaState> {
-    let mut states = Vec::with_capacity(requests(quotas).count());
-    states.extend(requests(quotas).map(state));
+/// Returns the states of quotas, in a list without spare room.
+fn states<'a>(
+    quotas: impl Iterator<Item = &'a Quota> + Clone,
+    state: impl FnMut(&Quota) -> QuotaState,
+) -> Vec<QuotaState> {
+    let mut states = Vec::with_capacity(quotas.clone().count());
+    states.extend(quotas.map(state));
     states
 }
 
@@ -223,6 +246,6 @@ pub(crate) fn has_quota(quotas: &[Quota]) -> bool {
 }
 
 /// Returns the quotas that count requests.
-pub(super) fn requests(quotas: &[Quota]) -> impl Iterator<Item = &Quota> {
+pub(super) fn requests(quotas: &[Quota]) -> impl Iterator<Item = &Quota> + Clone {
     quotas.iter().filter(|quota| quota.counts_requests())
 }
