@@ -33,8 +33,8 @@ use crate::config::{InvalidConfig, text::Written};
 ///
 /// Without a header that states the reset, more permits are expected after the window of the
 /// [header](Self::with_window_header), otherwise after the [documented one](Self::with_window). A dialect rejects a
-/// quota without any of the three.
-#[derive(Debug, Clone)]
+/// quota without any of the three, and one without a header for the permits, such as the default.
+#[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(expecting = "a table", deny_unknown_fields))]
 pub struct QuotaHeaders {
@@ -51,7 +51,7 @@ pub struct QuotaHeaders {
 impl QuotaHeaders {
     /// Reads the remaining permits from the header `remaining`.
     pub fn new(remaining: HeaderName) -> Self {
-        Self::of(Some(remaining), None)
+        Self { remaining: Some(Written(remaining)), ..Self::default() }
     }
 
     /// Reads the used permits from the header `used`, and the limit from the header of
@@ -59,20 +59,7 @@ impl QuotaHeaders {
     /// service is then expected to refill its permits evenly over the [window](Self::with_window). The window is
     /// required, and no other header is allowed.
     pub fn of_used(used: HeaderName) -> Self {
-        Self::of(None, Some(used))
-    }
-
-    fn of(remaining: Option<HeaderName>, used: Option<HeaderName>) -> Self {
-        Self {
-            remaining: remaining.map(Written),
-            used: used.map(Written),
-            reset: None,
-            limit: None,
-            resource: None,
-            window_header: None,
-            unit: None,
-            window: None,
-        }
+        Self { used: Some(Written(used)), ..Self::default() }
     }
 
     /// Reads from this header when more permits become available.
