@@ -50,8 +50,8 @@ pub use self::{
     block::Block,
     feedback::{End, Feedback},
     latest::Latest,
-    quotas::Spread,
-    request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},
+    quotas::Rule,
+    request::{Ask, CoreSettings, Grant, Status, Submitted},
     server::pause::{BegunPause, PauseSettings},
     slots::{Stage, Ticket},
     state::LearnedRate,
@@ -104,7 +104,7 @@ impl Core {
     pub fn new(quotas: &[Quota], settings: CoreSettings) -> Self {
         let mut core = Self::of(Supply::new(quotas, settings.rule), quotas, settings.obeys_remaining);
         core.configure(settings);
-        core.units = Units::new(quotas, settings.rule.spread());
+        core.units = Units::new(quotas, settings.rule);
         if let Some(permits) = settings.initial_burst {
             core.supply.quotas.leave(permits, 0);
         }

@@ -7,23 +7,25 @@ use crate::policy::{Quota, nanos};
 /// is full.
 const LATE: u64 = 2_000_000;
 
-/// How a limiter spreads the permits of a quota.
+/// How a limiter grants permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spread {
+pub enum Rule {
     /// A bucket that refills so slowly that its burst fits into each window.
     TokenBucket,
     /// A bucket that refills the whole limit, and an exact log of recent grants.
     PacedWindow,
     /// An exact log of recent grants.
     SlidingWindow,
+    /// A rate learned from the server, below paced windows of the quotas.
+    Learned,
 }
 
 /// The quotas of a limiter that count requests, or those that count other units. A request takes its permits from each
 /// quota.
 #[derive(Debug, Clone)]
 pub struct Quotas {
-    pub(super) spread: Spread,
-    pub(super) states: Vec<QuotaState>,
+    pub(super) rule: Rule,
+    pub(super) states: Box<[QuotaState]>,
 }
 
 /// The permits of one quota, or the amounts of its unit.
@@ -37,20 +39,16 @@ pub(super) struct QuotaState {
 
 impl QuotaState {
     /// Creates the state with all permits available.
-    pub(super) fn new(quota: Quota, spread: Spread) -> Self {
-        let spread = match spread {
-            // A bucket has no window with a fixed limit.
-            _ if quota.refill().is_some() => Spread::TokenBucket,
-            // Amounts that are returned to a bucket cannot exceed the limit, because the log enforces it.
-            Spread::TokenBucket if !quota.counts_requests() => Spread::PacedWindow,
-            spread => spread,
-        };
-        let log = (spread != Spread::TokenBucket).then(|| GrantLog::new(&quota));
-        let pace = match (spread, &log) {
-            (Spread::SlidingWindow, _) => None,
+    pub(super) fn new(quota: Quota, rule: Rule) -> Self {
+        // A bucket of the server has no window with a fixed limit. Amounts need a log, because those that are returned to
+        // a bucket would otherwise exceed the limit.
+        let has_log = quota.refill().is_none() && (rule != Rule::TokenBucket || !quota.counts_requests());
+        let log = has_log.then(|| GrantLog::new(&quota));
+        let pace = match &log {
+            Some(_) if rule == Rule::SlidingWindow => None,
             // Rounding down is safe, because the log is exact: no window exceeds the limit.
-            (_, Some(log)) => Some(Gcra::new(log.window / log.limit.max(1), quota.burst())),
-            (_, None) => Some(Gcra::new(nanos(quota.refill_interval()), quota.burst())),
+            Some(log) => Some(Gcra::new(log.window / log.limit.max(1), quota.burst())),
+            None => Some(Gcra::new(nanos(quota.refill_interval()), quota.burst())),
         };
         Self { quota, pace, log }
     }
@@ -126,13 +124,13 @@ impl QuotaState {
 }
 
 impl Quotas {
-    pub fn new(quotas: &[Quota], spread: Spread) -> Self {
-        Self::of(requests(quotas), spread)
+    pub fn new(quotas: &[Quota], rule: Rule) -> Self {
+        Self::of(requests(quotas), rule)
     }
 
     /// Creates quotas that count requests, or quotas that count other units.
-    pub(super) fn of<'a>(quotas: impl Iterator<Item = &'a Quota> + Clone, spread: Spread) -> Self {
-        Self { spread, states: states(quotas, |quota| QuotaState::new(*quota, spread)) }
+    pub(super) fn of<'a>(quotas: impl Iterator<Item = &'a Quota>, rule: Rule) -> Self {
+        Self { rule, states: quotas.map(|quota| QuotaState::new(*quota, rule)).collect() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -185,15 +183,10 @@ impl Quotas {
     /// Spends available permits so that at most `permits` of them are left.
     pub fn leave(&mut self, permits: u32, now: u64) {
         for state in &mut self.states {
-            match (&mut state.pace, &mut state.log) {
-                (Some(pace), _) => pace.leave(permits, now),
-                (None, Some(log)) => {
-                    let surplus = log.available(now).saturating_sub(permits.into());
-                    if surplus > 0 {
-                        log.add(now, surplus);
-                    }
-                }
-                (None, None) => {}
+            if let Some(pace) = &mut state.pace {
+                pace.leave(permits, now);
+            } else if let Some(log) = &mut state.log {
+                log.add(now, log.available(now).saturating_sub(permits.into()));
             }
         }
     }
@@ -216,7 +209,7 @@ impl Quotas {
         // The log of each quota records every grant, so each new quota starts with a copy of the longest log.
         let longest = old.iter().filter_map(|state| state.log.as_ref()).max_by_key(|log| log.len());
         let state = |quota: &Quota| {
-            let mut state = QuotaState::new(*quota, self.spread);
+            let mut state = QuotaState::new(*quota, self.rule);
             match (&mut state.log, longest) {
                 (Some(log), Some(longest)) => *log = longest.clone().under(quota),
                 // A bucket has no log of its grants, so the limit counts as spent now.
@@ -226,18 +219,8 @@ impl Quotas {
             state.pace.iter_mut().for_each(|pace| pace.replace(&paces, now));
             state
         };
-        self.states = states(requests(quotas), state);
+        self.states = requests(quotas).map(state).collect();
     }
-}
-
-/// Returns the states of quotas, in a list without spare room.
-fn states<'a>(
-    quotas: impl Iterator<Item = &'a Quota> + Clone,
-    state: impl FnMut(&Quota) -> QuotaState,
-) -> Vec<QuotaState> {
-    let mut states = Vec::with_capacity(quotas.clone().count());
-    states.extend(quotas.map(state));
-    states
 }
 
 /// Returns whether a quota counts requests.
@@ -246,6 +229,6 @@ pub(crate) fn has_quota(quotas: &[Quota]) -> bool {
 }
 
 /// Returns the quotas that count requests.
-pub(super) fn requests(quotas: &[Quota]) -> impl Iterator<Item = &Quota> + Clone {
+pub(super) fn requests(quotas: &[Quota]) -> impl Iterator<Item = &Quota> {
     quotas.iter().filter(|quota| quota.counts_requests())
 }

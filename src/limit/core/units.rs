@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use super::quotas::{QuotaState, Quotas, Spread};
+use super::quotas::{QuotaState, Quotas, Rule};
 use crate::policy::{Amounts, Quota, Remaining, Totals, Unit, nanos};
 
 /// The quotas of a limiter that count other units than requests.
@@ -52,7 +52,7 @@ pub struct UnitState {
 }
 
 /// Returns the quotas that count other units than requests.
-fn others(quotas: &[Quota]) -> impl Iterator<Item = &Quota> + Clone {
+fn others(quotas: &[Quota]) -> impl Iterator<Item = &Quota> {
     quotas.iter().filter(|quota| !quota.counts_requests())
 }
 
@@ -116,8 +116,8 @@ impl Reported {
 
 impl Units {
     /// Returns `None` if no quota counts a unit other than requests.
-    pub(super) fn new(quotas: &[Quota], spread: Spread) -> Option<Box<Self>> {
-        let quotas = Quotas::of(others(quotas), spread);
+    pub(super) fn new(quotas: &[Quota], rule: Rule) -> Option<Box<Self>> {
+        let quotas = Quotas::of(others(quotas), rule);
         (!quotas.is_empty()).then(|| {
             let (reports, delaying) = (Vec::new(), Cell::new(None));
             Box::new(Self { quotas, is_stored: false, reports, changed_at: None, delaying })
@@ -126,7 +126,7 @@ impl Units {
 
     /// Creates the quotas of a limiter whose store counts the amounts.
     pub(super) fn stored(quotas: &[Quota]) -> Option<Box<Self>> {
-        Self::new(quotas, Spread::SlidingWindow).map(|units| Box::new(Self { is_stored: true, ..*units }))
+        Self::new(quotas, Rule::SlidingWindow).map(|units| Box::new(Self { is_stored: true, ..*units }))
     }
 
     /// Returns when the amounts of a request are available behind those of `ahead`.
@@ -218,11 +218,6 @@ impl Units {
         is_narrower
     }
 
-    /// Discards what the server reported.
-    pub(super) fn forget_reports(&mut self) {
-        self.reports = Vec::new();
-    }
-
     pub(super) fn is_whole(&self, now: u64) -> bool {
         self.quotas.is_whole(now) && self.reports.iter().all(|report| report.until <= now)
     }
@@ -238,17 +233,12 @@ impl Units {
         })
     }
 
-    /// Moves the times of all grants so far forward by `delay`.
-    pub(super) fn postpone(&mut self, delay: u64) {
-        self.quotas.postpone(delay);
-    }
-
     /// Replaces the quotas. Amounts already taken still count.
-    pub(crate) fn change(own: &mut Option<Box<Self>>, quotas: &[Quota], spread: Spread, now: u64) {
+    pub(crate) fn change(own: &mut Option<Box<Self>>, quotas: &[Quota], rule: Rule, now: u64) {
         if others(quotas).eq(own.iter().flat_map(|own| &own.quotas.states).map(|quota| &quota.quota)) {
             return;
         }
-        let old = std::mem::replace(own, Self::new(quotas, spread));
+        let old = std::mem::replace(own, Self::new(quotas, rule));
         let Some(own) = own else { return };
         own.changed_at = Some(now);
         let Some(old) = old else { return };

@@ -29,8 +29,8 @@ pub use self::{
     state::Violation,
 };
 pub use crate::limit::core::{
-    Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, LearnedRate, Rule, Snapshot, Spread,
-    Status, Submitted, Ticket,
+    Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, LearnedRate, Rule, Snapshot, Status,
+    Submitted, Ticket,
 };
 pub use crate::policy::adaptive::Acceptance;
 use crate::policy::{Amounts, Unit};
