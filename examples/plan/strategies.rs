@@ -13,8 +13,7 @@ use tower_outbound::{
     BoxError, Quota,
     limit::{Amounts, Priority, Unit},
     test_util::limiter::{
-        Acceptance, Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, Rule, Spread, Status,
-        Submitted,
+        Acceptance, Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, Rule, Status, Submitted,
     },
 };
 
@@ -46,21 +45,21 @@ pub(crate) static STRATEGIES: [Strategy; 5] = [
         description: "token bucket: the burst at once, then the rest of the limit per window",
         color: (0, 114, 178),
         width: 3,
-        rule: Some(Rule::Quotas(Spread::TokenBucket)),
+        rule: Some(Rule::TokenBucket),
     },
     Strategy {
         name: "window",
         description: "paced window: the burst at once, then the whole limit at an even rate",
         color: (0, 158, 115),
         width: 7,
-        rule: Some(Rule::Quotas(Spread::PacedWindow)),
+        rule: Some(Rule::PacedWindow),
     },
     Strategy {
         name: "sliding",
         description: "sliding window: the limit per window in any pattern",
         color: (230, 159, 0),
         width: 3,
-        rule: Some(Rule::Quotas(Spread::SlidingWindow)),
+        rule: Some(Rule::SlidingWindow),
     },
     Strategy {
         name: "adaptive",

@@ -32,10 +32,10 @@ use crate::{
 /// margin are those of [`Quota::new`].
 ///
 /// ```
-/// use tower_outbound::limit::{RateLimitConfig, RateLimitLayer};
+/// use tower_outbound::limit::{LocalLimiter, RateLimitConfig, RateLimitLayer};
 ///
 /// let config: RateLimitConfig = toml::from_str("quota = '10/1s'\nmax_wait = '5s'")?;
-/// let layer = RateLimitLayer::from_config(config.token_bucket(), &config);
+/// let layer = RateLimitLayer::from_config(LocalLimiter::token_bucket([]).with_config(&config), &config);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -114,29 +114,18 @@ impl RateLimitConfig {
             ..CoreSettings::DEFAULT
         }
     }
+}
 
-    /// Creates a [paced window](LocalLimiter::paced_window). Without a quota, only the limits of the server apply.
-    pub fn paced_window(&self) -> LocalLimiter {
-        self.begin(LocalLimiter::paced_window(self.quotas().iter().copied()))
-    }
-
-    /// Creates a [token bucket](LocalLimiter::token_bucket). Without a quota, only the limits of the server apply.
-    pub fn token_bucket(&self) -> LocalLimiter {
-        self.begin(LocalLimiter::token_bucket(self.quotas().iter().copied()))
-    }
-
-    /// Creates a limiter that [learns](LocalLimiter::adaptive) the rate of the server, with the quotas as its ceiling.
-    pub fn adaptive(&self) -> LocalLimiter {
-        self.begin(LocalLimiter::adaptive(self.quotas().iter().copied()))
-    }
-
-    /// Creates a [sliding window](LocalLimiter::sliding_window). Without a quota, only the limits of the server apply.
-    pub fn sliding_window(&self) -> LocalLimiter {
-        self.begin(LocalLimiter::sliding_window(self.quotas().iter().copied()))
-    }
-
-    fn begin(&self, limiter: LocalLimiter) -> LocalLimiter {
-        limiter.with(|own| *own = CoreSettings { rule: own.rule, ..self.settings() })
+impl LocalLimiter {
+    /// Replaces the settings by those of a configuration, and the quotas if it has the field `quota`. Keeps the rule,
+    /// such as a [token bucket](Self::token_bucket).
+    pub fn with_config(self, config: &RateLimitConfig) -> Self {
+        self.with_setup(|setup| {
+            if let Some(List(quotas)) = &config.quota {
+                setup.quotas = quotas.as_slice().into();
+            }
+            setup.settings = CoreSettings { rule: setup.settings.rule, ..config.settings() };
+        })
     }
 }
 

@@ -1,15 +1,10 @@
 //! A dialect in a configuration file.
 
-use std::time::Duration;
-
-use http::{HeaderName, StatusCode};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::{Dialect, QuotaHeaders, Unit};
-use crate::config::{
-    InvalidConfig,
-    text::{List, Written},
-};
+use super::{Dialect, QuotaHeaders};
+use crate::config::{InvalidConfig, text::List};
 
 /// Configures a [`Dialect`] in a file. In code, use the setters of the dialect.
 ///
@@ -39,20 +34,7 @@ use crate::config::{
 #[serde(expecting = "a table", default, deny_unknown_fields)]
 pub struct DialectConfig {
     throttle_statuses: List<StatusCode>,
-    quotas: Vec<QuotaConfig>,
-}
-
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(expecting = "a table", default, deny_unknown_fields)]
-struct QuotaConfig {
-    remaining: Option<Written<HeaderName>>,
-    used: Option<Written<HeaderName>>,
-    reset: Option<Written<HeaderName>>,
-    limit: Option<Written<HeaderName>>,
-    resource: Option<Written<HeaderName>>,
-    window_header: Option<Written<HeaderName>>,
-    unit: Option<Written<Unit>>,
-    window: Option<Written<Duration>>,
+    quotas: Vec<QuotaHeaders>,
 }
 
 impl DialectConfig {
@@ -70,7 +52,7 @@ impl DialectConfig {
             dialect = added.map_err(|error| error.at_index(place).within("throttle_statuses"))?;
         }
         for (place, quota) in self.quotas.iter().enumerate() {
-            let added = quota.headers().and_then(|headers| dialect.with_quota_headers(headers));
+            let added = dialect.with_quota_headers(quota.clone());
             dialect = added.map_err(|error| error.at_index(place).within("quotas"))?;
         }
         Ok(dialect)
@@ -78,38 +60,5 @@ impl DialectConfig {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.throttle_statuses.0.is_empty() && self.quotas.is_empty()
-    }
-}
-
-/// Adds a header to the headers of a quota.
-type AddHeader = fn(QuotaHeaders, HeaderName) -> QuotaHeaders;
-
-impl QuotaConfig {
-    fn headers(&self) -> Result<QuotaHeaders, InvalidConfig> {
-        let mut headers = match (&self.remaining, &self.used) {
-            (Some(Written(name)), None) => QuotaHeaders::new(name.clone()),
-            (None, Some(Written(name))) => QuotaHeaders::of_used(name.clone()),
-            (remaining, _) => {
-                let expected = "either `remaining` or `used`";
-                let value = if remaining.is_some() { "both" } else { "none" };
-                return Err(InvalidConfig::new("quota", value, expected));
-            }
-        };
-        let others: [(_, AddHeader); 4] = [
-            (&self.reset, QuotaHeaders::with_reset),
-            (&self.limit, QuotaHeaders::with_limit),
-            (&self.resource, QuotaHeaders::with_resource),
-            (&self.window_header, QuotaHeaders::with_window_header),
-        ];
-        for (name, add) in others {
-            headers = name.iter().fold(headers, |headers, Written(name)| add(headers, name.clone()));
-        }
-        if let Some(Written(unit)) = self.unit {
-            headers = headers.with_unit(unit);
-        }
-        Ok(match self.window {
-            Some(Written(window)) => headers.with_window(window),
-            None => headers,
-        })
     }
 }

@@ -5,7 +5,7 @@ use http::{HeaderMap, Response, StatusCode};
 use super::core::Feedback;
 use crate::{
     call::CallContext,
-    clock::{self, Instant},
+    clock,
     policy::{
         self, QuotaName, Remaining, Unit,
         adaptive::Acceptance,
@@ -15,11 +15,10 @@ use crate::{
     },
 };
 
-/// The parts of a response that a limiter reads: status, headers and time of arrival.
+/// The parts of a response that a limiter reads: status and headers.
 #[derive(Clone)]
 pub struct ResponseInfo<'a> {
     pub(crate) reading: Reading<'a>,
-    received_at: Option<Instant>,
     /// Whether the quotas of a resource do not apply, because this part of the response concerns the account.
     is_of_account: bool,
     /// The call whose keys the names of quotas must not contain.
@@ -52,7 +51,7 @@ impl<'a> ResponseInfo<'a> {
     /// Without a call the keys are unknown, so every name that is a text of the server is redacted.
     #[inline]
     pub(super) fn of_call(reading: Reading<'a>, call: Option<&'a CallContext>) -> Self {
-        Self { reading, received_at: None, is_of_account: false, call }
+        Self { reading, is_of_account: false, call }
     }
 
     fn shown_name(&self, quota: &Remaining) -> QuotaName {
@@ -69,12 +68,6 @@ impl<'a> ResponseInfo<'a> {
         Some((self.shown_name(&last), last.reset_after()))
     }
 
-    /// Sets when the response arrived. Default: the time at which [`received_at`](Self::received_at) is called.
-    pub fn with_received_at(mut self, received_at: Instant) -> Self {
-        self.received_at = Some(received_at);
-        self
-    }
-
     /// Returns the status.
     pub fn status(&self) -> StatusCode {
         self.reading.status
@@ -83,11 +76,6 @@ impl<'a> ResponseInfo<'a> {
     /// Returns the headers.
     pub fn headers(&self) -> &'a HeaderMap {
         self.reading.headers
-    }
-
-    /// Returns when the response arrived.
-    pub fn received_at(&self) -> Instant {
-        self.received_at.unwrap_or_else(clock::now)
     }
 
     /// Returns the delay that the server requested for all requests, counted from the arrival of this response.

@@ -1,11 +1,6 @@
 //! The constructors of [`LocalLimiter`], one for each rule.
 
-use super::{
-    core::{Rule, Spread},
-    local_limiter::LocalLimiter,
-    shell::setup::Setup,
-    source::PermitSource,
-};
+use super::{core::Rule, local_limiter::LocalLimiter, shell::setup::Setup, source::PermitSource};
 #[cfg(doc)]
 use crate::limit::{Keyed, Snapshot};
 use crate::policy::Quota;
@@ -45,7 +40,7 @@ impl LocalLimiter {
     /// The log takes 16 bytes for each permit of the limit, 160 KB for 10,000 permits. Use a [token
     /// bucket](Self::token_bucket), which has no log, if the limit is higher.
     pub fn paced_window(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        Self::build(Setup::new(quotas.into_iter().collect(), Rule::Quotas(Spread::PacedWindow)))
+        Self::build(Setup::new(quotas.into_iter().collect(), Rule::PacedWindow))
     }
 
     /// Creates a token bucket. It spreads requests over the window: grants the burst at once, then one permit every
@@ -81,7 +76,7 @@ impl LocalLimiter {
     /// margin, use a burst of one request's cost plus the refill of 2 ms. This is a burst of 21 at 10,000 per second,
     /// and of 2 at 300 per second. No window exceeds the quota in either case.
     pub fn token_bucket(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        Self::build(Setup::new(quotas.into_iter().collect(), Rule::Quotas(Spread::TokenBucket)))
+        Self::build(Setup::new(quotas.into_iter().collect(), Rule::TokenBucket))
     }
 
     /// Creates a sliding window. It grants the whole quota in any pattern. A permit becomes available again when its
@@ -114,7 +109,7 @@ impl LocalLimiter {
     /// has at most as many entries as the limit has permits. Above 4,096 entries it keeps only the grants of the last
     /// window.
     pub fn sliding_window(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        Self::build(Setup::new(quotas.into_iter().collect(), Rule::Quotas(Spread::SlidingWindow)))
+        Self::build(Setup::new(quotas.into_iter().collect(), Rule::SlidingWindow))
     }
 
     /// Creates a limiter that learns the rate that the server accepts, from its rate-limit headers and from throttled
@@ -199,7 +194,7 @@ impl LocalLimiter {
     /// [`PermitSource`]. The margins and windows of `quotas` determine how long a permit stays valid, and their units
     /// which amounts the limiter passes to the source.
     pub fn from_source(source: impl PermitSource + 'static, quotas: impl IntoIterator<Item = Quota>) -> Self {
-        let setup = Setup::new(quotas.into_iter().collect(), Rule::Quotas(Spread::TokenBucket));
+        let setup = Setup::new(quotas.into_iter().collect(), Rule::TokenBucket);
         Self::build_with_source(setup, Box::new(source))
     }
 }

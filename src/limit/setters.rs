@@ -15,7 +15,7 @@ impl LocalLimiter {
         self.with_setup(|setup| change(&mut setup.settings))
     }
 
-    fn with_setup(self, change: impl FnOnce(&mut Setup)) -> Self {
+    pub(super) fn with_setup(self, change: impl FnOnce(&mut Setup)) -> Self {
         let mut setup = Setup::clone(&self.shared.setup);
         change(&mut setup);
         match self.shared.take_source() {

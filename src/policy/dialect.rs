@@ -259,5 +259,7 @@ mod tests {
             one.with_quota_headers(quota("x-left").with_window(minute)).unwrap_err().value(),
             "x-left"
         );
+        let error = Dialect::new().with_quota_headers(QuotaHeaders::default()).unwrap_err();
+        assert_eq!(error.to_string(), "invalid quota `none`: expected either `remaining` or `used`");
     }
 }

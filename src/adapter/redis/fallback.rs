@@ -7,7 +7,7 @@ use crate::{
     config::InvalidConfig,
     limit::core::{
         Units,
-        quotas::{Quotas, Spread},
+        quotas::{Quotas, Rule},
     },
     policy::{Amounts, Quota, Totals, Unit},
 };
@@ -49,17 +49,17 @@ impl Share {
     /// Creates a share whose permits and amounts all count as spent at `at`, because the latest requests of the other
     /// processes are unknown.
     pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64, now: u64) -> Self {
-        let spread = match kind {
-            Kind::TokenBucket => Spread::TokenBucket,
-            Kind::SlidingWindow => Spread::SlidingWindow,
+        let rule = match kind {
+            Kind::TokenBucket => Rule::TokenBucket,
+            Kind::SlidingWindow => Rule::SlidingWindow,
         };
-        let mut own = Quotas::new(quotas, spread);
+        let mut own = Quotas::new(quotas, rule);
         own.leave(0, at);
         let requests = quotas.iter().filter(|quota| quota.counts_requests());
         let limit = requests.map(|quota| u64::from(quota.limit())).max().unwrap_or(0);
         // This counts as a change of the quotas at `now`, so amounts that were taken before `now` are not returned.
         let mut units = None;
-        Units::change(&mut units, quotas, Spread::SlidingWindow, now);
+        Units::change(&mut units, quotas, Rule::SlidingWindow, now);
         let all = Unit::NAMES.iter().fold(Amounts::NONE, |all, (unit, _)| all.with(*unit, u32::MAX));
         units.iter_mut().for_each(|units| units.take(at, &all, at));
         Self { quotas: own, units, used: 0, used_at: 0, limit }

@@ -184,7 +184,7 @@ impl Core {
     /// Discards the server limits, and the rate that follows from the server's quotas.
     pub fn resume(&mut self, now: u64) {
         self.server.reset();
-        self.units.iter_mut().for_each(|units| units.forget_reports());
+        self.units.iter_mut().for_each(|units| units.reports.clear());
         self.supply.learner_mut().into_iter().for_each(Learner::resume);
         self.lateness.hold(now);
         self.advance(now);
@@ -198,12 +198,12 @@ impl Core {
             // Earlier grants are in no log, so the burst counts as spent.
             self.supply.quotas.leave(0, now);
         }
-        Units::change(&mut self.units, quotas, self.supply.quotas.spread, now);
+        Units::change(&mut self.units, quotas, self.supply.quotas.rule, now);
         self.limit_amounts();
         let delay = self.lateness.change(quotas);
         if delay > 0 {
             self.supply.quotas.postpone(delay);
-            self.units.iter_mut().for_each(|units| units.postpone(delay));
+            self.units.iter_mut().for_each(|units| units.quotas.postpone(delay));
         }
         self.blocks = Blocks::new(quotas);
         let has_quota = self.supply.learner().is_some() || has_quota(quotas);

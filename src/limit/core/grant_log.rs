@@ -1,44 +1,46 @@
-//! The exact log of recent grants of one quota.
+//! The exact log of the recent grants of one quota.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, mem};
 
 use crate::policy::{Quota, nanos};
 
-/// A log with at least this many entries (64 KiB) drops grants that have left the window, so that it does not grow up
-/// to the limit. A shorter log keeps them, in case a longer window replaces this one.
-pub(super) const LONGEST_HISTORY: usize = 4_096;
+/// A log of requests with at least this many entries (64 KiB) drops grants that have left the window, so that it does not
+/// grow up to the limit. A shorter log keeps them, in case a longer window replaces this one.
+const LONGEST_HISTORY: usize = 4_096;
 
-/// The most recently granted permits, oldest first. After each grant, the log holds at most `limit` permits. The permit
-/// counters may wrap around, because only their differences are used.
+/// The window of a quota of another unit is divided into this many parts. The amounts of one part share an entry with the
+/// time of the last of them, so that the log has a bounded length. Each amount then counts for at most 0.1 % longer.
+const PARTS: u64 = 1_024;
+
+/// The most recently granted permits, or the amounts of recent grants, oldest first. After each grant, a log of requests
+/// holds at most `limit` permits. The sum of amounts may exceed the limit, because requests may turn out to be more
+/// expensive than estimated. The counters may wrap around, because only their differences are used.
 #[derive(Debug, Clone)]
 pub(super) struct GrantLog {
-    pub(super) grants: VecDeque<Entry>,
+    grants: VecDeque<Entry>,
     /// The number of permits granted since the limiter was created.
-    pub(super) granted: u64,
+    granted: u64,
     /// The number of granted permits that are no longer in the log.
-    pub(super) forgotten: u64,
+    forgotten: u64,
     pub(super) limit: u64,
-    /// How long a grant [counts](counted_window).
+    /// How long a grant counts: the window, its margin, and 1 ns, because a window includes both of its ends.
     pub(super) window: u64,
+    /// The length of the parts whose amounts share an entry. Zero for requests.
+    part: u64,
 }
 
-/// All permits that were granted at the same time.
+/// All permits that were granted at the same time, or in the same part of the window.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
+struct Entry {
     at: u64,
-    /// The number of permits granted since the limiter was created, up to and including this grant. A binary search
-    /// over these sums finds the k-th oldest permit.
+    /// The number of permits granted since the limiter was created, up to and including this entry, which has at least
+    /// one. A binary search over these sums finds the k-th oldest permit.
     sum: u64,
-}
-
-/// Returns how long a grant counts: the window, its margin, and 1 ns, because a window includes both of its ends.
-pub(super) fn counted_window(quota: &Quota) -> u64 {
-    nanos(quota.window().saturating_add(quota.margin())).saturating_add(1)
 }
 
 /// Divides `total` into whole windows of `limit`, and the rest of the last one.
 #[inline]
-pub(super) fn whole_windows(total: u64, limit: u64) -> (u64, u64) {
+fn whole_windows(total: u64, limit: u64) -> (u64, u64) {
     match total {
         // Most requests fit into one window, so the division is skipped for them.
         total if total <= limit => (0, total),
@@ -48,20 +50,21 @@ pub(super) fn whole_windows(total: u64, limit: u64) -> (u64, u64) {
 
 impl GrantLog {
     pub(super) fn new(quota: &Quota) -> Self {
-        Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0 }.under(quota)
+        Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0, part: 0 }.under(quota)
     }
 
     /// Changes the quota of the log. If the new limit is lower, the log may hold more permits than the limit until the
     /// next grant. It is not shortened here, because the limit may be raised before that grant.
     pub(super) fn under(mut self, quota: &Quota) -> Self {
         self.limit = u64::from(quota.limit());
-        self.window = counted_window(quota);
+        self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
+        self.part = if quota.counts_requests() { 0 } else { (self.window / PARTS).max(1) };
         self
     }
 
-    /// Returns the number of permits in the log up to and including this grant.
-    fn up_to(&self, grant: &Entry) -> u64 {
-        grant.sum.wrapping_sub(self.forgotten)
+    /// Returns the number of permits in the log up to and including this entry.
+    fn up_to(&self, entry: &Entry) -> u64 {
+        entry.sum.wrapping_sub(self.forgotten)
     }
 
     /// Returns the number of permits in the log.
@@ -82,7 +85,8 @@ impl GrantLog {
         exact.or_else(search).map(|grant| grant.at)
     }
 
-    /// Returns when `total` more permits can be granted, because enough old permits have left the window.
+    /// Returns when `total` more permits can be granted, because enough old permits have left the window. The forecast
+    /// is never too late. With amounts it can be too early, because several grants may not fill each window exactly.
     #[inline]
     pub(super) fn forecast(&self, start: u64, total: u64) -> u64 {
         if total == 1 && self.len() <= self.limit {
@@ -99,32 +103,65 @@ impl GrantLog {
         first.saturating_add(windows.saturating_mul(self.window))
     }
 
-    pub(super) fn grant(&mut self, now: u64, cost: u64) {
-        while let Some(oldest) = self.grants.front().filter(|_| self.grants.len() >= LONGEST_HISTORY) {
-            if oldest.at.saturating_add(self.window) > now {
-                break;
-            }
-            self.forgotten = oldest.sum;
-            self.grants.pop_front();
-        }
-        // The permits above the limit have already left the window. Otherwise this grant would not be possible.
-        let mut surplus = (self.len() + cost).saturating_sub(self.limit);
-        self.granted = self.granted.wrapping_add(cost);
-        while let Some(oldest) = self.grants.front().filter(|_| surplus > 0) {
-            let permits = self.up_to(oldest);
-            if permits > surplus {
+    /// Adds permits, or an amount, even one beyond the limit.
+    pub(super) fn add(&mut self, now: u64, permits: u64) {
+        while let Some(oldest) =
+            self.grants.front().filter(|oldest| oldest.at.saturating_add(self.window) <= now)
+        {
+            // The permits of requests above the limit have left the window. Otherwise this grant would not be possible.
+            let surplus = (self.len() + permits).saturating_sub(self.limit);
+            let is_kept = self.part == 0 && self.grants.len() < LONGEST_HISTORY;
+            if is_kept && self.up_to(oldest) > surplus {
                 self.forgotten = self.forgotten.wrapping_add(surplus);
                 break;
             }
-            surplus -= permits;
             self.forgotten = oldest.sum;
             self.grants.pop_front();
         }
+        if permits == 0 {
+            return;
+        }
+        self.granted = self.granted.wrapping_add(permits);
+        let is_same_part = |at: u64| self.part > 0 && at / self.part == now / self.part;
         match self.grants.back_mut() {
             // A change of quotas may have postponed the last grant beyond the present.
-            Some(last) if last.at >= now => last.sum = self.granted,
+            Some(last) if last.at >= now || is_same_part(last.at) => {
+                *last = Entry { at: last.at.max(now), sum: self.granted };
+            }
             _ => self.grants.push_back(Entry { at: now, sum: self.granted }),
         }
+    }
+
+    /// Subtracts a part of the amount that was added at `added`, if it still counts. Its entry has a later time if later
+    /// amounts share it.
+    pub(super) fn give_back(&mut self, added: u64, amount: u64, now: u64) {
+        if added.saturating_add(self.window) <= now {
+            return;
+        }
+        let (before, forgotten) = (self.len() - self.not_before(added), self.forgotten);
+        // A larger amount was partly added later. The older entries come first, so that no window has room too early.
+        let kept = |sum: u64| {
+            let up_to = sum.wrapping_sub(forgotten);
+            let later = up_to.saturating_sub(before).saturating_sub(amount);
+            forgotten.wrapping_add(up_to.min(before) + later)
+        };
+        let mut last = forgotten;
+        self.grants.retain_mut(|grant| {
+            grant.sum = kept(grant.sum);
+            mem::replace(&mut last, grant.sum) != grant.sum
+        });
+        self.granted = kept(self.granted);
+    }
+
+    /// Returns the number of permits that were granted at `start` or later.
+    fn not_before(&self, start: u64) -> u64 {
+        let earlier = self.grants.partition_point(|grant| grant.at < start).checked_sub(1);
+        self.len() - earlier.and_then(|last| self.grants.get(last)).map_or(0, |last| self.up_to(last))
+    }
+
+    /// Returns the sum of the amounts after `time`.
+    pub(super) fn since(&self, time: u64) -> u64 {
+        self.not_before(time.saturating_add(1))
     }
 
     /// Adds `delay` to the times of all grants.
@@ -133,9 +170,7 @@ impl GrantLog {
     }
 
     pub(super) fn available(&self, now: u64) -> u64 {
-        let left = self.grants.partition_point(|grant| grant.at.saturating_add(self.window) <= now);
-        let expired =
-            left.checked_sub(1).and_then(|last| self.grants.get(last)).map_or(0, |last| self.up_to(last));
-        self.limit.saturating_sub(self.len() - expired)
+        let held = now.checked_sub(self.window).map_or(self.len(), |end| self.since(end));
+        self.limit.saturating_sub(held)
     }
 }

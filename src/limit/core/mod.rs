@@ -12,7 +12,6 @@
 //! A grant to a waiter that does not collect it expires, and the next permits go to the waiter behind it. The absent
 //! waiter keeps its position, and returns to it when its status is read.
 
-mod amount_log;
 mod block;
 mod bounds;
 #[cfg(feature = "client")]
@@ -49,8 +48,8 @@ pub use self::{
     block::Block,
     feedback::{End, Feedback},
     latest::Latest,
-    quotas::Spread,
-    request::{Ask, CoreSettings, Grant, Rule, Status, Submitted},
+    quotas::Rule,
+    request::{Ask, CoreSettings, Grant, Status, Submitted},
     server::pause::{BegunPause, PauseSettings},
     slots::{Stage, Ticket},
     units::UnitState,
@@ -102,7 +101,7 @@ impl Core {
     pub fn new(quotas: &[Quota], settings: CoreSettings) -> Self {
         let mut core = Self::of(Supply::new(quotas, settings.rule), quotas, settings.obeys_remaining);
         core.configure(settings);
-        core.units = Units::new(quotas, settings.rule.spread());
+        core.units = Units::new(quotas, settings.rule);
         if let Some(permits) = settings.initial_burst {
             core.supply.quotas.leave(permits, 0);
         }

@@ -7,43 +7,48 @@ use crate::policy::{Quota, nanos};
 /// is full.
 const LATE: u64 = 2_000_000;
 
-/// How a limiter spreads the permits of a quota.
+/// How a limiter grants permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spread {
+pub enum Rule {
     /// A bucket that refills so slowly that its burst fits into each window.
     TokenBucket,
     /// A bucket that refills the whole limit, and an exact log of recent grants.
     PacedWindow,
     /// An exact log of recent grants.
     SlidingWindow,
+    /// A rate learned from the server, below paced windows of the quotas.
+    Learned,
 }
 
-/// All quotas of a limiter that count requests. A request takes its permits from each quota.
+/// The quotas of a limiter that count requests, or those that count other units. A request takes its permits from each
+/// quota.
 #[derive(Debug, Clone)]
 pub struct Quotas {
-    pub(super) spread: Spread,
-    states: Vec<QuotaState>,
+    pub(super) rule: Rule,
+    pub(super) states: Box<[QuotaState]>,
 }
 
-/// The permits of one quota.
+/// The permits of one quota, or the amounts of its unit.
 #[derive(Debug, Clone)]
 pub(super) struct QuotaState {
     pub(super) quota: Quota,
-    pace: Option<Gcra>,
+    /// Spreads the permits over the window.
+    pub(super) pace: Option<Gcra>,
     pub(super) log: Option<GrantLog>,
 }
 
 impl QuotaState {
     /// Creates the state with all permits available.
-    fn new(quota: Quota, spread: Spread) -> Self {
-        // A bucket has no window with a fixed limit.
-        let spread = if quota.refill().is_some() { Spread::TokenBucket } else { spread };
-        let log = (spread != Spread::TokenBucket).then(|| GrantLog::new(&quota));
-        let pace = match (spread, &log) {
-            (Spread::SlidingWindow, _) => None,
+    pub(super) fn new(quota: Quota, rule: Rule) -> Self {
+        // A bucket of the server has no window with a fixed limit. Amounts need a log, because those that are returned to
+        // a bucket would otherwise exceed the limit.
+        let has_log = quota.refill().is_none() && (rule != Rule::TokenBucket || !quota.counts_requests());
+        let log = has_log.then(|| GrantLog::new(&quota));
+        let pace = match &log {
+            Some(_) if rule == Rule::SlidingWindow => None,
             // Rounding down is safe, because the log is exact: no window exceeds the limit.
-            (_, Some(log)) => Some(Gcra::new(log.window / log.limit.max(1), quota.burst())),
-            (_, None) => Some(Gcra::new(nanos(quota.refill_interval()), quota.burst())),
+            Some(log) => Some(Gcra::new(log.window / log.limit.max(1), quota.burst())),
+            None => Some(Gcra::new(nanos(quota.refill_interval()), quota.burst())),
         };
         Self { quota, pace, log }
     }
@@ -52,11 +57,18 @@ impl QuotaState {
         if self.pace.is_some() { self.quota.burst() } else { self.quota.limit() }
     }
 
+    /// Returns when the log has room for `total` and the bucket contains `paced`.
+    #[inline]
+    pub(super) fn free_at(&self, start: u64, total: u64, paced: u64) -> u64 {
+        let by_pace = self.pace.as_ref().map_or(start, |pace| pace.due(start, paced));
+        self.log.as_ref().map_or(by_pace, |log| log.forecast(start, total).max(by_pace))
+    }
+
     fn due(&self, start: u64, total: u64, costliest: u64) -> u64 {
-        let by_pace = self.pace.as_ref().map_or(start, |pace| pace.due(start, total));
-        let Some(log) = &self.log else { return by_pace };
-        let by_log = log.forecast(start, total).max(by_pace);
-        let Some(pace) = self.pace.as_ref().filter(|_| total > 1) else { return by_log };
+        let due = self.free_at(start, total, total);
+        let (Some(log), Some(pace)) = (&self.log, self.pace.as_ref().filter(|_| total > 1)) else {
+            return due;
+        };
         // A grant that the log delays leaves the bucket empty (see `take`), so the next grants follow at even
         // intervals. The first delayed grant waits until a permit leaves the window. This is the oldest permit of the
         // log, or the first permit granted from `start` on.
@@ -70,22 +82,23 @@ impl QuotaState {
         let first = pace.arrival.saturating_add(pace.interval).saturating_sub(pace.whole).max(start);
         let room = log.limit - log.len().min(log.limit);
         let oldest = log.granted_at(1).map_or(start, |oldest| after(oldest, room + 1));
-        by_log.max(oldest).max(after(first, log.limit + 1))
+        due.max(oldest).max(after(first, log.limit + 1))
     }
 
-    /// Takes permits that are available at `at`.
-    fn take(&mut self, at: u64, cost: u64) {
+    /// Takes permits that are available at `at`. The log counts `logged` of them from `since` on.
+    #[inline]
+    pub(super) fn take(&mut self, at: u64, cost: u64, (logged, since): (u64, u64)) {
         if let Some(pace) = &mut self.pace {
             let freed = self.log.as_ref().map_or(0, |log| log.forecast(0, cost));
             pace.take_beside_log(at, cost, freed);
         }
         if let Some(log) = &mut self.log {
-            log.grant(at, cost);
+            log.add(since, logged);
         }
     }
 
     /// Returns the largest cost of a single request that is available now.
-    fn available(&self, now: u64) -> u64 {
+    pub(super) fn available(&self, now: u64) -> u64 {
         let by_pace = self.pace.as_ref().map_or(u64::MAX, |pace| pace.available(now));
         by_pace.min(self.log.as_ref().map_or(u64::MAX, |log| log.available(now)))
     }
@@ -111,8 +124,13 @@ impl QuotaState {
 }
 
 impl Quotas {
-    pub fn new(quotas: &[Quota], spread: Spread) -> Self {
-        Self { spread, states: states(quotas, |quota| QuotaState::new(*quota, spread)) }
+    pub fn new(quotas: &[Quota], rule: Rule) -> Self {
+        Self::of(requests(quotas), rule)
+    }
+
+    /// Creates quotas that count requests, or quotas that count other units.
+    pub(super) fn of<'a>(quotas: impl Iterator<Item = &'a Quota>, rule: Rule) -> Self {
+        Self { rule, states: quotas.map(|quota| QuotaState::new(*quota, rule)).collect() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -127,7 +145,7 @@ impl Quotas {
 
     /// Takes permits that are available at `at`.
     pub fn take(&mut self, at: u64, cost: u64) {
-        self.states.iter_mut().for_each(|state| state.take(at, cost));
+        self.states.iter_mut().for_each(|state| state.take(at, cost, (cost, at)));
     }
 
     /// Returns the largest cost that the quotas can ever grant.
@@ -165,15 +183,10 @@ impl Quotas {
     /// Spends available permits so that at most `permits` of them are left.
     pub fn leave(&mut self, permits: u32, now: u64) {
         for state in &mut self.states {
-            match (&mut state.pace, &mut state.log) {
-                (Some(pace), _) => pace.leave(permits, now),
-                (None, Some(log)) => {
-                    let surplus = log.available(now).saturating_sub(permits.into());
-                    if surplus > 0 {
-                        log.grant(now, surplus);
-                    }
-                }
-                (None, None) => {}
+            if let Some(pace) = &mut state.pace {
+                pace.leave(permits, now);
+            } else if let Some(log) = &mut state.log {
+                log.add(now, log.available(now).saturating_sub(permits.into()));
             }
         }
     }
@@ -196,25 +209,18 @@ impl Quotas {
         // The log of each quota records every grant, so each new quota starts with a copy of the longest log.
         let longest = old.iter().filter_map(|state| state.log.as_ref()).max_by_key(|log| log.len());
         let state = |quota: &Quota| {
-            let mut state = QuotaState::new(*quota, self.spread);
+            let mut state = QuotaState::new(*quota, self.rule);
             match (&mut state.log, longest) {
                 (Some(log), Some(longest)) => *log = longest.clone().under(quota),
                 // A bucket has no log of its grants, so the limit counts as spent now.
-                (Some(log), None) if !old.is_empty() => log.grant(now, quota.limit().into()),
+                (Some(log), None) if !old.is_empty() => log.add(now, quota.limit().into()),
                 _ => {}
             }
             state.pace.iter_mut().for_each(|pace| pace.replace(&paces, now));
             state
         };
-        self.states = states(quotas, state);
+        self.states = requests(quotas).map(state).collect();
     }
-}
-
-/// Returns the states of the quotas that count requests, in a list without spare room.
-fn states(quotas: &[Quota], state: impl FnMut(&Quota) -> QuotaState) -> Vec<QuotaState> {
-    let mut states = Vec::with_capacity(requests(quotas).count());
-    states.extend(requests(quotas).map(state));
-    states
 }
 
 /// Returns whether a quota counts requests.

@@ -2,30 +2,11 @@
 
 use std::num::NonZeroU32;
 
-use super::{latest::Latest, quotas::Spread, server::pause::PauseSettings, slots::Ticket};
+use super::{latest::Latest, quotas::Rule, server::pause::PauseSettings, slots::Ticket};
 use crate::{
     error::Refusal,
     policy::{Amounts, Priority},
 };
-
-/// How a limiter grants permits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
-    /// The permits of the configured quotas.
-    Quotas(Spread),
-    /// A rate learned from the server, below the configured quotas.
-    Learned,
-}
-
-impl Rule {
-    /// Returns how the quotas are spread.
-    pub(super) const fn spread(self) -> Spread {
-        match self {
-            Self::Quotas(spread) => spread,
-            Self::Learned => Spread::PacedWindow,
-        }
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoreSettings {

@@ -3,8 +3,7 @@
 use std::{fmt, num::NonZeroU32};
 
 use super::{
-    Rule,
-    quotas::{Quotas, Spread, requests},
+    quotas::{Quotas, Rule, requests},
     server::slow_start::SlowStart,
 };
 use crate::{
@@ -119,12 +118,12 @@ impl Learned {
 impl Supply {
     /// Takes all permits from a store.
     pub(super) fn from_source(source: Box<dyn PermitSource>) -> Self {
-        Self { source: Some(Source(source)), ..Self::new(&[], Rule::Quotas(Spread::TokenBucket)) }
+        Self { source: Some(Source(source)), ..Self::new(&[], Rule::TokenBucket) }
     }
 
     pub(super) fn new(quotas: &[Quota], rule: Rule) -> Self {
         let learned = (rule == Rule::Learned).then(|| Box::new(Learned::new(quotas)));
-        Self { quotas: Quotas::new(quotas, rule.spread()), learned, source: None }
+        Self { quotas: Quotas::new(quotas, rule), learned, source: None }
     }
 
     pub(super) fn learner(&self) -> Option<&Learner> {

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{Core, bounds::RECHECK, slots::Waiter};
+use super::{Core, slots::Waiter};
 use crate::policy::{Amounts, Priority, Remaining, Totals};
 
 impl Core {
@@ -54,7 +54,7 @@ impl Core {
         let is_more = units.settle(taken_at, charged, actual, now);
         self.lateness.hold(now);
         if is_more {
-            self.delay_waiters(now);
+            self.overtake(0, now);
         }
         self.advance(now);
     }
@@ -75,14 +75,7 @@ impl Core {
         let longest = self.server.pause.settings.longest;
         let units = self.units.as_mut().filter(|_| self.obeys_remaining);
         if units.is_some_and(|units| units.report(others, sent_at, longest, now)) {
-            self.delay_waiters(now);
-        }
-    }
-
-    /// Schedules the refusal of the waiters that are too late now.
-    fn delay_waiters(&mut self, now: u64) {
-        if self.queue.bounded > 0 {
-            self.recheck_by(now.saturating_add(RECHECK));
+            self.overtake(0, now);
         }
     }
 }

@@ -3,13 +3,13 @@
 
 use std::cell::Cell;
 
-use super::{amount_log::AmountLog, gcra::Gcra, quotas::Spread};
+use super::quotas::{QuotaState, Quotas, Rule};
 use crate::policy::{Amounts, Quota, Remaining, Totals, Unit, nanos};
 
 /// The quotas of a limiter that count other units than requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Units {
-    quotas: Vec<UnitQuota>,
+    pub(super) quotas: Quotas,
     /// Whether a store counts the amounts. The logs are then empty, and the reports are those of the store.
     is_stored: bool,
     pub(crate) reports: Vec<Reported>,
@@ -18,15 +18,6 @@ pub(crate) struct Units {
     changed_at: Option<u64>,
     /// The unit that determined the last forecast, and the forecast.
     delaying: Cell<Option<(u64, Unit)>>,
-}
-
-/// The amounts of one quota.
-#[derive(Debug, Clone)]
-struct UnitQuota {
-    quota: Quota,
-    log: AmountLog,
-    /// Spreads the amounts over the window. The log enforces the limit, so amounts returned to this bucket cannot exceed it.
-    pace: Option<Gcra>,
 }
 
 /// The amount that the server has reported as remaining of one of its quotas, until the reset.
@@ -65,39 +56,28 @@ fn others(quotas: &[Quota]) -> impl Iterator<Item = &Quota> {
     quotas.iter().filter(|quota| !quota.counts_requests())
 }
 
-impl UnitQuota {
-    fn new(quota: Quota, spread: Spread) -> Self {
-        let log = AmountLog::new(&quota);
-        let pace =
-            (spread != Spread::SlidingWindow).then(|| Gcra::new(log.window / log.limit, quota.burst()));
-        Self { quota, log, pace }
+/// The quota of a unit.
+impl QuotaState {
+    fn unit(&self) -> Unit {
+        self.quota.unit()
     }
 
     /// Returns the amount for which a request waits. The log contains its whole amount.
     fn own(&self, amounts: &Amounts) -> u64 {
-        u64::from(amounts.get(self.quota.unit())).min(self.log.limit)
+        amounts.get(self.unit()).min(self.quota.limit()).into()
     }
 
     /// Returns when `own` is available behind the amounts of `ahead`.
-    fn due(&self, start: u64, ahead: u64, own: u64) -> u64 {
-        let due = self.log.due(start, ahead.saturating_add(own));
-        let burst = u64::from(self.quota.burst());
+    fn due_behind(&self, start: u64, ahead: u64, own: u64) -> u64 {
+        let total = ahead.saturating_add(own);
+        let (limit, burst) = (u64::from(self.quota.limit()), u64::from(self.quota.burst()));
         // An amount above the burst waits until the bucket is full. Without an own amount, the last request ahead may be
         // such a one.
-        let needed = match own {
-            0 => ahead.min(burst.max(ahead.saturating_sub(self.log.limit - burst))),
+        let paced = match own {
+            0 => ahead.min(burst.max(ahead.saturating_sub(limit - burst))),
             own => ahead.saturating_add(own.min(burst)),
         };
-        let paced = self.pace.as_ref().map_or(start, |pace| pace.due(start, needed));
-        due.max(paced)
-    }
-
-    fn take(&mut self, at: u64, amounts: &Amounts, now: u64) {
-        let own = self.own(amounts);
-        if let Some(pace) = &mut self.pace {
-            pace.take_beside_log(at, own, self.log.due(0, own));
-        }
-        self.log.add(now, amounts.get(self.quota.unit()).into());
+        if total == 0 { start } else { self.free_at(start, total, paced) }
     }
 
     /// Replaces the amount that was taken at `taken`. Returns whether it is larger.
@@ -110,14 +90,11 @@ impl UnitQuota {
             }
         }
         let [before, after] = [charged, actual].map(|amounts| u64::from(amounts.get(self.quota.unit())));
-        self.log.add(now, after.saturating_sub(before));
-        taken.into_iter().for_each(|taken| self.log.give_back(taken, before.saturating_sub(after), now));
+        if let Some(log) = &mut self.log {
+            log.add(now, after.saturating_sub(before));
+            taken.into_iter().for_each(|taken| log.give_back(taken, before.saturating_sub(after), now));
+        }
         after > before
-    }
-
-    fn available(&self, now: u64) -> u64 {
-        let paced = self.pace.as_ref().map_or(u64::MAX, |pace| pace.available(now));
-        self.log.available(now).min(paced)
     }
 }
 
@@ -139,8 +116,8 @@ impl Reported {
 
 impl Units {
     /// Returns `None` if no quota counts a unit other than requests.
-    pub(super) fn new(quotas: &[Quota], spread: Spread) -> Option<Box<Self>> {
-        let quotas: Vec<_> = others(quotas).map(|quota| UnitQuota::new(*quota, spread)).collect();
+    pub(super) fn new(quotas: &[Quota], rule: Rule) -> Option<Box<Self>> {
+        let quotas = Quotas::of(others(quotas), rule);
         (!quotas.is_empty()).then(|| {
             let (reports, delaying) = (Vec::new(), Cell::new(None));
             Box::new(Self { quotas, is_stored: false, reports, changed_at: None, delaying })
@@ -149,16 +126,14 @@ impl Units {
 
     /// Creates the quotas of a limiter whose store counts the amounts.
     pub(super) fn stored(quotas: &[Quota]) -> Option<Box<Self>> {
-        Self::new(quotas, Spread::SlidingWindow).map(|units| Box::new(Self { is_stored: true, ..*units }))
+        Self::new(quotas, Rule::SlidingWindow).map(|units| Box::new(Self { is_stored: true, ..*units }))
     }
 
     /// Returns when the amounts of a request are available behind those of `ahead`.
     pub(crate) fn due(&self, start: u64, ahead: &Totals, amounts: &Amounts) -> u64 {
-        let quotas = self.quotas.iter().map(|it| {
-            let (unit, own) = (it.quota.unit(), it.own(amounts));
-            let ahead = ahead.get(unit);
-            (if ahead + own > 0 { it.due(start, ahead, own) } else { start }, unit)
-        });
+        let quotas = self.quotas.states.iter();
+        let quotas =
+            quotas.map(|it| (it.due_behind(start, ahead.get(it.unit()), it.own(amounts)), it.unit()));
         let reports = self.reports.iter().filter(|it| start < it.until).map(|it| {
             let total = ahead.get(it.unit).saturating_add(amounts.get(it.unit).into());
             // A store reports when the amount of its query fits. A smaller amount may fit earlier.
@@ -176,11 +151,11 @@ impl Units {
 
     /// Returns the lowest limit of each unit. The limit is zero for a unit without a quota, so its amounts are ignored.
     pub(super) fn limits(&self) -> Amounts {
-        let limit = |limits: Amounts, it: &UnitQuota| {
-            let (unit, own) = (it.quota.unit(), it.quota.limit());
+        let limit = |limits: Amounts, it: &QuotaState| {
+            let (unit, own) = (it.unit(), it.quota.limit());
             limits.with(unit, if let known @ 1.. = limits.get(unit) { known.min(own) } else { own })
         };
-        self.quotas.iter().fold(Amounts::NONE, limit)
+        self.quotas.states.iter().fold(Amounts::NONE, limit)
     }
 
     /// Takes the amounts of a request that leaves now. The buckets count it as if it left at `at`.
@@ -188,7 +163,9 @@ impl Units {
         if self.is_stored {
             return;
         }
-        self.quotas.iter_mut().for_each(|quota| quota.take(at, amounts, now));
+        for quota in &mut self.quotas.states {
+            quota.take(at, quota.own(amounts), (amounts.get(quota.unit()).into(), now));
+        }
         for report in &mut self.reports {
             report.used = report.used.saturating_add(amounts.get(report.unit).into());
         }
@@ -202,7 +179,7 @@ impl Units {
         }
         let returned =
             Some(taken).filter(|taken| self.changed_at.is_none_or(|changed_at| changed_at < *taken));
-        for quota in &mut self.quotas {
+        for quota in &mut self.quotas.states {
             is_more |= quota.settle(returned, charged, actual, now);
         }
         for report in &mut self.reports {
@@ -225,8 +202,9 @@ impl Units {
         self.reports.retain(|report| now < report.until);
         for reported in remaining {
             let unit = reported.unit();
-            let same = self.quotas.iter().filter(|quota| quota.quota.unit() == unit);
-            let Some(later) = same.map(|quota| quota.log.since(sent_at)).max() else { continue };
+            let logs =
+                self.quotas.states.iter().filter(|quota| quota.unit() == unit).flat_map(|quota| &quota.log);
+            let Some(later) = logs.map(|log| log.since(sent_at)).max() else { continue };
             let until = now.saturating_add(nanos(reported.reset_after()).min(longest));
             let (policy, left) = (reported.policy(), reported.left());
             let new = Reported { policy, unit, left, used: later, needed: 0, until, sent_at };
@@ -240,21 +218,13 @@ impl Units {
         is_narrower
     }
 
-    /// Discards what the server reported.
-    pub(super) fn forget_reports(&mut self) {
-        self.reports = Vec::new();
-    }
-
     pub(super) fn is_whole(&self, now: u64) -> bool {
-        let is_whole = |it: &UnitQuota| {
-            it.log.available(now) == it.log.limit && it.pace.as_ref().is_none_or(|pace| pace.arrival <= now)
-        };
-        self.quotas.iter().all(is_whole) && self.reports.iter().all(|report| report.until <= now)
+        self.quotas.is_whole(now) && self.reports.iter().all(|report| report.until <= now)
     }
 
     pub(super) fn states(&self, now: u64) -> impl Iterator<Item = UnitState> {
-        self.quotas.iter().map(move |it| {
-            let unit = it.quota.unit();
+        self.quotas.states.iter().map(move |it| {
+            let unit = it.unit();
             let applies = |report: &&Reported| report.unit == unit && (self.is_stored || now < report.until);
             let reported = self.reports.iter().filter(applies);
             let left = reported.map(Reported::left).min().unwrap_or(u64::MAX);
@@ -263,31 +233,25 @@ impl Units {
         })
     }
 
-    /// Moves the times of all grants so far forward by `delay`.
-    pub(super) fn postpone(&mut self, delay: u64) {
-        for quota in &mut self.quotas {
-            quota.log.postpone(delay);
-            quota.pace.iter_mut().for_each(|pace| pace.postpone(delay));
-        }
-    }
-
     /// Replaces the quotas. Amounts already taken still count.
-    pub(crate) fn change(own: &mut Option<Box<Self>>, quotas: &[Quota], spread: Spread, now: u64) {
-        if others(quotas).eq(own.iter().flat_map(|own| own.quotas.iter()).map(|quota| &quota.quota)) {
+    pub(crate) fn change(own: &mut Option<Box<Self>>, quotas: &[Quota], rule: Rule, now: u64) {
+        if others(quotas).eq(own.iter().flat_map(|own| &own.quotas.states).map(|quota| &quota.quota)) {
             return;
         }
-        let old = std::mem::replace(own, Self::new(quotas, spread));
+        let old = std::mem::replace(own, Self::new(quotas, rule));
         let Some(own) = own else { return };
         own.changed_at = Some(now);
         let Some(old) = old else { return };
-        let is_limited = |report: &Reported| own.quotas.iter().any(|quota| quota.quota.unit() == report.unit);
+        let is_limited =
+            |report: &Reported| own.quotas.states.iter().any(|quota| quota.unit() == report.unit);
         own.reports = old.reports.into_iter().filter(is_limited).collect();
-        for quota in &mut own.quotas {
+        for quota in &mut own.quotas.states {
             // The quota with the same window, or else that with the longest one.
-            let same = old.quotas.iter().filter(|old| old.quota.unit() == quota.quota.unit());
-            let by_window = |old: &&UnitQuota| (old.quota.window() == quota.quota.window(), old.log.window);
+            let same = old.quotas.states.iter().filter(|old| old.unit() == quota.unit());
+            let length = |old: &QuotaState| old.log.as_ref().map(|log| log.window);
+            let by_window = |old: &&QuotaState| (old.quota.window() == quota.quota.window(), length(old));
             let Some(old) = same.max_by_key(by_window) else { continue };
-            quota.log = old.log.clone().under(&quota.quota);
+            quota.log = old.log.clone().map(|log| log.under(&quota.quota));
             if let (Some(pace), Some(old)) = (&mut quota.pace, &old.pace) {
                 pace.replace(&[old], now);
             }

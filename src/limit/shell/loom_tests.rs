@@ -20,7 +20,7 @@ use super::{
     setup::Setup,
 };
 use crate::{
-    limit::core::{Block, Rule, Spread},
+    limit::core::{Block, Rule},
     policy::Quota,
 };
 
@@ -139,7 +139,7 @@ fn request_for_two_permits_takes_them_from_one_block() {
 /// A limiter on a clock that never advances, so that every run is the same.
 fn limiter(limit: u32) -> Arc<Shared> {
     let quota = Quota::new(limit, Duration::from_secs(3_600)).unwrap().without_margin();
-    let setup = Setup::new(Box::new([quota]), Rule::Quotas(Spread::SlidingWindow));
+    let setup = Setup::new(Box::new([quota]), Rule::SlidingWindow);
     Arc::new(Shared::new(Arc::new(setup)))
 }
 

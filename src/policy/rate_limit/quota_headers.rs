@@ -6,7 +6,7 @@ use super::{
     list::Unit,
     rows::{Field, Row},
 };
-use crate::config::InvalidConfig;
+use crate::config::{InvalidConfig, text::Written};
 
 /// The headers in which a service reports the remaining or the used permits of one quota.
 ///
@@ -33,17 +33,25 @@ use crate::config::InvalidConfig;
 ///
 /// Without a header that states the reset, more permits are expected after the window of the
 /// [header](Self::with_window_header), otherwise after the [documented one](Self::with_window). A dialect rejects a
-/// quota without any of the three.
-#[derive(Debug, Clone)]
+/// quota without any of the three, and one without a header for the permits, such as the default.
+#[derive(Debug, Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(expecting = "a table", deny_unknown_fields))]
 pub struct QuotaHeaders {
-    pub(super) row: Row,
-    pub(super) fields: Vec<(HeaderName, Field)>,
+    remaining: Option<Written<HeaderName>>,
+    used: Option<Written<HeaderName>>,
+    reset: Option<Written<HeaderName>>,
+    limit: Option<Written<HeaderName>>,
+    resource: Option<Written<HeaderName>>,
+    window_header: Option<Written<HeaderName>>,
+    unit: Option<Written<Unit>>,
+    window: Option<Written<Duration>>,
 }
 
 impl QuotaHeaders {
     /// Reads the remaining permits from the header `remaining`.
     pub fn new(remaining: HeaderName) -> Self {
-        Self::of(remaining, Field::Remaining)
+        Self { remaining: Some(Written(remaining)), ..Self::default() }
     }
 
     /// Reads the used permits from the header `used`, and the limit from the header of
@@ -51,86 +59,100 @@ impl QuotaHeaders {
     /// service is then expected to refill its permits evenly over the [window](Self::with_window). The window is
     /// required, and no other header is allowed.
     pub fn of_used(used: HeaderName) -> Self {
-        Self::of(used, Field::UsedOfLimit)
-    }
-
-    fn of(name: HeaderName, field: Field) -> Self {
-        let row = Row { name: name.to_string(), unit: Unit::Requests, window: None, is_form: false };
-        Self { row, fields: vec![(name, field)] }
+        Self { used: Some(Written(used)), ..Self::default() }
     }
 
     /// Reads from this header when more permits become available.
     pub fn with_reset(self, name: HeaderName) -> Self {
-        self.with(name, Field::Reset)
+        Self { reset: Some(Written(name)), ..self }
     }
 
     /// Reads from this header how many permits each window has.
-    pub fn with_limit(mut self, name: HeaderName) -> Self {
-        let used = self.fields.iter_mut().filter(|(_, field)| *field == Field::UsedOfLimit);
-        used.for_each(|(_, field)| *field = Field::Used);
-        self.with(name, Field::Limit)
+    pub fn with_limit(self, name: HeaderName) -> Self {
+        Self { limit: Some(Written(name)), ..self }
     }
 
     /// Reads from this header to which resource the quota belongs. Quotas of different resources are different quotas.
     pub fn with_resource(self, name: HeaderName) -> Self {
-        self.with(name, Field::Scope)
+        Self { resource: Some(Written(name)), ..self }
     }
 
     /// Sets what the quota counts. Default: requests. A limiter applies only quotas of requests to its rate.
-    pub fn with_unit(mut self, unit: Unit) -> Self {
-        self.row.unit = unit;
-        self
+    pub fn with_unit(self, unit: Unit) -> Self {
+        Self { unit: Some(Written(unit)), ..self }
     }
 
     /// Reads the window from this header, in seconds or with a unit, as in `60` and `1m`. A single window applies to
     /// all quotas of a list. It takes precedence over [`with_window`](Self::with_window).
     pub fn with_window_header(self, name: HeaderName) -> Self {
-        self.with(name, Field::Window)
+        Self { window_header: Some(Written(name)), ..self }
     }
 
     /// Sets the window that the service documents. It applies if no header states the reset or the window.
-    pub fn with_window(mut self, window: Duration) -> Self {
-        self.row.window = Some(window);
-        self
+    pub fn with_window(self, window: Duration) -> Self {
+        Self { window: Some(Written(window)), ..self }
     }
 
-    fn with(mut self, name: HeaderName, field: Field) -> Self {
-        self.fields.push((name, field));
-        self
+    /// Returns the headers, and what they state.
+    fn fields(&self) -> impl Iterator<Item = (&HeaderName, Field)> {
+        let used = if self.limit.is_some() { Field::Used } else { Field::UsedOfLimit };
+        let fields = [
+            (&self.remaining, Field::Remaining),
+            (&self.used, used),
+            (&self.reset, Field::Reset),
+            (&self.limit, Field::Limit),
+            (&self.resource, Field::Scope),
+            (&self.window_header, Field::Window),
+        ];
+        fields.into_iter().filter_map(|(name, field)| Some((&name.as_ref()?.0, field)))
     }
 
     /// Returns what a header states.
     pub(in crate::policy) fn field(&self, name: &HeaderName) -> Option<Field> {
-        self.fields.iter().find_map(|(known, field)| (known == name).then_some(*field))
+        self.fields().find_map(|(known, field)| (known == name).then_some(field))
+    }
+
+    /// Returns how the headers are read.
+    pub(super) fn row(&self) -> Row<'_> {
+        let name = self.remaining.as_ref().or(self.used.as_ref()).map_or("", |Written(name)| name.as_str());
+        let unit = self.unit.map_or(Unit::Requests, |Written(unit)| unit);
+        let window = self.window.map(|Written(window)| window);
+        Row { name: name.into(), unit, window, is_form: false }
     }
 
     /// Returns an error if a header has two meanings or is never read, or if a quota can never be read.
     pub(crate) fn check(all: &[Self]) -> Result<(), InvalidConfig> {
-        let mut names: Vec<_> = all.iter().flat_map(|one| one.fields.iter().map(|(name, _)| name)).collect();
-        names.sort_unstable_by_key(|name| name.as_str());
+        if let Some(one) = all.iter().find(|one| one.remaining.is_some() == one.used.is_some()) {
+            let value = if one.used.is_some() { "both" } else { "none" };
+            return Err(InvalidConfig::new("quota", value, "either `remaining` or `used`"));
+        }
+        let mut names: Vec<_> = all.iter().flat_map(Self::fields).map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             let expected = "a header that appears only once in the dialect";
-            return Err(InvalidConfig::new("quota header", pair[0].to_string(), expected));
+            return Err(InvalidConfig::new("quota header", pair[0].to_owned(), expected));
         }
-        let invalid = all.iter().find_map(|one| Some((one, one.missing()?)));
-        invalid.map_or(Ok(()), |(one, expected)| {
-            Err(InvalidConfig::new("quota header", one.row.name.clone(), expected))
-        })
+        match all.iter().find_map(|one| Some((one, one.missing()?))) {
+            Some((one, expected)) => {
+                Err(InvalidConfig::new("quota header", one.row().name.into_owned(), expected))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Returns the requirement that the quota violates.
     fn missing(&self) -> Option<&'static str> {
-        let has = |field| self.fields.iter().any(|(_, known)| *known == field);
-        match self.row.window {
-            Some(window) if window.is_zero() => Some("a window of more than zero"),
-            Some(_) if has(Field::UsedOfLimit) && self.fields.len() > 1 => {
+        let states_limit = self.used.is_some() && self.limit.is_none();
+        match self.window {
+            Some(Written(window)) if window.is_zero() => Some("a window of more than zero"),
+            Some(_) if states_limit && self.fields().count() > 1 => {
                 Some("a header with the limit, because the quota has other headers")
             }
             Some(_) => None,
-            None if has(Field::UsedOfLimit) => {
+            None if states_limit => {
                 Some("a header with the limit, or a documented window and no other header")
             }
-            None if has(Field::Reset) || has(Field::Window) => None,
+            None if self.reset.is_some() || self.window_header.is_some() => None,
             None => Some("a header with the reset or the window, or a documented window"),
         }
     }

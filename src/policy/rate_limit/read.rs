@@ -91,7 +91,10 @@ pub fn remaining(
     let (mut list, mut has_form) = (Vec::new(), false);
     for hits in hits.chunk_by(|one, other| one.row == other.row) {
         let place = hits[0].row;
-        let row = custom.get(place).map_or_else(|| row(place - custom.len()), |custom| &custom.row);
+        let row = match custom.get(place) {
+            Some(custom) => &custom.row(),
+            None => row(place - custom.len()),
+        };
         if row.is_form && has_form {
             continue;
         }
@@ -102,7 +105,7 @@ pub fn remaining(
     list
 }
 
-impl Row {
+impl Row<'_> {
     /// Reads the headers of this row. Returns `None` if they are malformed or contradict each other.
     fn read(&self, hits: &[Hit<'_>], served: impl Fn() -> SystemTime) -> Option<Vec<Remaining>> {
         let quotas = if has(hits, Field::Structured) {

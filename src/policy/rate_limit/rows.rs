@@ -1,6 +1,6 @@
 //! The headers in which services report their quotas. A service is a row.
 
-use std::{sync::LazyLock, time::Duration};
+use std::{borrow::Cow, sync::LazyLock, time::Duration};
 
 use super::list::Unit;
 
@@ -35,9 +35,9 @@ pub(in crate::policy) enum Field {
 
 /// How the headers of one quota, or of one list of quotas, are read.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct Row<'a> {
     /// Part of the identity of its quotas.
-    pub(super) name: String,
+    pub(super) name: Cow<'a, str>,
     pub(super) unit: Unit,
     /// The window, if the headers state neither it nor a reset, and the service documents it.
     pub(super) window: Option<Duration>,
@@ -120,7 +120,7 @@ const SERVICES: [Service; 22] = {
 
 /// The rows, and the sorted names of all headers with their rows and fields.
 struct Table {
-    rows: Vec<Row>,
+    rows: Vec<Row<'static>>,
     index: Vec<(String, usize, Field)>,
 }
 
@@ -132,7 +132,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
         let names = known.map(|(name, field)| (format!("{before}{name}{after}"), *field));
         let names: Vec<_> =
             names.chain(others.iter().map(|(name, field)| ((*name).to_owned(), *field))).collect();
-        let name = names.first().map_or(String::new(), |(name, _)| name.clone());
+        let name = names.first().map_or(String::new(), |(name, _)| name.clone()).into();
         table.rows.push(Row { name, unit, window: window.map(Duration::from_secs), is_form: place < FORMS });
         table.index.extend(names.into_iter().map(|(name, field)| (name, place, field)));
     }
@@ -148,7 +148,7 @@ pub(super) fn of_header(name: &str) -> impl Iterator<Item = (usize, Field)> {
     same.map(|(_, row, field)| (*row, *field))
 }
 
-pub(super) fn row(place: usize) -> &'static Row {
+pub(super) fn row(place: usize) -> &'static Row<'static> {
     &TABLE.rows[place]
 }
 

@@ -23,13 +23,13 @@ struct Policy {
 
 /// Reads a List as in drafts -10 and -11, otherwise a Dictionary as in draft -07. If a new draft renames a parameter,
 /// add another form.
-pub(super) fn read(row: &Row, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
+pub(super) fn read(row: &Row<'_>, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
     items(row, hits).filter(|list| !list.is_empty()).or_else(|| dictionary(row, hits))
 }
 
 /// Reads a List with one Item for each policy. The limit, the window and the unit are parameters in the header of the
 /// policies.
-fn items(row: &Row, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
+fn items(row: &Row<'_>, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
     let policies = LazyCell::new(|| policies(lines(hits, Field::Policies), row.unit));
     let mut list = Vec::new();
     members(lines(hits, Field::Structured), |text| {
@@ -81,7 +81,7 @@ fn policies<'a>(lines: impl Iterator<Item = &'a HeaderValue>, unit: Unit) -> Has
 }
 
 /// Reads a Dictionary, which describes one policy without a name.
-fn dictionary(row: &Row, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
+fn dictionary(row: &Row<'_>, hits: &[Hit<'_>]) -> Option<Vec<Remaining>> {
     let mut found = [None; 3];
     members(lines(hits, Field::Structured), |text| {
         let (key, value) = text.pair()?;

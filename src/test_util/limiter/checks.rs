@@ -7,7 +7,7 @@ use super::{
     state::{Caller, State, Tokens, Violation},
     window::Window,
 };
-use crate::limit::core::{Block, Core, Grant, Rule, Spread, Stage};
+use crate::limit::core::{Block, Core, Grant, Rule, Stage};
 use crate::{
     error::Refusal,
     policy::{Priority, Quota, nanos},
@@ -62,14 +62,14 @@ impl Checks {
         let costliest = script.calls().map(|call| call.cost.get()).max().unwrap_or(1);
         // Forecasts are too inexact for a check if a rate is learned, or if priorities share the permits.
         let is_learned = script.settings.rule == Rule::Learned;
-        let is_paced = script.settings.rule == Rule::Quotas(Spread::PacedWindow);
+        let is_paced = script.settings.rule == Rule::PacedWindow;
         let has_reports = script.calls().any(|call| matches!(call.reply, super::Reply::Reports(..)));
         let has_upper_bounds = script.calls().all(|call| call.tokens.1 <= call.tokens.0);
         let has_ranks = script.calls().any(|call| call.priority != Priority::Normal);
         Self {
             granted: windows(),
             arrived: windows(),
-            keeps_log: script.settings.rule != Rule::Quotas(Spread::TokenBucket),
+            keeps_log: script.settings.rule != Rule::TokenBucket,
             is_exact: costliest == 1 && !is_paced && script.quotas.len() < 2 && script.tokens().is_none(),
             forecasts: !is_learned && !has_ranks && !has_reports,
             waiting: Default::default(),

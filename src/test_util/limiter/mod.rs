@@ -29,7 +29,7 @@ pub use self::{
     state::Violation,
 };
 pub use crate::limit::core::{
-    Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, Rule, Spread, Status, Submitted, Ticket,
+    Ask, Block, Core, CoreSettings, End, Feedback, Grant, Latest, Rule, Status, Submitted, Ticket,
 };
 pub use crate::policy::adaptive::Acceptance;
 use crate::policy::{Amounts, Unit};

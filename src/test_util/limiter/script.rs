@@ -3,7 +3,7 @@
 use std::{fmt, num::NonZeroU32, time::Duration};
 
 use super::random::Random;
-use crate::limit::core::{CoreSettings, Rule, Spread};
+use crate::limit::core::{CoreSettings, Rule};
 use crate::policy::{Priority, Quota, Unit, nanos};
 
 /// A millisecond in nanoseconds.
@@ -80,9 +80,9 @@ impl Script {
     pub fn random(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let rule = match random.up_to(9) {
-            0..=2 => Rule::Quotas(Spread::TokenBucket),
-            3..=5 => Rule::Quotas(Spread::PacedWindow),
-            6..=8 => Rule::Quotas(Spread::SlidingWindow),
+            0..=2 => Rule::TokenBucket,
+            3..=5 => Rule::PacedWindow,
+            6..=8 => Rule::SlidingWindow,
             _ => Rule::Learned,
         };
         let has_margin = random.percent(60);
@@ -113,7 +113,7 @@ impl Script {
 
     fn fill(&mut self, random: &mut Random, slack: u64) {
         let largest = match self.settings.rule {
-            Rule::Quotas(Spread::SlidingWindow) => self.requests().map(largest_at_once).min(),
+            Rule::SlidingWindow => self.requests().map(largest_at_once).min(),
             _ => self.requests().map(Quota::burst).min(),
         };
         let largest = largest.unwrap_or(10);

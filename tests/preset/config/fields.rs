@@ -135,7 +135,10 @@ fn every_field_has_the_same_effect_as_its_setter() {
     let bucket = LocalLimiter::token_bucket(Quota::per_second(10).unwrap());
     let layer = RateLimitLayer::new(bucket).with_max_wait(3 * SECOND).with_max_queue(4);
     assert_eq!(
-        format!("{:?}", RateLimitLayer::from_config(config.token_bucket(), &config)),
+        format!(
+            "{:?}",
+            RateLimitLayer::from_config(LocalLimiter::token_bucket([]).with_config(&config), &config)
+        ),
         format!("{layer:?}")
     );
     let config: TimeoutConfig = toml::from_str("total = '50s'\nattempt = '5s'\nbody_idle = '6s'").unwrap();
@@ -182,8 +185,9 @@ async fn initial_burst_of_0_delays_the_first_permit() {
     let wait = async |text: &str| {
         let limit: RateLimitConfig = toml::from_str(text).unwrap();
         let start = tokio::time::Instant::now();
-        limit.token_bucket().acquire_with(&PermitRequest::new()).await.unwrap();
-        limit.sliding_window().acquire_with(&PermitRequest::new()).await.unwrap();
+        for limiter in [LocalLimiter::token_bucket([]), LocalLimiter::sliding_window([])] {
+            limiter.with_config(&limit).acquire_with(&PermitRequest::new()).await.unwrap();
+        }
         start.elapsed()
     };
     assert!(wait("quota = '10/1s'").await.is_zero());

@@ -17,8 +17,8 @@ const MAX_GATES: usize = 8;
 pub(crate) struct ServerLimits {
     pub(crate) pause: Pause,
     gates: Vec<Gate>,
-    /// The quotas of tokens, points and other units, and their resets.
-    others: Vec<(Remaining, u64)>,
+    /// The quotas of tokens, points and other units, and when the server reported them.
+    others: (Vec<Remaining>, u64),
     /// The slow start after the last pause.
     slow_start: Option<SlowStart>,
     /// Whether the limiter has a quota. A quota spreads queued requests after a pause, so no slow start is needed.
@@ -56,7 +56,7 @@ impl ServerLimits {
         Self {
             pause: Pause::new(PauseSettings::DEFAULT),
             gates: Vec::new(),
-            others: Vec::new(),
+            others: (Vec::new(), 0),
             slow_start: None,
             has_quota,
             unconfirmed,
@@ -66,19 +66,20 @@ impl ServerLimits {
     /// Discards what the server reported.
     pub(crate) fn reset(&mut self) {
         (self.pause, self.gates, self.slow_start) = (Pause::new(self.pause.settings), Vec::new(), None);
-        self.others = Vec::new();
+        self.others.0 = Vec::new();
     }
 
     /// Replaces the quotas of other units.
     pub(crate) fn report_others(&mut self, others: &[Remaining], now: u64) {
-        let reset_at = |quota: &Remaining| now.saturating_add(nanos(quota.reset_after()));
-        self.others = others.iter().map(|quota| (*quota, reset_at(quota))).collect();
+        self.others = (others.to_vec(), now);
     }
 
     /// Returns the quotas of other units that have not reset, with their resets counted from `now`.
     pub(crate) fn others_at(&self, now: u64) -> Vec<Remaining> {
-        let others = self.others.iter().filter(|(_, reset_at)| now < *reset_at);
-        others.map(|(quota, reset_at)| quota.resetting_after(Duration::from_nanos(reset_at - now))).collect()
+        let (others, reported_at) = &self.others;
+        let passed = Duration::from_nanos(now.saturating_sub(*reported_at));
+        let left = |quota: &Remaining| quota.reset_after().checked_sub(passed).filter(|left| !left.is_zero());
+        others.iter().filter_map(|quota| Some(quota.resetting_after(left(quota)?))).collect()
     }
 
     /// Returns when the pause ends, or its next probe may leave.
@@ -240,7 +241,6 @@ impl ServerLimits {
         }
         self.gates.retain(|gate| now < gate.until);
         self.pause.tidy(now);
-        self.others.retain(|(_, reset_at)| now < *reset_at);
         self.slow_start = self.slow_start.filter(|start| !start.is_over(now));
         self.any()
     }

@@ -62,14 +62,14 @@ fn block_is_booked_when_it_closes_but_not_after_its_end() {
 fn singles_are_the_requests_for_one_permit_that_are_available_together() {
     for seed in 0..2_000 {
         let mut random = Random::new(seed);
-        let spread = random.pick(&[Spread::TokenBucket, Spread::PacedWindow, Spread::SlidingWindow]);
+        let rule = random.pick(&[Rule::TokenBucket, Rule::PacedWindow, Rule::SlidingWindow]);
         let limits = |random: &mut Random| {
             let limit = 2 + random.up_to(28) as u32;
             let quota = Quota::new(limit, Duration::from_nanos(1 + random.up_to(200))).unwrap();
             quota.with_burst(1 + random.up_to(u64::from(limit) - 2) as u32).unwrap().without_margin()
         };
         let quotas: Vec<_> = (0..1 + random.up_to(1)).map(|_| limits(&mut random)).collect();
-        let (mut quotas, mut now) = (Quotas::new(&quotas, spread), 1);
+        let (mut quotas, mut now) = (Quotas::new(&quotas, rule), 1);
         for _ in 0..60 {
             now += random.up_to(40);
             let singles = quotas.singles(now);

@@ -19,9 +19,9 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 const UNBOUNDED: Latest = Latest { max_wait: u64::MAX, deadline: u64::MAX };
 
-const BUCKET: Rule = Rule::Quotas(Spread::TokenBucket);
-const PACED: Rule = Rule::Quotas(Spread::PacedWindow);
-const WINDOW: Rule = Rule::Quotas(Spread::SlidingWindow);
+const BUCKET: Rule = Rule::TokenBucket;
+const PACED: Rule = Rule::PacedWindow;
+const WINDOW: Rule = Rule::SlidingWindow;
 
 fn core(rule: Rule, quotas: &[Quota]) -> Core {
     Core::new(quotas, CoreSettings::new(rule))
