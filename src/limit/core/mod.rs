@@ -80,7 +80,7 @@ use crate::{
 pub const PATIENCE: u32 = 50_000_000;
 
 /// The state of one limiter.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Core {
     supply: Supply,
     queue: Lazy<Queue>,

@@ -228,15 +228,6 @@ impl Queue {
         self.slots.link(index, rank);
     }
 
-    /// Puts a refused waiter back at its position.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn put_back(&mut self, index: u32) {
-        if let Some(slot) = self.slots.get(index) {
-            self.queued[slot.waiter.rank()] += 1;
-            self.enter(index);
-        }
-    }
-
     /// Returns the waiter with the uncollected permits that were granted first: its slot, and the time of the grant.
     pub(super) fn uncollected(&self) -> Option<(u32, Waiter, u64)> {
         let (index, slot) = self.slots.first(GRANTED)?;

@@ -23,7 +23,7 @@ const FIRST: u64 = 10;
 const KEPT: u64 = 600_000_000_000;
 
 /// The configured quotas, and the rate of a limiter that learns. A struct of both, because all of their limits apply.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Supply {
     pub(super) quotas: Quotas,
     learned: Option<Box<Learned>>,
@@ -33,13 +33,6 @@ pub(super) struct Supply {
 /// A store outside the limiter, which replaces the quotas.
 struct Source(Box<dyn PermitSource>);
 
-/// Only a simulation copies a limiter, and it has no store.
-impl Clone for Source {
-    fn clone(&self) -> Self {
-        unreachable!("a simulated limiter has no store")
-    }
-}
-
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Source")
@@ -47,7 +40,7 @@ impl fmt::Debug for Source {
 }
 
 /// A learned rate.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Learned {
     pub(super) learner: Learner,
     /// The slow start of a limiter without a quota, until it has learned a rate.
