@@ -10,7 +10,7 @@ use crate::{
     error::Refusal,
     policy::{
         Amounts, Priority,
-        priority::{Heads, Shares, Turn},
+        priority::{Heads, Shares},
     },
 };
 
@@ -19,8 +19,6 @@ use crate::{
 pub(super) struct Head {
     pub(super) slot: u32,
     pub(super) waiter: Waiter,
-    /// The number of permits that must remain for another priority.
-    pub(super) reserve: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -114,15 +112,12 @@ impl Queue {
         [cost(0), cost(1), cost(2)]
     }
 
-    /// Returns the waiter that is served next. A request can take at most `largest` permits.
+    /// Returns the waiter that is served next.
     #[inline]
-    pub(super) fn head(&self, largest: u32) -> Option<Head> {
-        let turn = match self.only_rank() {
-            Some(rank) => Turn { rank, reserve: 0 },
-            None => self.shares.next(&self.heads(), largest.into())?,
-        };
-        let (slot, found) = self.slots.first(turn.rank)?;
-        Some(Head { slot, waiter: found.waiter, reserve: turn.reserve })
+    pub(super) fn head(&self) -> Option<Head> {
+        let rank = self.only_rank().or_else(|| self.shares.next(&self.heads()))?;
+        let (slot, found) = self.slots.first(rank)?;
+        Some(Head { slot, waiter: found.waiter })
     }
 
     /// Returns the first waiter that is already in flight.
@@ -132,7 +127,7 @@ impl Queue {
             while let Some((_, found)) = next.filter(|(_, found)| !found.waiter.is_in_flight) {
                 next = self.slots.next(found);
             }
-            next.map(|(slot, found)| Head { slot, waiter: found.waiter, reserve: 0 })
+            next.map(|(slot, found)| Head { slot, waiter: found.waiter })
         })
     }
 
@@ -226,15 +221,6 @@ impl Queue {
         self.in_flight += usize::from(waiter.is_in_flight);
         self.amounts.iter_mut().for_each(|amounts| amounts.enter(&waiter.amounts, rank));
         self.slots.link(index, rank);
-    }
-
-    /// Puts a refused waiter back at its position.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn put_back(&mut self, index: u32) {
-        if let Some(slot) = self.slots.get(index) {
-            self.queued[slot.waiter.rank()] += 1;
-            self.enter(index);
-        }
     }
 
     /// Returns the waiter with the uncollected permits that were granted first: its slot, and the time of the grant.

@@ -22,7 +22,7 @@ const FIRST: u64 = 10;
 const KEPT: u64 = 600_000_000_000;
 
 /// The configured quotas, and the rate of a limiter that learns. A struct of both, because all of their limits apply.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Supply {
     pub(super) quotas: Quotas,
     learned: Option<Box<Learned>>,
@@ -32,13 +32,6 @@ pub(super) struct Supply {
 /// A store outside the limiter, which replaces the quotas.
 struct Source(Box<dyn PermitSource>);
 
-/// Only a simulation copies a limiter, and it has no store.
-impl Clone for Source {
-    fn clone(&self) -> Self {
-        unreachable!("a simulated limiter has no store")
-    }
-}
-
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Source")
@@ -46,7 +39,7 @@ impl fmt::Debug for Source {
 }
 
 /// A learned rate.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Learned {
     pub(super) learner: Learner,
     /// The slow start of a limiter without a quota, until it has learned a rate.
@@ -173,17 +166,10 @@ impl Supply {
         learned.learner.is_free(cost, now)
     }
 
-    /// Takes permits if they and `reserve` others are available since `from` or later. Returns since when.
+    /// Takes permits if they are available since `from` or later. Returns since when.
     #[inline]
-    pub(super) fn take(
-        &mut self,
-        cost: NonZeroU32,
-        (reserve, from): (u64, u64),
-        progress: Progress,
-        now: u64,
-    ) -> Option<u64> {
-        let needed = u64::from(cost.get()).saturating_add(reserve);
-        let at = self.due(from, needed, needed);
+    pub(super) fn take(&mut self, cost: NonZeroU32, from: u64, progress: Progress, now: u64) -> Option<u64> {
+        let at = self.due(from, cost.get().into(), cost.get().into());
         if at > now {
             return None;
         }

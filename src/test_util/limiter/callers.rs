@@ -4,7 +4,12 @@ use std::time::SystemTime;
 
 use http::HeaderMap;
 
-use super::{Call, Caller, Event, Reply, Sim, State, Violation, state::Tokens};
+use super::{
+    Call, Caller, Event, Reply, Sim, State, Violation,
+    state::Tokens,
+    waits::{NEVER_MISSED, Refused},
+};
+use crate::error::Refusal;
 use crate::limit::core::{Ask, End, Feedback, Grant, Latest, PATIENCE, Stage, Status, Submitted};
 use crate::policy::{Amounts, Remaining, Unit, adaptive::Acceptance, rate_limit};
 
@@ -40,7 +45,10 @@ impl Sim<'_> {
         }
         let bound = |after: Option<u64>| after.map_or(u64::MAX, |after| self.time.saturating_add(after));
         let latest = Latest { max_wait: bound(call.max_wait), deadline: bound(call.deadline) };
-        self.submit(caller, latest, call.max_queue)?;
+        match self.unbounded == Some(caller) {
+            true => self.submit(caller, NEVER_MISSED, usize::MAX)?,
+            false => self.submit(caller, latest, call.max_queue)?,
+        }
         self.open_block();
         Ok(())
     }
@@ -64,9 +72,7 @@ impl Sim<'_> {
                 Ok(())
             }
             Err(refusal) => {
-                self.report.refused += 1;
-                let exact = || self.core.grant_of_new(ask, self.time);
-                self.report.exact_waits += self.checks.refused(&refusal, exact, self.time)?;
+                self.refused(caller, &refusal);
                 self.end_refused(caller);
                 Ok(())
             }
@@ -76,15 +82,13 @@ impl Sim<'_> {
     /// Hands the wake-ups of the core to the callers.
     pub(super) fn collect_woken(&mut self) -> Result<(), Violation> {
         while let Some(ticket) = self.core.pop_woken() {
-            let Some(stage) = self.core.stage(ticket) else { continue };
+            let Some(stage) = self.core.stage(ticket).cloned() else { continue };
             let Some(&caller) = self.by_slot.get(&ticket.slot()) else { continue };
             match stage {
                 Stage::Granted(_) => self.checks.granted(&mut self.callers[caller], true, self.time)?,
                 Stage::Refused(refusal) => {
-                    self.report.refused += 1;
                     self.checks.left(&self.callers[caller]);
-                    let exact = || self.core.grant_of_refused(ticket, self.time);
-                    self.report.exact_waits += self.checks.refused(refusal, exact, self.time)?;
+                    self.refused(caller, &refusal);
                 }
                 Stage::Offered(_) => {
                     let late = self.callers[caller].call.poll.min(PATIENCE.into());
@@ -132,16 +136,20 @@ impl Sim<'_> {
             Status::Refused(refusal) => {
                 self.by_slot.remove(&ticket.slot());
                 if was_waiting {
-                    // A late waiter is refused while it is polled. No copy of the core can tell when it would be
-                    // granted.
-                    self.report.refused += 1;
                     self.checks.left(&self.callers[caller]);
-                    self.checks.refused(&refusal, || None, self.time)?;
+                    self.refused(caller, &refusal);
                 }
                 self.end_refused(caller);
             }
         }
         Ok(())
+    }
+
+    /// Records a refusal, and when the call would be granted without its bounds.
+    fn refused(&mut self, caller: usize, refusal: &Refusal) {
+        self.report.refused += 1;
+        let due = self.checks.due(refusal, self.time);
+        self.refused.extend(due.map(|due| Refused { caller, due, start: self.start }));
     }
 
     fn granted(&mut self, caller: usize, grant: Grant, is_new: bool) -> Result<(), Violation> {

@@ -22,7 +22,7 @@ pub(super) struct Checks {
     forecasts: bool,
     /// Whether forecasts are exact. The forecasts for costly requests may be too early, because they ignore the
     /// gaps that such requests leave. A paced window and several quotas also leave gaps.
-    is_exact: bool,
+    pub(super) is_exact: bool,
     /// The waiters of each priority that are neither woken nor absent, by the order in which they joined.
     waiting: [BTreeSet<u64>; Priority::COUNT],
     joined: u64,
@@ -233,28 +233,10 @@ impl Checks {
         Ok(())
     }
 
-    /// Compares the wait of a refusal with the time of the grant without the bound. Returns 1 if they are equal, or 0
-    /// if the forecast may be too early.
-    pub(super) fn refused(
-        &self,
-        refusal: &Refusal,
-        exact: impl Fn() -> Option<u64>,
-        now: u64,
-    ) -> Result<u64, Violation> {
-        let Some(wait) = refusal.wait().filter(|wait| !wait.is_zero()) else { return Ok(0) };
-        if !self.forecasts {
-            return Ok(0);
-        }
-        let forecast = now.saturating_add(nanos(wait));
-        match exact() {
-            Some(granted) if forecast > granted || self.is_exact && forecast != granted => {
-                Err(Violation(format!(
-                    "refused at {now} with a wait until {forecast}, but granted at {granted}: {refusal:?}"
-                )))
-            }
-            Some(granted) => Ok(u64::from(forecast == granted)),
-            _ => Ok(0),
-        }
+    /// Returns when a refused call would be granted without its bounds, if the refusal states it.
+    pub(super) fn due(&self, refusal: &Refusal, now: u64) -> Option<u64> {
+        let wait = refusal.wait().filter(|wait| self.forecasts && !wait.is_zero())?;
+        Some(now.saturating_add(nanos(wait)))
     }
 
     /// Checks the state after an event: no permit and no waiter is lost, and memory is bounded.

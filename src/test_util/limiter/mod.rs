@@ -10,6 +10,7 @@ mod checks;
 pub(crate) mod random;
 mod script;
 mod state;
+mod waits;
 mod window;
 
 use std::{
@@ -23,6 +24,7 @@ use self::{
     checks::Checks,
     random::Random,
     state::{Caller, State, Tokens},
+    waits::{Refused, Start},
 };
 pub use self::{
     script::{Action, Call, Reply, Script, Step},
@@ -36,6 +38,9 @@ use crate::policy::{Amounts, Unit};
 
 /// The maximum number of events of a script. More mean that time does not proceed.
 const MOST_EVENTS: usize = 20_000;
+
+/// The number of refusals whose waits are checked. Each takes a second run.
+const CHECKED_WAITS: usize = 3;
 
 /// Something that happens at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,6 +95,12 @@ pub struct Sim<'a> {
     block: Option<(Block, Vec<usize>)>,
     checks: Checks,
     report: Report,
+    /// The start of the present event.
+    start: Option<Start>,
+    /// The refusals that state a wait.
+    refused: Vec<Refused>,
+    /// The call without bounds in the second run.
+    unbounded: Option<usize>,
 }
 
 impl<'a> Sim<'a> {
@@ -107,6 +118,9 @@ impl<'a> Sim<'a> {
             block: None,
             checks: Checks::new(script),
             report: Report::default(),
+            start: None,
+            refused: Vec::new(),
+            unbounded: None,
         };
         for (index, step) in script.steps.iter().enumerate() {
             sim.schedule(step.at, Event::Step(index));
@@ -120,22 +134,32 @@ impl<'a> Sim<'a> {
     ///
     /// Returns the first violation of a guarantee.
     pub fn run(mut self) -> Result<Report, Violation> {
-        while let Some(Reverse((at, _, event))) = self.events.pop() {
-            self.report.events += 1;
-            if self.report.events > MOST_EVENTS as u64 {
-                return Err(Violation(format!("no end after {MOST_EVENTS} events: {event:?}")));
-            }
-            self.time = at.max(self.time);
-            self.apply(event)?;
-            self.collect_woken()?;
-            self.checks.after(&self.core, &mut self.callers, self.block.as_ref(), self.time)?;
-            self.set_timer();
-        }
+        while self.step()? {}
         let waiting = self.callers.iter().position(|caller| !matches!(caller.state, State::Ended));
-        match waiting {
-            Some(caller) => Err(Violation(format!("call {caller} was lost: {:?}", self.callers[caller]))),
-            None => self.checks.at_end(&self.core).map(|()| self.report),
+        if let Some(caller) = waiting {
+            return Err(Violation(format!("call {caller} was lost: {:?}", self.callers[caller])));
         }
+        self.checks.at_end(&self.core)?;
+        for refused in self.refused.iter().rev().take(CHECKED_WAITS) {
+            self.report.exact_waits += Sim::new(self.script).check_wait(refused)?;
+        }
+        Ok(self.report)
+    }
+
+    /// Applies the next event. Returns whether there was one.
+    fn step(&mut self) -> Result<bool, Violation> {
+        let Some(Reverse((at, number, event))) = self.events.pop() else { return Ok(false) };
+        self.report.events += 1;
+        if self.report.events > MOST_EVENTS as u64 {
+            return Err(Violation(format!("no end after {MOST_EVENTS} events: {event:?}")));
+        }
+        self.time = at.max(self.time);
+        self.start = Some((self.time, number, event, self.scheduled));
+        self.apply(event)?;
+        self.collect_woken()?;
+        self.checks.after(&self.core, &mut self.callers, self.block.as_ref(), self.time)?;
+        self.set_timer();
+        Ok(true)
     }
 
     fn schedule(&mut self, at: u64, event: Event) {
