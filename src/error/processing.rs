@@ -36,8 +36,8 @@ impl Error {
     ///   earlier attempts of another retry layer.
     pub fn may_have_been_processed(&self) -> bool {
         let own = match self.failed() {
-            Failed::Layer => self.is_timeout() && !self.is_not_sent(),
-            Failed::Readiness => false,
+            Failed::Layer => self.is_timeout(),
+            Failed::Unsent | Failed::Readiness => false,
             Failed::Service(proof) => !proof.not_sent,
         };
         self.is_after_processing() || self.report().map_or(own, |report| report.was_processed(own))

@@ -15,7 +15,7 @@ use tokio::{
 use tower::ServiceExt;
 
 use super::*;
-use crate::error::transport::hyper::ConnectError;
+use crate::error::{delivery::NEVER_SENT, transport::hyper::ConnectError};
 
 type Body = UnsyncBoxBody<Bytes, BoxError>;
 
@@ -127,8 +127,6 @@ async fn refused_stream() -> h2::Error {
         () = server => panic!("the server ended before the client"),
     }
 }
-
-const NEVER_SENT: Proof = Proof { lasting: true, ..NOT_SENT };
 
 #[tokio::test]
 async fn first_transport_or_delivery_error_determines_the_delivery() {
