@@ -123,11 +123,6 @@ impl DeliveryError {
         Self { source: source.into(), proof: NEVER_SENT }
     }
 
-    /// Returns whether [`circuit_open`](Self::circuit_open) created the error.
-    pub(super) fn is_circuit_open(&self) -> bool {
-        self.proof == NEVER_SENT
-    }
-
     /// Reports that the request was not sent, if the direct cause of `error` has the type `C`. Any other error is
     /// returned unchanged.
     ///

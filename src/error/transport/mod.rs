@@ -48,7 +48,7 @@ use super::{
     BoxError, DeliveryError, Error, ErrorKind,
     call::Failed,
     chain::{cause, chain},
-    delivery::{MAYBE, NOT_SENT, Proof},
+    delivery::{MAYBE, NEVER_SENT, NOT_SENT, Proof},
 };
 
 impl Error {
@@ -160,7 +160,8 @@ impl Findings {
         }
         if let Some(error) = error.downcast_ref::<DeliveryError>() {
             self.prove(Proof { not_sent: false, ..error.proof });
-            if error.is_circuit_open() {
+            // The error of an open circuit breaker.
+            if error.proof == NEVER_SENT {
                 return self.last_as(ErrorKind::CircuitOpen);
             }
         }

@@ -15,7 +15,7 @@ use tokio::{
 use tower::ServiceExt;
 
 use super::*;
-use crate::error::{delivery::NEVER_SENT, transport::hyper::ConnectError};
+use crate::error::transport::hyper::ConnectError;
 
 type Body = UnsyncBoxBody<Bytes, BoxError>;
 
