@@ -30,9 +30,9 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline(pub Instant);
 
-/// The time limit that the caller of a client has set for a request. It replaces the total timeout of the stack.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RequestTimeout(pub(crate) Instant);
+/// The extension with the time limit that the caller of a client has set for a request. It replaces the total timeout of
+/// the stack.
+pub(crate) type RequestTimeout = (Instant, DeadlineSetting);
 
 impl Deadline {
     /// Returns the deadline that is `left` from now.

@@ -105,6 +105,11 @@ impl CallContext {
         self.progress().watch.load(Ordering::Acquire) == EXPIRED
     }
 
+    /// Returns whether the latest attempt waits for a connection or a stream, so that its request was not sent.
+    pub(crate) fn is_unsent(&self) -> bool {
+        matches!(self.phase(), Phase::Connecting | Phase::Waiting)
+    }
+
     /// Returns the phase of the latest attempt.
     pub(crate) fn phase(&self) -> Phase {
         let Progress { watch, phase, .. } = self.progress();

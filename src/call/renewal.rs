@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use http::Request;
 
-use super::{CallContext, Phase, RecordedHead};
+use super::{CallContext, RecordedHead};
 
 /// How far a renewal has got. The rate limit layer and the transport below it share this state through the call,
 /// because the transport cannot acquire a permit itself.
@@ -22,7 +22,7 @@ impl CallContext {
     /// Called by the rate limit layer when its inner service is pending. Returns the head of the request if the
     /// transport waits until the permit was checked. [`renewed`](Self::renewed) must then be called.
     pub(crate) fn renewal(&self, cx: &mut Context<'_>) -> Option<Box<RecordedHead>> {
-        if !matches!(self.phase(), Phase::Connecting | Phase::Waiting) {
+        if !self.is_unsent() {
             return None;
         }
         let mut state = self.0.shared.state();

@@ -40,7 +40,7 @@ impl OuterCall {
         mut request: Request<Body>,
     ) -> Result<Response<Body>, Error> {
         let (ends, began) =
-            (request.extensions().get::<RequestTimeout>().map(|timeout| timeout.0), clock::now());
+            (request.extensions().get::<RequestTimeout>().map(|(ends, _)| *ends), clock::now());
         let processed = Arc::clone(&self.processed);
         request.extensions_mut().insert(self);
         let call = outer.oneshot(request);

@@ -11,7 +11,7 @@ use percent_encoding::utf8_percent_encode;
 use super::{error::ResponseError, path_segment::RESERVED, response::ResponseFuture, service::Client};
 use crate::{
     body::Body,
-    call::RequestTimeout,
+    call::{DeadlineSetting, RequestTimeout},
     clock,
     error::Error,
     headers,
@@ -233,7 +233,9 @@ impl RequestBuilder {
             request.extensions_mut().insert(retry.with_idempotent());
         }
         if let (Some(limit), Ok(request)) = (self.timeout, &mut request) {
-            request.extensions_mut().insert(RequestTimeout(clock::after(clock::now(), limit)));
+            let timeout: RequestTimeout =
+                (clock::after(clock::now(), limit), DeadlineSetting::RequestTimeout);
+            request.extensions_mut().insert(timeout);
         }
         ResponseFuture::new(self.client, request.map(|request| *request))
     }

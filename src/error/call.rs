@@ -4,7 +4,7 @@ use http::HeaderValue;
 
 use super::{
     BoxError, ErrorKind, Reason, Refusal,
-    delivery::{NOT_SENT, Proof},
+    delivery::{NEVER_SENT, NOT_SENT, Proof},
     redacted::redact,
 };
 use crate::call::{CallContext, Report};
@@ -57,8 +57,6 @@ pub(super) struct Inner {
     pub(super) shows_source: bool,
     report: Option<Report>,
     maybe_processed: bool,
-    /// Whether a timeout expired before the request was sent.
-    not_sent: bool,
     /// Whether [`of_body`](Error::of_body) has created the error.
     #[cfg(feature = "client")]
     pub(super) of_body: bool,
@@ -69,6 +67,8 @@ pub(super) struct Inner {
 pub(crate) enum Failed {
     /// A layer of this crate.
     Layer,
+    /// A timeout of this crate, before the request was sent.
+    Unsent,
     /// The inner service failed before it was called.
     Readiness,
     /// The inner service failed after it was called. `Proof` is what the error proves about the delivery.
@@ -79,7 +79,16 @@ impl Error {
     /// Creates the error of a layer of this crate. `time` is the limit of a timeout, or the wait that the call would
     /// have needed.
     pub(crate) fn new(kind: ErrorKind, time: Option<Duration>, source: Option<BoxError>) -> Self {
-        let (failed, source) = (Failed::Layer, source.map(redact));
+        Self::of(Failed::Layer, kind, time, source)
+    }
+
+    pub(super) fn of(
+        failed: Failed,
+        kind: ErrorKind,
+        time: Option<Duration>,
+        source: Option<BoxError>,
+    ) -> Self {
+        let source = source.map(redact);
         Self {
             inner: Box::new(Inner {
                 kind,
@@ -89,7 +98,6 @@ impl Error {
                 shows_source: false,
                 report: None,
                 maybe_processed: false,
-                not_sent: false,
                 #[cfg(feature = "client")]
                 of_body: false,
             }),
@@ -104,27 +112,27 @@ impl Error {
 
     /// Creates the error of an attempt whose timeout expired while it waited for a new connection.
     pub(crate) fn not_connected_within(limit: Duration) -> Self {
-        let mut error = Self::new(ErrorKind::ConnectTimeout, Some(limit), None);
-        error.inner.failed = Failed::Service(NOT_SENT);
-        error
+        Self::of(Failed::Service(NOT_SENT), ErrorKind::ConnectTimeout, Some(limit), None)
+    }
+
+    /// Creates the error of a service that may have sent the request, and would fail in each further attempt.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn lasting(why: &'static str) -> Self {
+        let failed = Failed::Service(Proof { not_sent: false, lasting: true });
+        Self::of(failed, ErrorKind::Other, None, Some(why.into())).showing_source()
     }
 
     /// Marks the error of a timeout that expired before the request was sent.
     pub(crate) fn not_sent(mut self) -> Self {
-        self.inner.not_sent = true;
+        self.inner.failed = Failed::Unsent;
         self
-    }
-
-    /// Returns whether [`not_sent`](Self::not_sent) marked the error.
-    pub(crate) fn is_not_sent(&self) -> bool {
-        self.inner.not_sent
     }
 
     /// Returns whether the error proves that no attempt was sent.
     pub(crate) fn proves_not_sent(&self) -> bool {
-        let is_last_not_sent =
-            self.is_not_sent() || matches!(self.failed(), Failed::Service(proof) if proof.not_sent);
-        is_last_not_sent && !self.is_after_processing()
+        let is_unsent =
+            matches!(self.failed(), Failed::Unsent | Failed::Service(Proof { not_sent: true, .. }));
+        is_unsent && !self.is_after_processing()
     }
 
     /// Creates the error of a request that is invalid and was not sent.
@@ -143,15 +151,13 @@ impl Error {
     /// Wraps the error of an inner service that did not become ready. Nothing was sent.
     pub(crate) fn from_readiness(error: impl Into<BoxError>) -> Self {
         let mut error = Self::from_service(error);
-        if error.is_service() {
-            let lasting = matches!(error.failed(), Failed::Service(Proof { lasting: true, .. }));
-            error.inner.failed = match lasting {
-                true => Failed::Service(Proof { not_sent: true, lasting }),
-                false => Failed::Readiness,
-            };
-            if error.inner.kind == ErrorKind::Other {
-                error.inner.kind = ErrorKind::NotReady;
-            }
+        error.inner.failed = match error.failed() {
+            Failed::Service(Proof { lasting: true, .. }) => Failed::Service(NEVER_SENT),
+            Failed::Service(_) => Failed::Readiness,
+            failed => failed,
+        };
+        if error.is_service() && error.kind() == ErrorKind::Other {
+            error.inner.kind = ErrorKind::NotReady;
         }
         error
     }
@@ -191,7 +197,7 @@ impl Error {
 
     /// Returns `true` if a layer of this crate returned this error, and its kind is one of `kinds`.
     fn is(&self, kinds: &[ErrorKind]) -> bool {
-        self.inner.failed == Failed::Layer && kinds.contains(&self.inner.kind)
+        !self.is_service() && kinds.contains(&self.inner.kind)
     }
 
     /// Returns the reason of the failure.
@@ -245,7 +251,7 @@ impl Error {
 
     /// Returns whether the service below the layers failed. [`kind`](Self::kind) returns why.
     pub fn is_service(&self) -> bool {
-        self.inner.failed != Failed::Layer
+        !matches!(self.inner.failed, Failed::Layer | Failed::Unsent)
     }
 
     /// Returns the wait that the call would have needed, if it failed because this wait was too long.

@@ -96,7 +96,7 @@ pub(crate) struct Proof {
 }
 
 pub(super) const NOT_SENT: Proof = Proof { not_sent: true, lasting: false };
-const CIRCUIT_OPEN: Proof = Proof { not_sent: true, lasting: true };
+pub(super) const NEVER_SENT: Proof = Proof { not_sent: true, lasting: true };
 pub(super) const MAYBE: Proof = Proof { not_sent: false, lasting: false };
 
 impl DeliveryError {
@@ -120,12 +120,7 @@ impl DeliveryError {
     /// Use this in a layer below or above the stack: see
     /// [`guide::other_layers`](crate::guide::other_layers#circuitbreaker).
     pub fn circuit_open(source: impl Into<BoxError>) -> Self {
-        Self { source: source.into(), proof: CIRCUIT_OPEN }
-    }
-
-    /// Returns whether [`circuit_open`](Self::circuit_open) created the error.
-    pub(super) fn is_circuit_open(&self) -> bool {
-        self.proof == CIRCUIT_OPEN
+        Self { source: source.into(), proof: NEVER_SENT }
     }
 
     /// Reports that the request was not sent, if the direct cause of `error` has the type `C`. Any other error is

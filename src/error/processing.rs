@@ -36,10 +36,62 @@ impl Error {
     ///   earlier attempts of another retry layer.
     pub fn may_have_been_processed(&self) -> bool {
         let own = match self.failed() {
-            Failed::Layer => self.is_timeout() && !self.is_not_sent(),
-            Failed::Readiness => false,
+            Failed::Layer => self.is_timeout(),
+            Failed::Unsent | Failed::Readiness => false,
             Failed::Service(proof) => !proof.not_sent,
         };
         self.is_after_processing() || self.report().map_or(own, |report| report.was_processed(own))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, time::Duration};
+
+    use super::*;
+    use crate::error::{DeliveryError, ErrorKind, Reason, Refusal};
+
+    /// What an error proves: whether the server may have processed the request, whether no attempt was sent, whether
+    /// the inner service was not called, and whether the service failed below the layers.
+    fn facts(error: &Error) -> [bool; 4] {
+        [error.may_have_been_processed(), error.proves_not_sent(), error.was_not_called(), error.is_service()]
+    }
+
+    #[test]
+    fn each_error_proves_the_delivery_unless_an_earlier_attempt_was_processed() {
+        let own = |kind| Error::new(kind, Some(Duration::from_secs(1)), None);
+        let refused = |reason| Error::refused(Refusal::new(reason, None));
+        let not_connected = || io::Error::from(io::ErrorKind::ConnectionRefused);
+        let open = || DeliveryError::circuit_open("too many failures");
+        for (name, error, expected) in [
+            ("refused", refused(Reason::QueueFull), [false, false, true, false]),
+            ("too costly", refused(Reason::TooCostly { largest: 1 }), [false, false, true, false]),
+            ("no key", own(ErrorKind::Auth), [false, false, false, false]),
+            ("invalid request", Error::invalid_request("path"), [false, false, false, false]),
+            ("no response in time", own(ErrorKind::AttemptTimeout), [true, false, false, false]),
+            ("deadline", own(ErrorKind::Deadline), [true, false, false, false]),
+            ("stalled body", own(ErrorKind::BodyTimeout), [true, false, false, false]),
+            ("deadline before an attempt", own(ErrorKind::Deadline).not_sent(), [false, true, false, false]),
+            (
+                "no connection in time",
+                Error::not_connected_within(Duration::ZERO),
+                [false, true, false, true],
+            ),
+            ("not ready", Error::from_readiness("text"), [false, false, true, true]),
+            (
+                "not ready: own error",
+                Error::from_readiness(own(ErrorKind::Auth)),
+                [false, false, false, false],
+            ),
+            ("not ready: open breaker", Error::from_readiness(open()), [false, true, false, true]),
+            ("open breaker", Error::from_service(open()), [false, true, false, true]),
+            ("not connected", Error::from_service(not_connected()), [false, true, false, true]),
+            ("unknown", Error::from_service("text"), [true, false, false, true]),
+        ] {
+            assert_eq!(facts(&error), expected, "{name}");
+            let mut error = error;
+            error.set_after_processing();
+            assert_eq!(facts(&error), [true, false, false, expected[3]], "{name}, after another attempt");
+        }
     }
 }

@@ -129,18 +129,14 @@ impl fmt::Display for Refusal {
                  (Quota::with_burst, in a file `burst`), a bucket's capacity or a sliding window's limit"
             );
         }
-        if let Some(max) = self.max_in_flight() {
-            return write!(f, " (requests in flight: {max} of {max})");
-        }
-        if let (Some(wait), Some(unit)) = (self.wait, self.unit()) {
-            return write!(f, " (required wait: {wait:?}, quota of {unit})");
-        }
-        match (self.wait, self.quota()) {
-            (Some(wait), Some(quota)) => {
-                write!(f, " (required wait: {wait:?}, quota of the server: {quota})")
-            }
-            (Some(wait), None) => write!(f, " (required wait: {wait:?})"),
+        match (self.wait, self.delay.as_deref()) {
+            (_, Some(Delay::InFlight(max))) => write!(f, " (requests in flight: {max} of {max})"),
             (None, _) => Ok(()),
+            (Some(wait), Some(Delay::Unit(unit))) => write!(f, " (required wait: {wait:?}, quota of {unit})"),
+            (Some(wait), Some(Delay::Quota(quota))) => {
+                write!(f, " (required wait: {wait:?}, quota of the server: {})", quota.as_str())
+            }
+            (Some(wait), _) => write!(f, " (required wait: {wait:?})"),
         }
     }
 }

@@ -150,7 +150,7 @@ impl Classify for DefaultClassifier {
 /// error, or if the server's certificate is wrong.
 fn is_lasting(error: &Error) -> bool {
     match error.failed() {
-        Failed::Layer => !error.is_timeout() || error.is_deadline(),
+        Failed::Layer | Failed::Unsent => !error.is_timeout() || error.is_deadline(),
         Failed::Readiness => false,
         Failed::Service(proof) => proof.lasting,
     }

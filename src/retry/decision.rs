@@ -167,7 +167,7 @@ pub(super) fn of_response<R>(response: &Response<R>, reading: Option<&Reading<'_
 /// `called` is `false` if the inner service did not become ready. `body_failed` is `true` if the request's body failed.
 pub(super) fn of_error(error: &Error, called: bool, body_failed: bool) -> Outcome {
     match error.failed() {
-        _ if error.is_timeout() && !error.is_not_sent() => Outcome::Timeout,
+        Failed::Layer if error.is_timeout() => Outcome::Timeout,
         // An inner retry layer made several attempts, and the server may have processed one of them.
         _ if error.is_after_processing() => Outcome::Failed,
         _ if error.is_refusal() => Outcome::Refused,

@@ -37,7 +37,8 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptTimeoutLayer {
     limit: Duration,
-    /// Whether the timeout belongs to a stack. It then records in the call that its timer is set.
+    /// Whether the timeout belongs to a stack. It then records in the call that its timer is set. Any other attempt
+    /// timeout of the call does not, because its attempt might be polled by another task than the call.
     is_in_stack: bool,
 }
 
@@ -128,21 +129,18 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn phase(&self) -> Phase {
-        self.call.as_ref().map_or(Phase::Unknown, CallContext::phase)
-    }
-
     /// Returns when the attempt timeout expires. The time for the response counts from when the request was handed to a
     /// connection, and each frame of the request's body restarts it. Only the deadline limits the wait for a connection
     /// that other requests use.
     fn own_end(&self) -> Option<Instant> {
-        let start = match (self.phase(), self.call.as_ref()) {
-            (Phase::Waiting, _) => return None,
-            (Phase::Sent(since_start), Some(call)) => clock::after(call.started(), since_start),
-            _ => self.start,
+        let limit = self.layer.limit;
+        let Some(call) = &self.call else { return Some(clock::after(self.start, limit)) };
+        let start = match call.phase() {
+            Phase::Waiting => return None,
+            Phase::Sent(since_start) => clock::after(call.started(), since_start),
+            Phase::Unknown | Phase::Connecting => self.start,
         };
-        let start = self.call.as_ref().map_or(start, |call| call.body_progress().max(start));
-        Some(clock::after(start, self.layer.limit))
+        Some(clock::after(call.body_progress().max(start), limit))
     }
 
     /// Waits until the attempt expires. Returns its error.
@@ -157,9 +155,10 @@ impl Attempt {
     }
 
     fn timed_out(&self) -> Error {
-        match self.phase() {
-            Phase::Connecting | Phase::Waiting => Error::not_connected_within(self.layer.limit),
-            _ => Error::new(ErrorKind::AttemptTimeout, Some(self.layer.limit), None),
+        let limit = self.layer.limit;
+        match self.call.as_ref().is_some_and(CallContext::is_unsent) {
+            true => Error::not_connected_within(limit),
+            false => Error::new(ErrorKind::AttemptTimeout, Some(limit), None),
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
 use tokio::time::Sleep;
 
 use crate::{
-    call::{CallContext, Phase, StopReason},
+    call::{CallContext, StopReason},
     clock::Instant,
     config::InvalidConfig,
     error::{Error, ErrorKind},
@@ -42,8 +42,5 @@ pub(super) fn deadline_exceeded(call: &CallContext, deadline: Instant) -> Error 
     call.end(StopReason::Deadline);
     let limit = deadline.saturating_duration_since(call.started());
     let error = Error::new(ErrorKind::Deadline, Some(limit), None);
-    match call.phase() {
-        Phase::Connecting | Phase::Waiting => error.not_sent(),
-        _ => error,
-    }
+    if call.is_unsent() { error.not_sent() } else { error }
 }

@@ -97,10 +97,9 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let call = CallContext::of(request.extensions_mut());
-        let (own, setting) = match extension_beside(Some(&call), request.extensions()) {
-            Some(RequestTimeout(own)) => (*own, DeadlineSetting::RequestTimeout),
-            None => (clock::after(call.started(), self.layer.limit), DeadlineSetting::TotalTimeout),
-        };
+        let requested: Option<&RequestTimeout> = extension_beside(Some(&call), request.extensions());
+        let total = || (clock::after(call.started(), self.layer.limit), DeadlineSetting::TotalTimeout);
+        let (own, setting) = requested.copied().unwrap_or_else(total);
         call.narrow_deadline(own, setting);
         let deadline = call.deadline().unwrap_or(own);
         // In a stack, the retry layer reads the clock and rejects an expired call.

@@ -117,13 +117,27 @@ async fn stack_meets_its_deadline_in_each_stage_of_a_call() {
         }
     }
 
+    /// A signer that sends another request of the same call in another task, and waits for something else.
+    struct OtherTask;
+
+    impl Sign for OtherTask {
+        fn sign<'a>(&'a self, parts: &'a mut Parts, _: Option<&'a Bytes>) -> BoxSignFuture<'a> {
+            let mut request = get(URI);
+            *request.extensions_mut() = parts.extensions.clone();
+            tokio::spawn(per_attempt(secs(60)).layer(ScriptedService::new([NoResponse])).oneshot(request));
+            Box::pin(pending())
+        }
+    }
+
     let unsigned = StackBuilder::new(URI).unwrap().without_credential().with_total_timeout(secs(5));
     let signed = unsigned.clone().with_signature(NestedCall);
+    let signed_elsewhere = unsigned.clone().with_signature(OtherTask);
     for (stage, stack, permits, responses) in [
         ("first attempt", &unsigned, 1, vec![NoResponse]),
         ("second attempt", &unsigned, 1, vec![Status(503), NoResponse]),
         ("wait for the service", &unsigned, 0, vec![Status(200)]),
         ("signature", &signed, 1, vec![Status(200)]),
+        ("signature that waits for no timer", &signed_elsewhere, 1, vec![Status(200)]),
     ] {
         let server = tower::limit::ConcurrencyLimit::new(ScriptedService::new(responses), permits);
         let service = stack.clone().with_attempt_timeout(secs(5)).layer().unwrap().layer(server);

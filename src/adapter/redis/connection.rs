@@ -123,7 +123,7 @@ impl Connection {
             } else if !fresh && may_be_stale(&error) {
                 // The server may have been restarted or replaced. If the old server has granted permits for this query,
                 // these permits are lost. If it has applied the returned amounts, they must not be returned again.
-                query.settled.less.clear();
+                query.updates.less.clear();
                 open = self.connect(home.clone()).await.map_err(fault)?;
             } else if is_wrong_type(&error) {
                 return Err(self.foreign_value(&mut open).await.unwrap_or_else(|| fault(error)));

@@ -9,9 +9,8 @@ use std::{
 use tokio::{runtime::Handle, time};
 
 use super::{
-    fallback::Share,
     inner::Inner,
-    permits::{Free, Lease},
+    permits::{Free, Lease, REQUESTED, RUNNING, TaskSignal},
     plan::Next,
     protocol::{Query, Reply},
     settings::{LONGEST_RETRY, SHORTEST_RETRY},
@@ -37,11 +36,12 @@ impl Inner {
     /// Starts the task that queries the store, if a query was requested. Outside a tokio runtime, this function does
     /// nothing. The next request inside a runtime then starts the task.
     pub(super) fn start(&self) {
-        if !self.signal.requested.load(Ordering::SeqCst) {
+        let state = &self.signal.state;
+        if state.load(Ordering::SeqCst) != REQUESTED {
             return;
         }
         let (Ok(runtime), Some(inner)) = (Handle::try_current(), self.this.upgrade()) else { return };
-        if !self.running.swap(true, Ordering::SeqCst) {
+        if state.fetch_or(RUNNING, Ordering::SeqCst) & RUNNING == 0 {
             runtime.spawn(Task { inner, finished: false }.run());
         }
     }
@@ -54,13 +54,8 @@ impl Inner {
         };
         let took = Duration::from_nanos(self.limiter.now().saturating_sub(query.now));
         telemetry::exchanged(outcome, took);
-        match fault {
-            Some(fault) => self.handle_failure(&fault),
-            None => {
-                if let Some(lost) = self.inspect(|permits, _| permits.session.lost.take()) {
-                    lost.recovered();
-                }
-            }
+        if let Some(fault) = fault {
+            self.handle_failure(&fault);
         }
     }
 
@@ -74,7 +69,7 @@ impl Inner {
             match time::timeout_at(until, &mut reply).await {
                 Ok(outcome) => return outcome,
                 Err(_) if until == end => return Err(format!("the store sent no reply within {timeout:?}")),
-                Err(_) => self.update(|_, _| ()),
+                Err(_) => self.limiter.source_changed(),
             }
         }
     }
@@ -86,24 +81,36 @@ impl Inner {
         let all_granted = given == u64::from(query.want) * u64::from(query.unit);
         let held = self.settings.hold;
         let expiry = self.settings.in_flight_expiry;
-        let (late, lost, is_share, now) = self.inspect(|permits, now| {
-            if let (Some(share), Some(used)) = (&mut permits.share, query.share_used) {
+        let (late, failed, recovered, now) = self.inspect(|permits, now| {
+            if let (Some(share), Some(used)) = (permits.share_mut(), query.share_used) {
                 share.reported(used);
             }
             // The store decided at some time between the query and now. `due` counts from now, and `until` from the
             // start of the query, so no permit is used too early or after its expiry. A reply that took `hold` or
-            // longer grants nothing. A process that uses its share continues to do so until a reply arrives in time.
+            // longer grants nothing.
             let until = query.now.saturating_add(nanos(held));
             let late = query.want > 0 && now >= until;
-            let poll_at = permits.session.counted.replied(query, reply, expiry, now);
-            if !late || permits.share.is_none() {
+            let session = &mut permits.session;
+            let poll_at = session.counted.replied(query, reply, expiry, now);
+            session.known = Some((reply.known, now));
+            session.offset = reply.at.saturating_sub(i64::try_from(now / 1_000).unwrap_or(i64::MAX));
+            for (due, _) in reply.grants.iter().filter(|_| late) {
+                let counted_at = reply.at.saturating_add(i64::try_from(due.as_micros()).unwrap_or(0));
+                session.give_back_since(counted_at, query.amounts);
+            }
+            session.reported(query);
+            session.late = if late { session.late + 1 } else { 0 };
+            // A lost store stays lost until a reply arrives in time.
+            let failed = session.late >= MAX_LATE || late && permits.lost.is_some();
+            let mut recovered = None;
+            if !failed {
                 let grants = reply.grants.iter().filter(|_| !late).map(|(due, permits)| Lease {
                     due: now.saturating_add(nanos(*due)),
                     until: until.saturating_add(nanos(*due)),
                     permits: *permits,
                     amounts: query.amounts,
                 });
-                permits.fill(grants, self.free(query, reply, all_granted, now), now);
+                recovered = permits.fill(grants, self.free(query, reply, all_granted, now), now);
                 let is_delayed = reply.units.iter().any(|(_, wait)| !wait.is_zero());
                 let longest = if is_delayed { LONGEST_POLL } else { Duration::MAX };
                 let query_in = reply.query_in.min(longest);
@@ -113,28 +120,21 @@ impl Inner {
                 permits.query_at =
                     if all_granted { 0 } else { now.saturating_add(nanos(query_in)).max(poll_at) };
             }
-            let session = &mut permits.session;
-            session.known = Some((reply.known, now));
-            session.offset = reply.at.saturating_sub(i64::try_from(now / 1_000).unwrap_or(i64::MAX));
-            for (due, _) in reply.grants.iter().filter(|_| late) {
-                let counted_at = reply.at.saturating_add(i64::try_from(due.as_micros()).unwrap_or(0));
-                session.give_back_since(counted_at, query.amounts);
-            }
-            session.reported(query);
-            session.late = if late { session.late + 1 } else { 0 };
-            let lost = session.late >= MAX_LATE || late && session.lost.is_some();
-            (late, lost, permits.share.is_some(), now)
+            (late, failed, recovered, now)
         });
-        self.admit(reply.admitted, is_share);
-        let units = reply.units.iter().map(|(left, wait)| (*left, now.saturating_add(nanos(*wait))));
-        self.set_units(units.filter(|_| !is_share), &query.amounts);
-        self.limiter.source_changed();
+        if !failed {
+            self.admit(Some(reply.admitted));
+            let units = reply.units.iter().map(|(left, wait)| (*left, now.saturating_add(nanos(*wait))));
+            self.set_units(units, &query.amounts);
+            self.limiter.source_changed();
+        }
         if !reply.paused.is_zero() {
             self.limiter.pause_until(self.limiter.instant(now.saturating_add(nanos(reply.paused))));
         }
         let fault =
             || format!("permits expire before they arrive, because each reply takes longer than {held:?}");
-        (if late { "late" } else { "replied" }, lost.then(fault))
+        recovered.into_iter().for_each(StoreLost::recovered);
+        (if late { "late" } else { "replied" }, failed.then(fault))
     }
 
     /// Forecasts when the next permits become available, and the largest number that may then be available together. If
@@ -152,25 +152,16 @@ impl Inner {
     fn handle_failure(&self, fault: &str) {
         let settings = &self.settings;
         let wait = SHORTEST_RETRY + scatter(LONGEST_RETRY - SHORTEST_RETRY, self.random.next());
-        let (state, known) = self.inspect(|permits, now| {
-            let after = |time: Duration| now.saturating_add(nanos(time));
-            // Until this time, other processes may still use permits that the store granted before the failure.
-            let spent = after(settings.horizon() + settings.hold);
-            let share =
-                || settings.share.as_ref().map(|quotas| Share::begin(settings.kind, quotas, spent, now));
-            permits.fail(fault.into(), share, after(wait), after(settings.holdoff()));
-            permits.session.late = 0;
-            let state = if permits.share.is_some() { "fallback" } else { "refusing" };
-            (state, permits.session.lost.is_some())
-        });
-        self.admit(0, settings.share.is_some());
+        let is_known = self.inspect(|permits, now| permits.fail(fault, settings, wait, now));
+        self.admit(settings.share.is_none().then_some(0));
         self.set_units([], &Amounts::NONE);
         self.limiter.source_changed();
         // The lock is not held while the failure is logged. This is safe, because only this task marks the store as
         // lost or recovered.
-        if !known {
-            let lost = StoreLost::begin(fault, state, wait);
-            self.inspect(|permits, _| permits.session.lost = Some(lost));
+        if !is_known {
+            let state = if settings.share.is_some() { "fallback" } else { "refusing" };
+            let logged = StoreLost::begin(fault, state, wait);
+            self.inspect(|permits, _| permits.session.logged = Some(logged));
         }
     }
 }
@@ -182,24 +173,20 @@ struct Task {
 
 impl Task {
     async fn run(mut self) {
-        loop {
-            self.inner.signal.requested.store(false, Ordering::SeqCst);
+        let TaskSignal { state, notify } = &*Arc::clone(&self.inner.signal);
+        while !self.finished {
+            state.store(RUNNING, Ordering::SeqCst);
             match self.inner.next() {
                 Next::Query(query) => self.inner.exchange(query).await,
                 Next::Wait(until) => {
                     // A request that arrives during this wait is served by the next query. An update ends the wait.
-                    let _ = time::timeout_at(until, self.inner.signal.notify.notified()).await;
-                    self.inner.update(|_, _| ());
+                    let _ = time::timeout_at(until, notify.notified()).await;
+                    self.inner.limiter.source_changed();
                 }
                 Next::Stop => {
-                    // `running` is cleared before `requested` is read. If a query is requested between these two steps,
-                    // it starts a new task or is seen by the next line.
-                    self.inner.running.store(false, Ordering::SeqCst);
-                    let again = self.inner.signal.requested.load(Ordering::SeqCst);
-                    if !again || self.inner.running.swap(true, Ordering::SeqCst) {
-                        self.finished = true;
-                        return;
-                    }
+                    // Fails if a query was requested meanwhile.
+                    let stopped = state.compare_exchange(RUNNING, 0, Ordering::SeqCst, Ordering::SeqCst);
+                    self.finished = stopped.is_ok();
                 }
             }
         }
@@ -213,9 +200,8 @@ impl Drop for Task {
             if std::thread::panicking() {
                 self.inner.handle_failure("the task that queries the store has panicked");
             }
-            self.inner.running.store(false, Ordering::SeqCst);
-            self.inner.signal.requested.store(true, Ordering::SeqCst);
-            self.inner.update(|_, _| ());
+            self.inner.signal.state.store(REQUESTED, Ordering::SeqCst);
+            self.inner.limiter.source_changed();
         }
     }
 }

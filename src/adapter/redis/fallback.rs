@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::protocol::Kind;
+use super::settings::require;
 use crate::{
     config::InvalidConfig,
     limit::core::{
@@ -13,14 +13,16 @@ use crate::{
 };
 
 /// Divides each quota by the number of processes, and returns the shares of one process.
-pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<Quota>, InvalidConfig> {
+pub(super) fn parts(processes: u32, rule: Rule, quotas: &[Quota]) -> Result<Vec<Quota>, InvalidConfig> {
     let part = |quota: &Quota| {
         // The share of each process has at least one permit, and all shares together do not exceed the quota.
-        let (max, setting) = kind.max_at_once(quota);
-        if !(1..=max).contains(&processes) {
-            let expected = format!("1 to {max}, because a quota has a {setting} of {max}");
-            return Err(InvalidConfig::new("processes", processes.to_string(), expected));
-        }
+        let (max, setting) = match rule {
+            _ if quota.refill().is_some() => (quota.limit(), "capacity"),
+            Rule::TokenBucket if quota.counts_requests() => (quota.burst(), "burst"),
+            _ => (quota.limit(), "limit"),
+        };
+        let expected = format!("1 to {max}, because a quota has a {setting} of {max}");
+        require((1..=max).contains(&processes), "processes", processes, expected)?;
         let limit = quota.limit() / processes;
         if let Some((refill, per)) = quota.refill() {
             let bucket = Quota::bucket(limit, refill, per.saturating_mul(processes))?;
@@ -43,16 +45,15 @@ pub(super) struct Share {
     used: u64,
     used_at: u64,
     limit: u64,
+    /// The time until which the process may use the share. Each further failed query postpones this time. After this
+    /// time, the other processes may use the whole quota.
+    pub(super) until: u64,
 }
 
 impl Share {
     /// Creates a share whose permits and amounts all count as spent at `at`, because the latest requests of the other
     /// processes are unknown.
-    pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64, now: u64) -> Self {
-        let rule = match kind {
-            Kind::TokenBucket => Rule::TokenBucket,
-            Kind::SlidingWindow => Rule::SlidingWindow,
-        };
+    pub(super) fn begin(rule: Rule, quotas: &[Quota], at: u64, now: u64) -> Self {
         let mut own = Quotas::new(quotas, rule);
         own.leave(0, at);
         let requests = quotas.iter().filter(|quota| quota.counts_requests());
@@ -62,19 +63,23 @@ impl Share {
         Units::change(&mut units, quotas, Rule::SlidingWindow, now);
         let all = Unit::NAMES.iter().fold(Amounts::NONE, |all, (unit, _)| all.with(*unit, u32::MAX));
         units.iter_mut().for_each(|units| units.take(at, &all, at));
-        Self { quotas: own, units, used: 0, used_at: 0, limit }
+        Self { quotas: own, units, used: 0, used_at: 0, limit, until: 0 }
     }
 
     pub(super) fn take(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool {
         let permits = u64::from(cost.get());
         let is_free = self.units.as_ref().is_none_or(|units| units.due(now, &Totals::NONE, amounts) <= now);
-        let taken = is_free && self.quotas.due(now, permits, permits) <= now;
+        let taken = now < self.until && is_free && self.quotas.due(now, permits, permits) <= now;
         if taken {
             self.quotas.take(now, permits);
             self.units.iter_mut().for_each(|units| units.take(now, amounts, now));
             (self.used, self.used_at) = ((self.used + permits).min(self.limit), now);
         }
         taken
+    }
+
+    pub(super) fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
+        if start < self.until { self.quotas.due(start, total, costliest.into()) } else { start }
     }
 
     /// Returns the number of granted permits that the process has not reported to the store. Returns 0 if the share

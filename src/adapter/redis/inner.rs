@@ -1,15 +1,11 @@
 //! The state that all clones of a limiter share.
 
-use std::sync::{
-    Arc, Mutex, Weak,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, Mutex, Weak, atomic::Ordering};
 
 use super::{
-    permits::{Permits, TaskSignal},
+    permits::{Permits, REQUESTED, TaskSignal, lock},
     protocol::{Decide, Updates},
     settings::Settings,
-    source::{Source, lock},
 };
 use crate::{
     clock::{self, Instant},
@@ -23,8 +19,6 @@ pub(super) struct Inner {
     pub(super) limiter: LocalLimiter,
     permits: Arc<Mutex<Permits>>,
     pub(super) signal: Arc<TaskSignal>,
-    /// Whether a task that queries the store is running.
-    pub(super) running: AtomicBool,
     pub(super) store: Box<dyn Decide>,
     pub(super) settings: Arc<Settings>,
     pub(super) random: Random,
@@ -35,11 +29,8 @@ pub(super) struct Inner {
 impl Inner {
     pub(super) fn new(store: Box<dyn Decide>, settings: Arc<Settings>) -> Arc<Self> {
         let signal = Arc::new(TaskSignal::default());
-        let permits = Permits::new(&settings, Arc::clone(&signal));
-        let permits = Arc::new(Mutex::new(permits));
-        let source = Source(Arc::clone(&permits));
-        let limiter = LocalLimiter::from_source(source, settings.quotas.iter().copied());
-        let limiter = limiter
+        let permits = Arc::new(Mutex::new(Permits::new(&settings, Arc::clone(&signal))));
+        let limiter = LocalLimiter::from_source(Arc::clone(&permits), settings.quotas.iter().copied())
             .with(|core| (core.pauses, core.max_in_flight) = (settings.pauses, settings.max_in_flight));
         settings.max_in_flight.map(|max| limiter.admit(max, Some(0)));
         let random = Random::from_entropy();
@@ -48,7 +39,6 @@ impl Inner {
             limiter,
             permits,
             signal,
-            running: AtomicBool::new(false),
             store,
             settings,
             id: random.next(),
@@ -59,13 +49,6 @@ impl Inner {
     /// Calls `work` with the permits and the present.
     pub(super) fn inspect<T>(&self, work: impl FnOnce(&mut Permits, u64) -> T) -> T {
         work(&mut lock(&self.permits), self.limiter.now())
-    }
-
-    /// Applies `work` to the permits, then grants permits to the waiters.
-    pub(super) fn update<T>(&self, work: impl FnOnce(&mut Permits, u64) -> T) -> T {
-        let outcome = self.inspect(work);
-        self.limiter.source_changed();
-        outcome
     }
 
     /// Replaces the store's report on each quota that counts a unit other than requests: the available amount, and the
@@ -83,16 +66,9 @@ impl Inner {
         });
     }
 
-    /// Reports a dropped waiter to the store, which may have admitted the waiter or counted its amounts.
-    pub(super) fn report_dropped(&self) {
-        if self.settings.is_queried_early() {
-            self.query_now();
-        }
-    }
-
     /// Wakes or starts the task that queries the store.
-    fn query_now(&self) {
-        self.signal.requested.store(true, Ordering::SeqCst);
+    pub(super) fn query_now(&self) {
+        self.signal.state.fetch_or(REQUESTED, Ordering::SeqCst);
         self.signal.notify.notify_one();
         self.start();
     }
@@ -102,13 +78,21 @@ impl Inner {
         self.report_pause(until);
     }
 
+    pub(super) fn resume(&self) {
+        self.limiter.resume();
+        self.report(|updates, _| {
+            (updates.resume, updates.pause_until) = (true, 0);
+            updates.gates.clear();
+        });
+    }
+
     fn report_pause(&self, until: Instant) {
         let wait = nanos(until.saturating_duration_since(clock::now()));
         self.report(|updates, now| updates.pause_until = updates.pause_until.max(now.saturating_add(wait)));
     }
 
     /// Records an update for the store, and reports it without waiting for the next request.
-    pub(super) fn report(&self, change: impl FnOnce(&mut Updates, u64)) {
+    fn report(&self, change: impl FnOnce(&mut Updates, u64)) {
         self.inspect(|permits, now| change(&mut permits.session.updates, now));
         self.query_now();
     }
@@ -127,23 +111,16 @@ impl PermitIssuer for Inner {
         if response.reading.is_permanent() {
             return effect;
         }
-        let mut limiting = response.limiting().peekable();
-        if limiting.peek().is_some() {
-            let uncounted = self.limiter.demand().uncounted;
-            let longest = self.settings.pauses.longest;
-            self.inspect(|permits, now| {
-                let session = &mut permits.session;
-                limiting.for_each(|remaining| session.remember(remaining, uncounted, longest, now));
-            });
+        for remaining in response.limiting() {
+            let (uncounted, longest) = (self.limiter.demand().uncounted, self.settings.pauses.longest);
+            self.inspect(|permits, now| permits.session.remember(remaining, uncounted, longest, now));
         }
         if effect.pause.is_some() || response.requested_pause().is_some() {
             let snapshot = self.limiter.snapshot();
             // The store learns of no longer pause, because it would grant no permit for a probe.
-            snapshot
-                .probe_at
-                .or(snapshot.paused_until)
-                .into_iter()
-                .for_each(|until| self.report_pause(until));
+            if let Some(until) = snapshot.probe_at.or(snapshot.paused_until) {
+                self.report_pause(until);
+            }
         }
         effect
     }

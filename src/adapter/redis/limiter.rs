@@ -10,13 +10,12 @@ use super::{
     connection::{Connection, parse},
     inner::Inner,
     permits::Store,
-    protocol::{Kind, Updates},
     settings::Settings,
 };
 use crate::{
     clock::Instant,
     config::InvalidConfig,
-    limit::{Acquire, Limiter, PermitIssuer, PermitRequest, Snapshot},
+    limit::{Acquire, Limiter, PermitIssuer, PermitRequest, Snapshot, core::Rule},
     policy::Quota,
 };
 
@@ -198,7 +197,7 @@ impl RedisLimiter {
         name: &str,
         quotas: impl IntoIterator<Item = Quota>,
     ) -> Result<Self, InvalidConfig> {
-        Self::new(url, name, Kind::TokenBucket, quotas.into_iter().collect())
+        Self::new(url, name, Rule::TokenBucket, quotas.into_iter().collect())
     }
 
     /// Creates a limiter whose entire quota may be used at any time of the window, like an in-process
@@ -213,11 +212,11 @@ impl RedisLimiter {
         name: &str,
         quotas: impl IntoIterator<Item = Quota>,
     ) -> Result<Self, InvalidConfig> {
-        Self::new(url, name, Kind::SlidingWindow, quotas.into_iter().collect())
+        Self::new(url, name, Rule::SlidingWindow, quotas.into_iter().collect())
     }
 
-    fn new(url: &str, name: &str, kind: Kind, quotas: Vec<Quota>) -> Result<Self, InvalidConfig> {
-        Settings::new(parse(url)?, name, kind, quotas).map(Self::build)
+    fn new(url: &str, name: &str, rule: Rule, quotas: Vec<Quota>) -> Result<Self, InvalidConfig> {
+        Settings::new(parse(url)?, name, rule, quotas).map(Self::build)
     }
 
     /// Creates a limiter with these settings. Every setter creates a new limiter, because settings must not change
@@ -236,7 +235,7 @@ impl RedisLimiter {
     /// Returns the state of the store as this process knows it. If the server does not reply, the state shows whether
     /// this process uses its share or refuses requests.
     pub fn store(&self) -> Store {
-        self.inner.inspect(|permits, _| permits.store)
+        self.inner.inspect(|permits, _| permits.store())
     }
 
     /// Grants nothing before `until`, in all processes. Other processes learn of the pause with their next query. Can
@@ -248,8 +247,7 @@ impl RedisLimiter {
     /// Lifts the pause in this process and in the store. Also discards the remaining permits that the service reported.
     /// Other processes that have learned of the pause still wait for its end.
     pub fn resume(&self) {
-        self.inner.limiter.resume();
-        self.inner.report(|updates, _| *updates = Updates { resume: true, ..Updates::default() });
+        self.inner.resume();
     }
 }
 
@@ -275,7 +273,7 @@ impl Limiter for RedisLimiter {
     }
 }
 
-/// Reports to the store if a queued request is dropped, because the store may have admitted it.
+/// Reports to the store if a queued request is dropped, because the store may have admitted it or counted its amounts.
 struct Waiter {
     inner: Arc<Inner>,
     is_waiting: bool,
@@ -295,8 +293,8 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if self.is_waiting {
-            self.inner.report_dropped();
+        if self.is_waiting && self.inner.settings.is_queried_early() {
+            self.inner.query_now();
         }
     }
 }

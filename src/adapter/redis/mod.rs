@@ -12,7 +12,6 @@ mod protocol;
 mod session;
 mod setters;
 mod settings;
-mod source;
 mod telemetry;
 #[cfg(test)]
 mod tests;

@@ -4,18 +4,19 @@ use std::{
     collections::VecDeque,
     num::NonZeroU32,
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU8, Ordering},
     },
     time::Duration,
 };
 
 use tokio::sync::Notify;
 
-use super::{fallback::Share, session::Session, settings::Settings};
+use super::{fallback::Share, session::Session, settings::Settings, telemetry::StoreLost};
 use crate::{
     error::{Reason, Refusal},
-    policy::{Amounts, nanos},
+    limit::PermitSource,
+    policy::{Amounts, Quota, nanos},
 };
 
 /// The state of the store of a [`RedisLimiter`](super::RedisLimiter), as this process knows it.
@@ -35,31 +36,31 @@ pub enum Store {
 /// Signals to the task that queries the store.
 #[derive(Debug, Default)]
 pub(super) struct TaskSignal {
-    /// Whether a query was requested since the task last checked.
-    pub(super) requested: AtomicBool,
+    /// [`REQUESTED`], [`RUNNING`] or both.
+    pub(super) state: AtomicU8,
     /// Wakes the task to report an update, or to query earlier than planned.
     pub(super) notify: Notify,
 }
 
+/// A query was requested since the task last checked.
+pub(super) const REQUESTED: u8 = 1;
+/// A task that queries the store is running.
+pub(super) const RUNNING: u8 = 2;
+
 /// The permits from the store's replies. Times are nanoseconds since the limiter was created.
 pub(super) struct Permits {
     leases: VecDeque<Lease>,
-    /// The store's forecast of permits that it has not granted yet.
+    /// The store's forecast of permits that it has not granted yet. `None` before its first reply and after a failure.
     pub(super) free: Option<Free>,
+    /// `Some` if the last query failed.
+    pub(super) lost: Option<Lost>,
     /// The shortest time between two permits that the store forecasts.
     interval: u64,
-    pub(super) largest: u32,
-    pub(super) grace: u64,
+    largest: u32,
+    grace: u64,
     hold: u64,
-    pub(super) store: Store,
-    /// Why the last query failed. The text contains no secret.
-    fault: Option<Arc<str>>,
     /// The earliest time of the next query to the store.
     pub(super) query_at: u64,
-    pub(super) share: Option<Share>,
-    /// The time until which the process may use its share. Each further failed query postpones this time. After this
-    /// time, the other processes may use the whole quota.
-    share_until: u64,
     /// When the last share ended. The store counts no amounts that were taken from the share.
     shared_since: u64,
     /// The number of permits that expired unused.
@@ -68,6 +69,14 @@ pub(super) struct Permits {
     /// A request for fewer permits than this number wakes the waiting task. 0 if no request wakes the task.
     pub(super) listening: u32,
     pub(super) session: Session,
+}
+
+/// What applies while the store does not reply.
+pub(super) struct Lost {
+    /// Why the last query failed. The text contains no secret.
+    fault: Arc<str>,
+    /// What requests use. Without a share, every request is refused until the next query.
+    share: Option<Share>,
 }
 
 /// A forecast of permits that the store has not granted. `at` is the earliest time at which they become available.
@@ -97,14 +106,11 @@ impl Permits {
             leases: VecDeque::new(),
             free: None,
             interval: settings.interval(),
+            lost: None,
             largest: settings.largest(),
             grace: nanos(settings.timeout),
             hold: nanos(settings.hold),
-            store: Store::NotQueried,
-            fault: None,
             query_at: 0,
-            share: None,
-            share_until: 0,
             shared_since: 0,
             unused: 0,
             signal,
@@ -113,37 +119,59 @@ impl Permits {
         }
     }
 
-    /// Adds the grants of a reply from the store. The caller omits grants that arrived too late.
-    pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Lease>, free: Free, now: u64) {
-        if self.share.is_some() {
+    /// Adds the grants of a reply from the store. The caller omits grants that arrived too late. Returns the end of a
+    /// loss of the store.
+    pub(super) fn fill(
+        &mut self,
+        grants: impl IntoIterator<Item = Lease>,
+        free: Free,
+        now: u64,
+    ) -> Option<StoreLost> {
+        if self.share().is_some() {
             self.shared_since = now;
         }
-        (self.store, self.share, self.free) = (Store::Shared, None, Some(free));
-        self.fault = None;
+        self.free = Some(free);
         self.leases.extend(grants);
+        self.lost = None;
+        self.session.logged.take()
     }
 
-    /// Records that the store does not reply, because of `fault`. Until the next query, requests use the share. Without
-    /// a share, every request is refused.
-    pub(super) fn fail(
-        &mut self,
-        fault: Arc<str>,
-        share: impl FnOnce() -> Option<Share>,
-        query_at: u64,
-        share_until: u64,
-    ) {
-        self.fault = Some(fault);
-        if self.share.is_none() {
-            self.share = share();
-        }
-        self.share_until = share_until;
-        self.store = if self.share.is_some() { Store::Fallback } else { Store::Refusing };
+    /// Records that the store does not reply, because of `fault`. The next query follows after `wait`. Returns whether
+    /// the loss of the store was already logged.
+    pub(super) fn fail(&mut self, fault: &str, settings: &Settings, wait: Duration, now: u64) -> bool {
+        let after = |time: Duration| now.saturating_add(nanos(time));
+        let lost = self.lost.get_or_insert_with(|| {
+            // Until this time, other processes may still use permits that the store granted before the failure.
+            let spent = after(settings.horizon() + settings.hold);
+            let share = |quotas: &Vec<Quota>| Share::begin(settings.rule, quotas, spent, now);
+            Lost { fault: Arc::default(), share: settings.share.as_ref().map(share) }
+        });
+        lost.fault = fault.into();
+        lost.share.iter_mut().for_each(|share| share.until = after(settings.holdoff()));
+        (self.free, self.query_at, self.session.late) = (None, after(wait), 0);
         self.leases.clear();
-        (self.free, self.query_at) = (None, query_at);
+        self.session.logged.is_some()
+    }
+
+    pub(super) fn store(&self) -> Store {
+        match &self.lost {
+            Some(Lost { share: Some(_), .. }) => Store::Fallback,
+            Some(_) => Store::Refusing,
+            None if self.free.is_some() => Store::Shared,
+            None => Store::NotQueried,
+        }
     }
 
     pub(super) fn is_lost(&self) -> bool {
-        matches!(self.store, Store::Fallback | Store::Refusing)
+        self.lost.is_some()
+    }
+
+    pub(super) fn share(&self) -> Option<&Share> {
+        self.lost.as_ref()?.share.as_ref()
+    }
+
+    pub(super) fn share_mut(&mut self) -> Option<&mut Share> {
+        self.lost.as_mut()?.share.as_mut()
     }
 
     /// Returns the grants that can be used now or later.
@@ -172,7 +200,7 @@ impl Permits {
 
     /// Requests a query. Also wakes the task if it waits until more than `cost` permits are available together.
     pub(super) fn request_query(&mut self, cost: NonZeroU32) {
-        self.signal.requested.store(true, Ordering::SeqCst);
+        self.signal.state.fetch_or(REQUESTED, Ordering::SeqCst);
         if cost.get() < self.listening {
             self.listening = 0;
             self.signal.notify.notify_one();
@@ -182,18 +210,6 @@ impl Permits {
     /// Returns the number of permits that expired unused since the last call.
     pub(super) fn take_unused(&mut self) -> u32 {
         std::mem::take(&mut self.unused)
-    }
-}
-
-impl Amounts {
-    /// Returns the sums of both amounts of each unit.
-    pub(super) fn plus(self, other: &Self) -> Self {
-        self.zip(other, u32::saturating_add)
-    }
-
-    /// Returns by how much each amount exceeds the other one.
-    pub(super) fn minus(self, other: &Self) -> Self {
-        self.zip(other, u32::saturating_sub)
     }
 }
 
@@ -209,92 +225,106 @@ fn sum<'a>(grants: impl Iterator<Item = &'a Lease>) -> u64 {
     grants.map(|grant| u64::from(grant.permits)).sum()
 }
 
-impl Permits {
-    pub(super) fn take(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool {
-        if self.is_lost() && now >= self.query_at {
-            self.request_query(cost);
+pub(super) fn lock(permits: &Mutex<Permits>) -> MutexGuard<'_, Permits> {
+    // Ignores poisoning, because no code under this lock can panic.
+    permits.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The query task and the limiter share the permits. The limiter calls these methods under its own lock.
+impl PermitSource for Arc<Mutex<Permits>> {
+    fn take(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool {
+        let permits = &mut *lock(self);
+        if permits.is_lost() && now >= permits.query_at {
+            permits.request_query(cost);
         }
-        if let Some(share) = &mut self.share {
-            return now < self.share_until && share.take(cost, amounts, now);
+        if let Some(share) = permits.share_mut() {
+            return share.take(cost, amounts, now);
         }
-        while let Some(expired) = self.leases.front().filter(|grant| grant.until <= now) {
-            self.unused = self.unused.saturating_add(expired.permits);
-            self.session.give_back(expired.due, expired.amounts, self.hold);
-            self.leases.pop_front();
+        let leases = &mut permits.leases;
+        while let Some(expired) = leases.front().filter(|grant| grant.until <= now) {
+            permits.unused = permits.unused.saturating_add(expired.permits);
+            permits.session.give_back(expired.due, expired.amounts, permits.hold);
+            leases.pop_front();
         }
-        if !suffice(self.leases.iter().take_while(|grant| grant.due <= now), cost, amounts) {
-            self.request_query(cost);
+        if !suffice(leases.iter().take_while(|grant| grant.due <= now), cost, amounts) {
+            permits.request_query(cost);
             return false;
         }
         let (mut missing, mut lacking) = (cost.get(), *amounts);
-        for grant in self.leases.iter_mut().take_while(|grant| grant.due <= now) {
-            let (permits, amounts) = (grant.permits.min(missing), grant.amounts.zip(&lacking, u32::min));
-            (grant.permits, missing) = (grant.permits - permits, missing - permits);
+        for grant in leases.iter_mut().take_while(|grant| grant.due <= now) {
+            let (taken, amounts) = (grant.permits.min(missing), grant.amounts.zip(&lacking, u32::min));
+            (grant.permits, missing) = (grant.permits - taken, missing - taken);
             (grant.amounts, lacking) = (grant.amounts.minus(&amounts), lacking.minus(&amounts));
         }
-        self.leases.retain(|grant| grant.permits > 0 || !grant.amounts.is_empty());
+        leases.retain(|grant| grant.permits > 0 || !grant.amounts.is_empty());
         true
     }
 
     /// Replaces the amounts of a request. The next query reports the difference.
-    pub(super) fn settle(&mut self, taken_at: u64, charged: &Amounts, actual: &Amounts, now: u64) {
-        let settled = &mut self.session.settled;
-        settled.more = settled.more.plus(&actual.minus(charged));
-        if let Some(share) = &mut self.share {
+    fn settle(&mut self, taken_at: u64, charged: &Amounts, actual: &Amounts, now: u64) {
+        let permits = &mut *lock(self);
+        let updates = &mut permits.session.updates;
+        updates.more = updates.more.plus(&actual.minus(charged));
+        if let Some(share) = permits.share_mut() {
             share.units.iter_mut().for_each(|units| _ = units.settle(taken_at, charged, actual, now));
-        } else if taken_at >= self.shared_since {
-            self.session.give_back(taken_at, charged.minus(actual), self.hold);
+        } else if taken_at >= permits.shared_since {
+            permits.session.give_back(taken_at, charged.minus(actual), permits.hold);
         }
     }
 
-    pub(super) fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
-        if let Some(share) = &self.share {
-            return if start < self.share_until {
-                share.quotas.due(start, total, costliest.into())
-            } else {
-                start
-            };
+    fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
+        let permits = lock(self);
+        if let Some(share) = permits.share() {
+            return share.forecast(start, total, costliest);
         }
         let (mut missing, mut last) = (total, start);
         if missing == 0 {
             return start;
         }
-        for grant in self.usable(start) {
-            let permits = u64::from(grant.permits);
+        for grant in permits.usable(start) {
+            let usable = u64::from(grant.permits);
             // Replies may arrive in a different order than the store's decisions.
             last = last.max(grant.due);
-            if permits >= missing {
+            if usable >= missing {
                 return last;
             }
-            missing -= permits;
+            missing -= usable;
         }
-        match self.free.filter(|free| total >= u64::from(free.unit)) {
+        match permits.free.filter(|free| total >= u64::from(free.unit)) {
             Some(free) => {
                 let later = missing.saturating_sub(u64::from(free.together));
-                free.at.saturating_add(self.interval.saturating_mul(later)).max(start)
+                free.at.saturating_add(permits.interval.saturating_mul(later)).max(start)
             }
             None => start,
         }
     }
 
-    pub(super) fn available(&self, now: u64) -> u32 {
-        match &self.share {
-            Some(share) => u32::try_from(share.quotas.available(now)).unwrap_or(u32::MAX),
-            None => u32::try_from(sum(self.usable(now).filter(|grant| grant.due <= now))).unwrap_or(u32::MAX),
-        }
+    fn available(&self, now: u64) -> u32 {
+        let permits = lock(self);
+        let available = match permits.share() {
+            Some(share) => share.quotas.available(now),
+            None => sum(permits.usable(now).filter(|grant| grant.due <= now)),
+        };
+        u32::try_from(available).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
-        // A request that costs more than the share can grant is refused, because it would block all other waiters.
-        let beyond = self.share.as_ref().is_some_and(|share| share.quotas.largest() < cost.get());
-        let refusing = beyond || self.store == Store::Refusing && now < self.query_at;
-        let wait = Duration::from_nanos(self.query_at.saturating_sub(now));
-        refusing.then(|| {
-            let refusal = Refusal::new(Reason::Unavailable, wait);
-            match &self.fault {
-                Some(fault) => refusal.with_cause(Arc::clone(fault)),
-                None => refusal,
-            }
-        })
+    fn largest(&self) -> u32 {
+        lock(self).largest
+    }
+
+    fn grace(&self) -> u64 {
+        lock(self).grace
+    }
+
+    fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
+        let permits = lock(self);
+        let Lost { fault, share, .. } = permits.lost.as_ref()?;
+        let is_refused = match share {
+            // A request that costs more than the share can grant would block all other waiters.
+            Some(share) => share.quotas.largest() < cost.get(),
+            None => now < permits.query_at,
+        };
+        let wait = Duration::from_nanos(permits.query_at.saturating_sub(now));
+        is_refused.then(|| Refusal::new(Reason::Unavailable, wait).with_cause(Arc::clone(fault)))
     }
 }

@@ -1,5 +1,7 @@
 //! Plans the next query to the store.
 
+use std::num::NonZeroU32;
+
 use super::{
     inner::Inner,
     permits::Permits,
@@ -64,30 +66,39 @@ impl Inner {
                 return Next::Wait(self.limiter.instant(until.max(now.saturating_add(TICK))));
             }
             let (want, unit) = plan_query(permits, demand, now, (self.settings.lease, is_single, is_full));
-            let used = permits.share.as_ref().map(|share| share.used(now, nanos(self.settings.longest())));
+            let longest = nanos(self.settings.longest());
             // A waiter that already has its permits, and needs no block, stays admitted.
             let usable = match want {
                 0 if is_single => i64::from(demand.head.is_some()),
                 _ if unit == 1 && !is_single => i64::try_from(in_hand).unwrap_or(i64::MAX),
                 _ => 0,
             };
-            let mut query = permits.session.query((want, unit), used, now);
-            query.amounts = if want > 0 { demand.amounts } else { Amounts::NONE };
-            query.flight =
-                permits.session.counted.report(self.id, usable.saturating_sub(flight.renewing.into()), now);
-            Next::Query(query)
+            let spare = usable.saturating_sub(flight.renewing.into());
+            Next::Query(Query {
+                want,
+                unit,
+                amounts: if want > 0 { demand.amounts } else { Amounts::NONE },
+                now,
+                known: permits.session.known,
+                share_used: permits.share().map(|share| share.used(now, longest)),
+                flight: permits.session.counted.report(self.id, spare, now),
+                updates: permits.session.next_updates(now),
+            })
         });
         if let Next::Query(query) = &mut next {
             // Until the reply arrives, the limiter admits no further request. The reply has the new number.
-            query.flight.requests = self.admit(0, query.share_used.is_some());
+            query.flight.requests = self.admit(query.share_used.is_none().then_some(0));
         }
         next
     }
 
-    /// Lets the limiter admit `further` requests, or those of the process's share. Returns the number in flight.
-    pub(super) fn admit(&self, further: u32, is_share: bool) -> u32 {
-        let max = self.settings.max_in_flight(is_share);
-        max.map_or(0, |max| self.limiter.admit(max, Some(further).filter(|_| !is_share)))
+    /// Lets the limiter admit `further` requests, or without a store those of the process's share. Returns the number in
+    /// flight.
+    pub(super) fn admit(&self, further: Option<u32>) -> u32 {
+        let Some(max) = self.settings.max_in_flight else { return 0 };
+        let processes = if further.is_some() { 1 } else { self.settings.processes };
+        let max = NonZeroU32::new(max.get() / processes).unwrap_or(NonZeroU32::MIN);
+        self.limiter.admit(max, further)
     }
 }
 

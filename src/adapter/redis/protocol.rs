@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, time::Duration};
 
-use crate::policy::{Amounts, Quota};
+use crate::policy::Amounts;
 
 /// The maximum number of permits that one query requests. This maximum limits how long the script runs.
 pub(super) const MAX_PERMITS: u32 = 1_000;
@@ -14,26 +14,6 @@ pub(super) trait Decide: Send + Sync {
 
 /// The future of a query. Its error is the reason why the store did not reply, and contains no secret.
 pub(super) type Decided<'a> = Pin<Box<dyn Future<Output = Result<Reply, String>> + Send + 'a>>;
-
-/// The limiter algorithm that the script applies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    TokenBucket,
-    SlidingWindow,
-}
-
-impl Kind {
-    /// Returns the maximum number of permits that a quota can grant at once, and the name of the setting that
-    /// determines it.
-    pub(super) fn max_at_once(self, quota: &Quota) -> (u32, &'static str) {
-        match self {
-            _ if quota.refill().is_some() => (quota.limit(), "capacity"),
-            _ if !quota.counts_requests() => (quota.limit(), "limit"),
-            Self::TokenBucket => (quota.burst(), "burst"),
-            Self::SlidingWindow => (quota.limit(), "limit"),
-        }
-    }
-}
 
 /// A query to the store. Times are nanoseconds since the limiter was created.
 #[derive(Debug, Clone, Default)]
@@ -51,16 +31,6 @@ pub(super) struct Query {
     pub(super) share_used: Option<u64>,
     pub(super) flight: FlightReport,
     pub(super) updates: Updates,
-    pub(super) settled: Settled,
-}
-
-/// The differences between the amounts that the store counts and those that requests took.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Settled {
-    /// The amounts that the store does not count yet. They are sent until a reply arrives, so they may count twice.
-    pub(super) more: Amounts,
-    /// The amounts that requests did not take. They are sent once, because no amount may be returned twice.
-    pub(super) less: Vec<Returned>,
 }
 
 /// Amounts that a request did not take.
@@ -92,6 +62,12 @@ pub(super) struct Updates {
     pub(super) resume: bool,
     /// The remaining permits that the service reported.
     pub(super) gates: Vec<Gate>,
+    /// The amounts that requests took and the store does not count yet. They are sent until a reply arrives, so they
+    /// may count twice.
+    pub(super) more: Amounts,
+    /// The amounts that the store counts and requests did not take. They are sent once, because no amount may be
+    /// returned twice.
+    pub(super) less: Vec<Returned>,
 }
 
 /// Two values that identify the store's memory.
@@ -128,6 +104,18 @@ pub(super) struct Reply {
     pub(super) at: i64,
     /// For each quota that counts a unit other than requests: the available amount, and how long it delays the block.
     pub(super) units: Vec<(u64, Duration)>,
+}
+
+impl Amounts {
+    /// Returns the sums of both amounts of each unit.
+    pub(super) fn plus(self, other: &Self) -> Self {
+        self.zip(other, u32::saturating_add)
+    }
+
+    /// Returns by how much each amount exceeds the other one.
+    pub(super) fn minus(self, other: &Self) -> Self {
+        self.zip(other, u32::saturating_sub)
+    }
 }
 
 /// Returns the duration in microseconds, rounded up.

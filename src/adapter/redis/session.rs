@@ -2,7 +2,7 @@
 
 use super::{
     flight::Counted,
-    protocol::{FlightReport, Gate, Known, Query, Returned, Settled, Updates},
+    protocol::{Gate, Known, Query, Returned, Updates},
     telemetry::StoreLost,
 };
 use crate::policy::{Amounts, Remaining, nanos};
@@ -19,13 +19,12 @@ pub(super) struct Session {
     pub(super) known: Option<(Known, u64)>,
     pub(super) late: u32,
     pub(super) counted: Counted,
-    pub(super) lost: Option<StoreLost>,
+    /// The loss of the store, after it was logged.
+    pub(super) logged: Option<StoreLost>,
     /// The number of permits that the last query fetched in advance.
     pub(super) lease: u32,
     /// The updates that the next query reports.
     pub(super) updates: Updates,
-    /// The amounts that the next query settles.
-    pub(super) settled: Settled,
     /// The store's time minus the limiter's, in µs. The actual difference may be larger, but not smaller.
     pub(super) offset: i64,
 }
@@ -39,8 +38,8 @@ impl Session {
 
     /// Returns amounts that the store has counted since `since`, by its clock.
     pub(super) fn give_back_since(&mut self, since: i64, amounts: Amounts) {
-        if !amounts.is_empty() && self.settled.less.len() < MAX_RETURNED {
-            self.settled.less.push(Returned { since, amounts });
+        if !amounts.is_empty() && self.updates.less.len() < MAX_RETURNED {
+            self.updates.less.push(Returned { since, amounts });
         }
     }
 
@@ -58,21 +57,19 @@ impl Session {
 
     /// Returns whether there are updates that must be reported without delay.
     pub(super) fn has_urgent_updates(&self, now: u64) -> bool {
-        let is_settled = self.settled.more.is_empty() && self.settled.less.is_empty();
-        self.updates.resume || self.updates.pause_until > now || !is_settled
+        let Updates { pause_until, resume, more, less, .. } = &self.updates;
+        *resume || *pause_until > now || !more.is_empty() || !less.is_empty()
     }
 
-    /// Creates a query that also contains all recorded updates. The amounts that it returns are not sent again.
-    pub(super) fn query(&mut self, (want, unit): (u32, u32), share_used: Option<u64>, now: u64) -> Query {
+    /// Returns the updates for a query. The amounts that it returns are not sent again.
+    pub(super) fn next_updates(&mut self, now: u64) -> Updates {
         self.updates.gates.retain(|gate| now < gate.until);
-        let (known, flight, updates) = (self.known, FlightReport::default(), self.updates.clone());
-        let settled = Settled { more: self.settled.more, less: std::mem::take(&mut self.settled.less) };
-        Query { want, unit, amounts: Amounts::NONE, now, known, share_used, flight, updates, settled }
+        Updates { less: std::mem::take(&mut self.updates.less), ..self.updates.clone() }
     }
 
     /// Removes the updates that the store has received with a query. Newer updates remain.
-    pub(super) fn reported(&mut self, Query { updates: sent, settled, .. }: &Query) {
-        self.settled.more = self.settled.more.minus(&settled.more);
+    pub(super) fn reported(&mut self, Query { updates: sent, .. }: &Query) {
+        self.updates.more = self.updates.more.minus(&sent.more);
         if self.updates.pause_until <= sent.pause_until {
             self.updates.pause_until = 0;
         }

@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use super::{fallback::parts, limiter::RedisLimiter, protocol::MAX_PERMITS, settings::Settings};
+use super::{
+    fallback::parts,
+    limiter::RedisLimiter,
+    protocol::MAX_PERMITS,
+    settings::{Settings, require},
+};
 use crate::{config::InvalidConfig, limit::max_in_flight};
 
 impl RedisLimiter {
@@ -42,22 +47,13 @@ impl RedisLimiter {
     /// counts a [unit](crate::Quota::with_unit) other than requests, the maximum is 1. Also returns an error if `hold`
     /// is zero or longer than the shortest window.
     pub fn with_lease(self, permits: u32, hold: Duration) -> Result<Self, InvalidConfig> {
-        if !(1..=MAX_PERMITS).contains(&permits) {
-            return Err(InvalidConfig::new(
-                "lease permits",
-                permits.to_string(),
-                format!("1 to {MAX_PERMITS}"),
-            ));
-        }
-        if permits > 1 && self.inner.settings.has_units() {
-            let expected = "1, because a quota counts a unit other than requests";
-            return Err(InvalidConfig::new("lease permits", permits.to_string(), expected));
-        }
+        let field = "lease permits";
+        require((1..=MAX_PERMITS).contains(&permits), field, permits, format!("1 to {MAX_PERMITS}"))?;
+        let expected = "1, because a quota counts a unit other than requests";
+        require(permits == 1 || !self.inner.settings.has_units(), field, permits, expected)?;
         let shortest = self.inner.settings.shortest();
-        if hold.is_zero() || hold > shortest {
-            let expected = format!("more than zero and at most {shortest:?} (the shortest window)");
-            return Err(InvalidConfig::new("hold", format!("{hold:?}"), expected));
-        }
+        let expected = format!("more than zero and at most {shortest:?} (the shortest window)");
+        require(!hold.is_zero() && hold <= shortest, "hold", hold, expected)?;
         Ok(self.with(|settings| (settings.lease, settings.hold) = (permits, hold)))
     }
 
@@ -67,9 +63,7 @@ impl RedisLimiter {
     ///
     /// Returns an error if the timeout is zero.
     pub fn with_timeout(self, timeout: Duration) -> Result<Self, InvalidConfig> {
-        if timeout.is_zero() {
-            return Err(InvalidConfig::new("timeout", "0ns", "more than zero"));
-        }
+        require(!timeout.is_zero(), "timeout", timeout, "more than zero")?;
         Ok(self.with(|settings| settings.timeout = timeout))
     }
 
@@ -111,11 +105,11 @@ impl RedisLimiter {
     /// case if `processes` exceeds the limit of a quota or the burst of a token bucket. The limit applies to a quota of
     /// another unit.
     pub fn with_fallback_share(self, processes: u32) -> Result<Self, InvalidConfig> {
-        let Settings { kind, quotas, max_in_flight, .. } = &*self.inner.settings;
-        let share = parts(processes, *kind, quotas)?;
-        if let Some(max) = max_in_flight.filter(|max| max.get() < processes) {
+        let Settings { rule, quotas, max_in_flight, .. } = &*self.inner.settings;
+        let share = parts(processes, *rule, quotas)?;
+        if let Some(max) = max_in_flight {
             let expected = format!("1 to {max}, because of the limit of requests in flight");
-            return Err(InvalidConfig::new("processes", processes.to_string(), expected));
+            require(processes <= max.get(), "processes", processes, expected)?;
         }
         Ok(self.with(|settings| (settings.share, settings.processes) = (Some(share), processes)))
     }
@@ -159,10 +153,8 @@ impl RedisLimiter {
     pub fn with_max_in_flight(self, max: u32) -> Result<Self, InvalidConfig> {
         let max = max_in_flight(max)?;
         let processes = self.inner.settings.processes;
-        if max.get() < processes {
-            let expected = format!("at least {processes}, the number of processes with a fallback share");
-            return Err(InvalidConfig::new("max in flight", max.to_string(), expected));
-        }
+        let expected = format!("at least {processes}, the number of processes with a fallback share");
+        require(max.get() >= processes, "max in flight", max, expected)?;
         Ok(self.with(|settings| settings.max_in_flight = Some(max)))
     }
 
@@ -180,9 +172,8 @@ impl RedisLimiter {
     ///
     /// Returns an error if the time is shorter than a second or longer than an hour.
     pub fn with_in_flight_expiry(self, expiry: Duration) -> Result<Self, InvalidConfig> {
-        if !(Duration::from_secs(1)..=Duration::from_secs(3_600)).contains(&expiry) {
-            return Err(InvalidConfig::new("in flight expiry", format!("{expiry:?}"), "1s to 1h"));
-        }
+        let range = Duration::from_secs(1)..=Duration::from_secs(3_600);
+        require(range.contains(&expiry), "in flight expiry", expiry, "1s to 1h")?;
         Ok(self.with(|settings| settings.in_flight_expiry = expiry))
     }
 }

@@ -1,14 +1,14 @@
 //! The settings of a limiter, and the values that are derived from them.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{borrow::Cow, fmt, num::NonZeroU32, time::Duration};
 
 use redis::{Cmd, ConnectionInfo};
 use sha2::{Digest, Sha256};
 
-use super::protocol::{FlightReport, Kind, Query, Settled, micros};
+use super::protocol::{FlightReport, Query, micros};
 use crate::{
     config::InvalidConfig,
-    limit::core::PauseSettings,
+    limit::core::{PauseSettings, Rule},
     policy::{Quota, nanos},
 };
 
@@ -19,12 +19,22 @@ pub(super) const LONGEST_RETRY: Duration = Duration::from_millis(250);
 /// The end of the key that contains the requests in flight of each process.
 pub(super) const FLIGHT: &str = ":flight";
 
+/// Returns an error for an invalid value of a setting.
+pub(super) fn require(
+    is_valid: bool,
+    field: &'static str,
+    value: impl fmt::Debug,
+    expected: impl Into<Cow<'static, str>>,
+) -> Result<(), InvalidConfig> {
+    if is_valid { Ok(()) } else { Err(InvalidConfig::new(field, format!("{value:?}"), expected)) }
+}
+
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) info: ConnectionInfo,
     pub(super) name: String,
     pub(super) namespace: String,
-    pub(super) kind: Kind,
+    pub(super) rule: Rule,
     pub(super) quotas: Vec<Quota>,
     /// The maximum number of permits that are fetched before requests need them.
     pub(super) lease: u32,
@@ -45,7 +55,7 @@ impl Settings {
     pub(super) fn new(
         info: ConnectionInfo,
         name: &str,
-        kind: Kind,
+        rule: Rule,
         quotas: Vec<Quota>,
     ) -> Result<Self, InvalidConfig> {
         let expected = "at least one quota to share";
@@ -55,7 +65,7 @@ impl Settings {
             info,
             name: name.to_owned(),
             namespace: "tower-outbound".to_owned(),
-            kind,
+            rule,
             quotas,
             lease: 1,
             hold: (shortest / 50).clamp(Duration::from_millis(5), Duration::from_millis(250)).min(shortest),
@@ -123,7 +133,7 @@ impl Settings {
 
     /// Returns whether the store keeps a log of the grants of a quota. Otherwise, it keeps a bucket.
     fn is_logged(&self, quota: &Quota) -> bool {
-        self.kind == Kind::SlidingWindow && quota.refill().is_none()
+        self.rule == Rule::SlidingWindow && quota.refill().is_none()
     }
 
     /// Returns the burst. For a [bucket](Quota::bucket), `hold` lowers the burst in the same way as the margin.
@@ -156,12 +166,6 @@ impl Settings {
         length.div_ceil(u64::from(quota.limit() - quota.burst()).max(1))
     }
 
-    /// Returns the limit of requests in flight, or the part of it that a process uses while the store does not reply.
-    pub(super) fn max_in_flight(&self, is_share: bool) -> Option<NonZeroU32> {
-        let processes = if is_share { self.processes } else { 1 };
-        self.max_in_flight.map(|max| NonZeroU32::new(max.get() / processes).unwrap_or(NonZeroU32::MIN))
-    }
-
     /// Returns the longest time for which a grant counts towards a quota.
     pub(super) fn longest(&self) -> Duration {
         let lengths = self.quotas.iter().map(|quota| self.length(quota));
@@ -188,10 +192,7 @@ impl Settings {
         let hash = Sha256::digest(self.name.as_bytes());
         let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let tag = format!("{}:{{{hex}}}", self.namespace);
-        let state = match self.kind {
-            Kind::TokenBucket => format!("{tag}:bucket"),
-            Kind::SlidingWindow => format!("{tag}:window"),
-        };
+        let state = tag + if self.rule == Rule::SlidingWindow { ":window" } else { ":bucket" };
         let logged =
             self.requests().zip(Self::ids(self.requests())).filter(|(quota, _)| self.is_logged(quota));
         let logs = logged.map(|(_, id)| format!("{state}:{id}"));
@@ -244,15 +245,19 @@ impl Settings {
         self.write_units(command, query);
     }
 
-    fn write_units(&self, command: &mut Cmd, Query { amounts, settled: Settled { more, less }, .. }: &Query) {
+    fn write_units(&self, command: &mut Cmd, Query { amounts, updates, .. }: &Query) {
         command.arg(self.units().count());
         for (quota, id) in self.units().zip(Self::ids(self.units())) {
             let unit = quota.unit();
-            command.arg(quota.limit()).arg(self.length(quota)).arg(amounts.get(unit)).arg(more.get(unit));
+            command
+                .arg(quota.limit())
+                .arg(self.length(quota))
+                .arg(amounts.get(unit))
+                .arg(updates.more.get(unit));
             command.arg(format!("{}.{id}", unit.as_str()));
         }
-        command.arg(less.len());
-        for returned in less {
+        command.arg(updates.less.len());
+        for returned in &updates.less {
             command.arg(returned.since);
             self.units().for_each(|quota| _ = command.arg(returned.amounts.get(quota.unit())));
         }

@@ -1,7 +1,7 @@
 //! Converts the errors of reqwest. If an error proves that the request was not sent or not processed, the converted
 //! error proves it, too.
 
-use std::{error::Error as StdError, fmt, time::Duration};
+use std::{error::Error as StdError, time::Duration};
 
 use hyper_util::client::legacy;
 
@@ -17,14 +17,11 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
     let error = error.without_url();
     // reqwest's error does not show which of these is the cause.
     if error.is_builder() {
-        return Lasting::error(
+        return Error::lasting(
             "reqwest's setting `https_only` forbids the url, or the location of a redirect is invalid or has another scheme",
         );
     }
-    // If connecting or the open connection timed out, the source is an error of hyper. Otherwise the client's own
-    // `timeout` or `read_timeout` was exceeded.
-    let of_connection = error.source().is_some_and(|source| source.is::<legacy::Error>());
-    if error.is_timeout() && !of_connection {
+    if is_own_timeout(&error) {
         return Error::new(ErrorKind::AttemptTimeout, Some(elapsed), Some(error.into()));
     }
     match redirects {
@@ -35,7 +32,7 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
 
 /// Creates the error of a client that followed a redirect.
 pub(super) fn followed() -> Error {
-    Lasting::error("reqwest followed a redirect: build its client with redirect::Policy::none()")
+    Error::lasting("reqwest followed a redirect: build its client with redirect::Policy::none()")
 }
 
 /// Converts the error of a request that reqwest cannot create. The innermost cause contains no URL.
@@ -44,41 +41,24 @@ pub(super) fn invalid(error: ::reqwest::Error) -> Error {
     Error::invalid_request(chain(&error).last().map_or_else(String::new, ToString::to_string))
 }
 
-/// A failure that every further attempt would repeat. reqwest may have sent the request.
-#[derive(Debug)]
-struct Lasting(&'static str);
-
-impl Lasting {
-    fn error(why: &'static str) -> Error {
-        Error::from_service(Self(why)).showing_source()
-    }
+/// Returns whether the client's own `timeout` or `read_timeout` was exceeded. If connecting or the open connection timed
+/// out, the source is an error of hyper.
+fn is_own_timeout(error: &::reqwest::Error) -> bool {
+    error.is_timeout() && !error.source().is_some_and(|source| source.is::<legacy::Error>())
 }
-
-impl fmt::Display for Lasting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl StdError for Lasting {}
 
 impl Findings {
-    /// Updates the findings if `error` comes from reqwest or this module. The result has the same meaning as that of
+    /// Updates the findings if `error` comes from reqwest. The result has the same meaning as that of
     /// [`read_hyper_error`](Self::read_hyper_error).
     pub(crate) fn read_reqwest_error(
         &mut self,
         error: &(dyn StdError + 'static),
     ) -> Option<Option<ErrorKind>> {
-        if error.is::<Lasting>() {
-            self.last();
-            return Some(Some(ErrorKind::Other));
-        }
         let error = error.downcast_ref::<::reqwest::Error>()?;
         if error.is_body() {
             return Some(Some(ErrorKind::Body));
         }
-        let client = error.source().is_some_and(|source| source.is::<legacy::Error>());
-        if error.is_timeout() && !client {
+        if is_own_timeout(error) {
             return Some(Some(ErrorKind::AttemptTimeout));
         }
         if error.is_connect() {

@@ -1,8 +1,8 @@
 use std::{
     fmt,
-    future::{Future, poll_fn},
+    future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use ::reqwest::{Body as Content, Client, ClientBuilder, redirect, retry};
@@ -16,7 +16,7 @@ use super::{error, request};
 use crate::{
     clock,
     config::InvalidConfig,
-    error::{BoxError, Error, polled_after_completion, redact},
+    error::{BoxError, Error, MaybeRejected, redact},
     stack::{StackBuilder, StackService},
 };
 
@@ -247,29 +247,23 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let mut call = Some(request::translate(request).map(|request| {
+        let call = request::translate(request).map(|request| {
             let sent_to = self.may_redirect.then(|| request.url().clone());
             (self.client.call(request), sent_to, clock::now())
-        }));
-        Box::pin(poll_fn(move |cx| {
-            let outcome = match &mut call {
-                Some(Ok((pending, sent_to, since))) => match ready!(Pin::new(pending).poll(cx)) {
-                    Ok(response) if sent_to.as_ref().is_some_and(|url| url != response.url()) => {
-                        Err(error::followed())
-                    }
-                    Ok(response) => {
-                        Ok(Response::<Content>::from(response).map(|body| body.map_err(without_url as _)))
-                    }
-                    Err(error) => Err(error::of(error, since.elapsed(), sent_to.is_some())),
-                },
-                _ => match call.take() {
-                    Some(Err(error)) => Err(error),
-                    _ => polled_after_completion(),
-                },
-            };
-            call = None;
-            Poll::Ready(outcome)
-        }))
+        });
+        let future = async move {
+            let (pending, sent_to, since) = call?;
+            match pending.await {
+                Ok(response) if sent_to.as_ref().is_some_and(|url| url != response.url()) => {
+                    Err(error::followed())
+                }
+                Ok(response) => {
+                    Ok(Response::<Content>::from(response).map(|body| body.map_err(without_url as _)))
+                }
+                Err(error) => Err(error::of(error, since.elapsed(), sent_to.is_some())),
+            }
+        };
+        Box::pin(MaybeRejected::Calling { future })
     }
 }
 

@@ -29,8 +29,14 @@ impl Findings {
 
     /// Records that every further attempt would fail for the same reason. An error below the one that decides the kind
     /// does not count. It may concern another connection, such as the one from which the request's body was read.
-    pub(crate) fn last(&mut self) {
+    pub(super) fn last(&mut self) {
         self.lasting |= self.decided.is_none();
+    }
+
+    /// Like [`last`](Self::last). Returns the final kind of the failure.
+    pub(super) fn last_as(&mut self, kind: ErrorKind) -> Option<ErrorKind> {
+        self.last();
+        Some(kind)
     }
 
     pub(super) fn io(&self, kind: io::ErrorKind) -> Option<ErrorKind> {

@@ -48,7 +48,7 @@ use super::{
     BoxError, DeliveryError, Error, ErrorKind,
     call::Failed,
     chain::{cause, chain},
-    delivery::{MAYBE, NOT_SENT, Proof},
+    delivery::{MAYBE, NEVER_SENT, NOT_SENT, Proof},
 };
 
 impl Error {
@@ -58,9 +58,7 @@ impl Error {
             Ok(own) => *own,
             Err(other) => {
                 let (kind, proof) = read(&*other);
-                let mut error = Self::new(kind, None, Some(other));
-                error.inner.failed = Failed::Service(proof);
-                error
+                Self::of(Failed::Service(proof), kind, None, Some(other))
             }
         }
     }
@@ -70,12 +68,12 @@ impl Error {
     #[cfg(feature = "client")]
     pub(crate) fn of_body(error: BoxError) -> Self {
         let own = error.downcast_ref::<Self>().filter(|own| own.is_timeout());
-        let (kind, time, failed) = match own {
-            Some(own) => (own.kind(), own.inner.time, Failed::Layer),
-            None => (read(&*error).0, None, Failed::Service(MAYBE)),
+        let (failed, kind, time) = match own {
+            Some(own) => (Failed::Layer, own.kind(), own.inner.time),
+            None => (Failed::Service(MAYBE), read(&*error).0, None),
         };
-        let mut wrapped = Self::new(kind, time, Some(error));
-        (wrapped.inner.failed, wrapped.inner.of_body) = (failed, true);
+        let mut wrapped = Self::of(failed, kind, time, Some(error));
+        wrapped.inner.of_body = true;
         wrapped
     }
 }
@@ -132,8 +130,7 @@ impl Findings {
         }
         #[cfg(feature = "proxy")]
         if error.is::<ProxyRejectedPassword>() {
-            self.last();
-            return Some(ErrorKind::Connect);
+            return self.last_as(ErrorKind::Connect);
         }
         #[cfg(feature = "hyper")]
         if let Some(kind) = self.read_hyper_error(error) {
@@ -163,9 +160,9 @@ impl Findings {
         }
         if let Some(error) = error.downcast_ref::<DeliveryError>() {
             self.prove(Proof { not_sent: false, ..error.proof });
-            if error.is_circuit_open() {
-                self.last();
-                return Some(ErrorKind::CircuitOpen);
+            // The error of an open circuit breaker.
+            if error.proof == NEVER_SENT {
+                return self.last_as(ErrorKind::CircuitOpen);
             }
         }
         if error.is::<Overloaded>() {
@@ -187,14 +184,8 @@ impl Findings {
         match cause(error).is_none().then(|| error.to_string())?.as_str() {
             "Timeout expired" => Some(ErrorKind::AttemptTimeout),
             text if self.connecting && text.contains("timed out") => Some(ErrorKind::ConnectTimeout),
-            text if is_lasting_tls(text) => {
-                self.last();
-                Some(ErrorKind::Tls)
-            }
-            text if is_rejected_by_proxy(text) => {
-                self.last();
-                Some(ErrorKind::Connect)
-            }
+            text if is_lasting_tls(text) => self.last_as(ErrorKind::Tls),
+            text if is_rejected_by_proxy(text) => self.last_as(ErrorKind::Connect),
             _ => None,
         }
     }

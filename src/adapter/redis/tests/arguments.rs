@@ -6,9 +6,9 @@ use super::*;
 fn redis_window_is_longer_than_the_quota_window_by_margin_and_hold() {
     let quota = Quota::new(100, Duration::from_secs(1)).unwrap().with_burst(20).unwrap();
     let quota = quota.with_margin(millis(50)).unwrap();
-    let of = |kind| {
+    let of = |rule| {
         let info = super::super::connection::parse("redis://localhost").unwrap();
-        let settings = Settings::new(info, "key", kind, vec![quota, quota]).unwrap();
+        let settings = Settings::new(info, "key", rule, vec![quota, quota]).unwrap();
         let settings = Settings { hold: millis(30), ..settings };
         let mut command = redis::cmd("EVAL");
         settings.write(&mut command, &Query::default(), false);
@@ -16,7 +16,7 @@ fn redis_window_is_longer_than_the_quota_window_by_margin_and_hold() {
         let arguments: Vec<_> = written.split("\r\n").skip(2).step_by(2).collect();
         (arguments.join(" "), settings.longest(), settings.keys())
     };
-    let (bucket, longest, keys) = of(Kind::TokenBucket);
+    let (bucket, longest, keys) = of(Rule::TokenBucket);
     // The window is 1,080 ms plus one microsecond, because both of its ends count. The time between two permits is this
     // window divided by 80 permits, rounded up.
     assert_eq!(longest, Duration::from_micros(1_080_001));
@@ -24,7 +24,7 @@ fn redis_window_is_longer_than_the_quota_window_by_margin_and_hold() {
     assert!(bucket.trim().ends_with(quotas), "{bucket}");
     let key = |suffix: &str| format!("tower-outbound:{{2c70e12b7a0646f92279f427c7b38e73}}:{suffix}");
     assert_eq!(keys, [key("bucket")]);
-    assert_eq!(of(Kind::SlidingWindow).2, ["window", "window:1000000.0", "window:1000000.1"].map(key));
+    assert_eq!(of(Rule::SlidingWindow).2, ["window", "window:1000000.0", "window:1000000.1"].map(key));
 }
 
 #[test]

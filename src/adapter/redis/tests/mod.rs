@@ -22,13 +22,13 @@ use tokio::{
 use super::{
     RedisLimiter,
     inner::Inner,
-    permits::{Free, Lease, Permits, Store},
-    protocol::{Decide, Decided, Kind, Known, Query, Reply},
+    permits::{Free, Lease, Permits, Store, lock},
+    protocol::{Decide, Decided, Known, Query, Reply},
     settings::Settings,
 };
 use crate::{
     error::{Reason, Refusal},
-    limit::{self, Limiter},
+    limit::{self, Limiter, PermitSource, core::Rule},
     policy::Quota,
 };
 

@@ -28,8 +28,8 @@ async fn acquire(limiter: &RedisLimiter, amounts: Amounts) -> limit::Permit<'sta
 fn amounts(queries: &Log) -> Vec<(u32, u32, Vec<u32>)> {
     let of = |amounts: &Amounts| amounts.get(Unit::Tokens);
     let queries = queries.lock().unwrap();
-    let all = queries.iter().map(|(_, Query { amounts, settled, .. })| {
-        (of(amounts), of(&settled.more), settled.less.iter().map(|returned| of(&returned.amounts)).collect())
+    let all = queries.iter().map(|(_, Query { amounts, updates, .. })| {
+        (of(amounts), of(&updates.more), updates.less.iter().map(|returned| of(&returned.amounts)).collect())
     });
     all.collect()
 }
@@ -89,7 +89,7 @@ async fn amounts_that_expire_are_returned() {
     let returned: Vec<_> = amounts(&queries).into_iter().flat_map(|(_, _, less)| less).collect();
     assert_eq!(returned, [30]);
     // The lower bound of the time is at most a hold and the time until a collection before the grant.
-    let since = queries.lock().unwrap().iter().find_map(|(_, query)| Some(query.settled.less.first()?.since));
+    let since = queries.lock().unwrap().iter().find_map(|(_, query)| Some(query.updates.less.first()?.since));
     assert!((4_800_000..=5_000_000).contains(&since.unwrap()), "{since:?}");
 }
 
@@ -102,7 +102,7 @@ async fn amounts_of_a_late_reply_are_returned_with_the_time_of_the_store() {
     take(&limiter, request).await.unwrap_err();
     time::sleep(millis(500)).await;
     let queries = queries.lock().unwrap();
-    let returned: Vec<_> = queries.iter().flat_map(|(_, query)| &query.settled.less).collect();
+    let returned: Vec<_> = queries.iter().flat_map(|(_, query)| &query.updates.less).collect();
     assert!(!returned.is_empty());
     for back in returned {
         assert_eq!((back.since, back.amounts), (5_040_000, tokens(30)));

@@ -128,8 +128,6 @@ async fn refused_stream() -> h2::Error {
     }
 }
 
-const NEVER_SENT: Proof = Proof { lasting: true, ..NOT_SENT };
-
 #[tokio::test]
 async fn first_transport_or_delivery_error_determines_the_delivery() {
     let retried = async || Error::from_service(connect(refused()).await);
