@@ -2,8 +2,6 @@
 //! and responses have random faults until the recovery phase.
 
 use std::{
-    convert::Infallible,
-    io,
     net::SocketAddr,
     pin::pin,
     sync::{Arc, mpsc},
@@ -11,11 +9,8 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use futures_util::{StreamExt, stream};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use http_body::Frame;
-use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use http::{HeaderMap, HeaderValue, Method, Request};
+use http_body_util::BodyExt;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
@@ -37,10 +32,8 @@ use super::{
 };
 use crate::support::{
     certificate::{certificate, trusting, wire},
-    server::Wire,
+    server::{Reply, Wire, cut_off, reply, stalled},
 };
-
-type ServerResponse = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
 /// The running servers of all APIs. Dropping this value stops the servers.
 pub(crate) struct Server {
@@ -188,11 +181,7 @@ impl ApiServer {
 
     /// Checks the key of the request, and responds with a random behaviour. In the recovery phase, the behaviour is
     /// always `Success`.
-    async fn respond(
-        self,
-        request: Request<Incoming>,
-        fault: Arc<Notify>,
-    ) -> Result<ServerResponse, BoxError> {
+    async fn respond(self, request: Request<Incoming>, fault: Arc<Notify>) -> Result<Reply, BoxError> {
         let (history, method) = (&self.history, request.method().clone());
         let call: u64 = number(request.headers(), "x-call");
         let key_status = key(&request).map_or(KeyStatus::Foreign, |key| self.keys.status(key));
@@ -200,7 +189,7 @@ impl ApiServer {
             history.add_violation(format!("API {}: call {call} has no key or a foreign one", self.api));
         }
         if key_status == KeyStatus::Revoked {
-            return Ok(empty(401));
+            return Ok(reply(401, ""));
         }
         let attempt: u64 = number(request.headers(), "x-attempt");
         let mut rng = Rng::new(self.seed, "request", call << 8 | attempt);
@@ -220,33 +209,31 @@ impl ApiServer {
             sleep(rng.millis(0, 15)).await;
         }
         Ok(match behaviour {
-            Behaviour::Success => response(200, rng.below(8_000) as usize),
+            Behaviour::Success => reply(200, vec![b'x'; rng.below(8_000) as usize]),
             Behaviour::SlowSuccess => {
                 sleep(rng.millis(50, 300)).await;
-                response(200, 100)
+                reply(200, "late")
             }
-            Behaviour::ErrorStatus => empty(rng.choose(&[500, 502, 503, 504, 408, 404])),
+            Behaviour::ErrorStatus => reply(rng.choose(&[500, 502, 503, 504, 408, 404]), ""),
             Behaviour::Unavailable => {
-                with_header(empty(503), "retry-after-ms", &rng.millis(150, 400).as_millis().to_string())
+                with_header(reply(503, ""), "retry-after-ms", &rng.millis(150, 400).as_millis().to_string())
             }
-            Behaviour::Throttled => with_header(empty(429), "retry-after", "1"),
-            Behaviour::ThrottledForYears => with_header(empty(429), "retry-after", "946080000"),
-            Behaviour::NoPermitsLeft => with_header(empty(200), "ratelimit", "\"soak\";r=0;t=1"),
+            Behaviour::Throttled => with_header(reply(429, ""), "retry-after", "1"),
+            Behaviour::ThrottledForYears => with_header(reply(429, ""), "retry-after", "946080000"),
+            Behaviour::NoPermitsLeft => with_header(reply(200, ""), "ratelimit", "\"soak\";r=0;t=1"),
             // This delay is longer than the attempt timeout.
             Behaviour::NoResponse => {
                 sleep(Duration::from_secs(2)).await;
-                empty(200)
+                reply(200, "")
             }
             Behaviour::EndOfConnection => {
                 fault.notify_one();
                 std::future::pending().await
             }
-            Behaviour::TruncatedBody => {
-                with_body_start(stream::once(async { Err(io::Error::other("truncated")) }))
-            }
-            Behaviour::StalledBody => with_body_start(stream::pending()),
+            Behaviour::TruncatedBody => cut_off(200),
+            Behaviour::StalledBody => stalled(200),
             Behaviour::RefusedStream => return Err(h2::Error::from(h2::Reason::REFUSED_STREAM).into()),
-            Behaviour::RetryRequested => with_header(empty(409), "x-should-retry", "true"),
+            Behaviour::RetryRequested => with_header(reply(409, ""), "x-should-retry", "true"),
         })
     }
 }
@@ -264,26 +251,7 @@ fn key(request: &Request<Incoming>) -> Option<&str> {
     bearer.or(header("x-api-key")).or_else(query)
 }
 
-fn response(status: u16, length: usize) -> ServerResponse {
-    let body = Full::new(Bytes::from(vec![b'x'; length])).map_err(|never: Infallible| match never {});
-    let mut response = Response::new(body.boxed_unsync());
-    *response.status_mut() = StatusCode::from_u16(status).unwrap();
-    response
-}
-
-fn empty(status: u16) -> ServerResponse {
-    response(status, 0)
-}
-
-/// Returns a 200 whose body has one chunk, followed by `rest`.
-fn with_body_start(
-    rest: impl futures_util::Stream<Item = io::Result<Frame<Bytes>>> + Send + 'static,
-) -> ServerResponse {
-    let first = stream::once(async { Ok(Frame::data(Bytes::from_static(b"a part"))) });
-    Response::new(UnsyncBoxBody::new(StreamBody::new(first.chain(rest))))
-}
-
-fn with_header(mut response: ServerResponse, name: &'static str, value: &str) -> ServerResponse {
+fn with_header(mut response: Reply, name: &'static str, value: &str) -> Reply {
     response.headers_mut().insert(name, HeaderValue::from_str(value).unwrap());
     response
 }
