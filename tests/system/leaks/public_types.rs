@@ -369,7 +369,8 @@ async fn reqwest_service() {
         let stack = stack_builder(&server.url(), placement).layer().unwrap().layer(service.clone());
         check_debug(&stack);
         let request = || get(&format!("{}/v1/resources", server.url()));
-        check_response(&stack.clone().oneshot(request()).await.unwrap());
+        let response = stack.clone().oneshot(request()).await.unwrap();
+        check_response(&response, response.extensions());
     }
     // This request bypasses the layers. Its query contains the key, as in a request that the layers send.
     let encoded = percent_encoding::utf8_percent_encode(KEY, percent_encoding::NON_ALPHANUMERIC);
