@@ -6,7 +6,7 @@ use super::*;
 async fn event_of_a_completed_call_does_not_repeat_the_fields_of_its_span() {
     let script = [Status(503), Headers(200, &[("request-id", "theirs")])];
     let capture =
-        capture_events(LevelFilter::DEBUG, &script, "PUT", "https://api.example.com:8443/v1/x?q=1").await;
+        capture_call(LevelFilter::DEBUG, &script, "PUT", "https://api.example.com:8443/v1/x?q=1").await;
     let calls = capture.of(CALL);
     assert_eq!(calls.len(), 1, "{calls:?}");
     let event = &calls[0];
@@ -108,7 +108,7 @@ async fn failed_calls_are_logged_at_warn_and_rejected_requests_at_info() {
         (&[Status(500), NoResponse, Status(400)], "GET", info, "400", 3, None),
     ];
     for (script, method, level, result, attempts, stop_reason) in cases {
-        let capture = capture_events(LevelFilter::DEBUG, script, method, URI).await;
+        let capture = capture_call(LevelFilter::DEBUG, script, method, URI).await;
         let calls = capture.of(CALL);
         assert_eq!(calls.len(), 1, "{calls:?}");
         let event = &calls[0];

@@ -49,7 +49,7 @@ async fn filter_that_excludes_spans_passes_all_events_with_service_and_request_i
 
 #[tokio::test(start_paused = true)]
 async fn event_of_a_failed_call_contains_service_and_request_id_at_warn() {
-    let capture = capture_events(LevelFilter::WARN, &[Status(500)], "POST", URI).await;
+    let capture = capture_call(LevelFilter::WARN, &[Status(500)], "POST", URI).await;
     let [event] = &capture.ours()[..] else { panic!("expected one event") };
     assert_eq!((event.fields["service"].as_str(), event.fields["request_id"].len()), ("rates", 36));
     assert!(event.scope.is_empty());
