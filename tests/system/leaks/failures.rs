@@ -31,6 +31,7 @@ fn timeouts_and_failed_connections_do_not_show_the_key() {
         let attempt: Setting =
             |builder| builder.with_attempt_timeout(millis(150)).with_total_timeout(secs(20));
         let total: Setting = |builder| builder.with_total_timeout(millis(300));
+        #[cfg_attr(not(feature = "rustls"), allow(unused_mut, reason = "only TLS adds rows"))]
         let mut cases = vec![
             (silent.url(), http1.clone(), attempt, &[ErrorKind::AttemptTimeout][..]),
             (silent.url(), http1.clone(), total, &[ErrorKind::Deadline]),

@@ -9,6 +9,7 @@ use crate::support::{Scripted, ScriptedService, get};
 
 /// Returns each protocol, with a transport that uses it.
 fn protocols() -> Vec<(Wire, TransportConfig, Version)> {
+    #[cfg_attr(not(feature = "rustls"), allow(unused_mut, reason = "only TLS adds rows"))]
     let mut protocols = vec![
         (Wire::Http1, TransportConfig::new(), Version::HTTP_11),
         (Wire::Http2, TransportConfig::new().with_http2_prior_knowledge(), Version::HTTP_2),
