@@ -18,6 +18,8 @@ pub(super) struct Script {
     pub(super) horizon: u64,
 }
 
+pub(super) type Pairs = Vec<(u64, u64)>;
+
 /// What a limiter asks the store. The default reports and requests nothing.
 #[derive(Default)]
 pub(super) struct Question<'a> {
@@ -44,7 +46,7 @@ impl Script {
 
     /// Returns the grants, each with its time and its number of permits, and the available amount and the wait of each
     /// unit.
-    pub(super) fn query(&mut self, question: &Question<'_>) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+    pub(super) fn query(&mut self, question: &Question<'_>) -> (Pairs, Pairs) {
         let Question { count, cost, quotas, units, returned } = question;
         let mut command = redis::cmd("EVAL");
         command.arg(&self.text).arg(1 + quotas.len()).arg("{a}");
@@ -65,7 +67,7 @@ impl Script {
         if let Some((since, amount)) = returned {
             command.arg(&[*since, *amount, *amount]);
         }
-        type Reply = (u64, u64, u64, u64, u64, Vec<(u64, u64)>, u32, bool, u64, Vec<(u64, u64)>);
+        type Reply = (u64, u64, u64, u64, u64, Pairs, u32, bool, u64, Pairs);
         let (.., grants, _, _, at, units): Reply = command.query(&mut self.connection).unwrap();
         assert!(units.is_empty() || at == self.now);
         (grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect(), units)
