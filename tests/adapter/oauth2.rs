@@ -185,59 +185,52 @@ async fn token_request_is_resent_after_a_temporary_failure() {
 }
 
 #[tokio::test]
-async fn lasting_error_stops_token_requests_for_a_minute() {
-    for (status, body, message) in [
-        (
-            401,
-            r#"{"error":"invalid_client","error_description":"x"}"#,
-            "the error `invalid_client`, status 401",
-        ),
-        (400, r#"{"error":"invalid_scope"}"#, "the error `invalid_scope`, status 400"),
-        (200, r#"{"error":"unauthorized_client"}"#, "the error `unauthorized_client`, status 200"),
-        (400, r#"{"error":"own_code"}"#, "returned status 400 Bad Request"),
-        (404, "<html>", "returned status 404 Not Found"),
-        (302, "", "returned status 302 Found"),
-    ] {
-        let (server, keys) = constant_endpoint(status, body).await;
-        let error = failure(&keys).await;
-        let shown = error.to_string();
-        assert!(shown.starts_with("the token endpoint returned ") && shown.contains(message), "{shown}");
-        assert_eq!((error.retry_in(), error.source().is_none()), (Some(secs(60)), true), "{shown}");
-        pass(secs(40)).await;
-        assert!(failure(&keys).await.to_string().contains(message));
-        assert_eq!(server.seen().len(), 1, "{shown}");
-        pass(secs(20)).await;
-        failure(&keys).await;
-        assert_eq!(server.seen().len(), 2, "{shown}");
-    }
-}
-
-#[tokio::test]
-async fn temporary_or_malformed_response_stops_token_requests_for_at_most_a_second() {
+async fn failed_token_request_is_repeated_after_a_minute_or_if_temporary_within_a_second() {
     const MALFORMED: &str = "is not json, or has no `access_token`";
     const NO_NUMBER: &str = "the `expires_in` of the token response is not a number of seconds";
     const NOT_BEARER: &str = "the `token_type` of the token response is not `Bearer`";
-    for (status, body, message) in [
-        (400, r#"{"error":"temporarily_unavailable"}"#, "the error `temporarily_unavailable`, status 400"),
-        (429, r#"{"error":"own_code"}"#, "status 429"),
-        (503, "", "status 503"),
-        (200, "", MALFORMED),
-        (200, "<html>", MALFORMED),
-        (200, "[]", MALFORMED),
-        (200, r#"{"access_token":7,"token_type":"Bearer"}"#, MALFORMED),
-        (200, r#"{"access_token":"t","token_type":"mac"}"#, NOT_BEARER),
-        (200, r#"{"access_token":"t"}"#, NOT_BEARER),
-        (200, r#"{"access_token":"t t","token_type":"bearer"}"#, "has an invalid token"),
-        (200, r#"{"access_token":"t","token_type":"bearer","expires_in":-1}"#, NO_NUMBER),
-        (200, r#"{"access_token":"t","token_type":"bearer","expires_in":"soon"}"#, NO_NUMBER),
-        (200, r#"{"access_token":"t","token_type":"bearer","expires_in":0}"#, "has expired"),
+    const CLIENT: &str = r#"{"error":"invalid_client","error_description":"x"}"#;
+    let (minute, second) = (secs(60), secs(1));
+    for (status, body, message, pause) in [
+        (401, CLIENT, "the error `invalid_client`, status 401", minute),
+        (400, r#"{"error":"invalid_scope"}"#, "the error `invalid_scope`, status 400", minute),
+        (200, r#"{"error":"unauthorized_client"}"#, "the error `unauthorized_client`, status 200", minute),
+        (400, r#"{"error":"own_code"}"#, "returned status 400 Bad Request", minute),
+        (404, "<html>", "returned status 404 Not Found", minute),
+        (302, "", "returned status 302 Found", minute),
+        (
+            400,
+            r#"{"error":"temporarily_unavailable"}"#,
+            "the error `temporarily_unavailable`, status 400",
+            second,
+        ),
+        (429, r#"{"error":"own_code"}"#, "status 429", second),
+        (503, "", "status 503", second),
+        (200, "", MALFORMED, second),
+        (200, "<html>", MALFORMED, second),
+        (200, "[]", MALFORMED, second),
+        (200, r#"{"access_token":7,"token_type":"Bearer"}"#, MALFORMED, second),
+        (200, r#"{"access_token":"t","token_type":"mac"}"#, NOT_BEARER, second),
+        (200, r#"{"access_token":"t"}"#, NOT_BEARER, second),
+        (200, r#"{"access_token":"t t","token_type":"bearer"}"#, "has an invalid token", second),
+        (200, r#"{"access_token":"t","token_type":"bearer","expires_in":-1}"#, NO_NUMBER, second),
+        (200, r#"{"access_token":"t","token_type":"bearer","expires_in":"soon"}"#, NO_NUMBER, second),
+        (200, r#"{"access_token":"t","token_type":"bearer","expires_in":0}"#, "has expired", second),
     ] {
         let (server, keys) = constant_endpoint(status, body).await;
         let error = failure(&keys).await;
-        assert!(error.to_string().contains(message), "{body}: {error}");
-        assert!(error.retry_in().unwrap() <= secs(1), "{body}: {error}");
+        let (shown, retry_in) = (error.to_string(), error.retry_in().unwrap());
+        assert!(shown.contains(message), "{body}: {shown}");
+        if pause == minute {
+            assert!(shown.starts_with("the token endpoint returned ") && error.source().is_none(), "{shown}");
+            assert_eq!(retry_in, pause, "{shown}");
+            pass(secs(40)).await;
+            assert!(failure(&keys).await.to_string().contains(message));
+            assert_eq!(server.seen().len(), 1, "{shown}");
+        }
+        assert!(retry_in <= pause, "{body}: {error}");
         let before = server.seen().len();
-        pass(secs(1)).await;
+        pass(pause).await;
         failure(&keys).await;
         assert!(server.seen().len() > before, "{body}");
     }

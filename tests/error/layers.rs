@@ -24,6 +24,7 @@ async fn each_error_of_a_layer_has_its_own_kind_and_message() {
     let attempt = AttemptTimeoutLayer::new(secs(2)).unwrap();
     let error = attempt.layer(unresponsive()).oneshot(get(URI)).await.unwrap_err();
     assert_error(&error, ErrorKind::AttemptTimeout, "attempt_timeout", "no response within 2s");
+    assert!(error.report().is_none(), "no layer of this stack creates a report");
     let error = quick_retry().layer(attempt.layer(unresponsive())).oneshot(get(URI)).await.unwrap_err();
     assert_error(
         &error,

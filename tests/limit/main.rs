@@ -27,7 +27,6 @@ mod traffic;
 mod units;
 
 use std::{
-    cell::Cell,
     collections::{BTreeMap, VecDeque},
     convert::Infallible,
     future::{Ready, ready},
@@ -49,7 +48,7 @@ use proptest::{collection::vec, prelude::*};
 use tokio::{
     runtime::Builder,
     sync::Semaphore,
-    task::{JoinHandle, JoinSet, yield_now},
+    task::{JoinSet, yield_now},
     time::{Instant, advance, sleep, sleep_until, timeout},
 };
 use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
@@ -62,9 +61,8 @@ use tower_outbound::{
     call::RequestHead,
     error::{Reason, Refusal},
     limit::{
-        Acquire, AnyLimiter, Effect, InFlightBody, Keyed, Limiter, LocalLimiter, Permit, PermitCost,
-        PermitIssuer, PermitRequest, Priority, RateLimit, RateLimitLayer, ResponseInfo, SelectLimiter,
-        Snapshot,
+        Acquire, AnyLimiter, Effect, Keyed, Limiter, LocalLimiter, Permit, PermitCost, PermitIssuer,
+        PermitRequest, Priority, RateLimit, RateLimitLayer, ResponseInfo, SelectLimiter, Snapshot,
     },
     preset,
     test_util::{Arrivals, LimitHeaders, ScriptedResponse, ScriptedService, ServerLimit},

@@ -21,23 +21,6 @@ async fn all_clones_and_clients_of_a_preset_share_one_limiter() {
     assert_eq!(server.seen().len(), 2);
 }
 
-#[tokio::test]
-async fn each_new_preset_and_each_new_quota_gets_its_own_limiter() {
-    let server = server().await;
-    let preset = preset_with_key(&server.url()).with_quota(hourly_quota());
-    let others = [
-        preset_with_key(&server.url()).with_quota(hourly_quota()),
-        preset.clone().with_quota(hourly_quota()),
-    ];
-    for preset in [preset].iter().chain(&others) {
-        let client = preset.client().unwrap();
-        assert_eq!(status(&client, "/").await.unwrap(), 200);
-        assert_eq!(status(&client, "/").await.unwrap(), 200);
-        assert!(status(&client, "/").await.unwrap_err().is_rate_limited());
-    }
-    assert_eq!(server.seen().len(), 6);
-}
-
 #[tokio::test(start_paused = true)]
 async fn presets_with_the_same_limiter_share_its_quota() {
     for shared in [
@@ -57,34 +40,47 @@ async fn presets_with_the_same_limiter_share_its_quota() {
     }
 }
 
-#[test]
-fn setting_a_quota_after_a_limiter_is_an_error() {
-    let shared = LocalLimiter::token_bucket(hourly_quota());
-    let preset = preset_with_key("https://host").with_limiter(shared.clone());
-    let error = preset.clone().with_quota(Quota::per_minute(300).unwrap()).layer().unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "invalid quota `300/60s`: expected a quota before with_limiter, or a limiter that has the quota"
-    );
-    assert!(preset.layer().is_ok(), "the first builder is still valid");
+fn limiter(preset: &StackBuilder) -> &LocalLimiter {
+    preset.limiter().downcast_ref().unwrap()
 }
 
 #[test]
-fn preset_clone_with_another_credential_has_its_own_limiter() {
+fn preset_derived_from_another_shares_its_limiter_unless_it_has_another_credential_or_quota() {
     let preset = preset_with_key("https://host").with_quota(hourly_quota());
-    let available =
-        |preset: &StackBuilder| preset.limiter().downcast_ref::<LocalLimiter>().unwrap().snapshot().available;
-    let second = preset.clone().with_api_key(ApiKey::new("another").unwrap());
-    let unkeyed = preset.clone().without_credential();
-    let same = preset.clone().with_total_timeout(HOUR);
-    preset.limiter().downcast_ref::<LocalLimiter>().unwrap().try_acquire().unwrap();
-    assert_eq!([&preset, &same, &second, &unkeyed].map(available), [1, 1, 2, 2]);
-    assert_eq!(second.quotas(), [hourly_quota()]);
+    let derived = [
+        ("a clone", preset.clone(), 1),
+        ("another timeout", preset.clone().with_total_timeout(HOUR), 1),
+        ("another key", preset.clone().with_api_key(ApiKey::new("another").unwrap()), 2),
+        ("no key", preset.clone().without_credential(), 2),
+        ("the same quota, set again", preset.clone().with_quota(hourly_quota()), 2),
+        ("a new preset", preset_with_key("https://host").with_quota(hourly_quota()), 2),
+    ];
+    limiter(&preset).try_acquire().unwrap();
+    for (name, preset, available) in derived {
+        assert_eq!(limiter(&preset).snapshot().available, available, "{name}");
+        assert_eq!(preset.quotas(), [hourly_quota()], "{name}");
+    }
+}
 
+#[test]
+fn preset_keeps_a_given_limiter_and_rejects_a_later_quota() {
     let shared = LocalLimiter::paced_window(hourly_quota());
     shared.try_acquire().unwrap();
-    let preset = preset.with_limiter(shared).with_api_key(ApiKey::new("another").unwrap());
-    assert_eq!(available(&preset), 1, "a limiter from `with_limiter` should be kept");
+    let any = AnyLimiter::new(shared.clone());
+    let preset = preset_with_key("https://host");
+    for preset in [
+        preset.clone().with_limiter(shared),
+        preset.with_limit(|limit| limit.with_limiter(any).with_max_queue(3)),
+    ] {
+        let preset = preset.with_api_key(ApiKey::new("another").unwrap());
+        assert_eq!(limiter(&preset).snapshot().available, 1);
+        let error = preset.clone().with_quota(Quota::per_minute(300).unwrap()).layer().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid quota `300/60s`: expected a quota before with_limiter, or a limiter that has the quota"
+        );
+        assert!(preset.layer().is_ok(), "the first builder is still valid");
+    }
 }
 
 #[test]
@@ -99,19 +95,6 @@ fn downcast_finds_a_limiter_that_was_wrapped_twice() {
     assert!(twice.downcast_ref::<Keyed<String>>().is_none());
 }
 
-#[test]
-fn preset_keeps_a_limiter_from_with_limit_and_rejects_a_later_quota() {
-    let shared = LocalLimiter::paced_window(hourly_quota());
-    shared.try_acquire().unwrap();
-    let preset = preset_with_key("https://host")
-        .with_limit(|limit| limit.with_limiter(AnyLimiter::new(shared)).with_max_queue(3))
-        .with_api_key(ApiKey::new("another").unwrap());
-    let window = preset.limiter().downcast_ref::<LocalLimiter>().unwrap();
-    assert_eq!(window.snapshot().available, 1);
-    let error = preset.with_quota(hourly_quota()).layer().unwrap_err();
-    assert!(error.to_string().contains("a quota before with_limiter"), "{error}");
-}
-
 #[cfg(feature = "serde")]
 #[test]
 fn with_quota_keeps_the_initial_burst_of_the_configuration() {
@@ -119,5 +102,5 @@ fn with_quota_keeps_the_initial_burst_of_the_configuration() {
         "preset = 'currency_rates'\nbase_url = 'https://host'\napi_key = 'k3y'\nlimit.initial_burst = 0";
     let preset =
         StackBuilder::from_config(&toml::from_str(config).unwrap()).unwrap().with_quota(hourly_quota());
-    assert_eq!(preset.limiter().downcast_ref::<LocalLimiter>().unwrap().snapshot().available, 0);
+    assert_eq!(limiter(&preset).snapshot().available, 0);
 }

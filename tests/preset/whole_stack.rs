@@ -46,25 +46,6 @@ async fn call_fails_fast_if_a_retry_would_get_its_permit_after_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempt_timeout_limits_each_attempt_and_total_timeout_limits_the_call() {
-    let preset = preset_with_exact_delays().with_quota(Quota::per_minute(1000).unwrap());
-    let (service, scripted) = stack(&preset, [ScriptedResponse::never()]);
-    let start = Instant::now();
-    let error = service.oneshot(get("https://host/v1")).await.unwrap_err();
-    assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
-    assert_eq!(arrivals(&scripted, start), [Duration::ZERO, 10_100 * MILLI, 20_300 * MILLI]);
-    assert_eq!(start.elapsed(), 30_300 * MILLI);
-    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Exhausted));
-
-    let (service, scripted) = stack(&preset.with_total_timeout(15 * SECOND), [ScriptedResponse::never()]);
-    let start = Instant::now();
-    let error = service.oneshot(get("https://host/v1")).await.unwrap_err();
-    assert!(error.is_timeout() && error.is_deadline(), "{error:?}");
-    assert_eq!((arrivals(&scripted, start).len(), start.elapsed()), (2, 15 * SECOND));
-    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
-}
-
-#[tokio::test(start_paused = true)]
 async fn builder_keeps_its_retry_rules_if_it_declares_a_post_idempotent() {
     let builder = StackBuilder::new("https://host").unwrap().without_credential();
     let builder =

@@ -125,20 +125,12 @@ async fn take_concurrently(limiter: &RedisLimiter, requests: usize, length: Dura
     tokio::time::sleep(length).await;
 }
 
-/// The quota of [`pair`]: ten permits per second.
-fn pair_quota() -> Quota {
-    with_margin(10, millis(1_000))
-}
-
-fn pair(server: &RedisServer) -> [RedisLimiter; 2] {
-    [(); 2].map(|()| with_half_as_share(window(&server.url(), "key", [pair_quota()])))
-}
-
 /// The store grants permits before they become valid. Other processes may still hold such permits when the store stops.
 #[tokio::test]
 async fn fallback_share_starts_after_the_last_permits_of_the_store_expire() {
     let mut server = server();
-    let [one, other] = pair(&server);
+    let quota = with_margin(10, millis(1_000));
+    let [one, other] = [(); 2].map(|()| with_half_as_share(window(&server.url(), "key", [quota])));
     tokio::time::sleep(millis(2_800)).await;
     let mut arrivals = Arrivals::new();
     // Takes all permits of a window. The times below are measured from the last of these permits, so that the machine's
@@ -157,5 +149,5 @@ async fn fallback_share_starts_after_the_last_permits_of_the_store_expire() {
     take_concurrently(&one, 5, millis(3_200), &arrivals).await;
     waiting.await.unwrap();
     assert!(arrivals.times().len() > 10, "{}", arrivals.times().len());
-    arrivals.assert_within(pair_quota());
+    arrivals.assert_within(quota);
 }

@@ -124,6 +124,15 @@ async fn wait_until(description: &str, condition: impl Fn() -> bool) {
     }
 }
 
+/// Sends `request` until the store grants it.
+async fn wait_for_recovery(limiter: &RedisLimiter, request: PermitRequest) {
+    let start = Instant::now();
+    while take(limiter, request).await.is_err() || limiter.store() != Store::Shared {
+        assert!(start.elapsed() < HANG_TIMEOUT, "the limiter did not recover: {limiter:?}");
+        tokio::time::sleep(millis(10)).await;
+    }
+}
+
 /// Runs `tasks` tasks for each limiter. The tasks take permits until the time `length` has passed. Returns all
 /// grants, and the number of grants of each limiter.
 async fn take_continuously(

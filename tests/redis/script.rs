@@ -9,10 +9,69 @@ use super::*;
 const SCRIPT: &str = include_str!("../../src/adapter/redis/script.lua");
 const CLOCK: &str = "local clock = redis.call('TIME')\nlocal now = clock[1] * 1000000 + clock[2]\n";
 
-/// Returns the script with the time as an additional first argument.
-pub(super) fn on_clock() -> String {
-    assert!(SCRIPT.contains(CLOCK), "the script no longer reads its clock with the expected lines");
-    SCRIPT.replace(CLOCK, "local now = tonumber(table.remove(ARGV, 1))\n")
+/// The store's script on a clock that the test sets. Times are in µs.
+pub(super) struct Script {
+    connection: redis::Connection,
+    text: String,
+    pub(super) now: u64,
+    /// How early the store may grant a permit before its due time.
+    pub(super) horizon: u64,
+}
+
+pub(super) type Pairs = Vec<(u64, u64)>;
+
+/// What a limiter asks the store. The default reports and requests nothing.
+#[derive(Default)]
+pub(super) struct Question<'a> {
+    /// The maximum number of grants, and the number of permits in each.
+    pub(super) count: u64,
+    pub(super) cost: u64,
+    /// The limit, the burst, the length and the interval of each quota.
+    pub(super) quotas: &'a [[u64; 4]],
+    /// The limit, the length, the requested amount and the settled excess of each quota of a unit.
+    pub(super) units: &'a [[u64; 4]],
+    /// A returned amount, and the time since which it counted.
+    pub(super) returned: Option<(u64, u64)>,
+}
+
+impl Script {
+    /// Deletes everything in the store.
+    pub(super) fn new(server: &RedisServer, horizon: u64) -> Self {
+        assert!(SCRIPT.contains(CLOCK), "the script no longer reads its clock with the expected lines");
+        let text = SCRIPT.replace(CLOCK, "local now = tonumber(table.remove(ARGV, 1))\n");
+        let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+        redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
+        Self { connection, text, now: 2_000_000_000_000_000, horizon }
+    }
+
+    /// Returns the grants, each with its time and its number of permits, and the available amount and the wait of each
+    /// unit.
+    pub(super) fn query(&mut self, question: &Question<'_>) -> (Pairs, Pairs) {
+        let Question { count, cost, quotas, units, returned } = question;
+        let mut command = redis::cmd("EVAL");
+        command.arg(&self.text).arg(1 + quotas.len()).arg("{a}");
+        for number in 0..quotas.len() {
+            command.arg(format!("{{a}}:{number}"));
+        }
+        command.arg(&[self.now, *count, *cost, self.horizon]);
+        // These arguments describe a process that has been connected for a long time and has nothing to report.
+        command.arg(&[0, 0, 0, -1, 0, 0, 0, 1_000_000_000, 0, 0]).arg(quotas.len());
+        for (number, quota) in quotas.iter().enumerate() {
+            command.arg(quota).arg(format!("id{number}"));
+        }
+        command.arg(&[0, 0]).arg(units.len());
+        for (number, unit) in units.iter().enumerate() {
+            command.arg(unit).arg(format!("unit{number}"));
+        }
+        command.arg(u8::from(returned.is_some()));
+        if let Some((since, amount)) = returned {
+            command.arg(&[*since, *amount, *amount]);
+        }
+        type Reply = (u64, u64, u64, u64, u64, Pairs, u32, bool, u64, Pairs);
+        let (.., grants, _, _, at, units): Reply = command.query(&mut self.connection).unwrap();
+        assert!(units.is_empty() || at == self.now);
+        (grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect(), units)
+    }
 }
 
 /// A quota as the script receives it, with its length in µs.
@@ -41,44 +100,30 @@ struct Query {
 }
 
 struct Store {
-    connection: redis::Connection,
-    script: String,
-    now: u64,
+    script: Script,
     sliding: bool,
     quotas: Vec<ScriptQuota>,
     /// The time between two refilled permits, in ns, if it does not follow from the window.
     interval: Option<u64>,
-    /// How early the store may grant a permit before its due time, in µs.
-    horizon: u64,
 }
 
 impl Store {
     /// Returns the grants, each with its time and its number of permits.
-    fn query(&mut self, query: Query) -> Vec<(u64, u64)> {
-        self.now += query.delay;
-        let mut command = redis::cmd("EVAL");
-        command.arg(&self.script).arg(1 + self.quotas.len()).arg("{a}");
-        for number in 0..self.quotas.len() {
-            command.arg(format!("{{a}}:{number}"));
-        }
-        command.arg(self.now).arg(query.count).arg(query.cost).arg(self.horizon);
-        // These arguments describe a process that has been connected for a long time and has nothing to report.
-        command.arg(&[0, 0, 0, -1, 0, 0, 0, 1_000_000_000, 0, 0]).arg(self.quotas.len());
-        for (number, quota) in self.quotas.iter().enumerate() {
+    fn query(&mut self, Query { delay, count, cost }: Query) -> Vec<(u64, u64)> {
+        self.script.now += delay;
+        let quotas = self.quotas.iter().map(|quota| {
             let interval = if self.sliding { 0 } else { self.interval.unwrap_or(quota.interval()) };
-            command.arg(&[quota.limit, quota.burst, quota.length, interval]).arg(format!("id{number}"));
-        }
-        type Reply = (u64, u64, u64, u64, u64, Vec<(u64, u64)>, u32, bool, u64, Vec<(u64, u64)>);
-        let (.., grants, _, _, _, _): Reply = command.arg(&[0, 0, 0, 0]).query(&mut self.connection).unwrap();
-        grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect()
+            [quota.limit, quota.burst, quota.length, interval]
+        });
+        let quotas: Vec<_> = quotas.collect();
+        self.script.query(&Question { count, cost, quotas: &quotas, ..Question::default() }).0
     }
+}
 
-    /// Returns the largest number of permits granted in any window of the given length.
-    fn most_in(&self, grants: &[(u64, u64)], length: u64) -> u64 {
-        let in_window =
-            |first: u64| grants.iter().filter(move |(at, _)| (first..=first + length).contains(at));
-        grants.iter().map(|(first, _)| in_window(*first).map(|(_, permits)| permits).sum()).max().unwrap_or(0)
-    }
+/// Returns the largest number of permits granted in any window of the given length.
+fn most_in(grants: &[(u64, u64)], length: u64) -> u64 {
+    let in_window = |first: u64| grants.iter().filter(move |(at, _)| (first..=first + length).contains(at));
+    grants.iter().map(|(first, _)| in_window(*first).map(|(_, permits)| permits).sum()).max().unwrap_or(0)
 }
 
 fn queries() -> impl Strategy<Value = Vec<Query>> {
@@ -98,26 +143,14 @@ fn script_quota() -> impl Strategy<Value = ScriptQuota> {
 #[test]
 fn script_of_the_store_exceeds_no_quota_in_any_window() {
     let server = server();
-    let client = redis::Client::open(server.url()).unwrap();
-    let script = on_clock();
     let strategy = (prop::collection::vec(script_quota(), 1..4), queries(), any::<bool>(), 0u64..20_000);
     let granted = std::cell::Cell::new(0);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
     let run = |(quotas, queries, sliding, horizon): (Vec<ScriptQuota>, Vec<Query>, bool, u64)| {
-        let mut connection = client.get_connection().unwrap();
-        redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
         // As in the limiter, the store may grant a permit before its due time, by at most a quarter of the shortest
         // window.
         let horizon = horizon.min(quotas.iter().map(|quota| quota.length).min().unwrap_or(0) / 4);
-        let mut store = Store {
-            connection,
-            script: script.clone(),
-            now: 2_000_000_000_000_000,
-            sliding,
-            quotas,
-            interval: None,
-            horizon,
-        };
+        let mut store = Store { script: Script::new(&server, horizon), sliding, quotas, interval: None };
         let largest = |quota: &ScriptQuota| if sliding { quota.limit } else { quota.burst };
         let largest = store.quotas.iter().map(largest).min().unwrap_or(1);
         let mut all = Vec::new();
@@ -127,7 +160,9 @@ fn script_of_the_store_exceeds_no_quota_in_any_window() {
             let (last, total) =
                 (all.last().map_or(0, |(at, _)| *at), grants.iter().map(|(_, permits)| permits));
             prop_assert!(total.clone().sum::<u64>() <= query.count * query.cost);
-            prop_assert!(grants.iter().all(|(at, _)| (store.now..=store.now + horizon).contains(at)));
+            prop_assert!(
+                grants.iter().all(|(at, _)| (store.script.now..=store.script.now + horizon).contains(at))
+            );
             prop_assert!(
                 grants.first().is_none_or(|(at, _)| *at >= last),
                 "the script granted permits out of order"
@@ -136,7 +171,7 @@ fn script_of_the_store_exceeds_no_quota_in_any_window() {
         }
         granted.set(granted.get() + all.len());
         for quota in &store.quotas {
-            let most = store.most_in(&all, quota.length - 1);
+            let most = most_in(&all, quota.length - 1);
             prop_assert!(
                 most <= quota.limit,
                 "{most} permits in one window of {quota:?}, sliding window: {sliding}: {all:?}"
@@ -152,7 +187,6 @@ fn script_of_the_store_exceeds_no_quota_in_any_window() {
 #[tokio::test(start_paused = true)]
 async fn script_of_the_store_grants_exactly_the_permits_of_a_local_bucket() {
     let server = server();
-    let client = redis::Client::open(server.url()).unwrap();
     let mut random = 1_u64;
     let mut next = |below: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -160,25 +194,16 @@ async fn script_of_the_store_grants_exactly_the_permits_of_a_local_bucket() {
     };
     let (mut granted, mut refused) = (0, 0);
     for _ in 0..50 {
-        let mut connection = client.get_connection().unwrap();
-        redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
         let (capacity, refill, interval) = (1 + next(40), 1 + next(10), 1 + next(400_000));
         let bucket = Quota::bucket(capacity as u32, refill as u32, Duration::from_micros(refill * interval));
         let bucket = bucket.unwrap().without_margin();
         let local = LocalLimiter::token_bucket(bucket);
         let quota = ScriptQuota { limit: capacity, burst: capacity, length: capacity * interval };
-        let mut store = Store {
-            connection,
-            script: on_clock(),
-            now: 2_000_000_000_000_000,
-            sliding: false,
-            quotas: vec![quota],
-            interval: Some(interval * 1_000),
-            horizon: 0,
-        };
+        let (script, interval_ns) = (Script::new(&server, 0), Some(interval * 1_000));
+        let mut store = Store { script, sliding: false, quotas: vec![quota], interval: interval_ns };
         // The store's bucket is empty at first, because the server has just started.
         store.query(Query { delay: 0, count: 0, cost: 1 });
-        store.now += 2 * quota.length + 10_000_000;
+        store.script.now += 2 * quota.length + 10_000_000;
         for _ in 0..100 {
             let (delay, cost) = (next(3 * interval), 1 + next(capacity.min(4)));
             tokio::time::advance(Duration::from_micros(delay)).await;

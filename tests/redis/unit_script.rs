@@ -2,7 +2,10 @@
 
 use proptest::{prelude::*, test_runner::TestRunner};
 
-use super::{script::on_clock, *};
+use super::{
+    script::{Question, Script},
+    *,
+};
 
 /// The limits and the lengths of the quotas of units, in µs.
 const UNITS: [(u64, u64); 2] = [(100, 50_000), (250, 200_000)];
@@ -49,43 +52,25 @@ impl Request {
     }
 }
 
-struct Store {
-    connection: redis::Connection,
-    script: String,
-    now: u64,
+/// Returns the store's script, whose quotas have no grants in their windows.
+fn empty_store(server: &RedisServer) -> Script {
+    let mut store = Script::new(server, HORIZON);
+    // The quotas count as spent at first, because the server has just started.
+    query(&mut store, 0, 0, None);
+    store.now += 20_000_000;
+    store
 }
 
-type Reply = (u64, u64, u64, u64, u64, Vec<(u64, u64)>, u32, bool, u64, Vec<(u64, u64)>);
-
-impl Store {
-    /// Returns when the amount is granted, and the available amount and the wait of each unit.
-    fn query(
-        &mut self,
-        amount: u64,
-        more: u64,
-        returned: Option<(u64, u64)>,
-    ) -> (Option<u64>, Vec<(u64, u64)>) {
-        let mut command = redis::cmd("EVAL");
-        command
-            .arg(&self.script)
-            .arg(1)
-            .arg("{a}")
-            .arg(self.now)
-            .arg(u8::from(amount > 0))
-            .arg(1)
-            .arg(HORIZON);
-        command.arg(&[0, 0, 0, -1, 0, 0, 0, 1_000_000_000, 0, 0]).arg(&[0, 0, 0]).arg(UNITS.len());
-        for (number, (limit, length)) in UNITS.iter().enumerate() {
-            command.arg(&[*limit, *length, amount, more]).arg(format!("unit{number}"));
-        }
-        command.arg(u8::from(returned.is_some()));
-        if let Some((since, amount)) = returned {
-            command.arg(&[since, amount, amount]);
-        }
-        let (.., grants, _, _, at, units): Reply = command.query(&mut self.connection).unwrap();
-        assert_eq!(at, self.now);
-        (grants.first().map(|(due, _)| self.now + due), units)
-    }
+/// Returns when the amount is granted, and the available amount and the wait of each unit.
+fn query(
+    store: &mut Script,
+    amount: u64,
+    more: u64,
+    returned: Option<(u64, u64)>,
+) -> (Option<u64>, Vec<(u64, u64)>) {
+    let (count, units) = (u64::from(amount > 0), UNITS.map(|(limit, length)| [limit, length, amount, more]));
+    let (grants, units) = store.query(&Question { count, cost: 1, units: &units, returned, quotas: &[] });
+    (grants.first().map(|(at, _)| *at), units)
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -114,21 +99,15 @@ fn most_with(requests: &[Request], at: u64, length: u64) -> u64 {
 #[test]
 fn script_grants_amounts_only_if_every_window_has_room() {
     let server = server();
-    let client = redis::Client::open(server.url()).unwrap();
     let (granted, delayed) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     let run = |steps: Vec<Step>| {
-        let mut connection = client.get_connection().unwrap();
-        redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
-        let mut store = Store { connection, script: on_clock(), now: 2_000_000_000_000_000 };
-        // The quotas count as spent at first, because the server has just started.
-        store.query(0, 0, None);
-        store.now += 20_000_000;
+        let mut store = empty_store(&server);
         let mut requests: Vec<Request> = Vec::new();
         for Step { delay, action } in steps {
             store.now += delay;
             match action {
                 Action::Take(amount) => {
-                    let (at, units) = store.query(amount, 0, None);
+                    let (at, units) = query(&mut store, amount, 0, None);
                     let Some(at) = at else {
                         prop_assert!(units.iter().any(|(_, wait)| *wait > HORIZON), "{units:?}");
                         delayed.set(delayed.get() + 1);
@@ -153,7 +132,7 @@ fn script_grants_amounts_only_if_every_window_has_room() {
                     let since = requests[index].counted[0].0;
                     let (more, less) = requests[index].settle(actual, store.now);
                     // A process knows only a lower bound of the time.
-                    store.query(0, more, (less > 0).then_some((since - delay.min(3_000), less)));
+                    query(&mut store, 0, more, (less > 0).then_some((since - delay.min(3_000), less)));
                 }
             }
         }
@@ -165,42 +144,33 @@ fn script_grants_amounts_only_if_every_window_has_room() {
     assert!(granted > 2_000 && delayed > 1_000, "{granted} granted, {delayed} delayed");
 }
 
-/// Returns a store that has no grants in its window.
-fn empty_store() -> (RedisServer, Store) {
-    let server = server();
-    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
-    redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
-    let mut store = Store { connection, script: on_clock(), now: 2_000_000_000_000_000 };
-    store.query(0, 0, None);
-    store.now += 20_000_000;
-    (server, store)
-}
-
 #[test]
 fn script_admits_a_request_as_soon_as_its_amount_fits() {
-    let (_server, mut store) = empty_store();
+    let server = server();
+    let mut store = empty_store(&server);
     let start = store.now;
-    assert_eq!(store.query(60, 0, None).0, Some(start));
-    assert_eq!(store.query(41, 0, None), (None, vec![(40, 50_000), (190, 0)]));
+    assert_eq!(query(&mut store, 60, 0, None).0, Some(start));
+    assert_eq!(query(&mut store, 41, 0, None), (None, vec![(40, 50_000), (190, 0)]));
     // Returned amounts are available at once.
     store.now += 10_000;
-    assert_eq!(store.query(0, 0, Some((start, 20))).1, [(60, 0), (210, 0)]);
-    assert_eq!(store.query(41, 0, None), (Some(start + 10_000), vec![(19, 0), (169, 0)]));
+    assert_eq!(query(&mut store, 0, 0, Some((start, 20))).1, [(60, 0), (210, 0)]);
+    assert_eq!(query(&mut store, 41, 0, None), (Some(start + 10_000), vec![(19, 0), (169, 0)]));
     // A shortfall counts from now on, and a return of an amount that has left the window has no effect.
     store.now = start + 45_001;
-    assert_eq!(store.query(0, 30, None).1, [(0, 0), (139, 0)]);
-    assert_eq!(store.query(20, 0, None), (Some(start + 50_000), vec![(0, 0), (119, 0)]));
+    assert_eq!(query(&mut store, 0, 30, None).1, [(0, 0), (139, 0)]);
+    assert_eq!(query(&mut store, 20, 0, None), (Some(start + 50_000), vec![(0, 0), (119, 0)]));
     store.now = start + 50_001;
-    assert_eq!(store.query(0, 0, Some((start, 40))).1, [(9, 0), (159, 0)]);
+    assert_eq!(query(&mut store, 0, 0, Some((start, 40))).1, [(9, 0), (159, 0)]);
 }
 
 #[test]
 fn returned_amounts_do_not_delay_a_request_above_the_limit() {
-    let (_server, mut store) = empty_store();
+    let server = server();
+    let mut store = empty_store(&server);
     let start = store.now;
-    assert_eq!(store.query(100, 0, None).0, Some(start));
+    assert_eq!(query(&mut store, 100, 0, None).0, Some(start));
     store.now += 10_000;
-    assert!(store.query(150, 0, None).0.is_none());
-    store.query(0, 0, Some((start, 100)));
-    assert_eq!(store.query(150, 0, None).0, Some(start + 10_000));
+    assert!(query(&mut store, 150, 0, None).0.is_none());
+    query(&mut store, 0, 0, Some((start, 100)));
+    assert_eq!(query(&mut store, 150, 0, None).0, Some(start + 10_000));
 }

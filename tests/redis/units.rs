@@ -200,14 +200,6 @@ async fn processes_divide_a_quota_of_tokens_while_the_store_is_down() {
     arrivals.assert_within(shared);
     server.restart().unwrap();
     for limiter in &limiters {
-        wait_until_shared(limiter).await;
-    }
-}
-
-async fn wait_until_shared(limiter: &RedisLimiter) {
-    let start = Instant::now();
-    while take(limiter, taking(tokens(1))).await.is_err() || limiter.store() != Store::Shared {
-        assert!(start.elapsed() < HANG_TIMEOUT, "{limiter:?}");
-        tokio::time::sleep(millis(10)).await;
+        wait_for_recovery(limiter, taking(tokens(1))).await;
     }
 }

@@ -2,34 +2,42 @@
 
 use super::*;
 
+/// The layer tries the headers in the documented or the configured order, not in the order of the response.
 #[tokio::test]
-async fn server_request_id_is_read_from_the_first_known_header() {
-    type Case = (&'static [(&'static str, &'static str)], Option<&'static str>);
-    let cases: [Case; 8] = [
-        (&[("x-request-id", "a")], Some("a")),
-        (&[("request-id", "b")], Some("b")),
-        (&[("x-amzn-requestid", "c")], Some("c")),
-        (&[("x-correlation-id", "d")], Some("d")),
-        (&[("cf-ray", "e")], Some("e")),
-        (&[("x-trace", "f")], None),
-        // The layer tries the headers in the documented order, not in the order of the response.
-        (&[("cf-ray", "e"), ("x-correlation-id", "d"), ("request-id", "b")], Some("b")),
-        (
-            &[
-                ("cf-ray", "e"),
-                ("x-correlation-id", "d"),
-                ("x-amzn-requestid", "c"),
-                ("request-id", "b"),
-                ("x-request-id", "a"),
-            ],
-            Some("a"),
-        ),
+async fn server_request_id_is_read_from_the_first_known_or_configured_header() {
+    type Fields = &'static [(&'static str, &'static str)];
+    const ALL: Fields = &[
+        ("cf-ray", "e"),
+        ("x-correlation-id", "d"),
+        ("x-amzn-requestid", "c"),
+        ("request-id", "b"),
+        ("x-request-id", "a"),
     ];
-    for (headers, expected) in cases {
-        let service = RequestIdLayer::new().layer(ScriptedService::new([Headers(200, headers)]));
+    const CUSTOM: Fields = &[("x-request-id", "a"), ("x-trace", "t"), ("x-span", "s")];
+    type Case = (Option<&'static [&'static str]>, Fields, Option<&'static str>);
+    let cases: [Case; 12] = [
+        (None, &[("x-request-id", "a")], Some("a")),
+        (None, &[("request-id", "b")], Some("b")),
+        (None, &[("x-amzn-requestid", "c")], Some("c")),
+        (None, &[("x-correlation-id", "d")], Some("d")),
+        (None, &[("cf-ray", "e")], Some("e")),
+        (None, &[("x-trace", "f")], None),
+        (None, &[("cf-ray", "e"), ("x-correlation-id", "d"), ("request-id", "b")], Some("b")),
+        (None, ALL, Some("a")),
+        (Some(&["x-trace"]), CUSTOM, Some("t")),
+        (Some(&["x-span", "x-trace"]), CUSTOM, Some("s")),
+        (Some(&["x-none", "x-trace"]), CUSTOM, Some("t")),
+        (Some(&[]), CUSTOM, None),
+    ];
+    for (configured, headers, expected) in cases {
+        let mut layer = RequestIdLayer::new();
+        if let Some(names) = configured {
+            layer = layer.with_server_headers(names.iter().map(|name| header(name)));
+        }
+        let service = layer.layer(ScriptedService::new([Headers(200, headers)]));
         let response = service.oneshot(get(URI)).await.unwrap();
         let id = report(&response).server_request_id();
-        assert_eq!(id.as_ref().map(|id| id.to_str().unwrap()), expected, "{headers:?}");
+        assert_eq!(id.as_ref().map(|id| id.to_str().unwrap()), expected, "{configured:?} {headers:?}");
         assert_eq!(response.headers().len(), headers.len(), "the response is unchanged");
         for (name, value) in headers {
             assert_eq!(response.headers()[*name], value);
@@ -48,22 +56,6 @@ async fn request_id_layer_reads_the_next_header_if_the_server_id_is_too_long() {
         let id = report(&response).server_request_id().unwrap();
         assert_eq!(id, if is_kept { long.as_str() } else { "e" }, "{length}");
         assert_eq!(response.headers()["x-request-id"], long, "the response is unchanged");
-    }
-}
-
-#[tokio::test]
-async fn server_request_id_is_read_from_custom_headers() {
-    let scripted = Headers(200, &[("x-request-id", "a"), ("x-trace", "t"), ("x-span", "s")]);
-    for (headers, expected) in [
-        (vec![header("x-trace")], Some("t")),
-        (vec![header("x-span"), header("x-trace")], Some("s")),
-        (vec![header("x-none"), header("x-trace")], Some("t")),
-        (vec![], None),
-    ] {
-        let layer = RequestIdLayer::new().with_server_headers(headers);
-        let response = layer.layer(ScriptedService::new([scripted])).oneshot(get(URI)).await.unwrap();
-        let id = report(&response).server_request_id();
-        assert_eq!(id.as_ref().map(|id| id.to_str().unwrap()), expected);
     }
 }
 

@@ -81,36 +81,25 @@ fn client(server: &Server, limiter: &LocalLimiter, wire: &Wire) -> Client {
     builder.with_limiter(limiter.clone()).client_with_transport(transport).unwrap()
 }
 
-fn limiter() -> LocalLimiter {
-    LocalLimiter::without_quota().with_max_in_flight(MAX).unwrap()
-}
-
 async fn read(client: Client, path: &'static str) {
     let response = client.get(path).await.unwrap();
     response.into_body().bytes_up_to(1024).await.unwrap();
 }
 
 #[tokio::test]
-async fn server_never_counts_more_requests_than_the_limit() {
+async fn server_never_counts_more_requests_than_the_limit_and_cancelled_ones_do_not_stay_in_flight() {
     for wire in [Wire::Http1, Wire::Http2] {
-        let (counter, limiter) = (Arc::new(Counter::default()), limiter());
+        let limiter = LocalLimiter::without_quota().with_max_in_flight(MAX).unwrap();
+        let counter = Arc::new(Counter::default());
         let counting = Arc::clone(&counter);
         let handler = move |number, _| respond(Counted::new(&counting), number);
         let server = Server::start(wire.clone(), handler).await;
-        call_from_16(&client(&server, &limiter, &wire), 5_000, |client, _| read(client, "/")).await;
+        let client = client(&server, &limiter, &wire);
+        call_from_16(&client, 5_000, |client, _| read(client, "/")).await;
         assert_eq!(counter.most.load(Ordering::SeqCst), MAX as usize);
         assert_eq!(limiter.snapshot().requests_in_flight, Some(0));
-    }
-}
 
-#[tokio::test]
-async fn cancelled_requests_do_not_stay_in_flight() {
-    for wire in [Wire::Http1, Wire::Http2] {
-        let limiter = limiter();
-        let counter = Arc::new(Counter::default());
-        let server =
-            Server::start(wire.clone(), move |number, _| respond(Counted::new(&counter), number)).await;
-        call_from_16(&client(&server, &limiter, &wire), 2_000, |client, number| async move {
+        call_from_16(&client, 2_000, |client, number| async move {
             if number % 3 == 0 {
                 future::select(Box::pin(read(client, "/")), Box::pin(yields(number % 40))).await;
             } else {

@@ -6,7 +6,7 @@ use super::*;
 async fn each_attempt_is_logged_at_debug_with_the_documented_fields() {
     let throttled = &[("retry-after", "2"), ("request-id", "theirs")];
     let script = [Headers(429, throttled), Io(ConnectionReset), Delayed(30, 200)];
-    let capture = capture_events(LevelFilter::DEBUG, &script, "GET", URI).await;
+    let capture = capture_call(LevelFilter::DEBUG, &script, "GET", URI).await;
     let events = capture.of(ATTEMPT);
     assert_eq!(events.len(), 3, "{events:?}");
     let expected: [&[(&str, &str)]; 3] = [
@@ -37,7 +37,7 @@ async fn events_of_failed_attempts_have_the_documented_error_types() {
         (Io(ConnectionReset), "reset", "maybe_processed"),
         (NoResponse, "attempt_timeout", "maybe_processed"),
     ] {
-        let capture = capture_events(LevelFilter::DEBUG, &[response, Status(200)], "GET", URI).await;
+        let capture = capture_call(LevelFilter::DEBUG, &[response, Status(200)], "GET", URI).await;
         let fields = &capture.of(ATTEMPT)[0].fields;
         assert_eq!((&*fields["error.type"], &*fields["delivery"]), (error_type, delivery));
     }
@@ -65,7 +65,7 @@ async fn events_of_failed_attempts_have_the_documented_error_types() {
 #[tokio::test(start_paused = true)]
 async fn each_backoff_and_the_end_of_the_retries_are_logged_at_debug() {
     let capture =
-        capture_events(LevelFilter::DEBUG, &[Status(503), Status(503), Status(503)], "GET", URI).await;
+        capture_call(LevelFilter::DEBUG, &[Status(503), Status(503), Status(503)], "GET", URI).await;
     let events = capture.of(RETRY);
     let summaries: Vec<_> =
         events.iter().map(|event| (event.level, event.message.as_str(), field_names(event))).collect();
@@ -76,7 +76,7 @@ async fn each_backoff_and_the_end_of_the_retries_are_logged_at_debug() {
     let delay: f64 = events[0].fields["delay_ms"].parse().unwrap();
     assert!((50.0..=100.0).contains(&delay));
     assert_eq!(events[0].fields["reason"], "transient");
-    let success = capture_events(LevelFilter::DEBUG, &[Status(200)], "GET", URI).await;
+    let success = capture_call(LevelFilter::DEBUG, &[Status(200)], "GET", URI).await;
     assert!(success.of(RETRY).is_empty());
 }
 
@@ -118,8 +118,8 @@ async fn debug_event_of_a_call_with_one_attempt_shows_the_attempt() {
             ["attempt_log", "attempt"].iter().for_each(|name| assert!(!names.contains(*name), "{names:?}"));
             names
         };
-        let debug = capture_events(LevelFilter::DEBUG, script, "POST", URI).await;
-        let info = capture_events(LevelFilter::INFO, script, "POST", URI).await;
+        let debug = capture_call(LevelFilter::DEBUG, script, "POST", URI).await;
+        let info = capture_call(LevelFilter::INFO, script, "POST", URI).await;
         assert_eq!((debug.of(ATTEMPT).len(), debug.of(CALL).len()), (0, 1));
         let (debug, info) = (names(&debug.of(CALL)[0]), names(&info.of(CALL)[0]));
         assert_eq!(debug.difference(&info).collect::<Vec<_>>(), fields);

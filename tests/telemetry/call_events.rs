@@ -6,7 +6,7 @@ use super::*;
 async fn event_of_a_completed_call_does_not_repeat_the_fields_of_its_span() {
     let script = [Status(503), Headers(200, &[("request-id", "theirs")])];
     let capture =
-        capture_events(LevelFilter::DEBUG, &script, "PUT", "https://api.example.com:8443/v1/x?q=1").await;
+        capture_call(LevelFilter::DEBUG, &script, "PUT", "https://api.example.com:8443/v1/x?q=1").await;
     let calls = capture.of(CALL);
     assert_eq!(calls.len(), 1, "{calls:?}");
     let event = &calls[0];
@@ -108,7 +108,7 @@ async fn failed_calls_are_logged_at_warn_and_rejected_requests_at_info() {
         (&[Status(500), NoResponse, Status(400)], "GET", info, "400", 3, None),
     ];
     for (script, method, level, result, attempts, stop_reason) in cases {
-        let capture = capture_events(LevelFilter::DEBUG, script, method, URI).await;
+        let capture = capture_call(LevelFilter::DEBUG, script, method, URI).await;
         let calls = capture.of(CALL);
         assert_eq!(calls.len(), 1, "{calls:?}");
         let event = &calls[0];
@@ -128,40 +128,35 @@ async fn failed_calls_are_logged_at_warn_and_rejected_requests_at_info() {
 /// A failed gRPC call has the HTTP status 200.
 #[tokio::test(start_paused = true)]
 async fn grpc_status_is_in_the_event_of_the_call_and_in_the_attempt_span() {
-    for (code, status, message) in [
-        ("0", "OK", "call completed"),
-        ("7", "PERMISSION_DENIED", "call completed"),
-        ("14", "UNAVAILABLE", "call failed"),
-    ] {
-        let script = [ScriptedResponse::status(200).with_header("grpc-status", code)];
-        let (capture, _guard) = Capture::all();
-        let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
-        layers.layer(ScriptedService::new(script)).oneshot(request("POST", URI)).await.unwrap();
-        let event = capture.lines().pop().unwrap();
-        let fields = [&event.fields, &capture.spans("attempt")[0].fields];
-        for fields in fields {
-            assert_eq!(
-                (&*fields["http.response.status_code"], &*fields["rpc.response.status_code"]),
-                ("200", status)
-            );
+    for (code, status) in [(0, "OK"), (7, "PERMISSION_DENIED"), (14, "UNAVAILABLE")] {
+        let (capture, event) = grpc_call(code).await;
+        for fields in [&event.fields, &capture.spans("attempt")[0].fields] {
+            let shown = ["http.response.status_code", "rpc.response.status_code"].map(|name| &*fields[name]);
+            assert_eq!(shown, ["200", status]);
         }
-        assert_eq!(event.message, message);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn grpc_server_failures_are_logged_at_warn() {
     for code in 0..=16 {
-        let response = ScriptedResponse::status(200).with_header("grpc-status", &code.to_string());
-        let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
-        RequestIdLayer::new()
-            .layer(ScriptedService::new([response]))
-            .oneshot(request("POST", URI))
-            .await
-            .unwrap();
-        let expected = if [2, 4, 12, 13, 14, 15].contains(&code) { Level::WARN } else { Level::INFO };
-        assert_eq!(capture.of(CALL)[0].level, expected, "{code}");
+        let event = grpc_call(code).await.1;
+        let expected = match code {
+            2 | 4 | 12..=15 => (Level::WARN, "call failed"),
+            _ => (Level::INFO, "call completed"),
+        };
+        assert_eq!((event.level, &*event.message), expected, "{code}");
     }
+}
+
+/// Makes a call whose response has this gRPC status. Returns the event of the call.
+async fn grpc_call(code: u8) -> (Capture, capture::Line) {
+    let response = ScriptedResponse::status(200).with_header("grpc-status", &code.to_string());
+    let (capture, _guard) = Capture::all();
+    let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
+    layers.layer(ScriptedService::new([response])).oneshot(request("POST", URI)).await.unwrap();
+    let event = capture.of(CALL).remove(0);
+    (capture, event)
 }
 
 #[tokio::test(start_paused = true)]

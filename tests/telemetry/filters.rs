@@ -2,15 +2,14 @@
 
 use super::*;
 
-/// Makes a call whose attempts return 429 and 404, and a call that returns 200. Returns the messages of the events that
-/// pass the filter.
-async fn messages_through(filter: fn(&Metadata<'_>) -> bool) -> Vec<String> {
+/// Makes a call whose attempts return 429 and 404, and a call that returns 200. Returns the events that pass the filter.
+async fn events_through(filter: fn(&Metadata<'_>) -> bool) -> Vec<capture::Line> {
     let (capture, _) = Capture::subscriber(LevelFilter::OFF);
-    let filtered = capture.clone().with_filter(filter_fn(filter));
-    let _guard = tracing::subscriber::set_default(Registry::default().with(filtered));
+    let subscriber = Registry::default().with(filter_fn(filter)).with(capture.clone());
+    let _guard = tracing::subscriber::set_default(subscriber);
     let quota = Quota::per_minute(2).unwrap();
     let service = ServiceBuilder::new()
-        .layer(RequestIdLayer::new())
+        .layer(RequestIdLayer::new().with_service("rates"))
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(LocalLimiter::sliding_window(quota)))
         .layer(AttemptSpanLayer::new())
@@ -18,47 +17,40 @@ async fn messages_through(filter: fn(&Metadata<'_>) -> bool) -> Vec<String> {
     for _ in 0..2 {
         service.clone().oneshot(get(URI)).await.unwrap();
     }
-    capture.lines().into_iter().map(|event| event.message).collect()
+    capture.ours()
 }
 
 #[tokio::test(start_paused = true)]
-async fn filter_that_excludes_spans_passes_all_events() {
-    let messages = [
-        "limiter paused by the server",
-        "attempt ended",
-        "retrying",
-        "attempt ended",
-        "no further attempt",
-        "call completed",
-        "waited for the limiter",
-        "call completed",
-    ];
-    assert_eq!(messages_through(|_| true).await, messages);
-    assert_eq!(messages_through(|metadata| metadata.is_event()).await, messages);
+async fn filter_that_excludes_spans_passes_all_events_with_service_and_request_id() {
+    let all = events_through(|_| true).await;
+    let messages: Vec<_> = all.iter().map(|event| event.message.as_str()).collect();
+    assert_eq!(
+        messages,
+        [
+            "limiter paused by the server",
+            "attempt ended",
+            "retrying",
+            "attempt ended",
+            "no further attempt",
+            "call completed",
+            "waited for the limiter",
+            "call completed",
+        ]
+    );
+    let without_spans = events_through(|metadata| metadata.is_event()).await;
+    assert!(without_spans.iter().map(|event| &event.message).eq(messages));
+    for event in without_spans {
+        assert!(event.fields["service"] == "rates" && event.scope.is_empty(), "{event:?}");
+        // The limiter does not know the call.
+        let has_id = event.fields.get("request_id").is_some_and(|id| id.len() == 36);
+        assert_eq!(has_id, event.target != LIMIT, "{event:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_contain_service_and_request_id_if_the_call_span_is_disabled() {
-    let capture = capture_events(LevelFilter::WARN, &[Status(500)], "POST", URI).await;
+async fn event_of_a_failed_call_contains_service_and_request_id_at_warn() {
+    let capture = capture_call(LevelFilter::WARN, &[Status(500)], "POST", URI).await;
     let [event] = &capture.ours()[..] else { panic!("expected one event") };
     assert_eq!((event.fields["service"].as_str(), event.fields["request_id"].len()), ("rates", 36));
     assert!(event.scope.is_empty());
-
-    // The events of attempts and retries also contain the service and the request id.
-    let is_event = |metadata: &Metadata<'_>| metadata.is_event();
-    let (capture, _) = Capture::subscriber(LevelFilter::OFF);
-    let filtered = Registry::default().with(filter_fn(is_event)).with(capture.clone());
-    let guard = tracing::subscriber::set_default(filtered);
-    let service = ServiceBuilder::new()
-        .layer(RequestIdLayer::new().with_service("rates"))
-        .layer(RetryLayer::new())
-        .service(ScriptedService::new([Status(503), Status(404)]));
-    service.oneshot(get(URI)).await.unwrap();
-    drop(guard);
-    let events = capture.ours();
-    assert_eq!(events.len(), 5, "{events:?}");
-    for event in events {
-        let (service, request_id) = (event.fields["service"].as_str(), &event.fields["request_id"]);
-        assert_eq!((service, request_id.len()), ("rates", 36), "{}", event.message);
-    }
 }

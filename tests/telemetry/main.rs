@@ -48,11 +48,7 @@ use tower_outbound::{
     timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };
 use tracing::{Level, Metadata, level_filters::LevelFilter};
-use tracing_subscriber::{
-    Registry,
-    filter::filter_fn,
-    layer::{Layer as _, SubscriberExt},
-};
+use tracing_subscriber::{Registry, filter::filter_fn, layer::SubscriberExt};
 
 const URI: &str = "https://api.example.com/v1";
 
@@ -61,32 +57,19 @@ const ATTEMPT: &str = "tower_outbound::attempt_span";
 const RETRY: &str = "tower_outbound::retry";
 const LIMIT: &str = "tower_outbound::limit";
 
-/// Sends one request through a stack with attempt spans and returns its spans and events.
-async fn capture_spans(script: &[Scripted], method: &str, uri: &str) -> Capture {
-    let (capture, _guard) = Capture::all();
-    let service = ServiceBuilder::new()
-        .layer(RequestIdLayer::new().with_service("rates"))
-        .layer(TotalTimeoutLayer::new(secs(60)).unwrap())
-        .layer(RetryLayer::new())
-        .layer(AttemptSpanLayer::new())
-        .layer(AttemptTimeoutLayer::new(secs(5)).unwrap())
-        .service(ScriptedService::new(script.iter().copied()));
-    let _ = service.oneshot(request(method, uri)).await;
-    capture
-}
-
 /// Returns the fields as pairs of name and value, sorted by name.
 fn pairs(fields: &BTreeMap<String, String>) -> Vec<(&str, &str)> {
     fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// Sends one request through a stack without attempt spans and returns its log events at `level` and above.
-async fn capture_events(level: LevelFilter, script: &[Scripted], method: &str, uri: &str) -> Capture {
+/// Sends one request through a stack, and returns its spans and events at `level` and above.
+async fn capture_call(level: LevelFilter, script: &[Scripted], method: &str, uri: &str) -> Capture {
     let (capture, _guard) = Capture::at(level);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
         .layer(TotalTimeoutLayer::new(secs(60)).unwrap())
         .layer(RetryLayer::new())
+        .layer(AttemptSpanLayer::new())
         .layer(AttemptTimeoutLayer::new(secs(5)).unwrap())
         .service(ScriptedService::new(script.iter().copied()));
     let _ = service.oneshot(request(method, uri)).await;

@@ -5,7 +5,9 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn each_attempt_has_a_client_span_in_the_span_of_its_call() {
     let script = [Status(503), Io(ConnectionReset), Status(200)];
-    let capture = capture_spans(&script, "PUT", "https://me:pw@api.example.com:8443/v1/x?key=1").await;
+    let capture =
+        capture_call(LevelFilter::TRACE, &script, "PUT", "https://me:pw@api.example.com:8443/v1/x?key=1")
+            .await;
     let calls = capture.spans("call");
     assert_eq!((calls.len(), calls[0].parent), (1, None));
     let mut call = calls[0].fields.clone();
@@ -70,7 +72,7 @@ async fn spans_record_an_error_type_only_for_failures() {
         (Io(BrokenPipe), Some("closed")),
         (NoResponse, Some("attempt_timeout")),
     ] {
-        let capture = capture_spans(&[response], "POST", URI).await;
+        let capture = capture_call(LevelFilter::TRACE, &[response], "POST", URI).await;
         for span in ["call", "attempt"] {
             let spans = capture.spans(span);
             let field = |name| spans[0].fields.get(name).map(String::as_str);

@@ -14,9 +14,11 @@ macro_rules! for_each_layer {
 
 #[test]
 fn error_for_a_zero_timeout_names_the_setting() {
-    let total = TotalTimeoutLayer::new(Duration::ZERO).unwrap_err();
-    let attempt = AttemptTimeoutLayer::new(Duration::ZERO).unwrap_err();
-    for (error, field) in [(total, "total timeout"), (attempt, "attempt timeout")] {
+    for (error, field) in [
+        (TotalTimeoutLayer::new(Duration::ZERO).unwrap_err(), "total timeout"),
+        (AttemptTimeoutLayer::new(Duration::ZERO).unwrap_err(), "attempt timeout"),
+        (BodyIdleTimeoutLayer::new(Duration::ZERO).unwrap_err(), "body idle timeout"),
+    ] {
         assert_eq!((error.field(), error.value()), (field, "0ns"));
         assert_eq!(error.to_string(), format!("invalid {field} `0ns`: expected more than zero"));
     }

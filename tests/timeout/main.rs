@@ -28,7 +28,7 @@ use tower_outbound::{
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::StackBuilder,
-    timeout::{AttemptTimeoutLayer, TotalTimeout, TotalTimeoutLayer},
+    timeout::{AttemptTimeoutLayer, BodyIdleTimeoutLayer, TotalTimeout, TotalTimeoutLayer},
 };
 
 const URI: &str = "https://api.example.com/v1";

@@ -16,12 +16,12 @@ use super::{
 /// Serves responses with this status and an endless body.
 fn endless(protocol: Protocol, status: u16) -> String {
     match protocol {
-        Protocol::Http1 => serve_http1(move |stream| {
+        Http1 => serve_http1(move |stream| {
             write!(stream, "HTTP/1.1 {status} x\r\ntransfer-encoding: chunked\r\n\r\n")?;
             let chunk = [b"4000\r\n", &[b'x'; 0x4000][..], b"\r\n"].concat();
             write_forever(stream, &chunk)
         }),
-        Protocol::Http2 => serve_http2(move |stream, id| {
+        Http2 => serve_http2(move |stream, id| {
             let header_block: &[u8] = match status {
                 200 => STATUS_200,
                 404 => STATUS_404,
@@ -46,7 +46,7 @@ fn fill_window(stream: &mut TcpStream, id: u32, data: &[u8]) -> io::Result<()> {
 
 #[test]
 fn retry_drains_only_the_start_of_an_endless_error_body() {
-    for (protocol, limit) in [(Protocol::Http1, HTTP1_BODY_LIMIT), (Protocol::Http2, HTTP2_BODY_LIMIT)] {
+    for (protocol, limit) in BODY_LIMITS {
         let client = preset_client(&endless(protocol, 503), protocol);
         let (status, attempts) =
             with_memory_limit(&format!("{protocol:?} 503, endless body"), limit, async {
@@ -59,20 +59,15 @@ fn retry_drains_only_the_start_of_an_endless_error_body() {
 
 #[test]
 fn flow_control_bounds_an_unread_endless_body() {
-    for (protocol, limit) in [(Protocol::Http1, HTTP1_BODY_LIMIT), (Protocol::Http2, HTTP2_BODY_LIMIT)] {
-        let client = preset_client(&endless(protocol, 200), protocol);
-        let result = with_memory_limit(
-            &format!("{protocol:?} 200, unread"),
-            limit,
-            get_status(&client, Duration::from_millis(300)),
-        );
-        assert_eq!(result.unwrap(), 200);
+    for (protocol, limit) in BODY_LIMITS {
+        let url = endless(protocol, 200);
+        assert_unread("200, unread", protocol, &url, limit, Duration::from_millis(300));
     }
 }
 
 #[test]
 fn body_collect_fails_when_an_endless_body_exceeds_the_limit() {
-    for (protocol, limit) in [(Protocol::Http1, HTTP1_BODY_LIMIT), (Protocol::Http2, HTTP2_BODY_LIMIT)] {
+    for (protocol, limit) in BODY_LIMITS {
         let client = preset_client(&endless(protocol, 200), protocol);
         let error = with_memory_limit(&format!("{protocol:?} 200, collected to 64 KiB"), limit, async {
             client.get("/v1/latest").await.unwrap().into_body().bytes_up_to(64 << 10).await.unwrap_err()
@@ -84,7 +79,7 @@ fn body_collect_fails_when_an_endless_body_exceeds_the_limit() {
 #[cfg(feature = "json")]
 #[test]
 fn fetch_json_stops_at_the_maximum_body_size() {
-    let client = preset_client(&endless(Protocol::Http1, 200), Protocol::Http1);
+    let client = preset_client(&endless(Http1, 200), Http1);
     // While the buffer doubles, the new buffer of 32 MiB and the previous buffer of 16 MiB exist at the same time.
     let error = with_memory_limit("Http1 200, read as JSON", 52 * MIB, async {
         client.get("/v1/latest").fetch_json::<Vec<u8>>().await.unwrap_err()
@@ -95,7 +90,7 @@ fn fetch_json_stops_at_the_maximum_body_size() {
 #[cfg(feature = "json")]
 #[test]
 fn fetch_json_reads_only_an_excerpt_of_an_error_body() {
-    for (protocol, limit) in [(Protocol::Http1, HTTP1_BODY_LIMIT), (Protocol::Http2, HTTP2_BODY_LIMIT)] {
+    for (protocol, limit) in BODY_LIMITS {
         let client = preset_client(&endless(protocol, 404), protocol);
         let error = with_memory_limit(&format!("{protocol:?} 404, read as JSON"), limit, async {
             client.get("/v1/latest").fetch_json::<Vec<u8>>().await.unwrap_err()
@@ -113,13 +108,8 @@ fn unread_frames_of_one_byte_use_bounded_memory() {
         stream.write_all(&frame(HEADERS, END_HEADERS, id, STATUS_200))?;
         fill_window(stream, id, b"x")
     });
-    let client = preset_client(&url, Protocol::Http2);
-    let result = with_memory_limit(
-        "Http2 200, unread, frames of one byte",
-        HTTP2_SMALL_FRAME_LIMIT,
-        get_status(&client, Duration::from_secs(1)),
-    );
-    assert_eq!(result.unwrap(), 200);
+    let case = "200, unread, frames of one byte";
+    assert_unread(case, Http2, &url, HTTP2_SMALL_FRAME_LIMIT, Duration::from_secs(1));
 }
 
 #[test]
@@ -128,13 +118,8 @@ fn endless_empty_frames_use_bounded_memory() {
         stream.write_all(&frame(HEADERS, END_HEADERS, id, STATUS_200))?;
         write_forever(stream, &frame(DATA, 0, id, &[]))
     });
-    let client = preset_client(&url, Protocol::Http2);
-    let result = with_memory_limit(
-        "Http2 200, unread, empty frames",
-        HTTP2_HEADER_LIMIT,
-        get_status(&client, Duration::from_millis(300)),
-    );
-    assert_eq!(result.unwrap(), 200);
+    let case = "200, unread, empty frames";
+    assert_unread(case, Http2, &url, HTTP2_HEADER_LIMIT, Duration::from_millis(300));
 }
 
 #[test]
@@ -145,7 +130,7 @@ fn endless_chunk_extensions_and_trailers_fail_the_body() {
             stream.write_all(start)?;
             write_forever(stream, b"x")
         });
-        let client = preset_client(&url, Protocol::Http1);
+        let client = preset_client(&url, Http1);
         let error = with_memory_limit(&format!("Http1 200, endless {case}"), HTTP1_BODY_LIMIT, async {
             client.get("/v1/latest").await.unwrap().into_body().bytes_up_to(64 << 10).await.unwrap_err()
         });
@@ -159,7 +144,7 @@ fn client_allocates_nothing_for_an_announced_content_length() {
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 16777216\r\n\r\nxx")?;
         read_until_closed(stream)
     });
-    let client = preset_client(&url, Protocol::Http1);
+    let client = preset_client(&url, Http1);
     let read = with_memory_limit("Http1 200, 16 MiB announced", IDLE_LIMIT, async {
         let body = client.get("/v1/latest").await.unwrap().into_body();
         tokio::time::timeout(Duration::from_millis(300), body.bytes_up_to(64 << 20)).await.is_ok()

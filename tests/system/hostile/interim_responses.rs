@@ -1,7 +1,7 @@
 //! Tests interim responses, which have a 1xx status. A server may send any number of interim responses before the final
 //! response.
 
-use std::{io::Write, time::Duration};
+use std::io::Write;
 
 use super::{
     server::{http2::*, *},
@@ -18,13 +18,7 @@ fn client_accepts_ten_thousand_interim_responses() {
             stream.write_all(&interim.repeat(10_000))?;
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         });
-        let client = preset_client(&url, Protocol::Http1);
-        let result = with_memory_limit(
-            "Http1 10,000 interim responses",
-            HTTP1_HEADER_LIMIT,
-            get_status(&client, Duration::ZERO),
-        );
-        assert_eq!(result.unwrap(), 200);
+        assert_get("10,000 interim responses", Http1, &url, HTTP1_HEADER_LIMIT, Status(200));
     }
     let url = serve_http2(|stream, id| {
         discard_input(stream)?;
@@ -32,25 +26,14 @@ fn client_accepts_ten_thousand_interim_responses() {
         stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, id, STATUS_200))?;
         read_until_closed(stream)
     });
-    let client = preset_client(&url, Protocol::Http2);
-    let result = with_memory_limit(
-        "Http2 10,000 interim responses",
-        HTTP2_INTERIM_LIMIT,
-        get_status(&client, Duration::ZERO),
-    );
-    assert_eq!(result.unwrap(), 200);
+    assert_get("10,000 interim responses", Http2, &url, HTTP2_INTERIM_LIMIT, Status(200));
 }
 
 #[test]
 fn endless_interim_responses_end_with_the_attempt_timeout() {
     for interim in [EARLY_HINTS, CONTINUE] {
         let url = serve_http1(move |stream| write_forever(stream, interim));
-        let client = short_timeout_client(&url, Protocol::Http1);
-        assert_timeout(with_memory_limit(
-            "Http1 endless interim responses",
-            HTTP1_HEADER_LIMIT,
-            get_status(&client, Duration::ZERO),
-        ));
+        assert_get("endless interim responses", Http1, &url, HTTP1_HEADER_LIMIT, Timeout);
     }
     let url = serve_http2(|stream, id| {
         discard_input(stream)?;
@@ -59,10 +42,5 @@ fn endless_interim_responses_end_with_the_attempt_timeout() {
         stream.write_all(&frame(HEADERS, END_HEADERS, id, &[0x48, 3, b'1', b'0', b'3']))?;
         write_forever(stream, &frame(HEADERS, END_HEADERS, id, &[0xbe]))
     });
-    let client = short_timeout_client(&url, Protocol::Http2);
-    assert_timeout(with_memory_limit(
-        "Http2 endless interim responses",
-        HTTP2_INTERIM_LIMIT,
-        get_status(&client, Duration::ZERO),
-    ));
+    assert_get("endless interim responses", Http2, &url, HTTP2_INTERIM_LIMIT, Timeout);
 }

@@ -85,10 +85,15 @@ const HTTP2_INTERIM_LIMIT: u64 = 48 * MIB;
 const IDLE_LIMIT: u64 = 384 * KIB;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Protocol {
+enum Protocol {
     Http1,
     Http2,
 }
+use Protocol::{Http1, Http2};
+
+const PROTOCOLS: [Protocol; 2] = [Http1, Http2];
+/// The protocols, with the memory limit of a body.
+const BODY_LIMITS: [(Protocol, u64); 2] = [(Http1, HTTP1_BODY_LIMIT), (Http2, HTTP2_BODY_LIMIT)];
 
 fn transport(protocol: Protocol) -> TransportConfig {
     match protocol {
@@ -139,16 +144,38 @@ async fn get_status(client: &Client, unread: Duration) -> Result<StatusCode, Err
     Ok(response.status())
 }
 
+/// What the caller of a hostile server gets.
+#[derive(Debug, Clone, Copy)]
+enum Expected {
+    Status(u16),
+    TransportError,
+    /// From a client with a short timeout.
+    Timeout,
+}
+use Expected::{Status, Timeout, TransportError};
+
+/// Sends a GET request, and asserts the result and the memory that the client uses. The text `case` is printed.
 #[track_caller]
-fn assert_transport_error(result: Result<StatusCode, Error>) {
-    let error = result.unwrap_err();
-    assert!(error.is_service(), "{error:?}");
+fn assert_get(case: &str, protocol: Protocol, url: &str, limit: u64, expected: Expected) {
+    let client = match expected {
+        Timeout => short_timeout_client(url, protocol),
+        _ => preset_client(url, protocol),
+    };
+    let case = format!("{protocol:?} {case}");
+    match (with_memory_limit(&case, limit, get_status(&client, Duration::ZERO)), expected) {
+        (Ok(status), Status(expected)) => assert_eq!(status, expected, "{case}"),
+        (Err(error), TransportError) => assert!(error.is_service(), "{case}: {error:?}"),
+        (Err(error), Timeout) => assert!(error.is_timeout(), "{case}: {error:?}"),
+        (result, expected) => panic!("{case}: {result:?}, expected {expected:?}"),
+    }
 }
 
+/// Sends a GET request, and leaves the body of its response unread for this time.
 #[track_caller]
-fn assert_timeout(result: Result<StatusCode, Error>) {
-    let error = result.unwrap_err();
-    assert!(error.is_timeout(), "{error:?}");
+fn assert_unread(case: &str, protocol: Protocol, url: &str, limit: u64, unread: Duration) {
+    let client = preset_client(url, protocol);
+    let result = with_memory_limit(&format!("{protocol:?} {case}"), limit, get_status(&client, unread));
+    assert_eq!(result.unwrap(), 200);
 }
 
 fn attempts(report: Option<&Report>) -> usize {

@@ -18,11 +18,11 @@ fn drip(stream: &mut TcpStream, mut piece: impl FnMut() -> Vec<u8>) -> std::io::
 /// Serves response headers that arrive byte by byte and never end.
 fn slow_headers(protocol: Protocol) -> String {
     match protocol {
-        Protocol::Http1 => serve_http1(|stream| {
+        Http1 => serve_http1(|stream| {
             stream.write_all(b"HTTP/1.1 200 OK\r\na: ")?;
             drip(stream, || b"x".to_vec())
         }),
-        Protocol::Http2 => serve_http2(|stream, id| {
+        Http2 => serve_http2(|stream, id| {
             // The frame announces more bytes than ever arrive.
             stream.write_all(&[0, 0x3f, 0xff, HEADERS, END_HEADERS])?;
             stream.write_all(&id.to_be_bytes())?;
@@ -34,11 +34,11 @@ fn slow_headers(protocol: Protocol) -> String {
 /// Serves a body that arrives byte by byte.
 fn slow_body(protocol: Protocol, status: u16) -> String {
     match protocol {
-        Protocol::Http1 => serve_http1(move |stream| {
+        Http1 => serve_http1(move |stream| {
             write!(stream, "HTTP/1.1 {status} x\r\ncontent-length: 100000\r\n\r\n")?;
             drip(stream, || b"1".to_vec())
         }),
-        Protocol::Http2 => serve_http2(move |stream, id| {
+        Http2 => serve_http2(move |stream, id| {
             let header_block = if status == 200 { STATUS_200 } else { STATUS_503 };
             stream.write_all(&frame(HEADERS, END_HEADERS, id, header_block))?;
             // Another thread writes the body, so that the server can respond to the retries.
@@ -48,8 +48,6 @@ fn slow_body(protocol: Protocol, status: u16) -> String {
         }),
     }
 }
-
-const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
 #[test]
 fn slow_headers_end_with_the_attempt_timeout() {
@@ -68,13 +66,7 @@ fn slow_headers_end_with_the_attempt_timeout() {
 #[test]
 fn client_stops_draining_a_slow_error_body() {
     for protocol in PROTOCOLS {
-        let client = preset_client(&slow_body(protocol, 503), protocol);
-        let result = with_memory_limit(
-            &format!("{protocol:?} 503, slow body"),
-            IDLE_LIMIT,
-            get_status(&client, Duration::ZERO),
-        );
-        assert_eq!(result.unwrap(), 503);
+        assert_get("503, slow body", protocol, &slow_body(protocol, 503), IDLE_LIMIT, Status(503));
     }
 }
 
@@ -97,14 +89,13 @@ fn fetch_json_ends_at_the_deadline_if_the_body_is_slow() {
 #[test]
 fn incomplete_tls_handshake_ends_with_the_attempt_timeout() {
     let url = serve(|mut stream| read_until_closed(&mut stream)).replace("http:", "https:");
-    let client = short_timeout_client(&url, Protocol::Http1);
-    assert_timeout(with_memory_limit("TLS, no handshake", IDLE_LIMIT, get_status(&client, Duration::ZERO)));
+    assert_get("over TLS, no handshake", Http1, &url, IDLE_LIMIT, Timeout);
     // The handshake record announces more bytes than arrive before the timeout.
     let url = serve(|mut stream| {
         stream.write_all(&[22, 3, 3, 0x40, 0, 2, 0xff, 0xff, 0xff])?;
         drip(&mut stream, || vec![0])
     });
-    let client = short_timeout_client(&url.replace("http:", "https:"), Protocol::Http1);
+    let client = short_timeout_client(&url.replace("http:", "https:"), Http1);
     let result = with_memory_limit("TLS, slow handshake", IDLE_LIMIT, get_status(&client, Duration::ZERO));
     assert!(result.is_err());
 }

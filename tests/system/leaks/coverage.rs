@@ -45,7 +45,7 @@ where
         check_debug(&future);
         let mut future = task::spawn(future);
         match future.poll() {
-            Poll::Ready(Ok(response)) => check_response(&response),
+            Poll::Ready(Ok(response)) => check_response(&response, response.extensions()),
             Poll::Ready(Err(error)) => check_error_chain(&*error.into()),
             Poll::Pending => check_debug(&future),
         }

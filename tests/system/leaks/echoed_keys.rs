@@ -87,15 +87,8 @@ impl Echo {
     }
 }
 
-/// Returns the number of combinations of form and encoding.
-fn combinations(placement: Placement) -> usize {
-    let forms = match placement {
-        Placement::Header => 1,
-        Placement::Bearer | Placement::Query => 2,
-        Placement::Basic => 5,
-    };
-    forms * ENCODINGS.len()
-}
+/// The number of combinations of form and encoding of the placement with the most forms.
+const COMBINATIONS: usize = 5 * ENCODINGS.len();
 
 /// Checks the error chain. Asserts that the error's excerpt never shows the key, and shows `[redacted]` if and only if
 /// the body contains the plain key. Returns whether the body contains the plain key.
@@ -119,7 +112,7 @@ fn json_errors_redact_a_key_in_the_response_body() {
             let server = echo.clone().start(0).await;
             let client = client(&server, placement);
             let mut redacted = 0;
-            for number in 0..combinations(placement) {
+            for number in 0..COMBINATIONS {
                 let put = http::Request::put("/v1").body(Body::empty()).unwrap();
                 let result = match number % 3 {
                     0 => client.get("/v1").fetch_json::<u8>().await,
@@ -143,7 +136,7 @@ fn json_errors_redact_a_key_in_the_response_body() {
 fn json_errors_redact_a_key_that_was_replaced() {
     run_with_sockets(async {
         for placement in PLACEMENTS {
-            for number in 0..combinations(placement) {
+            for number in 0..COMBINATIONS {
                 let keys = KeySource::from(refreshing_key());
                 let status = if number % 2 == 0 { 200 } else { 422 };
                 let echo = Echo { replaced: Some(keys.clone()), ..Echo::new(placement, status) };
@@ -200,13 +193,10 @@ fn report_drops_a_server_request_id_that_contains_the_key() {
             });
             let server = on_server_thread(server).await;
             let client = client(&server, placement);
-            for number in 0..combinations(placement) {
+            for number in 0..COMBINATIONS {
                 if number % 2 == 0 {
-                    let response = client.get("/v1").await.unwrap();
-                    check_debug(response.extensions());
-                    let report = response.report().unwrap();
-                    check_report(report);
-                    assert_eq!(report.server_request_id().unwrap(), "harmless");
+                    let response = send(client.get("/v1")).await;
+                    assert_eq!(response.report().unwrap().server_request_id().unwrap(), "harmless");
                 } else {
                     check_error_chain(&client.get("/v1").fetch_json::<u8>().await.unwrap_err());
                 }

@@ -2,58 +2,81 @@
 
 use std::{panic::resume_unwind, time::Duration};
 
-use http::{Method, Request};
 use tokio::net::TcpSocket;
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
-    Body, BoxError,
+    BoxError, ErrorKind,
     auth::{FreshKey, KeySource, RefreshingKey},
 };
 
 use super::*;
+#[cfg(feature = "rustls")]
+use crate::support::certificate::{certificate, trusting, wire};
 use crate::support::{Scripted, ScriptedService, get, millis, secs};
 
-#[test]
-fn timeouts_do_not_show_the_key() {
-    run_with_sockets(async {
-        let server = on_server_thread(Server::start(Wire::Http1, |_, _| std::future::pending())).await;
-        for placement in PLACEMENTS {
-            let builder = stack_builder(&server.url(), placement);
-            let attempts = builder.clone().with_attempt_timeout(millis(150)).with_total_timeout(secs(20));
-            let call = builder.with_total_timeout(millis(300));
-            for (builder, is_deadline) in [(attempts, false), (call, true)] {
-                let error = builder.client().unwrap().get("/v1").await.unwrap_err();
-                assert!(error.is_timeout() && error.is_deadline() == is_deadline, "{error:?}");
-                check_error(&error);
-            }
-        }
-        assert!(server.seen().len() > 8);
-    });
-}
+type Setting = fn(StackBuilder) -> StackBuilder;
 
+/// The keys of these calls have left the client, except if the connection or the TLS handshake failed.
 #[test]
-fn connection_errors_do_not_show_the_key() {
+fn timeouts_and_failed_connections_do_not_show_the_key() {
     run_with_sockets(async {
+        let silent = on_server_thread(Server::start(Wire::Http1, |_, _| std::future::pending())).await;
         // A bound socket that does not listen refuses connections, and no other process can take its port.
         let bound = TcpSocket::new_v4().unwrap();
         bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let refused = bound.local_addr().unwrap();
-        let closing_server = on_server_thread(Server::start(Wire::Http1, |_, _| async { None })).await;
-        let resetting_server = on_server_thread(Server::start(Wire::Http2, |_, _| async { None })).await;
+        let refusing = format!("http://{}", bound.local_addr().unwrap());
+        let closing = on_server_thread(Server::start(Wire::Http1, |_, _| async { None })).await;
+        let resetting = on_server_thread(Server::start(Wire::Http2, |_, _| async { None })).await;
+        let (http1, same): (_, Setting) = (TransportConfig::new(), |builder| builder);
+        let attempt: Setting =
+            |builder| builder.with_attempt_timeout(millis(150)).with_total_timeout(secs(20));
+        let total: Setting = |builder| builder.with_total_timeout(millis(300));
+        #[cfg_attr(not(feature = "rustls"), allow(unused_mut, reason = "only TLS adds rows"))]
+        let mut cases = vec![
+            (silent.url(), http1.clone(), attempt, &[ErrorKind::AttemptTimeout][..]),
+            (silent.url(), http1.clone(), total, &[ErrorKind::Deadline]),
+            (refusing, http1.clone(), same, &[ErrorKind::ConnectRefused]),
+            (closing.url(), http1.clone(), same, &[ErrorKind::Closed]),
+            // An HTTP/1.1 client reads the frames of an HTTP/2 server, or the end of its connection.
+            (
+                resetting.url(),
+                http1.clone(),
+                same,
+                &[ErrorKind::Protocol, ErrorKind::Closed, ErrorKind::Reset],
+            ),
+            (resetting.url(), http1.with_http2_prior_knowledge(), same, &[ErrorKind::Reset]),
+        ];
+        #[cfg(feature = "rustls")]
+        let (trusted, wrong_name) = {
+            let (trusted, untrusted) = (certificate(), certificate());
+            let wrong_name = rcgen::generate_simple_self_signed(["host.test".to_owned()]).unwrap();
+            let server = server_with_statuses(wire(&trusted, &["h2", "http/1.1"]), [200]).await;
+            let wrong_name_server = server_with_statuses(wire(&wrong_name, &[]), [200]).await;
+            let plaintext = silent.url().replace("http:", "https:");
+            for (url, transport) in [
+                (server.url(), TransportConfig::new()),
+                (server.url(), trusting(&untrusted)),
+                (wrong_name_server.url(), trusting(&wrong_name)),
+                (plaintext, trusting(&trusted)),
+            ] {
+                cases.push((url, transport, same, &[ErrorKind::Tls]));
+            }
+            (server, wrong_name_server)
+        };
         for placement in PLACEMENTS {
-            let client = stack_builder(&format!("http://{refused}"), placement).client().unwrap();
-            check_error(&client.get("/v1").await.unwrap_err());
-            check_error(&super::client(&closing_server, placement).get("/v1").await.unwrap_err());
-            // The HTTP/2 server resets the stream. HTTP/1.1 clients and HTTP/2 clients fail in different ways.
-            check_error(&super::client(&resetting_server, placement).get("/v1").await.unwrap_err());
-            let transport = TransportConfig::new().with_http2_prior_knowledge();
-            let client =
-                stack_builder(&resetting_server.url(), placement).client_with_transport(transport).unwrap();
-            check_error(&client.get("/v1").await.unwrap_err());
+            for (url, transport, set, kinds) in cases.clone() {
+                let builder = set(stack_builder(&url, placement));
+                let client = builder.client_with_transport(transport).unwrap();
+                let error = client.put("/v1").body("text").await.unwrap_err();
+                assert!(kinds.contains(&error.kind()), "{url}: {error:?}");
+                check_error(&error);
+            }
+            for server in [&silent, &closing, &resetting] {
+                assert!(server.seen().iter().any(|seen| placement.has_key(seen)), "{placement:?}");
+            }
         }
-        let mut seen = closing_server.seen();
-        seen.extend(resetting_server.seen());
-        assert!(PLACEMENTS.iter().all(|placement| seen.iter().any(|seen| placement.has_key(seen))));
+        #[cfg(feature = "rustls")]
+        assert!(trusted.seen().is_empty() && wrong_name.seen().is_empty());
     });
 }
 
@@ -67,18 +90,6 @@ fn error_about_a_uri_that_is_too_long_does_not_show_the_key() {
         assert!(error.is_auth());
         check_error(&error);
         assert_eq!(inner.calls(), 0);
-    });
-}
-
-/// hyper-util logs a warning with the path and query that it removes from a CONNECT request.
-#[test]
-fn connect_requests_do_not_show_the_key() {
-    run_with_sockets(async {
-        let server = server_with_statuses(Wire::Http1, [200]).await;
-        for placement in PLACEMENTS {
-            let request = Request::builder().method(Method::CONNECT).uri("/v1").body(Body::empty()).unwrap();
-            check_client_result(&client(&server, placement).execute(request).await);
-        }
     });
 }
 

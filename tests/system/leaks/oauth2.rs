@@ -37,15 +37,11 @@ fn forms(seen: &Seen) -> Vec<String> {
 
 /// Returns `true` if a request id contains the secret in a form that the client must recognise.
 fn is_recognised(id: &str) -> bool {
-    let basic = base64_of_credentials();
+    let encoded = percent_encoding::utf8_percent_encode(KEY, support::key_search::FORM);
+    let basic = support::key_search::base64(format!("app:{encoded}").as_bytes());
     let shows = |text: &str| text.contains(KEY) || text.contains(&basic);
     let once = percent_decode_str(id).decode_utf8_lossy();
     shows(id) || shows(&once) || shows(&percent_decode_str(&once).decode_utf8_lossy())
-}
-
-fn base64_of_credentials() -> String {
-    let encoded: String = percent_encoding::utf8_percent_encode(KEY, support::key_search::FORM).to_string();
-    support::key_search::base64(format!("app:{encoded}").as_bytes())
 }
 
 #[test]

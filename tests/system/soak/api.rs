@@ -19,9 +19,14 @@ pub(crate) const APIS: usize = 4;
 /// The API that the callers of both threads use. Every other API is used by the callers of only one thread.
 pub(crate) const SHARED: usize = 3;
 
-const WINDOW: Duration = Duration::from_millis(1_500);
-/// The margin of the presets' quotas.
-const MARGIN: Duration = Duration::from_secs(1);
+/// The limits between which an operator switches. Two APIs have quotas so small that their callers always queue.
+const LIMITS: [[u32; 2]; APIS] = [[40, 80], [300, 600], [250, 400], [30, 60]];
+/// The limit of each API in the recovery phase.
+const RECOVERY_LIMIT: u32 = 900;
+
+fn quota(limit: u32) -> Quota {
+    Quota::new(limit, Duration::from_millis(1_500)).unwrap().with_margin(Duration::from_secs(1)).unwrap()
+}
 
 /// The client of one API.
 pub(crate) struct Api {
@@ -32,42 +37,25 @@ pub(crate) struct Api {
     limiter: LocalLimiter,
 }
 
-/// Returns three quotas of one API, which have the same window. The load phase uses a small and a large quota, and the
-/// recovery phase uses the third quota.
-///
-/// Two APIs have quotas so small that their callers always queue. The quotas of the other APIs allow many requests.
-fn quotas(api: usize) -> [Quota; 3] {
-    let limits = [[40, 80, 900], [300, 600, 900], [250, 400, 900], [30, 60, 900]][api];
-    limits.map(|limit| Quota::new(limit, WINDOW).unwrap().with_margin(MARGIN).unwrap())
-}
-
-/// The index of the recovery phase's quota in [`quotas`].
-pub(crate) const RECOVERY_QUOTA: usize = 2;
-
 impl Api {
     pub(crate) fn new(number: usize, server: &Server, seed: u64) -> Self {
-        let keys = Arc::clone(server.key_store(number));
-        let url = server.url(number);
-        let [quota, ..] = quotas(number);
+        let (url, first) = (server.url(number), quota(LIMITS[number][0]));
         let limiter = match number {
-            ..=2 => LocalLimiter::paced_window(quota),
-            _ => LocalLimiter::sliding_window(quota),
+            SHARED => LocalLimiter::sliding_window(first),
+            _ => LocalLimiter::paced_window(first),
         };
         let limiter = limiter.with_server_remaining();
-        let preset = match number {
-            0 => preset::currency_rates(&url).unwrap().with_limiter(limiter.clone()),
-            1 => preset::email_delivery(&url).unwrap().with_limiter(limiter.clone()),
-            2 => preset::realtime_messaging(&url).unwrap().with_limiter(limiter.clone()),
-            _ => StackBuilder::new(&url).unwrap().with_name("custom").with_limiter(limiter.clone()),
-        };
-        let preset = preset.with_keys(keys.source());
-        let preset = match number {
-            2 => preset.with_key_placement("query:key".parse().unwrap()),
-            SHARED => preset.with_key_placement("header:x-api-key".parse().unwrap()),
-            _ => preset,
+        let placement = |builder: StackBuilder, text: &str| builder.with_key_placement(text.parse().unwrap());
+        let builder = match number {
+            0 => preset::currency_rates(&url).unwrap(),
+            1 => preset::email_delivery(&url).unwrap(),
+            2 => placement(preset::realtime_messaging(&url).unwrap(), "query:key"),
+            _ => placement(StackBuilder::new(&url).unwrap().with_name("custom"), "header:x-api-key"),
         };
         let budget = Budget::new().with_capacity(140).unwrap();
-        let preset = preset
+        let builder = builder
+            .with_limiter(limiter.clone())
+            .with_keys(server.key_stores[number].source())
             .with_retry(retry_layer(number, seed, budget.clone()))
             .with_attempt_span(
                 AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")),
@@ -75,19 +63,22 @@ impl Api {
             .with_total_timeout(Duration::from_secs(2))
             .with_attempt_timeout(Duration::from_millis(700));
         // Without an idle timeout, only the callers limit the time for the body.
-        let preset = match number {
-            0 => preset,
-            _ => preset.with_body_idle_timeout(Duration::from_millis(200)),
+        let builder = match number {
+            0 => builder,
+            _ => builder.with_body_idle_timeout(Duration::from_millis(200)),
         };
-        let client = preset.client_with_transport(server.transport()).unwrap();
-        let api = Self { number, client, budget, keys, limiter };
-        api.set_quota(0);
-        api
+        let client = builder.client_with_transport(server.transport.clone()).unwrap();
+        Self { number, client, budget, keys: Arc::clone(&server.key_stores[number]), limiter }
     }
 
-    /// Sets the quota with the index `index` in [`quotas`].
+    /// Sets the first or the second quota of the API.
     pub(crate) fn set_quota(&self, index: usize) {
-        self.limiter.set_quotas(quotas(self.number)[index]);
+        self.limiter.set_quotas(quota(LIMITS[self.number][index]));
+    }
+
+    pub(crate) fn recover(&self) {
+        self.limiter.set_quotas(quota(RECOVERY_LIMIT));
+        self.limiter.resume();
     }
 
     pub(crate) fn resume(&self) {
@@ -98,10 +89,12 @@ impl Api {
         self.limiter.snapshot()
     }
 
-    /// Returns how many permits an idle limiter grants at once, under the quota with the index `index` in [`quotas`].
-    pub(crate) fn idle_permits(&self, index: usize) -> u32 {
-        let quota = quotas(self.number)[index];
-        if self.number <= 2 { quota.burst() } else { quota.limit() }
+    /// Returns whether the limiter is in the same state as before the first request, under the quota of the recovery
+    /// phase.
+    pub(crate) fn is_idle(&self) -> bool {
+        let (quota, now) = (quota(RECOVERY_LIMIT), self.snapshot());
+        let available = if self.number == SHARED { quota.limit() } else { quota.burst() };
+        (now.queued, now.in_flight, now.paused_until, now.available) == (0, 0, None, available)
     }
 }
 

@@ -1,5 +1,4 @@
-//! Records the events at callers and servers, and checks them. The memory of this record is not counted as memory of
-//! the clients.
+//! Records the outcomes of calls and the violations. The memory of this record is not counted as memory of the clients.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,29 +10,13 @@ use std::{
 
 use super::log_scanner;
 
-/// A request that arrived at its server.
-#[derive(Debug, Clone)]
-pub(crate) struct Arrival {
-    pub(crate) api: usize,
-    pub(crate) call: u64,
-    pub(crate) method: http::Method,
-    pub(crate) idempotency_key: Option<String>,
-    /// `false` if the server responded with 401, 429 or `REFUSED_STREAM`, which prove that the server did not process
-    /// the request.
-    pub(crate) may_be_processed: bool,
-}
-
 #[derive(Default)]
 pub(crate) struct History {
     pub(crate) calls_started: AtomicU64,
     /// The number of calls by outcome, including `cancelled`.
-    pub(crate) call_outcomes: Mutex<BTreeMap<String, u64>>,
-    /// The number of response bodies by outcome.
-    pub(crate) body_outcomes: Mutex<BTreeMap<&'static str, u64>>,
-    /// The number of server actions by kind.
-    pub(crate) server_actions: Mutex<BTreeMap<String, u64>>,
-    pub(crate) arrivals: Mutex<Vec<Arrival>>,
-    /// Violations that were detected during the run.
+    pub(crate) outcomes: Mutex<BTreeMap<String, u64>>,
+    /// The POST calls without an idempotency key that a server may have processed.
+    processed: Mutex<BTreeSet<u64>>,
     violations: Mutex<Vec<String>>,
     /// `true` after the end of the load phase.
     pub(crate) load_ended: AtomicBool,
@@ -55,74 +38,33 @@ impl History {
     }
 
     pub(crate) fn count_call(&self, outcome: &str) {
-        uncounted(|| *self.call_outcomes.lock().unwrap().entry(outcome.to_owned()).or_default() += 1);
+        uncounted(|| *self.outcomes.lock().unwrap().entry(outcome.to_owned()).or_default() += 1);
     }
 
-    pub(crate) fn count_server_action(&self, action: &str) {
-        *self.server_actions.lock().unwrap().entry(action.to_owned()).or_default() += 1;
+    /// Adds a violation if a server may already have processed the call.
+    pub(crate) fn process_once(&self, call: u64) {
+        if !self.processed.lock().unwrap().insert(call) {
+            self.add_violation(format!("the POST of call {call} may have been processed twice"));
+        }
     }
 
-    /// Returns the violations of all guarantees.
+    /// Returns all violations. Every call ended exactly once, both in the callers' count and in the log.
     pub(crate) fn violations(&self) -> Vec<String> {
-        let mut violations = self.violations.lock().unwrap().clone();
-        violations.extend(self.unaccounted_calls());
-        violations.extend(self.duplicates());
-        violations.extend(log_scanner::take_findings());
-        violations
-    }
-
-    /// Checks that every call ended exactly once, both in the callers' count and in the log.
-    fn unaccounted_calls(&self) -> Vec<String> {
         let started = self.calls_started.load(Relaxed);
-        let outcomes = self.call_outcomes.lock().unwrap();
+        let outcomes = self.outcomes.lock().unwrap();
         let ended: u64 = outcomes.values().sum();
         let completed = ended - outcomes.get("cancelled").copied().unwrap_or(0);
-        let log = [&log_scanner::SPANS_OPENED, &log_scanner::SPANS_CLOSED, &log_scanner::CALL_EVENTS]
-            .map(|count| count.swap(0, Relaxed));
-        let mut violations = vec![];
-        if started != ended {
-            violations.push(format!("{started} calls started, {ended} ended"));
-        }
-        if log != [started, started, completed] {
-            let [opened, closed, events] = log;
+        let [opened, closed, events] =
+            [&log_scanner::SPANS_OPENED, &log_scanner::SPANS_CLOSED, &log_scanner::CALL_EVENTS]
+                .map(|count| count.swap(0, Relaxed));
+        let mut violations = self.violations.lock().unwrap().clone();
+        if [ended, opened, closed, events] != [started, started, started, completed] {
             violations.push(format!(
-                "{started} calls, {completed} of them completed, but {opened} spans opened, {closed} closed, {events} events"
+                "{started} calls started, {ended} ended, {completed} of them completed, but {opened} spans opened, \
+                 {closed} closed, {events} events"
             ));
         }
-        let unexpected: Vec<_> = outcomes
-            .keys()
-            .filter(|outcome| outcome.contains("not exactly one kind") || outcome.contains("invalid"))
-            .collect();
-        if !unexpected.is_empty() {
-            violations.push(format!("unexpected outcomes: {unexpected:?}"));
-        }
-        violations
-    }
-
-    /// A server processes a POST without an idempotency key at most once. All attempts of a call have the same
-    /// idempotency key.
-    fn duplicates(&self) -> Vec<String> {
-        let arrivals = self.arrivals.lock().unwrap();
-        let mut calls: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for arrival in &*arrivals {
-            calls.entry(arrival.call).or_default().push(arrival);
-        }
-        let mut violations = vec![];
-        for (call, attempts) in calls {
-            let apis: BTreeSet<_> = attempts.iter().map(|arrival| arrival.api).collect();
-            let keys: BTreeSet<_> = attempts.iter().map(|arrival| &arrival.idempotency_key).collect();
-            if apis.len() > 1 || keys.len() > 1 {
-                violations.push(format!(
-                    "call {call} arrived at the APIs {apis:?} with the idempotency keys {keys:?}"
-                ));
-            }
-            let is_unsafe = attempts[0].method == http::Method::POST && attempts[0].idempotency_key.is_none();
-            let processed = attempts.iter().filter(|arrival| arrival.may_be_processed).count();
-            if is_unsafe && processed > 1 {
-                violations
-                    .push(format!("POST of call {call} was processed up to {processed} times: {attempts:?}"));
-            }
-        }
+        violations.extend(log_scanner::take_findings());
         violations
     }
 }

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    api::{APIS, Api, RECOVERY_QUOTA, SHARED},
+    api::{APIS, Api, SHARED},
     history::History,
     load, log_scanner,
     rng::Rng,
@@ -99,8 +99,7 @@ async fn run_callers(
     history.recovering.store(true, SeqCst);
     let own: Vec<_> = apis.iter().filter(|api| api.number != SHARED || is_first).cloned().collect();
     for api in &own {
-        api.set_quota(RECOVERY_QUOTA);
-        api.resume();
+        api.recover();
         for _ in 0..RECOVERY_CALLERS {
             tasks.spawn(load::send_until_budget_is_full(Arc::clone(api), Arc::clone(&history)));
         }
@@ -109,7 +108,7 @@ async fn run_callers(
     for api in &own {
         let condition = format!("an idle limiter of API {}", api.number);
         within(&history, &condition, async {
-            while !is_idle(api) {
+            while !api.is_idle() {
                 tokio::time::sleep(POLL_INTERVAL).await
             }
         })
@@ -135,13 +134,6 @@ async fn within(history: &History, condition: &str, work: impl Future<Output = (
     if tokio::time::timeout(STEP_TIMEOUT, work).await.is_err() {
         history.add_violation(format!("not reached within {STEP_TIMEOUT:?}: {condition}"));
     }
-}
-
-/// Returns whether the limiter is in the same state as before the first request.
-fn is_idle(api: &Api) -> bool {
-    let now = api.snapshot();
-    (now.queued, now.in_flight, now.paused_until, now.available)
-        == (0, 0, None, api.idle_permits(RECOVERY_QUOTA))
 }
 
 /// Changes quotas and keys, and ends pauses that are longer than the test.

@@ -28,9 +28,7 @@ pub(crate) fn run(seed: u64, duration: Duration) {
             history.calls_started.load(Relaxed),
             log_scanner::RECORDS.swap(0, Relaxed),
         );
-        println!("  {:?}", history.call_outcomes.lock().unwrap());
-        println!("  bodies {:?}", history.body_outcomes.lock().unwrap());
-        println!("  servers {:?}", history.server_actions.lock().unwrap());
+        println!("  {:?}", history.outcomes.lock().unwrap());
         let mut violations = history.violations();
         if name == "soak" && remaining.abs() > MAX_REMAINING_BYTES {
             violations.push(format!("{remaining} bytes still allocated"));
