@@ -4,10 +4,7 @@ use std::{iter, sync::atomic::AtomicU16};
 
 use tokio::time::timeout;
 
-use super::{
-    support::{Scripted::*, request},
-    *,
-};
+use super::{support::Scripted::*, *};
 
 /// Returns a server that responds with the status in the atomic.
 fn server(status: u16) -> (ScriptedService, Arc<AtomicU16>) {
@@ -128,38 +125,6 @@ async fn retry_costs_14_credits_or_5_credits_after_a_throttled_response() {
     ] {
         layer.layer(ScriptedService::new(script.clone())).oneshot(get(URI)).await.unwrap();
         assert_eq!(budget.left(), left, "{script:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn call_without_a_retry_spends_no_budget() {
-    let budget = Budget::new();
-    let layer = RetryLayer::new().with_budget(budget.clone());
-    let with_short_deadline = |mut request: Request<Content>| {
-        request.extensions_mut().insert(Deadline::after(millis(50)));
-        request
-    };
-    let without_retries = |mut request: Request<Content>| {
-        request.extensions_mut().insert(RetryOverride::new().without_retries());
-        request
-    };
-    let no_backoff = layer.clone().with_custom_backoff(iter::empty::<Duration>);
-    let only_idempotent = layer.clone().with_retry_rejected(RetryRejected::Idempotent);
-    let (get, put, post) = (|| get(URI), request("PUT", URI), || request("POST", URI));
-    for (layer, response, request, expected) in [
-        (&layer, Status(503), with_short_deadline(get()), StopReason::Deadline),
-        (&layer, Status(503), without_retries(get()), StopReason::Exhausted),
-        (&no_backoff, Status(503), get(), StopReason::Exhausted),
-        (&layer, Status(503), post(), StopReason::NotIdempotent),
-        (&only_idempotent, Status(429), post(), StopReason::NotIdempotent),
-        (&layer, KeepsBody(503), put, StopReason::NotReplayable),
-        (&layer, RetryAfter(503, "121"), get(), StopReason::RequestedDelayTooLong),
-        (&layer, Status(404), get(), StopReason::NotRetryable),
-    ] {
-        let inner = ScriptedService::new([response]);
-        let returned = layer.layer(inner.clone()).oneshot(request).await.unwrap();
-        assert_eq!((report(&returned).stop_reason(), inner.calls()), (Some(expected), 1), "{response:?}");
-        assert_eq!(budget.left(), 500, "{response:?}: {expected:?}");
     }
 }
 

@@ -4,7 +4,6 @@
 
 mod attempts;
 mod budget;
-mod case_runner;
 mod decide;
 mod decision_table;
 mod delays;
@@ -57,9 +56,6 @@ const URI: &str = "https://api.example.com/v1";
 
 /// The names and values of response headers.
 type HeaderPairs = &'static [(&'static str, &'static str)];
-
-/// The `date` header of test responses whose `retry-after` header contains a date.
-const DATE: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
 
 /// Returns the call report in the response's extensions.
 fn report<B>(response: &Response<B>) -> &Report {
