@@ -222,8 +222,8 @@ async fn limiter_can_refuse_a_resend() {
     }
 }
 
-/// The server may have processed a gRPC call before it returned `UNAUTHENTICATED`, so only an idempotent call is resent.
-/// A negative or invalid `grpc-retry-pushback-ms` prevents the resend, and a positive value delays it.
+/// The server may have processed a gRPC call before it returned `UNAUTHENTICATED`, so only an idempotent call is
+/// resent. A negative or invalid `grpc-retry-pushback-ms` prevents the resend, and a positive value delays it.
 #[tokio::test(start_paused = true)]
 async fn idempotent_grpc_call_is_resent_once_after_unauthenticated_and_after_the_pushback() {
     // The method, whether the caller declares the call idempotent, the pushback, the number of requests, and the time

@@ -1,4 +1,5 @@
-//! Tests a client with a quota of tokens against a real server: the estimate, the meter of a stream, and the settlement.
+//! Tests a client with a quota of tokens against a real server: the estimate, the meter of a stream, and the
+//! settlement.
 
 use tower_outbound::Body;
 

@@ -1,10 +1,7 @@
 //! Tests which facts about the attempts of a call reach custom classifiers and rules, the report, the error, and an
 //! outer layer.
 
-use std::{
-    error::Error as _,
-    io::{self, ErrorKind::*},
-};
+use std::io::ErrorKind::*;
 
 use tower_outbound::call::{Delivery, StopReason::*};
 
@@ -99,25 +96,6 @@ async fn report_of_a_successful_call_contains_every_attempt() {
         assert_eq!(attempt.waited, Duration::ZERO);
     }
     assert_eq!(attempts[5].ended, Some(start.elapsed()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn failed_call_returns_its_last_error_and_a_report_of_every_attempt() {
-    let inner =
-        ScriptedService::new([Headers(503, &[("retry-after", "2")]), Io(ConnectionReset), Io(BrokenPipe)]);
-    let error = RetryLayer::new().layer(inner).oneshot(get(URI)).await.unwrap_err();
-    assert!(error.is_service() && !error.is_timeout() && !error.is_auth());
-    let source = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
-    assert_eq!(source.kind(), BrokenPipe, "the call should return the error of the last attempt");
-    let report = error.report().unwrap();
-    assert_eq!((report.stop_reason(), report.attempt_count()), (Some(Exhausted), 3));
-    let attempts = report.attempts();
-    assert_eq!(attempts[0].requested_delay, Some(secs(2)));
-    assert_eq!(attempts[1].outcome, Some(Outcome::Failed));
-    assert_eq!(attempts[2].outcome, Some(Outcome::Failed));
-    assert!(attempts[0].delay.is_some() && attempts[1].delay.is_some());
-    assert_eq!(attempts[2].delay, None);
-    assert!(attempts.iter().all(|attempt| attempt.ended >= Some(attempt.started)));
 }
 
 #[tokio::test(start_paused = true)]

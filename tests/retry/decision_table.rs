@@ -60,6 +60,14 @@ const PERMIT_FOR_300_S: HeaderPairs = &[("ratelimit", "\"d\";r=1;t=300")];
 /// Classifies an attempt, or returns `None` to use the default classifier.
 type Decide = fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision>;
 
+struct Decider(Decide);
+
+impl Classify for Decider {
+    fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
+        self.0(request, attempt).unwrap_or_else(|| DefaultClassifier.classify(request, attempt))
+    }
+}
+
 /// Classifies a 403 as throttled if no permits remain, because some services throttle with a 403.
 const THROTTLED_403: Decide = |_, attempt| match (attempt.outcome.status(), attempt.headers) {
     (Some(StatusCode::FORBIDDEN), Some(headers)) => {
@@ -255,7 +263,7 @@ const TABLE: &[Row<'static>] = &[
     ("GET",  Empty,         &[Status(503)],                                      &[RequestMaxAttempts(5)],          Exhausted,             &[TRANSIENT_1, TRANSIENT_2, TRANSIENT_3, TRANSIENT_4]),
     ("GET",  Empty,         &[Status(503)],                                      &[RequestMaxAttempts(2), MaxAttempts(5)],Exhausted,             &[TRANSIENT_1]),
     ("POST", Buffered,      &[Status(503), Status(200)],                         &[DeclaredIdempotent],             Success,               &[TRANSIENT_1]),
-    // A request with any method is retried if the server honours idempotency keys. A key of the caller alone has no effect.
+    // A request with any method is retried if the server honours idempotency keys. A key of the caller has no effect.
     ("POST", Buffered,      &[Status(503), Status(200)],                         &[HonouredKey],                    Success,               &[TRANSIENT_1]),
     ("POST", Buffered,      &[Status(503)],                                      &[CallerKey],                      NotIdempotent,         &[]),
     ("POST", Buffered,      &[Status(409)],                                      &[HonouredKey],                    NotRetryable,          &[]),
@@ -279,8 +287,8 @@ const TABLE: &[Row<'static>] = &[
     ("GET",  Empty,         &[Status(429)],                                      &[BudgetCapacity(14), MaxAttempts(4)],Budget,                &[THROTTLED_1, THROTTLED_2]),
 ];
 
-/// Makes the call that `row` describes. Asserts the call's result, attempts, delays and request bodies. `seed` determines
-/// the jitter of the backoff.
+/// Makes the call that `row` describes. Asserts the call's result, attempts, delays and request bodies. `seed`
+/// determines the jitter of the backoff.
 pub(crate) async fn check(row: &Row<'_>, seed: u64) {
     let &(method, body, responses, settings, stop_reason, delays) = row;
     let start = Instant::now();
@@ -301,7 +309,7 @@ pub(crate) async fn check(row: &Row<'_>, seed: u64) {
             }
             RetryOn(code) => retry = retry.retry_on([status(code)]),
             NeverOn(code) => retry = retry.never_on([status(code)]),
-            Classifier(decide) => retry = retry.with_classify(classifier(decide)),
+            Classifier(decide) => retry = retry.with_classify(Decider(decide)),
             WithoutRetries => overrides = overrides.without_retries(),
             RequestMaxAttempts(max) => overrides = overrides.with_max_attempts(max).unwrap(),
             DeclaredIdempotent => overrides = overrides.with_idempotent(),

@@ -61,22 +61,3 @@ type HeaderPairs = &'static [(&'static str, &'static str)];
 fn report<B>(response: &Response<B>) -> &Report {
     response.extensions().get().expect("the response should have a report")
 }
-
-/// Returns a classifier that calls `decide`, and applies [`DefaultClassifier`] if `decide` returns `None`.
-fn classifier<F>(decide: F) -> impl Classify + 'static
-where
-    F: Fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision> + Send + Sync + 'static,
-{
-    struct Classifier<F>(F);
-
-    impl<F> Classify for Classifier<F>
-    where
-        F: Fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision> + Send + Sync,
-    {
-        fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
-            (self.0)(request, attempt).unwrap_or_else(|| DefaultClassifier.classify(request, attempt))
-        }
-    }
-
-    Classifier(decide)
-}

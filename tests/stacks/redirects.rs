@@ -24,8 +24,8 @@ const TWO_REDIRECTS: &str = "https://evil.test/twice";
 type Content = Full<Bytes>;
 type Server = BoxCloneSyncService<Request<Content>, Response<Content>, BoxError>;
 
-/// Returns a server that redirects `/v1` to `target` and `/twice` to `/thrice`, and responds to other paths with 200. The
-/// list records for each request whether the request contained the key.
+/// Returns a server that redirects `/v1` to `target` and `/twice` to `/thrice`, and responds to other paths with 200.
+/// The list records for each request whether the request contained the key.
 fn server(target: &'static str) -> (Server, Arc<Mutex<Vec<bool>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let record = Arc::clone(&seen);

@@ -43,8 +43,8 @@ where
 /// The server accepts connections and stays silent, so that the TLS handshake does not end.
 #[tokio::test]
 async fn post_counts_as_not_sent_if_a_time_limit_ends_a_silent_tls_handshake() {
-    // The connect timeout, the attempt timeout, the timeout of the request, the kind of the error, the attempts, and the
-    // connections. An attempt may wait for a connection that an earlier attempt began to open.
+    // The connect timeout, the attempt timeout, the timeout of the request, the kind of the error, the attempts, and
+    // the connections. An attempt may wait for a connection that an earlier attempt began to open.
     for (connect, attempt, request, kind, count, opened) in [
         (CONNECT_TIMEOUT, LONG, LONG, ErrorKind::ConnectTimeout, 3, 3..=3),
         (LONG, CONNECT_TIMEOUT, LONG, ErrorKind::ConnectTimeout, 3, 1..=3),

@@ -1,5 +1,5 @@
-//! A server whose connections follow a script of bytes and of HTTP/2 frames (RFC 9113), so that it can fail at any point.
-//! The server counts the requests that it processes.
+//! A server whose connections follow a script of bytes and of HTTP/2 frames (RFC 9113), so that it can fail at any
+//! point. The server counts the requests that it processes.
 
 use std::{
     io,
