@@ -4,6 +4,7 @@
 use std::error::Error as _;
 
 use tokio::time::{advance, timeout};
+use tower::service_fn;
 use tower_outbound::auth::KeyError;
 
 use super::*;
@@ -57,28 +58,22 @@ async fn unexpired_key_is_sent_while_its_refresh_runs() {
 fn call_outside_a_runtime_leaves_the_key_refresh_to_the_next_call() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let fetches = FetchCount(Arc::default());
-    let counter = fetches.clone();
-    let provider = move || {
-        let number = counter.0.fetch_add(1, Ordering::Relaxed) + 1;
-        async move {
-            let key = FreshKey::new(ApiKey::new(format!("key-{number}"))?);
-            if number == 2 { Err(BoxError::from("the vault is unavailable")) } else { Ok(key) }
-        }
-    };
+    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails, Fetch::Lasting]);
     let backoff = ExponentialBackoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
-    let keys = KeySource::from(RefreshingKey::new(provider).with_backoff(backoff));
+    let keys = KeySource::from(provider.with_backoff(backoff));
     runtime.block_on(async {
         let key = keys.current().await.unwrap();
         assert!(keys.reject(&key), "the next call fetches a new key");
         assert!(keys.current().await.is_err());
     });
-    let server = Server::accepting("key-");
-    let mut client = client(keys.clone(), &server);
-    let call = Service::<Request<Content>>::call(&mut client, get(URI));
-    assert_eq!((server.keys(), fetches.count()), (vec!["key-1".to_owned()], 2));
+    // The test calls the service without `poll_ready`, which would wait for the key.
+    let mut client = layer(keys.clone()).layer(service_fn(|request: Request<Content>| {
+        let key = request.headers()[AUTHORIZATION].clone();
+        std::future::ready(Ok::<_, Infallible>(http::Response::new(key)))
+    }));
+    let call = client.call(get(URI));
     runtime.block_on(async {
-        assert_eq!((call.await.unwrap().status().as_u16(), fetches.count()), (200, 2));
+        assert_eq!((call.await.unwrap().into_body().to_str().unwrap(), fetches.count()), ("Bearer key-1", 2));
         advance(millis(1)).await;
         assert_eq!(keys.current().await.unwrap().expose(), "key-3");
     });
@@ -122,25 +117,11 @@ fn waiters(runtime: &tokio::runtime::Runtime, keys: &KeySource, count: usize) ->
     waiters
 }
 
-/// Returns a source whose first `hanging` fetches never end, and its fetch counter.
-fn hanging_source(hanging: usize) -> (KeySource, FetchCount) {
-    let fetches = FetchCount(Arc::default());
-    let counter = fetches.clone();
-    let provider = move || {
-        let number = counter.0.fetch_add(1, Ordering::Relaxed) + 1;
-        async move {
-            if number <= hanging {
-                std::future::pending::<()>().await;
-            }
-            Ok::<_, BoxError>(FreshKey::new(ApiKey::new(format!("key-{number}"))?))
-        }
-    };
-    (RefreshingKey::new(provider).into(), fetches)
-}
-
 #[test]
 fn waiters_of_another_runtime_restart_a_key_refresh_whose_runtime_was_shut_down() {
-    let (keys, fetches) = hanging_source(2);
+    let script = &[Fetch::Hangs, Fetch::Hangs, Fetch::Lasting];
+    let (provider, fetches) = key_provider(Duration::ZERO, script);
+    let keys = KeySource::from(provider);
     let (first, second, third) = (real_runtime(), real_runtime(), real_runtime());
     let leader = waiters(&first, &keys, 1);
     let (seconds, thirds) = (waiters(&second, &keys, 5), waiters(&third, &keys, 5));
@@ -165,7 +146,7 @@ fn key_refresh_fails_in_a_runtime_that_has_no_timer_or_was_shut_down() {
     drop(ended);
     for handle in [no_timer.handle(), &handle] {
         let _entered = handle.enter();
-        let (keys, _) = hanging_source(usize::MAX);
+        let keys = KeySource::from(key_provider(Duration::ZERO, &[Fetch::Hangs]).0);
         let error = keys.current().now_or_never().unwrap().unwrap_err();
         assert!(error.to_string().contains("has no timer or was shut down"), "{error}");
     }
@@ -281,20 +262,10 @@ async fn request_to_another_origin_is_sent_without_a_key() {
 #[tokio::test(start_paused = true)]
 async fn auth_layer_sends_the_newer_of_two_expired_keys() {
     let server = Server::accepting("key-");
-    let fetches = FetchCount(Arc::default());
-    let counter = fetches.clone();
     // The provider returns its first two keys immediately, so the request that starts the refresh already carries the
     // new key.
-    let provider = RefreshingKey::new(move || {
-        let number = counter.0.fetch_add(1, Ordering::Relaxed) + 1;
-        let lifetime = if number == 1 { secs(10) } else { secs(1) };
-        async move {
-            if number == 3 {
-                std::future::pending::<()>().await;
-            }
-            Ok::<_, BoxError>(FreshKey::new(ApiKey::new(format!("key-{number}"))?).with_lifetime(lifetime))
-        }
-    });
+    let script = &[Fetch::Expiring(10), Fetch::Expiring(1), Fetch::Hangs];
+    let (provider, fetches) = key_provider(Duration::ZERO, script);
     let mut client = client(provider, &server);
     std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut client, cx)).await.unwrap();
     client.call(get(URI)).await.unwrap();

@@ -13,31 +13,27 @@ mod support;
 
 use std::{
     convert::Infallible,
-    fmt::Debug,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::{FutureExt, future::BoxFuture};
-use http::{Request, Response, header::AUTHORIZATION, request::Parts};
-use http_body::Body;
-use http_body_util::{BodyExt, Full};
+use http::{Request, header::AUTHORIZATION, request::Parts};
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Error, ExponentialBackoff, Jitter,
     auth::{Auth, AuthLayer, FreshKey, KeyPlacement, KeySource, Origin, RefreshingKey},
-    body::ReplayBody,
     call::KeyReplaced,
     retry::RetryLayer,
+    test_util::ScriptedResponse,
 };
 
-use self::support::{Content, get, millis, request, secs};
+use self::support::{Content, Scripted::Status, ScriptedService, Seen, get, millis, request, secs};
 
 const KEY: &str = "s3cret-0123456789";
 const URI: &str = "https://api.example.com/v1";
@@ -46,22 +42,27 @@ fn key() -> ApiKey {
     ApiKey::new(KEY).unwrap()
 }
 
-/// A test server that records the key of each request. The server returns 401 unless the key starts with
-/// `accepted`.
+/// A test server that returns 401 unless the key of the request starts with `accepted`. Clones share their requests.
 #[derive(Clone)]
 struct Server {
-    seen: Arc<Mutex<Vec<String>>>,
+    service: ScriptedService,
     accepted: Arc<Mutex<&'static str>>,
-    latency: Duration,
 }
 
 impl Server {
     fn accepting(key: &'static str) -> Self {
-        Self { seen: Arc::default(), accepted: Arc::new(Mutex::new(key)), latency: Duration::ZERO }
+        Self::slow(key, Duration::ZERO)
     }
 
-    fn with_latency(self, latency: Duration) -> Self {
-        Self { latency, ..self }
+    /// Returns a server that responds after `latency`.
+    fn slow(key: &'static str, latency: Duration) -> Self {
+        let accepted = Arc::new(Mutex::new(key));
+        let current = Arc::clone(&accepted);
+        let service = ScriptedService::from_fn(move |seen| {
+            let status = if key_of(seen).starts_with(*current.lock().unwrap()) { 200 } else { 401 };
+            ScriptedResponse::status(status).with_delay(latency)
+        });
+        Self { service, accepted }
     }
 
     /// Makes the server accept `key` instead of the previous key.
@@ -69,38 +70,15 @@ impl Server {
         *self.accepted.lock().unwrap() = key;
     }
 
+    /// Returns the keys of the requests.
     fn keys(&self) -> Vec<String> {
-        self.seen.lock().unwrap().clone()
+        self.service.seen().iter().map(key_of).collect()
     }
 }
 
-impl<B: Body<Data: Send, Error: Debug> + Send + 'static> Service<Request<B>> for Server {
-    type Response = Response<Content>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response<Content>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let key = request.headers().get(AUTHORIZATION).map_or("", |value| value.to_str().unwrap());
-        let key = key.trim_start_matches("Bearer ").to_owned();
-        let status = if key.starts_with(*self.accepted.lock().unwrap()) { 200 } else { 401 };
-        self.seen.lock().unwrap().push(key);
-        let latency = self.latency;
-        async move {
-            assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "hello");
-            if !latency.is_zero() {
-                // Several short sleeps wake the task several times, as a real connection does.
-                for _ in 0..4 {
-                    tokio::time::sleep(latency / 4).await;
-                }
-            }
-            Ok(Response::builder().status(status).body(Full::<Bytes>::default()).unwrap())
-        }
-        .boxed()
-    }
+/// Returns the key of a request, or an empty string.
+fn key_of(seen: &Seen) -> String {
+    seen.header("authorization").unwrap_or_default().replace("Bearer ", "")
 }
 
 /// The result of one fetch by the key provider of a test.
@@ -135,7 +113,7 @@ fn key_provider(latency: Duration, script: &'static [Fetch]) -> (RefreshingKey, 
         let number = counter.0.fetch_add(1, Ordering::Relaxed);
         async move {
             // Several short sleeps wake the task several times, as a real connection does.
-            for _ in 0..4 {
+            for _ in (0..4).filter(|_| !latency.is_zero()) {
                 tokio::time::sleep(latency / 4).await;
             }
             let fresh = FreshKey::new(ApiKey::new(format!("key-{}", number + 1)).unwrap());
@@ -178,28 +156,25 @@ fn closure_layer(
 
 /// Sends a request through the layer and returns the request head that the inner service received.
 async fn forwarded_head(layer: &AuthLayer, request: Request<Content>) -> Parts {
-    let server = support::ScriptedService::new([support::Scripted::Status(200)]);
+    let server = ScriptedService::new([Status(200)]);
     layer.layer(server.clone()).oneshot(request).await.unwrap();
     server.seen().remove(0).head
 }
 
-type Client = Auth<Server>;
+type Client = Auth<ScriptedService>;
+type Response = http::Response<tower_outbound::Body>;
 
 fn client(keys: impl Into<KeySource>, server: &Server) -> Client {
-    layer(keys).layer(server.clone())
+    layer(keys).layer(server.service.clone())
 }
 
-async fn send(client: &Client) -> Result<Response<Content>, Error> {
+async fn send(client: &Client) -> Result<Response, Error> {
     client.clone().oneshot(get(URI)).await
 }
 
 /// Sends a request through a retry layer that makes no retries. After a 401, the layer still resends the request if the
 /// auth layer has replaced the key.
-async fn send_with_resend<S, R>(service: S) -> Result<Response<R>, Error>
-where
-    S: Service<Request<ReplayBody<Content>>, Response = Response<R>, Error = Error> + Clone,
-    R: http_body::Body,
-{
+async fn send_with_resend(service: Client) -> Result<Response, Error> {
     RetryLayer::new().with_max_attempts(1).unwrap().layer(service).oneshot(get(URI)).await
 }
 

@@ -8,7 +8,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn concurrent_401s_share_one_refresh_and_each_request_is_resent_once() {
     for latency in [Duration::ZERO, millis(300)] {
-        let server = Server::accepting("key-2").with_latency(millis(20));
+        let server = Server::slow("key-2", millis(20));
         let (provider, fetches) = key_provider(latency, &[Fetch::Expiring(3_600)]);
         let client = client(provider, &server);
         let results = run_concurrently(100, || send_with_resend(client.clone())).await;

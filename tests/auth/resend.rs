@@ -1,10 +1,7 @@
 //! Tests of resends. The retry layer resends a request after a 401 if the auth layer replaced the rejected key.
 
 use http::StatusCode;
-use support::{
-    Scripted::{self, Delayed, Headers, RetryAfter, Status},
-    ScriptedService,
-};
+use support::Scripted::{self, Delayed, Headers, RetryAfter};
 use tokio::time::{sleep, timeout};
 use tower::ServiceBuilder;
 use tower_outbound::{
@@ -16,7 +13,6 @@ use tower_outbound::{
     },
     limit::{LocalLimiter, RateLimitLayer},
     retry::{Budget, Grpc, RetryOverride},
-    test_util,
 };
 
 use super::*;
@@ -34,20 +30,25 @@ fn resend_only() -> (RetryLayer, Budget) {
     (RetryLayer::new().with_max_attempts(1).unwrap().with_budget(budget.clone()), budget)
 }
 
-fn report<B>(response: &Response<B>) -> &Report {
+fn report(response: &Response) -> &Report {
     Report::from_response(response).unwrap()
 }
 
-/// Sends the request to a server that follows `script`. The key provider returns a new key at each fetch. Returns the
-/// status of the response, the stop reason and the number of requests that the server received.
+/// Returns an auth layer whose key provider returns another key at each fetch, and its fetch counter.
+fn replacing() -> (AuthLayer, FetchCount) {
+    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
+    (layer(provider), fetches)
+}
+
+/// Sends the request to a server that follows `script`. Returns the status of the response, the stop reason
+/// and the number of requests that the server received.
 async fn send_to_script(
     retry: &RetryLayer,
     request: Request<Content>,
     script: &[Scripted],
 ) -> (u16, StopReason, usize) {
-    let (provider, _) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
     let server = ScriptedService::new(script.iter().copied());
-    let response = (retry, layer(provider)).layer(server.clone()).oneshot(request).await.unwrap();
+    let response = (retry, replacing().0).layer(server.clone()).oneshot(request).await.unwrap();
     (response.status().as_u16(), report(&response).stop_reason().unwrap(), server.calls())
 }
 
@@ -57,10 +58,11 @@ async fn request_of_any_method_is_resent_once_with_the_new_key() {
         let server = Server::accepting("key-2");
         let (provider, fetches) = key_provider(millis(300), &[Fetch::Lasting]);
         let (retry, budget) = resend_only();
-        let service = (retry, layer(provider)).layer(server.clone());
+        let service = (retry, layer(provider)).layer(server.service.clone());
         let response = service.oneshot(request(method, URI)).await.unwrap();
         assert_eq!((response.status().as_u16(), fetches.count()), (200, 2), "{method}");
         assert_eq!(server.keys(), ["key-1", "key-2"], "{method}");
+        assert!(server.service.seen().iter().all(|seen| seen.body.as_deref() == Some(b"hello")), "{method}");
         let attempts = report(&response).attempts();
         assert_eq!((attempts.len(), attempts[0].outcome), (2, Some(UNAUTHORIZED)));
         let reason = attempts[0].delay_reason.unwrap();
@@ -75,9 +77,9 @@ async fn request_of_any_method_is_resent_once_with_the_new_key() {
 #[tokio::test(start_paused = true)]
 async fn second_401_is_returned_even_if_the_provider_has_more_keys() {
     for retry in [RetryLayer::new(), RetryLayer::new().with_max_attempts(9).unwrap(), resend_only().0] {
-        let server = Server::accepting("no key").with_latency(secs(25));
-        let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
-        let service = (retry, layer(provider)).layer(server.clone());
+        let server = Server::slow("no key", secs(25));
+        let (layer, fetches) = replacing();
+        let service = (retry, layer).layer(server.service.clone());
         for round in 1..=3 {
             let call = timeout(secs(3_600), service.clone().oneshot(get(URI)));
             let response = call.await.expect("the call ends within an hour").unwrap();
@@ -94,18 +96,16 @@ async fn second_401_is_returned_even_if_the_provider_has_more_keys() {
 
 #[tokio::test(start_paused = true)]
 async fn request_is_resent_with_the_key_that_another_call_fetched() {
-    let server = Server::accepting("key-2").with_latency(secs(5));
+    let (slow, fast) = (Server::slow("key-2", secs(5)), Server::accepting("key-2"));
     let (provider, fetches) = key_provider(millis(100), &[Fetch::Lasting]);
     let keys = KeySource::from(provider);
-    let slow = layer(keys.clone()).layer(server.clone());
-    let fast = layer(keys).layer(server.clone().with_latency(Duration::ZERO));
     // Both requests carry `key-1`. The slow request gets its 401 after the fast request has replaced the key.
-    let slow = tokio::spawn(send_with_resend(slow));
+    let slow_call = tokio::spawn(send_with_resend(client(keys.clone(), &slow)));
     sleep(secs(1)).await;
-    assert_eq!(send_with_resend(fast).await.unwrap().status(), 200);
-    assert_eq!((server.keys().len(), fetches.count()), (3, 2));
-    assert_eq!(slow.await.unwrap().unwrap().status(), 200);
-    assert_eq!(server.keys(), ["key-1", "key-1", "key-2", "key-2"]);
+    assert_eq!(send_with_resend(client(keys, &fast)).await.unwrap().status(), 200);
+    assert_eq!((fast.keys().len(), fetches.count()), (2, 2));
+    assert_eq!(slow_call.await.unwrap().unwrap().status(), 200);
+    assert_eq!(slow.keys(), ["key-1", "key-2"]);
     assert_eq!(fetches.count(), 2, "the resend of the slow request needs no key fetch");
 }
 
@@ -128,8 +128,7 @@ async fn resend_with_a_new_key_does_not_count_toward_max_attempts_or_budget() {
     }
     // A resend does not lengthen the backoff: the retry after the resend waits as long as a first retry.
     let server = ScriptedService::new([Status(401), Status(503), Status(200)]);
-    let layer = layer(key_provider(Duration::ZERO, &[Fetch::Lasting]).0);
-    let response = (retry, layer).layer(server).oneshot(get(URI)).await.unwrap();
+    let response = (retry, replacing().0).layer(server).oneshot(get(URI)).await.unwrap();
     assert!(report(&response).attempts()[1].delay.unwrap() <= millis(100));
 }
 
@@ -172,20 +171,16 @@ async fn resend_needs_a_replayable_body_and_ignores_the_retry_rules_for_the_firs
 
 #[tokio::test(start_paused = true)]
 async fn resend_obeys_the_requested_delay_and_the_deadline() {
-    let (provider, _) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
     let server = ScriptedService::new([RetryAfter(401, "3"), Status(200)]);
-    let service = (RetryLayer::new(), layer(provider)).layer(server.clone());
+    let service = (RetryLayer::new(), replacing().0).layer(server.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
     let attempt = &report(&response).attempts()[0];
     assert_eq!((attempt.delay, attempt.delay_reason), (Some(secs(3)), Some(DelayReason::Requested)));
     assert!(server.seen()[1].at - server.seen()[0].at >= secs(3));
     // The retry layer ignores a requested delay of zero, so the reported reason for the delay is the replaced key.
-    let service = (RetryLayer::new(), layer(key_provider(Duration::ZERO, &[Fetch::Lasting]).0));
-    let response = service
-        .layer(ScriptedService::new([RetryAfter(401, "0"), Status(200)]))
-        .oneshot(get(URI))
-        .await
-        .unwrap();
+    let server = ScriptedService::new([RetryAfter(401, "0"), Status(200)]);
+    let service = (RetryLayer::new(), replacing().0).layer(server);
+    let response = service.oneshot(get(URI)).await.unwrap();
     let attempt = &report(&response).attempts()[0];
     assert_eq!((attempt.delay, attempt.delay_reason), (Some(Duration::ZERO), Some(DelayReason::KeyReplaced)));
     let script = [RetryAfter(401, "121"), Status(200)];
@@ -204,13 +199,12 @@ async fn resend_obeys_the_requested_delay_and_the_deadline() {
 async fn limiter_can_refuse_a_resend() {
     for (quota, succeeds) in [(2, true), (1, false)] {
         let window = LocalLimiter::sliding_window(Quota::new(quota, secs(60)).unwrap());
-        let (provider, _) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
         let (retry, budget) = resend_only();
         let server = ScriptedService::new([Status(401), Status(200)]);
         let service = ServiceBuilder::new()
             .layer(retry)
             .layer(RateLimitLayer::new(window).with_max_wait(millis(500)))
-            .layer(layer(provider))
+            .layer(replacing().0)
             .service(server.clone());
         let result = service.clone().oneshot(get(URI)).await;
         assert_eq!((result.is_ok(), server.calls()), (succeeds, quota as usize));
@@ -228,77 +222,56 @@ async fn limiter_can_refuse_a_resend() {
     }
 }
 
-/// The server may have processed a gRPC call before it returned `UNAUTHENTICATED`.
+/// The server may have processed a gRPC call before it returned `UNAUTHENTICATED`, so only an idempotent call is
+/// resent. A negative or invalid `grpc-retry-pushback-ms` prevents the resend, and a positive value delays it.
 #[tokio::test(start_paused = true)]
-async fn idempotent_grpc_call_is_resent_once_after_unauthenticated() {
-    const UNAUTHENTICATED: Scripted =
-        Headers(200, &[("content-type", "application/grpc"), ("grpc-status", "16")]);
-    for (method, declared_idempotent, expected) in [
-        ("POST", false, &["key-1"][..]),
-        ("POST", true, &["key-1", "key-2"]),
-        ("PUT", false, &["key-1", "key-2"]),
+async fn idempotent_grpc_call_is_resent_once_after_unauthenticated_and_after_the_pushback() {
+    // The method, whether the caller declares the call idempotent, the pushback, the number of requests, and the time
+    // between them in milliseconds.
+    for (method, is_declared, pushback, requests, elapsed) in [
+        ("POST", false, None, 1, 0),
+        ("POST", true, None, 2, 0),
+        ("PUT", false, None, 2, 0),
+        ("PUT", false, Some("-1"), 1, 0),
+        ("PUT", false, Some("soon"), 1, 0),
+        ("PUT", false, Some("0"), 2, 0),
+        ("PUT", false, Some("250"), 2, 250),
     ] {
-        let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
-        let server = ScriptedService::new([UNAUTHENTICATED, UNAUTHENTICATED, Status(200)]);
-        let (retry, budget) = resend_only();
-        let service = (retry, layer(provider)).layer(server.clone());
+        let case = format!("{method}, declared idempotent: {is_declared}, pushback: {pushback:?}");
+        let unauthenticated = ScriptedResponse::status(200)
+            .with_header("content-type", "application/grpc")
+            .with_header("grpc-status", "16");
+        let unauthenticated = match pushback {
+            Some(pushback) => unauthenticated.with_header("grpc-retry-pushback-ms", pushback),
+            None => unauthenticated,
+        };
+        let server = ScriptedService::new([unauthenticated.clone(), unauthenticated, 200.into()]);
+        let ((retry, budget), (layer, fetches)) = (resend_only(), replacing());
+        let service = (retry.with_classify(Grpc::new()), layer).layer(server.clone());
         let mut call = request(method, URI);
-        if declared_idempotent {
+        if is_declared {
             call.extensions_mut().insert(RetryOverride::new().with_idempotent());
         }
+        let start = Instant::now();
         let response = service.clone().oneshot(call).await.unwrap();
-        let sent_keys = |server: &ScriptedService| -> Vec<String> {
-            let key = |seen: &support::Seen| seen.header("authorization").unwrap().replace("Bearer ", "");
-            server.seen().iter().map(key).collect()
-        };
-        assert_eq!(sent_keys(&server), expected, "{method}, declared idempotent: {declared_idempotent}");
-        assert_eq!(
-            response.headers()["grpc-status"],
-            "16",
-            "the call is resent only once: {method}, declared idempotent: {declared_idempotent}"
-        );
+        assert_eq!((server.calls(), start.elapsed().as_millis() / 10 * 10), (requests, elapsed), "{case}");
+        assert_eq!(response.headers()["grpc-status"], "16", "the call is resent only once: {case}");
         assert!(budget.left() < 14, "the resend does not refill the budget");
-        let before = fetches.count();
-        service.oneshot(request("GET", URI)).await.unwrap();
-        assert!(
-            before >= 1 && sent_keys(&server).last().unwrap() == "key-2",
-            "{method}, declared idempotent: {declared_idempotent}, sent keys: {:?}",
-            sent_keys(&server)
-        );
-    }
-}
-
-/// A negative or invalid `grpc-retry-pushback-ms` prevents the resend, and a positive value delays the resend.
-#[tokio::test(start_paused = true)]
-async fn grpc_pushback_delays_or_prevents_the_resend() {
-    for (pushback, expected) in [("-1", (1, 0)), ("soon", (1, 0)), ("0", (2, 0)), ("250", (2, 250))] {
-        let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
-        let unauthenticated = test_util::ScriptedResponse::status(200)
-            .with_header("content-type", "application/grpc")
-            .with_header("grpc-status", "16")
-            .with_header("grpc-retry-pushback-ms", pushback);
-        let server = ScriptedService::new([unauthenticated, test_util::ScriptedResponse::status(200)]);
-        let retry = RetryLayer::new().with_classify(Grpc::new()).with_idempotent(|_| true);
-        let service = (retry, layer(provider)).layer(server.clone());
-        let start = tokio::time::Instant::now();
-        service.clone().oneshot(request("POST", URI)).await.unwrap();
-        let elapsed = start.elapsed().as_millis();
-        assert_eq!((server.calls(), elapsed / 10 * 10), expected, "{pushback}");
-        // The auth layer replaces the key even if `grpc-retry-pushback-ms` prevents the resend.
-        service.oneshot(request("POST", URI)).await.unwrap();
-        let last = server.seen().last().unwrap().header("authorization").unwrap().to_owned();
-        assert_eq!((last.as_str(), fetches.count()), ("Bearer key-2", 2), "{pushback}");
+        // The auth layer replaces the key even if the call is not resent.
+        service.oneshot(get(URI)).await.unwrap();
+        let keys: Vec<_> = server.seen().iter().map(key_of).collect();
+        assert!(keys[0] == "key-1" && keys[1..].iter().all(|key| key == "key-2"), "{case}: {keys:?}");
+        assert_eq!(fetches.count(), 2, "{case}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn grpc_codes_other_than_unauthenticated_do_not_replace_the_key() {
     for code in ["0", "7", "14", "x"] {
-        let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
-        let response = test_util::ScriptedResponse::status(200).with_header("grpc-status", code);
+        let (layer, fetches) = replacing();
+        let response = ScriptedResponse::status(200).with_header("grpc-status", code);
         let server = ScriptedService::new([response]);
-        let service = (RetryLayer::new(), layer(provider)).layer(server.clone());
-        service.oneshot(request("PUT", URI)).await.unwrap();
+        (RetryLayer::new(), layer).layer(server.clone()).oneshot(request("PUT", URI)).await.unwrap();
         assert_eq!((server.calls(), fetches.count()), (1, 1), "{code}");
     }
 }

@@ -2,7 +2,7 @@
 
 use http::{HeaderValue, request::Parts};
 use http_body_util::StreamBody;
-use support::{Broken, Scripted, ScriptedService, request};
+use support::{Broken, Scripted};
 use tokio::time::sleep;
 use tower::ServiceBuilder;
 use tower_outbound::{

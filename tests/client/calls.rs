@@ -73,16 +73,6 @@ async fn client_keeps_headers_that_the_caller_has_set() {
 }
 
 #[tokio::test]
-async fn client_returns_the_last_503_with_its_body_after_three_attempts() {
-    let server = Server::with_statuses(Wire::Http1, [503]).await;
-    let response = within(client(&server).get("/")).await.unwrap();
-    assert_eq!(response.status(), 503);
-    assert_eq!(report(&response).stop_reason(), Some(StopReason::Exhausted));
-    assert_eq!(outcomes(report(&response)), [Outcome::Response(StatusCode::SERVICE_UNAVAILABLE); 3]);
-    assert_eq!(text(response).await, "answer 3", "the last response is returned with its body");
-}
-
-#[tokio::test]
 async fn client_returns_a_redirect_without_following_it() {
     let target = Server::with_statuses(Wire::Http1, [200]).await;
     let location = format!("{}/v2", target.url());
@@ -100,14 +90,12 @@ async fn client_returns_a_redirect_without_following_it() {
 
 #[tokio::test]
 async fn stalled_body_returns_an_error_after_the_idle_timeout() {
-    for wire in [Wire::Http1, Wire::Http2] {
+    for (wire, transport) in versions() {
         let http2 = matches!(wire, Wire::Http2);
         let server = Server::start(wire, |number, _| async move {
             Some(if number == 1 { stalled(200) } else { reply(200, "fine") })
         })
         .await;
-        let transport = TransportConfig::new();
-        let transport = if http2 { transport.with_http2_prior_knowledge() } else { transport };
         // Even on a busy machine, the body of the second response arrives within one second.
         let limit = Duration::from_millis(1_000);
         let client =
@@ -126,18 +114,6 @@ async fn stalled_body_returns_an_error_after_the_idle_timeout() {
         // Abandoning a response closes the connection in HTTP/1, but only resets the stream in HTTP/2.
         assert_eq!(server.connections(), if http2 { 1 } else { 2 });
     }
-}
-
-/// With one connection, a call waits until the connection is idle again.
-#[tokio::test]
-async fn sequential_calls_reuse_one_connection() {
-    let server = Server::with_statuses(Wire::Http1, [200]).await;
-    let transport = TransportConfig::new().with_max_connections(1);
-    let client = preset(&server.url()).client_with_transport(transport).unwrap();
-    for _ in 0..5 {
-        assert_eq!(within(status(client.clone().get("/"))).await, 200);
-    }
-    assert_eq!((server.connections(), server.seen().len()), (1, 5));
 }
 
 /// The failed response arrives in parts. A response that arrives at once would not need to be drained.
@@ -182,13 +158,9 @@ async fn client_retries_without_draining_a_long_or_stalled_response() {
 
 #[tokio::test]
 async fn dropping_a_call_cancels_the_request_at_the_server_without_a_retry() {
-    for wire in [Wire::Http1, Wire::Http2] {
+    for (wire, transport) in versions() {
         let (arrived, dropped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (arriving, dropping) = (Arc::clone(&arrived), Arc::clone(&dropped));
-        let transport = match wire {
-            Wire::Http2 => TransportConfig::new().with_http2_prior_knowledge(),
-            _ => TransportConfig::new(),
-        };
         let server = Server::start(wire, move |number, _| {
             let (arriving, dropping) = (Arc::clone(&arriving), OnDrop(Arc::clone(&dropping)));
             async move {
@@ -220,30 +192,6 @@ impl Drop for OnDrop {
     }
 }
 
-#[tokio::test]
-async fn client_resends_the_body_of_a_retried_put_unchanged() {
-    // The content is larger than any single read or write of hyper. No part of the content repeats, so the test detects
-    // lost or moved parts.
-    let content: Vec<u8> = (0..300_000_u32).map(|at| ((at * 31) >> 3) as u8).collect();
-    let chunks: Vec<_> = content
-        .chunks(7_000)
-        .map(|chunk| Ok::<_, BoxError>(Frame::data(Bytes::copy_from_slice(chunk))))
-        .collect();
-    let bodies =
-        [Body::from(content.clone()), Body::new(StreamBody::new(stream::iter(chunks))), Body::empty()];
-    for body in bodies {
-        let expected = if http_body::Body::is_end_stream(&body) { Vec::new() } else { content.clone() };
-        let server = Server::with_statuses(Wire::Http1, [503, 502, 200]).await;
-        let request = Request::put("/v1/file").body(body).unwrap();
-        let response = within(client(&server).execute(request)).await.unwrap();
-        assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (200, 3));
-        let seen = server.seen();
-        assert_eq!(seen.len(), 3);
-        // The test uses no `assert_eq`, because its failure would print 300 KB.
-        assert!(seen.iter().all(|seen| seen.body == expected && seen.method == Method::PUT));
-    }
-}
-
 /// A body with an exact `size_hint`. The default `is_end_stream` of the body returns false even after the last frame.
 struct SizedFrames(Vec<&'static str>);
 
@@ -271,12 +219,4 @@ async fn client_replays_a_body_of_known_length_that_was_not_polled_to_its_end() 
     assert_eq!(status(client(&server).execute(request)).await, 200);
     assert!(server.seen().iter().all(|seen| seen.body == "hello"), "{:?}", server.seen());
     assert_eq!(server.seen().len(), 2);
-
-    // Only the `content-length` header states the length of this stream.
-    let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
-    let frames = ["hel", "lo"].map(|chunk| Ok::<_, Infallible>(Frame::data(Bytes::from(chunk))));
-    let stream = Body::new(StreamBody::new(stream::iter(frames)));
-    let request = Request::put("/v1").header("content-length", "5").body(stream).unwrap();
-    assert_eq!(status(client(&server).execute(request)).await, 200);
-    assert!(server.seen().iter().all(|seen| seen.body == "hello"), "{:?}", server.seen());
 }

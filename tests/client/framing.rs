@@ -101,11 +101,9 @@ async fn client_sends_framing_and_connection_headers_that_match_the_body() {
         (&[("trailer", "x-sum"), ("connection", "close")], || stream_of("hello"), "hello"),
         (&[("connection", "upgrade"), ("upgrade", "websocket")], Body::empty, ""),
     ];
-    for wire in [Wire::Http1, Wire::Http2] {
+    for (wire, transport) in versions() {
         let is_http2 = matches!(wire, Wire::Http2);
         let server = Server::with_statuses(wire, [200]).await;
-        let transport = TransportConfig::new();
-        let transport = if is_http2 { transport.with_http2_prior_knowledge() } else { transport };
         let client = preset(&server.url()).client_with_transport(transport).unwrap();
         for (headers, body, sent) in cases {
             let response = within(client.execute(request(headers, body()))).await;

@@ -9,7 +9,6 @@ mod framing;
 mod json;
 mod outer_layers;
 mod pool;
-mod redirects;
 mod reload;
 mod requests;
 mod services;
@@ -85,6 +84,12 @@ fn report(response: &Response) -> &Report {
 
 fn outcomes(report: &Report) -> Vec<Outcome> {
     report.attempts().iter().filter_map(|attempt| attempt.outcome).collect()
+}
+
+/// The protocol of a server, and a transport that uses it.
+fn versions() -> [(Wire, TransportConfig); 2] {
+    let http2 = TransportConfig::new().with_http2_prior_knowledge();
+    [(Wire::Http1, TransportConfig::new()), (Wire::Http2, http2)]
 }
 
 /// Reads the complete response body.

@@ -146,16 +146,6 @@ async fn request_priority_overrides_client_priority() {
 }
 
 #[tokio::test]
-async fn futures_of_sent_requests_can_be_joined_and_spawned() {
-    let (client, service) = scripted();
-    let responses = join_all((0..3).map(|number| client.get(format!("/items/{number}")).send())).await;
-    assert!(responses.iter().all(Result::is_ok));
-    let call = tokio::spawn(async move { client.get("/v1").query(&[("a", "b")]).await?.text().await });
-    assert_eq!(call.await.unwrap().unwrap(), "hello");
-    assert_eq!(service.calls(), 4);
-}
-
-#[tokio::test]
 async fn text_method_replaces_body_bytes_that_are_not_utf_8() {
     let service = tower::service_fn(|_: Request<_>| {
         ready(Ok::<_, Infallible>(http::Response::new(http_body_util::Full::from(&b"a\xffb"[..]))))

@@ -1,4 +1,5 @@
-//! Tests a client with a quota of tokens against a real server: the estimate, the meter of a stream, and the settlement.
+//! Tests a client with a quota of tokens against a real server: the estimate, the meter of a stream, and the
+//! settlement.
 
 use tower_outbound::Body;
 
@@ -42,10 +43,7 @@ fn assert_used(limiter: &LocalLimiter, used: u32) {
 
 #[tokio::test]
 async fn meter_settles_a_stream_at_its_end_over_both_versions() {
-    for (wire, transport) in [
-        (Wire::Http1, TransportConfig::new()),
-        (Wire::Http2, TransportConfig::new().with_http2_prior_knowledge()),
-    ] {
+    for (wire, transport) in versions() {
         let server = Server::start(wire, |_, _| async { Some(streamed()) }).await;
         let (client, limiter) = model(&server, transport);
         let response = within(client.post("/chat").extension(of(1_000))).await.unwrap();

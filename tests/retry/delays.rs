@@ -1,37 +1,18 @@
 //! Tests the delay before a retry: the backoff with its jitter, the delay that the server requests, and the deadline. A
 //! timeout layer, the caller or a custom layer can set the deadline.
 
-use std::{cell::Cell, rc::Rc, time::SystemTime};
+use std::time::SystemTime;
 
-use tokio_test::{assert_pending, task};
-use tower::BoxError;
-use tower_outbound::call::StopReason::{self, RequestedDelayTooLong};
+use tower_outbound::test_util::ScriptedResponse;
 
 use super::{support::Scripted::*, *};
-
-/// Returns a service that responds with `status` and a requested delay, which may be empty, to the first attempt of
-/// each call, and with 200 to each later attempt.
-fn fails_first_attempts(
-    status: u16,
-    retry_after: &'static str,
-) -> impl Service<Request<ReplayBody<Content>>, Response = Response<Content>, Error = Infallible, Future: Send>
-+ Clone
-+ Send {
-    service_fn(move |request: Request<ReplayBody<Content>>| async move {
-        let mut response = Response::new(Content::default());
-        if request.extensions().get::<CallContext>().unwrap().attempt() == 1 {
-            *response.status_mut() = StatusCode::from_u16(status).unwrap();
-            response.headers_mut().insert("retry-after", HeaderValue::from_static(retry_after));
-        }
-        Ok(response)
-    })
-}
 
 /// Makes 1,000 concurrent calls. Returns, for each call, the delay between the first attempt and the retry.
 async fn delays_of_1000_calls(layer: RetryLayer, status: u16, retry_after: &'static str) -> Vec<Duration> {
     let calls = (0..1_000).map(|_| {
         // Each call has its own service, as in an application that creates a service for each task.
-        let service = layer.clone().without_budget().layer(fails_first_attempts(status, retry_after));
+        let inner = ScriptedService::new([RetryAfter(status, retry_after), Status(200)]);
+        let service = layer.clone().without_budget().layer(inner);
         tokio::spawn(
             async move { report(&service.oneshot(get(URI)).await.unwrap()).attempts()[0].delay.unwrap() },
         )
@@ -79,22 +60,6 @@ async fn backoff_delays_repeat_with_the_same_seed_and_differ_without_a_seed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_holds_no_concurrency_permit_during_its_backoff() {
-    let inner = ScriptedService::new([Headers(503, &[("retry-after", "60")]), Status(200)]);
-    let service = ServiceBuilder::new()
-        .layer(RetryLayer::new())
-        .layer(tower::limit::ConcurrencyLimitLayer::new(1))
-        .service(inner.clone());
-    let start = Instant::now();
-    let mut in_backoff = task::spawn(service.clone().oneshot(get(URI)));
-    assert_pending!(in_backoff.poll());
-    assert_eq!(inner.calls(), 1);
-    service.oneshot(get(URI)).await.unwrap();
-    assert_eq!(start.elapsed(), Duration::ZERO);
-    assert_eq!(in_backoff.await.unwrap().status(), 200);
-}
-
-#[tokio::test(start_paused = true)]
 async fn call_waits_for_a_requested_delay_of_three_years() {
     // A single timer of tokio covers at most 2.2 years.
     let inner = ScriptedService::new([Headers(503, &[("retry-after", "100000000")]), Status(200)]);
@@ -106,30 +71,6 @@ async fn call_waits_for_a_requested_delay_of_three_years() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requested_delay_is_read_from_the_rate_limit_headers_of_a_429() {
-    let throttled = |rate_limit: &'static str| {
-        let service = tower::service_fn(move |_: Request<ReplayBody<Content>>| async move {
-            let response = Response::builder().status(429).header("ratelimit", rate_limit);
-            Ok::<_, BoxError>(response.body(Content::default()).unwrap())
-        });
-        RetryLayer::new().with_max_attempts(2).unwrap().layer(service).oneshot(get(URI))
-    };
-    let response = throttled("\"d\";r=0;t=30").await.unwrap();
-    let attempts = report(&response).attempts();
-    assert!(attempts[1].started >= secs(30), "{attempts:?}");
-    assert_eq!(attempts[0].requested_delay, Some(secs(30)));
-    let response = throttled("\"d\";r=0;t=300").await.unwrap();
-    assert_eq!(report(&response).stop_reason(), Some(RequestedDelayTooLong));
-    assert_eq!(report(&response).retry_after(), Some(secs(300)));
-    let response = throttled("\"d\";r=1;t=300").await.unwrap();
-    assert_eq!(
-        report(&response).attempts()[0].requested_delay,
-        None,
-        "no delay should be requested while a permit remains"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn retry_after_date_is_compared_with_wall_clock_if_date_header_is_missing() {
     #[allow(
         clippy::disallowed_methods,
@@ -137,13 +78,10 @@ async fn retry_after_date_is_compared_with_wall_clock_if_date_header_is_missing(
     )]
     let now = SystemTime::now();
     tokio::time::advance(secs(3_600)).await;
-    let until = HeaderValue::try_from(httpdate::fmt_http_date(now + secs(3_600 + 30))).unwrap();
-    let calls = Rc::new(Cell::new(0));
-    let service = service_fn(|_: Request<ReplayBody<Content>>| {
-        let (until, status) = (until.clone(), if calls.replace(calls.get() + 1) == 0 { 503 } else { 200 });
-        async move { Response::builder().status(status).header("retry-after", until).body(Content::default()) }
-    });
-    let response = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
+    let until = httpdate::fmt_http_date(now + secs(3_600 + 30));
+    let unavailable = ScriptedResponse::status(503).with_header("retry-after", &until);
+    let inner = ScriptedService::new([unavailable, 200.into()]);
+    let response = RetryLayer::new().layer(inner).oneshot(get(URI)).await.unwrap();
     let requested = report(&response).attempts()[0].requested_delay.unwrap();
     // A `retry-after` date has whole seconds, and the wall clock runs on while tokio's clock is paused.
     assert!((secs(25)..=secs(30)).contains(&requested), "{requested:?}");

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind::*};
 
 use http_body_util::BodyExt;
-use tower_outbound::{BoxError, call::Delivery, test_util::ScriptedResponse};
+use tower_outbound::{BoxError, test_util::ScriptedResponse};
 
 use super::{
     support::{Scripted::*, request},
@@ -135,21 +135,6 @@ async fn outer_layer_retries_a_post_only_if_no_attempt_of_an_inner_layer_may_hav
             assert_eq!(inner.calls(), expected, "{responses:?}");
         }
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn report_shows_the_delivery_of_each_attempt() {
-    let inner = ScriptedService::new([Status(429), Refused, Status(529), NoResponse, Status(200)]);
-    let layer = RetryLayer::new().with_max_attempts(9).unwrap();
-    let service = layer.layer(AttemptTimeoutLayer::new(millis(90)).unwrap().layer(inner));
-    let response = service.oneshot(request("PUT", URI)).await.unwrap();
-    let attempts = report(&response).attempts();
-    let deliveries: Vec<_> = attempts.iter().map(|attempt| attempt.outcome.unwrap().delivery()).collect();
-    use Delivery::*;
-    assert_eq!(deliveries, [Rejected, NotSent, Rejected, MaybeProcessed, Processed]);
-    let text = report(&response).to_string();
-    let expected = "5 attempts (429@0ms, connect_refused(not_sent)@0ms, 529@0ms, timeout@90ms, 200@0ms)";
-    assert!(text.contains(expected), "{text}");
 }
 
 /// The limiter refuses the first attempt because the wait for a permit is too long. Only the error of this attempt

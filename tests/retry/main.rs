@@ -4,7 +4,6 @@
 
 mod attempts;
 mod budget;
-mod case_runner;
 mod decide;
 mod decision_table;
 mod delays;
@@ -58,29 +57,7 @@ const URI: &str = "https://api.example.com/v1";
 /// The names and values of response headers.
 type HeaderPairs = &'static [(&'static str, &'static str)];
 
-/// The `date` header of test responses whose `retry-after` header contains a date.
-const DATE: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
-
 /// Returns the call report in the response's extensions.
 fn report<B>(response: &Response<B>) -> &Report {
     response.extensions().get().expect("the response should have a report")
-}
-
-/// Returns a classifier that calls `decide`, and applies [`DefaultClassifier`] if `decide` returns `None`.
-fn classifier<F>(decide: F) -> impl Classify + 'static
-where
-    F: Fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision> + Send + Sync + 'static,
-{
-    struct Classifier<F>(F);
-
-    impl<F> Classify for Classifier<F>
-    where
-        F: Fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision> + Send + Sync,
-    {
-        fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
-            (self.0)(request, attempt).unwrap_or_else(|| DefaultClassifier.classify(request, attempt))
-        }
-    }
-
-    Classifier(decide)
 }

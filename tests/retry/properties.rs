@@ -72,35 +72,37 @@ fn backoff() -> impl Strategy<Value = (u64, u64, u8)> {
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
-    let method = select(vec!["GET", "PUT", "DELETE", "POST", "POST", "PATCH"]);
     let deadline = || prop::option::of(1..30_000_u64);
-    let (budget, rare) = (prop::option::of(14..60_u32), || prop::bool::weighted(0.2));
-    let rejected = select(vec![RetryRejected::AnyMethod, RetryRejected::Idempotent]);
+    let rare = || prop::bool::weighted(0.2);
     (
-        (any::<u64>(), method, 1..8_u32, prop::option::weighted(0.2, 1..8_u32), rare(), rare()),
-        ([backoff(), backoff()], 0..40_u64, budget, deadline(), deadline(), 1..5_000_u64, rejected),
+        (any::<u64>(), select(vec!["GET", "PUT", "DELETE", "POST", "POST", "PATCH"])),
+        (1..8_u32, prop::option::weighted(0.2, 1..8_u32), prop::option::of(14..60_u32)),
+        (rare(), rare(), select(vec![RetryRejected::AnyMethod, RetryRejected::Idempotent])),
+        ([backoff(), backoff()], 0..40_u64),
+        ([deadline(), deadline()], 1..5_000_u64),
     )
-        .prop_map(
-            |((seed, method, max_attempts, request_max_attempts, honours_key, declared_idempotent), rest)| {
-                let (backoffs, max_retry_after, budget, total, request_deadline, attempt_timeout, rejected) =
-                    rest;
-                Settings {
-                    seed,
-                    method,
-                    max_attempts,
-                    request_max_attempts,
-                    honours_key,
-                    retry_rejected: rejected,
-                    declared_idempotent,
-                    backoffs,
-                    max_retry_after,
-                    budget,
-                    total_timeout: total,
-                    request_deadline,
-                    attempt_timeout,
-                }
-            },
-        )
+        .prop_map(|(request, attempts, idempotency, delays, limits)| {
+            let (seed, method) = request;
+            let (max_attempts, request_max_attempts, budget) = attempts;
+            let (honours_key, declared_idempotent, retry_rejected) = idempotency;
+            let (backoffs, max_retry_after) = delays;
+            let ([total_timeout, request_deadline], attempt_timeout) = limits;
+            Settings {
+                seed,
+                method,
+                max_attempts,
+                request_max_attempts,
+                honours_key,
+                retry_rejected,
+                declared_idempotent,
+                backoffs,
+                max_retry_after,
+                budget,
+                total_timeout,
+                request_deadline,
+                attempt_timeout,
+            }
+        })
 }
 
 fn layer(settings: &Settings) -> RetryLayer {

@@ -3,10 +3,7 @@
 use std::io::ErrorKind::*;
 
 use futures_util::StreamExt;
-use http::{
-    Uri, Version,
-    uri::{Authority, PathAndQuery},
-};
+use http::Version;
 use http_body_util::BodyExt;
 
 use super::{
@@ -44,33 +41,6 @@ async fn every_attempt_sends_the_same_request_head() {
             assert_eq!(seen.head.headers["x-long"], long);
             assert_eq!(seen.head.headers.len(), 3, "the layer should not add a header");
             assert_eq!(seen.head.extensions.get::<CallerExtension>().is_some(), with_extension);
-        }
-    }
-}
-
-/// The text of a URI that was created from parts may parse as another URI.
-#[tokio::test(start_paused = true)]
-async fn every_attempt_sends_a_uri_from_parts_unchanged() {
-    let paths = ["*", "?q=1", "/v1"].map(PathAndQuery::from_static);
-    // `Authority::from_static` does not reject a path, query or fragment after the host.
-    let authorities = ["a.example", "a.example/v1", "a.example?q", "a.example#f"].map(Authority::from_static);
-    let absolute = authorities.iter().flat_map(|authority| {
-        let uri = || Uri::builder().scheme("https").authority(authority.clone());
-        paths.iter().map(move |path| uri().path_and_query(path.clone()).build().unwrap())
-    });
-    for uri in absolute.chain(paths.iter().cloned().map(Uri::from)) {
-        let inner = ScriptedService::new([Status(503), Status(200)]);
-        let mut request = request("OPTIONS", "/");
-        *request.uri_mut() = uri.clone();
-        RetryLayer::new().layer(inner.clone()).oneshot(request).await.unwrap();
-        let sent: Vec<_> = inner.seen().into_iter().map(|seen| seen.head.uri.into_parts()).collect();
-        let uri = uri.into_parts();
-        assert_eq!(sent.len(), 2);
-        for sent in sent {
-            assert_eq!(
-                (sent.scheme, sent.authority, sent.path_and_query),
-                (uri.scheme.clone(), uri.authority.clone(), uri.path_and_query.clone())
-            );
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tower_outbound::{
-    ApiKey,
+    ApiKey, Report,
     test_util::{ScriptedResponse, ScriptedServer, ScriptedService},
 };
 
@@ -170,72 +170,28 @@ async fn backoff_retries_a_404_and_the_client_does_not() {
     assert_eq!(after.calls(), 1);
 }
 
-mod reqwest_012_tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    };
+#[tokio::test]
+async fn reqwest_012_retries_a_rejected_post_with_its_body_and_request_id() {
+    let rejected = ScriptedResponse::status(429).with_header("retry-after-ms", "20");
+    let (service, server) = server([rejected, ScriptedResponse::status(201)]).await;
+    let client = reqwest_012_client::client(&server.url(), ApiKey::new("s3cret").unwrap()).unwrap();
+    let url = format!("{}/orders?a=b", server.url());
+    let response = client.post(&url).body("{}").send().await.unwrap();
+    assert_eq!((response.status().as_u16(), response.url().as_str()), (201, &url[..]));
+    assert_eq!(response.extensions().get::<Report>().unwrap().attempt_count(), 2);
 
-    use reqwest_middleware_04::{ClientBuilder, ClientWithMiddleware, Error, Middleware, Next};
-    use tower_outbound::{Client, ExponentialBackoff, Report, retry::RetryLayer, stack::StackBuilder};
+    let seen = service.seen();
+    let id = seen[0].header("x-request-id").unwrap();
+    assert_eq!((seen.len(), seen[1].header("x-request-id"), id.len()), (2, Some(id), 36));
+    assert!(seen.iter().all(|seen| seen.body.as_deref() == Some(b"{}")), "{seen:?}");
+    assert!(seen[1].at - seen[0].at >= Duration::from_millis(20));
+}
 
-    use super::{outbound::Outbound, *};
-
-    fn builder(url: &str) -> StackBuilder {
-        let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(2)).unwrap();
-        let retry = RetryLayer::new().with_backoff(backoff);
-        Client::builder(url).unwrap().without_credential().with_retry(retry)
-    }
-
-    fn client(builder: &StackBuilder, below: Arc<Count>) -> ClientWithMiddleware {
-        let http = reqwest_012::Client::builder().redirect(reqwest_012::redirect::Policy::none());
-        let stack = Outbound(builder.layer().unwrap());
-        ClientBuilder::new(http.no_proxy().build().unwrap()).with(stack).with_arc(below).build()
-    }
-
-    /// Counts the requests that pass this middleware.
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    #[async_trait::async_trait]
-    impl Middleware for Count {
-        async fn handle(
-            &self,
-            request: reqwest_012::Request,
-            extensions: &mut http::Extensions,
-            next: Next<'_>,
-        ) -> Result<reqwest_012::Response, Error> {
-            self.0.fetch_add(1, Relaxed);
-            next.run(request, extensions).await
-        }
-    }
-
-    #[tokio::test]
-    async fn reqwest_012_retries_a_rejected_post_with_its_body_and_request_id() {
-        let rejected = ScriptedResponse::status(429).with_header("retry-after-ms", "20");
-        let (service, server) = server([rejected, ScriptedResponse::status(201)]).await;
-        let below = Arc::new(Count::default());
-        let client = client(&builder(&server.url()), below.clone());
-        let url = format!("{}/orders?a=b", server.url());
-        let response = client.post(&url).body("{}").send().await.unwrap();
-        assert_eq!((response.status().as_u16(), response.url().as_str()), (201, &url[..]));
-        let report = response.extensions().get::<Report>().unwrap();
-        assert_eq!((report.attempt_count(), below.0.load(Relaxed)), (2, 2));
-
-        let seen = service.seen();
-        let id = seen[0].header("x-request-id").unwrap();
-        assert_eq!((seen.len(), seen[1].header("x-request-id"), id.len()), (2, Some(id), 36));
-        assert!(seen.iter().all(|seen| seen.body.as_deref() == Some(b"{}")), "{seen:?}");
-        assert!(seen[1].at - seen[0].at >= Duration::from_millis(20));
-    }
-
-    #[tokio::test]
-    async fn reqwest_012_returns_the_503_of_a_post() {
-        let (service, server) = server(unavailable()).await;
-        let (base, key) = (server.url(), ApiKey::new("s3cret").unwrap());
-        let client = reqwest_012_client::client(&base, key).unwrap();
-        assert_eq!(reqwest_012_client::create(&client, &base).await.unwrap(), 503);
-        let seen = service.seen();
-        assert_eq!((seen.len(), seen[0].header("authorization")), (1, Some("Bearer s3cret")));
-    }
+#[tokio::test]
+async fn reqwest_012_returns_the_503_of_a_post() {
+    let (service, server) = server(unavailable()).await;
+    let client = reqwest_012_client::client(&server.url(), ApiKey::new("s3cret").unwrap()).unwrap();
+    assert_eq!(reqwest_012_client::create(&client, &server.url()).await.unwrap(), 503);
+    let seen = service.seen();
+    assert_eq!((seen.len(), seen[0].header("authorization")), (1, Some("Bearer s3cret")));
 }

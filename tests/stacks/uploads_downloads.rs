@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::{
     net::{TcpListener, TcpStream},
-    task::JoinHandle,
+    task::JoinSet,
 };
 use tower_outbound::{ErrorKind, ExponentialBackoff, retry::RetryLayer};
 
@@ -115,7 +115,7 @@ type Request = (String, Vec<u8>);
 struct Server {
     url: String,
     seen: Arc<Mutex<Vec<Request>>>,
-    accepting: JoinHandle<()>,
+    _accepting: JoinSet<()>,
 }
 
 impl Server {
@@ -124,7 +124,8 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (url, seen) = (format!("http://{}", listener.local_addr().unwrap()), Arc::default());
         let log: Arc<Mutex<Vec<Request>>> = Arc::clone(&seen);
-        let accepting = tokio::spawn(async move {
+        let mut accepting = JoinSet::new();
+        accepting.spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let request = read_request(&mut stream).await;
                 let number = log.lock().unwrap().len();
@@ -133,7 +134,7 @@ impl Server {
                 stream.write_all(&response).await.unwrap();
             }
         });
-        Self { url, seen, accepting }
+        Self { url, seen, _accepting: accepting }
     }
 
     /// Returns the value of a header in each request.
@@ -147,12 +148,6 @@ impl Server {
         let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
         let builder = Client::builder(&self.url).unwrap().without_credential();
         builder.with_retry(RetryLayer::new().with_backoff(backoff)).client().unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.accepting.abort();
     }
 }
 

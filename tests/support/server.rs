@@ -27,7 +27,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Notify, watch},
-    task::{JoinHandle, JoinSet},
+    task::JoinSet,
 };
 
 pub(crate) type Reply = Response<UnsyncBoxBody<Bytes, io::Error>>;
@@ -100,7 +100,7 @@ pub(crate) struct Server {
     address: SocketAddr,
     scheme: &'static str,
     log: Arc<Log>,
-    accepting: JoinHandle<()>,
+    _accepting: JoinSet<()>,
 }
 
 #[derive(Default)]
@@ -172,8 +172,9 @@ impl Server {
             Wire::Tls(_) => "https",
         };
         let address = listener.local_addr().unwrap();
-        let accepting = tokio::spawn(accept(listener, settings, Arc::clone(&log), handler));
-        Self { address, scheme, log, accepting }
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, settings, Arc::clone(&log), handler));
+        Self { address, scheme, log, _accepting: accepting }
     }
 
     /// Responds with `statuses` in order, and repeats the last status. The body contains the number of the request.
@@ -238,12 +239,6 @@ impl Server {
     /// Waits until the server has received `count` requests.
     pub(crate) async fn received(&self, count: usize) {
         self.log.arrivals.subscribe().wait_for(|arrived| *arrived >= count).await.unwrap();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.accepting.abort();
     }
 }
 

@@ -15,32 +15,21 @@ fn error(config: TransportConfig) -> InvalidConfig {
 fn zero_and_endless_limits_are_rejected() {
     const DAYS: Duration = Duration::from_secs(400 * 24 * 60 * 60);
     const SECOND: Duration = Duration::from_secs(1);
-    let config = TransportConfig::new;
-    for (field, zero, endless) in [
-        (
-            "connect timeout",
-            config().with_connect_timeout(Duration::ZERO),
-            config().with_connect_timeout(DAYS),
-        ),
-        ("idle timeout", config().with_idle_timeout(Duration::ZERO), config().with_idle_timeout(DAYS)),
-        ("tcp keep-alive", config().with_tcp_keep_alive(Duration::ZERO), config().with_tcp_keep_alive(DAYS)),
-        (
-            "http2 ping interval",
-            config().with_http2_pings(Duration::ZERO, SECOND),
-            config().with_http2_pings(DAYS, SECOND),
-        ),
-        (
-            "http2 ping timeout",
-            config().with_http2_pings(SECOND, Duration::ZERO),
-            config().with_http2_pings(SECOND, DAYS),
-        ),
-    ] {
-        for (config, value) in [(zero, "0ns"), (endless, "34560000s")] {
-            let error = error(config);
+    type Set = fn(TransportConfig, Duration) -> TransportConfig;
+    let setters: [(&str, Set); 5] = [
+        ("connect timeout", TransportConfig::with_connect_timeout),
+        ("idle timeout", TransportConfig::with_idle_timeout),
+        ("tcp keep-alive", TransportConfig::with_tcp_keep_alive),
+        ("http2 ping interval", |config, limit| config.with_http2_pings(limit, SECOND)),
+        ("http2 ping timeout", |config, limit| config.with_http2_pings(SECOND, limit)),
+    ];
+    for (field, set) in setters {
+        for (limit, value) in [(Duration::ZERO, "0ns"), (DAYS, "34560000s")] {
+            let error = error(set(TransportConfig::new(), limit));
             assert_eq!((error.field(), error.value()), (field, value), "{error}");
         }
     }
-    let error = error(config().with_max_connections(0));
+    let error = error(TransportConfig::new().with_max_connections(0));
     assert_eq!((error.field(), error.value()), ("maximum connections", "0"), "{error}");
 }
 

@@ -3,7 +3,7 @@
 
 use tokio::sync::Barrier;
 
-use super::{server::Settings, support::server::within, *};
+use super::*;
 
 /// Long enough for a response of a busy machine.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1_000);

@@ -4,10 +4,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tower_http::compression::{Compression, CompressionLevel};
 
-use super::{
-    server::{Settings, within},
-    *,
-};
+use super::*;
 
 const LONG_BODY: usize = 10 * 1024 * 1024;
 

@@ -14,7 +14,7 @@ use super::*;
 pub(crate) struct Forwarder {
     address: SocketAddr,
     path: Arc<Path>,
-    accepting: JoinHandle<()>,
+    _accepting: JoinSet<()>,
 }
 
 #[derive(Default)]
@@ -40,8 +40,9 @@ impl Forwarder {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let path = Arc::new(Path::default());
-        let accepting = tokio::spawn(accept(listener, server, Arc::clone(&path)));
-        Self { address, path, accepting }
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, server, Arc::clone(&path)));
+        Self { address, path, _accepting: accepting }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -78,12 +79,6 @@ impl Forwarder {
     /// Returns the bytes that the clients have sent.
     pub(crate) fn sent(&self) -> Vec<u8> {
         self.path.sent.lock().unwrap().clone()
-    }
-}
-
-impl Drop for Forwarder {
-    fn drop(&mut self) {
-        self.accepting.abort();
     }
 }
 

@@ -6,7 +6,7 @@ use hyper::{body::Frame, upgrade};
 use tokio::{net::TcpListener, sync::Barrier};
 use tower_outbound::Body;
 
-use super::{server::Settings, support::server::within, *};
+use super::*;
 
 #[tokio::test]
 async fn sixty_calls_wait_in_order_for_five_connections() {

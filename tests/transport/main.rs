@@ -60,8 +60,7 @@ use tower_outbound::{
 
 use self::{
     forwarder::Forwarder,
-    server::{Server, reply},
-    support::server::{self, Settings, settle},
+    support::server::{self, Server, Settings, reply, settle, within},
 };
 
 /// The response of a server that has processed the request.

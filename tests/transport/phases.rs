@@ -6,20 +6,12 @@ use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{
-    server::Settings,
-    support::{
-        certificate::{certificate, trusting, wire},
-        server::within,
-    },
+    support::certificate::{certificate, trusting, wire},
     *,
 };
 
 /// The connect timeout of connections that never open.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(150);
-
-fn impatient() -> TransportConfig {
-    TransportConfig::new().with_connect_timeout(CONNECT_TIMEOUT)
-}
 
 /// Accepts connections, and sends nothing. Returns the address and the number of connections.
 async fn silent_listener() -> (SocketAddr, Arc<AtomicUsize>, JoinHandle<()>) {
@@ -48,49 +40,38 @@ where
     builder(url).client_with_service(transport.build_with_connector(connector).unwrap()).unwrap()
 }
 
+/// The server accepts connections and stays silent, so that the TLS handshake does not end.
 #[tokio::test]
-async fn retries_post_after_silent_tls_handshake() {
-    let (address, accepted, _accepting) = silent_listener().await;
-    let client = client(&format!("https://{address}"), impatient());
-    let error = within(client.post("/").body("{}")).await.unwrap_err();
-    assert_not_sent(&error, ErrorKind::ConnectTimeout, 3);
-    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Exhausted));
-    assert_eq!(accepted.load(SeqCst), 3, "each attempt opens a connection");
+async fn post_counts_as_not_sent_if_a_time_limit_ends_a_silent_tls_handshake() {
+    // The connect timeout, the attempt timeout, the timeout of the request, the kind of the error, the attempts, and
+    // the connections. An attempt may wait for a connection that an earlier attempt began to open.
+    for (connect, attempt, request, kind, count, opened) in [
+        (CONNECT_TIMEOUT, LONG, LONG, ErrorKind::ConnectTimeout, 3, 3..=3),
+        (LONG, CONNECT_TIMEOUT, LONG, ErrorKind::ConnectTimeout, 3, 1..=3),
+        (LONG, LONG, CONNECT_TIMEOUT, ErrorKind::Deadline, 1, 1..=1),
+    ] {
+        let (address, accepted, _accepting) = silent_listener().await;
+        let builder = builder(&format!("https://{address}")).with_attempt_timeout(attempt);
+        let transport = TransportConfig::new().with_connect_timeout(connect);
+        let client = builder.client_with_transport(transport).unwrap();
+        let error = within(client.post("/").body("{}").timeout(request)).await.unwrap_err();
+        assert_not_sent(&error, kind, count);
+        assert!(opened.contains(&accepted.load(SeqCst)), "{accepted:?}");
+    }
 }
 
 #[tokio::test]
 async fn retries_post_after_stalled_resolver() {
     let lookups = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&lookups);
-    let client = resolving("https://api.test", impatient(), move |_| {
+    let transport = TransportConfig::new().with_connect_timeout(CONNECT_TIMEOUT);
+    let client = resolving("https://api.test", transport, move |_| {
         count.fetch_add(1, SeqCst);
         std::future::pending()
     });
     let error = within(client.post("/").body("{}")).await.unwrap_err();
     assert_not_sent(&error, ErrorKind::ConnectTimeout, 3);
     assert_eq!(lookups.load(SeqCst), 3);
-}
-
-/// The transport's own timeout is long, so the attempt timeout ends the wait for a connection.
-#[tokio::test]
-async fn attempt_timeout_while_connecting_counts_as_connect_timeout() {
-    let (address, accepted, _accepting) = silent_listener().await;
-    let transport = TransportConfig::new().with_connect_timeout(LONG);
-    let builder = builder(&format!("https://{address}")).with_attempt_timeout(CONNECT_TIMEOUT);
-    let error = within(builder.client_with_transport(transport).unwrap().post("/").body("{}")).await;
-    let error = error.unwrap_err();
-    assert_not_sent(&error, ErrorKind::ConnectTimeout, 3);
-    // An attempt may wait for a connection that an earlier attempt began to open.
-    assert!((1..=3).contains(&accepted.load(SeqCst)), "{accepted:?}");
-}
-
-#[tokio::test]
-async fn deadline_while_connecting_counts_as_not_sent() {
-    let (address, _, _accepting) = silent_listener().await;
-    let transport = TransportConfig::new().with_connect_timeout(LONG);
-    let client = client(&format!("https://{address}"), transport);
-    let error = within(client.post("/").body("{}").timeout(CONNECT_TIMEOUT)).await.unwrap_err();
-    assert_not_sent(&error, ErrorKind::Deadline, 1);
 }
 
 /// The server allows one stream, and another call uses it.
@@ -178,15 +159,4 @@ async fn attempt_timeout_begins_when_the_request_is_sent() {
     let client = builder.client_with_service(transport).unwrap();
     let response = within(client.post("/").body("{}")).await.unwrap();
     assert_eq!((attempts(&response), outcomes(response.report().unwrap())), (1, vec![OK]));
-}
-
-#[tokio::test]
-async fn attempt_timeout_after_the_request_was_sent_counts_as_maybe_processed() {
-    let server = Server::raw(Settings::default(), |_, _| std::future::pending()).await;
-    let builder = builder(&server.url()).with_attempt_timeout(millis(200));
-    let client = builder.client_with_transport(TransportConfig::new()).unwrap();
-    let error = within(client.post("/").body("{}")).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::AttemptTimeout);
-    assert_eq!(outcomes(error.report().unwrap()), [Outcome::Timeout]);
-    assert_eq!(server.requests(), 1);
 }

@@ -6,11 +6,10 @@ use tower_outbound::{ApiKey, transport::Proxy};
 
 use super::{
     proxy_program::ProxyProgram,
-    server::{Settings, Wire},
+    server::Wire,
     support::{
         certificate::{certificate, trusting, wire},
         key_search::Search,
-        server::within,
     },
     *,
 };
@@ -30,15 +29,12 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    pub(crate) async fn tinyproxy(login: Option<(&str, &str)>) -> Self {
-        Self::over(ProxyProgram::tinyproxy(login)).await
-    }
-
-    pub(crate) async fn microsocks(login: Option<(&str, &str)>) -> Self {
-        Self::over(ProxyProgram::microsocks(login)).await
-    }
-
-    async fn over(program: ProxyProgram) -> Self {
+    /// Starts an HTTP proxy for the scheme `http`, and a SOCKS proxy for any other scheme.
+    pub(crate) async fn start(scheme: &str, login: Option<(&str, &str)>) -> Self {
+        let program = match scheme {
+            "http" => ProxyProgram::tinyproxy(login),
+            _ => ProxyProgram::microsocks(login),
+        };
         Self { path: Forwarder::start(program.address()).await, _program: program }
     }
 
@@ -71,7 +67,7 @@ pub(crate) async fn https_server(protocols: &[&str]) -> (Server, TransportConfig
 async fn https_requests_go_through_a_tunnel() {
     for (protocol, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
         let (server, transport) = https_server(&[protocol]).await;
-        let proxy = Recorded::tinyproxy(LOGIN).await;
+        let proxy = Recorded::start("http", LOGIN).await;
         let url = server.url_of(HOST);
         // With one connection, the second request waits until the connection is idle again.
         let transport = transport.with_max_connections(1);
@@ -95,7 +91,7 @@ async fn https_requests_go_through_a_tunnel() {
 #[tokio::test]
 async fn plain_requests_go_to_the_proxy_with_an_absolute_uri() {
     let server = Server::quick(Settings::default()).await;
-    let proxy = Recorded::tinyproxy(LOGIN).await;
+    let proxy = Recorded::start("http", LOGIN).await;
     let url = server.url_of(HOST);
     // tinyproxy closes each connection after the response, even while the next request is on its way.
     let transport = TransportConfig::new().with_idle_timeout(Duration::from_nanos(1));
@@ -117,7 +113,7 @@ async fn plain_requests_go_to_the_proxy_with_an_absolute_uri() {
 #[tokio::test]
 async fn plain_request_with_a_key_is_rejected_before_it_reaches_the_proxy() {
     let server = Server::quick(Settings::default()).await;
-    let proxy = Recorded::tinyproxy(None).await;
+    let proxy = Recorded::start("http", None).await;
     let stack = with_key(&server.url_of(HOST));
     let transport = TransportConfig::new().with_proxy(proxy.proxy("http", None));
     match stack.client_with_transport(transport) {
@@ -132,7 +128,7 @@ async fn requests_go_through_a_socks_proxy() {
     let (https, trusting) = https_server(&["h2"]).await;
     let http = Server::quick(Settings::default()).await;
     for login in [None, LOGIN] {
-        let recorded = Recorded::microsocks(login).await;
+        let recorded = Recorded::start("socks5", login).await;
         for scheme in ["socks5", "socks5h"] {
             let stack = with_key(&https.url_of(HOST));
             let client = through(stack, trusting.clone(), recorded.proxy(scheme, login));
@@ -152,7 +148,7 @@ async fn requests_go_through_a_socks_proxy() {
 #[tokio::test]
 async fn no_proxy_hosts_and_loopback_hosts_are_reached_directly() {
     let server = Server::quick(Settings::default()).await;
-    let recorded = Recorded::tinyproxy(None).await;
+    let recorded = Recorded::start("http", None).await;
     for (host, exceptions) in
         [(HOST, HOST), (HOST, "example.com, 0.0.0.0/8"), (HOST, "*"), ("127.0.0.1", ""), ("localhost", "")]
     {
@@ -173,7 +169,7 @@ async fn proxies_of_the_environment_are_used() {
         return;
     }
     let server = Server::quick(Settings::default()).await;
-    let recorded = Recorded::tinyproxy(LOGIN).await;
+    let recorded = Recorded::start("http", LOGIN).await;
     let proxy = format!("http://{USER}:{PASSWORD}@{}", recorded.path.address());
     for (variables, opened) in [
         (vec![("HTTP_PROXY", proxy.as_str())], 1),
@@ -220,7 +216,7 @@ async fn https_proxy_is_reached_over_tls() {
 #[tokio::test]
 async fn proxy_of_a_configuration_file_is_used_and_never_serialised() {
     let (server, _) = https_server(&["h2"]).await;
-    let recorded = Recorded::tinyproxy(LOGIN).await;
+    let recorded = Recorded::start("http", LOGIN).await;
     let proxy = format!("http://{USER}:{PASSWORD}@{}", recorded.path.address());
     let file = format!("proxy = \"{proxy}\"\nno_proxy = \"example.com\"\n");
     let transport: TransportConfig = toml::from_str(&file).unwrap();

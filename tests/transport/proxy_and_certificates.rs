@@ -8,7 +8,7 @@ use tokio_rustls::rustls::version::TLS13;
 use super::{
     proxies::{HOST, LOGIN, Recorded, USER},
     server::Wire,
-    support::{certificate::certificate, server::within},
+    support::certificate::certificate,
     tls::mutual,
     *,
 };
@@ -38,7 +38,7 @@ async fn client_certificate_reaches_the_server_through_the_tunnel_of_a_proxy() {
     let server_side = rcgen::generate_simple_self_signed([HOST.to_owned()]).unwrap();
     let client_side = certificate();
     let server = Server::quick(Wire::Tls(mutual(&server_side, &client_side, &TLS13, "h2"))).await;
-    let proxy = Recorded::tinyproxy(LOGIN).await;
+    let proxy = Recorded::start("http", LOGIN).await;
     let files = env::temp_dir().join(format!("tower-outbound-certificates-{}", process::id()));
     fs::create_dir_all(&files).unwrap();
     fs::write(files.join("root.pem"), server_side.cert.pem()).unwrap();

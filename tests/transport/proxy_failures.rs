@@ -5,8 +5,7 @@ use tower_outbound::transport::Proxy;
 
 use super::{
     proxies::{HOST, LOGIN, Recorded, USER, https_server, through},
-    server::Settings,
-    support::{capture::Capture, key_search::Search, server::within},
+    support::{capture::Capture, key_search::Search},
     *,
 };
 
@@ -31,10 +30,7 @@ async fn wrong_password_of_a_proxy_causes_one_login_and_appears_in_no_error_or_l
         (Some((USER, "wr0ng-s3cret-in-tests")), "socks5"),
     ] {
         let (log, _guard) = Capture::all();
-        let recorded = match scheme {
-            "http" => Recorded::tinyproxy(LOGIN).await,
-            _ => Recorded::microsocks(LOGIN).await,
-        };
+        let recorded = Recorded::start(scheme, LOGIN).await;
         let proxy = recorded.proxy(scheme, given);
         let client = through(builder(&https.url_of(HOST)), trusting.clone(), proxy.clone());
         let error = within(client.post("/").body("{}")).await.unwrap_err();
@@ -48,7 +44,7 @@ async fn wrong_password_of_a_proxy_causes_one_login_and_appears_in_no_error_or_l
     assert_eq!(https.connections(), 0);
 
     // The response of the proxy to a plain request is an ordinary response.
-    let recorded = Recorded::tinyproxy(LOGIN).await;
+    let recorded = Recorded::start("http", LOGIN).await;
     let client = through(builder(&http.url_of(HOST)), TransportConfig::new(), recorded.proxy("http", None));
     let response = within(client.get("/")).await.unwrap();
     assert_eq!((response.status().as_u16(), attempts(&response)), (407, 1));
@@ -61,10 +57,7 @@ async fn retries_post_if_the_proxy_cannot_reach_the_server() {
     let url = format!("https://{HOST}:{}", unused.local_addr().unwrap().port());
     drop(unused);
     for scheme in ["http", "socks5"] {
-        let recorded = match scheme {
-            "http" => Recorded::tinyproxy(None).await,
-            _ => Recorded::microsocks(None).await,
-        };
+        let recorded = Recorded::start(scheme, None).await;
         let client = through(builder(&url), TransportConfig::new(), recorded.proxy(scheme, None));
         let error = within(client.post("/").body("{}")).await.unwrap_err();
         assert_eq!(error.report().unwrap().attempt_count(), 3, "{scheme}: {error:?}");

@@ -5,7 +5,7 @@ use tokio::{
     runtime::{Builder, Runtime},
 };
 
-use super::{support::server::within, *};
+use super::*;
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()

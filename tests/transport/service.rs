@@ -16,11 +16,7 @@ use tower_outbound::{
     transport::{RequestBody, Transport},
 };
 
-use super::{
-    server::Settings,
-    support::server::{Wire, within},
-    *,
-};
+use super::{support::server::Wire, *};
 
 async fn fetch<B: RequestBody>(transport: &Transport<B>, uri: &str, body: B) -> Bytes {
     let request = Request::post(uri).body(body).unwrap();

@@ -6,11 +6,7 @@ use futures_util::FutureExt;
 use http::Version;
 
 use super::{
-    server::Settings,
-    support::{
-        certificate::{certificate, trusting, wire},
-        server::within,
-    },
+    support::certificate::{certificate, trusting, wire},
     *,
 };
 

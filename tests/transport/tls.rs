@@ -15,7 +15,7 @@ use tokio_rustls::{
 use super::{
     support::{
         certificate::{certificate, trusting},
-        server::{Wire, within},
+        server::Wire,
     },
     *,
 };

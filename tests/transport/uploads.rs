@@ -5,7 +5,7 @@ use http_body_util::BodyExt;
 use tokio::{sync::mpsc, time::advance};
 use tower_outbound::{Body, BoxError};
 
-use super::{server::Settings, support::server::within, *};
+use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);

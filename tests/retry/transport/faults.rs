@@ -12,8 +12,13 @@ use tower_outbound::{
 
 use super::{
     ready_client,
-    server::{Behavior, Server, refusing},
-    stack::{CASES, OK, SETUPS, Stack, assert_only_get_is_retried, quick_retry, settle},
+    server::{
+        CLOSE_AFTER_REQUEST, CLOSE_IN_BODY, RESET_IN_HEADERS, Script, Server,
+        Step::{Close, IgnoreNext, Process, Respond},
+        refusing,
+    },
+    settle,
+    stack::{CASES, OK, SETUPS, Stack, assert_only_get_is_retried, quick_retry},
 };
 
 #[tokio::test]
@@ -65,7 +70,7 @@ async fn client_retries_any_method_after_a_refused_connection() {
 async fn client_does_not_reuse_a_connection_that_the_server_closed() {
     for (wire, method) in CASES {
         for setup in SETUPS {
-            let server = Server::start(wire, &[Behavior::RespondThenClose]).await;
+            let server = Server::start(wire, &[&[&[Process, Respond, Close]]]).await;
             let mut stack = Stack::new(setup, server.url(), wire);
             assert_eq!(stack.send(Method::HEAD).await.outcomes, [OK]);
             server.connection_ended().await;
@@ -79,23 +84,21 @@ async fn client_does_not_reuse_a_connection_that_the_server_closed() {
 /// The server may have read a request that it does not respond to, also if it closes a reused connection.
 #[tokio::test]
 async fn client_retries_get_but_not_post_if_the_connection_ends_without_a_response() {
-    for (reused, behavior, processed) in [
-        (true, Behavior::RespondThenIgnore, 0),
-        (false, Behavior::CloseAfterRequest, 1),
-        (false, Behavior::ResetInHeaders, 1),
-    ] {
-        let behaviors: &'static [Behavior] = Box::leak(Box::new([behavior]));
+    const RESPOND_THEN_IGNORE: Script = &[&[Process, Respond, IgnoreNext]];
+    for (reused, script, processed) in
+        [(true, RESPOND_THEN_IGNORE, 0), (false, CLOSE_AFTER_REQUEST, 1), (false, RESET_IN_HEADERS, 1)]
+    {
         for ((wire, method), setup) in
             CASES.into_iter().flat_map(|case| SETUPS.map(|setup| (case.clone(), setup)))
         {
-            let server = Server::start(wire, behaviors).await;
+            let server = Server::start(wire, &[script]).await;
             let mut stack = Stack::new(setup, server.url(), wire);
             if reused {
                 assert_eq!(stack.send(Method::HEAD).await.outcomes, [OK]);
                 settle().await;
             }
             let call = stack.send(method.clone()).await;
-            let case = format!("{wire:?} {behavior:?} {method}");
+            let case = format!("{wire:?} {script:?} {method}");
             assert_only_get_is_retried(&server, &method, &call, processed, &case);
         }
     }
@@ -105,7 +108,7 @@ async fn client_retries_get_but_not_post_if_the_connection_ends_without_a_respon
 async fn client_returns_a_response_with_a_truncated_body_without_a_retry() {
     for (wire, method) in CASES {
         for setup in SETUPS {
-            let server = Server::start(wire, &[Behavior::CloseInBody]).await;
+            let server = Server::start(wire, &[CLOSE_IN_BODY]).await;
             let call = Stack::new(setup, server.url(), wire).send(method.clone()).await;
             assert_eq!(call.outcomes, [OK], "{wire:?} {method}");
             assert_eq!((server.processed(&method), server.connections()), (1, 1));

@@ -7,12 +7,12 @@ use http_body_util::StreamBody;
 use tower_outbound::{Body, BoxError, call::Outcome};
 
 use super::{
-    frames::{
-        HIGHEST_ID, PROCESS_AND_RESPOND, Step,
+    server::{
+        HIGHEST_ID, PROCESS_AND_RESPOND, Script, Server, Step,
         Step::{Close, EarlyHints, GoAway, Process, Reset, Respond},
     },
-    server::{Behavior, Behavior::Steps, Server},
-    stack::{METHODS, OK, SETUPS, Setup, Stack, Wire, assert_only_get_is_retried, settle},
+    settle,
+    stack::{METHODS, OK, SETUPS, Setup, Stack, Wire, assert_only_get_is_retried},
 };
 
 const NO_ERROR: u32 = 0;
@@ -49,36 +49,36 @@ use Expected::*;
 #[tokio::test]
 async fn resets_and_goaways_decide_which_methods_are_retried() {
     /// Whether the connection has served another request before, and the steps of the server on its first connection.
-    type Case = (bool, &'static [Behavior], Expected);
+    type Case = (bool, Script, Expected);
     const CASES: [Case; 14] = [
-        (false, &[Steps(&[REFUSED])], Retry),
-        (true, &[Steps(&[PROCESS_AND_RESPOND, REFUSED])], Retry),
+        (false, &[REFUSED], Retry),
+        (true, &[PROCESS_AND_RESPOND, REFUSED], Retry),
         // A 103 response contradicts the refusal of a stream (RFC 9113 §8.7), but hyper does not expose it.
-        (false, &[Steps(&[&[EarlyHints, Reset(REFUSED_STREAM)]])], Retry),
-        (false, &[Steps(&[&[EarlyHints, Process, Respond]])], Response),
-        (false, &[Steps(&[&[Process, Reset(INTERNAL_ERROR)]])], OnlyGet(1)),
-        (false, &[Steps(&[&[Process, Reset(ENHANCE_YOUR_CALM)]])], OnlyGet(1)),
-        (false, &[Steps(&[&[Process, Reset(NO_ERROR)]])], OnlyGet(1)),
-        (false, &[Steps(&[&[goaway(NO_ERROR, PREVIOUS_STREAM)]])], OnlyGet(0)),
-        (false, &[Steps(&[&[goaway(ENHANCE_YOUR_CALM, PREVIOUS_STREAM)]])], OnlyGet(0)),
-        (true, &[Steps(&[PROCESS_AND_RESPOND, &[goaway(NO_ERROR, PREVIOUS_STREAM)]])], OnlyGet(0)),
-        (true, &[Steps(&[PROCESS_AND_RESPOND, GRACEFUL_SHUTDOWN])], OnlyGet(0)),
-        (true, &[Steps(&[PROCESS_AND_RESPOND, &[Process, goaway(NO_ERROR, 0), Close]])], OnlyGet(1)),
-        (true, &[Steps(&[PROCESS_AND_RESPOND, &[Process, goaway(NO_ERROR, HIGHEST_ID), Close]])], OnlyGet(1)),
-        (true, &[Steps(&[PROCESS_AND_RESPOND, &[Process, goaway(ENHANCE_YOUR_CALM, 0), Close]])], OnlyGet(1)),
+        (false, &[&[EarlyHints, Reset(REFUSED_STREAM)]], Retry),
+        (false, &[&[EarlyHints, Process, Respond]], Response),
+        (false, &[&[Process, Reset(INTERNAL_ERROR)]], OnlyGet(1)),
+        (false, &[&[Process, Reset(ENHANCE_YOUR_CALM)]], OnlyGet(1)),
+        (false, &[&[Process, Reset(NO_ERROR)]], OnlyGet(1)),
+        (false, &[&[goaway(NO_ERROR, PREVIOUS_STREAM)]], OnlyGet(0)),
+        (false, &[&[goaway(ENHANCE_YOUR_CALM, PREVIOUS_STREAM)]], OnlyGet(0)),
+        (true, &[PROCESS_AND_RESPOND, &[goaway(NO_ERROR, PREVIOUS_STREAM)]], OnlyGet(0)),
+        (true, &[PROCESS_AND_RESPOND, GRACEFUL_SHUTDOWN], OnlyGet(0)),
+        (true, &[PROCESS_AND_RESPOND, &[Process, goaway(NO_ERROR, 0), Close]], OnlyGet(1)),
+        (true, &[PROCESS_AND_RESPOND, &[Process, goaway(NO_ERROR, HIGHEST_ID), Close]], OnlyGet(1)),
+        (true, &[PROCESS_AND_RESPOND, &[Process, goaway(ENHANCE_YOUR_CALM, 0), Close]], OnlyGet(1)),
     ];
-    for (reused, behaviors, expected) in CASES {
+    for (reused, script, expected) in CASES {
         for (method, setup) in
             METHODS.into_iter().flat_map(|method| SETUPS.map(|setup| (method.clone(), setup)))
         {
-            let server = Server::start(Wire::Http2, behaviors).await;
+            let server = Server::start(Wire::Http2, &[script]).await;
             let mut stack = Stack::new(setup, server.url(), Wire::Http2);
             if reused {
                 assert_eq!(stack.send(Method::HEAD).await.outcomes, [OK]);
                 settle().await;
             }
             let call = stack.send(method.clone()).await;
-            let case = format!("{method}, {behaviors:?}");
+            let case = format!("{method}, {script:?}");
             match expected {
                 Response => assert_eq!(call.outcomes, [OK], "{case}"),
                 Retry => call.assert_retried_after(Outcome::NotSent, &case),
@@ -96,7 +96,7 @@ async fn resets_and_goaways_decide_which_methods_are_retried() {
 #[tokio::test]
 async fn client_does_not_retry_post_whose_body_fails_with_refused_stream() {
     for wire in [Wire::Http1, Wire::Http2] {
-        let source = Server::start(Wire::Http2, &[Steps(&[REFUSED; 3])]).await;
+        let source = Server::start(Wire::Http2, &[&[REFUSED; 3]]).await;
         let refused = Stack::new(Setup::RetryLayer, source.url(), Wire::Http2).send(Method::GET).await;
         assert_eq!(refused.outcomes, [Outcome::NotSent; 3]);
 
@@ -110,10 +110,10 @@ async fn client_does_not_retry_post_whose_body_fails_with_refused_stream() {
 
 #[tokio::test]
 async fn client_returns_a_response_after_goaway_and_reconnects_for_next_call() {
-    const BEHAVIORS: &[Behavior] = &[Steps(&[&[Process, goaway(NO_ERROR, 0), Respond]])];
+    const SCRIPT: Script = &[&[Process, goaway(NO_ERROR, 0), Respond]];
     for method in METHODS {
         for setup in SETUPS {
-            let server = Server::start(Wire::Http2, BEHAVIORS).await;
+            let server = Server::start(Wire::Http2, &[SCRIPT]).await;
             let mut stack = Stack::new(setup, server.url(), Wire::Http2);
             for number in 1..=2 {
                 assert_eq!(stack.send(method.clone()).await.outcomes, [OK], "{method}");

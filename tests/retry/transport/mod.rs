@@ -8,7 +8,6 @@
 //! `tests/stacks/reqwest` runs the same tests over reqwest.
 
 mod faults;
-mod frames;
 mod http2;
 mod server;
 mod stack;
@@ -20,6 +19,7 @@ use hyper_util::{
 use tower_outbound::{Body, Client, body::ReplayBody, stack::StackBuilder, transport::TransportConfig};
 
 use self::stack::Wire;
+use super::support::server::{settle, within};
 
 /// The HTTP client inside the retry layer.
 type Inner = HyperClient<HttpConnector, ReplayBody<Body>>;

@@ -11,7 +11,7 @@ use tower_outbound::{
     retry::{Retry, RetryLayer},
 };
 
-use super::{Inner, server::Server};
+use super::{Inner, server::Server, within};
 
 pub(crate) const METHODS: [Method; 2] = [Method::POST, Method::GET];
 
@@ -64,17 +64,15 @@ impl Stack {
     /// Creates a stack that has no connection yet.
     pub(crate) fn new(setup: Setup, url: &str, wire: Wire) -> Self {
         match setup {
-            Setup::RetryLayer => Self::retry_layer(super::inner(wire), url),
+            Setup::RetryLayer => {
+                Self::Layer { service: quick_retry().layer(super::inner(wire)), url: url.to_owned() }
+            }
             Setup::ReadyClient => {
                 let preset = preset::realtime_messaging(url).unwrap();
                 let preset = preset.with_api_key(ApiKey::new("key").unwrap()).with_retry(quick_retry());
                 Self::Client(super::ready_client(&preset, wire))
             }
         }
-    }
-
-    pub(crate) fn retry_layer(inner: Inner, url: &str) -> Self {
-        Self::Layer { service: quick_retry().layer(inner), url: url.to_owned() }
     }
 
     /// Sends a request and reads the response to its end. Only a POST has a body.
@@ -119,7 +117,7 @@ impl CallResult {
         assert_eq!(self.result.as_ref().ok(), Some(&StatusCode::OK), "{case}: {self:?}");
     }
 
-    pub(crate) fn assert_not_retried(&self, case: &str) {
+    fn assert_not_retried(&self, case: &str) {
         assert_eq!(self.outcomes, [Outcome::Failed], "{case}: {self:?}");
         assert_eq!(self.stop_reason, Some(StopReason::NotIdempotent), "{case}: {self:?}");
         assert!(self.result.as_ref().is_err_and(Error::is_service), "{case}: {self:?}");
@@ -144,18 +142,5 @@ pub(crate) fn assert_only_get_is_retried(
             call.assert_retried_after(Outcome::Failed, case);
             assert_eq!(server.processed(method), processed + 1, "{case}");
         }
-    }
-}
-
-/// Waits for `future`. Panics after 60 s, so that a test cannot hang.
-pub(crate) async fn within<F: IntoFuture>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(60), future).await.expect("the future is not ready within 60 s")
-}
-
-/// Lets the other tasks of this thread run until all of them wait. For example, a task of hyper returns a connection to
-/// the pool after the response was read.
-pub(crate) async fn settle() {
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
     }
 }

@@ -1,5 +1,4 @@
-//! Tests tower-http's `FollowRedirect`. `tests/stacks/redirects.rs` and `tests/client/redirects.rs` test which
-//! redirect targets receive the key.
+//! Tests tower-http's `FollowRedirect`. `tests/stacks/redirects.rs` tests which redirect targets receive the key.
 
 use std::time::Duration;
 

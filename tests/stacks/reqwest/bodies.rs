@@ -1,13 +1,16 @@
 //! Tests streamed request and response bodies under a retry layer that records the request's body.
 
-use std::{io::Write, sync::Arc};
+use std::{
+    io::{self, Write},
+    sync::Mutex,
+};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, StreamBody};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     BoxError,
@@ -15,11 +18,14 @@ use tower_outbound::{
 };
 
 use super::{
-    Site, builder, inner,
-    stack::{Wire, quick_retry, within},
+    Site, builder_of, inner, reply,
+    site::{self, Reply},
+    stack::{Wire, quick_retry},
+    within,
 };
 
-const WIRES: [Wire; 2] = [Wire::Http1, Wire::Http2];
+/// The protocol of the server and of the client.
+const WIRES: [(site::Wire, Wire); 2] = [(site::Wire::Http1, Wire::Http1), (site::Wire::Http2, Wire::Http2)];
 
 async fn post(
     wire: Wire,
@@ -33,25 +39,23 @@ async fn post(
     within(quick_retry().layer(inner(wire)).oneshot(request)).await.unwrap()
 }
 
-/// Starts a server that streams each request's body back.
-async fn echo() -> Site {
-    Site::start(|_, body| async {
-        let body = body.map_err(BoxError::from).boxed_unsync();
-        Response::builder().header("trailer", "x-sum").body(body).unwrap()
-    })
-    .await
-}
-
 #[tokio::test]
 async fn each_body_frame_is_forwarded_before_the_next_frame_exists() {
-    for wire in WIRES {
-        let site = echo().await;
+    for (served, wire) in WIRES {
+        // The server streams each request's body back.
+        let site = Site::raw(served, |_, request| async move {
+            let mut reply =
+                reply(200, "").map(|_| request.into_body().map_err(io::Error::other).boxed_unsync());
+            reply.headers_mut().insert("trailer", "x-sum".parse().unwrap());
+            reply
+        })
+        .await;
         let (send, receive) = mpsc::unbounded_channel::<Frame<Bytes>>();
         let frames = stream::unfold(receive, |mut receive| async {
             let frame = receive.recv().await?;
             Some((Ok::<_, BoxError>(frame), receive))
         });
-        let mut body = post(wire, &site.url, StreamBody::new(frames)).await.into_body();
+        let mut body = post(wire, &site.url(), StreamBody::new(frames)).await.into_body();
         for text in ["one", "two"] {
             send.send(Frame::data(Bytes::from(text))).unwrap();
             let frame = within(body.frame()).await.unwrap().unwrap();
@@ -75,13 +79,13 @@ fn gzip(text: &str) -> Bytes {
 
 #[tokio::test]
 async fn trailers_arrive_after_compressed_and_plain_bodies() {
-    for wire in WIRES {
+    for (served, wire) in WIRES {
         for (compress, decompress) in [(false, false), (false, true), (true, false), (true, true)] {
-            let site = Site::start(move |_, _| async move {
+            let site = Site::raw(served.clone(), move |_, _| async move {
                 let data = if compress { gzip("hello") } else { Bytes::from("hello") };
                 let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), "5".parse().unwrap())]);
-                let frames = [Frame::data(data), Frame::trailers(trailers)].map(Ok::<_, BoxError>);
-                let mut response = Response::new(StreamBody::new(stream::iter(frames)).boxed_unsync());
+                let frames = [Frame::data(data), Frame::trailers(trailers)].map(Ok);
+                let mut response: Reply = Response::new(StreamBody::new(stream::iter(frames)).boxed_unsync());
                 response.headers_mut().insert("trailer", "x-sum".parse().unwrap());
                 if compress {
                     response.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
@@ -90,10 +94,12 @@ async fn trailers_arrive_after_compressed_and_plain_bodies() {
             })
             .await;
             let case = format!("{wire:?}, server compresses: {compress}, client decompresses: {decompress}");
-            let client = if wire == Wire::Http2 { builder().http2_prior_knowledge() } else { builder() };
+            let client = builder_of(wire);
             let client = Reqwest::new(if decompress { client } else { client.no_gzip() }).unwrap();
-            let request =
-                Request::get(&site.url).header("te", "trailers").body(tower_outbound::Body::empty()).unwrap();
+            let request = Request::get(site.url())
+                .header("te", "trailers")
+                .body(tower_outbound::Body::empty())
+                .unwrap();
             let response = within(quick_retry().layer(client).oneshot(request)).await.unwrap();
             let body = within(response.into_body().collect()).await.unwrap();
             assert_eq!(
@@ -109,15 +115,14 @@ async fn trailers_arrive_after_compressed_and_plain_bodies() {
 
 #[tokio::test]
 async fn known_lengths_of_request_and_response_bodies_are_forwarded() {
-    for wire in WIRES {
-        let site = Site::start(|head, body| async move {
-            assert_eq!(head.headers["content-length"], "5");
-            assert_eq!(body.collect().await.unwrap().to_bytes(), "hello");
-            Response::new(super::text("hello"))
+    for (served, wire) in WIRES {
+        let site = Site::start(served, |_, seen| async move {
+            assert_eq!((seen.header("content-length"), &seen.body[..]), (Some("5"), &b"hello"[..]));
+            Some(reply(200, "hello"))
         })
         .await;
         let body = http_body_util::Full::from("hello").map_err(BoxError::from);
-        let body = post(wire, &site.url, body).await.into_body();
+        let body = post(wire, &site.url(), body).await.into_body();
         assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(5), false));
         assert_eq!(within(body.collect()).await.unwrap().to_bytes(), "hello");
     }
@@ -125,29 +130,22 @@ async fn known_lengths_of_request_and_response_bodies_are_forwarded() {
 
 #[tokio::test]
 async fn server_stops_sending_after_the_client_drops_the_response_body() {
-    struct Dropped(Option<oneshot::Sender<()>>);
-
-    impl Drop for Dropped {
-        fn drop(&mut self) {
-            let _ = self.0.take().unwrap().send(());
-        }
-    }
-
-    for wire in WIRES {
-        let (sender, dropped) = oneshot::channel();
-        let sender = Arc::new(std::sync::Mutex::new(Some(sender)));
-        let site = Site::start(move |_, _| {
-            let guard = Dropped(sender.lock().unwrap().take());
+    for (served, wire) in WIRES {
+        // The body of the response owns the sender, so that dropping the body closes the channel.
+        let (sender, mut dropped) = mpsc::channel::<()>(1);
+        let sender = Mutex::new(Some(sender));
+        let site = Site::raw(served, move |_, _| {
+            let sender = sender.lock().unwrap().take();
             let frames = stream::repeat(()).then(move |()| {
-                let _moved_in = &guard;
-                async { Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"more"))) }
+                let _moved_in = &sender;
+                async { Ok(Frame::data(Bytes::from_static(b"more"))) }
             });
             async { Response::new(StreamBody::new(frames).boxed_unsync()) }
         })
         .await;
-        let mut body = post(wire, &site.url, tower_outbound::Body::empty()).await.into_body();
+        let mut body = post(wire, &site.url(), tower_outbound::Body::empty()).await.into_body();
         within(body.frame()).await.unwrap().unwrap();
         drop(body);
-        within(dropped).await.unwrap();
+        assert_eq!(within(dropped.recv()).await, None);
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderName, Method, Request, Response};
+use http::{HeaderName, Method, Request, request::Parts};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
@@ -16,11 +16,11 @@ use tower_outbound::{
 };
 
 use super::{
-    Seen, Site, builder, empty, error_texts,
-    frames::{PROCESS_AND_RESPOND, Step},
-    server::{Behavior, Server, refusing},
-    stack::{Wire, quick_retry, within},
-    text,
+    Site, builder, builder_of, error_texts, inner, ok_site, reply,
+    server::{CLOSE_IN_BODY, RESET_IN_HEADERS, Script, Server, Step, refusing},
+    site,
+    stack::{Wire, quick_retry},
+    within,
 };
 
 const KEY: &str = "s3cret-0123456789";
@@ -42,9 +42,21 @@ fn placements() -> [KeyPlacement; 3] {
     [KeyPlacement::bearer(), header, KeyPlacement::query("k").unwrap()]
 }
 
-fn has_key(seen: &Seen) -> bool {
-    format!("{seen:?}").contains(KEY)
-        || seen.headers.values().any(|value| value.to_str().is_ok_and(|value| value.contains(KEY)))
+fn has_key(head: &Parts) -> bool {
+    let is_key = |value: &http::HeaderValue| value.to_str().is_ok_and(|value| value.contains(KEY));
+    head.uri.to_string().contains(KEY) || head.headers.values().any(is_key)
+}
+
+/// Starts a server that redirects every request to another one. Returns both.
+async fn redirecting(status: u16) -> (Site, Site) {
+    let elsewhere = ok_site().await;
+    let location = format!("{}/there", elsewhere.url());
+    let site = Site::start(site::Wire::Http1, move |_, _| {
+        let mut redirect = reply(status, "");
+        redirect.headers_mut().insert("location", location.parse().unwrap());
+        async { Some(redirect) }
+    });
+    (site.await, elsewhere)
 }
 
 /// Returns a builder whose client follows redirects. `Reqwest::new` overrides this setting.
@@ -57,13 +69,12 @@ async fn adapter_returns_a_redirect_response_without_following_it() {
     for placement in placements() {
         for method in [Method::GET, Method::POST] {
             for status in [301, 302, 303, 307, 308] {
-                let elsewhere = Site::start(|_, _| async { Response::new(empty()) }).await;
-                let site = Site::redirecting(status, format!("{}/there", elsewhere.url)).await;
+                let (site, elsewhere) = redirecting(status).await;
                 let service =
-                    auth(placement.clone(), &site.url).layer(Reqwest::new(following_redirects()).unwrap());
-                let response = within(service.oneshot(request(method.clone(), &site.url))).await.unwrap();
+                    auth(placement.clone(), &site.url()).layer(Reqwest::new(following_redirects()).unwrap());
+                let response = within(service.oneshot(request(method.clone(), &site.url()))).await.unwrap();
                 assert_eq!(response.status(), status);
-                assert!(site.seen().iter().all(has_key) && elsewhere.seen().is_empty());
+                assert!(site.heads().iter().all(has_key) && elsewhere.heads().is_empty());
             }
         }
     }
@@ -73,17 +84,16 @@ async fn adapter_returns_a_redirect_response_without_following_it() {
 #[tokio::test]
 async fn call_over_a_client_that_follows_redirects_fails_at_the_first_redirect_without_a_retry() {
     for (status, method) in [(307, Method::GET), (302, Method::POST), (303, Method::POST)] {
-        let elsewhere = Site::start(|_, _| async { Response::new(empty()) }).await;
-        let site = Site::redirecting(status, format!("{}/there", elsewhere.url)).await;
+        let (site, elsewhere) = redirecting(status).await;
         let client = Reqwest::from_client(following_redirects().build().unwrap());
         let placement = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
-        let service = quick_retry().layer(auth(placement, &site.url).layer(client));
-        let error = within(service.oneshot(request(method, &site.url))).await.unwrap_err();
+        let service = quick_retry().layer(auth(placement, &site.url()).layer(client));
+        let error = within(service.oneshot(request(method, &site.url()))).await.unwrap_err();
         assert!(error.is_service() && error_texts(&error).contains("Policy::none()"), "{error:?}");
         assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotRetryable));
-        assert_eq!(site.seen().len() + elsewhere.seen().len(), 2);
+        assert_eq!(site.requests() + elsewhere.requests(), 2);
         assert!(
-            elsewhere.seen().iter().all(has_key),
+            elsewhere.heads().iter().all(has_key),
             "reqwest no longer sends the key to the redirect target: update the docs of `from_client`"
         );
     }
@@ -93,12 +103,10 @@ async fn call_over_a_client_that_follows_redirects_fails_at_the_first_redirect_w
 /// the report.
 #[tokio::test]
 async fn adapter_disables_the_retries_of_reqwest() {
-    const REFUSED: &[Step] = &[Step::Reset(7)];
-    const GOAWAY: &[Step] = &[Step::Process, Step::GoAway { reason: 0, id_offset: -2 }, Step::Close];
-    let prior_knowledge = || builder().http2_prior_knowledge();
+    const REFUSED: Script = &[&[Step::Reset(7)]];
+    const GOAWAY: Script = &[&[Step::Process, Step::GoAway { reason: 0, id_offset: -2 }, Step::Close]];
+    let prior_knowledge = || builder_of(Wire::Http2);
     for failure in [REFUSED, GOAWAY] {
-        let acts: &'static [Behavior] =
-            Box::leak(Box::new([Behavior::Steps(Box::leak(Box::new([failure, PROCESS_AND_RESPOND])))]));
         for method in [Method::POST, Method::GET] {
             for reqwest in [
                 Reqwest::new(prior_knowledge().retry(reqwest::retry::for_host("127.0.0.1").classify_fn(
@@ -107,7 +115,7 @@ async fn adapter_disables_the_retries_of_reqwest() {
                 .unwrap(),
                 Reqwest::from_client(prior_knowledge().build().unwrap()),
             ] {
-                let server = Server::start(Wire::Http2, acts).await;
+                let server = Server::start(Wire::Http2, &[failure]).await;
                 let bucket = LocalLimiter::token_bucket(Quota::per_minute(100).unwrap());
                 let service = RateLimitLayer::new(bucket.clone()).layer(reqwest);
                 let error = within(service.oneshot(request(method.clone(), server.url()))).await.unwrap_err();
@@ -117,8 +125,7 @@ async fn adapter_disables_the_retries_of_reqwest() {
         }
     }
     // Without the adapter, reqwest retries. If this assertion fails, update the adapter's docs.
-    let acts: &'static [Behavior] = &[Behavior::Steps(&[REFUSED, PROCESS_AND_RESPOND])];
-    let server = Server::start(Wire::Http2, acts).await;
+    let server = Server::start(Wire::Http2, &[REFUSED]).await;
     let bare = prior_knowledge().build().unwrap().post(server.url()).body("letter").send();
     assert_eq!(within(bare).await.unwrap().status(), 200);
 }
@@ -127,15 +134,16 @@ async fn adapter_disables_the_retries_of_reqwest() {
 async fn key_in_the_query_appears_in_no_error_or_debug_output() {
     let refused = refusing();
     let refused_url = format!("http://{}/v1", refused.local_addr().unwrap());
-    let reset = Server::start(Wire::Http1, &[Behavior::ResetInHeaders; 2]).await;
-    let silent = Server::start(Wire::Http2, &[Behavior::Steps(&[&[Step::Process]]); 4]).await;
-    let cut = Server::start(Wire::Http1, &[Behavior::CloseInBody]).await;
+    let reset = Server::start(Wire::Http1, &[RESET_IN_HEADERS; 2]).await;
+    const SILENT: Script = &[&[Step::Process]];
+    let silent = Server::start(Wire::Http2, &[SILENT; 4]).await;
+    let cut = Server::start(Wire::Http1, &[CLOSE_IN_BODY]).await;
     let query = || KeyPlacement::query("k").unwrap();
 
     let clients = [
         (refused_url.as_str(), builder()),
         (reset.url(), builder()),
-        (silent.url(), builder().http2_prior_knowledge().timeout(Duration::from_millis(50))),
+        (silent.url(), builder_of(Wire::Http2).timeout(Duration::from_millis(50))),
         (silent.url(), builder().https_only(true)),
     ];
     for (url, builder) in clients {
@@ -152,7 +160,7 @@ async fn key_in_the_query_appears_in_no_error_or_debug_output() {
             assert!(!error_texts(&error).contains(KEY), "{error:?}");
         }
     }
-    let service = auth(query(), cut.url()).layer(Reqwest::new(builder()).unwrap());
+    let service = auth(query(), cut.url()).layer(inner(Wire::Http1));
     let response = within(service.oneshot(request(Method::GET, cut.url()))).await.unwrap();
     let error = response.into_body().collect().await.unwrap_err();
     assert!(error.is::<reqwest::Error>() && !error_texts(&*error).contains(KEY), "{error:?}");
@@ -166,29 +174,29 @@ async fn key_in_the_query_appears_in_no_error_or_debug_output() {
 /// request.
 #[tokio::test]
 async fn adapter_rejects_a_uri_that_reqwest_would_rewrite() {
-    let site = Site::start(|_, _| async { Response::new(empty()) }).await;
+    let site = ok_site().await;
     for target in ["/v1/../admin", "/v1?q='x'"] {
-        let service = quick_retry().layer(Reqwest::new(builder()).unwrap());
+        let service = quick_retry().layer(inner(Wire::Http1));
         let error =
-            service.oneshot(request(Method::GET, &format!("{}{target}", site.url))).await.unwrap_err();
+            service.oneshot(request(Method::GET, &format!("{}{target}", site.url()))).await.unwrap_err();
         assert!(error.is_invalid_request(), "{error:?}");
         assert_eq!(error.report().unwrap().attempts()[0].outcome, Some(Outcome::NotSent));
     }
-    assert!(site.seen().is_empty());
+    assert_eq!(site.requests(), 0);
 }
 
 /// The auth layer sends a key to loopback without TLS, so a proxy could read the key.
 #[tokio::test]
 async fn proxy_receives_the_key_for_loopback_unless_the_builder_disables_proxies() {
-    let proxy = Site::start(|_, _| async { Response::new(text("from the proxy")) }).await;
-    let site = Site::start(|_, _| async { Response::new(empty()) }).await;
-    let builder = || builder().proxy(reqwest::Proxy::all(&proxy.url).unwrap());
+    let proxy = ok_site().await;
+    let site = ok_site().await;
+    let builder = || builder().proxy(reqwest::Proxy::all(proxy.url()).unwrap());
     for (builder, proxied) in [(builder(), 1), (builder().no_proxy(), 1)] {
-        let service = auth(KeyPlacement::bearer(), &site.url).layer(Reqwest::new(builder).unwrap());
-        within(service.oneshot(request(Method::GET, &site.url))).await.unwrap();
-        assert_eq!(proxy.seen().iter().filter(|seen| has_key(seen)).count(), proxied);
+        let service = auth(KeyPlacement::bearer(), &site.url()).layer(Reqwest::new(builder).unwrap());
+        within(service.oneshot(request(Method::GET, &site.url()))).await.unwrap();
+        assert_eq!(proxy.heads().iter().filter(|head| has_key(head)).count(), proxied);
     }
-    assert_eq!(site.seen().len(), 1);
+    assert_eq!(site.requests(), 1);
 }
 
 /// reqwest adds its default headers to requests for every origin, after the layers of this crate have run. A default
@@ -198,22 +206,22 @@ async fn default_headers_of_reqwest_go_to_every_origin_and_do_not_replace_the_ke
     let default = [("x-api-key", "default"), ("x-tenant", "7")];
     let headers =
         default.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-    let site = Site::start(|_, _| async { Response::new(empty()) }).await;
+    let site = ok_site().await;
     let reqwest = Reqwest::new(builder().default_headers(headers)).unwrap();
     let placement = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
-    for (origin, key) in [(&*site.url, KEY), ("https://api.example.com", "default")] {
+    for (origin, key) in [(&*site.url(), KEY), ("https://api.example.com", "default")] {
         let service = auth(placement.clone(), origin).layer(reqwest.clone());
-        within(service.oneshot(request(Method::GET, &site.url))).await.unwrap();
-        let seen = site.seen().pop().unwrap().headers;
+        within(service.oneshot(request(Method::GET, &site.url()))).await.unwrap();
+        let seen = site.heads().pop().unwrap().headers;
         assert_eq!((&seen["x-api-key"], &seen["x-tenant"]), (&key.parse().unwrap(), &"7".parse().unwrap()));
     }
 }
 
 #[tokio::test]
 async fn call_to_an_http_url_fails_without_retry_if_https_only_is_set() {
-    let site = Site::start(|_, _| async { Response::new(empty()) }).await;
+    let site = ok_site().await;
     let service = quick_retry().layer(Reqwest::new(builder().https_only(true)).unwrap());
-    let error = service.oneshot(request(Method::GET, &site.url)).await.unwrap_err();
+    let error = service.oneshot(request(Method::GET, &site.url())).await.unwrap_err();
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotRetryable), "{error:?}");
-    assert!(site.seen().is_empty());
+    assert_eq!(site.requests(), 0);
 }

@@ -13,11 +13,12 @@ use tower_outbound::{
 };
 
 use super::{
-    Site, builder,
-    frames::Step,
+    Site, builder, inner,
     peer::{self, Before},
-    server::{Behavior, Server},
-    stack::{METHODS, Wire, quick_retry, within},
+    server::{Server, Step::Process},
+    site,
+    stack::{METHODS, Wire, quick_retry},
+    within,
 };
 
 /// The length of a timeout that is expected to elapse during the test.
@@ -79,15 +80,13 @@ async fn dns_failure_and_dns_timeout_count_as_not_sent() {
 
 #[tokio::test]
 async fn timeout_of_the_reqwest_client_counts_as_maybe_processed() {
-    const SILENT: &[Behavior] = &[Behavior::Steps(&[&[Step::Process], &[Step::Process], &[Step::Process]])];
-    let prior_knowledge = || builder().http2_prior_knowledge();
     for builder in [|| builder().timeout(SHORT_TIMEOUT), || builder().read_timeout(SHORT_TIMEOUT)] {
-        let silent = Site::start(|_, _| std::future::pending()).await;
+        let silent = Site::start(site::Wire::Http1, |_, _| std::future::pending()).await;
         for (method, expected, stop_reason) in [
             (Method::POST, &[Outcome::Timeout][..], StopReason::NotIdempotent),
             (Method::GET, &[Outcome::Timeout; 3], StopReason::Exhausted),
         ] {
-            let (error, outcomes, actual) = call_and_fail(builder(), &method, &silent.url).await;
+            let (error, outcomes, actual) = call_and_fail(builder(), &method, &silent.url()).await;
             assert_eq!((&outcomes[..], actual), (expected, Some(stop_reason)), "{error:?}");
             assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
             assert_eq!(error.kind(), ErrorKind::AttemptTimeout);
@@ -101,9 +100,8 @@ async fn timeout_of_the_reqwest_client_counts_as_maybe_processed() {
     assert_eq!(outcomes, [Outcome::Timeout], "{error:?}");
 
     // The timeout layer of this crate ends the attempt, although the connection stays open.
-    let server = Server::start(Wire::Http2, SILENT).await;
-    let service =
-        AttemptTimeoutLayer::new(LONG_TIMEOUT).unwrap().layer(Reqwest::new(prior_knowledge()).unwrap());
+    let server = Server::start(Wire::Http2, &[&[&[Process]]]).await;
+    let service = AttemptTimeoutLayer::new(LONG_TIMEOUT).unwrap().layer(inner(Wire::Http2));
     let request = Request::post(server.url()).body(Body::from("letter")).unwrap();
     let error = within(quick_retry().layer(service).oneshot(request)).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
@@ -155,7 +153,7 @@ async fn debug_data_of_a_goaway_is_redacted_in_every_error() {
     for before in [Before::Response, Before::EndOfBody] {
         let address = peer::serve(move |stream| peer::echo_in_goaway(stream, before));
         let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
-        let adapter = Reqwest::new(builder().http2_prior_knowledge()).unwrap();
+        let adapter = inner(Wire::Http2);
         for reqwest in [adapter, Reqwest::from_client(client)] {
             let request = Request::get(format!("http://{address}/")).header("authorization", KEY);
             let service = quick_retry().layer(reqwest);

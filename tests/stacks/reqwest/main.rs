@@ -8,33 +8,26 @@ mod client_features;
 mod failures;
 #[path = "../../retry/transport/faults.rs"]
 mod faults;
-#[path = "../../retry/transport/frames.rs"]
-mod frames;
 #[path = "../../retry/transport/http2.rs"]
 mod http2;
 #[allow(dead_code, reason = "the servers of another test binary")]
 #[path = "../../error/peer.rs"]
 mod peer;
 mod preset;
-#[allow(dead_code, reason = "this binary uses a part of it")]
 #[path = "../../retry/transport/server.rs"]
 mod server;
+#[allow(dead_code, reason = "this binary uses a part of it")]
+#[path = "../../support/server.rs"]
+mod site;
 #[path = "../../retry/transport/stack.rs"]
 mod stack;
 
-use std::sync::{Arc, Mutex};
+use tower_outbound::{Client, adapter::Reqwest, stack::StackBuilder};
 
-use http::{Response, request};
-use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto,
+use self::{
+    site::{Server as Site, reply, settle, within},
+    stack::Wire,
 };
-use tokio::{net::TcpListener, task::JoinSet};
-use tower_outbound::{BoxError, Client, adapter::Reqwest, stack::StackBuilder};
-
-use self::stack::Wire;
 
 /// The service inside the layers.
 type Inner = Reqwest;
@@ -43,86 +36,27 @@ fn builder() -> reqwest::ClientBuilder {
     reqwest::Client::builder().no_proxy()
 }
 
-fn inner(wire: Wire) -> Inner {
-    Reqwest::new(match wire {
+fn builder_of(wire: Wire) -> reqwest::ClientBuilder {
+    match wire {
         Wire::Http1 => builder(),
         Wire::Http2 => builder().http2_prior_knowledge(),
-    })
-    .unwrap()
+    }
+}
+
+fn inner(wire: Wire) -> Inner {
+    Reqwest::new(builder_of(wire)).unwrap()
 }
 
 fn ready_client(preset: &StackBuilder, wire: Wire) -> Client {
     preset.client_with_service(inner(wire)).unwrap()
 }
 
-type SiteResponse = Response<UnsyncBoxBody<bytes::Bytes, BoxError>>;
-
-/// A server for HTTP/1 and HTTP/2 that computes each response with a function and records the head of each request.
-/// Dropping the value stops the server.
-struct Site {
-    url: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
-    _accepting: JoinSet<()>,
+/// Starts a server that responds to every request with 200.
+async fn ok_site() -> Site {
+    Site::quick(site::Wire::Http1).await
 }
 
-/// The head of a request.
-type Seen = request::Parts;
-
-impl Site {
-    async fn start<F, W>(respond: F) -> Self
-    where
-        F: Fn(request::Parts, Incoming) -> W + Clone + Send + Sync + 'static,
-        W: Future<Output = SiteResponse> + Send + 'static,
-    {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let seen = Arc::<Mutex<Vec<Seen>>>::default();
-        let recorded = Arc::clone(&seen);
-        let mut accepting = JoinSet::new();
-        accepting.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                let (respond, recorded) = (respond.clone(), Arc::clone(&recorded));
-                let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-                    let (head, body) = request.into_parts();
-                    recorded.lock().unwrap().push(head.clone());
-                    let response = respond(head, body);
-                    async { Ok::<_, std::convert::Infallible>(response.await) }
-                });
-                connections.spawn(async move {
-                    let builder = auto::Builder::new(TokioExecutor::new());
-                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
-                });
-            }
-        });
-        Self { url, seen, _accepting: accepting }
-    }
-
-    /// Starts a server that redirects every request to `target`.
-    async fn redirecting(status: u16, target: String) -> Self {
-        Self::start(move |_, _| {
-            let response = Response::builder().status(status).header("location", &target);
-            async { response.body(empty()).unwrap() }
-        })
-        .await
-    }
-
-    fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().unwrap().clone()
-    }
-}
-
-fn empty() -> UnsyncBoxBody<bytes::Bytes, BoxError> {
-    text("")
-}
-
-fn text(text: &'static str) -> UnsyncBoxBody<bytes::Bytes, BoxError> {
-    use http_body_util::BodyExt;
-
-    http_body_util::Full::from(text).map_err(Into::into).boxed_unsync()
-}
-
-/// Returns the `Display` and `Debug` texts of an error and all of its causes.
+/// Returns the `Display` and `Debug` texts of an error and of all of its causes.
 fn error_texts(error: &(dyn std::error::Error + 'static)) -> String {
     let mut texts = format!("{error:#} {error:?}");
     let mut next = error.source();

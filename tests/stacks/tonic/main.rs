@@ -81,29 +81,23 @@ fn request() -> Request<HealthCheckRequest> {
     Request::new(HealthCheckRequest { service: "carts".to_owned() })
 }
 
-async fn check(server: &Server, retry: RetryLayer) -> Result<Response<HealthCheckResponse>, Status> {
-    check_within(server, retry, Duration::from_secs(10)).await
-}
-
-async fn check_within(
-    server: &Server,
-    retry: RetryLayer,
-    whole_call: Duration,
-) -> Result<Response<HealthCheckResponse>, Status> {
+async fn check(server: &Server, whole_call: Duration) -> Result<Response<HealthCheckResponse>, Status> {
     let uri = server.uri();
-    HealthClient::with_origin(stack(uri.clone(), retry, whole_call), uri).check(request()).await
+    HealthClient::with_origin(stack(uri.clone(), retry(), whole_call), uri).check(request()).await
 }
 
 #[tokio::test]
-async fn each_attempt_after_status_unavailable_sends_the_same_request_id_and_key() {
-    let server = Server::start([Scripted::Failure(Code::Unavailable), Scripted::Success]).await;
-    let response = check(&server, retry()).await.unwrap();
+async fn retry_waits_for_the_pushback_and_sends_the_same_request_id_and_key() {
+    let server = Server::start([Scripted::Pushback(Code::ResourceExhausted, "150"), Scripted::Success]).await;
+    let response = check(&server, Duration::from_secs(10)).await.unwrap();
     assert_eq!(response.get_ref().status, 1);
     let report = response.extensions().get::<Report>().unwrap();
     assert_eq!((report.attempt_count(), report.stop_reason()), (2, Some(StopReason::Success)));
+    assert_eq!(report.attempts()[0].requested_delay, Some(millis(150)));
 
     let seen = server.seen();
     assert_eq!(seen.len(), 2);
+    assert!(seen[1].at - seen[0].at >= millis(150), "{:?}", seen[1].at - seen[0].at);
     for call in &seen {
         assert_eq!(call.metadata.get("authorization").unwrap(), "Bearer s3cret");
         assert_eq!(call.metadata.get("x-request-id"), seen[0].metadata.get("x-request-id"));
@@ -122,17 +116,6 @@ async fn example_program_of_the_guide_retries_after_status_unavailable() -> Resu
 }
 
 #[tokio::test]
-async fn retry_waits_for_the_delay_in_the_pushback_header() {
-    let server = Server::start([Scripted::Pushback(Code::ResourceExhausted, "150"), Scripted::Success]).await;
-    let response = check(&server, retry()).await.unwrap();
-    let seen = server.seen();
-    assert_eq!(seen.len(), 2);
-    assert!(seen[1].at - seen[0].at >= millis(150), "{:?}", seen[1].at - seen[0].at);
-    let report = response.extensions().get::<Report>().unwrap();
-    assert_eq!(report.attempts()[0].requested_delay, Some(millis(150)));
-}
-
-#[tokio::test]
 async fn pushback_header_delays_the_next_call_through_the_same_limiter() {
     let server = Server::start([Scripted::Pushback(Code::Unavailable, "150"), Scripted::Success]).await;
     let uri = server.uri();
@@ -147,7 +130,7 @@ async fn pushback_header_delays_the_next_call_through_the_same_limiter() {
 #[tokio::test]
 async fn grpc_status_for_a_missed_deadline_has_the_error_of_this_crate_as_source() {
     let server = Server::start([Scripted::NoResponse]).await;
-    let status = check_within(&server, retry(), millis(1_000)).await.unwrap_err();
+    let status = check(&server, millis(1_000)).await.unwrap_err();
     let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
     assert!(error.is_deadline(), "{error:?}");
     assert_eq!((error.report().map(Report::attempt_count), server.calls()), (Some(1), 1));
