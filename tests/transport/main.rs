@@ -22,6 +22,8 @@ mod service;
 mod streams;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(target_os = "linux")]
+mod tcp_keep_alive;
 mod tls;
 mod uploads;
 
