@@ -42,7 +42,7 @@ use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tower::{Layer, Service, ServiceExt, limit::GlobalConcurrencyLimitLayer, service_fn};
 use tower_http::follow_redirect::FollowRedirectLayer;
 use tower_outbound::{
-    ApiKey, BoxError, Client, Error, ErrorKind, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
+    ApiKey, BoxError, Client, Error, ErrorKind, ExponentialBackoff, Jitter, Quota, Report,
     auth::{FreshKey, KeyPlacement, Origin, RefreshingKey},
     call::{Outcome, StopReason},
     client::{RequestBuilder, Response},
