@@ -105,18 +105,16 @@ impl GrantLog {
 
     /// Adds permits, or an amount, even one beyond the limit.
     pub(super) fn add(&mut self, now: u64, permits: u64) {
-        // The permits of requests above the limit have left the window. Otherwise this grant would not be possible.
-        let mut surplus = (self.len() + permits).saturating_sub(self.limit);
-        loop {
-            let drops_all = self.part > 0 || self.grants.len() >= LONGEST_HISTORY;
-            let oldest = self.grants.front().filter(|_| drops_all || surplus > 0);
-            let Some(oldest) = oldest.filter(|it| it.at.saturating_add(self.window) <= now) else { break };
-            let held = self.up_to(oldest);
-            if held > surplus && !drops_all {
+        while let Some(oldest) =
+            self.grants.front().filter(|oldest| oldest.at.saturating_add(self.window) <= now)
+        {
+            // The permits of requests above the limit have left the window. Otherwise this grant would not be possible.
+            let surplus = (self.len() + permits).saturating_sub(self.limit);
+            let is_kept = self.part == 0 && self.grants.len() < LONGEST_HISTORY;
+            if is_kept && self.up_to(oldest) > surplus {
                 self.forgotten = self.forgotten.wrapping_add(surplus);
                 break;
             }
-            surplus = surplus.saturating_sub(held);
             self.forgotten = oldest.sum;
             self.grants.pop_front();
         }
