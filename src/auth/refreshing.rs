@@ -69,8 +69,8 @@ impl RefreshingKey {
         }
     }
 
-    /// Reads the key from a file after each interval. If the file is unreadable, or the server rejects the file's key,
-    /// the file is read at most once a second.
+    /// Reads the key from a file after each interval. Reads the file at most once a second if it is unreadable, or if
+    /// the server rejects its key.
     pub(super) fn file(path: PathBuf, interval: Duration) -> Result<Self, InvalidConfig> {
         let second = Duration::from_secs(1);
         let backoff = ExponentialBackoff::new(second, second)?.with_jitter(Jitter::none());

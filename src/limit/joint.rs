@@ -98,7 +98,7 @@ impl<K: Hash + Eq + Clone> SelectLimiter for Joint<K> {
             Ok(part) => Pair { account: self.account.clone(), part },
             Err(refusal) => return Acquire::ready(Err(refusal)),
         };
-        // The function of the `Keyed` has returned the account's limiter.
+        // The function of the `Keyed` may return the account's limiter. One permit is then enough.
         if Arc::ptr_eq(&pair.account.shared, &pair.part.shared) {
             return pair.account.acquire_with(request);
         }

@@ -66,7 +66,7 @@ pub struct Effect {
 }
 
 impl Effect {
-    /// Returns the change of each kind that this effect has, or else that of `other`.
+    /// Returns this effect, with the changes of `other` where this effect has none.
     pub(super) fn or(self, other: Self) -> Self {
         let (pause, probe_after) = match self.pause {
             Some(_) => (self.pause, self.probe_after),

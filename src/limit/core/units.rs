@@ -42,7 +42,7 @@ const MOST_REPORTS: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnitState {
-    /// What the quota counts.
+    /// The unit that the quota counts.
     pub unit: Unit,
     /// The limit of the quota.
     pub limit: u32,
@@ -56,7 +56,7 @@ fn others(quotas: &[Quota]) -> impl Iterator<Item = &Quota> {
     quotas.iter().filter(|quota| !quota.counts_requests())
 }
 
-/// The quota of a unit.
+/// Forecasts for a quota that counts a unit other than requests.
 impl QuotaState {
     fn unit(&self) -> Unit {
         self.quota.unit()

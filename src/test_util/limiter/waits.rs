@@ -19,9 +19,9 @@ pub(super) struct Refused {
 }
 
 impl Sim<'_> {
-    /// Runs the script up to a refusal, without the bounds of the refused call. From then on, nothing happens but
-    /// grants. Returns 1 if the call is granted when it is due. Returns 0 if the forecast may be too early, or if it is
-    /// unknown because of another refusal or of the requests in flight.
+    /// Runs the script up to a refusal, without the bounds of the refused call. After the refusal, the only further
+    /// events are grants. Returns 1 if the call is granted when it is due. Returns 0 if the forecast may be too early,
+    /// or if it is unknown because of another refusal or of the requests in flight.
     pub(super) fn check_wait(mut self, refused: &Refused) -> Result<u64, Violation> {
         self.unbounded = Some(refused.caller);
         while self.start != refused.start {

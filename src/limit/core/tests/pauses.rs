@@ -14,7 +14,7 @@ fn respond(core: &mut Core, grant: Grant, feedback: &Feedback, now: u64) {
     core.finished(grant, End::Response(feedback, grant.at), now);
 }
 
-/// Returns when the next request would leave, in milliseconds. It is cancelled, so that it does not leave.
+/// Submits a request and cancels it. Returns when it would have left, in milliseconds.
 fn next_grant(core: &mut Core, now: u64) -> u64 {
     match core.submit(one(), now).unwrap() {
         Submitted::Granted(grant) => {
