@@ -67,8 +67,8 @@
 //!
 //! A waiter is absent if its caller keeps the future without polling it, or if its runtime is blocked. A permit that it
 //! does not collect expires, and is wasted. The next permit goes to the waiter behind it. The absent waiter returns to
-//! its position when it is polled, and from then on gets permits only while it is polled. At most one permit is therefore
-//! wasted for each absent waiter.
+//! its position when it is polled, and from then on gets permits only while it is polled. At most one permit is
+//! therefore wasted for each absent waiter.
 //!
 //! # Expiry
 //!

@@ -11,7 +11,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot<T = Instant> {
-    /// The number of available permits. Zero if no further request may be in flight. `u32::MAX` if neither a quota nor a server limit applies.
+    /// The number of available permits. Zero if no further request may be in flight. `u32::MAX` if neither a quota nor
+    /// a server limit applies.
     pub available: u32,
     /// The number of queued requests.
     pub queued: usize,

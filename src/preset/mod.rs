@@ -31,8 +31,8 @@
 //! The quotas, the bearer header and the `content-type` come from the services' documentation or sample calls. All
 //! other values are choices of this crate, and the documentation of each setter states the reason.
 //!
-//! A [paced window](crate::limit::LocalLimiter::paced_window) enforces the quotas. If the service publishes no quota, an
-//! [adaptive](crate::limit::LocalLimiter::adaptive) limiter learns the rate that the server accepts. To use another
+//! A [paced window](crate::limit::LocalLimiter::paced_window) enforces the quotas. If the service publishes no quota,
+//! an [adaptive](crate::limit::LocalLimiter::adaptive) limiter learns the rate that the server accepts. To use another
 //! limiter, see [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter).
 //!
 //! To call any other service, start from [`Client::builder`](crate::Client::builder). For a service without a key, add

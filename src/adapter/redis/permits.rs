@@ -120,8 +120,8 @@ impl Permits {
         }
     }
 
-    /// Adds the grants of a reply from the store. The caller omits grants that arrived too late. Returns the
-    /// logged loss of the store, which this reply ends.
+    /// Adds the grants of a reply from the store. The caller omits grants that arrived too late. Returns the logged
+    /// loss of the store, which this reply ends.
     pub(super) fn fill(
         &mut self,
         grants: impl IntoIterator<Item = Lease>,

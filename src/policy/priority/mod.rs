@@ -15,7 +15,8 @@ mod tests;
 /// Insert this value into the request's extensions, or use a setter:
 ///
 /// - [`RequestBuilder::priority`](crate::client::RequestBuilder::priority) for one request
-/// - [`StackBuilder::with_priority`](crate::stack::StackBuilder::with_priority) for all requests of a client that set none
+/// - [`StackBuilder::with_priority`](crate::stack::StackBuilder::with_priority) for all requests of a client that set
+///   none
 /// - [`RateLimitLayer::with_priority`](crate::limit::RateLimitLayer::with_priority) for all requests of a layer. Its
 ///   function replaces the extension
 /// - [`PermitRequest::with_priority`](crate::limit::PermitRequest::with_priority) without a layer

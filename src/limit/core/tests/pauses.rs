@@ -169,8 +169,8 @@ fn only_pauses_of_responses_are_bounded() {
     }
 }
 
-/// Lets a request leave now, which the server throttles after `latency` without a delay. Returns the pause that follows,
-/// in milliseconds.
+/// Lets a request leave now, which the server throttles after `latency` without a delay. Returns the pause that
+/// follows, in milliseconds.
 fn throttle_bare(core: &mut Core, latency: u64, now: u64) -> u64 {
     let grant = core.try_submit(one(), now).unwrap();
     respond(core, grant, &throttled(None, Vec::new()), now + latency);
