@@ -91,7 +91,7 @@
 //!   [guide](crate::guide::services#what-a-response-does) lists the statuses.
 //! - A 429, 529, 509 or 420 that states neither a delay nor the reset of an empty quota pauses the limiter for 1 s. See
 //!   [`with_throttle_pause`](LocalLimiter::with_throttle_pause).
-//! - A requested delay of more than an hour fails calls at once, and one request per hour leaves as a probe. See
+//! - A requested delay of more than an hour fails calls immediately, and one request per hour leaves as a probe. See
 //!   [`with_longest_pause`](LocalLimiter::with_longest_pause).
 //! - The remaining permits in the `RateLimit*` and `X-RateLimit-*` headers also apply to all callers. A limiter with a
 //!   quota reads them only from a throttled response, because the quota already limits the rate.

@@ -92,7 +92,7 @@ impl LocalLimiter {
     ///
     /// The limiter obeys a requested delay in full up to this limit. If the server requests a longer delay:
     ///
-    /// - A call that cannot wait until the requested end fails at once. The error carries the time until that end.
+    /// - A call that cannot wait until the requested end fails immediately. The error carries the time until that end.
     /// - A call waits if its deadline and its longest wait reach that end, or if it has neither.
     /// - After each longest pause, the first call that waits or arrives leaves as a probe. Its response ends the delay
     ///   if the server accepts the request, and replaces it if the server states another one.

@@ -199,7 +199,7 @@ impl Quotas {
         }
     }
 
-    /// Replaces the quotas. Spent permits still count, so the change does not make more permits available at once.
+    /// Replaces the quotas. Spent permits still count, so the change does not make more permits available immediately.
     pub(super) fn change(&mut self, quotas: &[Quota], now: u64) {
         if requests(quotas).eq(self.states.iter().map(|state| &state.quota)) {
             return;

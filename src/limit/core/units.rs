@@ -246,7 +246,7 @@ impl Units {
             |report: &Reported| own.quotas.states.iter().any(|quota| quota.unit() == report.unit);
         own.reports = old.reports.into_iter().filter(is_limited).collect();
         for quota in &mut own.quotas.states {
-            // The quota with the same window, or else that with the longest one.
+            // The quota with the same window, otherwise that with the longest one.
             let same = old.quotas.states.iter().filter(|old| old.unit() == quota.unit());
             let length = |old: &QuotaState| old.log.as_ref().map(|log| log.window);
             let by_window = |old: &&QuotaState| (old.quota.window() == quota.quota.window(), length(old));

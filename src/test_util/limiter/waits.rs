@@ -50,7 +50,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Serves the waiters until a time. Each collects its permits at once. Returns when this waiter gets its own.
+    /// Serves the waiters until a time. Each collects its permits immediately. Returns when this waiter gets its own.
     fn granted_at(&mut self, ticket: Ticket, until: u64) -> Option<u64> {
         let is_due = |ticket: &Ticket| match self.core.stage(*ticket) {
             Some(Stage::Granted(at)) => !self.core.is_expired(*at, self.time),
