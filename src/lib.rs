@@ -68,8 +68,8 @@
 //! [`with_total_timeout`]: stack::StackBuilder::with_total_timeout
 //! [`without_credential`]: stack::StackBuilder::without_credential
 //!
-//! A [`preset`] is a builder with the values from the documentation of one kind of service, such as its quota. For
-//! example, `preset::currency_rates("https://rates.example.com")?` is one of [`preset::ALL`].
+//! A [`preset`] is a builder with the values from the documentation of one kind of service, such as its quota. An
+//! example is `preset::currency_rates("https://rates.example.com")?`. [`preset::ALL`] lists the presets.
 //!
 //! With the feature `serde`, a `StackConfig` contains the configuration of a client or a stack, read [from a file or
 //! the environment](preset#configuration-from-files).

@@ -70,8 +70,9 @@ pub(crate) static STRATEGIES: [Strategy; 5] = [
     },
 ];
 
-/// A bucket of the crate governor, with the limit as its burst. It is full at the start and refills evenly, by the limit in
-/// each window. A window can therefore contain the burst and the refill. It ignores the responses of the server.
+/// A bucket of the crate governor, with the limit as its burst. It is full at the start and refills evenly, by the
+/// limit in each window. A window can therefore contain the burst and the refill. It ignores the responses of the
+/// server.
 type Bucket = RateLimiter<NotKeyed, InMemoryState, FakeRelativeClock, NoOpMiddleware<Nanos>>;
 
 /// Buckets of the crate governor, which share a clock. governor has no queue: the simulation serves the callers first

@@ -77,7 +77,7 @@ impl Refresher {
         Self { settings, random: Random::from_entropy(), state: Mutex::default() }
     }
 
-    /// Creates a refresher that reads its key from a file, now and after each interval.
+    /// Reads the key from a file, and creates a refresher that reads the file again after each interval.
     pub(super) fn file(path: PathBuf, interval: Duration) -> Result<Self, InvalidConfig> {
         let (fresh, now) = (FreshKey::new(ApiKey::from_file(&path)?), clock::now());
         let file = Self::new(RefreshingKey::file(path, interval)?);

@@ -19,8 +19,8 @@ type Fetch = dyn Fn() -> Pin<Box<dyn Future<Output = Result<FreshKey, BoxError>>
 /// fetches tokens without a closure.
 ///
 /// Refreshes are single-flight: concurrent requests share one refresh. A refresh runs in a task on the runtime of the
-/// request that starts it, and continues if that request is dropped. If the runtime shuts down, a request that waits, or
-/// the next request, starts another refresh on its own runtime.
+/// request that starts it, and continues if that request is dropped. If the runtime shuts down, a request that waits,
+/// or the next request, starts another refresh on its own runtime.
 ///
 /// A key is refreshed 5 minutes before its expiry, as in the AWS SDKs. If its lifetime is shorter than 25 minutes, it
 /// is refreshed after 80 % of that lifetime. During the refresh, requests use the old key while it is valid, and wait
@@ -69,8 +69,8 @@ impl RefreshingKey {
         }
     }
 
-    /// Reads the key from a file after each interval. If the file is unreadable, or the server rejects the file's key,
-    /// the file is read at most once a second.
+    /// Reads the key from a file after each interval. Reads the file at most once a second if it is unreadable, or if
+    /// the server rejects its key.
     pub(super) fn file(path: PathBuf, interval: Duration) -> Result<Self, InvalidConfig> {
         let second = Duration::from_secs(1);
         let backoff = ExponentialBackoff::new(second, second)?.with_jitter(Jitter::none());

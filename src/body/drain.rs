@@ -13,9 +13,9 @@ use super::FRAMES_PER_POLL;
 pin_project! {
     /// Reads and discards the body of a failed response, so that its connection can be reused.
     ///
-    /// Ends at the end of the body. Also ends if the body fails or exceeds the limit, in which case the connection is
-    /// closed. If the body reports a length above the limit, nothing is read. Each frame counts as at least one byte, so
-    /// that endless empty frames also exceed the limit. The caller must limit the time of the read.
+    /// Completes at the end of the body. Also completes if the body fails or exceeds the limit, in which case the
+    /// connection is closed. Reads nothing if the body reports a length above the limit. Each frame counts as at least
+    /// one byte, so that endless empty frames also exceed the limit. The caller must limit the time of the read.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub(crate) struct Drain<B> {

@@ -30,7 +30,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline(pub Instant);
 
-/// The extension with the time limit that the caller of a client has set for a request. It replaces the total timeout of
+/// The time limit that the caller of a client has set for a request, as an extension. It replaces the total timeout of
 /// the stack.
 pub(crate) type RequestTimeout = (Instant, DeadlineSetting);
 

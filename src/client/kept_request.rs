@@ -22,8 +22,8 @@ impl KeptRequest {
         Self { head: RecordedHead::of(request), body: request.body().in_memory() }
     }
 
-    /// Returns the request for another run of the stack. The retry layer either sends it, as the next attempt of the same
-    /// call, or returns the error of the body.
+    /// Returns the request for another run of the stack. The retry layer either sends it, as the next attempt of the
+    /// same call, or returns the error of the body.
     pub(super) fn retry(&self, response: response::Parts, error: BoxError) -> Result<Request<Body>, Error> {
         let error = Error::of_body(error);
         let Some(report) = Report::from_extensions(&response.extensions) else { return Err(error) };

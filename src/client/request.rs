@@ -183,8 +183,8 @@ impl RequestBuilder {
     /// Sets how many permits of the limiter this request takes. The default is 1. A cost of 0 is invalid.
     ///
     /// The limiter refuses a cost above the burst of its quota. The default burst is a tenth of the quota's limit: see
-    /// [`Quota::with_burst`](crate::Quota::with_burst). A [sliding window](crate::limit::LocalLimiter::sliding_window) has no burst,
-    /// so it refuses only a cost above the limit.
+    /// [`Quota::with_burst`](crate::Quota::with_burst). A [sliding window](crate::limit::LocalLimiter::sliding_window)
+    /// has no burst, so it refuses only a cost above the limit.
     pub fn cost(self, permits: u32) -> Self {
         self.change(|_, request| {
             let permits = NonZeroU32::new(permits)

@@ -86,8 +86,8 @@ impl<'a> InFlight<'a> {
 }
 
 impl<'a> Permit<'a> {
-    /// As [`complete`](Self::complete), but the request stays [in flight](super::LocalLimiter::with_max_in_flight) until
-    /// the [`InFlight`] ends.
+    /// As [`complete`](Self::complete), but the request stays [in flight](super::LocalLimiter::with_max_in_flight)
+    /// until the [`InFlight`] ends.
     pub fn complete_head(mut self, response: &ResponseInfo<'_>) -> InFlight<'a> {
         self.report(response);
         InFlight::new(self)

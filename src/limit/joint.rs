@@ -42,11 +42,11 @@ use crate::{
 ///
 /// # Order
 ///
-/// A request first waits in the queue of its part. The first request of each part then waits in the queue of the account.
-/// It holds no permit while it waits. A part that may not send therefore delays no other part, and parts with many
-/// requests take turns with those with few. Two limiters in two layers, or composed in a
-/// custom [`Limiter`](super::Limiter), cannot do this: the permit of one expires, or is used late, while the
-/// request waits for the other.
+/// A request first waits in the queue of its part. The first request of each part then waits in the queue of the
+/// account. It holds no permit while it waits. A part that may not send therefore delays no other part, and parts with
+/// many requests take turns with those with few. Two limiters in two layers, or composed in a custom
+/// [`Limiter`](super::Limiter), cannot do this: the permit of one expires, or is used late, while the request waits for
+/// the other.
 ///
 /// # Responses
 ///
@@ -62,13 +62,13 @@ use crate::{
 ///
 /// # Cancellation
 ///
-/// Dropping a queued call spends no permit of either limiter. A queued future that nobody polls delays its part by up to
-/// a second.
+/// Dropping a queued call spends no permit of either limiter. A queued future that nobody polls delays its part by up
+/// to a second.
 ///
 /// # Bounds
 ///
-/// Each limiter forecasts only its own wait. A request that must wait in both queues may therefore be refused later than
-/// on arrival, but never waits beyond its bounds.
+/// Each limiter forecasts only its own wait. A request that must wait in both queues may therefore be refused later
+/// than on arrival, but never waits beyond its bounds.
 #[derive(Clone)]
 pub struct Joint<K> {
     account: LocalLimiter,
@@ -98,7 +98,7 @@ impl<K: Hash + Eq + Clone> SelectLimiter for Joint<K> {
             Ok(part) => Pair { account: self.account.clone(), part },
             Err(refusal) => return Acquire::ready(Err(refusal)),
         };
-        // The function of the `Keyed` has returned the account's limiter.
+        // The function of the `Keyed` may return the account's limiter. One permit is then enough.
         if Arc::ptr_eq(&pair.account.shared, &pair.part.shared) {
             return pair.account.acquire_with(request);
         }
@@ -109,8 +109,8 @@ impl<K: Hash + Eq + Clone> SelectLimiter for Joint<K> {
     }
 }
 
-/// How often a request that waits for the account checks its turn in its part. An unpolled request loses its turn after a
-/// second.
+/// How often a request that waits for the account checks its turn in its part. An unpolled request loses its turn after
+/// a second.
 const TURN_CHECK: Duration = Duration::from_millis(500);
 
 /// The two limiters of a request.

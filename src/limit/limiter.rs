@@ -61,7 +61,7 @@ pub trait SelectLimiter {
     /// Returns a future that waits for a permit for the request whose head is `head`.
     ///
     /// The layer calls this method when the call's future is first polled, and again if the permit expires before it is
-    /// used. It polls the returned future at once.
+    /// used. The layer polls the returned future immediately.
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire;
 }
 

@@ -53,9 +53,10 @@
 //! first. Each lower priority with queued requests still gets a share of the permits. The default is 10 %: see
 //! [`with_lower_priority_share`](LocalLimiter::with_lower_priority_share).
 //!
-//! - A request of high priority waits for its own permits and at most those of one request that costs the most, if no
-//!   other such request is queued, and none of normal priority whose permit has [expired](#expiry). If each request costs
-//!   one permit, these are two refill intervals of a [token bucket](crate::limit::LocalLimiter::token_bucket).
+//! - A request of high priority waits for its own permits, and for at most as many others as the most expensive
+//!   request costs. In a [token bucket](crate::limit::LocalLimiter::token_bucket), this takes at most two refill
+//!   intervals if each request costs one permit. The bound does not hold while another high request is queued, or a
+//!   request of normal priority whose permit has [expired](#expiry).
 //! - Requests of the same priority are served first in, first out.
 //! - A new request of a higher priority delays the waiters of lower priorities. A waiter that would then miss its
 //!   deadline or exceed its longest wait fails within 10 ms.
@@ -66,8 +67,8 @@
 //!
 //! A waiter is absent if its caller keeps the future without polling it, or if its runtime is blocked. A permit that it
 //! does not collect expires, and is wasted. The next permit goes to the waiter behind it. The absent waiter returns to
-//! its position when it is polled, and from then on gets permits only while it is polled. At most one permit is therefore
-//! wasted for each absent waiter.
+//! its position when it is polled, and from then on gets permits only while it is polled. At most one permit is
+//! therefore wasted for each absent waiter.
 //!
 //! # Expiry
 //!
@@ -90,7 +91,7 @@
 //!   [guide](crate::guide::services#what-a-response-does) lists the statuses.
 //! - A 429, 529, 509 or 420 that states neither a delay nor the reset of an empty quota pauses the limiter for 1 s. See
 //!   [`with_throttle_pause`](LocalLimiter::with_throttle_pause).
-//! - A requested delay of more than an hour fails calls at once, and one request per hour leaves as a probe. See
+//! - A requested delay of more than an hour fails calls immediately, and one request per hour leaves as a probe. See
 //!   [`with_longest_pause`](LocalLimiter::with_longest_pause).
 //! - The remaining permits in the `RateLimit*` and `X-RateLimit-*` headers also apply to all callers. A limiter with a
 //!   quota reads them only from a throttled response, because the quota already limits the rate.

@@ -51,7 +51,7 @@ enum Issuer<'a> {
     Ended,
     Borrowed(&'a Shared, u64),
     Shared(Arc<Shared>, u64),
-    /// A custom limiter. `None` if the permit reports its outcome to no limiter.
+    /// The issuer of a custom limiter. `None` if the permit reports its outcome to no limiter.
     Custom(Option<Arc<dyn PermitIssuer>>, Instant),
 }
 
@@ -92,8 +92,9 @@ pub trait PermitIssuer: Send + Sync {
     /// process it. Does nothing by default.
     fn left_flight(&self, _is_cancelled: bool) {}
 
-    /// Called each time the amounts of the request change. `actual` replaces `charged`. The first `charged` is the estimate
-    /// of [`with_amounts`](Permit::with_amounts). The permit was granted at `granted_at`. Does nothing by default.
+    /// Called each time the amounts of the request change. `actual` replaces `charged`. The first `charged` is the
+    /// estimate of [`with_amounts`](Permit::with_amounts). The permit was granted at `granted_at`. Does nothing by
+    /// default.
     fn settled(&self, _granted_at: Instant, _charged: &Amounts, _actual: &Amounts) {}
 }
 
@@ -110,8 +111,8 @@ impl<'a> Permit<'a> {
 
     /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it. The earlier issuer
     /// learns nothing of the permit, so the new one must pass every call to it, also
-    /// [`left_flight`](PermitIssuer::left_flight). An existing [`settlement`](Self::settlement) still reports to the earlier
-    /// issuer, unless [`with_amounts`](Self::with_amounts) replaces it.
+    /// [`left_flight`](PermitIssuer::left_flight). An existing [`settlement`](Self::settlement) still reports to the
+    /// earlier issuer, unless [`with_amounts`](Self::with_amounts) replaces it.
     pub fn with_issuer(mut self, issuer: Arc<dyn PermitIssuer>) -> Self {
         self.issuer = Issuer::Custom(Some(issuer), self.granted_at());
         self
@@ -149,8 +150,8 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// Returns the handle that reports the actual amounts. The handle also works after the permit has ended. Returns `None`
-    /// for a permit of [`try_acquire`](super::LocalLimiter::try_acquire) or without an issuer.
+    /// Returns the handle that reports the actual amounts. The handle also works after the permit has ended. Returns
+    /// `None` for a permit of [`try_acquire`](super::LocalLimiter::try_acquire) or without an issuer.
     pub fn settlement(&mut self) -> Option<&Settlement> {
         if self.settlement.is_none() {
             self.settlement = self.new_settlement(Amounts::NONE);
@@ -197,13 +198,13 @@ impl<'a> Permit<'a> {
         self.sent_at = Some(at);
     }
 
-    /// Reports the response to the limiter. Call this for every response, including those without rate-limit headers. The
-    /// request is then no longer [in flight](super::LocalLimiter::with_max_in_flight).
+    /// Reports the response to the limiter. Call this for every response, including those without rate-limit headers.
+    /// The request is then no longer [in flight](super::LocalLimiter::with_max_in_flight).
     #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
         if self.settlement.is_none() && !response.reading.has_limits() && self.end_ordinary() {
-            // Skips `drop`, because the ended permit owns nothing. A grant with its completion then takes 13 % fewer
-            // instructions (callgrind).
+            // Skips `drop`, because the ended permit owns nothing. This saves 13 % of the instructions of a grant and
+            // its completion (callgrind).
             return std::mem::forget(self);
         }
         self.report(response);

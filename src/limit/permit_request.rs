@@ -51,8 +51,9 @@ impl PermitRequest {
     }
 
     /// Sets the estimated amounts, such as tokens. They are granted together with the permits, and
-    /// [settled](super::Settlement) when the actual amounts are known. Call [`Permit::mark_sent`](super::Permit::mark_sent),
-    /// because a permit that is dropped without it returns them. Default: none.
+    /// [settled](super::Settlement) when the actual amounts are known. Call
+    /// [`Permit::mark_sent`](super::Permit::mark_sent), because a permit that is dropped without it returns them.
+    /// Default: none.
     pub const fn with_amounts(mut self, amounts: Amounts) -> Self {
         self.amounts = amounts;
         self
@@ -81,8 +82,8 @@ impl PermitRequest {
     /// - A waiter returns to its position ahead of the request, up to 10 ms later.
     /// - The request becomes the head of the queue.
     ///
-    /// The forecast of a sliding or paced window may be too short if requests that cost several permits, or take amounts,
-    /// leave gaps.
+    /// The forecast of a sliding or paced window may be too short if requests that cost several permits, or take
+    /// amounts, leave gaps.
     pub const fn with_max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self

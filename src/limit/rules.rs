@@ -148,8 +148,8 @@ impl LocalLimiter {
     /// - Without a quota, the limiter begins with a slow start: ten requests leave at once, and the total doubles every
     ///   100 ms. The slow start begins again after 2 s without a request.
     /// - Rate-limit headers with a limit, and with a window or a reset, set the rate to 98 % of that quota. A quota
-    ///   whose window is longer than two minutes, or that belongs to one resource beside another quota, does not set the
-    ///   rate.
+    ///   whose window is longer than two minutes, or that belongs to one resource beside another quota, does not set
+    ///   the rate.
     /// - A throttled response pauses all callers for the requested delay, or until the reset of a quota without
     ///   remaining permits, for at most the [longest pause](Self::with_longest_pause). Without either, the first pause
     ///   lasts one round trip, but at least the time between two requests, or 100 ms if no rate is known.

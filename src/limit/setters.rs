@@ -92,10 +92,10 @@ impl LocalLimiter {
     ///
     /// The limiter obeys a requested delay in full up to this limit. If the server requests a longer delay:
     ///
-    /// - A call that cannot wait until the requested end fails at once. The error carries the time until that end.
+    /// - A call that cannot wait until the requested end fails immediately. The error carries the time until that end.
     /// - A call waits if its deadline and its longest wait reach that end, or if it has neither.
-    /// - After each longest pause, the first call that waits or arrives leaves as a probe. Its response ends the delay if
-    ///   the server accepts the request, and replaces it if the server states another one.
+    /// - After each longest pause, the first call that waits or arrives leaves as a probe. Its response ends the delay
+    ///   if the server accepts the request, and replaces it if the server states another one.
     ///
     /// The resets of the server's quotas have the same limit. [`pause_until`](Self::pause_until) has none.
     ///
@@ -123,9 +123,9 @@ impl LocalLimiter {
         Ok(self.with(|settings| settings.pauses = pauses))
     }
 
-    /// Allows at most `max` requests in flight, besides the limiter's quotas. Use it for a service that limits concurrent
-    /// requests. A request is in flight from its grant until its response body has ended, or has been dropped. Each
-    /// attempt of a call counts.
+    /// Allows at most `max` requests in flight, besides the limiter's quotas. Use it for a service that limits
+    /// concurrent requests. A request is in flight from its grant until its response body has ended, or has been
+    /// dropped. Each attempt of a call counts.
     ///
     /// ```
     /// use tower_outbound::{Quota, limit::LocalLimiter};
@@ -142,14 +142,15 @@ impl LocalLimiter {
     /// # }
     /// ```
     ///
-    /// - Requests beyond the limit are queued, by priority and then first in, first out. A request counts once, whatever
-    ///   its cost.
-    /// - The end of a request in flight cannot be forecast. If only this limit delays a request, it is refused at its longest
-    ///   wait or its deadline, and [`Refusal::wait`](crate::error::Refusal::wait) is `None`. Waiters whose bounds pass within
-    ///   10 ms may be refused together, at the last of these. A longest wait of zero is refused immediately.
+    /// - Requests beyond the limit are queued, by priority and then first in, first out. A request counts once,
+    ///   whatever its cost.
+    /// - The end of a request in flight cannot be forecast. If only this limit delays a request, it is refused at its
+    ///   longest wait or its deadline, and [`Refusal::wait`](crate::error::Refusal::wait) is `None`. Waiters whose
+    ///   bounds pass within 10 ms may be refused together, at the last of these. A longest wait of zero is refused
+    ///   immediately.
     /// - A request whose permit [expires](super#expiry) stays in flight while it waits for another permit.
-    /// - With [`RateLimitLayer::with_in_flight_until_head`](super::RateLimitLayer::with_in_flight_until_head), the head of
-    ///   the response ends the request.
+    /// - With [`RateLimitLayer::with_in_flight_until_head`](super::RateLimitLayer::with_in_flight_until_head), the head
+    ///   of the response ends the request.
     /// - A limiter with this limit takes its lock for each grant.
     ///
     /// # Errors
@@ -164,8 +165,8 @@ impl LocalLimiter {
     /// request is cancelled if it was sent and its call is dropped, times out or fails without a response, or if its
     /// response body fails or is dropped before its end. Default: zero.
     ///
-    /// The server counts a cancelled request until it notices the cancellation. Some servers process it to its end. Without
-    /// a hold, the server can count more requests than the limiter. Has no effect without `with_max_in_flight`.
+    /// The server counts a cancelled request until it notices the cancellation. Some servers process it to its end.
+    /// Without a hold, the server can count more requests than the limiter. Has no effect without `with_max_in_flight`.
     pub fn with_hold_after_cancel(self, hold: Duration) -> Self {
         self.with(|settings| settings.hold_after_cancel = nanos(hold))
     }

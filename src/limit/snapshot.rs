@@ -11,7 +11,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot<T = Instant> {
-    /// The number of available permits. Zero if no further request may be in flight. `u32::MAX` if neither a quota nor a server limit applies.
+    /// The number of available permits. Zero if no further request may be in flight. `u32::MAX` if neither a quota nor
+    /// a server limit applies.
     pub available: u32,
     /// The number of queued requests.
     pub queued: usize,
@@ -66,7 +67,7 @@ pub struct Effect {
 }
 
 impl Effect {
-    /// Returns the change of each kind that this effect has, or else that of `other`.
+    /// Returns this effect, with the changes of `other` where this effect has none.
     pub(super) fn or(self, other: Self) -> Self {
         let (pause, probe_after) = match self.pause {
             Some(_) => (self.pause, self.probe_after),

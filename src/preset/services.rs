@@ -1,7 +1,7 @@
 use crate::{config::InvalidConfig, policy::Quota, stack::StackBuilder};
 
-/// Creates each preset from its name, its quotas and the environment variable of its key: the function, its entry in
-/// [`ALL`], and its name in a configuration file.
+/// Creates each preset from its name, its quotas and the environment variable of its key. A row adds the function, an
+/// entry of [`ALL`], and a value of `preset` in a configuration file.
 macro_rules! presets {
     ($($(#[$doc:meta])* $name:ident: [$($quota:literal),*], $variable:literal;)*) => {
         $(
@@ -22,11 +22,17 @@ macro_rules! presets {
             }
         )*
 
-        /// The presets by their names.
+        /// The presets, each with its name.
         ///
-        /// | preset | quota | environment variable of the key |
-        /// |---|---|---|
-        $(#[doc = concat!("| [`", stringify!($name), "`] | ", $("`", $quota, "` ",)* "| `", $variable, "` |")])*
+        /// | preset | quota | environment variable of the key | timeouts: call, attempt |
+        /// |---|---|---|---|
+        $(#[doc = concat!(
+            "| [`", stringify!($name), "`] | ", $("`", $quota, "`, burst a tenth of it, margin 1 s ",)*
+            "| `", $variable, "` | 60 s, 10 s |",
+        )])*
+        ///
+        /// A quota of `100/60s` allows 100 requests in any 60 s. Without a published quota, the limiter
+        /// [learns](crate::limit::LocalLimiter::adaptive) the rate.
         pub const ALL: &[(&str, Preset)] = &[$((stringify!($name), |base_url| $name(base_url))),*];
 
         /// The value of `preset` in a configuration file.
@@ -51,12 +57,12 @@ macro_rules! presets {
     };
 }
 
-/// Creates the builder of a preset from the base URL of the service.
+/// A function that creates the builder of a preset from the base URL of the service.
 pub type Preset = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
 presets! {
-    /// Creates the preset of a service for currency exchange rates: 100 requests a minute, and a bearer key from the
-    /// environment variable `CURRENCY_RATES_API_KEY`.
+    /// Creates the preset of a service for currency exchange rates: 100 requests a minute with a burst of 10, and a
+    /// bearer key from the environment variable `CURRENCY_RATES_API_KEY`.
     ///
     /// The service's limit varies by plan: see [`StackBuilder::with_quota`]. If the service expects its key in a query
     /// parameter, use [`StackBuilder::with_key_placement`].
@@ -71,8 +77,8 @@ presets! {
     /// ```
     currency_rates: ["100/60s"], "CURRENCY_RATES_API_KEY";
 
-    /// Creates the preset of a service for email delivery: 1000 requests a minute, and a bearer key from the
-    /// environment variable `EMAIL_DELIVERY_API_KEY`.
+    /// Creates the preset of a service for email delivery: 1000 requests a minute with a burst of 100, and a bearer key
+    /// from the environment variable `EMAIL_DELIVERY_API_KEY`.
     ///
     /// The service's limit varies by plan: see [`StackBuilder::with_quota`]. If the service expects its key in a query
     /// parameter, use [`StackBuilder::with_key_placement`].

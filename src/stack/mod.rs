@@ -29,9 +29,9 @@
 #![doc = include_str!("../guide/order.md")]
 //!
 //! [`StackLayer`] defines this order. The body idle timeout has no effect until
-//! [`StackBuilder::with_body_idle_timeout`] sets a limit, and the route none without a [`Pool`].
-//! [`guide::other_layers`](crate::guide::other_layers) shows where the layers of other crates belong, and how to put
-//! one between two layers of a stack.
+//! [`StackBuilder::with_body_idle_timeout`] sets a limit. The route has no effect without a [`Pool`].
+//! [`guide::other_layers`](crate::guide::other_layers) shows where the layers of other crates belong, and how to insert
+//! a layer into a stack.
 //!
 //! # Headers
 //!

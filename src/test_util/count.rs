@@ -16,8 +16,8 @@ pub(super) struct Count {
     pub(super) window: f64,
     pub(super) headers: LimitHeaders,
     pub(super) rejection: StatusCode,
-    /// How long the server rejects all requests after an excess, and whether each rejected request starts this time
-    /// again.
+    /// The time for which the server rejects all requests after its limit was exceeded, and whether each rejected
+    /// request restarts this time.
     pub(super) block: Option<(f64, bool)>,
     blocked_until: f64,
     origin: Instant,

@@ -37,8 +37,8 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptTimeoutLayer {
     limit: Duration,
-    /// Whether the timeout belongs to a stack. It then records in the call that its timer is set. Any other attempt
-    /// timeout of the call does not, because its attempt might be polled by another task than the call.
+    /// Whether the timeout belongs to a stack. Only such a timeout records in the call that its timer is set, because
+    /// another task than that of the call might poll the attempt of any other timeout.
     is_in_stack: bool,
 }
 

@@ -165,7 +165,8 @@ impl TransportConfig {
         self
     }
 
-    /// Also sends HTTP/2 pings while no request is in progress, so that the next request does not use a dead connection.
+    /// Also sends HTTP/2 pings while no request is in progress, so that the next request does not use a dead
+    /// connection.
     pub fn with_http2_pings_while_idle(mut self) -> Self {
         self.http2_ping_while_idle = true;
         self

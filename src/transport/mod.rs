@@ -42,9 +42,9 @@
 //!
 //! A path that drops all packets shows no error. The transport notices it in four ways:
 //!
-//! - An attempt timeout removes its HTTP/2 connection from the pool, unless the connection has delivered another response
-//!   since the middle of the attempt. Over HTTP/1.1, it removes all connections that have been idle since the request
-//!   was sent. The next attempt therefore opens a new connection.
+//! - An attempt timeout removes its HTTP/2 connection from the pool, unless the connection has delivered another
+//!   response since the middle of the attempt. Over HTTP/1.1, it removes all connections that have been idle since the
+//!   request was sent. The next attempt therefore opens a new connection.
 //! - HTTP/2 pings close a connection whose server does not respond to a ping.
 //! - TCP keep-alive probes close a connection whose host does not respond.
 //! - The idle timeout closes connections before common servers close them.

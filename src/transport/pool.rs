@@ -119,7 +119,7 @@ impl<B: RequestBody> Host<B> {
             Some(false) => state.opening >= state.waiters.len(),
             _ => state.opening > 0 && state.shared.is_empty(),
         };
-        // The tasks start after the lock is released, because a runtime that is shutting down drops them at once.
+        // The tasks start after the lock is released, because a runtime that is shutting down drops them immediately.
         drop(state);
         for runtime in runtimes {
             let slot = Slot(Arc::downgrade(self));

@@ -32,8 +32,8 @@ impl TransportConfig {
     }
 }
 
-/// Reads the URL of a proxy, or `environment`. Returns an error as a value, because a parser of files quotes the line of
-/// a value that cannot be deserialized, and this line may contain a password.
+/// Reads the URL of a proxy, or `environment`. Returns an error as a value, because a parser of files quotes the line
+/// of a value that cannot be deserialized, and this line may contain a password.
 #[cfg(feature = "serde")]
 pub(super) fn read<'de, D: serde::Deserializer<'de>>(
     from: D,

@@ -102,7 +102,7 @@ impl TransportConfig {
         Ok(tls)
     }
 
-    /// Returns the client certificate and its key, those of files first.
+    /// Returns the client certificate and its key. Those of files take precedence.
     fn identity(&self) -> Result<Option<Identity>, InvalidConfig> {
         match (&self.client_certificate, &self.client_key) {
             (Some(certificate), Some(key)) => {

@@ -185,7 +185,7 @@ async fn token_request_is_resent_after_a_temporary_failure() {
 }
 
 #[tokio::test]
-async fn failed_token_request_is_repeated_after_a_minute_or_if_temporary_within_a_second() {
+async fn failed_token_request_is_retried_after_a_minute_or_within_a_second_if_temporary() {
     const MALFORMED: &str = "is not json, or has no `access_token`";
     const NO_NUMBER: &str = "the `expires_in` of the token response is not a number of seconds";
     const NOT_BEARER: &str = "the `token_type` of the token response is not `Bearer`";

@@ -4,7 +4,7 @@ use tower_outbound::{Body, call::Deadline};
 
 use super::*;
 
-/// Returns a content that is larger than any single read or write of hyper. No part of it repeats, so that a test
+/// Returns content that is larger than any single read or write of hyper. No part of it repeats, so that a test
 /// detects lost or moved parts.
 fn content() -> Vec<u8> {
     (0..300_000_u32).map(|at| ((at * 31) >> 3) as u8).collect()

@@ -527,7 +527,7 @@ async fn wait_in_both_queues_is_at_most_the_longest_wait() {
     urgent.await.unwrap().unwrap();
 }
 
-/// The caller of the first request of a part does not poll it any more.
+/// The caller of the first request of a part no longer polls it.
 #[tokio::test(start_paused = true)]
 async fn unpolled_request_delays_its_part_by_at_most_a_second() {
     let joint = joint(LocalLimiter::paced_window(quota(10, 1_000, 1)), |_| {

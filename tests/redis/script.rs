@@ -20,7 +20,7 @@ pub(super) struct Script {
 
 pub(super) type Pairs = Vec<(u64, u64)>;
 
-/// What a limiter asks the store. The default reports and requests nothing.
+/// A limiter's query to the store. The default reports and requests nothing.
 #[derive(Default)]
 pub(super) struct Question<'a> {
     /// The maximum number of grants, and the number of permits in each.

@@ -151,7 +151,7 @@ fn script_admits_a_request_as_soon_as_its_amount_fits() {
     let start = store.now;
     assert_eq!(query(&mut store, 60, 0, None).0, Some(start));
     assert_eq!(query(&mut store, 41, 0, None), (None, vec![(40, 50_000), (190, 0)]));
-    // Returned amounts are available at once.
+    // Returned amounts are available immediately.
     store.now += 10_000;
     assert_eq!(query(&mut store, 0, 0, Some((start, 20))).1, [(60, 0), (210, 0)]);
     assert_eq!(query(&mut store, 41, 0, None), (Some(start + 10_000), vec![(19, 0), (169, 0)]));

@@ -152,7 +152,7 @@ pub(crate) enum Setting {
     /// The delays of a custom backoff after throttled responses, in milliseconds.
     ThrottledBackoff(&'static [u64]),
     BudgetCapacity(u32),
-    /// Another change of the retry layer.
+    /// Any other setting of the retry layer.
     With(fn(RetryLayer) -> RetryLayer),
 }
 

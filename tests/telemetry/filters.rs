@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Makes a call whose attempts return 429 and 404, and a call that returns 200. Returns the events that pass the filter.
+/// Makes a call whose attempts return 429 and 404, and a call that returns 200. Returns the events that pass the
+/// filter.
 async fn events_through(filter: fn(&Metadata<'_>) -> bool) -> Vec<capture::Line> {
     let (capture, _) = Capture::subscriber(LevelFilter::OFF);
     let subscriber = Registry::default().with(filter_fn(filter)).with(capture.clone());

@@ -117,7 +117,8 @@ impl PermitIssuer for Inner {
         }
         if effect.pause.is_some() || response.requested_pause().is_some() {
             let snapshot = self.limiter.snapshot();
-            // The store learns of no longer pause, because it would grant no permit for a probe.
+            // A pause beyond the probe is not reported to the store, because it would then grant no permit for the
+            // probe.
             if let Some(until) = snapshot.probe_at.or(snapshot.paused_until) {
                 self.report_pause(until);
             }

@@ -71,11 +71,12 @@ pub(super) struct Permits {
     pub(super) session: Session,
 }
 
-/// What applies while the store does not reply.
+/// The state while the store does not reply.
 pub(super) struct Lost {
     /// Why the last query failed. The text contains no secret.
     fault: Arc<str>,
-    /// What requests use. Without a share, every request is refused until the next query.
+    /// The process's share of the quota, which requests use. Without a share, every request is refused until the next
+    /// query.
     share: Option<Share>,
 }
 
@@ -119,8 +120,8 @@ impl Permits {
         }
     }
 
-    /// Adds the grants of a reply from the store. The caller omits grants that arrived too late. Returns the end of a
-    /// loss of the store.
+    /// Adds the grants of a reply from the store. The caller omits grants that arrived too late. Returns the logged
+    /// loss of the store, which this reply ends.
     pub(super) fn fill(
         &mut self,
         grants: impl IntoIterator<Item = Lease>,

@@ -19,7 +19,7 @@ pub(super) struct Session {
     pub(super) known: Option<(Known, u64)>,
     pub(super) late: u32,
     pub(super) counted: Counted,
-    /// The loss of the store, after it was logged.
+    /// The loss of the store, if it was logged and has not ended.
     pub(super) logged: Option<StoreLost>,
     /// The number of permits that the last query fetched in advance.
     pub(super) lease: u32,
@@ -61,7 +61,7 @@ impl Session {
         *resume || *pause_until > now || !more.is_empty() || !less.is_empty()
     }
 
-    /// Returns the updates for a query. The amounts that it returns are not sent again.
+    /// Returns the updates for a query. A later query does not return the same amounts again.
     pub(super) fn next_updates(&mut self, now: u64) -> Updates {
         self.updates.gates.retain(|gate| now < gate.until);
         Updates { less: std::mem::take(&mut self.updates.less), ..self.updates.clone() }

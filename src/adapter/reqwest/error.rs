@@ -41,8 +41,8 @@ pub(super) fn invalid(error: ::reqwest::Error) -> Error {
     Error::invalid_request(chain(&error).last().map_or_else(String::new, ToString::to_string))
 }
 
-/// Returns whether the client's own `timeout` or `read_timeout` was exceeded. If connecting or the open connection timed
-/// out, the source is an error of hyper.
+/// Returns whether the client's own `timeout` or `read_timeout` was exceeded. The source is an error of hyper if
+/// connecting or the open connection timed out instead.
 fn is_own_timeout(error: &::reqwest::Error) -> bool {
     error.is_timeout() && !error.source().is_some_and(|source| source.is::<legacy::Error>())
 }

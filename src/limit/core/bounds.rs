@@ -15,8 +15,8 @@ use crate::{
     policy::Totals,
 };
 
-/// Waiters that others have overtaken are checked again after this time, and those whose bounds pass within it are refused
-/// together: 10 ms in nanoseconds.
+/// Waiters that others have overtaken are checked again after this time, and those whose bounds pass within it are
+/// refused together: 10 ms in nanoseconds.
 pub(super) const RECHECK: u64 = 10_000_000;
 
 /// The wait that a request is expected to have without a forecast: 100 ms in nanoseconds.

@@ -4,17 +4,18 @@ use std::{collections::VecDeque, mem};
 
 use crate::policy::{Quota, nanos};
 
-/// A log of requests with at least this many entries (64 KiB) drops grants that have left the window, so that it does not
-/// grow up to the limit. A shorter log keeps them, in case a longer window replaces this one.
+/// A log of requests with at least this many entries (64 KiB) drops grants that have left the window, so that it does
+/// not grow up to the limit. A shorter log keeps them, in case a longer window replaces this one.
 const LONGEST_HISTORY: usize = 4_096;
 
-/// The window of a quota of another unit is divided into this many parts. The amounts of one part share an entry with the
-/// time of the last of them, so that the log has a bounded length. Each amount then counts for at most 0.1 % longer.
+/// The window of a quota of another unit is divided into this many parts, so that the log has a bounded length. The
+/// amounts of one part share an entry with the time of the last of them. Each amount then counts for at most 0.1 %
+/// longer.
 const PARTS: u64 = 1_024;
 
-/// The most recently granted permits, or the amounts of recent grants, oldest first. After each grant, a log of requests
-/// holds at most `limit` permits. The sum of amounts may exceed the limit, because requests may turn out to be more
-/// expensive than estimated. The counters may wrap around, because only their differences are used.
+/// The most recently granted permits, or the amounts of recent grants, oldest first. After each grant, a log of
+/// requests holds at most `limit` permits. The sum of amounts may exceed the limit, because requests may turn out to be
+/// more expensive than estimated. The counters may wrap around, because only their differences are used.
 #[derive(Debug, Clone)]
 pub(super) struct GrantLog {
     grants: VecDeque<Entry>,
@@ -103,7 +104,7 @@ impl GrantLog {
         first.saturating_add(windows.saturating_mul(self.window))
     }
 
-    /// Adds permits, or an amount, even one beyond the limit.
+    /// Adds permits or an amount. The amount may exceed the limit.
     pub(super) fn add(&mut self, now: u64, permits: u64) {
         while let Some(oldest) =
             self.grants.front().filter(|oldest| oldest.at.saturating_add(self.window) <= now)
@@ -132,8 +133,8 @@ impl GrantLog {
         }
     }
 
-    /// Subtracts a part of the amount that was added at `added`, if it still counts. Its entry has a later time if later
-    /// amounts share it.
+    /// Subtracts a part of the amount that was added at `added`, if it still counts. Its entry has a later time if
+    /// later amounts share it.
     pub(super) fn give_back(&mut self, added: u64, amount: u64, now: u64) {
         if added.saturating_add(self.window) <= now {
             return;
@@ -159,7 +160,7 @@ impl GrantLog {
         self.len() - earlier.and_then(|last| self.grants.get(last)).map_or(0, |last| self.up_to(last))
     }
 
-    /// Returns the sum of the amounts after `time`.
+    /// Returns the sum of the amounts that were added after `time`.
     pub(super) fn since(&self, time: u64) -> u64 {
         self.not_before(time.saturating_add(1))
     }

@@ -94,8 +94,8 @@ impl Core {
         [expiry, head, recheck, held].into_iter().flatten().min()
     }
 
-    /// Takes permits if they are available since `from` or later. Returns whether it took them. The request may already
-    /// be in flight.
+    /// Takes the permits of a request if they are available now. Returns whether it took them. `from` is the earliest
+    /// time at which they may have become available. The request may already be in flight.
     #[inline]
     pub(super) fn take(
         &mut self,

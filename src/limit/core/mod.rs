@@ -210,8 +210,8 @@ impl Core {
         if self.rejects(ask, now).is_some() { None } else { self.grant(ask, now).ok() }
     }
 
-    /// Grants the permits of a new request, or returns when they would be available. Refuses a request that can never be
-    /// granted.
+    /// Grants the permits of a new request, or returns when they would be available. Refuses a request that can never
+    /// be granted.
     #[inline]
     fn decide(&mut self, ask: &Ask<'_>, now: u64) -> Result<Result<Grant, u64>, Refusal> {
         match self.rejects(ask, now) {

@@ -166,7 +166,7 @@ impl Queue {
         }
     }
 
-    /// Records that a late waiter was polled, and that its permits are not available any more.
+    /// Records that a late waiter was polled, and that its permits are no longer available.
     pub(super) fn withdraw_offer(&mut self, slot: u32) {
         if let Some(slot) = self.slots.get_mut(slot).filter(|slot| matches!(slot.stage, Stage::Offered(_))) {
             slot.stage = Stage::Waiting;

@@ -40,8 +40,8 @@ pub(super) struct QuotaState {
 impl QuotaState {
     /// Creates the state with all permits available.
     pub(super) fn new(quota: Quota, rule: Rule) -> Self {
-        // A bucket of the server has no window with a fixed limit. Amounts need a log, because those that are returned to
-        // a bucket would otherwise exceed the limit.
+        // A bucket of the server has no window with a fixed limit. Amounts need a log, because returned amounts would
+        // otherwise let a bucket exceed the limit.
         let has_log = quota.refill().is_none() && (rule != Rule::TokenBucket || !quota.counts_requests());
         let log = has_log.then(|| GrantLog::new(&quota));
         let pace = match &log {
@@ -199,7 +199,7 @@ impl Quotas {
         }
     }
 
-    /// Replaces the quotas. Spent permits still count, so the change does not make more permits available at once.
+    /// Replaces the quotas. Spent permits still count, so the change does not make more permits available immediately.
     pub(super) fn change(&mut self, quotas: &[Quota], now: u64) {
         if requests(quotas).eq(self.states.iter().map(|state| &state.quota)) {
             return;

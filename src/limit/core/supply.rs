@@ -166,7 +166,7 @@ impl Supply {
         learned.learner.is_free(cost, now)
     }
 
-    /// Takes permits if they are available since `from` or later. Returns since when.
+    /// Takes permits if they are available now. Returns when they became available, not before `from`.
     #[inline]
     pub(super) fn take(&mut self, cost: NonZeroU32, from: u64, progress: Progress, now: u64) -> Option<u64> {
         let at = self.due(from, cost.get().into(), cost.get().into());

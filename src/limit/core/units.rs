@@ -13,8 +13,8 @@ pub(crate) struct Units {
     /// Whether a store counts the amounts. The logs are then empty, and the reports are those of the store.
     is_stored: bool,
     pub(crate) reports: Vec<Reported>,
-    /// The time of the last change of the quotas. Amounts that were taken before are not returned, because these quotas may
-    /// not contain them.
+    /// The time of the last change of the quotas. Amounts that were taken before are not returned, because these quotas
+    /// may not contain them.
     changed_at: Option<u64>,
     /// The unit that determined the last forecast, and the forecast.
     delaying: Cell<Option<(u64, Unit)>>,
@@ -42,12 +42,12 @@ const MOST_REPORTS: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnitState {
-    /// What the quota counts.
+    /// The unit that the quota counts.
     pub unit: Unit,
     /// The limit of the quota.
     pub limit: u32,
-    /// The amount that the window and the burst have room for now. Zero if the amounts in the window reach or exceed the
-    /// limit.
+    /// The amount that the window and the burst have room for now. Zero if the amounts in the window reach or exceed
+    /// the limit.
     pub available: u32,
 }
 
@@ -56,7 +56,7 @@ fn others(quotas: &[Quota]) -> impl Iterator<Item = &Quota> {
     quotas.iter().filter(|quota| !quota.counts_requests())
 }
 
-/// The quota of a unit.
+/// Forecasts for a quota that counts a unit other than requests.
 impl QuotaState {
     fn unit(&self) -> Unit {
         self.quota.unit()
@@ -71,8 +71,8 @@ impl QuotaState {
     fn due_behind(&self, start: u64, ahead: u64, own: u64) -> u64 {
         let total = ahead.saturating_add(own);
         let (limit, burst) = (u64::from(self.quota.limit()), u64::from(self.quota.burst()));
-        // An amount above the burst waits until the bucket is full. Without an own amount, the last request ahead may be
-        // such a one.
+        // An amount above the burst waits until the bucket is full. Without an own amount, the last request ahead may
+        // be such a one.
         let paced = match own {
             0 => ahead.min(burst.max(ahead.saturating_sub(limit - burst))),
             own => ahead.saturating_add(own.min(burst)),
@@ -103,8 +103,8 @@ impl Reported {
         self.left.saturating_sub(self.used)
     }
 
-    /// Updates the report of the same quota. Until the reset, a report can only lower the amount, because one of more may be
-    /// an older one. Returns whether it delays more requests.
+    /// Updates the report of the same quota. Until the reset, a report can only lower the amount, because one of more
+    /// may be an older one. Returns whether it delays more requests.
     fn narrow(&mut self, new: Self) -> bool {
         let (before, until) = (self.left(), self.until);
         if new.left() <= before {
@@ -192,8 +192,8 @@ impl Units {
         is_more
     }
 
-    /// Applies the remaining amounts of a response whose request was sent at `sent_at`. Subtracts the amounts granted later,
-    /// because the server may not have counted them. Returns whether they delay more requests.
+    /// Applies the remaining amounts of a response whose request was sent at `sent_at`. Subtracts the amounts granted
+    /// later, because the server may not have counted them. Returns whether they delay more requests.
     pub(super) fn report(&mut self, remaining: &[Remaining], sent_at: u64, longest: u64, now: u64) -> bool {
         let mut is_narrower = false;
         if self.is_stored {
@@ -246,7 +246,7 @@ impl Units {
             |report: &Reported| own.quotas.states.iter().any(|quota| quota.unit() == report.unit);
         own.reports = old.reports.into_iter().filter(is_limited).collect();
         for quota in &mut own.quotas.states {
-            // The quota with the same window, or else that with the longest one.
+            // The quota with the same window, otherwise that with the longest one.
             let same = old.quotas.states.iter().filter(|old| old.unit() == quota.unit());
             let length = |old: &QuotaState| old.log.as_ref().map(|log| log.window);
             let by_window = |old: &&QuotaState| (old.quota.window() == quota.quota.window(), length(old));

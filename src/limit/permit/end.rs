@@ -17,7 +17,7 @@ impl Permit<'_> {
         }
     }
 
-    /// Returns the custom issuer.
+    /// Returns the issuer of a custom limiter.
     #[inline]
     pub(super) fn custom(&self) -> Option<&dyn PermitIssuer> {
         if let Issuer::Custom(issuer, _) = &self.issuer { issuer.as_deref() } else { None }

@@ -29,14 +29,14 @@ pub(super) static DELAYS: [(HeaderName, Scale); 6] = [
     (HeaderName::from_static("requestlimit-default-retryafter"), Scale::Millis),
 ];
 
-/// The names of all headers that this module and `rate_limit` read, by their first letter, and sorted.
+/// The names of all headers that this module and `rate_limit` read, grouped by their first letter and sorted.
 static NAMES: LazyLock<[Vec<&str>; 26]> = LazyLock::new(|| {
     let mut names: Vec<_> = DELAYS.iter().map(|(name, _)| name.as_str()).chain(rate_limit::names()).collect();
     names.sort_unstable();
     array::from_fn(|letter| names.iter().copied().filter(|name| place(name) == letter).collect())
 });
 
-/// Returns the place of the name's first letter in the alphabet.
+/// Returns the position of the name's first letter in the alphabet.
 fn place(name: &str) -> usize {
     name.bytes().next().unwrap_or_default().wrapping_sub(b'a').into()
 }

@@ -107,7 +107,7 @@ fn returns_the_longest_delay_of_several_retry_after_headers() {
 }
 
 #[test]
-fn treats_a_403_and_a_418_as_throttled_only_if_they_ask_to_wait() {
+fn treats_a_403_and_a_418_as_throttled_only_with_a_delay_or_an_empty_quota() {
     let empty = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "9")];
     let left = [("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "9")];
     let heads: [&[(&'static str, &str)]; 4] = [&[], &left, &empty, &[("retry-after", "60")]];

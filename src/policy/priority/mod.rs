@@ -15,7 +15,8 @@ mod tests;
 /// Insert this value into the request's extensions, or use a setter:
 ///
 /// - [`RequestBuilder::priority`](crate::client::RequestBuilder::priority) for one request
-/// - [`StackBuilder::with_priority`](crate::stack::StackBuilder::with_priority) for all requests of a client that set none
+/// - [`StackBuilder::with_priority`](crate::stack::StackBuilder::with_priority) for all requests of a client that set
+///   none
 /// - [`RateLimitLayer::with_priority`](crate::limit::RateLimitLayer::with_priority) for all requests of a layer. Its
 ///   function replaces the extension
 /// - [`PermitRequest::with_priority`](crate::limit::PermitRequest::with_priority) without a layer
@@ -67,9 +68,9 @@ pub(crate) struct Shares {
     credit: [u64; Priority::COUNT],
     /// The rank of the last priority that took permits while it was the highest waiting priority.
     last_top: usize,
-    /// The number of permits that lower priorities have taken since then.
+    /// The number of permits that lower priorities have taken since `last_top` took permits.
     taken: u64,
-    /// The number of permits that they may take with more than one request, until that priority takes permits again.
+    /// The maximum of `taken` after a second or further request. The first request may exceed it.
     allowance: u64,
 }
 
@@ -112,7 +113,7 @@ impl Shares {
     }
 
     /// Returns the rank of the priority that is served next: the lowest one whose credit covers the cost of its first
-    /// waiter, or else the highest.
+    /// waiter, otherwise the highest.
     pub(crate) fn next(&self, heads: &Heads) -> Option<usize> {
         let top = top(heads)?;
         let is_due = |rank: &usize| {

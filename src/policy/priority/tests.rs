@@ -130,8 +130,8 @@ fn forecast_counts_higher_priorities_and_the_shares_of_lower_ones() {
 }
 
 proptest! {
-    /// Other requests of a high priority arrive in a pattern and wait alone. Then none arrives for a while, then a single
-    /// one.
+    /// Other requests of a high priority arrive in a pattern and wait alone. Then none arrives for a while, then a
+    /// single one.
     #[test]
     fn single_high_request_waits_for_its_refill_and_the_permits_of_one_other_request(
         percent in 0..=Shares::LARGEST,

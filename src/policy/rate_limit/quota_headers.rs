@@ -33,7 +33,7 @@ use crate::config::{InvalidConfig, text::Written};
 ///
 /// Without a header that states the reset, more permits are expected after the window of the
 /// [header](Self::with_window_header), otherwise after the [documented one](Self::with_window). A dialect rejects a
-/// quota without any of the three, and one without a header for the permits, such as the default.
+/// quota without any of these three. It also rejects a quota without a header for the permits, such as the default.
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(expecting = "a table", deny_unknown_fields))]
@@ -93,7 +93,7 @@ impl QuotaHeaders {
         Self { window: Some(Written(window)), ..self }
     }
 
-    /// Returns the headers, and what they state.
+    /// Returns the headers, each with the field that it states.
     fn fields(&self) -> impl Iterator<Item = (&HeaderName, Field)> {
         let used = if self.limit.is_some() { Field::Used } else { Field::UsedOfLimit };
         let fields = [
@@ -107,7 +107,7 @@ impl QuotaHeaders {
         fields.into_iter().filter_map(|(name, field)| Some((&name.as_ref()?.0, field)))
     }
 
-    /// Returns what a header states.
+    /// Returns the field that a header states.
     pub(in crate::policy) fn field(&self, name: &HeaderName) -> Option<Field> {
         self.fields().find_map(|(known, field)| (known == name).then_some(field))
     }

@@ -32,8 +32,8 @@ impl StackBuilder {
         own.into_iter().chain(self.pool.iter().flat_map(Pool::origins))
     }
 
-    /// Returns an error if a later setter contradicts the pool. Without a pool, returns an error if the limiter is that of
-    /// one, because one key would use the permits of all members.
+    /// Returns an error if another setter contradicts the pool. Also returns an error if a builder without a pool has
+    /// the limiter of one, because one key would use the permits of all members.
     pub(super) fn check_pool(&self) -> Result<(), InvalidConfig> {
         let limiter = self.limiter().downcast_ref::<PoolLimiter>();
         let (field, value) = match &self.pool {

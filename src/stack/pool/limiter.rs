@@ -169,7 +169,7 @@ impl Choice {
         Err(refusal.unwrap_or_else(|| Refusal::new(Reason::Unavailable, None)))
     }
 
-    /// Waits in the queue of one member. Returns `None` if another member can grant the permits at once, or earlier
+    /// Waits in the queue of one member. Returns `None` if another member can grant the permits immediately, or earlier
     /// than this one after the forecast time of this one.
     async fn wait_at(
         &self,

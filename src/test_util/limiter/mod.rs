@@ -95,7 +95,7 @@ pub struct Sim<'a> {
     block: Option<(Block, Vec<usize>)>,
     checks: Checks,
     report: Report,
-    /// The start of the present event.
+    /// The start of the current event.
     start: Option<Start>,
     /// The refusals that state a wait.
     refused: Vec<Refused>,

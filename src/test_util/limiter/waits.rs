@@ -19,9 +19,9 @@ pub(super) struct Refused {
 }
 
 impl Sim<'_> {
-    /// Runs the script up to a refusal, without the bounds of the refused call. From then on, nothing happens but
-    /// grants. Returns 1 if the call is granted when it is due. Returns 0 if the forecast may be too early, or if it is
-    /// unknown because of another refusal or of the requests in flight.
+    /// Runs the script up to a refusal, without the bounds of the refused call. After the refusal, the only further
+    /// events are grants. Returns 1 if the call is granted when it is due. Returns 0 if the forecast may be too early,
+    /// or if it is unknown because of another refusal or of the requests in flight.
     pub(super) fn check_wait(mut self, refused: &Refused) -> Result<u64, Violation> {
         self.unbounded = Some(refused.caller);
         while self.start != refused.start {
@@ -50,7 +50,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Serves the waiters until a time. Each collects its permits at once. Returns when this waiter gets its own.
+    /// Serves the waiters until a time. Each collects its permits immediately. Returns when this waiter gets its own.
     fn granted_at(&mut self, ticket: Ticket, until: u64) -> Option<u64> {
         let is_due = |ticket: &Ticket| match self.core.stage(*ticket) {
             Some(Stage::Granted(at)) => !self.core.is_expired(*at, self.time),

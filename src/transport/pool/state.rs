@@ -51,7 +51,7 @@ impl<B: RequestBody> State<B> {
 
     pub(super) fn take(&mut self, now: Instant, idle_timeout: Duration) -> Option<Connection<B>> {
         if !self.shared.is_empty() {
-            // An expired connection closes at once, because a further connection may need its place.
+            // An expired connection closes immediately, because a further connection may need its place.
             self.shared
                 .retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
             let free = self.shared.iter().find(|connection| connection.begin());

@@ -144,7 +144,7 @@ async fn get_status(client: &Client, unread: Duration) -> Result<StatusCode, Err
     Ok(response.status())
 }
 
-/// What the caller of a hostile server gets.
+/// The result of a call to a hostile server.
 #[derive(Debug, Clone, Copy)]
 enum Expected {
     Status(u16),

@@ -48,7 +48,7 @@ impl History {
         }
     }
 
-    /// Returns all violations. Every call ended exactly once, both in the callers' count and in the log.
+    /// Returns all violations. Adds one unless every call ended exactly once, both in the callers' count and in the log.
     pub(crate) fn violations(&self) -> Vec<String> {
         let started = self.calls_started.load(Relaxed);
         let outcomes = self.outcomes.lock().unwrap();

@@ -10,8 +10,8 @@
 //! sliding window. Each API has its own key and key placement.
 //!
 //! - Servers negotiate HTTP/2 or HTTP/1.1 for each connection. They respond slowly or not at all, send garbage,
-//!   truncate or stall bodies, and refuse streams. They also reset connections before the TLS handshake and instead of a
-//!   response. Some responses request a delay of 30 years.
+//!   truncate or stall bodies, and refuse streams. They also reset connections before the TLS handshake, and instead of
+//!   a response. Some responses request a delay of 30 years.
 //! - Callers cancel calls at random times. Operators revoke keys in use, change quotas and end pauses.
 //! - A recovery phase follows the load. The servers respond correctly until all retry budgets are full. Then all
 //!   clients are dropped.

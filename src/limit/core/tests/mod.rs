@@ -97,7 +97,7 @@ impl Core {
         }
     }
 
-    /// As [`run`](Self::run). Each woken waiter collects its permits at once.
+    /// As [`run`](Self::run). Each woken waiter collects its permits immediately.
     fn serve_until(&mut self, from: u64, until: u64) -> Vec<(u64, Ticket)> {
         let (mut now, mut granted) = (from, Vec::new());
         loop {

@@ -14,7 +14,7 @@ fn respond(core: &mut Core, grant: Grant, feedback: &Feedback, now: u64) {
     core.finished(grant, End::Response(feedback, grant.at), now);
 }
 
-/// Returns when the next request would leave, in milliseconds. It is cancelled, so that it does not leave.
+/// Submits a request and cancels it. Returns when it would have left, in milliseconds.
 fn next_grant(core: &mut Core, now: u64) -> u64 {
     match core.submit(one(), now).unwrap() {
         Submitted::Granted(grant) => {
@@ -169,8 +169,8 @@ fn only_pauses_of_responses_are_bounded() {
     }
 }
 
-/// Lets a request leave now, which the server throttles after `latency` without a delay. Returns the pause that follows,
-/// in milliseconds.
+/// Lets a request leave now, which the server throttles after `latency` without a delay. Returns the pause that
+/// follows, in milliseconds.
 fn throttle_bare(core: &mut Core, latency: u64, now: u64) -> u64 {
     let grant = core.try_submit(one(), now).unwrap();
     respond(core, grant, &throttled(None, Vec::new()), now + latency);
