@@ -53,10 +53,9 @@
 //! first. Each lower priority with queued requests still gets a share of the permits. The default is 10 %: see
 //! [`with_lower_priority_share`](LocalLimiter::with_lower_priority_share).
 //!
-//! - A request of high priority waits for its own permits, and for at most as many others as the most expensive
-//!   request costs. In a [token bucket](crate::limit::LocalLimiter::token_bucket), this takes at most two refill
-//!   intervals if each request costs one permit. The bound does not hold while another high request is queued, or a
-//!   request of normal priority whose permit has [expired](#expiry).
+//! - At a [token bucket](crate::limit::LocalLimiter::token_bucket), a request of high priority for one permit waits for
+//!   at most two refill intervals if no other such request is queued, and none of normal priority whose permit has
+//!   [expired](#expiry).
 //! - Requests of the same priority are served first in, first out.
 //! - A new request of a higher priority delays the waiters of lower priorities. A waiter that would then miss its
 //!   deadline or exceed its longest wait fails within 10 ms.

@@ -37,8 +37,11 @@ impl Core {
 
     /// Returns when the permits of the head are available.
     pub(super) fn due(&self, head: &Head, now: u64) -> u64 {
-        let cost = head.waiter.cost.get().into();
-        let due = self.server.forecast(|start, total| self.supply.due(start, total, cost), now, cost);
+        let cost = u64::from(head.waiter.cost.get());
+        // The server's limits apply only to the permits that the head takes.
+        let needed = cost.saturating_add(head.reserve);
+        let by_server = self.server.forecast(|start, total| self.supply.due(start, total, cost), now, cost);
+        let due = by_server.max(self.supply.due(now, needed, needed));
         self.due_behind(due, &Totals::NONE, &head.waiter.amounts, now)
     }
 
@@ -130,7 +133,7 @@ impl Core {
     /// Returns when the driver must wake for the head, whose permits are available at `due`: then, or a little later,
     /// so that one wake-up serves several waiters. It is never so late that one of them misses its bounds.
     pub(super) fn gather(&self, head: &Head, due: u64, now: u64) -> u64 {
-        let needed = u64::from(head.waiter.cost.get());
+        let needed = u64::from(head.waiter.cost.get()).saturating_add(head.reserve);
         let wanted = self.queue.total();
         let has_own_time = self.supply.learner().is_some() || self.supply.source().is_some();
         let is_exact = self.server.any() || has_own_time || self.units.is_some() || self.queue.is_alone(head);
@@ -209,7 +212,7 @@ impl Core {
                 } else if let Some(refusal) = self.unavailable(waiter.cost, now) {
                     Some(refusal)
                 } else if waiter.latest.is_bounded() {
-                    let total = self.queue.shares.total(rank, own, &wanted, self.queue.costliest);
+                    let total = self.queue.shares.total(rank, own, &wanted, 0);
                     let before = queued_amounts::ahead(total, own.saturating_add(higher), of_rank, taken);
                     let due = self.forecast(now, total);
                     let due = self.due_behind(due, &before, &waiter.amounts, now);

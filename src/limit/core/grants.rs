@@ -35,7 +35,7 @@ impl Core {
                 }
             }
             let Waiter { cost, is_in_flight, amounts, .. } = head.waiter;
-            if self.take((cost, is_in_flight), &amounts, self.lateness.start(now), now) {
+            if self.take((cost, is_in_flight), &amounts, head.reserve, self.lateness.start(now), now) {
                 self.queue.grant(&head, now);
             } else if let Some(refusal) = self.missed(&head, now) {
                 self.refuse(head.slot, refusal, now);
@@ -94,13 +94,14 @@ impl Core {
         [expiry, head, recheck, held].into_iter().flatten().min()
     }
 
-    /// Takes the permits of a request if they are available now. Returns whether it took them. `from` is the earliest
-    /// time at which they may have become available. The request may already be in flight.
+    /// Takes permits if they and `reserve` others are available since `from` or later. Returns whether it took them. The
+    /// request may already be in flight.
     #[inline]
     pub(super) fn take(
         &mut self,
         (cost, is_in_flight): (NonZeroU32, bool),
         amounts: &Amounts,
+        reserve: u64,
         from: u64,
         now: u64,
     ) -> bool {
@@ -122,7 +123,7 @@ impl Core {
         }
         let taken = match self.supply.source() {
             Some(_) => self.take_from_source(cost, amounts, now),
-            None => self.supply.take(cost, from, progress, now),
+            None => self.supply.take(cost, (reserve, from), progress, now),
         };
         let Some(at) = taken else { return false };
         self.units.iter_mut().for_each(|units| units.take(at, amounts, now));

@@ -46,7 +46,7 @@ impl Core {
     /// Returns the waiter that is served next. While no further request may be in flight, those that already are go
     /// first: they may hold a connection for which the others wait.
     pub(super) fn head(&self) -> Option<Head> {
-        let head = self.queue.head()?;
+        let head = self.queue.head(self.supply.largest())?;
         let in_flight = if self.is_full() { self.queue.head_in_flight() } else { None };
         in_flight.or(Some(head))
     }

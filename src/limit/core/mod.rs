@@ -117,6 +117,7 @@ impl Core {
     ) -> Self {
         let mut core = Self::of(Supply::from_source(source), quotas, true);
         core.units = Units::stored(quotas);
+        core.queue.shares.save_none();
         core.configure(settings);
         // The store's permits expire, so a grant must not be backdated.
         core.lateness.never_catch_up();
@@ -223,18 +224,23 @@ impl Core {
     /// Grants the permits of a new request, or returns when they would be available.
     #[inline]
     fn grant(&mut self, ask: &Ask<'_>, now: u64) -> Result<Grant, u64> {
-        let (cost, rank) = (ask.cost, ask.priority.rank());
+        let (cost, rank, largest) = (ask.cost, ask.priority.rank(), self.supply.largest());
         let is_first = self.arrive(cost, now);
         // While no further request may be in flight, those that already are go first.
         let goes_first = is_first || ask.is_in_flight && self.is_full() && self.renewing() == 0;
-        let is_next = goes_first || self.queue.shares.serves_new(self.queue.heads(), rank, cost);
-        if is_next && self.take((cost, ask.is_in_flight), ask.amounts, now, now) {
-            if !is_first {
-                let heads = self.queue.heads();
-                self.queue.shares.grant_new(heads, rank, cost);
-                self.overtake(rank + 1, now);
+        let reserve = match goes_first {
+            true => Some(0),
+            false => self.queue.shares.reserve_of_new(self.queue.heads(), rank, cost, largest.into()),
+        };
+        if let Some(reserve) = reserve {
+            if self.take((cost, ask.is_in_flight), ask.amounts, reserve, now, now) {
+                if !is_first {
+                    let heads = self.queue.heads();
+                    self.queue.shares.grant_new(heads, rank, cost);
+                    self.overtake(rank + 1, now);
+                }
+                return Ok(Grant::new(now, cost));
             }
-            return Ok(Grant::new(now, cost));
         }
         Err(self.due_of_new(ask, now))
     }
@@ -260,7 +266,7 @@ impl Core {
     fn due_of_new(&self, ask: &Ask<'_>, now: u64) -> u64 {
         let (rank, wanted) = (ask.priority.rank(), &self.queue.wanted);
         let own = wanted[rank].saturating_add(ask.cost.get().into());
-        let total = self.queue.shares.total(rank, own, wanted, self.queue.costliest);
+        let total = self.queue.shares.total(rank, own, wanted, 0);
         let due = self.forecast(now, total);
         let ahead = self.queue.amounts.as_ref().map_or(Totals::NONE, |queued| {
             let needed = own.saturating_add(wanted.iter().take(rank).sum());

@@ -10,7 +10,7 @@ use crate::{
     error::Refusal,
     policy::{
         Amounts, Priority,
-        priority::{Heads, Shares},
+        priority::{Heads, Shares, Turn},
     },
 };
 
@@ -19,6 +19,8 @@ use crate::{
 pub(super) struct Head {
     pub(super) slot: u32,
     pub(super) waiter: Waiter,
+    /// The number of permits that must remain for another priority.
+    pub(super) reserve: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -112,12 +114,15 @@ impl Queue {
         [cost(0), cost(1), cost(2)]
     }
 
-    /// Returns the waiter that is served next.
+    /// Returns the waiter that is served next. A request can take at most `largest` permits.
     #[inline]
-    pub(super) fn head(&self) -> Option<Head> {
-        let rank = self.only_rank().or_else(|| self.shares.next(&self.heads()))?;
-        let (slot, found) = self.slots.first(rank)?;
-        Some(Head { slot, waiter: found.waiter })
+    pub(super) fn head(&self, largest: u32) -> Option<Head> {
+        let turn = match self.only_rank() {
+            Some(rank) => Turn { rank, reserve: 0 },
+            None => self.shares.next(&self.heads(), largest.into())?,
+        };
+        let (slot, found) = self.slots.first(turn.rank)?;
+        Some(Head { slot, waiter: found.waiter, reserve: turn.reserve })
     }
 
     /// Returns the first waiter that is already in flight.
@@ -127,7 +132,7 @@ impl Queue {
             while let Some((_, found)) = next.filter(|(_, found)| !found.waiter.is_in_flight) {
                 next = self.slots.next(found);
             }
-            next.map(|(slot, found)| Head { slot, waiter: found.waiter })
+            next.map(|(slot, found)| Head { slot, waiter: found.waiter, reserve: 0 })
         })
     }
 

@@ -166,10 +166,17 @@ impl Supply {
         learned.learner.is_free(cost, now)
     }
 
-    /// Takes permits if they are available now. Returns when they became available, not before `from`.
+    /// Takes permits if they and `reserve` others are available since `from` or later. Returns since when.
     #[inline]
-    pub(super) fn take(&mut self, cost: NonZeroU32, from: u64, progress: Progress, now: u64) -> Option<u64> {
-        let at = self.due(from, cost.get().into(), cost.get().into());
+    pub(super) fn take(
+        &mut self,
+        cost: NonZeroU32,
+        (reserve, from): (u64, u64),
+        progress: Progress,
+        now: u64,
+    ) -> Option<u64> {
+        let needed = u64::from(cost.get()).saturating_add(reserve);
+        let at = self.due(from, needed, needed);
         if at > now {
             return None;
         }
