@@ -1,8 +1,8 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::HeaderValue;
 
-use crate::policy::{outcome::Outcome, retry::DelayReason};
+use crate::policy::{nanos, outcome::Outcome, retry::DelayReason};
 
 /// The record of one attempt of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,8 +34,6 @@ pub struct AttemptReport {
     pub delay: Option<Duration>,
     /// What determined the length of `delay`.
     pub delay_reason: Option<DelayReason>,
-    /// The name of the cause, if the attempt ended without a response.
-    pub(super) failure: Option<&'static str>,
 }
 
 /// How long it took to open a connection.
@@ -50,17 +48,94 @@ pub struct ConnectTimes {
     pub tls: Option<Duration>,
 }
 
+/// Stores an [`AttemptReport`] in fewer bytes. Most calls never create the report.
+#[derive(Default)]
+pub(super) struct Attempt {
+    number: u32,
+    pub(super) started: OptionalDuration,
+    pub(super) waited: OptionalDuration,
+    pub(super) connection_wait: OptionalDuration,
+    pub(super) sent: OptionalDuration,
+    pub(super) ended: OptionalDuration,
+    pub(super) requested_delay: OptionalDuration,
+    pub(super) delay: OptionalDuration,
+    pub(super) connect: Option<Box<ConnectTimes>>,
+    pub(super) server_request_id: Option<Arc<str>>,
+    pub(super) outcome: Option<Outcome>,
+    /// The name of the cause, if the attempt ended without a response.
+    pub(super) failure: Option<&'static str>,
+    pub(super) delay_reason: Option<DelayReason>,
+}
+
+impl Attempt {
+    pub(super) fn report(&self) -> AttemptReport {
+        AttemptReport {
+            number: self.number,
+            started: self.started.get().unwrap_or_default(),
+            waited: self.waited.get().unwrap_or_default(),
+            connection_wait: self.connection_wait.get().unwrap_or_default(),
+            connect: self.connect.as_deref().copied(),
+            sent: self.sent.get(),
+            ended: self.ended.get(),
+            outcome: self.outcome,
+            server_request_id: self.server_request_id.as_deref().and_then(|id| id.parse().ok()),
+            requested_delay: self.requested_delay.get(),
+            delay: self.delay.get(),
+            delay_reason: self.delay_reason,
+        }
+    }
+}
+
+/// An optional duration, in 8 bytes. Durations above 584 years become [`Duration::MAX`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct OptionalDuration(u64);
+
+impl OptionalDuration {
+    pub(super) const NONE: Self = Self(u64::MAX);
+    const LONGEST: u64 = u64::MAX - 1;
+
+    pub(super) fn get(self) -> Option<Duration> {
+        match self {
+            Self::NONE => None,
+            Self(Self::LONGEST) => Some(Duration::MAX),
+            Self(stored) => Some(Duration::from_nanos(stored)),
+        }
+    }
+
+    pub(super) fn add(&mut self, more: Duration) {
+        *self = self.get().unwrap_or_default().saturating_add(more).into();
+    }
+}
+
+impl Default for OptionalDuration {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl From<Duration> for OptionalDuration {
+    fn from(duration: Duration) -> Self {
+        Self(nanos(duration).min(Self::LONGEST))
+    }
+}
+
+impl From<Option<Duration>> for OptionalDuration {
+    fn from(duration: Option<Duration>) -> Self {
+        duration.map_or(Self::NONE, Self::from)
+    }
+}
+
 /// The attempts of a call. The first attempt, which is the only one of most calls, needs no allocation.
 #[derive(Default)]
 pub(super) struct Attempts {
-    earlier: Vec<AttemptReport>,
-    pub(super) last: Option<AttemptReport>,
+    earlier: Vec<Attempt>,
+    pub(super) last: Option<Attempt>,
 }
 
 impl Attempts {
     pub(super) fn start(&mut self, started: Duration) {
         let number = self.number().saturating_add(1);
-        let attempt = AttemptReport { number, started, ..AttemptReport::default() };
+        let attempt = Attempt { number, started: started.into(), ..Attempt::default() };
         self.earlier.extend(self.last.replace(attempt));
     }
 
@@ -72,12 +147,42 @@ impl Attempts {
     /// Returns whether the server may have processed an attempt. `otherwise` is the result for the last attempt if it
     /// has no outcome, and without attempts.
     pub(super) fn were_processed(&self, otherwise: bool) -> bool {
-        let processed = |attempt: &AttemptReport| Some(attempt.outcome?.delivery().may_be_processed());
+        let processed = |attempt: &Attempt| Some(attempt.outcome?.delivery().may_be_processed());
         self.earlier.iter().any(|attempt| processed(attempt).unwrap_or(true))
             || self.last.as_ref().and_then(processed).unwrap_or(otherwise)
     }
 
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &AttemptReport> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Attempt> {
         self.earlier.iter().chain(&self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn optional_duration_replaces_durations_above_584_years_with_the_maximum() {
+        let longest = Duration::from_nanos(u64::MAX - 2);
+        let stored = |duration: Duration| OptionalDuration::from(duration).get();
+        assert_eq!(stored(Duration::ZERO), Some(Duration::ZERO));
+        assert_eq!(stored(longest), Some(longest));
+        for above in [u64::MAX - 1, u64::MAX].map(Duration::from_nanos).into_iter().chain([Duration::MAX]) {
+            assert_eq!(stored(above), Some(Duration::MAX));
+        }
+        assert_eq!(OptionalDuration::from(None).get(), None);
+    }
+
+    #[test]
+    fn adding_to_an_absent_duration_starts_at_zero_and_saturates() {
+        let mut sum = OptionalDuration::NONE;
+        sum.add(Duration::from_nanos(3));
+        assert_eq!(sum.get(), Some(Duration::from_nanos(3)));
+        sum.add(Duration::from_nanos(u64::MAX - 5));
+        assert_eq!(sum.get(), Some(Duration::from_nanos(u64::MAX - 2)));
+        sum.add(Duration::from_nanos(1));
+        assert_eq!(sum.get(), Some(Duration::MAX));
+        sum.add(Duration::MAX);
+        assert_eq!(sum.get(), Some(Duration::MAX));
     }
 }

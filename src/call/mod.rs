@@ -37,6 +37,7 @@ use std::{
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 
+use self::attempt::OptionalDuration;
 pub use self::attempt::{AttemptReport, ConnectTimes};
 pub use self::deadline::Deadline;
 pub(crate) use self::deadline::{DeadlineSetting, RequestTimeout};
@@ -188,14 +189,14 @@ impl CallContext {
     /// Records the server's request id from the final response, unless an attempt has already recorded it.
     pub(crate) fn keep_server_id(&self, headers: &HeaderMap) {
         let mut state = self.0.shared.state();
-        if state.attempts.last.as_ref().is_none_or(|attempt| attempt.ended.is_none()) {
-            state.server_request_id = state.server_id(headers).or(state.server_request_id.take());
+        if state.attempts.last.as_ref().is_none_or(|attempt| attempt.ended.get().is_none()) {
+            state.keep_id(headers);
         }
     }
 
     /// Records that the request waits for its permit.
     pub(crate) fn begin_wait(&self, now: Instant) {
-        self.0.shared.state().waits_since = Some(now.saturating_duration_since(self.started()));
+        self.0.shared.state().waits_since = now.saturating_duration_since(self.0.shared.started).into();
     }
 
     /// Records the end of the wait for a permit.
@@ -207,8 +208,8 @@ impl CallContext {
     #[cfg(feature = "client")]
     pub(crate) fn add_connection(&self, waited: Duration, times: Option<ConnectTimes>) {
         if let Some(attempt) = &mut self.0.shared.state().attempts.last {
-            attempt.connection_wait = attempt.connection_wait.saturating_add(waited);
-            attempt.connect = times;
+            attempt.connection_wait.add(waited);
+            attempt.connect = times.map(Box::new);
         }
     }
 
@@ -220,10 +221,10 @@ impl CallContext {
         }
         let mut state = self.0.shared.state();
         // An earlier run of the stack may have ended the call.
-        (state.retry_after, state.stop_reason) = (None, None);
+        (state.retry_after, state.stop_reason) = (OptionalDuration::NONE, None);
         self.0.shared.has_succeeded.store(false, Ordering::Relaxed);
         // The attempt before may have left both.
-        (state.renewal, state.waits_since) = (None, None);
+        (state.renewal, state.waits_since) = (None, OptionalDuration::NONE);
         // The layers of another stack may make this attempt.
         state.member.iter_mut().for_each(|member| member.alternative = None);
         self.0.shared.progress.reset();
@@ -243,16 +244,16 @@ impl CallContext {
         let elapsed = self.0.shared.started.elapsed();
         let phase = self.phase();
         let mut state = self.0.shared.state();
-        let server_request_id = headers.and_then(|headers| state.server_id(headers));
+        let server_request_id = headers.and_then(|headers| state.keep_id(headers));
         if let Some(attempt) = &mut state.attempts.last {
-            attempt.ended = Some(elapsed);
+            attempt.ended = elapsed.into();
             if let Phase::Sent(since_start) = phase {
-                attempt.sent = Some(since_start);
+                attempt.sent = since_start.into();
             }
             attempt.outcome = Some(outcome);
             attempt.failure = failure;
             attempt.server_request_id = server_request_id;
-            attempt.requested_delay = requested;
+            attempt.requested_delay = requested.into();
         }
         state.attempts.number()
     }
@@ -263,9 +264,9 @@ impl CallContext {
         self.0.shared.has_succeeded.store(false, Ordering::Relaxed);
         state.key_replaced |= key_replaced;
         // An earlier run of the stack may have ended the call, if the response's body broke after that.
-        (state.stop_reason, state.expired) = (None, None);
+        (state.stop_reason, state.expired) = (None, OptionalDuration::NONE);
         if let Some(attempt) = &mut state.attempts.last {
-            attempt.delay = Some(retry.delay);
+            attempt.delay = retry.delay.into();
             attempt.delay_reason = Some(retry.reason);
         }
     }
@@ -285,13 +286,13 @@ impl CallContext {
         let mut state = self.0.shared.state();
         if reason == StopReason::Deadline {
             let elapsed = self.0.shared.started.elapsed();
-            state.expired = Some(elapsed);
+            state.expired = elapsed.into();
             // The request may be dropped in the limiter's queue.
-            if let Some(since) = state.waits_since {
+            if let Some(since) = state.waits_since.get() {
                 state.add_wait(elapsed.saturating_sub(since));
             }
         }
         state.stop_reason = Some(reason);
-        state.retry_after = retry_after.or(state.retry_after);
+        state.retry_after = retry_after.map_or(state.retry_after, OptionalDuration::from);
     }
 }

@@ -6,7 +6,7 @@ use std::{
 
 use http::{Extensions, HeaderValue, Response};
 
-use super::{AttemptReport, DeadlineSetting, StopReason, shared::Shared, timeline::short};
+use super::{AttemptReport, DeadlineSetting, StopReason, attempt::Attempt, shared::Shared, timeline::short};
 #[cfg(feature = "client")]
 use crate::clock::Instant;
 
@@ -68,9 +68,7 @@ impl Report {
     /// Ignores an id of more than 128 characters or with characters other than visible ASCII. Also ignores an id that
     /// contains the key of an attempt, in plain text or percent-encoded.
     pub fn server_request_id(&self) -> Option<HeaderValue> {
-        let state = self.shared.state();
-        let of_attempt = || state.attempts.iter().rev().find_map(|attempt| attempt.server_request_id.clone());
-        state.server_request_id.clone().or_else(of_attempt)
+        self.shared.state().server_request_id.as_deref()?.parse().ok()
     }
 
     /// Redacts the call's two latest keys in `text`, but not their encoded forms.
@@ -97,12 +95,12 @@ impl Report {
 
     /// Returns the attempts in order. The list is empty without a retry layer.
     pub fn attempts(&self) -> Vec<AttemptReport> {
-        self.shared.state().attempts.iter().cloned().collect()
+        self.shared.state().attempts.iter().map(Attempt::report).collect()
     }
 
     /// Returns the last attempt.
     pub(crate) fn last_attempt(&self) -> Option<AttemptReport> {
-        self.shared.state().attempts.last.clone()
+        self.shared.state().attempts.last.as_ref().map(Attempt::report)
     }
 
     /// Returns the number of attempts, which is 0 without a retry layer.
@@ -128,7 +126,7 @@ impl Report {
 
     /// Returns the total time that all attempts waited for the limiter.
     pub fn waited(&self) -> Duration {
-        self.shared.state().waited
+        self.shared.state().waited.get().unwrap_or_default()
     }
 
     /// Returns the total time between the end of an attempt and the start of the next one.
@@ -144,7 +142,7 @@ impl Report {
     /// Returns the delay after which another attempt could succeed, counted from the end of the last attempt. The delay
     /// is known if it ended the call, because it exceeds the deadline or `max_retry_after`. Otherwise returns `None`.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.shared.state().retry_after
+        self.shared.state().retry_after.get()
     }
 
     /// Returns why no further attempt was made. Returns `None` while the call runs, and if the caller dropped the call.

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
     DeadlineSetting, Member, StopReason,
-    attempt::Attempts,
+    attempt::{Attempts, OptionalDuration},
     deadline::EarliestDeadline,
     progress::Progress,
     renewal::Renewal,
@@ -51,12 +51,11 @@ pub(crate) struct Naming {
 pub(super) struct State {
     /// The identity of the call. If several layers set an identity, the identity of the innermost layer applies.
     pub(super) identity: Option<Identity>,
-    /// The server's request id in a final response that no attempt has recorded.
-    pub(super) server_request_id: Option<HeaderValue>,
+    pub(super) server_request_id: Option<Arc<str>>,
     pub(super) keys: SentKeys,
-    pub(super) waited: Duration,
+    pub(super) waited: OptionalDuration,
     /// When the request began to wait for its permit, after the start of the call. `None` if it does not wait.
-    pub(super) waits_since: Option<Duration>,
+    pub(super) waits_since: OptionalDuration,
     pub(super) attempts: Attempts,
     /// Whether the event of the call shows the last attempt, which has no event of its own.
     pub(super) deferred: bool,
@@ -71,11 +70,11 @@ pub(super) struct State {
     pub(super) renewal: Option<Renewal>,
     /// `None` unless a pool has chosen a member.
     pub(super) member: Option<Box<Member>>,
-    pub(super) retry_after: Option<Duration>,
+    pub(super) retry_after: OptionalDuration,
     /// Why the call ended without a success.
     pub(super) stop_reason: Option<StopReason>,
     /// When the deadline ended the call, after the start of the call.
-    pub(super) expired: Option<Duration>,
+    pub(super) expired: OptionalDuration,
 }
 
 impl Shared {
@@ -110,17 +109,19 @@ impl State {
 
     /// Adds the time of a wait for a permit to the call and to its running attempt.
     pub(super) fn add_wait(&mut self, waited: Duration) {
-        self.waits_since = None;
-        self.waited = self.waited.saturating_add(waited);
+        self.waits_since = OptionalDuration::NONE;
+        self.waited.add(waited);
         if let Some(attempt) = &mut self.attempts.last {
-            attempt.waited = attempt.waited.saturating_add(waited);
+            attempt.waited.add(waited);
         }
     }
 
-    /// Returns the first acceptable request id that the server sent with a response. The id is a copy, because the
-    /// header value would keep the buffer of all response headers in memory.
-    pub(super) fn server_id(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+    /// Records and returns the first acceptable request id that the server sent with a response. If the response has
+    /// none, the id of an earlier response is kept. The id is a copy, because the header value would keep the buffer of
+    /// all response headers in memory.
+    pub(super) fn keep_id(&mut self, headers: &HeaderMap) -> Option<Arc<str>> {
         let names = &self.identity.as_ref()?.naming.server_headers;
-        server_id::candidates(headers, names).find(|id| !self.keys.are_in(id))?.parse().ok()
+        let id = server_id::candidates(headers, names).find(|id| !self.keys.are_in(id))?;
+        Some(Arc::clone(self.server_request_id.insert(id.into())))
     }
 }

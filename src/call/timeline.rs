@@ -4,7 +4,7 @@ use std::{fmt::Write, time::Duration};
 
 use http::StatusCode;
 
-use super::{AttemptReport, Outcome, StopReason, shared::State};
+use super::{Outcome, StopReason, attempt::Attempt, shared::State};
 
 /// The longest list of attempts, in characters.
 const LONGEST: usize = 240;
@@ -14,9 +14,9 @@ const ELIDED: usize = 40;
 impl State {
     /// Returns the total time between the end of an attempt and the start of the next one, or the deadline.
     pub(super) fn backoff(&self) -> Duration {
-        let starts = self.attempts.iter().skip(1).map(|next| next.started).chain(self.expired);
-        let pairs = self.attempts.iter().zip(starts).filter(|(attempt, _)| attempt.delay.is_some());
-        sum(pairs.filter_map(|(attempt, next)| Some(next.saturating_sub(attempt.ended?))))
+        let starts = self.attempts.iter().skip(1).map(|next| next.started).chain([self.expired]);
+        let pairs = self.attempts.iter().zip(starts).filter(|(attempt, _)| attempt.delay.get().is_some());
+        sum(pairs.filter_map(|(attempt, next)| Some(next.get()?.saturating_sub(attempt.ended.get()?))))
     }
 
     /// Lists the attempts with their durations, without the time in the limiter's queue: `503@27ms, timeout@3s`. If
@@ -41,7 +41,7 @@ impl State {
 
     /// Returns the text of an attempt and its duration. An attempt without an end ran until the deadline, or it still
     /// runs.
-    fn entry(&self, attempt: &AttemptReport) -> (String, Duration) {
+    fn entry(&self, attempt: &Attempt) -> (String, Duration) {
         let status = attempt.outcome.and_then(Outcome::status);
         let name = match attempt.failure.or(status.as_ref().map(StatusCode::as_str)) {
             Some(name) => name,
@@ -51,8 +51,9 @@ impl State {
         let is_not_sent = matches!(attempt.outcome, Some(Outcome::NotSent | Outcome::Refused));
         let not_sent = if is_not_sent { "(not_sent)" } else { "" };
         let mut text = format!("{name}{not_sent}");
-        let Some(ended) = attempt.ended.or(self.expired) else { return (text, Duration::ZERO) };
-        let took = ended.saturating_sub(attempt.started.saturating_add(attempt.waited));
+        let Some(ended) = attempt.ended.get().or(self.expired.get()) else { return (text, Duration::ZERO) };
+        let before = [attempt.started, attempt.waited].map(|time| time.get().unwrap_or_default());
+        let took = ended.saturating_sub(sum(before.into_iter()));
         let _ = write!(text, "@{}", short(took));
         (text, took)
     }
@@ -104,11 +105,11 @@ mod tests {
         let mut state = State::default();
         for _ in 0..count {
             let started =
-                state.attempts.last.as_ref().and_then(|last| last.ended).map(|end| end + millis(50));
+                state.attempts.last.as_ref().and_then(|last| last.ended.get()).map(|end| end + millis(50));
             state.attempts.start(started.unwrap_or_default());
             let last = state.attempts.last.as_mut().unwrap();
-            last.ended = Some(started.unwrap_or_default() + took);
-            last.delay = Some(millis(50));
+            last.ended = (started.unwrap_or_default() + took).into();
+            last.delay = millis(50).into();
             (last.outcome, last.failure) = (Some(Outcome::NotSent), Some(failure));
         }
         state
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(call.report().to_string(), "1 attempt (unfinished)");
         let mut state = state_of(1, "closed", millis(10));
         state.attempts.start(millis(60));
-        (state.stop_reason, state.expired) = (Some(StopReason::Deadline), Some(millis(1_060)));
+        (state.stop_reason, state.expired) = (Some(StopReason::Deadline), millis(1_060).into());
         assert_eq!(state.attempt_log(), "closed(not_sent)@10ms, deadline@1s");
         assert_eq!(state.backoff(), millis(50));
     }
@@ -155,7 +156,7 @@ mod tests {
     fn backoff_ends_at_the_deadline_if_the_next_attempt_does_not_start() {
         let mut state = state_of(1, "closed", millis(10));
         assert_eq!(state.backoff(), Duration::ZERO);
-        state.expired = Some(millis(30));
+        state.expired = millis(30).into();
         assert_eq!(state.backoff(), millis(20));
     }
 }
