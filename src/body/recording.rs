@@ -56,7 +56,6 @@ impl<B> Shared<B> {
 }
 
 /// Records the frames of a body.
-#[derive(Default)]
 pub(super) struct Recording {
     /// The number of bytes that may still be recorded.
     room: usize,

@@ -101,7 +101,7 @@ pin_project! {
 /// Creates the body for each further attempt of a call.
 ///
 /// Once an attempt has read the body completely, further attempts can send it even while a connection still holds the
-/// body of the earlier attempt. All bodies share the recorded chunks.
+/// body of the earlier attempt. All bodies share the bytes of the recorded chunks.
 pub(crate) struct Replay<B> {
     /// `None` for an empty body.
     shared: Option<Arc<Shared<B>>>,

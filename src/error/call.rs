@@ -82,7 +82,7 @@ impl Error {
         Self::of(Failed::Layer, kind, time, source)
     }
 
-    pub(super) fn of(
+    pub(crate) fn of(
         failed: Failed,
         kind: ErrorKind,
         time: Option<Duration>,
@@ -113,13 +113,6 @@ impl Error {
     /// Creates the error of an attempt whose timeout expired while it waited for a new connection.
     pub(crate) fn not_connected_within(limit: Duration) -> Self {
         Self::of(Failed::Service(NOT_SENT), ErrorKind::ConnectTimeout, Some(limit), None)
-    }
-
-    /// Creates the error of a service that may have sent the request, and would fail in each further attempt.
-    #[cfg(feature = "reqwest")]
-    pub(crate) fn lasting(why: &'static str) -> Self {
-        let failed = Failed::Service(Proof { not_sent: false, lasting: true });
-        Self::of(failed, ErrorKind::Other, None, Some(why.into())).showing_source()
     }
 
     /// Marks the error of a timeout that expired before the request was sent.

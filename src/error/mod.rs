@@ -18,7 +18,7 @@
 pub(crate) mod call;
 mod causes;
 pub(crate) mod chain;
-mod delivery;
+pub(crate) mod delivery;
 mod display;
 pub(crate) mod kind;
 mod processing;

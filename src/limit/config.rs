@@ -117,14 +117,15 @@ impl RateLimitConfig {
 }
 
 impl LocalLimiter {
-    /// Replaces the settings by those of a configuration, and the quotas if it has the field `quota`. Keeps the rule,
-    /// such as a [token bucket](Self::token_bucket).
+    /// Replaces the settings that a configuration has, and the quotas if it has the field `quota`. Keeps the rule, such
+    /// as a [token bucket](Self::token_bucket).
     pub fn with_config(self, config: &RateLimitConfig) -> Self {
         self.with_setup(|setup| {
             if let Some(List(quotas)) = &config.quota {
                 setup.quotas = quotas.as_slice().into();
             }
-            setup.settings = CoreSettings { rule: setup.settings.rule, ..config.settings() };
+            let CoreSettings { rule, lower_share, obeys_remaining, .. } = setup.settings;
+            setup.settings = CoreSettings { rule, lower_share, obeys_remaining, ..config.settings() };
         })
     }
 }

@@ -61,7 +61,8 @@ pub trait SelectLimiter {
     /// Returns a future that waits for a permit for the request whose head is `head`.
     ///
     /// The layer calls this method when the call's future is first polled, and again if the permit expires before it is
-    /// used. The layer polls the returned future immediately.
+    /// used. The layer polls the returned future immediately. A limiter may take the permits before that. Dropping the
+    /// future then wastes them.
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire;
 }
 

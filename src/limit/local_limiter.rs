@@ -147,7 +147,7 @@ impl LocalLimiter {
     /// Grants the permits of a request now, without overtaking a waiter. Returns `None`, and counts no refusal, if it
     /// cannot.
     pub(crate) fn grant_now(&self, request: &PermitRequest) -> Option<Permit<'static>> {
-        let grant = self.locked(|core, now| core.grant_now(&self.shared.ask(request, now), now))?;
+        let grant = Grant::new(self.shared.grant_now(request)?, request.cost());
         Some(Permit::shared(Arc::clone(&self.shared), grant, request.amounts()))
     }
 

@@ -38,6 +38,7 @@ macro_rules! presets {
         /// The value of `preset` in a configuration file.
         #[cfg(feature = "serde")]
         #[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
+        #[serde(rename = "Preset")]
         #[expect(non_camel_case_types, reason = "the names in the file")]
         pub(super) enum Name {
             $($name,)*

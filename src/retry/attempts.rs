@@ -126,7 +126,7 @@ impl<B: Body + 'static> Attempts<B> {
                 .then(|| self.release_member(outcome.delivery()))
                 .flatten(),
             has_body: response.is_some_and(|response| !response.body().is_end_stream()),
-            ..policy.state(last_attempt, &attempt)
+            ..policy.state(last_attempt, outcome, requested_delay)
         };
         let decided = retry::decide(&state, |reason| {
             let delays = match reason {

@@ -73,7 +73,12 @@ impl RetryLayer {
         let key_replaced = !own.never && is_key_replaced(attempt, idempotent);
         let last_attempt = policy.last_attempt(key_replaced, Some(head), attempt);
         let max_attempts = own.max_attempts.unwrap_or(policy.max_attempts);
-        RetryState { max_attempts, idempotent, ..policy.state(last_attempt, attempt) }
+        let requested_delay = attempt.reading.and_then(Reading::requested_delay);
+        RetryState {
+            max_attempts,
+            idempotent,
+            ..policy.state(last_attempt, attempt.outcome, requested_delay)
+        }
     }
 
     /// Returns what the layer does after an attempt. Sends nothing, waits for nothing and spends no credit.
@@ -94,7 +99,12 @@ impl RetryLayer {
 impl Policy {
     /// Returns the state after the first attempt of a call without a deadline. Its request is not idempotent and can be
     /// resent, and its response has no body.
-    pub(super) fn state(&self, last_attempt: LastAttempt, attempt: &AttemptResult<'_>) -> RetryState {
+    pub(super) fn state(
+        &self,
+        last_attempt: LastAttempt,
+        outcome: Outcome,
+        requested_delay: Option<Duration>,
+    ) -> RetryState {
         let has_credit = match (last_attempt, &self.budget) {
             (LastAttempt::Classified(decision), Some(budget)) => budget.left() >= budget.cost_of(decision),
             _ => true,
@@ -103,8 +113,8 @@ impl Policy {
             attempts: 1,
             max_attempts: self.max_attempts,
             idempotent: false,
-            outcome: attempt.outcome,
-            requested_delay: attempt.reading.and_then(Reading::requested_delay),
+            outcome,
+            requested_delay,
             time_left: None,
             replayable: true,
             has_credit,

@@ -21,11 +21,6 @@ pub(super) enum CredentialSource {
 }
 
 impl CredentialSource {
-    /// Returns whether requests send a key.
-    pub(super) fn is_key(&self) -> bool {
-        matches!(self, Self::Env(_) | Self::File(..) | Self::Keys(_))
-    }
-
     pub(super) fn create(&self, placement: &KeyPlacement) -> Result<Credential<AnySign>, InvalidConfig> {
         const MISSING: &str = "a key (with_api_key_env, with_api_key, with_api_key_file), a signature (with_signature), or without_credential()";
         const MISSING_IN_FILE: &str = "a key (api_key, api_key_env or api_key_file), or no_credential = true";

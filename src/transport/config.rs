@@ -77,8 +77,8 @@ pub struct TransportConfig {
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(super) given: super::tls::Certificates,
     #[cfg(feature = "proxy")]
-    #[cfg_attr(feature = "serde", serde(skip_serializing, deserialize_with = "super::proxy::read"))]
-    pub(super) proxy: Option<Result<super::Proxy, InvalidConfig>>,
+    #[cfg_attr(feature = "serde", serde(skip_serializing))]
+    pub(super) proxy: Option<super::proxy::ProxyChoice>,
     #[cfg(feature = "proxy")]
     pub(super) no_proxy: Option<String>,
 }

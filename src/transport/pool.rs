@@ -207,9 +207,9 @@ impl<B: RequestBody> Host<B> {
     /// Closes the connections that have been idle for too long.
     fn close_idle(&self) {
         let (mut state, now) = (self.lock(), clock::now());
-        state.idle.retain(|(connection, since)| {
-            !connection.sender.is_closed() && now.saturating_duration_since(*since) < connection.idle_timeout
-        });
+        state
+            .idle
+            .retain(|(connection, since)| now.saturating_duration_since(*since) < connection.idle_timeout);
         let idle_timeout = self.settings.idle_timeout;
         state.shared.retain(|connection| !connection.is_over() && !connection.is_idle_for(now, idle_timeout));
     }
@@ -267,6 +267,8 @@ impl<B: RequestBody> Drop for Slot<B> {
         if let Some(host) = self.0.upgrade() {
             let mut state = host.lock();
             state.connections -= 1;
+            // The connection of this place, too. Its task may be the last one of the origin.
+            state.idle.retain(|(connection, _)| !connection.sender.is_closed());
             host.open(state);
         }
     }

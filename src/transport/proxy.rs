@@ -18,13 +18,13 @@ impl TransportConfig {
     /// Sends the requests through a proxy. Replaces the proxy and the exceptions of a file.
     #[cfg_attr(docsrs, doc(cfg(feature = "proxy")))]
     pub fn with_proxy(mut self, proxy: Proxy) -> Self {
-        (self.proxy, self.no_proxy) = (Some(Ok(proxy)), None);
+        (self.proxy, self.no_proxy) = (Some(ProxyChoice::Given(proxy)), None);
         self
     }
 
     /// Returns the proxy with its exceptions.
     pub(super) fn proxy(&self) -> Result<Option<Proxy>, InvalidConfig> {
-        let proxy = self.proxy.clone().transpose()?;
+        let proxy = self.proxy.as_ref().map(ProxyChoice::get).transpose()?;
         Ok(match &self.no_proxy {
             Some(hosts) => proxy.map(|proxy| proxy.with_no_proxy(hosts)),
             None => proxy,
@@ -32,19 +32,38 @@ impl TransportConfig {
     }
 }
 
-/// Reads the URL of a proxy, or `environment`. Returns an error as a value, because a parser of files quotes the line
-/// of a value that cannot be deserialized, and this line may contain a password.
+/// The proxy of a configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum ProxyChoice {
+    Given(Proxy),
+    /// The URL in a file, or `environment`. Read when the transport is built, because a parser of files quotes the line
+    /// of a value that cannot be deserialized, and this line may contain a password.
+    #[cfg(feature = "serde")]
+    Written(InlineKey),
+}
+
+impl ProxyChoice {
+    fn get(&self) -> Result<Proxy, InvalidConfig> {
+        match self {
+            Self::Given(proxy) => Ok(proxy.clone()),
+            #[cfg(feature = "serde")]
+            Self::Written(url) => {
+                let proxy = match url.text() {
+                    Ok("environment") => Proxy::from_env(),
+                    Ok(url) => Proxy::new(url),
+                    Err(_) => Err(InvalidConfig::new("proxy", "…", "a string")),
+                };
+                proxy.map_err(|error| error.at("proxy"))
+            }
+        }
+    }
+}
+
 #[cfg(feature = "serde")]
-pub(super) fn read<'de, D: serde::Deserializer<'de>>(
-    from: D,
-) -> Result<Option<Result<Proxy, InvalidConfig>>, D::Error> {
-    let url: InlineKey = serde::Deserialize::deserialize(from)?;
-    let proxy = match url.text() {
-        Ok("environment") => Proxy::from_env(),
-        Ok(url) => Proxy::new(url),
-        Err(_) => Err(InvalidConfig::new("proxy", "…", "a string")),
-    };
-    Ok(Some(proxy.map_err(|error| error.at("proxy"))))
+impl<'de> serde::Deserialize<'de> for ProxyChoice {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        InlineKey::deserialize(from).map(Self::Written)
+    }
 }
 
 /// The proxies through which a [`Transport`](super::Transport) sends its requests.

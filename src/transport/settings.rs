@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 use crate::config::text::Text;
 
 /// The settings of the connections to one origin.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct PoolSettings {
     pub(super) version: Version,
     pub(super) idle_timeout: Duration,

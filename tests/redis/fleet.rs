@@ -73,7 +73,7 @@ async fn child_process_runs_one_worker() {
 const KINDS: [Algorithm; 2] = [Algorithm::TokenBucket, Algorithm::SlidingWindow];
 
 #[tokio::test]
-#[ignore = "takes 26 s; .ci/run runs it"]
+#[ignore = "takes 26 s; .ci/run slow runs it"]
 async fn four_processes_share_the_quota_of_one_limiter() {
     for kind in KINDS {
         let (redis, counter) = (server(), CountingServer::start().unwrap());
@@ -108,7 +108,7 @@ async fn four_processes_share_the_quota_of_one_limiter() {
 
 /// The processes refuse requests while the store is down, or use their fallback shares.
 #[tokio::test]
-#[ignore = "takes 46 s; .ci/run runs it"]
+#[ignore = "takes 46 s; .ci/run slow runs it"]
 async fn four_processes_share_the_quota_during_and_after_an_outage_of_the_store() {
     for (kind, parts) in KINDS.into_iter().flat_map(|kind| [(kind, 0), (kind, PROCESSES as u32)]) {
         let (mut redis, counter) = (server(), CountingServer::start().unwrap());

@@ -28,7 +28,7 @@ const EXPECTED: &[&str] = &[
 ];
 
 #[test]
-#[ignore = "runs cargo check; .ci/run runs it"]
+#[ignore = "runs cargo check; .ci/run slow runs it"]
 fn compiler_message_explains_each_mistake() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(env!("CARGO"))
@@ -55,7 +55,7 @@ pub async fn call(client: tower_outbound::Client) -> Option<u8> {
 }";
 
 #[test]
-#[ignore = "runs cargo check; .ci/run runs it"]
+#[ignore = "runs cargo check; .ci/run slow runs it"]
 fn compiler_message_names_the_absent_feature() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let output = Command::new(env!("CARGO"))

@@ -184,7 +184,7 @@ impl Task {
                     self.inner.limiter.source_changed();
                 }
                 Next::Stop => {
-                    // The exchange fails if a query was requested meanwhile. The task then continues.
+                    // Keeps the state if a query was requested meanwhile. The task then continues.
                     let stopped = state.compare_exchange(RUNNING, 0, Ordering::SeqCst, Ordering::SeqCst);
                     self.finished = stopped.is_ok();
                 }

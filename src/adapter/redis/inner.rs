@@ -112,7 +112,8 @@ impl PermitIssuer for Inner {
             return effect;
         }
         for remaining in response.limiting() {
-            let (uncounted, longest) = (self.limiter.demand().uncounted, self.settings.pauses.longest);
+            let uncounted = self.limiter.locked(|core, now| core.uncounted(now));
+            let longest = self.settings.pauses.longest;
             self.inspect(|permits, now| permits.session.remember(remaining, uncounted, longest, now));
         }
         if effect.pause.is_some() || response.requested_pause().is_some() {

@@ -92,8 +92,8 @@ impl Inner {
         next
     }
 
-    /// Lets the limiter admit `further` requests. `None` while the store is lost: the limiter then admits the process's
-    /// share. Returns the number in flight.
+    /// Lets the limiter admit `further` requests. `None` while the process uses its share of the limit: the limiter then
+    /// admits that share. Returns the number in flight.
     pub(super) fn admit(&self, further: Option<u32>) -> u32 {
         let Some(max) = self.settings.max_in_flight else { return 0 };
         let processes = if further.is_some() { 1 } else { self.settings.processes };

@@ -5,7 +5,9 @@ use std::{error::Error as StdError, time::Duration};
 
 use hyper_util::client::legacy;
 
-use crate::error::{DeliveryError, Error, ErrorKind, chain::chain, transport::findings::Findings};
+use crate::error::{
+    DeliveryError, Error, ErrorKind, Failed, chain::chain, delivery::Proof, transport::findings::Findings,
+};
 
 /// Converts the error of a call that failed after `elapsed`. `redirects` is `true` if the client may have sent more
 /// than one request.
@@ -17,7 +19,7 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
     let error = error.without_url();
     // reqwest's error does not show which of these is the cause.
     if error.is_builder() {
-        return Error::lasting(
+        return lasting(
             "reqwest's setting `https_only` forbids the url, or the location of a redirect is invalid or has another scheme",
         );
     }
@@ -30,9 +32,15 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
     }
 }
 
+/// Creates the error of a client that may have sent the request, and would fail in each further attempt.
+fn lasting(why: &'static str) -> Error {
+    let failed = Failed::Service(Proof { not_sent: false, lasting: true });
+    Error::of(failed, ErrorKind::Other, None, Some(why.into())).showing_source()
+}
+
 /// Creates the error of a client that followed a redirect.
 pub(super) fn followed() -> Error {
-    Error::lasting("reqwest followed a redirect: build its client with redirect::Policy::none()")
+    lasting("reqwest followed a redirect: build its client with redirect::Policy::none()")
 }
 
 /// Converts the error of a request that reqwest cannot create. The innermost cause contains no URL.

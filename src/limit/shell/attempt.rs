@@ -59,6 +59,17 @@ impl Shared {
         outcome.map(|grant| grant.at)
     }
 
+    /// Grants the permits of a request now. Returns `None`, and counts no refusal, if it cannot.
+    pub(crate) fn grant_now(&self, request: &PermitRequest) -> Option<u64> {
+        let (clock, cost) = (&self.setup.clock, request.cost());
+        let now = clock.now();
+        let is_late = request.deadline().is_some_and(|deadline| clock.at(deadline) < now);
+        if !is_late && self.block.take(cost.get(), now) == Take::Taken {
+            return Some(now);
+        }
+        self.locked(|core, now| core.grant_now(&self.ask(request, now), now)).map(|grant| grant.at)
+    }
+
     /// Takes the lock, or takes the permits from a block that another caller has opened meanwhile. Closing that block
     /// at once would make all callers wait for the lock.
     #[inline]

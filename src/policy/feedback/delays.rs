@@ -31,7 +31,11 @@ pub(super) static DELAYS: [(HeaderName, Scale); 6] = [
 
 /// The names of all headers that this module and `rate_limit` read, grouped by their first letter and sorted.
 static NAMES: LazyLock<[Vec<&str>; 26]> = LazyLock::new(|| {
-    let mut names: Vec<_> = DELAYS.iter().map(|(name, _)| name.as_str()).chain(rate_limit::names()).collect();
+    let own = DELAYS
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .chain(super::SCOPES.iter().map(|(name, _)| name.as_str()));
+    let mut names: Vec<_> = own.chain(rate_limit::names()).collect();
     names.sort_unstable();
     array::from_fn(|letter| names.iter().copied().filter(|name| place(name) == letter).collect())
 });

@@ -23,7 +23,7 @@ pub(crate) use self::delays::{has_limits, retry_after};
 
 /// The headers that state what a throttle concerns, and the beginnings of the values that mean the account. Discord,
 /// Stripe and Jira send them. The other values mean one endpoint, bucket or object.
-const SCOPES: [(HeaderName, &[&str]); 3] = [
+static SCOPES: [(HeaderName, &[&str]); 3] = [
     (HeaderName::from_static("x-ratelimit-scope"), &["global"]),
     (HeaderName::from_static("stripe-rate-limited-reason"), &["global"]),
     (HeaderName::from_static("ratelimit-reason"), &["jira-quota"]),

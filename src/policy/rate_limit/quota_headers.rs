@@ -34,6 +34,8 @@ use crate::config::{InvalidConfig, text::Written};
 /// Without a header that states the reset, more permits are expected after the window of the
 /// [header](Self::with_window_header), otherwise after the [documented one](Self::with_window). A dialect rejects a
 /// quota without any of these three. It also rejects a quota without a header for the permits, such as the default.
+///
+/// If a setter is called twice, the second call replaces the header of the first.
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(expecting = "a table", deny_unknown_fields))]
@@ -132,12 +134,8 @@ impl QuotaHeaders {
             let expected = "a header that appears only once in the dialect";
             return Err(InvalidConfig::new("quota header", pair[0].to_owned(), expected));
         }
-        match all.iter().find_map(|one| Some((one, one.missing()?))) {
-            Some((one, expected)) => {
-                Err(InvalidConfig::new("quota header", one.row().name.into_owned(), expected))
-            }
-            None => Ok(()),
-        }
+        let invalid = all.iter().find_map(|one| Some((one.row().name.into_owned(), one.missing()?)));
+        invalid.map_or(Ok(()), |(name, expected)| Err(InvalidConfig::new("quota header", name, expected)))
     }
 
     /// Returns the requirement that the quota violates.

@@ -34,7 +34,7 @@ impl StackBuilder {
     }
 
     /// Like [`with_api_key_file`](Self::with_api_key_file), with a custom interval between two reads of the file.
-    pub(crate) fn with_api_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
+    pub fn with_api_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
         self.with_credential(CredentialSource::File(path.into(), interval))
     }
 

@@ -212,7 +212,11 @@ impl StackBuilder {
                 RouteLayer::new(self.base.clone(), pool.clone()),
             ),
         };
-        let key_header = self.placement.header_name().filter(|_| has_pool || self.credential.is_key());
+        let is_key = matches!(
+            self.credential,
+            CredentialSource::Env(_) | CredentialSource::File(..) | CredentialSource::Keys(_)
+        );
+        let key_header = self.placement.header_name().filter(|_| has_pool || is_key);
         self.headers.check(key_header, self.request_id.header())?;
         self.check_pool()?;
         const IN_FILE: &str =

@@ -76,7 +76,7 @@ fn rustdoc_json(package: &str, root: &Path, target: &Path, options: &[&str]) -> 
 }
 
 #[test]
-#[ignore = "documents the whole crate; .ci/run runs it"]
+#[ignore = "documents the whole crate; .ci/run slow runs it"]
 fn public_api_uses_types_of_ecosystem_crates_only() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     // The test uses the workspace's target folder, so that the metadata of the dependencies is reused.
