@@ -189,6 +189,10 @@ mod tests {
             ("https://host", "https://host/?api%20key=a%26b%3Dc%2F%25"),
             ("https://host/v1?", "https://host/v1?api%20key=a%26b%3Dc%2F%25"),
             ("https://host/v1?q=1", "https://host/v1?q=1&api%20key=a%26b%3Dc%2F%25"),
+            (
+                "https://host/v1?my+api+key=1&q=api+key",
+                "https://host/v1?my+api+key=1&q=api+key&api%20key=a%26b%3Dc%2F%25",
+            ),
             ("https://host/v1?api%20key=own", "https://host/v1?api%20key=own"),
             ("https://host/v1?q&api+key", "https://host/v1?q&api+key"),
             ("https://host/v1?%61pi%20key=own", "https://host/v1?%61pi%20key=own"),

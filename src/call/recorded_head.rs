@@ -159,6 +159,8 @@ mod tests {
             Uri::from_static("*"),
             built("https", Authority::from_static("a"), "*"),
             built("https", Authority::from_static("a/v1"), "/"),
+            built("https", Authority::from_static("a?q"), "/"),
+            built("https", Authority::from_static("a#f"), "/"),
             built("ftp", Authority::from_static("a"), "?q"),
         ] {
             let request = Request::builder().uri(uri.clone()).body(()).unwrap();

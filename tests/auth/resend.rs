@@ -247,7 +247,9 @@ async fn idempotent_grpc_call_is_resent_once_after_unauthenticated_and_after_the
         };
         let server = ScriptedService::new([unauthenticated.clone(), unauthenticated, 200.into()]);
         let ((retry, budget), (layer, fetches)) = (resend_only(), replacing());
-        let service = (retry.with_classify(Grpc::new()), layer).layer(server.clone());
+        // The resend needs no classifier for gRPC.
+        let retry = if pushback.is_some() { retry.with_classify(Grpc::new()) } else { retry };
+        let service = (retry, layer).layer(server.clone());
         let mut call = request(method, URI);
         if is_declared {
             call.extensions_mut().insert(RetryOverride::new().with_idempotent());

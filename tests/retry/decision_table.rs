@@ -248,6 +248,7 @@ const TABLE: &[Row<'static>] = &[
     ("GET",  Empty,         &[Headers(400, RETRY_TRUE), Status(200)],            &[],                               Success,               &[TRANSIENT_1]),
     ("GET",  Empty,         &[Headers(429, RETRY_TRUE), Status(200)],            &[],                               Success,               &[THROTTLED_1]),
     ("GET",  Empty,         &[Headers(503, RETRY_FALSE)],                        &[],                               NotRetryable,          &[]),
+    ("GET",  Empty,         &[Headers(429, RETRY_FALSE)],                        &[],                               NotRetryable,          &[]),
     ("GET",  Empty,         &[Headers(200, RETRY_TRUE)],                         &[],                               Success,               &[]),
     ("GET",  Empty,         &[Headers(400, RETRY_TWICE), Status(200)],           &[],                               Success,               &[TRANSIENT_1]),
     ("GET",  Empty,         &[Headers(400, RETRY_CONTRADICTORY)],                &[],                               NotRetryable,          &[]),
@@ -259,6 +260,7 @@ const TABLE: &[Row<'static>] = &[
     ("GET",  Empty,         &[Headers(503, RETRY_TRUE)],                         &[NeverOn(503)],                   NotRetryable,          &[]),
     ("GET",  Empty,         &[Headers(409, RETRY_FALSE), Status(200)],           &[RetryOn(409)],                   Success,               &[TRANSIENT_1]),
     // Overrides in the request's extensions replace the settings of the retry layer.
+    ("GET",  Empty,         &[Io(ConnectionReset), Refused],                     &[MaxAttempts(2)],                 Exhausted,             &[TRANSIENT_1]),
     ("GET",  Empty,         &[Status(503)],                                      &[WithoutRetries],                 Exhausted,             &[]),
     ("GET",  Empty,         &[Status(503)],                                      &[RequestMaxAttempts(5)],          Exhausted,             &[TRANSIENT_1, TRANSIENT_2, TRANSIENT_3, TRANSIENT_4]),
     ("GET",  Empty,         &[Status(503)],                                      &[RequestMaxAttempts(2), MaxAttempts(5)],Exhausted,             &[TRANSIENT_1]),
@@ -275,6 +277,7 @@ const TABLE: &[Row<'static>] = &[
     ("GET",  Empty,         &[RetryAfter(503, "3")],                             &[RequestDeadline(9_000), TotalTimeout(3_000)],Deadline,              &[]),
     // A custom backoff with a limited number of delays allows one retry for each delay.
     ("GET",  Empty,         &[Status(503)],                                      &[TransientBackoff(&[1_000, 2_000]), MaxAttempts(9)],Exhausted,             &[custom(1_000), custom(2_000)]),
+    ("GET",  Empty,         &[Status(503)],                                      &[TransientBackoff(&[1_000, 2_000, 3_000])],Exhausted,             &[custom(1_000), custom(2_000)]),
     ("GET",  Empty,         &[Status(503)],                                      &[TransientBackoff(&[])],          Exhausted,             &[]),
     ("GET",  Empty,         &[RetryAfter(503, "3"), Status(200)],                &[TransientBackoff(&[1_000])],     Success,               &[requested(3_000..=3_500)]),
     ("GET",  Empty,         &[RetryAfter(503, "1"), Status(200)],                &[TransientBackoff(&[2_000])],     Success,               &[custom(2_000)]),

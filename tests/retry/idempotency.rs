@@ -111,6 +111,11 @@ async fn retry_layer_keeps_an_idempotency_key_that_the_caller_set_unless_it_is_e
             );
         }
     }
+    let mut put = request("PUT", URI);
+    put.headers_mut().insert(KEY_HEADER, HeaderValue::from_static("caller-key"));
+    let layer = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
+    let keys = header_of_each_attempt(&layer, KEY_HEADER, put).await;
+    assert_eq!(keys, vec![Some(HeaderValue::from_static("caller-key")); 3]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,11 +3,14 @@
 use super::*;
 
 /// Makes a call whose attempts return 429 and 404, and a call that returns 200. Returns the events that pass the
-/// filter.
-async fn events_through(filter: fn(&Metadata<'_>) -> bool) -> Vec<capture::Line> {
+/// filter of one layer of the subscriber, or of all.
+async fn events_through(filter: fn(&Metadata<'_>) -> bool, is_of_layer: bool) -> Vec<capture::Line> {
     let (capture, _) = Capture::subscriber(LevelFilter::OFF);
-    let subscriber = Registry::default().with(filter_fn(filter)).with(capture.clone());
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (registry, layer, filter) = (Registry::default(), capture.clone(), filter_fn(filter));
+    let _guard = match is_of_layer {
+        true => tracing::subscriber::set_default(registry.with(layer.with_filter(filter))),
+        false => tracing::subscriber::set_default(registry.with(filter).with(layer)),
+    };
     let quota = Quota::per_minute(2).unwrap();
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
@@ -23,7 +26,7 @@ async fn events_through(filter: fn(&Metadata<'_>) -> bool) -> Vec<capture::Line>
 
 #[tokio::test(start_paused = true)]
 async fn filter_that_excludes_spans_passes_all_events_with_service_and_request_id() {
-    let all = events_through(|_| true).await;
+    let all = events_through(|_| true, false).await;
     let messages: Vec<_> = all.iter().map(|event| event.message.as_str()).collect();
     assert_eq!(
         messages,
@@ -38,13 +41,15 @@ async fn filter_that_excludes_spans_passes_all_events_with_service_and_request_i
             "call completed",
         ]
     );
-    let without_spans = events_through(|metadata| metadata.is_event()).await;
-    assert!(without_spans.iter().map(|event| &event.message).eq(messages));
-    for event in without_spans {
-        assert!(event.fields["service"] == "rates" && event.scope.is_empty(), "{event:?}");
-        // The limiter does not know the call.
-        let has_id = event.fields.get("request_id").is_some_and(|id| id.len() == 36);
-        assert_eq!(has_id, event.target != LIMIT, "{event:?}");
+    for is_of_layer in [false, true] {
+        let without_spans = events_through(|metadata| metadata.is_event(), is_of_layer).await;
+        assert!(without_spans.iter().map(|event| event.message.as_str()).eq(messages.iter().copied()));
+        for event in without_spans {
+            assert!(event.fields["service"] == "rates" && event.scope.is_empty(), "{event:?}");
+            // The limiter does not know the call.
+            let has_id = event.fields.get("request_id").is_some_and(|id| id.len() == 36);
+            assert_eq!(has_id, event.target != LIMIT, "{event:?}");
+        }
     }
 }
 

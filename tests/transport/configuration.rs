@@ -222,4 +222,13 @@ mod proxies {
             assert!(!format!("{error} {error:?}").contains(PASSWORD), "{error}");
         }
     }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn null_in_a_file_means_no_proxy() {
+        use tower_outbound::transport::TransportConfig;
+
+        let config: TransportConfig = serde_json::from_str(r#"{"proxy": null}"#).unwrap();
+        config.build().unwrap();
+    }
 }

@@ -44,11 +44,12 @@ where
 #[tokio::test]
 async fn post_counts_as_not_sent_if_a_time_limit_ends_a_silent_tls_handshake() {
     // The connect timeout, the attempt timeout, the timeout of the request, the kind of the error, the attempts, and
-    // the connections. An attempt may wait for a connection that an earlier attempt began to open.
+    // the connections. An attempt may wait for a connection that an earlier attempt began to open. The listener may
+    // not yet have accepted the last connection.
     for (connect, attempt, request, kind, count, opened) in [
-        (CONNECT_TIMEOUT, LONG, LONG, ErrorKind::ConnectTimeout, 3, 3..=3),
+        (CONNECT_TIMEOUT, LONG, LONG, ErrorKind::ConnectTimeout, 3, 2..=3),
         (LONG, CONNECT_TIMEOUT, LONG, ErrorKind::ConnectTimeout, 3, 1..=3),
-        (LONG, LONG, CONNECT_TIMEOUT, ErrorKind::Deadline, 1, 1..=1),
+        (LONG, LONG, CONNECT_TIMEOUT, ErrorKind::Deadline, 1, 0..=1),
     ] {
         let (address, accepted, _accepting) = silent_listener().await;
         let builder = builder(&format!("https://{address}")).with_attempt_timeout(attempt);

@@ -1,6 +1,6 @@
 //! Tests that the sockets get the interval of the TCP keep-alive. Linux lists the timer of each socket.
 
-use super::{server::Settings, support::server::within, *};
+use super::*;
 
 /// Returns the time until the next probe of the client's connection to the server, or `None` if it sends no probes.
 async fn next_probe(server: &Server) -> Option<Duration> {

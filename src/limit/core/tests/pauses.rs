@@ -23,7 +23,8 @@ fn next_grant(core: &mut Core, now: u64) -> u64 {
         }
         Submitted::Queued(ticket) => {
             let due = core.next_wake(now).unwrap();
-            core.cancel(ticket, now);
+            assert_eq!(core.serve_until(now, due), [(due, ticket)], "the wake grants the request");
+            core.cancel(ticket, due);
             due / MS
         }
     }
@@ -203,7 +204,7 @@ fn late_response_to_a_request_before_the_pause_neither_doubles_nor_resets_it() {
     let [first, throttles, accepts] = [(); 3].map(|()| core.try_submit(one(), 0).unwrap());
     respond(&mut core, first, &throttled(None, Vec::new()), 0);
     respond(&mut core, throttles, &throttled(None, Vec::new()), 500 * MS);
-    assert_eq!(next_grant(&mut core, 500 * MS), 1_500);
+    assert_eq!(core.snapshot(500 * MS).paused_until, Some(1_500 * MS));
     respond(&mut core, accepts, &accepted(Vec::new()), 600 * MS);
     assert!(core.reads_all(600 * MS), "the limiter waits for a later response");
     assert_eq!(throttle_bare(&mut core, 0, 1_500 * MS), 2_000);
