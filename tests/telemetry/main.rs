@@ -48,7 +48,11 @@ use tower_outbound::{
     timeout::{AttemptTimeoutLayer, TotalTimeoutLayer},
 };
 use tracing::{Level, Metadata, level_filters::LevelFilter};
-use tracing_subscriber::{Registry, filter::filter_fn, layer::{Layer as _, SubscriberExt}};
+use tracing_subscriber::{
+    Registry,
+    filter::filter_fn,
+    layer::{Layer as _, SubscriberExt},
+};
 
 const URI: &str = "https://api.example.com/v1";
 

@@ -226,9 +226,10 @@ mod proxies {
     #[cfg(feature = "serde")]
     #[test]
     fn null_in_a_file_means_no_proxy() {
+        use super::{Bytes, Empty};
         use tower_outbound::transport::TransportConfig;
 
         let config: TransportConfig = serde_json::from_str(r#"{"proxy": null}"#).unwrap();
-        config.build().unwrap();
+        config.build::<Empty<Bytes>>().unwrap();
     }
 }
