@@ -35,7 +35,7 @@ use crate::call::RequestHead;
 /// ```
 ///
 /// A limiter that counts requests in flight, or adapts to responses, creates its permits [with an
-/// issuer](Permit::with_issuer).
+/// issuer](super::Permit::with_issuer).
 ///
 /// To take the permits of two limiters, use a [`Joint`](super::Joint) instead of a custom limiter over both: a permit
 /// of the first is held while the request waits for the second, so the first quota does not hold at the server.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, Weak, atomic::Ordering};
 
 use super::{
-    permits::{Permits, REQUESTED, TaskSignal, lock},
+    permits::{Permits, REQUESTED, Source, TaskSignal, lock},
     protocol::{Decide, Updates},
     settings::Settings,
 };
@@ -30,8 +30,9 @@ impl Inner {
     pub(super) fn new(store: Box<dyn Decide>, settings: Arc<Settings>) -> Arc<Self> {
         let signal = Arc::new(TaskSignal::default());
         let permits = Arc::new(Mutex::new(Permits::new(&settings, Arc::clone(&signal))));
-        let limiter = LocalLimiter::from_source(Arc::clone(&permits), settings.quotas.iter().copied())
-            .with(|core| (core.pauses, core.max_in_flight) = (settings.pauses, settings.max_in_flight));
+        let limiter =
+            LocalLimiter::from_source(Source(Arc::clone(&permits)), settings.quotas.iter().copied())
+                .with(|core| (core.pauses, core.max_in_flight) = (settings.pauses, settings.max_in_flight));
         settings.max_in_flight.map(|max| limiter.admit(max, Some(0)));
         let random = Random::from_entropy();
         Arc::new_cyclic(|this| Self {

@@ -231,10 +231,12 @@ pub(super) fn lock(permits: &Mutex<Permits>) -> MutexGuard<'_, Permits> {
     permits.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The query task and the limiter share the permits. The limiter calls these methods under its own lock.
-impl PermitSource for Arc<Mutex<Permits>> {
+/// The permits, which the query task and the limiter share. The limiter calls the methods under its own lock.
+pub(super) struct Source(pub(super) Arc<Mutex<Permits>>);
+
+impl PermitSource for Source {
     fn take(&mut self, cost: NonZeroU32, amounts: &Amounts, now: u64) -> bool {
-        let permits = &mut *lock(self);
+        let permits = &mut *lock(&self.0);
         if permits.is_lost() && now >= permits.query_at {
             permits.request_query(cost);
         }
@@ -263,7 +265,7 @@ impl PermitSource for Arc<Mutex<Permits>> {
 
     /// Replaces the amounts of a request. The next query reports the difference.
     fn settle(&mut self, taken_at: u64, charged: &Amounts, actual: &Amounts, now: u64) {
-        let permits = &mut *lock(self);
+        let permits = &mut *lock(&self.0);
         let updates = &mut permits.session.updates;
         updates.more = updates.more.plus(&actual.minus(charged));
         if let Some(share) = permits.share_mut() {
@@ -274,7 +276,7 @@ impl PermitSource for Arc<Mutex<Permits>> {
     }
 
     fn forecast(&self, start: u64, total: u64, costliest: u32) -> u64 {
-        let permits = lock(self);
+        let permits = lock(&self.0);
         if let Some(share) = permits.share() {
             return share.forecast(start, total, costliest);
         }
@@ -301,7 +303,7 @@ impl PermitSource for Arc<Mutex<Permits>> {
     }
 
     fn available(&self, now: u64) -> u32 {
-        let permits = lock(self);
+        let permits = lock(&self.0);
         let available = match permits.share() {
             Some(share) => share.quotas.available(now),
             None => sum(permits.usable(now).filter(|grant| grant.due <= now)),
@@ -310,15 +312,15 @@ impl PermitSource for Arc<Mutex<Permits>> {
     }
 
     fn largest(&self) -> u32 {
-        lock(self).largest
+        lock(&self.0).largest
     }
 
     fn grace(&self) -> u64 {
-        lock(self).grace
+        lock(&self.0).grace
     }
 
     fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
-        let permits = lock(self);
+        let permits = lock(&self.0);
         let Lost { fault, share, .. } = permits.lost.as_ref()?;
         let is_refused = match share {
             // A request that costs more than the share can grant would block all other waiters.

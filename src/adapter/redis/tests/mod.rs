@@ -22,7 +22,7 @@ use tokio::{
 use super::{
     RedisLimiter,
     inner::Inner,
-    permits::{Free, Lease, Permits, Store, lock},
+    permits::{Free, Lease, Permits, Source, Store, lock},
     protocol::{Decide, Decided, Known, Query, Reply},
     settings::Settings,
 };

@@ -110,11 +110,12 @@ async fn waiters_stay_queued_if_several_permits_may_become_available_together() 
 
 #[test]
 fn request_for_two_permits_waits_until_both_permits_may_be_used() {
-    let mut permits = Arc::new(Mutex::new(Permits::new(&limiter().inner.settings, Arc::default())));
+    let permits = Permits::new(&limiter().inner.settings, Arc::default());
+    let mut permits = Source(Arc::new(Mutex::new(permits)));
     let free = Free { at: 0, unit: 1, amounts: limit::Amounts::NONE, together: 1 };
     let grant = |due| Lease { due, until: 1_000, permits: 1, amounts: limit::Amounts::NONE };
     for due in [300, 200] {
-        assert!(lock(&permits).fill([grant(due)], free, 0).is_none());
+        assert!(lock(&permits.0).fill([grant(due)], free, 0).is_none());
     }
     let (two, none) = (NonZeroU32::new(2).unwrap(), &limit::Amounts::NONE);
     assert_eq!((permits.forecast(100, 1, 1), permits.forecast(100, 2, 1)), (300, 300));
